@@ -93,7 +93,7 @@ class BoundRule:
         return self.rule.takes_rows or not self.rule.whole_vector
 
     @property
-    def joint(self) -> bool:
+    def cross_shard(self) -> bool:
         """Whether it may be cut in shards if those decide together."""
         return self.rule.adds_up
 

@@ -35,7 +35,7 @@ class ShardedRule:
 
     def __init__(self, bound: BoundRule) -> None:
         assert isinstance(bound.rule, GramRule)
-        assert bound.joint, f"{bound.name} does not add up over shards"
+        assert bound.cross_shard, f"{bound.name} does not add up over shards"
         self.bound, self.rule = bound, bound.rule
         beside = [point for point in self.rule.points if point not in ("origin", "previous", "center")]
         self._remembers = "previous" in self.rule.points

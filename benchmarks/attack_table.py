@@ -45,14 +45,14 @@ def cell(rule: str, attack: str, options: argparse.Namespace) -> dict[str, Any]:
     return read
 
 
-def verdict(summary: dict[str, Any], liars: list[int]) -> str:
+def verdict(summary: dict[str, Any], attackers: list[int]) -> str:
     accuracy = (summary.get("accuracy") or {}).get("worst_replica")
     if accuracy is None:
         return f"**{summary['status']}**"
     text = f"{accuracy:.3f}" if accuracy >= HOLDS else f"**{accuracy:.3f}**"
-    found = [peer for peer in summary["suspected"] if peer in liars]
-    wronged = [peer for peer in summary["suspected"] if peer not in liars]
-    text += f" · {len(found)}/{len(liars)}"
+    found = [peer for peer in summary["suspected"] if peer in attackers]
+    wronged = [peer for peer in summary["suspected"] if peer not in attackers]
+    text += f" · {len(found)}/{len(attackers)}"
     if wronged:
         text += f" · wrongly {', '.join(map(str, wronged))}"
     if summary["rounds_lost"]:
@@ -72,14 +72,14 @@ def main() -> None:
     options = parser.parse_args()
     options.into.mkdir(parents=True, exist_ok=True)
     count = options.peers // 4
-    liars = list(range(options.peers - 1 - count, options.peers - 1))
+    attackers = list(range(options.peers - 1 - count, options.peers - 1))
     rows = []
     for template in ATTACKS:
-        attack = template.format(liars=",".join(map(str, liars)))
+        attack = template.format(liars=",".join(map(str, attackers)))
         cells = []
         for rule in options.rules:
             summary = cell(rule, attack, options)
-            cells.append(verdict(summary, liars))
+            cells.append(verdict(summary, attackers))
             print(f"{attack:22} {rule:14} {cells[-1]}", flush=True)
         rows.append(f"| `{attack}` | " + " | ".join(cells) + " |")
     head = "| attack | " + " | ".join(f"`{rule}`" for rule in options.rules) + " |"

@@ -36,8 +36,8 @@ from torch.nn.functional import cross_entropy
 from gossip.aggregators import load
 from gossip.aggregators.registry import BoundRule
 
-WORKERS, LIARS, BATCH, STEPS, LEARNING_RATE = 25, 5, 32, 600, 0.01
-HONEST = WORKERS - LIARS
+WORKERS, ATTACKERS, BATCH, STEPS, LEARNING_RATE = 25, 5, 32, 600, 0.01
+HONEST = WORKERS - ATTACKERS
 EVERY, LAST = 30, 5  # steps between evaluations, evaluations averaged
 RULES = ("rfa", "centered_clipping")
 ATTACKS = ("ipm", "bit_flip")
@@ -61,7 +61,7 @@ NEAR, HIGH, COLLAPSED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class BucketingCell:
     rule: str
     attack: str
     momentum: float
@@ -72,7 +72,7 @@ class Cell:
 # --- one run ------------------------------------------------------------------------------------------------------------------
 
 
-class _Worker:
+class _BucketingWorker:
     """What a process keeps from run to run."""
 
     data: Mnist
@@ -80,10 +80,10 @@ class _Worker:
 
 def prepare(path: str, threads: int) -> None:
     torch.set_num_threads(threads)
-    _Worker.data = read(Path(path))
+    _BucketingWorker.data = read(Path(path))
 
 
-def rule_of(cell: Cell) -> BoundRule:
+def rule_of(cell: BucketingCell) -> BoundRule:
     specs = {
         "rfa": "rfa:nu=0.1,steps=8",
         "centered_clipping": f"centered_clipping:tau={10 / (1 - cell.momentum):.12g},steps=3",
@@ -107,7 +107,7 @@ class Shards:
         self.generator = torch.Generator().manual_seed(1000 + seed)
         by_label = labels.argsort(stable=True)
         everything = torch.arange(len(labels))
-        self.pieces = [*by_label.chunk(HONEST), *([everything] * LIARS)]
+        self.pieces = [*by_label.chunk(HONEST), *([everything] * ATTACKERS)]
 
     def epoch(self) -> list[list[Tensor]]:
         """For each of 30 steps the samples of each worker."""
@@ -131,9 +131,9 @@ def accuracy(model: nn.Module, data: Mnist) -> float:
         return 100 * sum(int((model(images).argmax(dim=1) == labels).sum()) for images, labels in parts) / len(data.test_labels)
 
 
-def play(cell: Cell) -> Row:
+def play(cell: BucketingCell) -> Row:
     """Trains once."""
-    data = _Worker.data
+    data = _BucketingWorker.data
     torch.manual_seed(cell.seed)  # the network's start, and dropout
     model = network()
     parameters: list[Tensor] = list(model.parameters())
@@ -158,7 +158,7 @@ def play(cell: Cell) -> Row:
             if cell.attack == "ipm":
                 updates[HONEST:] = -0.1 * momenta.mean(dim=0)
             # The last aggregate is what clipping starts from; buckets are drawn anew in every step.
-            previous = rule(updates, f=LIARS, previous=previous, round_id=epoch * EVERY + step)
+            previous = rule(updates, f=ATTACKERS, previous=previous, round_id=epoch * EVERY + step)
             with torch.no_grad():
                 for parameter, part in zip(parameters, torch.split(previous, sizes), strict=True):
                     parameter -= LEARNING_RATE * part.view(parameter.shape)
@@ -218,7 +218,7 @@ def main() -> int:
     if threads < 1:
         parser.error("--threads is at least 1")
     cells = [
-        Cell(rule, attack, momentum, bucketing, seed)
+        BucketingCell(rule, attack, momentum, bucketing, seed)
         for seed in range(options.seeds)
         for attack in options.attacks
         for rule in options.rules
@@ -228,7 +228,7 @@ def main() -> int:
     rows = rows_done(cells, play, options, prepare, threads)
     found: Found = {}
     for row in rows:
-        cell = Cell(**row["cell"])
+        cell = BucketingCell(**row["cell"])
         found.setdefault((cell.rule, cell.attack, cell.momentum, cell.bucketing), []).append(row["accuracy"])
     print(json.dumps(rows) if options.json else table(found))
     if options.write:

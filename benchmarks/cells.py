@@ -117,7 +117,7 @@ def rows_done(
     return [rows[name] for name in map(name_of, cells) if name in rows]
 
 
-class _Worker:
+class _CellWorker:
     play: Callable[[Any], Row]
 
 
@@ -125,13 +125,13 @@ def _start(play: Callable[[Any], Row], prepare: Callable[..., None], given: tupl
     # Ctrl-C goes to the whole group of processes; the parent ends the workers, or they end because it is gone.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
-    _Worker.play = play
+    _CellWorker.play = play
     prepare(*given)
 
 
 def _play(cell: Any) -> Row:
     began = time.perf_counter()
-    row = {"cell": asdict(cell)} | _Worker.play(cell)
+    row = {"cell": asdict(cell)} | _CellWorker.play(cell)
     return row | {"wall_s": round(time.perf_counter() - began, 1)}
 
 

@@ -41,7 +41,7 @@ TRIES = 3  # on a busy machine the others may have their last round before peer 
 RUN = b"keyscost"
 
 
-class Two:
+class TwoKeys:
     """Keys of a sender, 0, and a receiver, 1."""
 
     version = 0
@@ -69,7 +69,7 @@ def transports(local: int, size: int, pair: KeyPair, other: str) -> dict[str, Ze
     def make(**options: Any) -> ZeroMQTransport:
         return ZeroMQTransport(RUN, local, 0, lambda sender, message: size, **options)
 
-    keys: Keys = Two(pair, other, local)
+    keys: Keys = TwoKeys(pair, other, local)
     return {"unix": make(same_host=True), "tcp": make(), "keys": make(keys=keys)}
 
 

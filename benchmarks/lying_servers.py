@@ -20,7 +20,7 @@ from typing import Any
 
 import whole_runs
 
-from gossip.faults.world import RESULT_LIES
+from gossip.faults.world import RESULT_ATTACKS
 from gossip.run.telemetry import read_lines
 
 ACCURACY_LOSS_MAX = 0.01
@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=400)
     parser.add_argument("--liars", type=int, nargs="+", default=[5, 6])
     parser.add_argument(
-        "--lies", nargs="+", choices=RESULT_LIES, default=list(RESULT_LIES), metavar="LIE", help=", ".join(RESULT_LIES)
+        "--lies", nargs="+", choices=RESULT_ATTACKS, default=list(RESULT_ATTACKS), metavar="LIE", help=", ".join(RESULT_ATTACKS)
     )
     options = parser.parse_args()
     with whole_runs.folder(options.into) as into:
@@ -56,12 +56,12 @@ def row_of(
     lie: str, summary: dict[str, Any], folder: Path, honest: dict[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
     events = list(read_lines(folder / "events.jsonl"))
-    liars = options.liars if lie else []
+    attackers = options.liars if lie else []
     row: dict[str, Any] = {
         "lie": lie,
         "accuracy": summary["accuracy"]["worst_replica"],
         "fault_free": honest["accuracy"]["worst_replica"],
-        "quarantined": {peer: quarantined_in(events, peer, liars) for peer in liars},
+        "quarantined": {peer: quarantined_in(events, peer, attackers) for peer in attackers},
         "suspected": summary["suspected"],
         "rounds": summary["rounds"],
         "rounds_lost": summary["rounds_lost"],
@@ -70,25 +70,25 @@ def row_of(
         "replicas_identical": summary["replicas_identical"],
         "samples": summary["samples"],
         "told": {
-            row["peer"]: row.get("lies", {}).get(lie, 0)
+            row["peer"]: row.get("attacks", {}).get(lie, 0)
             for row in events
-            if row.get("event") == "halted" and row["peer"] in liars
+            if row.get("event") == "halted" and row["peer"] in attackers
         },
     }
     wrong = {
         "replicas differ": row["replicas_identical"] is not True,
         "rounds were lost": row["rounds_lost"] or row["rounds"] != options.rounds,
         "less accurate": None in (row["accuracy"], row["fault_free"]) or row["accuracy"] < row["fault_free"] - ACCURACY_LOSS_MAX,
-        "an honest peer was suspected": set(row["suspected"]) - set(liars),
+        "an honest peer was suspected": set(row["suspected"]) - set(attackers),
         "a liar was never in quarantine": lie not in UNPROVEN and not all(row["quarantined"].values()),
-        "a lie was never told": not all(row["told"].values()) or len(row["told"]) < len(liars),
+        "a lie was never told": not all(row["told"].values()) or len(row["told"]) < len(attackers),
     }
     return {**row, "wrong": [what for what, is_so in wrong.items() if is_so]}
 
 
-def quarantined_in(events: Sequence[dict[str, Any]], peer: int, liars: Sequence[int]) -> list[int]:
+def quarantined_in(events: Sequence[dict[str, Any]], peer: int, attackers: Sequence[int]) -> list[int]:
     """In which rounds the honest peers put it there: of all at the same one, or they have not held the same commits."""
-    told = [row for row in events if row.get("event") == "quarantined" and row["peer"] not in liars]
+    told = [row for row in events if row.get("event") == "quarantined" and row["peer"] not in attackers]
     return sorted({row["round"] for row in told if row["subject"] == peer})
 
 

@@ -32,11 +32,11 @@ from statistics import median
 from typing import Any
 
 import gossip
-from gossip.simulation.campaign.false_deaths import Pause, Rain, Seen, pause, rain
+from gossip.simulation.campaign.false_deaths import FalseDeathCounts, LossySwarm, Pause, pause, rain
 from gossip.simulation.campaign.mass_crash import MassCrash, mass_crash
 from gossip.simulation.campaign.runner import end_with_parent
-from gossip.simulation.world.driver import Stuck
-from gossip.simulation.world.membership_only import MemberCore, Oblivious
+from gossip.simulation.world.driver import SimulationStuck
+from gossip.simulation.world.membership_only import MemberCore, StallBlindCore
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1000)
 RAIN_SHARES = {2: 0.03, 3: 0.12, 4: 0.17, 5: 0.15, 8: 0.42, 16: 0.08, 32: 0.03}  # of the node-seconds; a large one costs more
@@ -45,7 +45,7 @@ PAUSES_S = (0.1, 0.15, 0.25, 0.35, 0.5, 0.8, 1.2, 2.0, 3.0, 5.0, 10.0)
 LONG_PAUSES_S = (30.0, 120.0, 600.0)
 COUNTS = ("suspect", "excused", "true deaths", "sent", "lost", "duplicated", "paused", "restarted")
 
-World = Rain | Pause | MassCrash
+World = LossySwarm | Pause | MassCrash
 Row = dict[str, Any]
 
 
@@ -58,7 +58,7 @@ def rains(node_seconds: float) -> list[World]:
     for n, share in RAIN_SHARES.items():
         for seed in range(max(1, round(node_seconds * share / RAIN_RUN_S))):
             sleepers = n // 3 if n >= 5 and seed % 4 == 3 else 0
-            worlds.append(Rain(n, seed, RAIN_RUN_S, in_order=seed % 2 == 0, sleepers=sleepers))
+            worlds.append(LossySwarm(n, seed, RAIN_RUN_S, in_order=seed % 2 == 0, sleepers=sleepers))
     return worlds
 
 
@@ -69,7 +69,7 @@ def pauses(seeds: int) -> list[World]:
         long = pause_s in LONG_PAUSES_S
         for n in (3, 8) if long else (3, 5, 8, 16):
             for observers in sorted({1, n - 1} if long else {1, n // 2, n - 1}):
-                for core in (MemberCore, Oblivious):
+                for core in (MemberCore, StallBlindCore):
                     for loss, deaf in ((0.0, False), (0.2, False), (0.2, True)):
                         for seed in range(1 if long else seeds):
                             worlds.append(Pause(n, seed, pause_s, observers, loss, deaf, core))
@@ -88,7 +88,7 @@ def crashes(sizes: Iterable[int], seeds: int) -> list[World]:
 def cost(world: World) -> float:
     """Of processor time, in no particular unit: for the guess of how long the rest takes."""
     match world:
-        case Rain(n, _, node_seconds):
+        case LossySwarm(n, _, node_seconds):
             return node_seconds * (n + 8)
         case Pause(n, _, pause_s, _, loss):
             return n * (pause_s + 9.0) * (n + 8) * (1.0 if loss else 0.3)
@@ -126,14 +126,14 @@ def play(world: World) -> Row:
         row |= (
             asdict(mass_crash(world))
             if isinstance(world, MassCrash)
-            else told(rain(world) if isinstance(world, Rain) else pause(world))
+            else told(rain(world) if isinstance(world, LossySwarm) else pause(world))
         )
-    except Stuck as stuck:
+    except SimulationStuck as stuck:
         row["stuck"] = str(stuck)
     return row | {"wall_s": round(time.perf_counter() - began, 2)}
 
 
-def told(seen: Seen) -> Row:
+def told(seen: FalseDeathCounts) -> Row:
     counts = {what: seen.counts[what] for what in COUNTS}
     return {"node_seconds": seen.node_seconds, "false_deaths": [asdict(death) for death in seen.false_deaths], "counts": counts}
 

@@ -39,7 +39,18 @@ LIVED_S = 300.0
 GROWTH, GROWTH_BYTES = 0.1, 16 * 2**20
 EXPLAINED_S = 30.0  # a drill can have consequences for so long after its end: a peer that starts again imports torch
 END_S = 120.0
-TROUBLE = ("suspect", "dead", "skip", "paused", "alone", "fork", "recovering", "unvouched_state", "halted", "exited")
+TROUBLE = (
+    "suspect",
+    "dead",
+    "skip",
+    "paused",
+    "minority_continues",
+    "fork",
+    "recovering",
+    "unattested_state",
+    "halted",
+    "exited",
+)
 """What happens when something is wrong with a peer or a link. Other events are of training, or never right (``NEVER``): a busy
 machine alone makes updates late, and near the optimum an honest result is doubted now and then."""
 NEVER = ("suspected", "quarantined", "bad_state", "bad_commit", "bad_update", "node_error", "lost_round")
@@ -81,7 +92,7 @@ def train() -> None:
 
 
 @dataclass(slots=True)
-class Lived:
+class ProcessHistory:
     """What was seen of a process."""
 
     name: str
@@ -114,19 +125,19 @@ class Lived:
         return found
 
 
-class Watch:
+class ProcessWatch:
     """Every process below the launcher."""
 
     def __init__(self, launcher: int) -> None:
         self._launcher = psutil.Process(launcher)
-        self.lives: dict[tuple[int, float], Lived] = {}
+        self.lives: dict[tuple[int, float], ProcessHistory] = {}
 
     def look(self) -> None:
         for process in [self._launcher, *self._launcher.children(recursive=True)]:
             try:
                 with process.oneshot():
                     key = process.pid, process.create_time()
-                    lived = self.lives.setdefault(key, Lived(_name(process)))
+                    lived = self.lives.setdefault(key, ProcessHistory(_name(process)))
                     seen = process.memory_info().rss, process.num_fds(), process.num_threads()
             except psutil.Error:
                 continue  # it has ended meanwhile
@@ -231,7 +242,7 @@ def soak(options: argparse.Namespace, into: Path) -> dict[str, Any]:
     with (into / "run.log").open("w") as log:
         launcher = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         drills: subprocess.Popen[bytes] | None = None
-        watch = Watch(launcher.pid)
+        watch = ProcessWatch(launcher.pid)
         try:
             trains = lambda: any(row["event"] == "round" and row["round"] > 20 for row in events(run))  # noqa: E731
             until(trains, END_S, f"the run does not start: {into / 'run.log'}")
@@ -254,7 +265,7 @@ def soak(options: argparse.Namespace, into: Path) -> dict[str, Any]:
     return judged(run, code, watch, sorted(segments() - before - of_others()), over_at)
 
 
-def judged(run: Path, code: int, watch: Watch, segments_left: list[str], over_at: float) -> dict[str, Any]:
+def judged(run: Path, code: int, watch: ProcessWatch, segments_left: list[str], over_at: float) -> dict[str, Any]:
     rows, summary = events(run), whole_runs.summary_of(run)
     samples = summary["samples"] or {}
     wrong = [leak for lived in watch.lives.values() for leak in lived.leaks()]

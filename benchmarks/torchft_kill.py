@@ -142,7 +142,7 @@ def keep_lighthouse(quick: bool) -> None:
 # --- a run ----------------------------------------------------------------------------------------------------------------------
 
 
-class Steps:
+class StepLog:
     """What the processes of a run have written down so far."""
 
     def __init__(self, into: Path) -> None:
@@ -166,7 +166,7 @@ class Steps:
 
 def measure(side: str, steps: int, victim: int, into: Path) -> dict[str, float]:
     """Starts a run, kills ``victim``, and says how long the others stood still. Raises: SystemExit: Nothing moved."""
-    made = Steps(into)
+    made = StepLog(into)
     with running(side, into):
         if not moves(lambda: all(len(made.of(rank)) >= steps for rank in range(PEERS))):
             raise SystemExit(f"{side}: does not start in {SIDE_TIMEOUT_S:.0f} s\n{(into / 'log').read_text()[-2000:]}")

@@ -74,7 +74,7 @@ INDEPENDENT: dict[str, tuple[tuple[float, float | None] | None, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ZenoCell:
     rule: str  # a key of RULES
     attack: str  # one of ATTACKS: what the faulty do, and how many there are
     seed: int
@@ -83,7 +83,7 @@ class Cell:
 # --- one run ------------------------------------------------------------------------------------------------------------------
 
 
-class _Worker:
+class _ZenoWorker:
     """What a process keeps from run to run."""
 
     data: Mnist
@@ -91,7 +91,7 @@ class _Worker:
 
 def prepare(path: str) -> None:
     torch.set_num_threads(1)  # as many runs side by side as there are processors are faster than one run on all of them
-    _Worker.data = read(Path(path))
+    _ZenoWorker.data = read(Path(path))
 
 
 def rule_and_f(name: str, faulty: int) -> tuple[BoundRule, int]:
@@ -127,9 +127,9 @@ def faulty_updates(attack: str, gradients: Tensor, faulty: int) -> Tensor:
     return torch.cat([-gradients[:1].expand(faulty, -1), gradients[faulty:]])
 
 
-def play(cell: Cell) -> Row:
+def play(cell: ZenoCell) -> Row:
     """Trains once. ``diverged_at`` is the step at which gradients or the judge's loss were finite no more, or None."""
-    data = _Worker.data
+    data = _ZenoWorker.data
     attack, _, count = cell.attack.rpartition("_")
     faulty = int(count)
     rule, f = rule_and_f(cell.rule, faulty)
@@ -142,7 +142,7 @@ def play(cell: Cell) -> Row:
         labels = faulty_batches(attack, data.labels[chosen], faulty)
         updates = faulty_updates(attack, model.gradients(at, data.images[chosen], labels), faulty)
         judged = torch.randint(len(data.labels), (JUDGED,), generator=draws)  # drawn when the updates are there
-        judge = Judge(model, at, data.images[judged], data.labels[judged])
+        judge = SampleLoss(model, at, data.images[judged], data.labels[judged])
         if not (bool(torch.isfinite(updates).all()) and math.isfinite(judge(torch.zeros_like(at)))):
             return {"f": f, "accuracy": None, "diverged_at": step, "accuracies": accuracies}
         at = at - LEARNING_RATE * rule(updates, f=f, learning_rate=LEARNING_RATE, evaluate=judge)
@@ -152,7 +152,7 @@ def play(cell: Cell) -> Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class SampleLoss:
     """The loss on a few samples after a step, which is what Zeno asks for."""
 
     model: FlatModel
@@ -226,7 +226,9 @@ def main() -> int:
     add_arguments(parser, Path("runs/zeno_paper.jsonl"), jobs=os.cpu_count() or 1, seeds=3)
     options = parser.parse_args()
     # Cells of one attack after another, so that an interrupted run has whole columns.
-    cells = [Cell(rule, attack, seed) for attack in options.attacks for rule in options.rules for seed in range(options.seeds)]
+    cells = [
+        ZenoCell(rule, attack, seed) for attack in options.attacks for rule in options.rules for seed in range(options.seeds)
+    ]
     rows = rows_done(cells, play, options, prepare)
     found: Found = {}
     for row in rows:

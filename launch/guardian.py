@@ -25,7 +25,7 @@ POLL_S = 0.02
 TOKEN_VARIABLE = "GOSSIP_LAUNCHER"
 
 
-class Stat(NamedTuple):
+class ProcessStat(NamedTuple):
     """What /proc says about a process: its state letter, process group, session, and start in clock ticks since boot."""
 
     state: str
@@ -34,7 +34,7 @@ class Stat(NamedTuple):
     started: int
 
 
-def stat(pid: int) -> Stat | None:
+def stat(pid: int) -> ProcessStat | None:
     """None when there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -42,7 +42,7 @@ def stat(pid: int) -> Stat | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text[text.rindex(")") + 2 :].split()  # a command's name may hold spaces and brackets
-    return Stat(fields[0], int(fields[2]), int(fields[3]), int(fields[19]))
+    return ProcessStat(fields[0], int(fields[2]), int(fields[3]), int(fields[19]))
 
 
 def carries(pid: int, token: str) -> bool:
@@ -54,7 +54,7 @@ def carries(pid: int, token: str) -> bool:
         return False  # gone, or not ours to look into
 
 
-def _processes() -> Iterator[tuple[int, Stat]]:
+def _processes() -> Iterator[tuple[int, ProcessStat]]:
     """Every process that is not a zombie."""
     for name in os.listdir("/proc"):
         found = stat(int(name)) if name.isdigit() else None

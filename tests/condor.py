@@ -186,20 +186,20 @@ class Pool:
         self.bin.mkdir(parents=True)
         (self.bin / "condor_chirp").write_text(CHIRP)
         (self.bin / "condor_chirp").chmod(0o755)
-        self.jobs: list[Job] = []
+        self.jobs: list[CondorJob] = []
 
-    def submit(self, description: Path, given: Mapping[str, str] | None = None, dag: int | None = None) -> list[Job]:
+    def submit(self, description: Path, given: Mapping[str, str] | None = None, dag: int | None = None) -> list[CondorJob]:
         self._cluster += 1
         read = Description(description.read_text())
-        made = [Job(self, each, dag) for each in read.jobs(self._cluster, given)]
+        made = [CondorJob(self, each, dag) for each in read.jobs(self._cluster, given)]
         self.jobs += made
         return made
 
-    def submit_dag(self, path: Path) -> tuple[dict[str, Job], Path, int]:
+    def submit_dag(self, path: Path) -> tuple[dict[str, CondorJob], Path, int]:
         """The job of each node, and what the last one is to be submitted with."""
         self._cluster += 1
         dag, (nodes, final) = self._cluster, read_dag(path.read_text())
-        found: dict[str, Job] = {}
+        found: dict[str, CondorJob] = {}
         for name, (file, given) in nodes.items():
             (found[name],) = self.submit(file, given, dag)
         return found, final, dag
@@ -215,7 +215,7 @@ class Pool:
             job.kill()
 
 
-class Job:
+class CondorJob:
     """A job in the queue; ``starts`` counts how often it was started."""
 
     def __init__(self, pool: Pool, said: Mapping[str, str], dag: int | None) -> None:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 MODIFY, MOVED_TO, CREATE = 0x2, 0x80, 0x100  # of inotify(7)
 
 
-class Rows:
+class FollowedRows:
     """The rows of a file of JSON lines, read as it grows: every line once, and none before it is whole."""
 
     def __init__(self, path: Path) -> None:
@@ -44,14 +44,14 @@ class Following:
     """Files in a folder that processes write into. A file is followed from when somebody first asks for it."""
 
     def __init__(self, root: Path) -> None:
-        self._root, self._files, self._watched = root, dict[Path, Rows](), set[Path]()
+        self._root, self._files, self._watched = root, dict[Path, FollowedRows](), set[Path]()
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         assert self._fd >= 0, os.strerror(ctypes.get_errno())
 
     def rows(self, name: str, *events: str) -> list[dict[str, Any]]:
         """Of a file in the folder; with ``events`` those of that kind only."""
-        return self._files.setdefault(self._root / name, Rows(self._root / name)).so_far(*events)
+        return self._files.setdefault(self._root / name, FollowedRows(self._root / name)).so_far(*events)
 
     def until(
         self, what: Callable[[], T], about: str, within_s: float, writer: int | None = None, story: Callable[[], str] = str

@@ -26,8 +26,8 @@ from .kinds import attack as attack
 from .kinds import flip_labels as flip_labels
 from .kinds import names as names
 from .telling import Attack as Attack
-from .telling import Crew as Crew
+from .telling import AttackerGroup as AttackerGroup
 from .telling import make as make
 
-__all__ = ["DATA_ATTACKS", "KINDS", "Aggregator", "Attack", "Crew", "attack", "flip_labels", "make", "names"]
+__all__ = ["DATA_ATTACKS", "KINDS", "Aggregator", "Attack", "AttackerGroup", "attack", "flip_labels", "make", "names"]
 _HOMES = (_adaptive, _alone, _apart, _together)  # imported for what they register

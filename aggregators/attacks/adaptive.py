@@ -12,7 +12,7 @@ from .kinds import COUNT, attack
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .crowd import Crowd
+    from .crowd import OmniscientView
 
 STRENGTHS = tuple(2.0**power for power in range(-4, 8))
 REFINEMENTS = 6
@@ -20,37 +20,37 @@ _SECTION = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AttackOptimum:
     """The strength at which a family of lies did most to a rule, and how far it carried the result."""
 
     strength: float
     damage: float
 
 
-def strongest(crowd: Crowd, lies: Callable[[float], Tensor]) -> Found:
+def strongest(crowd: OmniscientView, lies: Callable[[float], Tensor]) -> AttackOptimum:
     """Searches ``lies(strength) -> (f, d)`` for the strength that carries the rule's result farthest from the honest mean.
 
     First the powers of 2 from 1/16 to 128, because damage is not a smooth function of strength: a rule takes what is close and
     drops what is far. Then a golden section between the neighbours of the best. ``len(STRENGTHS) + REFINEMENTS + 1`` trials.
     """
-    best = max((Found(strength, crowd.damage(lies(strength))) for strength in STRENGTHS), key=lambda found: found.damage)
+    best = max((AttackOptimum(strength, crowd.damage(lies(strength))) for strength in STRENGTHS), key=lambda found: found.damage)
     low, high = best.strength / 2, best.strength * 2
     left, right = high - _SECTION * (high - low), low + _SECTION * (high - low)
-    at_left, at_right = (Found(strength, crowd.damage(lies(strength))) for strength in (left, right))
+    at_left, at_right = (AttackOptimum(strength, crowd.damage(lies(strength))) for strength in (left, right))
     for _ in range(REFINEMENTS - 1):
         best = max(best, at_left, at_right, key=lambda found: found.damage)
         if at_left.damage >= at_right.damage:
             high, right, at_right = right, left, at_left
             left = high - _SECTION * (high - low)
-            at_left = Found(left, crowd.damage(lies(left)))
+            at_left = AttackOptimum(left, crowd.damage(lies(left)))
         else:
             low, left, at_left = left, right, at_right
             right = low + _SECTION * (high - low)
-            at_right = Found(right, crowd.damage(lies(right)))
+            at_right = AttackOptimum(right, crowd.damage(lies(right)))
     return max(best, at_left, at_right, key=lambda found: found.damage)
 
 
-def directions(crowd: Crowd) -> Mapping[str, Tensor]:
+def directions(crowd: OmniscientView) -> Mapping[str, Tensor]:
     """``(d,)`` each: where ``adaptive`` pushes from the honest mean. All but the first are as long as a typical honest update is
     far from the mean."""
     import torch
@@ -69,7 +69,7 @@ def directions(crowd: Crowd) -> Mapping[str, Tensor]:
     }
 
 
-def worst(crowd: Crowd, every: float, ways: Mapping[str, Callable[[float], Tensor]]) -> Tensor:
+def worst(crowd: OmniscientView, every: float, ways: Mapping[str, Callable[[float], Tensor]]) -> Tensor:
     """``(f, d)``: all send the vector ``(d,)`` of the worst way and strength, which are searched anew after ``every`` rounds."""
     age = crowd.memory.get("age", 0)
     if age % int(every) == 0:
@@ -81,7 +81,7 @@ def worst(crowd: Crowd, every: float, ways: Mapping[str, Callable[[float], Tenso
 
 
 @attack(shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT)
-def adaptive(crowd: Crowd, *, strength: float) -> Tensor:
+def adaptive(crowd: OmniscientView, *, strength: float) -> Tensor:
     """The worst that was found: all send the honest mean plus t times a direction, for the t and the direction that carry this
     very rule's result farthest from the honest mean.
 
@@ -94,14 +94,14 @@ def adaptive(crowd: Crowd, *, strength: float) -> Tensor:
 
 
 @attack(shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT)
-def optimal_alie(crowd: Crowd, *, strength: float) -> Tensor:
+def optimal_alie(crowd: OmniscientView, *, strength: float) -> Tensor:
     """``alie`` with the z that does most against the actual rule: 19 trials of it a search."""
     mean, deviation = crowd.mean(), crowd.deviation()
     return worst(crowd, strength, {"z": lambda z: mean - z * deviation})
 
 
 @attack(shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT)
-def optimal_ipm(crowd: Crowd, *, strength: float) -> Tensor:
+def optimal_ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
     """``ipm`` with the epsilon that does most against the actual rule: 19 trials of it a search."""
     mean = crowd.mean()
     return worst(crowd, strength, {"epsilon": lambda epsilon: -epsilon * mean})

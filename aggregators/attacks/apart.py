@@ -20,7 +20,7 @@ def equivocation(update: Tensor, *, strength: float, receiver: int) -> Tensor:
 
 @attack(shape="apart", strength=1.0, meaning="epsilon, of which 1 undoes what honest neighbours do", allowed=POSITIVE)
 def dissensus(
-    update: Tensor, *, strength: float, theirs: Tensor | None, others: Sequence[Tensor], neighbours: int, liars: int
+    update: Tensor, *, strength: float, theirs: Tensor | None, others: Sequence[Tensor], neighbours: int, attackers: int
 ) -> Tensor:
     """Pushes each receiver away from its honest neighbours: ``x_i - epsilon / b * sum of (x_j - x_i)`` over those.
 
@@ -38,4 +38,4 @@ def dissensus(
     if not others:
         return here.clone()
     pull = sum((other - here for other in others[1:]), others[0] - here) / len(others)
-    return here - strength * neighbours / liars * pull
+    return here - strength * neighbours / attackers * pull

@@ -15,7 +15,7 @@ from .kinds import Aggregator
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class OmniscientView:
     """One round as omniscient liars see it.
 
     Attributes:

@@ -12,7 +12,7 @@ RESIDUALS_MAX = 8
 WAITING_MAX = 16
 
 
-class Guess:
+class HonestEstimate:
     """An estimate of the honest updates of the next round.
 
     Every replica has the result of the last round: it stands for the honest mean. What the liar would honestly have sent, less

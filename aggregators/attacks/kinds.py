@@ -26,7 +26,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class AttackKind:
     """An attack.
 
     Attributes:
@@ -57,7 +57,7 @@ class Kind:
         return not self.refusal
 
 
-KINDS: dict[str, Kind] = {}
+KINDS: dict[str, AttackKind] = {}
 
 
 def _positive(value: float) -> bool:
@@ -93,13 +93,13 @@ def attack(
     ``alone``: ``(update, *, ...) -> update``; it may name ``strength``, ``generator``, ``past`` and ``direction``.
     ``together``: ``(crowd, *, ...) -> (f, d)``; it may name ``strength``.
     ``apart``: ``(update, *, ...) -> update``; it may name ``strength``, ``receiver``, ``theirs``, ``others``, ``neighbours``
-    and ``liars``.
+    and ``attackers``.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         name = function.__name__
         wants = frozenset(inspect.signature(function).parameters)
-        KINDS[name] = Kind(name, function, shape, strength, meaning, wants, refusal, tries, allowed)
+        KINDS[name] = AttackKind(name, function, shape, strength, meaning, wants, refusal, tries, allowed)
         return function
 
     return decorate
@@ -114,7 +114,7 @@ def names(*, lonely: bool = False) -> tuple[str, ...]:
     return tuple(sorted(name for name, kind in KINDS.items() if kind.lonely or not lonely))
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> AttackKind:
     """By name; hyphens and underscores are the same. Raises: UnknownName: There is none. ConfigError: It is one on data."""
     plain = name.replace("-", "_")
     if plain in DATA_ATTACKS:
@@ -126,7 +126,7 @@ def kind_of(name: str) -> Kind:
     return KINDS[plain]
 
 
-def checked_strength(kind: Kind, strength: float | None) -> float | None:
+def checked_strength(kind: AttackKind, strength: float | None) -> float | None:
     """The strength, or the default one. Raises: ConfigError: It is out of range, or there is nothing to set."""
     if strength is None:
         return kind.strength

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gossip.errors import ConfigError
 
-from .guessing import Guess
-from .kinds import Aggregator, Kind, checked_strength, kind_of
+from .guessing import HonestEstimate
+from .kinds import Aggregator, AttackKind, checked_strength, kind_of
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class AttackerGroup:
     """The liars of a run, as one of them knows them without a word.
 
     Attributes:
@@ -30,7 +30,7 @@ class Crew:
     """
 
     honest: int = 1
-    liars: int = 1
+    attackers: int = 1
     rank: int = 0
     seed: int = 0
     rule: Aggregator | None = None
@@ -43,11 +43,11 @@ class Attack:
     ``strength`` updates, attacks of a crew some of the last deviations; no other remembers anything.
     """
 
-    def __init__(self, kind: Kind, strength: float | None, seed: int, crew: Crew) -> None:
-        self.name, self.strength, self.seed, self.crew = kind.name, strength, seed, crew
+    def __init__(self, kind: AttackKind, strength: float | None, seed: int, attacker_group: AttackerGroup) -> None:
+        self.name, self.strength, self.seed, self.attacker_group = kind.name, strength, seed, attacker_group
         self._kind = kind
         self._past: dict[int, Tensor] = {}
-        self._guess = Guess()
+        self._guess = HonestEstimate()
         self._memory: dict[str, Any] = {}
         self._each: dict[int, Attack] = {}
 
@@ -66,7 +66,7 @@ class Attack:
     def __call__(self, update: Tensor, round_id: int) -> Tensor:
         """What is sent instead of an honest update. Called once a round; its argument stays as it is.
 
-        An attack of a crew is told from a guess of what the others send (``Guess``), as that of ``crew.rank``.
+        An attack of a crew is told from a guess of what the others send (``HonestEstimate``), as that of ``attacker_group.rank``.
 
         Args:
             update: ``(d,)``; the lie has its shape, dtype and device.
@@ -78,10 +78,15 @@ class Attack:
             raise ConfigError(f"{self.name} tells each receiver another update", "call tell(update, receiver)")
         if self._kind.shape == "together":
             self._guess.sends(update, round_id)
-            crew = self.crew
-            own = update.repeat(crew.liars, 1)
-            rows = self._colluded(self._guess.honest(update, crew.honest), own, self._generator(round_id, crew.seed), crew.rule)
-            return rows[crew.rank].clone()
+            attacker_group = self.attacker_group
+            own = update.repeat(attacker_group.attackers, 1)
+            rows = self._colluded(
+                self._guess.honest(update, attacker_group.honest),
+                own,
+                self._generator(round_id, attacker_group.seed),
+                attacker_group.rule,
+            )
+            return rows[attacker_group.rank].clone()
         given: dict[str, Any] = {}
         if "strength" in self._kind.wants:
             given["strength"] = self.strength
@@ -144,11 +149,11 @@ class Attack:
     def _colluded(self, honest: Tensor, own: Tensor, generator: torch.Generator, rule: Aggregator | None) -> Tensor:
         import torch
 
-        from .crowd import Crowd
+        from .crowd import OmniscientView
 
         work = torch.float64 if honest.dtype == torch.float64 else torch.float32
-        direction = self._generator(None, self.crew.seed)
-        crowd = Crowd(honest.to(work), own.to(work), generator, direction, rule, self._memory)
+        direction = self._generator(None, self.attacker_group.seed)
+        crowd = OmniscientView(honest.to(work), own.to(work), generator, direction, rule, self._memory)
         given = {"strength": self.strength} if "strength" in self._kind.wants else {}
         with torch.no_grad():
             lies: Tensor = self._kind.function(crowd, **given)
@@ -156,7 +161,7 @@ class Attack:
 
     def _one(self, rank: int) -> Attack:
         if rank not in self._each:
-            self._each[rank] = Attack(self._kind, self.strength, self.seed + 1 + rank, self.crew)
+            self._each[rank] = Attack(self._kind, self.strength, self.seed + 1 + rank, self.attacker_group)
         return self._each[rank]
 
     # --- apart ------------------------------------------------------------------------------------------------------------
@@ -172,8 +177,14 @@ class Attack:
         """
         if self._kind.shape != "apart":
             raise ConfigError(f"{self.name} tells everybody the same", "call it with the update and the round")
-        given = {"strength": self.strength, "receiver": receiver, "theirs": theirs, "others": others, "liars": self.crew.liars}
-        given["neighbours"] = max(len(others), self.crew.honest - 1)  # the receiver is one of the honest
+        given = {
+            "strength": self.strength,
+            "receiver": receiver,
+            "theirs": theirs,
+            "others": others,
+            "attackers": self.attacker_group.attackers,
+        }
+        given["neighbours"] = max(len(others), self.attacker_group.honest - 1)  # the receiver is one of the honest
         lie: Tensor = self._kind.function(update, **{key: value for key, value in given.items() if key in self._kind.wants})
         return lie
 
@@ -200,7 +211,7 @@ class Attack:
         return f"<attack {self.name}" + (f"*{self.strength:g}>" if self.strength is not None else ">")
 
 
-def make(name: str, strength: float | None = None, seed: int = 0, crew: Crew | None = None) -> Attack:
+def make(name: str, strength: float | None = None, seed: int = 0, attacker_group: AttackerGroup | None = None) -> Attack:
     """An attack by name.
 
     Args:
@@ -213,4 +224,4 @@ def make(name: str, strength: float | None = None, seed: int = 0, crew: Crew | N
         ConfigError: The strength is out of range, or the attack is one on data.
     """
     kind = kind_of(name)
-    return Attack(kind, checked_strength(kind, strength), seed, crew or Crew(seed=seed))
+    return Attack(kind, checked_strength(kind, strength), seed, attacker_group or AttackerGroup(seed=seed))

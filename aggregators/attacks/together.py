@@ -11,11 +11,11 @@ from .kinds import FINITE, NOT_NEGATIVE, POSITIVE, attack
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .crowd import Crowd
+    from .crowd import OmniscientView
 
 
 @attack(shape="together", strength=0.1, meaning="epsilon, times the honest mean", allowed=FINITE)
-def ipm(crowd: Crowd, *, strength: float) -> Tensor:
+def ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
     """Inner-product manipulation: all send ``-epsilon`` times the honest mean, so that the aggregate may point uphill.
 
     A small epsilon hides among the honest, a large one (10) outweighs them in a mean.
@@ -25,7 +25,7 @@ def ipm(crowd: Crowd, *, strength: float) -> Tensor:
 
 
 @attack(shape="together", meaning="z in standard deviations of each coordinate; from n and f when left out", allowed=NOT_NEGATIVE)
-def alie(crowd: Crowd, *, strength: float | None) -> Tensor:
+def alie(crowd: OmniscientView, *, strength: float | None) -> Tensor:
     """A little is enough: all send the honest mean less z honest standard deviations of each coordinate.
 
     Without a strength, z is such that enough honest updates lie beyond it to make a majority with the liars: ``alie_z``.
@@ -56,7 +56,7 @@ def alie_z(n: int, f: int) -> float:
 
 
 @attack(shape="together")
-def min_max(crowd: Crowd) -> Tensor:
+def min_max(crowd: OmniscientView) -> Tensor:
     """All send the honest mean less gamma times the standard deviation, with the largest gamma that leaves the lie no farther
     from any honest update than two honest ones are from each other.
 
@@ -71,7 +71,7 @@ def min_max(crowd: Crowd) -> Tensor:
 
 
 @attack(shape="together")
-def min_sum(crowd: Crowd) -> Tensor:
+def min_sum(crowd: OmniscientView) -> Tensor:
     """The same with sums: the lie's squared distances to all honest updates add up to no more than the largest such sum of one of
     them.
 
@@ -86,7 +86,7 @@ def min_sum(crowd: Crowd) -> Tensor:
     return crowd.all_alike(crowd.mean() - gamma * crowd.deviation())
 
 
-def _quadratics(crowd: Crowd) -> tuple[Tensor, Tensor, float]:
+def _quadratics(crowd: OmniscientView) -> tuple[Tensor, Tensor, float]:
     """|m - gamma p - x_i|^2 = along gamma^2 + 2 aside_i gamma + away_i, for the mean m, the deviation p and each honest x_i."""
     apart = crowd.honest.double() - crowd.mean().double()
     deviation = crowd.deviation().double()
@@ -103,7 +103,7 @@ def _larger_root(a: float, b: float, c: float) -> float:
     refusal="it copies an update of the same round, which a peer of a real run does not see in time; "
     "`gossip bench robustness` and the simulator show it",
 )
-def mimic(crowd: Crowd) -> Tensor:
+def mimic(crowd: OmniscientView) -> Tensor:
     """All copy one honest update, always the same peer's: it is over-represented, which hurts where peers have different data.
 
     The victim is the honest one farthest along the direction in which the honest updates of the first round differ most.
@@ -114,7 +114,7 @@ def mimic(crowd: Crowd) -> Tensor:
     return crowd.all_alike(crowd.honest[min(victim, crowd.h - 1)])
 
 
-def _outermost(crowd: Crowd) -> int:
+def _outermost(crowd: OmniscientView) -> int:
     import torch
 
     apart = (crowd.honest - crowd.mean()).double()
@@ -130,7 +130,7 @@ def _outermost(crowd: Crowd) -> int:
     refusal="the liars would have to hand each other an update within the round; `ipm:PEERS*1` sends copies of the negated "
     "estimate of the mean, and `gossip bench robustness` shows this attack itself",
 )
-def negated_copies(crowd: Crowd, *, strength: float) -> Tensor:
+def negated_copies(crowd: OmniscientView, *, strength: float) -> Tensor:
     """All send the negated gradient of the first faulty one: identical, as noisy as any, and at no distance from each other.
 
     It is the "bit-flipping" of the Zeno paper (its authors' code does this; see ``bit_flip`` for bits that flip).
@@ -140,7 +140,7 @@ def negated_copies(crowd: Crowd, *, strength: float) -> Tensor:
 
 
 @attack(shape="together", strength=1000.0, meaning="distance of the anchor, in norms of the honest mean", allowed=POSITIVE)
-def sacrificial_anchor(crowd: Crowd, *, strength: float) -> Tensor:
+def sacrificial_anchor(crowd: OmniscientView, *, strength: float) -> Tensor:
     """One goes far away, the others stand exactly on the mean that it makes.
 
     A rule that starts from the mean drops the anchor and trusts those on the mean most, who are as far from the honest as it

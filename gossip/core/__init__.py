@@ -23,31 +23,31 @@ if TYPE_CHECKING:
     from .events import Arriving as Arriving
     from .events import CancelTimer as CancelTimer
     from .events import ClockJumped as ClockJumped
-    from .events import Coming as Coming
     from .events import Committed as Committed
-    from .events import Confirm as Confirm
-    from .events import Confirmed as Confirmed
+    from .events import ConfirmState as ConfirmState
     from .events import Contributed as Contributed
     from .events import Effect as Effect
-    from .events import Ended as Ended
     from .events import EpochReport as EpochReport
     from .events import Event as Event
-    from .events import Go as Go
     from .events import Halt as Halt
-    from .events import Likeness as Likeness
     from .events import LinkDown as LinkDown
     from .events import LinkUp as LinkUp
-    from .events import Part as Part
     from .events import Payload as Payload
+    from .events import PeerEnded as PeerEnded
+    from .events import PeerExpected as PeerExpected
     from .events import Received as Received
     from .events import Report as Report
     from .events import Restore as Restore
     from .events import Restored as Restored
+    from .events import ResultSimilarity as ResultSimilarity
     from .events import Row as Row
     from .events import Send as Send
     from .events import SetTimer as SetTimer
+    from .events import ShardStatistics as ShardStatistics
     from .events import SnapshotTaken as SnapshotTaken
     from .events import Started as Started
+    from .events import StartRound as StartRound
+    from .events import StateConfirmed as StateConfirmed
     from .events import Stop as Stop
     from .events import TimerFired as TimerFired
     from .events import Token as Token
@@ -80,16 +80,16 @@ if TYPE_CHECKING:
     from .membership import retransmit_limit as retransmit_limit
     from .membership import shortest_s as shortest_s
     from .membership import table_interval_s as table_interval_s
+    from .messages import ACCUSATIONS_MAX as ACCUSATIONS_MAX
     from .messages import BULK_MESSAGES as BULK_MESSAGES
-    from .messages import CHARGES_MAX as CHARGES_MAX
     from .messages import CORE_BYTES_MAX as CORE_BYTES_MAX
+    from .messages import CROSS_SHARD_PEERS_MAX as CROSS_SHARD_PEERS_MAX
     from .messages import DIGEST_BYTES as DIGEST_BYTES
-    from .messages import JOINT_PEERS_MAX as JOINT_PEERS_MAX
     from .messages import PIECES_MAX as PIECES_MAX
     from .messages import ROUND_MAX as ROUND_MAX
     from .messages import STATISTICS_BYTES_MAX as STATISTICS_BYTES_MAX
+    from .messages import Accusation as Accusation
     from .messages import Ack as Ack
-    from .messages import Charge as Charge
     from .messages import Commit as Commit
     from .messages import CommitRequest as CommitRequest
     from .messages import Contribution as Contribution
@@ -98,22 +98,22 @@ if TYPE_CHECKING:
     from .messages import Hello as Hello
     from .messages import Message as Message
     from .messages import Nack as Nack
-    from .messages import NotMe as NotMe
-    from .messages import Overdue as Overdue
-    from .messages import Partial as Partial
+    from .messages import NotServing as NotServing
+    from .messages import PartialOverdue as PartialOverdue
+    from .messages import PartialStatistics as PartialStatistics
     from .messages import PeerId as PeerId
     from .messages import Ping as Ping
     from .messages import PingRequest as PingRequest
     from .messages import Progress as Progress
     from .messages import Push as Push
     from .messages import PushPull as PushPull
-    from .messages import Query as Query
-    from .messages import Rumour as Rumour
+    from .messages import Rumor as Rumor
+    from .messages import StateAttestation as StateAttestation
     from .messages import StateOffer as StateOffer
     from .messages import StateRequest as StateRequest
     from .messages import Status as Status
     from .messages import Update as Update
-    from .messages import Voucher as Voucher
+    from .messages import UpdateRequest as UpdateRequest
     from .peer import Peer as Peer
     from .rounds import BEHIND_MAX as BEHIND_MAX
     from .rounds import BEHIND_ROUNDS as BEHIND_ROUNDS
@@ -137,10 +137,10 @@ if TYPE_CHECKING:
     from .transfer import PIECE_BYTES as PIECE_BYTES
     from .transfer import REMIND_S as REMIND_S
     from .transfer import TAKERS_MAX as TAKERS_MAX
+    from .transfer import attested_digest as attested_digest
     from .transfer import described as described
     from .transfer import outline_of as outline_of
     from .transfer import parts_of as parts_of
-    from .transfer import vouched_digest as vouched_digest
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -161,21 +161,21 @@ else:
                 "Arriving",
                 "CancelTimer",
                 "ClockJumped",
-                "Coming",
+                "PeerExpected",
                 "Committed",
-                "Confirm",
-                "Confirmed",
+                "ConfirmState",
+                "StateConfirmed",
                 "Contributed",
                 "Effect",
-                "Ended",
+                "PeerEnded",
                 "EpochReport",
                 "Event",
-                "Go",
+                "StartRound",
                 "Halt",
-                "Likeness",
+                "ResultSimilarity",
                 "LinkDown",
                 "LinkUp",
-                "Part",
+                "ShardStatistics",
                 "Payload",
                 "Received",
                 "Report",
@@ -229,9 +229,9 @@ else:
             "messages": (
                 "Ack",
                 "BULK_MESSAGES",
-                "CHARGES_MAX",
+                "ACCUSATIONS_MAX",
                 "CORE_BYTES_MAX",
-                "Charge",
+                "Accusation",
                 "Commit",
                 "CommitRequest",
                 "Contribution",
@@ -239,28 +239,28 @@ else:
                 "Envelope",
                 "Gossip",
                 "Hello",
-                "JOINT_PEERS_MAX",
+                "CROSS_SHARD_PEERS_MAX",
                 "Message",
                 "Nack",
-                "NotMe",
-                "Overdue",
+                "NotServing",
+                "PartialOverdue",
                 "PIECES_MAX",
-                "Partial",
+                "PartialStatistics",
                 "PeerId",
                 "Ping",
                 "PingRequest",
                 "Progress",
                 "Push",
                 "PushPull",
-                "Query",
+                "UpdateRequest",
                 "ROUND_MAX",
-                "Rumour",
+                "Rumor",
                 "STATISTICS_BYTES_MAX",
                 "StateOffer",
                 "StateRequest",
                 "Status",
                 "Update",
-                "Voucher",
+                "StateAttestation",
                 "messages",
             ),
             "peer": ("Peer",),
@@ -295,7 +295,7 @@ else:
                 "described",
                 "outline_of",
                 "parts_of",
-                "vouched_digest",
+                "attested_digest",
             ),
         },
     )

@@ -49,7 +49,7 @@ class Started:
 
 
 @record
-class Likeness:
+class ResultSimilarity:
     """How a server's result compares with this peer's own update of the round: Euclidean lengths and the inner product.
 
     ``own`` is 0.0 where there is no such update, or an empty one.
@@ -71,14 +71,14 @@ class Likeness:
 class Received:
     """A whole message of ``sender``, its payload complete. Malformed ones never come this far.
 
-    ``likeness`` is there with results whose ``Admission`` asks for a comparison.
+    ``similarity`` is there with results whose ``Admission`` asks for a comparison.
     """
 
     sender: PeerId
     incarnation: int
     message: Message
     payload: Payload | None = None
-    likeness: Likeness | None = None
+    similarity: ResultSimilarity | None = None
 
 
 @record
@@ -134,7 +134,7 @@ class Prepared:
 
 
 @record
-class Sharded:
+class DataConfigured:
     """The trainer reads its data through us: ``samples_total`` in an epoch, ``batch`` a round and peer.
 
     It wants to know what it will probably read in the next ``ahead`` rounds.
@@ -217,14 +217,14 @@ class TrainerProgress:
 
 
 @record
-class Ended:
+class PeerEnded:
     """Whoever starts the peers says that this one has ended and will not be started again."""
 
     peer: PeerId
 
 
 @record
-class Coming:
+class PeerExpected:
     """Whoever starts the peers says that this one is on its way: it has its id, and no address yet."""
 
     peer: PeerId
@@ -241,7 +241,7 @@ class AddressLearned:
 
 
 @record
-class Confirm:
+class ConfirmState:
     """The trainer has had all its rounds before ``round_id``, and wants to know whether others hold the same."""
 
     round_id: int
@@ -267,7 +267,7 @@ Event: TypeAlias = (
     | TimerFired
     | ClockJumped
     | Prepared
-    | Sharded
+    | DataConfigured
     | Contributed
     | Applied
     | Aggregated
@@ -275,10 +275,10 @@ Event: TypeAlias = (
     | Restored
     | TrainerLost
     | TrainerProgress
-    | Ended
-    | Coming
+    | PeerEnded
+    | PeerExpected
     | AddressLearned
-    | Confirm
+    | ConfirmState
     | Stop
 )
 
@@ -288,7 +288,7 @@ class Admission:
     """Whether the payload of a message may be received, and what the node works out before the core handles it.
 
     ``nbytes``: what the payload must have, -1 when none may come; of a state, the most that it may have.
-    ``compare_with``: what a result is compared with (``Received.likeness``): the own update, or nothing; None: no comparison.
+    ``compare_with``: what a result is compared with (``Received.similarity``): the own update, or nothing; None: no comparison.
     """
 
     nbytes: int
@@ -348,7 +348,7 @@ class Row:
 
 
 @record
-class Part:
+class ShardStatistics:
     """What was measured of one shard, of the updates of ``peers``, which ascend."""
 
     peers: tuple[PeerId, ...]
@@ -380,13 +380,13 @@ class Aggregate:
     mix: bool = False
     previous: Payload | None = None
     step: Literal["whole", "measure", "decide", "combine"] = "whole"
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ShardStatistics, ...] = ()
     peers: tuple[PeerId, ...] = ()
     decision: tuple[float, ...] = ()
 
 
 @record
-class Slice:
+class DataSlice:
     """Samples for one round: ``start``/``stop`` pairs into the epoch's permutation, in order."""
 
     epoch: int
@@ -411,11 +411,11 @@ class Apply:
 
 
 @record
-class Go:
+class StartRound:
     """The trainer may compute round ``round_id`` now."""
 
     round_id: int
-    samples: Slice | None
+    samples: DataSlice | None
     want_parameters: bool = False  # a gossip round that mixes
 
 
@@ -437,8 +437,8 @@ class Restore:
 
 
 @record
-class Confirmed:
-    """The answer to ``Confirm``, behind a ``Restore`` where the trainer held something else.
+class StateConfirmed:
+    """The answer to ``ConfirmState``, behind a ``Restore`` where the trainer held something else.
 
     ``agreed``: enough others hold the same state before ``round_id``. Else it is the best that could be found out.
     """
@@ -484,10 +484,10 @@ Effect: TypeAlias = (
     | Disconnect
     | Aggregate
     | Apply
-    | Go
+    | StartRound
     | TakeSnapshot
     | Restore
-    | Confirmed
+    | StateConfirmed
     | Report
     | Committed
     | Halt

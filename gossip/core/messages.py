@@ -16,9 +16,9 @@ Stage: TypeAlias = Literal["ready", "leaving", "completed"]
 ROUND_MAX = 2**48
 DIGEST_BYTES = 16
 STATISTICS_BYTES_MAX = 48 * 1024
-CHARGES_MAX = 8
+ACCUSATIONS_MAX = 8
 CORE_BYTES_MAX = 48 * 1024  # of ``StateOffer.core``; leaves the rest of the header 16 KiB
-JOINT_PEERS_MAX = 100
+CROSS_SHARD_PEERS_MAX = 100
 """Most peers of a run whose shards decide together: what is measured of their updates fits a message."""
 PIECES_MAX = 512
 """Pieces that a state is cut into: their digests fit a message."""
@@ -28,7 +28,7 @@ PIECES_MAX = 512
 
 
 @record
-class Rumour:
+class Rumor:
     """What is said about one member. ``origin`` is who says so first: the accuser of a suspect, else the subject."""
 
     peer: PeerId
@@ -51,7 +51,7 @@ class Progress:
 class Ping:
     nonce: int
     target: PeerId
-    rumours: tuple[Rumour, ...]
+    rumors: tuple[Rumor, ...]
 
 
 @record
@@ -60,7 +60,7 @@ class PingRequest:
 
     nonce: int
     target: PeerId
-    rumours: tuple[Rumour, ...]
+    rumors: tuple[Rumor, ...]
 
 
 @record
@@ -68,7 +68,7 @@ class Ack:
     nonce: int
     target: PeerId  # who is alive: the sender itself, or the one it probed for us
     progress: Progress
-    rumours: tuple[Rumour, ...]
+    rumors: tuple[Rumor, ...]
 
 
 @record
@@ -81,7 +81,7 @@ class Nack:
 class PushPull:
     """The whole member table. ``reply`` is true in the answer, which is not answered again."""
 
-    members: tuple[Rumour, ...]
+    members: tuple[Rumor, ...]
     reply: bool
 
 
@@ -89,7 +89,7 @@ class PushPull:
 class Gossip:
     """Rumours alone, when there is no probe for them to ride on."""
 
-    rumours: tuple[Rumour, ...]
+    rumors: tuple[Rumor, ...]
 
 
 # --- rolling rounds -----------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Update:
 
 
 @record
-class Query:
+class UpdateRequest:
     """The server of a later attempt asks: send me your update, or the commit if you hold one."""
 
     lineage: bytes
@@ -141,7 +141,7 @@ class Rejection:
 
 
 @record
-class Charge:
+class Accusation:
     """The server of a commit says in its own name: what ``peer`` has sent it as the result of round ``round_id`` was refused, or
     (``silent``) did not come in time though ``peer`` was there; or, where there is a ``turn``, was of this ``content``."""
 
@@ -178,11 +178,11 @@ class Commit:
     decision: tuple[float, ...] = ()
     measured: tuple[bytes, ...] = ()
     rates: tuple[float, ...] = ()  # what all step with; of the first shard only
-    charges: tuple[Charge, ...] = ()  # of the server's own experience
+    accusations: tuple[Accusation, ...] = ()  # of the server's own experience
 
 
 @record
-class NotMe:
+class NotServing:
     """I do not serve that attempt, or my round is another. ``round_id`` is where I am.
 
     ``chain``: my H of the round before that, or before ``asked_round`` where that is the earlier; empty when I have forgotten it.
@@ -197,7 +197,7 @@ class NotMe:
 
 
 @record
-class Partial:
+class PartialStatistics:
     """When the shards of a round decide together: what a shard's server has measured, for the server of the first shard.
 
     ``statistics`` are float64, little-endian: what the rule measures of the updates of ``contributors``, which ascend. Both are
@@ -214,8 +214,9 @@ class Partial:
 
 
 @record
-class Overdue:
-    """The server of the first shard has not been given the ``Partial`` of ``shard``, attempt ``attempt`` or a later one.
+class PartialOverdue:
+    """The server of the first shard has not been given the ``PartialStatistics`` of ``shard``, attempt ``attempt`` or a later
+    one.
 
     Whoever serves that gives it again, or asks again for the updates that it lacks. With ``time_is_up`` the others hand it on.
     """
@@ -230,7 +231,7 @@ class Overdue:
 
 
 @record
-class Receiving:
+class ReceivingPayload:
     """Payloads of rounds are on their way to me: that is why I have nothing to say yet. Said to all, again while more come."""
 
     lineage: bytes
@@ -293,19 +294,19 @@ class StateRequest:
     lineage: bytes
     nonce: int
     round_id: int
-    what: Literal["voucher", "state"]
+    what: Literal["attestation", "state"]
     piece: int = 0
 
 
 @record
-class Voucher:
+class StateAttestation:
     """The digest of what I hold before ``round_id``. Empty: I cannot say, for that ``reason``, and ``round_id`` is where I am."""
 
     lineage: bytes
     nonce: int
     round_id: int
     chain: bytes  # H_{round_id - 1}
-    digest: bytes  # of all that peers hold alike: ``donor.vouched_digest``
+    digest: bytes  # of all that peers hold alike: ``donor.attested_digest``
     settings: bytes  # of the second part of the state: learning rates and what else the user's script sets
     reason: str
 
@@ -315,7 +316,8 @@ class StateOffer:
     """The trainer's state after ``round_id - 1`` was applied; its payload is the packed state. Empty ``digest``: I cannot.
 
     A packed state has parts: what peers hold alike, what their scripts set, and what is everybody's own. When the first is large
-    ``outline`` stands for it (``chunks.Outline``), the payload is the others, and the pieces are given one by one: the payload
+    ``outline`` stands for it (``chunks.PieceManifest``), the payload is the others, and the pieces are given one by one: the
+    payload
     of each is nothing else.
     """
 
@@ -340,18 +342,18 @@ Message: TypeAlias = (
     | PushPull
     | Gossip
     | Update
-    | Query
+    | UpdateRequest
     | Commit
-    | NotMe
+    | NotServing
     | CommitRequest
     | Push
     | Hello
     | StateRequest
     | StateOffer
-    | Partial
-    | Overdue
-    | Voucher
-    | Receiving
+    | PartialStatistics
+    | PartialOverdue
+    | StateAttestation
+    | ReceivingPayload
 )
 
 # Messages that travel on the bulk lane, because a payload follows them (or may).

@@ -25,20 +25,20 @@ from .events import (
     Applied,
     Arriving,
     ClockJumped,
-    Coming,
-    Confirm,
+    ConfirmState,
     Contributed,
+    DataConfigured,
     Effect,
-    Ended,
     Event,
     Halt,
     LinkDown,
     LinkUp,
+    PeerEnded,
+    PeerExpected,
     Prepared,
     Received,
     Report,
     Restored,
-    Sharded,
     SnapshotTaken,
     Started,
     Stop,
@@ -50,16 +50,16 @@ from .lifecycle import (
     HELLO_INTERVAL_S,
     STALL_ROUNDS,
     WATCH_INTERVAL_S,
-    Confirming,
-    Ending,
-    Gathering,
-    Greeting,
-    Helped,
-    Others,
+    Bootstrap,
+    FinalCheck,
+    HelloExchange,
+    LingerExpired,
+    PeerProgress,
     Phase,
     QuorumWatch,
-    Returning,
-    ReturnTurn,
+    Rejoin,
+    RejoinRetry,
+    Shutdown,
     Trigger,
     after,
 )
@@ -73,25 +73,25 @@ from .messages import (
     Hello,
     Message,
     Nack,
-    NotMe,
-    Overdue,
-    Partial,
+    NotServing,
+    PartialOverdue,
+    PartialStatistics,
     PeerId,
     Ping,
     PingRequest,
     Push,
     PushPull,
-    Query,
-    Receiving,
+    ReceivingPayload,
+    StateAttestation,
     StateOffer,
     StateRequest,
     Update,
-    Voucher,
+    UpdateRequest,
 )
-from .rounds import BEHIND_ROUNDS, GossipRounds, GossipTimer, Housekeeping, Leaving, RollingRounds, RoundTimer, StillBehind
+from .rounds import BEHIND_ROUNDS, CatchUpOverdue, GossipRounds, GossipTimer, LocalLeave, PeerTimer, RollingRounds, RoundTimer
 from .settings import CoreSettings
 from .timers import Timers
-from .transfer import AskAnother, CopyExpires, Recovery
+from .transfer import DonorTimeout, Recovery, SnapshotExpired
 
 STOOD_STILL_S = 0.25  # longer than a node is ever idle, and less than it takes until others find it silent and go on without it
 LOADED_STILL_S = 0.5
@@ -134,19 +134,21 @@ class Peer:
         self._rolling = self.rounds if isinstance(self.rounds, RollingRounds) else None
         self._tolerance_s = min(settings.membership.probe_interval_s, STOOD_STILL_S)
         self._loaded_tolerance_s = max(self._tolerance_s, min(LOADED_STILL_S, settings.membership.link_timeout_s / 2))
-        self.gathering = begins = Gathering(local, settings, self.membership)
-        self.greeting = Greeting(local, settings, self.membership, self.rounds, (control, bulk), lambda: begins.may_begin)
-        self.others = Others(local, self.membership, self.rounds, self.gathering)
-        self.ending = Ending(local, settings, self.membership, self.rounds, self.timers)
-        self.confirming = Confirming(local, self._rolling, self.membership, self.greeting, self.ending, self.timers)
-        self._leaving = Leaving(settings, self._rolling, self.timers)
-        self._returning: Returning | None = None
-        if self._rolling is not None:
-            self._returning = Returning(self._rolling, self.timers, self.greeting, self.others, self.ending)
-        self.recovery = Recovery(
-            local, settings, self.rounds, self.timers, self.others, settings.f + 1 if topology.rolling else 1
+        self.bootstrap = begins = Bootstrap(local, settings, self.membership)
+        self.hello_exchange = HelloExchange(
+            local, settings, self.membership, self.rounds, (control, bulk), lambda: begins.may_begin
         )
-        self.quorum_watch = QuorumWatch(local, settings, (self._rolling or self.membership).skip_reason, self.ending)
+        self.peer_progress = PeerProgress(local, self.membership, self.rounds, self.bootstrap)
+        self.shutdown = Shutdown(local, settings, self.membership, self.rounds, self.timers)
+        self.final_check = FinalCheck(local, self._rolling, self.membership, self.hello_exchange, self.shutdown, self.timers)
+        self._leaving = LocalLeave(settings, self._rolling, self.timers)
+        self._returning: Rejoin | None = None
+        if self._rolling is not None:
+            self._returning = Rejoin(self._rolling, self.timers, self.hello_exchange, self.peer_progress, self.shutdown)
+        self.recovery = Recovery(
+            local, settings, self.rounds, self.timers, self.peer_progress, settings.f + 1 if topology.rolling else 1
+        )
+        self.quorum_watch = QuorumWatch(local, settings, (self._rolling or self.membership).skip_reason, self.shutdown)
         self.phase: Phase = "unprepared"
         self._seeds = {peer: at for peer, at in (seeds or {}).items() if peer != local}
         self._fell_behind = 0  # how often in a row while it followed
@@ -172,20 +174,20 @@ class Peer:
         if late_s > tolerance_s or (still_s > tolerance_s and late_s > tolerance_s / 2):
             # Once for each time: the timers that are late fire one by one, and what the node answers at once comes before them.
             self._accounted_at = now
-            effects += self.rounds.on_stood_still(max(still_s, late_s), now)
+            effects += self.rounds.on_stalled(max(still_s, late_s), now)
         effects += self._on_received(event, now) if kind is Received else self._dispatch(event, now)  # type: ignore[arg-type]
         membership = self.membership
         for change in membership.drain() if membership.view.changes else ():
             effects += self._on_change(change, now)
-        effects += self.confirming.look(now) if self.confirming.round_id is not None else ()
-        if rolling is not None and rolling.astray.lost_track is not None:
-            effects += self._lost_track(rolling, rolling.astray.lost_track, now)
+        effects += self.final_check.look(now) if self.final_check.round_id is not None else ()
+        if rolling is not None and rolling.lag_detector.lost_track is not None:
+            effects += self._lost_track(rolling, rolling.lag_detector.lost_track, now)
         effects += self.recovery.giving.on_round(now) if self.recovery.giving.next_named <= self.rounds.round_id else ()
         if self._returning is not None and self.phase == "running" and self._returning.is_due:
             effects += self._returning.go_on(True, now)
         if self._leaving.asked is not None and self.phase == "running" and self._leaving.is_due(now):
             effects += self._on_stop(self._leaving.asked, now)
-        if self.phase == "draining" and self.ending.stay_until() <= now:
+        if self.phase == "draining" and self.shutdown.linger_until() <= now:
             effects += self._leave(now)
         if not membership.speaks and self.phase != "halted":
             effects += membership.speak(now)
@@ -238,10 +240,10 @@ class Peer:
                 return self._on_timer(event, now)
             case LinkUp():
                 effects = self.membership.on_link(event.peer, True, "", now)
-                return effects + ([] if self.phase == "unprepared" else [self.greeting.to(event.peer)])
+                return effects + ([] if self.phase == "unprepared" else [self.hello_exchange.to(event.peer)])
             case LinkDown():
                 if self.rounds.round_id > 0:  # before, nobody has a state that another life would lack
-                    self.rounds.elsewhere.lost_sight(event.peer)
+                    self.rounds.future_buffer.on_disconnect(event.peer)
                 return self.membership.on_link(event.peer, False, event.reason, now)
             case TrainerProgress():
                 self.membership.set_progress(event.step, event.age_s, now)
@@ -252,7 +254,7 @@ class Peer:
                 return self._on_started(now)
             case Prepared():
                 return self._on_prepared(event, now)
-            case Sharded():
+            case DataConfigured():
                 self._data = (event.samples_total, event.batch, event.ahead)
                 return self._configured() if self.phase == "running" else []
             case SnapshotTaken():
@@ -262,17 +264,17 @@ class Peer:
             case TrainerLost():
                 halt = Halt(f"the trainer is gone: {event.reason}", 1)
                 return self._end(halt, self.membership.announce_own_death(event.reason, now))
-            case Ended(peer):
+            case PeerEnded(peer):
                 self.membership.note_end(peer)
                 return []
-            case Coming(peer):
+            case PeerExpected(peer):
                 self.membership.note_claim(peer)
                 return []
             case AddressLearned(peer, control, bulk, incarnation):
                 self.membership.note_address(peer)
                 return self.membership.learn(peer, control, bulk, incarnation, now)
-            case Confirm():
-                return self.recovery.giving.close() + self.confirming.ask(event.round_id, self.phase, now)
+            case ConfirmState():
+                return self.recovery.giving.close() + self.final_check.ask(event.round_id, self.phase, now)
             case Stop():
                 return self._on_stop(event, now)
             case _:
@@ -288,16 +290,26 @@ class Peer:
                 if type(message) is Ack and self.phase == "running":
                     effects += self.rounds.on_progress(message.target, message.progress.step, now)
                 elif type(message) is Ack and self.phase == "draining":
-                    self.rounds.elsewhere.heard(message.target, message.progress.step)  # so that nobody stays for it in vain
+                    self.rounds.future_buffer.heard(message.target, message.progress.step)  # so that nobody stays for it in vain
                 return effects
-            case Push() | Update() | Query() | Commit() | NotMe() | CommitRequest() | Partial() | Overdue() | Receiving():
-                if self.phase == "unprepared" or (kind is Push) == self.topology.rolling or self.confirming.bars(message):
+            case (
+                Push()
+                | Update()
+                | UpdateRequest()
+                | Commit()
+                | NotServing()
+                | CommitRequest()
+                | PartialStatistics()
+                | PartialOverdue()
+                | ReceivingPayload()
+            ):
+                if self.phase == "unprepared" or (kind is Push) == self.topology.rolling or self.final_check.bars(message):
                     return []
-                return self.greeting.again(event, now) + self.rounds.on_message(event, now)
+                return self.hello_exchange.again(event, now) + self.rounds.on_message(event, now)
             case Hello():
                 return self._on_hello(event.sender, event.incarnation, message, now)
-            case StateRequest() | Voucher() | StateOffer():
-                self.ending.asked(event.sender, message, now)
+            case StateRequest() | StateAttestation() | StateOffer():
+                self.shutdown.asked(event.sender, message, now)
                 return self.recovery.on_message(event, self.phase in ("running", "draining"), now)
             case _:
                 assert_never(message)
@@ -307,18 +319,18 @@ class Peer:
         match what:
             case None:
                 return []  # cancelled, or fired before
-            case RoundTimer() | StillBehind() | GossipTimer():
+            case RoundTimer() | CatchUpOverdue() | GossipTimer():
                 return self.rounds.on_timer(what, now)  # type: ignore[arg-type]
-            case AskAnother() | CopyExpires():
+            case DonorTimeout() | SnapshotExpired():
                 return self._resume(now) if self.recovery.in_vain(what) else self.recovery.on_timer(what, now)
-            case ReturnTurn():
+            case RejoinRetry():
                 assert self._returning is not None
                 return self._returning.go_on(self.phase == "running", now)
-            case Helped():
-                return self.ending.stay(now)
-            case Housekeeping("watch"):
+            case LingerExpired():
+                return self.shutdown.stay(now)
+            case PeerTimer("watch"):
                 return self._watch_quorum(now)
-            case Housekeeping():
+            case PeerTimer():
                 return self._gather(now) if self.phase == "gathering" else []
             case _:
                 assert isinstance(what, TIMERS)
@@ -328,46 +340,46 @@ class Peer:
         self.phase = after(self.phase, trigger)
 
     def _again(self, what: Literal["hello", "watch"], at: float) -> Effect:
-        return self.timers.set(at, Housekeeping(what))
+        return self.timers.set(at, PeerTimer(what))
 
     # --- gathering --------------------------------------------------------------------------------------------------------
 
     def _on_started(self, now: float) -> list[Effect]:
-        self.gathering.start(now)
+        self.bootstrap.start(now)
         effects = self.membership.start(now)
         for peer, (control, bulk) in sorted(self._seeds.items()):
             effects += self.membership.learn(peer, control, bulk, 0, now)
         return effects
 
     def _on_prepared(self, event: Prepared, now: float) -> list[Effect]:
-        self.greeting.prepare(event)
-        self.rounds.sizes, self.recovery.state_bytes, self.gathering.holds = event.sizes, event.state_bytes, event.round_id > 0
+        self.hello_exchange.prepare(event)
+        self.rounds.sizes, self.recovery.state_bytes, self.bootstrap.holds = event.sizes, event.state_bytes, event.round_id > 0
         if self.phase != "unprepared":
             return [Report("error", {"message": "the trainer prepared twice"})]
         self._enter("prepared")
         return [self._again("watch", now + WATCH_INTERVAL_S), *self._gather(now)]
 
     def _gather(self, now: float) -> list[Effect]:
-        self.gathering.hear(self.local, self.greeting.hello(), now)
-        effects = self.greeting.to_all() + self._decide(now)
+        self.bootstrap.hear(self.local, self.hello_exchange.hello(), now)
+        effects = self.hello_exchange.to_all() + self._decide(now)
         if self.phase == "gathering":
             effects.append(self._again("hello", now + HELLO_INTERVAL_S))
         return effects
 
     def _decide(self, now: float) -> list[Effect]:
-        match decision := self.gathering.decide(now):
-            case gathering.Wait(missing):
-                return list(self.gathering.report_waiting(missing, now))
-            case gathering.Begin(present):
+        match decision := self.bootstrap.decide(now):
+            case gathering.WaitForPeers(missing):
+                return list(self.bootstrap.report_waiting(missing, now))
+            case gathering.BeginFresh(present):
                 self._enter("quorum is here")
-                self.greeting.begin()
-                self.rounds.elsewhere.never_came = self.gathering.unheard()
-                ready = Report("ready", {"present": list(present), "waited_s": round(self.gathering.waited_s(now), 3)})
-                return [*self.gathering.begun_anew(), ready, *self._configured(), *self.rounds.start(now)]
-            case gathering.Follow(donor, reason):
-                self.rounds.elsewhere.never_came = self.gathering.missed_by(donor)
+                self.hello_exchange.begin()
+                self.rounds.future_buffer.absent_at_start = self.bootstrap.unheard()
+                ready = Report("ready", {"present": list(present), "waited_s": round(self.bootstrap.waited_s(now), 3)})
+                return [*self.bootstrap.begun_anew(), ready, *self._configured(), *self.rounds.start(now)]
+            case gathering.TakeState(donor, reason):
+                self.rounds.future_buffer.absent_at_start = self.bootstrap.missed_by(donor)
                 return self._recover(donor, reason, now)
-            case gathering.Refuse() | gathering.TooFew() | gathering.Lost():
+            case gathering.HaltModelDiffers() | gathering.HaltTooFewPeers() | gathering.HaltStateLost():
                 return self._end(gathering.end_of(decision))
             case _:
                 assert_never(decision)
@@ -375,16 +387,21 @@ class Peer:
     def _on_hello(self, sender: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
         if hello.lineage != self.settings.lineage:
             return []
-        self.ending.hear(sender, hello)
+        self.shutdown.hear(sender, hello)
         effects = self.membership.learn(sender, hello.address, hello.bulk, incarnation, now)
-        new = self.others.greeted(sender, incarnation, hello, now)
+        new = self.peer_progress.on_hello(sender, incarnation, hello, now)
         if self.phase == "unprepared":
             return effects
         if self.phase == "gathering":
-            return effects + ([self.greeting.to(sender)] if new else []) + self._decide(now)
-        effects += self.rounds.on_hello(sender, hello, now) + self.confirming.hear(sender, incarnation, hello, now)
-        if hello.round_id == 0 or hello.layout != self.greeting.layout or self.others.may_be_elsewhere(sender, hello):
-            effects += self.greeting.answer(sender, incarnation, now)  # it has just come, or from afar: tell it where we are
+            return effects + ([self.hello_exchange.to(sender)] if new else []) + self._decide(now)
+        effects += self.rounds.on_hello(sender, hello, now) + self.final_check.hear(sender, incarnation, hello, now)
+        if (
+            hello.round_id == 0
+            or hello.layout != self.hello_exchange.layout
+            or self.peer_progress.may_be_on_other_branch(sender, hello)
+        ):
+            # it has just come, or from afar: tell it where we are
+            effects += self.hello_exchange.answer(sender, incarnation, now)
         return effects
 
     # --- data -------------------------------------------------------------------------------------------------------------
@@ -412,8 +429,8 @@ class Peer:
                 return effects
         else:
             self._fell_behind = 0
-        self._recover_at = rolling.astray.lost_track = None
-        if self.phase == "running" and self.confirming.lets_go():
+        self._recover_at = rolling.lag_detector.lost_track = None
+        if self.phase == "running" and self.final_check.lets_go():
             effects += self._recover(donor, reason, now)
         return effects
 
@@ -427,31 +444,35 @@ class Peer:
         self.recovery.give_up()
         if self.phase != "recovering":
             return []
-        if not self.greeting.begun:
+        if not self.hello_exchange.begun:
             self._enter("nobody has a state")
-            return [*self.gathering.again(now), *self._gather(now)]
+            return [*self.bootstrap.again(now), *self._gather(now)]
         self._enter("keeps its own state")
-        return [Report("kept_own_state", {"round": self.rounds.round_id}), *self.rounds.resume(now), *self.greeting.to_all()]
+        return [
+            Report("kept_own_state", {"round": self.rounds.round_id}),
+            *self.rounds.resume(now),
+            *self.hello_exchange.to_all(),
+        ]
 
     def _on_restored(self, event: Restored, now: float) -> list[Effect]:
         effects, done = self.recovery.on_restored(event, now)
         if done and self.phase == "recovering":
             self._enter("state restored")
-            self.greeting.begun = True
-            self.greeting.state = self.gathering.said_by(self.recovery.donor)  # whoever has the same needs none of ours
+            self.hello_exchange.begun = True
+            self.hello_exchange.state = self.bootstrap.said_by(self.recovery.donor)  # whoever has the same needs none of ours
             # Whoever saw our last life go expects nothing of us until we tell of a round.
-            effects += [*self._configured(), *self.rounds.start(now), *(self.greeting.to_all() if self._rolling else ())]
+            effects += [*self._configured(), *self.rounds.start(now), *(self.hello_exchange.to_all() if self._rolling else ())]
         return effects
 
     # --- the view changes -------------------------------------------------------------------------------------------------
 
     def _on_change(self, change: Change, now: float) -> list[Effect]:
-        self.ending.note(change, now)
+        self.shutdown.note(change, now)
         # Who has finished passes nobody over any more: the others' connections close one after the other, and that is no news.
         told = change.what != "skip" or self.phase != "draining"
         effects: list[Effect] = [Report(change.what, change.fields(self.rounds.round_id))] if told else []
         if change.what == "joined" and self.phase != "unprepared":
-            effects.append(self.greeting.to(change.peer))
+            effects.append(self.hello_exchange.to(change.peer))
         if self.phase == "gathering":
             return effects + self._decide(now)
         if self.phase == "running":
@@ -473,12 +494,17 @@ class Peer:
     # --- leaving ----------------------------------------------------------------------------------------------------------
 
     def _on_contributed(self, event: Contributed, now: float) -> list[Effect]:
-        self.ending.wanted, self.recovery.giving.closing = event.round_id, self.phase == "draining"
-        halt = self.ending.verdict(now)
+        self.shutdown.wanted, self.recovery.giving.closing = event.round_id, self.phase == "draining"
+        halt = self.shutdown.verdict(now)
         return self.rounds.on_contributed(event, now) if halt is None else self._end(halt, self.membership.leave(now))
 
     def _on_applied(self, event: Applied, now: float) -> list[Effect]:
-        if self._rolling is None and self.phase == "running" and self.ending.left_behind(BEHIND_ROUNDS) and self.others.donors():
+        if (
+            self._rolling is None
+            and self.phase == "running"
+            and self.shutdown.left_behind(BEHIND_ROUNDS)
+            and self.peer_progress.donors()
+        ):
             # Nobody is left to exchange with: what it would learn alone is worth less than what they have.
             return self._recover(None, "the others have completed the training", now)
         return self.rounds.on_applied(event, now)
@@ -495,15 +521,15 @@ class Peer:
         if helpful and (waits := self._leaving.put_off(event, now)) is not None:
             return waits
         cut_off = not event.completed and self._rolling is not None and self._rolling.has_answered()
-        if self._leaving.breaks_its_word() or (helpful and cut_off):
+        if self._leaving.breaks_obligation() or (helpful and cut_off):
             return self._leave(now)  # its answer is with some of those whom it does not reach: it cannot say that there is none
         effects = self.rounds.stop(now) + self.recovery.giving.close()
-        self.confirming.stop()
+        self.final_check.stop()
         self._enter("stops")
-        self.greeting.stage = "completed" if event.completed else "leaving"
+        self.hello_exchange.stage = "completed" if event.completed else "leaving"
         if not helpful:
             return effects + self._leave(now)
-        return [*effects, *self.greeting.to_all(), *self.ending.stop(event.completed, self._leaving.since(now), now)]
+        return [*effects, *self.hello_exchange.to_all(), *self.shutdown.stop(event.completed, self._leaving.since(now), now)]
 
     def _leave(self, now: float) -> list[Effect]:
         self._enter("leaves")

@@ -24,7 +24,7 @@ class MembershipSettings:
     push_pull_interval_s: float = 5.0
     gossip_to_dead_s: float = 30.0
     awareness_max: int = 8  # local health multiplies one's own timeouts by up to this
-    rumours_per_message: int = 12
+    rumors_per_message: int = 12
     link_timeout_s: float = 0.3  # of the transport: a link over which nothing comes for so long is closed
     incarnation_jump_max: int = 2**16
 
@@ -108,7 +108,7 @@ class CoreSettings:
     room: int = 0  # ids below it may join later; 0: nobody but ``peers`` is ever in the run
     had_round: int = 0  # the furthest that the run is known to have been in before this life; 0: nothing is known of one
     begin_anew: bool = False  # with fresh weights, though it has had rounds and nobody has their state any more
-    joint: bool = False  # the shards of a round decide together, on what their servers have measured
+    cross_shard: bool = False  # the shards of a round decide together, on what their servers have measured
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     rounds: RoundSettings = field(default_factory=RoundSettings)
     gossip: GossipSettings = field(default_factory=GossipSettings)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gossip.errors import BadFault
 
-from .kinds import Liar, Slow
+from .kinds import ByzantineFault, Slow
 from .tables import Fault, from_table, to_table
 
 FILE = "drills.json"
@@ -53,7 +53,7 @@ def write(folder: Path, drills: Iterable[Drill]) -> None:
     scratch.replace(folder / FILE)
 
 
-class DrillBook:
+class DrillFile:
     """Reads what ``write`` wrote, when it has changed. ``folder`` None: a run that allows no drills."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -75,9 +75,9 @@ class DrillBook:
         """How many times as long the peer's steps are to take."""
         return math.prod([fault.factor for fault in self.on(now) if isinstance(fault, Slow) and fault.peer == peer])
 
-    def lie(self, peer: int, now: float) -> Liar | None:
+    def lie(self, peer: int, now: float) -> ByzantineFault | None:
         """How the peer is to lie."""
-        return next((fault for fault in self.on(now) if isinstance(fault, Liar) and peer in fault.peers), None)
+        return next((fault for fault in self.on(now) if isinstance(fault, ByzantineFault) and peer in fault.peers), None)
 
     def _look(self) -> None:
         assert self._path is not None

@@ -65,7 +65,7 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
-class Liar:
+class ByzantineFault:
     """The peers send something other than their update, all through the run. What ``strength`` means depends on the attack."""
 
     attack: str
@@ -78,11 +78,11 @@ class Liar:
 
 
 Blow: TypeAlias = Crash | Restart | Hang
-RealFault: TypeAlias = Crash | Restart | Hang | Slow | Liar
+RealFault: TypeAlias = Crash | Restart | Hang | Slow | ByzantineFault
 
 
 @dataclass(frozen=True, slots=True)
-class Attack:
+class AttackSpec:
     """What a lie does, what its strength means (empty: it has none) and the strength it has when none is given."""
 
     does: str
@@ -90,29 +90,29 @@ class Attack:
     strength: float = 1.0
 
 
-ATTACKS: Mapping[str, Attack] = {
-    "sign_flip": Attack("sends the negated update", "times", 1.0),
-    "bit_flip": Attack("flips four bits in a tenth of the numbers"),
-    "gaussian": Attack("sends noise", "standard deviation", 200.0),
-    "scale": Attack("sends the update, scaled", "times", 1000.0),
-    "nan": Attack("sends NaN"),
-    "inf": Attack("sends infinity"),
-    "label_flip": Attack("trains on wrong labels"),
-    "stale": Attack("replays an old update", "rounds old", 10.0),
-    "zero": Attack("sends zeros"),
-    "random_direction": Attack("sends a direction drawn once", "lengths of its update", 1.0),
-    "ipm": Attack("sends the mean of the others, negated", "epsilon", 0.1),
-    "alie": Attack("stands a little beside the mean of the others", "standard deviations", 1.5),
-    "min_max": Attack("stands as far from the others as they do from each other"),
-    "min_sum": Attack("the same, in the sum of squares"),
-    "sacrificial_anchor": Attack("one goes far away, the others onto the mean that it makes", "norms of the mean", 1000.0),
-    "optimal_alie": Attack("alie, as strong as the rule bears it least", "rounds between searches", 10.0),
-    "optimal_ipm": Attack("ipm, as strong as the rule bears it least", "rounds between searches", 10.0),
-    "adaptive": Attack("searches for what hurts the rule most", "rounds between searches", 10.0),
-    "mimic": Attack("copies an honest update"),
-    "negated_copies": Attack("sends the first liar's update, negated", "times", 1.0),
-    "dissensus": Attack("pushes each neighbour away from the others", "epsilon", 1.0),
-    "equivocation": Attack("tells every other neighbour the opposite", "times", 1.0),
+ATTACKS: Mapping[str, AttackSpec] = {
+    "sign_flip": AttackSpec("sends the negated update", "times", 1.0),
+    "bit_flip": AttackSpec("flips four bits in a tenth of the numbers"),
+    "gaussian": AttackSpec("sends noise", "standard deviation", 200.0),
+    "scale": AttackSpec("sends the update, scaled", "times", 1000.0),
+    "nan": AttackSpec("sends NaN"),
+    "inf": AttackSpec("sends infinity"),
+    "label_flip": AttackSpec("trains on wrong labels"),
+    "stale": AttackSpec("replays an old update", "rounds old", 10.0),
+    "zero": AttackSpec("sends zeros"),
+    "random_direction": AttackSpec("sends a direction drawn once", "lengths of its update", 1.0),
+    "ipm": AttackSpec("sends the mean of the others, negated", "epsilon", 0.1),
+    "alie": AttackSpec("stands a little beside the mean of the others", "standard deviations", 1.5),
+    "min_max": AttackSpec("stands as far from the others as they do from each other"),
+    "min_sum": AttackSpec("the same, in the sum of squares"),
+    "sacrificial_anchor": AttackSpec("one goes far away, the others onto the mean that it makes", "norms of the mean", 1000.0),
+    "optimal_alie": AttackSpec("alie, as strong as the rule bears it least", "rounds between searches", 10.0),
+    "optimal_ipm": AttackSpec("ipm, as strong as the rule bears it least", "rounds between searches", 10.0),
+    "adaptive": AttackSpec("searches for what hurts the rule most", "rounds between searches", 10.0),
+    "mimic": AttackSpec("copies an honest update"),
+    "negated_copies": AttackSpec("sends the first liar's update, negated", "times", 1.0),
+    "dissensus": AttackSpec("pushes each neighbour away from the others", "epsilon", 1.0),
+    "equivocation": AttackSpec("tells every other neighbour the opposite", "times", 1.0),
 }
 KINDS: tuple[str, ...] = ("crash", "restart", "hang", "slow", *ATTACKS)
 STRENGTH_MAX = 1e12

@@ -20,17 +20,17 @@ from typing import Any
 from gossip.aggregators.attacks import KINDS as LIES
 from gossip.errors import BadFault
 
-from .kinds import ATTACKS, Attack, Crash, Hang, Liar, RealFault, Restart, Slow, Victim
+from .kinds import ATTACKS, AttackSpec, ByzantineFault, Crash, Hang, RealFault, Restart, Slow, Victim
 from .syntax import KINDS, read_word
 from .tables import Fault, from_table, to_table, toml_of
 from .world import (
-    LAST_LIES,
-    REAL_LIES,
-    RESULT_LIES,
+    FINAL_ROUND_ATTACKS,
+    REAL_ATTACKS,
+    RESULT_ATTACKS,
     WORLD_KINDS,
     LinkFault,
     NetworkFault,
-    NodeLie,
+    NodeAttack,
     Partition,
     ServerFault,
     kind_of,
@@ -40,12 +40,12 @@ __all__ = [
     "ATTACKS",
     "KINDS",
     "WORLD_KINDS",
-    "Attack",
+    "AttackSpec",
+    "ByzantineFault",
     "Crash",
     "Fault",
     "FaultPlan",
     "Hang",
-    "Liar",
     "Restart",
     "Slow",
     "Victim",
@@ -73,18 +73,18 @@ class FaultPlan:
         return len(self.faults)
 
     @property
-    def attackers(self) -> Mapping[int, Liar]:
+    def attackers(self) -> Mapping[int, ByzantineFault]:
         """Peer -> how it lies about its updates."""
-        return {peer: fault for fault in self.faults if isinstance(fault, Liar) for peer in fault.peers}
+        return {peer: fault for fault in self.faults if isinstance(fault, ByzantineFault) for peer in fault.peers}
 
     @property
-    def liars(self) -> frozenset[int]:
+    def byzantine(self) -> frozenset[int]:
         """Who lies about anything: a run's f is to count them all."""
-        return frozenset(self.attackers).union(*(fault.peers for fault in self.faults if isinstance(fault, NodeLie)))
+        return frozenset(self.attackers).union(*(fault.peers for fault in self.faults if isinstance(fault, NodeAttack)))
 
     def lies_of(self, peer: int) -> tuple[str, ...]:
         """What the peer's node says that its core does not, beside its updates: names in ``gossip.inject.message_attacks``."""
-        return tuple({fault.lie: None for fault in self.faults if isinstance(fault, NodeLie) and peer in fault.peers})
+        return tuple({fault.lie: None for fault in self.faults if isinstance(fault, NodeAttack) and peer in fault.peers})
 
     @property
     def specs(self) -> tuple[str, ...]:
@@ -97,14 +97,14 @@ class FaultPlan:
     def real(self) -> FaultPlan:
         """The plan itself. Raises: BadFault: Real processes cannot carry it out."""
         for number, fault in enumerate(self.faults, 1):
-            if isinstance(fault, NodeLie) and fault.lie in REAL_LIES:
+            if isinstance(fault, NodeAttack) and fault.lie in REAL_ATTACKS:
                 continue
             if not isinstance(fault, RealFault | LinkFault):
                 raise BadFault(
                     f"fault {number} ({fault}): only the simulator can do {kind_of(fault)!r}",
                     f"gossip simulate --faults PLAN.toml; real processes can do: {', '.join(KINDS)}",
                 )
-            if isinstance(fault, Liar) and fault.attack in LIES and not LIES[fault.attack].lonely:
+            if isinstance(fault, ByzantineFault) and fault.attack in LIES and not LIES[fault.attack].lonely:
                 raise BadFault(f"fault {number} ({fault}): {LIES[fault.attack].refusal}", "or gossip simulate --faults PLAN.toml")
         return self
 
@@ -120,12 +120,12 @@ class FaultPlan:
             the rule cannot.
         """
         for fault in self.faults:
-            if isinstance(fault, NodeLie) and fault.lie in (*RESULT_LIES, *LAST_LIES) and not (rolling or idle):
+            if isinstance(fault, NodeAttack) and fault.lie in (*RESULT_ATTACKS, *FINAL_ROUND_ATTACKS) and not (rolling or idle):
                 raise BadFault(
                     f"fault {fault}: it is a lie of those who serve rounds, and in {topology} rounds nobody does",
                     "--topology rolling, or a lie about updates: sign_flip, scale, nan",
                 )
-            lie = LIES.get(fault.attack) if isinstance(fault, Liar) else None
+            lie = LIES.get(fault.attack) if isinstance(fault, ByzantineFault) else None
             if lie is not None and lie.shape == "apart" and rolling:
                 raise BadFault(
                     f"fault {fault}: it tells each neighbour something else, and in {topology} rounds there is one server",
@@ -155,7 +155,7 @@ class FaultPlan:
                     raise BadFault(f"fault {fault}: there is no peer {peer}", f"{peers} peers are numbered 0 to {peers - 1}")
                 if isinstance(peer, int) and peer in gone and isinstance(fault, RealFault):
                     raise BadFault(f"fault {fault}: peer {peer} is dead since {gone[peer]}", "restart it instead: restart:P@R+2s")
-                if isinstance(fault, Liar) and isinstance(peer, int):
+                if isinstance(fault, ByzantineFault) and isinstance(peer, int):
                     if peer in lies:
                         raise BadFault(f"fault {fault}: peer {peer} lies already: {lies[peer]}", "a peer tells one kind of lie")
                     lies[peer] = fault
@@ -219,7 +219,7 @@ def concerned(fault: Fault) -> tuple[Victim, ...]:
         return tuple(peer for side in fault.sides for peer in side)
     if isinstance(fault, ServerFault):
         return ("server",)
-    return fault.peers if isinstance(fault, Liar | NodeLie | NetworkFault) else (fault.peer,)
+    return fault.peers if isinstance(fault, ByzantineFault | NodeAttack | NetworkFault) else (fault.peer,)
 
 
 def _when(fault: Fault) -> tuple[float, float]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from gossip.errors import BadFault
 
-from .kinds import ATTACKS, STRENGTH_MAX, Crash, Hang, Liar, RealFault, Restart, Slow, unknown_kind
+from .kinds import ATTACKS, STRENGTH_MAX, ByzantineFault, Crash, Hang, RealFault, Restart, Slow, unknown_kind
 from .kinds import KINDS as PROCESS_KINDS
-from .world import REAL_LIES, Delay, Flap, LinkFault, Loss, NodeLie, Partition, Ring, Trickle
+from .world import REAL_ATTACKS, Delay, Flap, LinkFault, Loss, NodeAttack, Partition, Ring, Trickle
 
 LINK_KINDS = ("partition", "ring", "flap", "loss", "delay", "trickle")
-KINDS: tuple[str, ...] = (*PROCESS_KINDS[:4], *LINK_KINDS, *PROCESS_KINDS[4:], *REAL_LIES)
+KINDS: tuple[str, ...] = (*PROCESS_KINDS[:4], *LINK_KINDS, *PROCESS_KINDS[4:], *REAL_ATTACKS)
 """Of the faults that can be typed: those that real runs carry out."""
 PEERS_NAMED_MAX = 4096  # more are no swarm of ours, and a word must not take all memory
 _UNITS = {"ms": (1.0, 1000.0), "s": (1.0, 1.0), "m": (60.0, 1.0)}  # multiply, divide: 59 / 1000 is 0.059, 59 * 0.001 is not
@@ -47,7 +47,7 @@ class _Reader:
             raise self.wrong("nothing more", hint)
 
 
-def read_word(word: str) -> tuple[RealFault | LinkFault | NodeLie, ...]:
+def read_word(word: str) -> tuple[RealFault | LinkFault | NodeAttack, ...]:
     """The faults of one word: one for each peer that it names. Raises: BadFault."""
     reader = _Reader(word.strip())
     kind = reader.take(r"[A-Za-z_-]+", "the kind of a fault", "for example crash:3@50; kinds: " + ", ".join(KINDS)).replace(
@@ -83,16 +83,16 @@ def read_word(word: str) -> tuple[RealFault | LinkFault | NodeLie, ...]:
             if factor < 1:
                 raise BadFault(f"bad fault {word!r}: a factor of {factor:g} would be faster", usage)
             return tuple(Slow(peer, factor) for peer in peers)
-        case lie if lie in REAL_LIES:
+        case lie if lie in REAL_ATTACKS:
             reader.end(usage)
-            return (NodeLie(lie, peers),)
+            return (NodeAttack(lie, peers),)
         case attack:
             strength = ATTACKS[attack].strength
             if ATTACKS[attack].unit and reader.at < len(reader.word):
                 reader.take(r"\*", "'*' and a strength", usage)
                 strength = _number(reader, "a strength", usage)
             reader.end(usage)
-            return (liar(attack, peers, strength, f"bad fault {word!r}"),)
+            return (attacker(attack, peers, strength, f"bad fault {word!r}"),)
 
 
 def peers_of(text: str) -> tuple[int, ...]:
@@ -210,14 +210,14 @@ def _moment(reader: _Reader, usage: str) -> tuple[int | None, float | None]:
     return int(reader.take(r"\d{1,12}", "a round", usage)), None
 
 
-def liar(attack: str, peers: tuple[int, ...], strength: float, where: str) -> Liar:
+def attacker(attack: str, peers: tuple[int, ...], strength: float, where: str) -> ByzantineFault:
     """A liar whose strength makes sense for the attack. Raises: BadFault."""
     if not math.isfinite(strength) or not 0 < strength <= STRENGTH_MAX:
         raise BadFault(f"{where}: strength {strength:g} is not above 0 and at most {STRENGTH_MAX:g}", usage_of(attack))
     if attack in ("stale", "adaptive", "optimal_alie", "optimal_ipm") and strength != int(strength):
         what = "an update is a whole number of rounds old" if attack == "stale" else "it searches every whole number of rounds"
         raise BadFault(f"{where}: {what}, not {strength:g}", usage_of(attack))
-    return Liar(attack, peers, strength)
+    return ByzantineFault(attack, peers, strength)
 
 
 def usage_of(kind: str) -> str:
@@ -240,7 +240,7 @@ def usage_of(kind: str) -> str:
             return f"{kind}:PEERS*{unit}@TIME+DURATION, or all in place of peers, for example {kind}:all*{example}@20s+10s"
         case "trickle":
             return "trickle:PEERS*RATE@TIME+DURATION (RATE in bytes a second), for example trickle:5*1000@20s+10s"
-        case lie if lie in REAL_LIES:
+        case lie if lie in REAL_ATTACKS:
             return f"{lie}:PEERS, for example {lie}:5,6"
         case attack:
             unit = ATTACKS[attack].unit

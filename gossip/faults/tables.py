@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 from gossip.errors import BadFault
 
-from .kinds import ATTACKS, KINDS, Crash, Hang, Liar, RealFault, Restart, Slow, unknown_kind
-from .syntax import liar
+from .kinds import ATTACKS, KINDS, ByzantineFault, Crash, Hang, RealFault, Restart, Slow, unknown_kind
+from .syntax import attacker
 from .world import WORLD_KINDS, WorldFault, kind_of
 
 Fault: TypeAlias = RealFault | WorldFault
@@ -33,7 +33,7 @@ def to_table(fault: Fault) -> str:
             rows = {"kind": '"hang"', "peer": str(peer), **_moment(at, at_s), "for_s": repr(float(for_s))}
         case Slow(peer, factor):
             rows = {"kind": '"slow"', "peer": str(peer), "factor": repr(float(factor))}
-        case Liar(attack, peers, strength):
+        case ByzantineFault(attack, peers, strength):
             rows = {"kind": f'"{attack}"', "peers": str(list(peers))}
             if ATTACKS[attack].unit:
                 rows["strength"] = repr(float(strength))
@@ -92,7 +92,7 @@ class _Table:
             case attack:
                 self.keys(("peers", "strength") if ATTACKS[attack].unit else ("peers",), optional=("strength",))
                 strength = self.number("strength", 0) if "strength" in self.table else ATTACKS[attack].strength
-                return liar(attack, self.peers("peers"), strength, self.where)
+                return attacker(attack, self.peers("peers"), strength, self.where)
 
     def blow(self) -> RealFault:
         if ("round" in self.table) == ("at_s" in self.table):

@@ -1,6 +1,6 @@
 """Faults in the network, in clocks, at one instant of a process, in what a node says; and who is late (``start``).
 
-The simulator can inject them all, real runs those of ``LinkFault`` and the lies of ``REAL_LIES``. Each is a frozen dataclass
+The simulator can inject them all, real runs those of ``LinkFault`` and the lies of ``REAL_ATTACKS``. Each is a frozen dataclass
 whose fields are the keys of its table in a plan file. Times are seconds since the run began; what lasts goes from ``at_s`` for
 ``for_s``. ``peers`` without a word says "every link" or "anyone".
 """
@@ -298,10 +298,10 @@ class Leave:
         return f"leave:{self.peer} at {self.at_s:g} s"
 
 
-CLAIM_LIES = ("high_rates", "lone_roster", "ghost_roster")
+CLAIM_ATTACKS = ("high_rates", "lone_roster", "ghost_roster")
 """About what a result says beside its numbers. The last has an occasion where somebody is dead, or a run has room for more."""
 
-RESULT_LIES = (
+RESULT_ATTACKS = (
     "wrong_results",
     "scaled_results",
     "slightly_wrong_results",
@@ -310,29 +310,29 @@ RESULT_LIES = (
     "kept_results",
     "two_results",
     "strange_roster",
-    *CLAIM_LIES,
+    *CLAIM_ATTACKS,
 )
 """About what a server makes of the updates of a round."""
 
-LAST_LIES = ("last_results",)
+FINAL_ROUND_ATTACKS = ("last_results",)
 """About the result of the last round of a run that counts its rounds. (Every schedule of the simulator ends with such a one.)"""
 
-SHARD_LIES = ("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions")
+SHARD_ATTACKS = ("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions")
 """About what the servers of shards that decide together tell each other."""
 
-PIECE_LIES = ("wrong_pieces", "few_pieces")
+PIECE_ATTACKS = ("wrong_pieces", "few_pieces")
 """About the pieces of a state."""
 
-STATE_LIES = ("wrong_states", "broken_states", "swapped_states", "far_states", "hollow_states", "kept_states", *PIECE_LIES)
+STATE_ATTACKS = ("wrong_states", "broken_states", "swapped_states", "far_states", "hollow_states", "kept_states", *PIECE_ATTACKS)
 """About states, and to who asks them to vouch: a run's f counts who tells them."""
 
-NODE_LIES = (
+NODE_ATTACKS = (
     "sign_flip",
     "nan",
     "huge",
     "two_updates",
     "wrong_size",
-    *RESULT_LIES,
+    *RESULT_ATTACKS,
     "usurper",
     "false_deaths",
     "false_suspicions",
@@ -340,27 +340,27 @@ NODE_LIES = (
     "forged_incarnations",
     "deaf",
     "strangers",
-    *STATE_LIES,
+    *STATE_ATTACKS,
     "replays",
     "garbage",
     "flood",
-    *SHARD_LIES,
+    *SHARD_ATTACKS,
 )
 """What a Byzantine node may say instead of what its core wants to: the names in ``gossip.inject.message_attacks``."""
 
-REAL_LIES = (*RESULT_LIES, *LAST_LIES, *STATE_LIES)
+REAL_ATTACKS = (*RESULT_ATTACKS, *FINAL_ROUND_ATTACKS, *STATE_ATTACKS)
 """Those that nodes of real runs tell, too. Each is also a word, such as ``wrong_results:5,6``."""
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLie:
+class NodeAttack:
     """The nodes of the peers lie about more than their updates, all through a run (in the simulator: until the calm begins)."""
 
-    lie: str = field(metadata={"choices": (*NODE_LIES, *LAST_LIES)})
+    lie: str = field(metadata={"choices": (*NODE_ATTACKS, *FINAL_ROUND_ATTACKS)})
     peers: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"{'' if self.lie in REAL_LIES else 'lie '}{self.lie}:{','.join(map(str, self.peers))}"
+        return f"{'' if self.lie in REAL_ATTACKS else 'lie '}{self.lie}:{','.join(map(str, self.peers))}"
 
 
 Break: TypeAlias = Partition | Ring | Flap
@@ -370,7 +370,7 @@ LinkFault: TypeAlias = Partition | Ring | Flap | Loss | Delay | Trickle
 """What the nodes of a real run carry out too: each drops, or holds up, what it sends and what comes."""
 ServerFault: TypeAlias = CrashBroadcast | HangServer
 ProcessFault: TypeAlias = CrashMidway | HangTrainer | KillTrainer | Leave | Drift | LateTimers | SlowNode
-WorldFault: TypeAlias = NetworkFault | ProcessFault | ServerFault | NodeLie | StartFault
+WorldFault: TypeAlias = NetworkFault | ProcessFault | ServerFault | NodeAttack | StartFault
 
 WORLD_KINDS: Mapping[str, type[WorldFault]] = {
     "partition": Partition,
@@ -397,7 +397,7 @@ WORLD_KINDS: Mapping[str, type[WorldFault]] = {
     "late_start": LateStart,
     "late_trainer": LateTrainer,
     "never_starts": NeverStarts,
-    "lie": NodeLie,
+    "lie": NodeAttack,
 }
 
 

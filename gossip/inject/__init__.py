@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from .byzantine import Letter as Letter
-    from .byzantine import Liar as Liar
+    from .byzantine import ByzantinePeer as ByzantinePeer
+    from .byzantine import OutMessage as OutMessage
     from .message_attacks import LIES as LIES
-    from .outbox import Letters as Letters
-    from .process import Saboteur as Saboteur
+    from .outbox import Outbox as Outbox
+    from .process import FaultInjector as FaultInjector
     from .state_attacks import FAR_ROUNDS as FAR_ROUNDS
-    from .update_attacks import Tongue as Tongue
+    from .update_attacks import UpdateAttack as UpdateAttack
     from .update_attacks import rule_of as rule_of
 else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
             "byzantine": (
-                "Letter",
-                "Liar",
+                "OutMessage",
+                "ByzantinePeer",
             ),
             "message_attacks": ("LIES",),
-            "outbox": ("Letters",),
-            "process": ("Saboteur",),
+            "outbox": ("Outbox",),
+            "process": ("FaultInjector",),
             "state_attacks": ("FAR_ROUNDS",),
             "update_attacks": (
-                "Tongue",
+                "UpdateAttack",
                 "rule_of",
             ),
         },

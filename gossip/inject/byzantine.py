@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from gossip.core import Envelope, Payload, PeerId, digest_of
 
-Letter: TypeAlias = tuple[PeerId, Envelope | bytes, Payload | None]
+OutMessage: TypeAlias = tuple[PeerId, Envelope | bytes, Payload | None]
 """To whom, what is said (bytes: whatever a liar likes), and the payload."""
 
 
 @dataclass(slots=True)
-class Liar:
+class ByzantinePeer:
     """One Byzantine peer: what it has to lie with.
 
     Args:
@@ -41,21 +41,21 @@ class Liar:
     digest_of: Callable[[Any], bytes] = digest_of  # a result's: simulated trainers have their own
     rounds: int | None = None
     told: Counter[str] = field(default_factory=Counter)  # how often each lie was told
-    heard: dict[str, Letter] = field(default_factory=dict)  # what a lie keeps for later
+    heard: dict[str, OutMessage] = field(default_factory=dict)  # what a lie keeps for later
     forged: set[bytes] = field(default_factory=set)  # digests of results that are lies already, and may come back to their teller
     _made: tuple[Any, Payload] | None = None  # the last forgery, and of what
 
-    def says(self, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter]:
+    def says(self, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage]:
         """What is sent in place of this letter."""
-        letters: list[Letter] = [(to, envelope, payload)]
+        out_messages: list[OutMessage] = [(to, envelope, payload)]
         for name in self.lies:
-            said: list[Letter] = []
-            for receiver, what, content in letters:
+            said: list[OutMessage] = []
+            for receiver, what, content in out_messages:
                 instead = LIES[name](self, receiver, what, content) if isinstance(what, Envelope) else None
                 self.told[name] += instead is not None
                 said += [(receiver, what, content)] if instead is None else instead
-            letters = said
-        return letters
+            out_messages = said
+        return out_messages
 
     def forge(self, values: NDArray[Any], digest: bool = False) -> Payload:
         """A float payload with its facts. The memory is made read-only: it goes to several."""
@@ -79,8 +79,8 @@ class Liar:
         return member.standing if member is not None else 0
 
 
-Lie: TypeAlias = Callable[[Liar, PeerId, Envelope, Payload | None], Iterable[Letter] | None]
-"""``(liar, to, envelope, payload) -> what is sent instead``; None: nothing to lie about."""
+Lie: TypeAlias = Callable[[ByzantinePeer, PeerId, Envelope, Payload | None], Iterable[OutMessage] | None]
+"""``(attacker, to, envelope, payload) -> what is sent instead``; None: nothing to lie about."""
 
 LIES: dict[str, Lie] = {}
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from gossip.core import PeerId
-from gossip.faults import Delay, DrillBook, FaultPlan, Flap, LinkFault, Loss, Partition, Ring, Trickle, kind_of, near, severed
-from gossip.run import Journal, Troubles
-from gossip.transport import Fault, Sieve, Transport
+from gossip.faults import Delay, DrillFile, FaultPlan, Flap, LinkFault, Loss, Partition, Ring, Trickle, kind_of, near, severed
+from gossip.run import Journal, WriteFailures
+from gossip.transport import Fault, FaultyTransport, Transport
 
 LOOK_EVERY_S = 0.01
 
 
-class Claims:
+class ClaimFiles:
     """What the peers of a run must agree on though none leads them: files in a folder, of which the first to be made counts.
 
     No disk that is full, and no folder that is gone, is an error here: it is told, and each peer goes on by itself.
@@ -29,7 +29,7 @@ class Claims:
         troubles: Hears of what cannot be written.
     """
 
-    def __init__(self, folder: Path | None, peer: int, troubles: Troubles) -> None:
+    def __init__(self, folder: Path | None, peer: int, troubles: WriteFailures) -> None:
         self.folder, self._peer, self._troubles = folder, peer, troubles
 
     def take(self, name: str, otherwise: bool, **fields: Any) -> bool:
@@ -94,21 +94,21 @@ class LinkFaults:
     """Makes this peer's links fail as the plan and drills say. Each drops what would leave it, and what has come all the same."""
 
     def __init__(
-        self, plan: FaultPlan, peer: PeerId, peers: int, claims: Claims, journal: Journal, drills: DrillBook | None = None
+        self, plan: FaultPlan, peer: PeerId, peers: int, claims: ClaimFiles, journal: Journal, drills: DrillFile | None = None
     ) -> None:
         self._peer, self._peers, self._claims, self._journal = peer, range(peers), claims, journal
         self.planned = [(index, fault) for index, fault in enumerate(plan) if isinstance(fault, LinkFault)]
         self._drills = drills
         self._told: dict[int, bool] = {}  # which were said to begin, and which to be over
         self._now: dict[PeerId, Fault] = {}
-        self._sieve: Sieve | None = None
+        self._sieve: FaultyTransport | None = None
         self._look_at = 0.0
 
     def around(self, transport: Transport) -> Transport:
         """The transport to use in place of this one."""
         if not self.planned and self._drills is None:
             return transport
-        self._sieve = Sieve(transport, self._peer)
+        self._sieve = FaultyTransport(transport, self._peer)
         return self._sieve
 
     def tick(self, now: float, began: float | None, round_id: int) -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from gossip.errors import BadFault
-from gossip.faults import Blow, Crash, DrillBook, FaultPlan, Hang, Restart
+from gossip.faults import Blow, Crash, DrillFile, FaultPlan, Hang, Restart
 from gossip.run import Journal
 from gossip.transport import Transport
 
-from .links import Claims, LinkFaults
+from .links import ClaimFiles, LinkFaults
 
 
-class Saboteur:
+class FaultInjector:
     """Stops or kills this peer's processes, node and trainer, when the plan says so.
 
     Each fault strikes once in the life of a run: whoever carries it out first makes a file of its own for it. So a restarted
@@ -35,10 +35,10 @@ class Saboteur:
         run_dir: Path | None,
         journal: Journal,
         peers: int = 0,
-        drills: DrillBook | None = None,
+        drills: DrillFile | None = None,
     ) -> None:
         self._journal, self._first_life = journal, incarnation == 0
-        self._claims = Claims(None if run_dir is None else run_dir / "faults", peer, journal.troubles)
+        self._claims = ClaimFiles(None if run_dir is None else run_dir / "faults", peer, journal.troubles)
         self._links = LinkFaults(plan, peer, peers, self._claims, journal, drills)
         self._own: list[tuple[int, Blow]] = []
         self._server: list[tuple[int, Crash]] = []

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from gossip.aggregators import BoundRule
-from gossip.aggregators.attacks import DATA_ATTACKS, Attack, Crew, make
+from gossip.aggregators.attacks import DATA_ATTACKS, Attack, AttackerGroup, make
 from gossip.core import Apply, Message, Payload, PeerId, Push
-from gossip.faults import ATTACKS, DrillBook, FaultPlan, Liar
+from gossip.faults import ATTACKS, ByzantineFault, DrillFile, FaultPlan
 
 ROUNDS_KEPT = 8
 
 
-class Tongue:
+class UpdateAttack:
     """Twists what leaves this peer. Lies about data are told in the trainer, before there is an update.
 
     Liars of one kind know of each other from the plan, and of the others what every replica knows: the results of the rounds
@@ -35,11 +35,11 @@ class Tongue:
         seed: int,
         peers: int = 2,
         rule: Callable[[torch.Tensor], torch.Tensor] | None = None,
-        drills: DrillBook | None = None,
+        drills: DrillFile | None = None,
     ) -> None:
         self._seed, self._peer, self._peers, self._rule, self._drills = seed, peer, peers, rule, drills
         self._planned = plan.attackers
-        self._drilled: Liar | None = None
+        self._drilled: ByzantineFault | None = None
         self._lie_as(plan.attackers)
 
     def tick(self, now: float) -> None:
@@ -48,15 +48,17 @@ class Tongue:
             self._drilled = lie
             self._lie_as({**self._planned, **({} if lie is None else dict.fromkeys(lie.peers, lie))})
 
-    def _lie_as(self, liars: Mapping[PeerId, Liar]) -> None:
-        self._lie = liars.get(self._peer)
-        self._liars = frozenset(liars)
+    def _lie_as(self, attackers: Mapping[PeerId, ByzantineFault]) -> None:
+        self._lie = attackers.get(self._peer)
+        self._attackers = frozenset(attackers)
         self._attacks: dict[str, Attack] = {}
         self._parameters: dict[int, np.ndarray] = {}  # own ones of rounds that are not over
         self._said: dict[str, dict[PeerId, torch.Tensor]] = {}  # what -> what each neighbour told last
-        alike = [other for other, lie in liars.items() if self._lie is not None and lie.attack == self._lie.attack]
+        alike = [other for other, lie in attackers.items() if self._lie is not None and lie.attack == self._lie.attack]
         rank = sorted(alike).index(self._peer) if self._peer in alike else 0
-        self._crew = Crew(max(1, self._peers - len(liars)), max(1, len(alike)), rank, self._seed, self._rule)
+        self._attacker_group = AttackerGroup(
+            max(1, self._peers - len(attackers)), max(1, len(alike)), rank, self._seed, self._rule
+        )
         self._guesses = self._lies_about("update") and self._attack("update").guesses
         self.tells_each = self._lies_about("update") and self._attack("update").tells_each
 
@@ -72,10 +74,10 @@ class Tongue:
         assert self._lie is not None
         if what not in self._attacks:
             strength = self._lie.strength if ATTACKS[self._lie.attack].unit else None
-            self._attacks[what] = make(self._lie.attack, strength, self._seed + self._peer, self._crew)
+            self._attacks[what] = make(self._lie.attack, strength, self._seed + self._peer, self._attacker_group)
         return self._attacks[what]
 
-    def twist(self, truth: np.ndarray, round_id: int, what: str) -> np.ndarray:
+    def tamper_with(self, truth: np.ndarray, round_id: int, what: str) -> np.ndarray:
         """The lie to tell, in memory of its own. ``what`` names the stream: a replayed update is not a replayed parameter."""
         if self._guesses and what == "parameters":
             self._parameters[round_id] = truth.copy()
@@ -108,7 +110,7 @@ class Tongue:
         if not self.tells_each or not isinstance(message, Push) or payload is None:
             return payload
         said = self._said.get(message.what, {})
-        others = [vector for peer, vector in sorted(said.items()) if peer != receiver and peer not in self._liars]
+        others = [vector for peer, vector in sorted(said.items()) if peer != receiver and peer not in self._attackers]
         with torch.no_grad():
             lie = self._attack("update").tell(_as_tensor(payload), receiver, said.get(receiver), others)
         told = _as_array(lie, payload.data)

@@ -10,9 +10,9 @@ from .channel import METRICS_MAX as METRICS_MAX
 from .channel import Channel as Channel
 from .channel import ChannelClosed as ChannelClosed
 from .channel import clip as clip
-from .messages import Confirm as Confirm
-from .messages import Confirmed as Confirmed
-from .messages import Go as Go
-from .messages import Judge as Judge
-from .messages import Judged as Judged
+from .messages import ConfirmReply as ConfirmReply
+from .messages import ConfirmRequest as ConfirmRequest
+from .messages import JudgeCommand as JudgeCommand
+from .messages import JudgeReply as JudgeReply
 from .messages import Snapshot as Snapshot
+from .messages import StartRoundCommand as StartRoundCommand

@@ -72,13 +72,13 @@ class Contribute:
 
 
 @record
-class Applied:
+class AppliedReply:
     round_id: int
     slot: int  # free again; -1 when the round changed nothing
 
 
 @record
-class Judged:
+class JudgeReply:
     """The aggregate is in the judging memory's last row. ``reason`` says why there is none."""
 
     ticket: int
@@ -98,7 +98,7 @@ class Snapshot:
 
 
 @record
-class Restored:
+class RestoredReply:
     round_id: int
     error: str
 
@@ -111,7 +111,7 @@ class Log:
 
 
 @record
-class Confirm:
+class ConfirmRequest:
     """All rounds before ``round_id`` are had, as far as this trainer's script wants any: do others hold the same?"""
 
     round_id: int
@@ -130,7 +130,7 @@ class Close:
 
 
 @record
-class Go:
+class StartRoundCommand:
     round_id: int
     slot: int  # update slot to write to
     sharded: bool  # whether ``epoch`` and ``ranges`` mean anything
@@ -145,7 +145,7 @@ class Go:
 
 
 @record
-class Apply:
+class ApplyCommand:
     """``slot`` is -1 when the round changes nothing. With ``mix_scale != 0`` mix slot ``slot`` holds a parameter difference."""
 
     round_id: int
@@ -155,7 +155,7 @@ class Apply:
 
 
 @record
-class Judge:
+class JudgeCommand:
     """Run the rule over the first ``rows`` rows of the judging memory, write the aggregate into row ``rows``.
 
     The descriptor of that memory, float32 ``(capacity, elements)``, travels along when ``capacity`` is not zero: it replaces
@@ -173,12 +173,12 @@ class Judge:
 
 
 @record
-class TakeSnapshot:
+class SnapshotCommand:
     """Copy the state behind all rounds that came before this."""
 
 
 @record
-class Restore:
+class RestoreCommand:
     """A packed state; its memory travels along. Without ``settings`` the trainer keeps what its own script sets."""
 
     round_id: int
@@ -187,8 +187,8 @@ class Restore:
 
 
 @record
-class Confirmed:
-    """Behind a ``Restore`` where this trainer held something else. ``agreed``: enough others hold what it holds."""
+class ConfirmReply:
+    """Behind a ``RestoreCommand`` where this trainer held something else. ``agreed``: enough others hold what it holds."""
 
     round_id: int
     agreed: bool
@@ -217,5 +217,7 @@ def error_of(halted: Halted) -> BaseException:
             return error
 
 
-FromTrainer: TypeAlias = Prepare | Shard | Contribute | Applied | Judged | Snapshot | Restored | Log | Confirm | Close
-FromNode: TypeAlias = Go | Apply | Judge | TakeSnapshot | Restore | Confirmed | Halted
+FromTrainer: TypeAlias = (
+    Prepare | Shard | Contribute | AppliedReply | JudgeReply | Snapshot | RestoredReply | Log | ConfirmRequest | Close
+)
+FromNode: TypeAlias = StartRoundCommand | ApplyCommand | JudgeCommand | SnapshotCommand | RestoreCommand | ConfirmReply | Halted

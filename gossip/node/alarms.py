@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gossip.core import Token
 
 
-class Alarms:
+class TimerHeap:
     """The core's timers on the real clock. Cancelled ones stay in the heap, to be skipped, until they are most of it."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Alarms:
         return len(self._pending)
 
 
-class Oversleep:
+class StallDetector:
     """Notices that the loop stood still: the process was stopped, the machine was busy, or a turn took too long.
 
     A peer that slept would blame the others for its own silence, so the core must hear of it before any timer fires

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gossip.core import Commit, Received
-from gossip.vectors import Admit, compared, likeness_of
+from gossip.vectors import Admit, compared, similarity_of
 
 from .worker import Worker
 
@@ -14,7 +14,7 @@ INLINE_ELEMENTS = 2**18
 """Results of at most so many numbers are compared at once in the loop: 0.2 ms."""
 
 
-class Comparison:
+class ResultComparator:
     """Compares results as they come, small ones at once and large ones in the worker, before the core hears of them."""
 
     def __init__(self, worker: Worker, done: Callable[[Received], None]) -> None:
@@ -29,6 +29,6 @@ class Comparison:
         if others is None:
             return arrival
         self._worker.submit(
-            lambda: likeness_of(payload, others), lambda likeness: self._done(replace(arrival, likeness=likeness))
+            lambda: similarity_of(payload, others), lambda similarity: self._done(replace(arrival, similarity=similarity))
         )
         return None

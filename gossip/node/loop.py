@@ -23,20 +23,20 @@ from typing import Any, assert_never
 import torch
 
 from gossip import aggregators, topologies
-from gossip.core import JOINT_PEERS_MAX, Effect, Event, PeerId, events
+from gossip.core import CROSS_SHARD_PEERS_MAX, Effect, Event, PeerId, events
 from gossip.errors import ConfigError, LocalError, RemoteError
-from gossip.faults import DrillBook
-from gossip.inject import Letters, Saboteur, Tongue, rule_of
+from gossip.faults import DrillFile
+from gossip.inject import FaultInjector, Outbox, UpdateAttack, rule_of
 from gossip.ipc import Channel, ChannelClosed
 from gossip.ipc import messages as control
-from gossip.run import Announcement, Begun, Journal, SeedFolder, write_error
+from gossip.run import Announcement, Journal, RunProgress, SeedFolder, write_error
 from gossip.transport import Arrival, Hub
 from gossip.vectors import shard_sizes
 
-from .alarms import Alarms, Oversleep
-from .comparison import Comparison
-from .plan_cache import Foresight
-from .reducer import Judge, Reducer
+from .alarms import StallDetector, TimerHeap
+from .comparison import ResultComparator
+from .plan_cache import PlanCache
+from .reducer import Reducer, TrainerJudge
 from .spec import CoreMaker, NodeSpec, TransportMaker, in_memory, keys_of, over_zeromq, real_core, spec_from
 from .trainer_link import TrainerLink, pid_behind
 from .worker import Worker
@@ -86,7 +86,7 @@ class Node:
         self._journal = Journal(spec.peer, folder, status)
         self._folder = folder
         self._announcement: Announcement | None = None
-        self._alarms = Alarms()
+        self._alarms = TimerHeap()
         self._inbox: deque[Event] = deque()
         self._linked: set[PeerId] = set()
         self._halt: events.Halt | None = None
@@ -130,44 +130,56 @@ class Node:
             if config.keyed:
                 self.spec = dataclasses.replace(self.spec, keys=keys_of(self.spec, folder))
         spec, self._seed_folder = self.spec, folder
-        rule, topology = aggregators.load(config.aggregator), Foresight(topologies.load(config.weighted_topology))
+        rule, topology = aggregators.load(config.aggregator), PlanCache(topologies.load(config.weighted_topology))
         settings = config.settings()
-        joint = rule.joint and topology.rolling and config.peers_max <= JOINT_PEERS_MAX
+        cross_shard = rule.cross_shard and topology.rolling and config.peers_max <= CROSS_SHARD_PEERS_MAX
         needs = tuple([rule.at_least(f) for f in range(settings.f + 1)])
-        self._begun = Begun(spec.run_dir, self._journal.event)
-        settings = dataclasses.replace(settings, updates_for=needs, joint=joint, had_round=self._begun.had_round())
+        self._begun = RunProgress(spec.run_dir, self._journal.event)
+        settings = dataclasses.replace(settings, updates_for=needs, cross_shard=cross_shard, had_round=self._begun.had_round())
         plan = config.plan
         self._rule, self._topology = rule, topology
-        drills = DrillBook(spec.run_dir / "faults") if config.drills and spec.run_dir is not None else None
-        self._saboteur = Saboteur(plan, spec.peer, spec.incarnation, spec.run_dir, self._journal, config.peers_max, drills)
-        self.transport = self._saboteur.around(
+        drills = DrillFile(spec.run_dir / "faults") if config.drills and spec.run_dir is not None else None
+        self._fault_injector = FaultInjector(
+            plan, spec.peer, spec.incarnation, spec.run_dir, self._journal, config.peers_max, drills
+        )
+        self.transport = self._fault_injector.around(
             self._make_transport(spec, lambda: self.core.incarnation, lambda *header: self.core.admit(*header).nbytes)
         )
         own_control, own_bulk = self.transport.control, self.transport.bulk
         membership = dataclasses.replace(settings.membership, link_timeout_s=self.transport.link_timeout_s)
         self._settings = settings = dataclasses.replace(settings, membership=membership)
         self.core = self._make_core(spec, settings, topology, own_control, own_bulk)
-        self._comparison = Comparison(self._worker, self._inbox.append)
+        self._comparison = ResultComparator(self._worker, self._inbox.append)
         ahead = self.transport.ahead if topology.rolling else None
         self._reducer = Reducer(rule, self._worker, self._inbox.append, centered=not topology.rolling, ahead=ahead)
         known = rule_of(rule, settings.f, centered=not topology.rolling)
-        self._tongue = Tongue(plan, spec.peer, config.seed, config.peers, known, drills)
-        who = (plan, spec.peer, config.peers, f"{config.seed}/{spec.incarnation}", self.transport, self._tongue, self._journal)
-        self._letters = Letters(*who, core=lambda: self.core, where=lambda: self._round, rounds=config.rounds)
+        self._update_attack = UpdateAttack(plan, spec.peer, config.seed, config.peers, known, drills)
+        who = (
+            plan,
+            spec.peer,
+            config.peers,
+            f"{config.seed}/{spec.incarnation}",
+            self.transport,
+            self._update_attack,
+            self._journal,
+        )
+        self._outbox = Outbox(*who, core=lambda: self.core, where=lambda: self._round, rounds=config.rounds)
         self.trainer = TrainerLink(
             self._channel,
             self._worker,
             self._journal,
-            self._tongue,
+            self._update_attack,
             emit=self._inbox.append,
             prepared=self._prepare,
             judged=lambda said: self._judge.judged(said),
             in_flight=self.transport.in_flight,
-            cut=lambda elements: shard_sizes(elements, config.peers, rule.whole_vector or not topology.rolling, joint=joint),
+            cut=lambda elements: shard_sizes(
+                elements, config.peers, rule.whole_vector or not topology.rolling, cross_shard=cross_shard
+            ),
             sketch_seed=settings.seed,
         )
         self.trainer.peers, self.trainer.alive, self.trainer.rank = config.peers, config.peers, spec.peer
-        self._judge = Judge(self._ask, self._worker, self._inbox.append)
+        self._judge = TrainerJudge(self._ask, self._worker, self._inbox.append)
         trainer_pid = pid_behind(self._channel)
         if trainer_pid != os.getpid():
             self._pidfd = os.pidfd_open(trainer_pid)
@@ -181,7 +193,7 @@ class Node:
         addresses = {"control": own_control, "bulk": own_bulk}
         self._journal.event("started", pid=os.getpid(), trainer_pid=trainer_pid, incarnation=spec.incarnation, **addresses)
         now = time.monotonic()
-        self._oversleep = Oversleep(settings.membership.probe_interval_s, now)
+        self._stall_detector = StallDetector(settings.membership.probe_interval_s, now)
         self._next_progress = now
         self._opened = True
         self._handle(events.Started(), now)
@@ -192,7 +204,7 @@ class Node:
         self.transport.close(LINGER_S)
         traffic = dataclasses.asdict(self.transport.traffic)
         how = {"reason": halt.reason, "exit_code": halt.exit_code, "round": self._round}
-        self._journal.event("halted", **how, traffic=traffic, **self.trainer.ended_with, **self._letters.ended_with)
+        self._journal.event("halted", **how, traffic=traffic, **self.trainer.ended_with, **self._outbox.ended_with)
         self._journal.flush()
         if not self._trainer_gone:
             try:
@@ -238,15 +250,15 @@ class Node:
     def _turn(self) -> None:
         clock = time.monotonic
         now = clock()
-        late_s = self._oversleep.look(now)  # the last turn took too long
+        late_s = self._stall_detector.look(now)  # the last turn took too long
         next_at = self._alarms.next_at()
         timeout_s = POLL_S if next_at is None else min(POLL_S, max(0.0, next_at - now))
-        self._oversleep.expect(now + timeout_s)
+        self._stall_detector.expect(now + timeout_s)
         awake_s = self.trainer.waits_since + self._awake_s - now if self.trainer.waits_since else 0.0
         arrivals = self.transport.poll(timeout_s, self._wake, awake_s)
         now = clock()
-        late_s += self._oversleep.look(now)
-        self._oversleep.expect(now)
+        late_s += self._stall_detector.look(now)
+        self._stall_detector.expect(now)
         self._take(arrivals, now)
         if late_s:
             self._drain()
@@ -256,7 +268,7 @@ class Node:
         if late_s:
             self._settle(now)
             self._handle(events.ClockJumped(late_s), now)
-            self._oversleep.expect(now)
+            self._stall_detector.expect(now)
         if self._stop_asked and now >= self._stop_at:
             reason, self._stop_asked = self._stop_asked, ""
             if not self.trainer.closed:
@@ -286,8 +298,8 @@ class Node:
             elif isinstance(arrival, events.LinkDown):
                 self._linked.discard(arrival.peer)
             elif isinstance(arrival, events.Received):
-                if self._tongue.tells_each:
-                    self._tongue.heard(arrival.sender, arrival.message, arrival.payload)
+                if self._update_attack.tells_each:
+                    self._update_attack.heard(arrival.sender, arrival.message, arrival.payload)
                 if (compared := self._comparison.of(arrival, self.core.admit)) is not None:
                     self._handle(compared, now)
                 continue
@@ -341,7 +353,7 @@ class Node:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case events.Send(peer, message, payload):
-                self._letters.send(peer, message, payload)
+                self._outbox.send(peer, message, payload)
             case events.SetTimer(token, at):
                 self._alarms.set(token, at)
             case events.CancelTimer(token):
@@ -349,12 +361,12 @@ class Node:
             case events.Apply():
                 if not self._trainer_gone:
                     self.trainer.apply(effect)
-            case events.Go():
-                self._saboteur.reached(effect.round_id)
+            case events.StartRound():
+                self._fault_injector.reached(effect.round_id)
                 self.trainer.go(effect)
             case events.Aggregate():
                 if effect.shard == 0 and effect.step in ("whole", "measure"):
-                    self._saboteur.serves(effect.round_id)
+                    self._fault_injector.serves(effect.round_id)
                 if not effect.rows:
                     self._inbox.append(events.Aggregated(effect.ticket, None, reason=events.NO_ROWS))
                 elif self._rule.needs_trainer:
@@ -377,7 +389,7 @@ class Node:
                 self.trainer.take_snapshot()
             case events.Restore():
                 self.trainer.restore(effect)
-            case events.Confirmed():
+            case events.StateConfirmed():
                 self.trainer.confirmed(effect)
             case events.Halt():
                 self._halt = effect
@@ -394,7 +406,7 @@ class Node:
 
         self._reducer.prepare(self.spec.config.peers, max(trainer.sizes), ready)
 
-    def _ask(self, question: control.Judge, fd: int | None) -> None:
+    def _ask(self, question: control.JudgeCommand, fd: int | None) -> None:
         if not self._trainer_gone:
             try:
                 self.trainer.ask(question, fd)
@@ -419,10 +431,10 @@ class Node:
         if self._seed_folder is not None:
             for seed in self._seed_folder.look(now, len(self._linked) >= len(self._settings.peers) - 1):
                 if seed.ended:
-                    self._handle(events.Ended(seed.peer), now)
+                    self._handle(events.PeerEnded(seed.peer), now)
                     continue
                 if seed.coming:
-                    self._handle(events.Coming(seed.peer), now)
+                    self._handle(events.PeerExpected(seed.peer), now)
                     continue
                 self._handle(events.AddressLearned(seed.peer, seed.control, seed.bulk, seed.incarnation), now)
         for notice in self.transport.traffic.notices:
@@ -430,8 +442,8 @@ class Node:
         self.transport.traffic.notices.clear()
         self._topology.look_ahead()
         self._journal.flush_due(now)
-        self._saboteur.tick(now)
-        self._tongue.tick(now)
+        self._fault_injector.tick(now)
+        self._update_attack.tick(now)
         if self._lost_deadline and now >= self._lost_deadline and self._halt is None:
             self._halt = events.Halt("the trainer is gone", 1)
 

@@ -7,7 +7,7 @@ from typing import Any
 from gossip.topologies import Plan, Roster, Topology
 
 
-class Foresight(Topology):
+class PlanCache(Topology):
     """A topology that knows the plan of the next round already if, as nearly always, the roster has stayed.
 
     A plan is a pure function, so nothing depends on whether it was foreseen. It is drawn at the one point of a round where
@@ -17,12 +17,12 @@ class Foresight(Topology):
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology.function, topology.name, topology.rolling, topology.bound)
         self._asked: tuple[Roster, int, int, dict[str, Any]] | None = None  # last, and nobody has looked ahead since
-        self._foreseen: tuple[tuple[Roster, int, int, dict[str, Any]], Plan] | None = None
+        self._cached_plan: tuple[tuple[Roster, int, int, dict[str, Any]], Plan] | None = None
 
     def __call__(self, roster: Roster, round_id: int, seed: int, **options: Any) -> Plan:
         asked = self._asked = (roster, round_id, seed, options)
-        if self._foreseen is not None and self._foreseen[0] == asked:
-            return self._foreseen[1]
+        if self._cached_plan is not None and self._cached_plan[0] == asked:
+            return self._cached_plan[1]
         return super().__call__(roster, round_id, seed, **options)
 
     def look_ahead(self) -> None:
@@ -30,4 +30,4 @@ class Foresight(Topology):
         if self._asked is not None:
             roster, round_id, seed, options = self._asked
             self._asked = None
-            self._foreseen = (roster, round_id + 1, seed, options), super().__call__(roster, round_id + 1, seed, **options)
+            self._cached_plan = (roster, round_id + 1, seed, options), super().__call__(roster, round_id + 1, seed, **options)

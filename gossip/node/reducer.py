@@ -76,7 +76,7 @@ class Reducer:
         self._rule, self._worker, self._done, self._centered = rule, worker, done, centered
         self._ahead = ahead
         self._from_rows = rule.from_rows
-        self._sharded = ShardedRule(rule) if rule.joint else None
+        self._sharded = ShardedRule(rule) if rule.cross_shard else None
         self._small, self._large = _Rows(), _Rows()  # one for each thread
 
     def prepare(self, n: int, d: int, then: Callable[[dict[str, Any]], None]) -> None:
@@ -176,14 +176,14 @@ class _Rows:
         return bool(np.may_share_memory(self._memory, vector))
 
 
-class Judge:
+class TrainerJudge:
     """Puts updates before the trainer's loss: rows go into a memory that both share, the aggregate comes back in the row after.
 
     One question is open at a time, since there is one memory; the others wait in order.
     """
 
     def __init__(
-        self, ask: Callable[[control.Judge, int | None], None], worker: Worker, done: Callable[[Aggregated], None]
+        self, ask: Callable[[control.JudgeCommand, int | None], None], worker: Worker, done: Callable[[Aggregated], None]
     ) -> None:
         self._ask, self._worker, self._done = ask, worker, done
         self._waiting: deque[Aggregate] = deque()
@@ -197,7 +197,7 @@ class Judge:
         if self._open is None:
             self._next()
 
-    def judged(self, said: control.Judged) -> None:
+    def judged(self, said: control.JudgeReply) -> None:
         """The trainer's answer. Any other than to the open question is a bug of ours."""
         work = self._open
         assert work is not None, f"nobody asked for {said.ticket}"
@@ -219,7 +219,7 @@ class Judge:
             capacity = rows + 2
             self._renew(capacity, elements)
         own = -1 if work.own is None else work.own
-        question = control.Judge(work.ticket, work.round_id, rows, capacity, work.f, own, work.mix)
+        question = control.JudgeCommand(work.ticket, work.round_id, rows, capacity, work.f, own, work.mix)
         fd = self._fd if capacity else None
         if rows * elements <= INLINE_ELEMENTS:
             self._copy(work)

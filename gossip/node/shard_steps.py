@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from gossip.aggregators import ShardedRule, Updates
-from gossip.core import Aggregate, Aggregated, Part, Payload
+from gossip.core import Aggregate, Aggregated, Payload, ShardStatistics
 from gossip.errors import ConfigError
 
 _WIRE = np.dtype("<f8")
@@ -60,6 +60,6 @@ def _decide(
     return Aggregated(ask.ticket, payload, *judged, decision=(*counted.values(), *beside))
 
 
-def _measured(part: Part, ask: Aggregate) -> tuple[list[int], np.ndarray]:
+def _measured(part: ShardStatistics, ask: Aggregate) -> tuple[list[int], np.ndarray]:
     places = {peer: at for at, peer in enumerate(part.peers)}
     return [places[peer] for peer in ask.peers], np.frombuffer(part.statistics, _WIRE)

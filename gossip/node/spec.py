@@ -56,7 +56,7 @@ def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:
     return Keyring(listed_pair(spec.key_file, spec.peer, allowed), folder, allowed)
 
 
-class Core(Protocol):
+class NodeCore(Protocol):
     """What the loop needs of ``gossip.core.peer.Peer``."""
 
     def handle(self, event: Event, now: float) -> list[Effect]: ...
@@ -67,7 +67,7 @@ class Core(Protocol):
     def incarnation(self) -> int: ...
 
 
-CoreMaker: TypeAlias = Callable[[NodeSpec, CoreSettings, Topology, str, str], Core]
+CoreMaker: TypeAlias = Callable[[NodeSpec, CoreSettings, Topology, str, str], NodeCore]
 TransportMaker: TypeAlias = Callable[[NodeSpec, Callable[[], int], PayloadLimit], Transport]
 """Takes the spec, the own incarnation as it is now, and the sizes that payloads must have."""
 
@@ -75,7 +75,7 @@ TransportMaker: TypeAlias = Callable[[NodeSpec, Callable[[], int], PayloadLimit]
 def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
     """The core of every node but those of tests, which may bring another."""
 
-    def make(spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str) -> Core:
+    def make(spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str) -> NodeCore:
         core = Peer(spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk, seeds=seeds)
         if not spec.config.record or spec.run_dir is None:
             return core

@@ -17,7 +17,7 @@ import numpy as np
 
 from gossip.core import Event, Payload, described, events
 from gossip.errors import LocalError
-from gossip.inject import Tongue
+from gossip.inject import UpdateAttack
 from gossip.ipc import Arena, Channel, allocate, map_bytes
 from gossip.ipc import messages as control
 from gossip.run import Journal
@@ -38,11 +38,11 @@ INLINE_BYTES = 2**23
 class _Outgoing:
     """A message on its way to the trainer. What comes after one that is not ``ready`` waits: order is part of the contract."""
 
-    what: events.Apply | events.Go | control.FromNode
+    what: events.Apply | events.StartRound | control.FromNode
     fd: int | None = None
     close_fd: bool = False  # when it is sent
     ready: bool = True
-    placed: control.Apply | None = None  # of an Apply whose result is being copied, or is in its slot
+    placed: control.ApplyCommand | None = None  # of an Apply whose result is being copied, or is in its slot
 
 
 class TrainerLink:
@@ -62,16 +62,16 @@ class TrainerLink:
         channel: Channel,
         worker: Worker,
         journal: Journal,
-        tongue: Tongue,
+        update_attack: UpdateAttack,
         *,
         emit: Callable[[Event], None],
         prepared: Callable[[events.Prepared], None],
-        judged: Callable[[control.Judged], None],
+        judged: Callable[[control.JudgeReply], None],
         in_flight: Callable[[object], bool],
         cut: Callable[[int], tuple[int, ...]],
         sketch_seed: int,
     ) -> None:
-        self._channel, self._worker, self._journal, self._tongue = channel, worker, journal, tongue
+        self._channel, self._worker, self._journal, self._update_attack = channel, worker, journal, update_attack
         self._emit, self._prepared, self._judged, self._in_flight = emit, prepared, judged, in_flight
         self._cut, self._sketch_seed = cut, sketch_seed
         self._arena: Arena | None = None
@@ -100,7 +100,7 @@ class TrainerLink:
 
     def apply(self, effect: events.Apply) -> None:
         """Queues a round. Raises LocalError when the trainer is so far behind that the memory for it is used up."""
-        self._tongue.saw(effect)
+        self._update_attack.saw(effect)
         nbytes = _apply_bytes(effect)
         if self._backlog_rounds >= BACKLOG_ROUNDS or (self._backlog_rounds > 1 and self._backlog_bytes + nbytes > BACKLOG_BYTES):
             raise LocalError(
@@ -111,13 +111,13 @@ class TrainerLink:
         self._backlog_bytes += nbytes
         self._outbox.append(_Outgoing(effect))
 
-    def go(self, effect: events.Go) -> None:
+    def go(self, effect: events.StartRound) -> None:
         self._outbox.append(_Outgoing(effect))
 
     def take_snapshot(self) -> None:
-        self._outbox.append(_Outgoing(control.TakeSnapshot()))
+        self._outbox.append(_Outgoing(control.SnapshotCommand()))
 
-    def ask(self, question: control.Judge, fd: int | None) -> None:
+    def ask(self, question: control.JudgeCommand, fd: int | None) -> None:
         """Does not wait behind rounds that have no slot yet: the answer may be what they wait for."""
         self._channel.send(question, fds=() if fd is None else (fd,))
 
@@ -125,7 +125,7 @@ class TrainerLink:
         data = effect.payload.data
         state = data if isinstance(data, tuple) else (data,)
         nbytes = effect.payload.nbytes
-        message = control.Restore(effect.round_id, nbytes, effect.settings)
+        message = control.RestoreCommand(effect.round_id, nbytes, effect.settings)
         if nbytes <= INLINE_BYTES:
             self._outbox.append(_Outgoing(message, _filled(state), close_fd=True))
             return
@@ -137,9 +137,9 @@ class TrainerLink:
 
         self._worker.submit(lambda: _filled(state), copied)
 
-    def confirmed(self, effect: events.Confirmed) -> None:
+    def confirmed(self, effect: events.StateConfirmed) -> None:
         """Behind the state that it may have to take over first."""
-        self._outbox.append(_Outgoing(control.Confirmed(effect.round_id, effect.agreed)))
+        self._outbox.append(_Outgoing(control.ConfirmReply(effect.round_id, effect.agreed)))
 
     def halted(self, reason: str, exit_code: int) -> None:
         """The last word, at once: rounds that wait for a slot are not for this trainer any more."""
@@ -181,7 +181,7 @@ class TrainerLink:
             if outgoing.placed is None:
                 self._place_apply(outgoing, what)
             return outgoing.placed if outgoing.ready else None
-        if isinstance(what, events.Go):
+        if isinstance(what, events.StartRound):
             return self._place_go(what)
         return what if outgoing.ready else None
 
@@ -196,12 +196,12 @@ class TrainerLink:
         self._backlog_rounds -= 1
         self._backlog_bytes -= nbytes
         if not changes:
-            outgoing.placed = control.Apply(effect.round_id, -1, 0.0)
+            outgoing.placed = control.ApplyCommand(effect.round_id, -1, 0.0)
             return
         assert self._arena is not None
         slot = self._free_results.pop()  # freed last: it is in the cache
         mix_scale = effect.mix_scale if effect.mix is not None else 0.0
-        outgoing.placed = control.Apply(effect.round_id, slot, mix_scale, effect.rates)
+        outgoing.placed = control.ApplyCommand(effect.round_id, slot, mix_scale, effect.rates)
         result, mix = self._arena.results[slot], self._arena.mixes[slot]
         if nbytes <= INLINE_BYTES:
             _place(effect, result, mix)
@@ -213,14 +213,14 @@ class TrainerLink:
 
         self._worker.submit(lambda: _place(effect, result, mix), copied)
 
-    def _place_go(self, effect: events.Go) -> control.Go | None:
+    def _place_go(self, effect: events.StartRound) -> control.StartRoundCommand | None:
         slot = self._slot_for(effect.round_id)
         if slot is None:
             return None
         self._given[slot] = effect.round_id
         self.round_id = effect.round_id
         samples = effect.samples
-        return control.Go(
+        return control.StartRoundCommand(
             effect.round_id,
             slot,
             samples is not None,
@@ -264,25 +264,25 @@ class TrainerLink:
         match message:
             case control.Contribute():
                 self._contribute(message)
-            case control.Applied():
+            case control.AppliedReply():
                 self._unanswered -= 1
                 if message.slot >= 0:
                     self._free_results.append(message.slot)
                 self._emit(events.Applied(message.round_id))
-            case control.Judged():
+            case control.JudgeReply():
                 self._judged(message)
             case control.Log():
                 self._journal.metrics(message.metrics, self.round_id)
             case control.Prepare():
                 self._prepare(message, fds.popleft())
             case control.Shard():
-                self._emit(events.Sharded(message.samples_total, message.batch, message.ahead))
+                self._emit(events.DataConfigured(message.samples_total, message.batch, message.ahead))
             case control.Snapshot():
                 self._snapshot(message, fds)
-            case control.Restored():
+            case control.RestoredReply():
                 self._emit(events.Restored(message.round_id, message.error))
-            case control.Confirm():
-                self._emit(events.Confirm(message.round_id))
+            case control.ConfirmRequest():
+                self._emit(events.ConfirmState(message.round_id))
             case control.Close():
                 self.closed = True
                 self.ended_with = {"state_round": message.round_id, "state_digest": message.digest.hex() or None}
@@ -323,7 +323,7 @@ class TrainerLink:
             return self._contributed(said, copy, loss, rates)
 
         inspected = copy or said.parameters or (said.samples and not said.finite)
-        if self._tongue.lies or not inspected or 4 * self._bounds[-1][1] <= INLINE_BYTES:
+        if self._update_attack.lies or not inspected or 4 * self._bounds[-1][1] <= INLINE_BYTES:
             self._offer(contributed(), slot, copy)
             return
         self._copying.add(slot)
@@ -331,7 +331,7 @@ class TrainerLink:
 
     def _offer(self, event: events.Contributed, slot: int, copy: bool) -> None:
         self._copying.discard(slot)
-        if not copy and not self._tongue.lies:
+        if not copy and not self._update_attack.lies:
             told = event.payloads if event.parameters is None else (*event.payloads, event.parameters)
             self._offered[slot] = [payload.data for payload in told]
         self._emit(event)
@@ -346,7 +346,7 @@ class TrainerLink:
         own = own_parameters = parameters = None
         if said.samples:
             told, own = self._told(self._arena.updates[slot], round_id, "update", copy)
-            known = said.finite and not self._tongue.lies
+            known = said.finite and not self._update_attack.lies
             payloads = tuple([_payload(part, known) for part in self._cut_at_bounds(told)])
         digest = b""
         if said.parameters:
@@ -362,9 +362,9 @@ class TrainerLink:
 
     def _told(self, truth: np.ndarray, round_id: int, what: str, copy: bool) -> tuple[np.ndarray, Payload | None]:
         """What is said of a vector, and the truth where that is another."""
-        if not self._tongue.lies:
+        if not self._update_attack.lies:
             return (truth.copy() if copy else truth), None
-        return self._tongue.twist(truth, round_id, what), _payload(truth)
+        return self._update_attack.tamper_with(truth, round_id, what), _payload(truth)
 
     def _snapshot(self, said: control.Snapshot, fds: deque[int]) -> None:
         if said.error or not said.nbytes:

@@ -9,7 +9,7 @@ from gossip.lazy import lazy
 if TYPE_CHECKING:
     from . import fitting as fitting
     from . import recorder as recorder
-    from .completion import Begun as Begun
+    from .completion import RunProgress as RunProgress
     from .completion import nobody_left as nobody_left
     from .completion import over as over
     from .journal import Journal as Journal
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .recorder import Step as Step
     from .records import ROOM_HINT as ROOM_HINT
     from .records import Appender as Appender
-    from .records import Troubles as Troubles
+    from .records import WriteFailures as WriteFailures
     from .records import in_words as in_words
     from .rendezvous import FILE_BYTES_MAX as FILE_BYTES_MAX
     from .rendezvous import Announcement as Announcement
@@ -81,7 +81,7 @@ else:
         __name__,
         {
             "completion": (
-                "Begun",
+                "RunProgress",
                 "nobody_left",
                 "over",
             ),
@@ -112,7 +112,7 @@ else:
             "records": (
                 "Appender",
                 "ROOM_HINT",
-                "Troubles",
+                "WriteFailures",
                 "in_words",
             ),
             "rendezvous": (

@@ -32,7 +32,7 @@ def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
     return tuple(finished)
 
 
-class Begun:
+class RunProgress:
     """What a folder says of how far its run was, and a note in it when it gets that far.
 
     Args:

@@ -17,7 +17,7 @@ class _Bucket:
     tell_at: float = 0.0
 
 
-class Flood:
+class EventRateLimiter:
     """Lets ``BURST`` events of a kind about a peer through at once and ``PER_S`` a second from then on, and counts the others."""
 
     def __init__(self) -> None:

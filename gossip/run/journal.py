@@ -12,10 +12,10 @@ from collections import deque
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gossip.core import Charge, Committed
+from gossip.core import Accusation, Committed
 
-from .event_rates import Flood
-from .records import Appender, Troubles
+from .event_rates import EventRateLimiter
+from .records import Appender, WriteFailures
 from .telemetry import SCHEMAS
 
 THROTTLE_S = 0.1
@@ -45,7 +45,7 @@ class Journal:
 
     def __init__(self, peer: int, folder: Path | None, status: socket.socket | None = None) -> None:
         self._peer, self._status = peer, status
-        self.troubles = Troubles(self._tell_trouble)
+        self.troubles = WriteFailures(self._tell_trouble)
         self._backlog = bytearray()
         self._unsent_lines = 0
         self._events: Appender | None = None
@@ -62,17 +62,17 @@ class Journal:
         self._away: set[int] = set()  # who may be unable to
         self._next_flush = 0.0
         self._throttle: dict[object, float] = {}
-        self._flood = Flood()
+        self._rate_limiter = EventRateLimiter()
         self._last_round: tuple[object, ...] = ()
 
     def event(self, name: str, **fields: Any) -> None:
         """One line. ``round`` lines come at most every ``THROTTLE_S``, unless they tell of more than progress; of what another
-        peer can bring about, no more than ``Flood`` lets through, and a count of the rest."""
+        peer can bring about, no more than ``EventRateLimiter`` lets through, and a count of the rest."""
         now = time.monotonic()
         if name == "round" and not self._worth_telling(fields, now):
             return
         whom = next((fields[key] for key in ABOUT if isinstance(fields.get(key), int)), None)
-        if whom is None or self._flood.lets(name, whom, now):
+        if whom is None or self._rate_limiter.lets(name, whom, now):
             self._write_event(name, fields, now)
         if name in AWAY:
             self._write_for(fields["subject"], now)
@@ -93,8 +93,10 @@ class Journal:
 
     def _write_held(self, all_of_them: bool = False) -> None:
         now = time.monotonic()
-        for kind, whom, count in self._flood.held(now, all_of_them):
-            self._write_event("and_more", {"of": kind, "about": whom, "count": count, "message": f"and {count:,} more"}, now)
+        for kind, whom, count in self._rate_limiter.held(now, all_of_them):
+            self._write_event(
+                "events_suppressed", {"of": kind, "about": whom, "count": count, "message": f"and {count:,} more"}, now
+            )
 
     def commit(self, committed: Committed) -> None:
         """A commit that was applied here. Its maker writes it down, when there is time for it; the others only when that one is
@@ -136,7 +138,7 @@ class Journal:
                 for c in commit.contributors
             ],
             "rejected": [{"peer": r.peer, "reason": r.reason} for r in commit.rejected],
-            "charges": [_charge(charge) for charge in commit.charges],
+            "accusations": [_accusation(accusation) for accusation in commit.accusations],
             "roster": commit.roster,
             "loss": commit.loss,
             "rates": commit.rates,
@@ -298,9 +300,9 @@ def write_error(folder: Path | None, peer: int, incarnation: int, error: BaseExc
         print(f"node of peer {peer}: {fields['type']}: {error} (not written down: {failure})", file=sys.stderr, flush=True)
 
 
-def _charge(charge: Charge) -> dict[str, Any]:
+def _accusation(accusation: Accusation) -> dict[str, Any]:
     """Of a refused result, without what is said of others only."""
-    said: dict[str, Any] = {"peer": charge.peer, "round": charge.round_id}
-    if charge.turn:
-        return {**said, "turn": charge.turn.hex(), "content": charge.content.hex()}
-    return {**said, "silent": True} if charge.silent else said
+    said: dict[str, Any] = {"peer": accusation.peer, "round": accusation.round_id}
+    if accusation.turn:
+        return {**said, "turn": accusation.turn.hex(), "content": accusation.content.hex()}
+    return {**said, "silent": True} if accusation.silent else said

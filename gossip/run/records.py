@@ -30,7 +30,7 @@ def in_words(path: str, why: str) -> tuple[str, str]:
     return message, ROOM_HINT
 
 
-class Troubles:
+class WriteFailures:
     """What one process could not write down. ``tell`` hears of the first file of each reason."""
 
     def __init__(self, tell: Tell) -> None:
@@ -78,7 +78,7 @@ class Appender:
         gather: Lines are written when ``flush`` is called, all at once; otherwise each at once.
     """
 
-    def __init__(self, path: Path, troubles: Troubles, header: bytes = b"", gather: bool = False) -> None:
+    def __init__(self, path: Path, troubles: WriteFailures, header: bytes = b"", gather: bool = False) -> None:
         self.path, self._troubles, self._header, self._gather = path, troubles, header, gather
         self._fd = -1
         self._head = b""  # of the header, what is not in the file yet: it is never dropped, and no line

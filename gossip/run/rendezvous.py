@@ -13,7 +13,7 @@ from typing import Any
 
 from gossip.errors import ConfigError
 
-from .records import Troubles
+from .records import WriteFailures
 from .untrusted import open_in, parse_json
 
 SEARCH_S = 0.1  # while somebody is missing
@@ -124,7 +124,7 @@ class Announcement:
         troubles: Training does not go on without it, so they only count it.
     """
 
-    def __init__(self, folder: Path, write: Callable[[], None], tell: Callable[..., None], troubles: Troubles) -> None:
+    def __init__(self, folder: Path, write: Callable[[], None], tell: Callable[..., None], troubles: WriteFailures) -> None:
         self._folder, self._write, self._tell, self._troubles = folder, write, tell, troubles
         self._why = self._told = ""
         self._again_at = 0.0

@@ -54,7 +54,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class TaskRendezvous:
     """Where a task's peer belongs."""
 
     config: RunConfig
@@ -117,7 +117,7 @@ def number(given: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def meet(task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None = None) -> Meeting:
+def meet(task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None = None) -> TaskRendezvous:
     """Finds or makes the run of a task, and takes the task's place in it.
 
     Args:
@@ -150,7 +150,7 @@ def meet(task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None 
         raise ConfigError(f"the run in {folder} is over: {who} of its {config.peers} peers have completed it", task.another)
     if incarnation > 0 and not is_answered(folder / "seeds", task.peer):
         raise ConfigError(f"the run in {folder} is over, or all of its peers were killed: nobody answers", task.another)
-    return Meeting(config, folder, incarnation, listen)
+    return TaskRendezvous(config, folder, incarnation, listen)
 
 
 def own_address(task: Task, config: RunConfig) -> str:

@@ -1,6 +1,6 @@
 """What a run writes down: lines of JSON that people and scripts read later, the environment it ran in, its logbook.
 
-A file of JSON lines begins with its schema: ``{"schema": "gossip.events/1"}``. Every line is flushed when it is written, so
+A file of JSON lines begins with its schema: ``{"schema": "gossip.events/2"}``. Every line is flushed when it is written, so
 that whoever is killed leaves whole lines behind; a reader drops a last line that is not whole.
 """
 
@@ -20,13 +20,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .records import Appender, Troubles, in_words
+from .records import Appender, WriteFailures, in_words
 from .untrusted import open_file, parse_json, read_object
 
 LINE_BYTES_MAX = 2**20
 SCHEMAS: Mapping[str, str] = {
-    "events": "gossip.events/1",
-    "commits": "gossip.commits/1",
+    "events": "gossip.events/2",
+    "commits": "gossip.commits/2",
     "metrics": "gossip.metrics/1",
 }
 PACKAGES = ("gossip-train", "torch", "numpy", "pyzmq", "msgpack", "psutil", "pydantic", "safetensors", "scikit-learn")
@@ -45,10 +45,10 @@ class JsonLines:
         troubles: Hears of it when the file cannot be written to; None: stderr does.
     """
 
-    def __init__(self, path: Path | str, schema: str, troubles: Troubles | None = None) -> None:
+    def __init__(self, path: Path | str, schema: str, troubles: WriteFailures | None = None) -> None:
         self.path = Path(path)
         header = (to_json({"schema": SCHEMAS[schema]}) + "\n").encode()
-        self._file = Appender(self.path, troubles or Troubles(tell_on_stderr), header)
+        self._file = Appender(self.path, troubles or WriteFailures(tell_on_stderr), header)
 
     def write(self, row: Mapping[str, Any]) -> None:
         """One line, flushed. Numbers that JSON has no word for become ``null``."""
@@ -169,8 +169,8 @@ def code_version(folder: Path) -> dict[str, Any] | None:
 class Logbook:
     """``logbook.md``: starts, deaths, rejoins and stops, a line each, for people."""
 
-    def __init__(self, path: Path | str, title: str, troubles: Troubles | None = None) -> None:
-        self._file = Appender(Path(path), troubles or Troubles(tell_on_stderr), f"# {title}\n\n".encode())
+    def __init__(self, path: Path | str, title: str, troubles: WriteFailures | None = None) -> None:
+        self._file = Appender(Path(path), troubles or WriteFailures(tell_on_stderr), f"# {title}\n\n".encode())
 
     def note(self, text: str) -> None:
         now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
+    from .campaign import CampaignTally as CampaignTally
     from .campaign import Chart as Chart
-    from .campaign import Diverged as Diverged
-    from .campaign import Outcome as Outcome
-    from .campaign import Question as Question
+    from .campaign import ReplayDiverged as ReplayDiverged
+    from .campaign import SearchQuery as SearchQuery
     from .campaign import Shrunk as Shrunk
-    from .campaign import Tally as Tally
+    from .campaign import SimulationResult as SimulationResult
     from .campaign import draw as draw
     from .campaign import play as play
     from .campaign import replay as replay
@@ -29,11 +29,11 @@ else:
         {
             "campaign": (
                 "Chart",
-                "Diverged",
-                "Outcome",
-                "Question",
+                "ReplayDiverged",
+                "SimulationResult",
+                "SearchQuery",
                 "Shrunk",
-                "Tally",
+                "CampaignTally",
                 "draw",
                 "play",
                 "replay",

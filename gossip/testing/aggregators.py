@@ -14,8 +14,8 @@ from torch import Tensor
 from gossip.aggregators import BoundRule, PreAggregation, Rule
 from gossip.errors import ConfigError
 
-from .crowds import LEARNING_RATE, Crowd, bound_rule, crowd, in_units, liars, needs_help, shuffled
-from .lying import SPREADS, check_centered, check_liars
+from .crowds import LEARNING_RATE, SyntheticUpdates, attackers, bound_rule, crowd, in_units, needs_help, shuffled
+from .lying import SPREADS, check_attackers, check_centered
 from .promises import (
     check_agreement,
     check_called,
@@ -38,7 +38,7 @@ ROUNDING = 1e-6  # relative, of a rule in float64 against its oracle
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ConformanceReport:
     """What was measured of a rule that keeps its promises. None where it promises nothing.
 
     Attributes:
@@ -83,7 +83,7 @@ def check_aggregator(
     oracle: Oracle | None = None,
     kappa: float | None = None,
     strengths: int = 9,
-) -> Report:
+) -> ConformanceReport:
     """Raises AssertionError, with the numbers, for the first promise that a rule breaks.
 
     The promises: shape, dtype and device of the updates are kept, and the updates themselves; weights and outlyingness are
@@ -133,8 +133,8 @@ def check_aggregator(
     check_agreement(bound, case)
     check_equivariance(bound, case, generator)
     check_smallest(bound, f, generator)
-    for name, lies in liars(case, generator):
-        check_liars(bound, case, name, lies, generator)
+    for name, lies in attackers(case, generator):
+        check_attackers(bound, case, name, lies, generator)
     check_rounds(bound, case, generator)
     if "center" in bound.rule.parameters:
         check_centered(bound, d, f, generator)
@@ -145,7 +145,7 @@ def check_aggregator(
     return check_resilience(bound, n, f, seed, kappa, strengths)
 
 
-def check_rounds(bound: BoundRule, case: Crowd, generator: torch.Generator) -> None:
+def check_rounds(bound: BoundRule, case: SyntheticUpdates, generator: torch.Generator) -> None:
     """The promises hold in the rounds that follow, too, when there is a last aggregate, and n and f are others."""
     d, verdict = case.updates.shape[1], case.judge(bound)
     for round_id, (n, f) in enumerate(_other_counts(bound, len(case.updates), case.f), 1):
@@ -158,8 +158,8 @@ def check_rounds(bound: BoundRule, case: Crowd, generator: torch.Generator) -> N
             if bound.rule.symmetric:
                 check_order(bound, later, generator)
             check_agreement(bound, later)
-            for name, lies in liars(later, generator):
-                check_liars(bound, later, name, lies, generator)
+            for name, lies in attackers(later, generator):
+                check_attackers(bound, later, name, lies, generator)
         except AssertionError as error:
             raise AssertionError(f"{error} (round {round_id} of a run, {n} updates, f={f})") from None
         verdict = later.judge(bound)
@@ -199,13 +199,15 @@ def check_oracle(bound: BoundRule, n: int, f: int, d: int, oracle: Oracle, gener
                 )
 
 
-def check_resilience(bound: BoundRule, n: int, f: int, seed: int, kappa: float | None, strengths: int) -> Report:
+def check_resilience(bound: BoundRule, n: int, f: int, seed: int, kappa: float | None, strengths: int) -> ConformanceReport:
     """The worst attack that is found stays below the bound; f liars never carry the rule away, and most of the peers always."""
     follows = bound.rule.translation and bound.rule.scale and not in_units(bound) and not needs_help(bound)
     if not bound.rule.robust:
-        return Report(bound.name, n, f)
+        return ConformanceReport(bound.name, n, f)
     if kappa is None and in_units(bound):
-        return Report(bound.name, n, f, held_to=f"{SPREADS:g} times the length of the honest mean, or the honest spread")
+        return ConformanceReport(
+            bound.name, n, f, held_to=f"{SPREADS:g} times the length of the honest mean, or the honest spread"
+        )
     beside_length = kappa is None and bound.rule.robust == "bounded"
     allowed = kappa if kappa is not None else kappa_bounds(bound.name, n, f)
     allowed = KAPPA_UNDECLARED if allowed is None else allowed
@@ -230,7 +232,7 @@ def check_resilience(bound: BoundRule, n: int, f: int, seed: int, kappa: float |
             f"{majority} of {n} liars do not carry {bound.name} away. Whoever follows the updates and nothing else must follow "
             "most of them: then it does not, or what is declared of it (translation, scale, center) is not so"
         )
-    return Report(bound.name, n, f, found.kappa, allowed, found.found_by, found.breaks_at, beside_length=beside_length)
+    return ConformanceReport(bound.name, n, f, found.kappa, allowed, found.found_by, found.breaks_at, beside_length=beside_length)
 
 
 def _aggregate(bound: BoundRule, f: int, updates: Tensor) -> Tensor:

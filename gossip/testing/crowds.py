@@ -17,7 +17,7 @@ BEHIND = trimmed_mean  # what a pre-aggregation is tried with: robust, and all o
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class SyntheticUpdates:
     """A case: honest updates around one direction, and what a rule may ask for beside them."""
 
     updates: Tensor  # (n, d)
@@ -86,13 +86,13 @@ def needs_help(bound: BoundRule) -> bool:
     return bound.needs_trainer or bound.needs_center
 
 
-def crowd(n: int, d: int, f: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Crowd:
+def crowd(n: int, d: int, f: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> SyntheticUpdates:
     gradient = torch.randn(d, generator=generator)
     noise = 0.5 * torch.randn(n, d, generator=generator)
-    return Crowd((gradient + noise).to(dtype), f, gradient)
+    return SyntheticUpdates((gradient + noise).to(dtype), f, gradient)
 
 
-def liars(case: Crowd, generator: torch.Generator) -> Iterator[tuple[str, Tensor]]:
+def attackers(case: SyntheticUpdates, generator: torch.Generator) -> Iterator[tuple[str, Tensor]]:
     """Names and rows ``(f, d)`` of what f liars send."""
     honest, f = case.updates, case.f
     if f == 0:

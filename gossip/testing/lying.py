@@ -7,13 +7,13 @@ from torch import Tensor
 
 from gossip.aggregators import BoundRule
 
-from .crowds import Crowd, apart, crowd, in_units, liars, near, shuffled
+from .crowds import SyntheticUpdates, apart, attackers, crowd, in_units, near, shuffled
 from .promises import CALLED, OUTLYING
 
 SPREADS = 4.0  # how far from the honest mean, in distances of the farthest honest update, a robust rule may be carried
 
 
-def check_liars(bound: BoundRule, case: Crowd, name: str, lies: Tensor, generator: torch.Generator) -> None:
+def check_attackers(bound: BoundRule, case: SyntheticUpdates, name: str, lies: Tensor, generator: torch.Generator) -> None:
     f = case.f
     honest = case.updates[f:]
     rows, place = shuffled(lies, honest, generator)
@@ -55,7 +55,7 @@ def check_centered(bound: BoundRule, d: int, f: int, generator: torch.Generator)
     """In gossip one's own update is trusted, and the liars may outnumber the others."""
     n = max(f + 2, bound.at_least(f, centered=True))
     case = crowd(n, d, f, generator)
-    for name, lies in liars(case, generator):
+    for name, lies in attackers(case, generator):
         if name == "sacrificial anchor":
             continue  # next to one's own update and one other, a liar near the mean cannot be told
         honest = case.updates[f:]

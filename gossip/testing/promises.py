@@ -14,13 +14,13 @@ import torch
 
 from gossip.aggregators import BoundRule, CoordinateRule, Rule, Verdict
 
-from .crowds import Crowd, apart, crowd, in_units, near
+from .crowds import SyntheticUpdates, apart, crowd, in_units, near
 
 OUTLYING = 3.0  # what the runtime counts as evidence of lying
 CALLED = 1e-5  # relative, between the aggregate alone and the one of the verdict: they may be summed in another order
 
 
-def check_verdict(bound: BoundRule, case: Crowd) -> None:
+def check_verdict(bound: BoundRule, case: SyntheticUpdates) -> None:
     n, d = case.updates.shape
     verdict = case.judge(bound)
     shape = tuple(verdict.aggregate.shape)
@@ -39,7 +39,7 @@ def check_verdict(bound: BoundRule, case: Crowd) -> None:
         raise AssertionError(f"{bound.name}: one of {n} honest updates is {largest:.2f} times as far out as typical ones")
 
 
-def check_untouched(bound: BoundRule, case: Crowd) -> None:
+def check_untouched(bound: BoundRule, case: SyntheticUpdates) -> None:
     before = case.updates.clone()
     last = None if case.previous is None else case.previous.clone()
     aggregate = case.judge(bound).aggregate
@@ -61,7 +61,7 @@ def check_untouched(bound: BoundRule, case: Crowd) -> None:
         raise AssertionError(f"{bound.name} gives another result for rows that are not contiguous, {apart(same, kept)} away")
 
 
-def check_repeatable(bound: BoundRule, case: Crowd) -> None:
+def check_repeatable(bound: BoundRule, case: SyntheticUpdates) -> None:
     """The same updates give the same verdict to the last bit, whatever was worked on between, and nobody's random numbers are
     drawn or seeded on the way."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
@@ -101,7 +101,7 @@ def _draws_next() -> dict[str, Any]:
     }
 
 
-def check_called(bound: BoundRule, case: Crowd) -> None:
+def check_called(bound: BoundRule, case: SyntheticUpdates) -> None:
     """Whoever asks for the aggregate alone gets the one that the verdict is about."""
     called, explained = case.call(bound, case.updates), case.judge(bound).aggregate
     if not near(called, explained, CALLED):
@@ -110,7 +110,7 @@ def check_called(bound: BoundRule, case: Crowd) -> None:
         )
 
 
-def check_weights(bound: BoundRule, case: Crowd) -> None:
+def check_weights(bound: BoundRule, case: SyntheticUpdates) -> None:
     """An aggregate that is a weighted mean of the updates is the one by the weights that the rule tells of."""
     n, d = case.updates.shape
     if n >= d or not _tells_weights(bound, case):
@@ -130,7 +130,7 @@ def _short(numbers: torch.Tensor) -> str:
     return "[" + ", ".join(f"{number:.3g}" for number in (numbers + 0.0).round(decimals=6).tolist()) + "]"
 
 
-def _tells_weights(bound: BoundRule, case: Crowd) -> bool:
+def _tells_weights(bound: BoundRule, case: SyntheticUpdates) -> bool:
     """Whether the weights are its own: a plain function that returns a tensor gets equal ones, whatever it did."""
     if isinstance(bound.rule, CoordinateRule):
         return False  # those say in how many coordinates an update survived
@@ -149,7 +149,7 @@ def _tells_weights(bound: BoundRule, case: Crowd) -> bool:
     return told
 
 
-def check_dtypes(bound: BoundRule, case: Crowd) -> None:
+def check_dtypes(bound: BoundRule, case: SyntheticUpdates) -> None:
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         given = case.updates.to(dtype)
         verdict, before = case.judge(bound, given), case.judge(bound, given.to(torch.float32))
@@ -165,7 +165,7 @@ def check_dtypes(bound: BoundRule, case: Crowd) -> None:
                 raise AssertionError(f"{bound.name} in {dtype} is {error:.3g} away from float32, allowed {allowed:.3g}")
 
 
-def check_device(bound: BoundRule, case: Crowd, device: str) -> None:
+def check_device(bound: BoundRule, case: SyntheticUpdates, device: str) -> None:
     """On another device the aggregate stays there and is the same."""
     expected, given = case.judge(bound).aggregate, case.updates.to(device)
     aggregate = case.judge(bound, given).aggregate
@@ -176,7 +176,7 @@ def check_device(bound: BoundRule, case: Crowd, device: str) -> None:
         raise AssertionError(f"{bound.name} on {device} is {apart(on_cpu, expected)} away from what it makes on the cpu")
 
 
-def check_order(bound: BoundRule, case: Crowd, generator: torch.Generator) -> None:
+def check_order(bound: BoundRule, case: SyntheticUpdates, generator: torch.Generator) -> None:
     order = torch.randperm(len(case.updates), generator=generator)
     straight, mixed = case.judge(bound), case.judge(bound, case.updates[order])
     if not near(mixed.aggregate, straight.aggregate):
@@ -189,7 +189,7 @@ def check_order(bound: BoundRule, case: Crowd, generator: torch.Generator) -> No
             raise AssertionError(f"{bound.name}: {what} do not move with the updates: {moved} for {stayed}")
 
 
-def check_agreement(bound: BoundRule, case: Crowd) -> None:
+def check_agreement(bound: BoundRule, case: SyntheticUpdates) -> None:
     row = case.gradient
     aggregate = case.judge(bound, row.repeat(len(case.updates), 1)).aggregate
     promised = (bound.rule.robust and not in_units(bound)) or not bound.discerning
@@ -197,7 +197,7 @@ def check_agreement(bound: BoundRule, case: Crowd) -> None:
         raise AssertionError(f"{bound.name} of equal updates is {apart(aggregate, row)} away from them")
 
 
-def check_equivariance(bound: BoundRule, case: Crowd, generator: torch.Generator) -> None:
+def check_equivariance(bound: BoundRule, case: SyntheticUpdates, generator: torch.Generator) -> None:
     center = case.gradient if bound.needs_center else None
     before = case.judge(bound).aggregate
     if bound.rule.scale and not in_units(bound):

@@ -19,7 +19,7 @@ from torch import Tensor
 from .crowds import shuffled
 
 Aggregate: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""``(n, d)`` and, for what is trusted beside them, the honest ones among them, ``(n - liars, d)``, to ``(d,)``; float64."""
+"""``(n, d)`` and, for what is trusted beside them, the honest ones among them, ``(n - attackers, d)``, to ``(d,)``; float64."""
 Lies: TypeAlias = Callable[[float], Tensor]
 AWAY = 1e3  # in coordinates' spreads: how far from zero one of the clouds lies
 FAR = 1e6  # in spreads of the honest: how far away liars stand who want to break a rule
@@ -162,13 +162,13 @@ def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(n, d, generator=generator, dtype=torch.float64)
     direction = torch.randn(d, generator=generator, dtype=torch.float64)
-    for liars in range(1, n):
-        honest = rows[liars:]
+    for attackers in range(1, n):
+        honest = rows[attackers:]
         mean = honest.mean(dim=0)
         spread = float(rows.square().sum(dim=1).mean().sqrt())
-        lies = (mean + FAR * spread / float(direction.norm()) * direction).repeat(liars, 1)
+        lies = (mean + FAR * spread / float(direction.norm()) * direction).repeat(attackers, 1)
         if float((aggregate(shuffled(lies, honest, generator)[0], honest) - mean).norm()) > CARRIED * spread:
-            return liars
+            return attackers
     return None
 
 

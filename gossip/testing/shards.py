@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gossip.aggregators import BoundRule, Gram, GramRule
 
-from .crowds import LEARNING_RATE, Crowd, apart, crowd, near
+from .crowds import LEARNING_RATE, SyntheticUpdates, apart, crowd, near
 
 SHARDS = (1, 3, 8)
 WIDE = 49_999  # coordinates: several of the blocks that rules work on, and a prime, so that the last one is not full
@@ -21,7 +21,7 @@ def check_long_vectors(bound: BoundRule, n: int, f: int, generator: torch.Genera
     case = crowd(n, WIDE, f, generator)
     straight = case.judge(bound).aggregate
     order = torch.randperm(WIDE, generator=generator)
-    turned = Crowd(case.updates[:, order], f, case.gradient[order])
+    turned = SyntheticUpdates(case.updates[:, order], f, case.gradient[order])
     mixed = turned.judge(bound).aggregate
     if not near(mixed, straight[order]):
         raise AssertionError(
@@ -37,10 +37,10 @@ def check_long_vectors(bound: BoundRule, n: int, f: int, generator: torch.Genera
         )
 
 
-def check_shards(bound: BoundRule, case: Crowd) -> None:
+def check_shards(bound: BoundRule, case: SyntheticUpdates) -> None:
     """Cut in 1, 3 and 8 shards the decisions are the same, and the aggregate within rounding."""
     updates = case.updates.to(torch.float64)
-    exact = Crowd(updates, case.f, case.gradient)
+    exact = SyntheticUpdates(updates, case.f, case.gradient)
     whole = exact.judge(bound)
     for count in SHARDS:
         cuts = [piece for piece in torch.arange(updates.shape[1]).tensor_split(count) if len(piece)]
@@ -53,7 +53,7 @@ def check_shards(bound: BoundRule, case: Crowd) -> None:
                     f"{bound.name} on {count} shards gives other weights than on the whole vector: {moved:.3g} apart"
                 )
         elif not bound.whole_vector:
-            parts = [Crowd(updates[:, piece], case.f, case.gradient[piece]).judge(bound).aggregate for piece in cuts]
+            parts = [SyntheticUpdates(updates[:, piece], case.f, case.gradient[piece]).judge(bound).aggregate for piece in cuts]
             aggregate = torch.cat(parts)
         else:
             return  # it takes whole vectors and says so
@@ -64,7 +64,7 @@ def check_shards(bound: BoundRule, case: Crowd) -> None:
             )
 
 
-def _decided(bound: BoundRule, rule: GramRule, case: Crowd, cuts: list[Tensor]) -> tuple[Tensor, Tensor]:
+def _decided(bound: BoundRule, rule: GramRule, case: SyntheticUpdates, cuts: list[Tensor]) -> tuple[Tensor, Tensor]:
     """The aggregate and the weights by statistics of each shard, one decision, and a combination in each shard."""
     vectors: dict[str, Tensor] = {"gradient": case.gradient.to(torch.float64), "center": case.gradient.to(torch.float64)}
     named = {point: vectors[point] for point in vectors if point in rule.points and _wanted(rule, point)}
@@ -86,5 +86,5 @@ def _decided(bound: BoundRule, rule: GramRule, case: Crowd, cuts: list[Tensor]) 
 
 
 def _wanted(rule: GramRule, point: str) -> bool:
-    """A center that may be left out is left out, as ``Crowd.judge`` does."""
+    """A center that may be left out is left out, as ``SyntheticUpdates.judge`` does."""
     return point != "center" or point not in rule.optional

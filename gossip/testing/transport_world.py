@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core import Commit, LinkDown, LinkUp, Message, Payload, PeerId, Ping, Received, Rumour, StateOffer, Update
+from gossip.core import Commit, LinkDown, LinkUp, Message, Payload, PeerId, Ping, Received, Rumor, StateOffer, Update
 from gossip.transport import Arrival, PayloadLimit, Transport
 
 PATIENCE_S = 30.0  # a state that has not come by then never comes
@@ -106,7 +106,7 @@ class World(ExitStack):
 
 
 def ping(nonce: int) -> Ping:
-    return Ping(nonce, 1, (Rumour(2, "suspect", 7, "tcp://127.0.0.1:1", "", 0),))
+    return Ping(nonce, 1, (Rumor(2, "suspect", 7, "tcp://127.0.0.1:1", "", 0),))
 
 
 def update(round_id: int) -> Update:

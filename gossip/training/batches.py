@@ -47,7 +47,7 @@ def pieces_of(ranges: Ranges, pieces: int, least: int = 1) -> list[Ranges]:
     return found
 
 
-class Batches:
+class BatchTracker:
     """What the loop has in hand.
 
     Attributes:

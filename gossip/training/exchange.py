@@ -24,12 +24,12 @@ from gossip.errors import GossipError, LocalError, NodeLost
 from gossip.ipc import Arena, Channel, ChannelClosed, clip, map_bytes
 from gossip.ipc import messages as control
 
-from .confirmation import Confirmation
+from .confirmation import StateConfirmation
 from .copies import copy_state
-from .judging import Bench, Judging
+from .judging import JudgeService, LossJudge
 from .last_state import LastState
 from .layout import Layout
-from .outbox import Outbox
+from .outbox import PacketQueue
 from .rates import learning_rate_of, rates_of, stepping_with
 from .spawn import NodeHandle, StartNode, connect
 from .state import pack_state, state_digest, unpack_state
@@ -76,16 +76,16 @@ class Exchange:
         self.sender_memory: Memory | None = None
         self._channel, self._node = connection
         self._start, self._peer, self._incarnation, self._interrupt = start, peer, incarnation, interrupt
-        self.go: control.Go | None = None
+        self.go: control.StartRoundCommand | None = None
         self.round_id = 0
         self.peers = self.alive = 1
         self.restarts = 0
-        self._judging = Judging()
+        self._judging = JudgeService()
         self._deaths: list[float] = []
         self._shard: control.Shard | None = None
         self._halted: control.Halted | None = None
-        self.confirmation = Confirmation()
-        self._outbox = Outbox()
+        self.confirmation = StateConfirmation()
+        self._outbox = PacketQueue()
         self._changes = 0  # counts what has changed the parameters
         self._in_step = False
         self._brief, self._left_at = False, 0.0  # whether steps are short; when we last handed over to the user
@@ -100,7 +100,7 @@ class Exchange:
         optimizer: torch.optim.Optimizer,
         inner_step: Callable[[], object],
         layout: Layout,
-        bench: Bench | None,
+        bench: LossJudge | None,
         rule: BoundRule | None,
         extra: Callable[[], dict[str, Any]],
         take_extra: Callable[[dict[str, Any]], None],
@@ -114,7 +114,7 @@ class Exchange:
             take_extra: Takes it back.
         """
         self._model, self._optimizer, self._inner_step = model, optimizer, inner_step
-        self._layout, self._judging = layout, Judging(bench, rule, layout.elements)
+        self._layout, self._judging = layout, JudgeService(bench, rule, layout.elements)
         self._extra, self._take_extra = extra, take_extra
         self._arena = Arena.create(layout.elements)
         self._updates = [torch.from_numpy(vector) for vector in self._arena.updates]
@@ -144,7 +144,7 @@ class Exchange:
 
     # --- rounds ----------------------------------------------------------------------------------------------------------
 
-    def wait_go(self) -> control.Go:
+    def wait_go(self) -> control.StartRoundCommand:
         """What to compute next; waits for it. Applies on the way what was committed without us."""
         if not self._may_go:
             self._serve(lambda: self._may_go)
@@ -190,7 +190,7 @@ class Exchange:
         if sent is not update:
             update.copy_(sent)
 
-    def _offer(self, go: control.Go, filled: int, samples: int, loss: float | None) -> None:
+    def _offer(self, go: control.StartRoundCommand, filled: int, samples: int, loss: float | None) -> None:
         """Sends what is in update slot ``filled``, as an answer to ``go``."""
         if go.slot != filled and samples:
             self._updates[go.slot].copy_(self._updates[filled])
@@ -222,7 +222,7 @@ class Exchange:
         told = self.last_state.leave(self.round_id, halted.reason, self._model, self._optimizer, self._extra())
         return control.error_of(replace(halted, reason=f"{halted.reason}; {told}"))
 
-    def _settle(self, go: control.Go, samples: int, loss: float | None) -> None:
+    def _settle(self, go: control.StartRoundCommand, samples: int, loss: float | None) -> None:
         """Serves the node until the round that was contributed to is behind us."""
         changes = self._changes
         while True:
@@ -296,27 +296,27 @@ class Exchange:
 
     def _take(self, message: control.FromNode, fds: deque[int]) -> None:
         match message:
-            case control.Apply():
+            case control.ApplyCommand():
                 self._apply(message)
-            case control.Go():
+            case control.StartRoundCommand():
                 self.go = message
                 self.round_id = message.round_id
                 self.peers, self.alive = message.peers, message.alive
-            case control.Judge():
+            case control.JudgeCommand():
                 self._say(self._judging.answer(message, fds, learning_rate_of(self._optimizer.param_groups)))
-            case control.TakeSnapshot():
+            case control.SnapshotCommand():
                 self._snapshots_due += 1
                 self._snapshot(at_leisure=True)
-            case control.Restore():
+            case control.RestoreCommand():
                 self._restore(message, fds.popleft())
-            case control.Confirmed():
+            case control.ConfirmReply():
                 self.confirmation.said = message
             case control.Halted():
                 self._halted = message
             case _ as never:
                 assert_never(never)
 
-    def _apply(self, message: control.Apply) -> None:
+    def _apply(self, message: control.ApplyCommand) -> None:
         self._snapshot()
         # A node that was started again may send what the one before it had sent.
         if message.slot >= 0 and message.round_id >= self.round_id:
@@ -329,7 +329,7 @@ class Exchange:
                     self._inner_step()
         self.round_id = max(self.round_id, message.round_id + 1)
         self._arena.note_progress(self.round_id)
-        self._say(control.Applied(message.round_id, message.slot))
+        self._say(control.AppliedReply(message.round_id, message.slot))
 
     def _snapshot(self, at_leisure: bool = False) -> None:
         """Copies the state for the node, as often as it has asked; ``at_leisure`` unless a round can be computed."""
@@ -337,7 +337,7 @@ class Exchange:
             self._snapshots_due -= 1
             self._say(*copy_state(self.round_id, self._model, self._optimizer, self._extra))
 
-    def _restore(self, message: control.Restore, fd: int) -> None:
+    def _restore(self, message: control.RestoreCommand, fd: int) -> None:
         error = ""
         try:
             self._take_extra(unpack_state(map_bytes(fd, message.nbytes), self._model, self._optimizer, message.settings))
@@ -351,7 +351,7 @@ class Exchange:
             self._arena.note_progress(self.round_id)
         finally:
             os.close(fd)
-        self._say(control.Restored(message.round_id, error))
+        self._say(control.RestoredReply(message.round_id, error))
 
     # --- speaking --------------------------------------------------------------------------------------------------------
 
@@ -436,12 +436,12 @@ class Exchange:
             os.close(fd)
         for message in messages:
             match message:
-                case control.TakeSnapshot():
+                case control.SnapshotCommand():
                     self._snapshots_due += 1
-                case control.Judge():
-                    self._say(control.Judged(message.ticket, (), (), "this peer is leaving"))
-                case control.Restore():
-                    self._say(control.Restored(message.round_id, "this peer is leaving"))
+                case control.JudgeCommand():
+                    self._say(control.JudgeReply(message.ticket, (), (), "this peer is leaving"))
+                case control.RestoreCommand():
+                    self._say(control.RestoredReply(message.round_id, "this peer is leaving"))
                 case control.Halted():
                     self._halted = message
         self._snapshot()

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from gossip.aggregators import BoundRule, Verdict
 from gossip.errors import ConfigError
-from gossip.ipc import Judge, Judged, Vector, clip, map_rows
+from gossip.ipc import JudgeCommand, JudgeReply, Vector, clip, map_rows
 
 from .layout import Layout
 
 Loss = Callable[[], Tensor]
 
 
-class Bench:
+class LossJudge:
     """Puts updates before the loss of the user's ``judge``.
 
     Every evaluation for one question starts from the same random state, so a ``judge`` that draws its mini-batch with torch's,
@@ -36,16 +36,16 @@ class Bench:
         self._model, self._layout, self._judge, self._seed = model, layout, judge, seed
         self._asked = 0
 
-    def answer(self, rule: BoundRule, question: Judge, rows: Vector, learning_rate: float) -> Judged:
+    def answer(self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float) -> JudgeReply:
         """Like ``explain``, with the aggregate written into row ``question.rows``, and what the rule refuses as a reason."""
         try:
             verdict = self.explain(rule, question, rows, learning_rate)
         except ConfigError as error:
-            return Judged(question.ticket, (), (), clip(str(error)))
+            return JudgeReply(question.ticket, (), (), clip(str(error)))
         torch.from_numpy(rows[question.rows]).copy_(verdict.aggregate)
-        return Judged(question.ticket, _numbers(verdict.weights), _numbers(verdict.outlyingness), "")
+        return JudgeReply(question.ticket, _numbers(verdict.weights), _numbers(verdict.outlyingness), "")
 
-    def explain(self, rule: BoundRule, question: Judge, rows: Vector, learning_rate: float) -> Verdict:
+    def explain(self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float) -> Verdict:
         """Runs ``rule`` over the first ``question.rows`` of ``rows``.
 
         With ``question.mix`` the rows are parameters, and their differences d to the own row are rated: as steps to x + d.
@@ -130,11 +130,11 @@ class Bench:
                 random.setstate(of_python)
 
 
-class Judging:
+class JudgeService:
     """A trainer's answers: with the memory that it shares with its node for them, and with a bench and the run's rule, if it has
     these."""
 
-    def __init__(self, bench: Bench | None = None, rule: BoundRule | None = None, elements: int = 0) -> None:
+    def __init__(self, bench: LossJudge | None = None, rule: BoundRule | None = None, elements: int = 0) -> None:
         self._bench, self._rule, self._elements = bench, rule, elements
         self._rows: Vector | None = None
 
@@ -142,7 +142,7 @@ class Judging:
     def able(self) -> bool:
         return self._bench is not None
 
-    def answer(self, question: Judge, fds: deque[int], learning_rate: float) -> Judged:
+    def answer(self, question: JudgeCommand, fds: deque[int], learning_rate: float) -> JudgeReply:
         """``fds``: the descriptors that came with the question and with what is behind it."""
         if question.capacity:
             fd = fds.popleft()
@@ -151,7 +151,7 @@ class Judging:
             finally:
                 os.close(fd)
         if self._bench is None or self._rule is None or self._rows is None:
-            return Judged(question.ticket, (), (), "this peer has no loss to judge by")
+            return JudgeReply(question.ticket, (), (), "this peer has no loss to judge by")
         return self._bench.answer(self._rule, question, self._rows, learning_rate)
 
     def forget(self) -> None:

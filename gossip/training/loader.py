@@ -20,14 +20,14 @@ from torch.utils.data import (
 
 from gossip.core import EpochReport, Ranges
 from gossip.errors import ConfigError
-from gossip.ipc import Go
+from gossip.ipc import StartRoundCommand
 from gossip.topologies import draw
 
 from .batches import pieces_of
 from .fetching import Fetcher, Key
 
 
-class Rounds(Protocol):
+class RoundSource(Protocol):
     """What the loader needs of the session."""
 
     @property
@@ -40,7 +40,7 @@ class Rounds(Protocol):
         """Size of the roster."""
         ...
 
-    def next_round(self) -> Go | None:
+    def next_round(self) -> StartRoundCommand | None:
         """The round to compute, with its samples; None when the run is over."""
         ...
 
@@ -78,7 +78,7 @@ class ShardedLoader:
     """
 
     def __init__(
-        self, loader: DataLoader[Any], rounds: Rounds, seed: int, flip_labels: bool, classes: int | None, accumulate: int = 1
+        self, loader: DataLoader[Any], rounds: RoundSource, seed: int, flip_labels: bool, classes: int | None, accumulate: int = 1
     ) -> None:
         """Raises: ConfigError: The loader reads its data in a way that cannot be split, and what to do."""
         _check(loader)
@@ -96,7 +96,7 @@ class ShardedLoader:
             raise ConfigError("the data set is empty")
         self._fetcher = Fetcher(loader, self._indices, draw("workers", seed, rounds.id) % 2**63)
         self.ahead = self._fetcher.ahead
-        self._flip = Flip(self.dataset, classes) if flip_labels else None
+        self._flip = LabelFlip(self.dataset, classes) if flip_labels else None
         self._orders: dict[int, Tensor] = {}  # of this epoch, and of the one that is read next
         self.report: EpochReport | None = None
 
@@ -127,7 +127,7 @@ class ShardedLoader:
         finally:
             self._fetcher.rest()
 
-    def _keys(self, go: Go) -> list[Key]:
+    def _keys(self, go: StartRoundCommand) -> list[Key]:
         """Of the round's batches, and of those that are expected to follow."""
         slices = [(go.epoch, go.ranges), *go.coming]
         return [(epoch, piece) for epoch, ranges in slices for piece in self._pieces(ranges)]
@@ -135,7 +135,7 @@ class ShardedLoader:
     def _pieces(self, ranges: Ranges) -> list[Ranges]:
         return pieces_of(ranges, self._accumulate, self._rounds.least) if ranges else []
 
-    def _next_round(self) -> Go | None:
+    def _next_round(self) -> StartRoundCommand | None:
         go = self._rounds.next_round()
         if go is not None and go.last:
             self.report = EpochReport(*go.last)
@@ -216,7 +216,7 @@ def note_ignored(loader: DataLoader[Any]) -> None:
         warnings.warn(f"gossip ignores {', '.join(ignored)} of the loader: {consequence}", stacklevel=4)
 
 
-class Flip:
+class LabelFlip:
     """The label_flip fault: integer targets y become classes - 1 - y."""
 
     def __init__(self, dataset: Any, classes: int | None) -> None:

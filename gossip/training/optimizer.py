@@ -37,7 +37,7 @@ def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
     return optimizers
 
 
-class Steps:
+class StepCoordinator:
     """The steps of the prepared optimizers: once each has been asked for one, their gradients are exchanged and all step.
 
     Only these instances change: their classes, states and parameter groups stay, and so do the hooks and schedulers that were
@@ -108,7 +108,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _replace(optimizer: torch.optim.Optimizer, at: int, steps: Steps) -> Callable[[], object]:
+def _replace(optimizer: torch.optim.Optimizer, at: int, steps: StepCoordinator) -> Callable[[], object]:
     """Makes ``optimizer.step()`` ask ``steps``. Returns the step as it was."""
     inner = optimizer.step
 

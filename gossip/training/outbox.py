@@ -15,7 +15,7 @@ LOG_LINES_MAX = 16
 LOG_WAIT_S = 0.1
 
 
-class Outbox:
+class PacketQueue:
     """Messages, and descriptors that go with them, for one packet. Owns the descriptors."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Outbox:
     def may_wait(self, receipts_max: int) -> bool:
         """Whether there is nothing in it but log lines and at most ``receipts_max`` receipts of rounds."""
         for message in self._messages:
-            if isinstance(message, control.Applied):
+            if isinstance(message, control.AppliedReply):
                 receipts_max -= 1
                 if receipts_max < 0:
                     return False

@@ -21,24 +21,24 @@ from torch.utils.data import IterableDataset
 from gossip import topologies
 from gossip.aggregators import senders
 from gossip.errors import ConfigError, GossipError
-from gossip.faults import DrillBook, Slow
-from gossip.ipc import Channel, Go
+from gossip.faults import DrillFile, Slow
+from gossip.ipc import Channel, StartRoundCommand
 
-from .batches import Batches, check_accumulate
+from .batches import BatchTracker, check_accumulate
 from .checks import check_model, plain_model
 from .differing import compared
 from .exchange import Exchange
-from .judging import Bench
+from .judging import LossJudge
 from .last_state import LastState
 from .layout import Layout
 from .loader import ShardedLoader, loader_of
 from .metrics import line_of
-from .optimizer import Steps, check_optimizers
+from .optimizer import StepCoordinator, check_optimizers
 from .several import as_one
-from .spawn import NodeHandle, Place, StartNode
+from .spawn import NodeHandle, PeerPlace, StartNode
 from .streaming import ShardedStream
-from .unexchanged import Unexchanged
-from .watch import ExceptHook, Termination, watch_launcher, write_error
+from .unexchanged import UnexchangedWarning
+from .watch import ExceptHook, TerminationHandler, watch_launcher, write_error
 
 CLOSE_S = 45.0
 """More than a node takes that waits for those who were lost shortly before the end: ``linger_s`` and ``drain_timeout_s``."""
@@ -56,14 +56,16 @@ class Session:
     afterwards ``.grad`` holds the aggregate. In rolling rounds all peers' parameters are the same after every step, bit for bit.
     """
 
-    def __init__(self, place: Place, start: StartNode, connection: tuple[Channel, NodeHandle], termination: Termination) -> None:
+    def __init__(
+        self, place: PeerPlace, start: StartNode, connection: tuple[Channel, NodeHandle], termination: TerminationHandler
+    ) -> None:
         """Use ``gossip.init()``, which has started the node of ``connection``."""
         self._place, self._config = place, place.config
         self._pid = os.getpid()
         self._closed = False
         self._model: torch.nn.Module | None = None
         self._loader: ShardedLoader | ShardedStream | None = None
-        self._batches = Batches()  # of the loader, that no step has followed yet
+        self._batches = BatchTracker()  # of the loader, that no step has followed yet
         self._loss: float | None = None
         self._computing_since = time.monotonic()
         self._kept: dict[str, Any] = {}
@@ -71,10 +73,10 @@ class Session:
         self._optimizer: torch.optim.Optimizer | None = None  # or what stands for several
         self._group_settings: list[dict[str, Any]] = []  # as they came with a state
         self._in_round = False
-        self._unexchanged = Unexchanged()
+        self._unexchanged = UnexchangedWarning()
         plan = self._config.plan.for_peer(place.peer)
         self._planned_slowness = math.prod(fault.factor for fault in plan if isinstance(fault, Slow))
-        self._drills = DrillBook(place.run_dir / "faults" if self._config.drills and place.run_dir is not None else None)
+        self._drills = DrillFile(place.run_dir / "faults" if self._config.drills and place.run_dir is not None else None)
         lie = self._config.plan.attackers.get(place.peer)
         self._flips_labels = lie is not None and lie.attack == "label_flip"
         self._termination = termination
@@ -129,13 +131,13 @@ class Session:
         seed = f"{self._config.seed}/{self.id}".encode()
         self._optimizer = together
         self._batches.prepare(plain, layout.parameters[-1])
-        bench = Bench(plain, layout, judge, seed) if judge is not None else None
+        bench = LossJudge(plain, layout, judge, seed) if judge is not None else None
         self._unexchanged.prepared(optimizers)
         with compared(self.run_dir, self.id, layout):
             self._exchange.prepare(
                 plain,
                 together,
-                Steps(optimizers, self._step).inner,
+                StepCoordinator(optimizers, self._step).inner,
                 layout,
                 bench,
                 rule if bench is not None else None,
@@ -350,7 +352,7 @@ class Session:
 
     # --- for the loader --------------------------------------------------------------------------------------------------
 
-    def next_round(self) -> Go | None:
+    def next_round(self) -> StartRoundCommand | None:
         """The round to compute; None when the run is over."""
         self._check_open()
         if self._model is None:

@@ -11,10 +11,10 @@ import torch
 
 def as_one(optimizers: Sequence[torch.optim.Optimizer]) -> torch.optim.Optimizer:
     """The optimizer itself, or what stands for several: it has their groups and their state, and cannot step."""
-    return optimizers[0] if len(optimizers) == 1 else cast(torch.optim.Optimizer, _Several(optimizers))
+    return optimizers[0] if len(optimizers) == 1 else cast(torch.optim.Optimizer, _CombinedOptimizer(optimizers))
 
 
-class _Several:
+class _CombinedOptimizer:
     """Parameters are numbered through, in the order of the optimizers."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:

@@ -26,7 +26,7 @@ KILLED_S = 5.0  # for a process to end that was killed
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PeerPlace:
     """Who this peer is, and where.
 
     Attributes:
@@ -63,7 +63,7 @@ StartNode: TypeAlias = Callable[[int, socket.socket], NodeHandle]
 """``(incarnation, the node's end of the channel, which it takes over) -> handle``."""
 
 
-def starter(place: Place) -> StartNode:
+def starter(place: PeerPlace) -> StartNode:
     """How nodes are started at this place."""
     if place.config.node == "thread" or place.config_path is None:
         return lambda incarnation, end: NodeThread(place, incarnation, end)
@@ -91,7 +91,7 @@ def connect(start: StartNode, incarnation: int) -> tuple[Channel, NodeHandle]:
 class _OwnProcess(ABC):
     """A node in a process of its own."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: PeerPlace) -> None:
         self._place, self._started_wall = place, time.time()
 
     @abstractmethod
@@ -124,7 +124,7 @@ class _OwnProcess(ABC):
 class NodeProcess(_OwnProcess):
     """``python -m gossip.node``, which finds its end of the channel under the number in ``GOSSIP_NODE_FD``."""
 
-    def __init__(self, place: Place, incarnation: int, end: socket.socket) -> None:
+    def __init__(self, place: PeerPlace, incarnation: int, end: socket.socket) -> None:
         super().__init__(place)
         inherited = [end.fileno()]
         environment = {
@@ -164,14 +164,15 @@ class NodeProcess(_OwnProcess):
 
 
 @dataclass(frozen=True, slots=True)
-class _Ahead:
-    """A node that was forked with its trainer, and waits behind ``door`` to be told its incarnation and given its channel."""
+class _PreforkedNode:
+    """A node that was forked with its trainer, and waits behind ``join_server`` to be told its incarnation and given its
+    channel."""
 
     pid: int
-    door: socket.socket
+    join_server: socket.socket
 
 
-_ahead: _Ahead | None = None
+_ahead: _PreforkedNode | None = None
 
 
 def fork_ahead() -> Callable[[], None] | None:
@@ -183,7 +184,7 @@ def fork_ahead() -> Callable[[], None] | None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if pid := os.fork():
         theirs.close()
-        _ahead = _Ahead(pid, ours)
+        _ahead = _PreforkedNode(pid, ours)
         # A child of the script, forked before the node is wanted, must not keep it waiting when the script has ended.
         os.register_at_fork(after_in_child=ours.close)
         return None
@@ -191,9 +192,9 @@ def fork_ahead() -> Callable[[], None] | None:
     return lambda: _wait_and_run(theirs)
 
 
-def _wait_and_run(door: socket.socket) -> None:
-    said, fds, _, _ = socket.recv_fds(door, 32, 1)
-    door.close()
+def _wait_and_run(join_server: socket.socket) -> None:
+    said, fds, _, _ = socket.recv_fds(join_server, 32, 1)
+    join_server.close()
     if not said:
         sys.exit(0)  # the script has ended, and wanted no node
     os.environ.update(GOSSIP_INCARNATION=said.decode(), GOSSIP_NODE_FD=str(fds[0]))
@@ -209,13 +210,13 @@ def _wait_and_run(door: socket.socket) -> None:
 class ForkedNode(_OwnProcess):
     """The node that was forked with this trainer."""
 
-    def __init__(self, place: Place, incarnation: int, end: socket.socket, ahead: _Ahead) -> None:
+    def __init__(self, place: PeerPlace, incarnation: int, end: socket.socket, ahead: _PreforkedNode) -> None:
         super().__init__(place)
         self.pid = ahead.pid
         self._code: int | None = None
         # When it has been killed meanwhile, the channel's end says so.
-        with ahead.door, end, contextlib.suppress(ConnectionError):
-            socket.send_fds(ahead.door, [str(incarnation).encode()], [end.fileno()])
+        with ahead.join_server, end, contextlib.suppress(ConnectionError):
+            socket.send_fds(ahead.join_server, [str(incarnation).encode()], [end.fileno()])
 
     def ended(self, within_s: float) -> bool:
         if self._status() is None:
@@ -241,7 +242,7 @@ class ForkedNode(_OwnProcess):
 class NodeThread:
     """The node in a thread of this process, for scripts without a launcher, notebooks and tests."""
 
-    def __init__(self, place: Place, incarnation: int, end: socket.socket) -> None:
+    def __init__(self, place: PeerPlace, incarnation: int, end: socket.socket) -> None:
         self._place, self._incarnation, self._end = place, incarnation, end
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"gossip-node-{place.peer}", daemon=True)
@@ -276,7 +277,7 @@ class NodeThread:
         return f"{type(self._error).__name__}: {self._error}"
 
 
-def from_environment() -> Place | None:
+def from_environment() -> PeerPlace | None:
     """What the launcher said in ``GOSSIP_*``; None when there is no launcher.
 
     Raises: ConfigError: It said something that cannot be.
@@ -285,7 +286,7 @@ def from_environment() -> Place | None:
     if path is None:
         return None
     run_dir, status_fd = os.environ.get("GOSSIP_RUN_DIR"), _number("GOSSIP_STATUS_FD", None)
-    place = Place(
+    place = PeerPlace(
         config=RunConfig.load(path),
         peer=_number("GOSSIP_PEER", 0) or 0,
         incarnation=_number("GOSSIP_INCARNATION", 0) or 0,

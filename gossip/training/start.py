@@ -12,9 +12,9 @@ from gossip.config import resolve
 from gossip.errors import ConfigError, GossipError
 from gossip.run import Task, meet, torchrun_task
 
-from .spawn import Place, connect, from_environment, starter
+from .spawn import PeerPlace, connect, from_environment, starter
 from .voice import open_voice
-from .watch import Termination
+from .watch import TerminationHandler
 
 if TYPE_CHECKING:
     from .session import Session
@@ -47,7 +47,7 @@ def init(**overrides: Any) -> Session:
     if place is None:
         task = torchrun_task(os.environ)
         place = _alone(overrides) if task is None or task.peers == 1 else _among(task, overrides)
-    termination = Termination()
+    termination = TerminationHandler()
     termination.install()
     start = starter(place)
     # Before torch is imported here: the node needs a second for that too, and so they need it together.
@@ -59,17 +59,17 @@ def init(**overrides: Any) -> Session:
     return _open
 
 
-def _alone(overrides: dict[str, Any]) -> Place:
+def _alone(overrides: dict[str, Any]) -> PeerPlace:
     """A swarm of one. Its rule is the mean: one update is its own aggregate under every rule that can be had with one."""
     resolved = resolve(overrides, defaults={"peers": 1, "node": "thread"})
     config = resolved.config
     if config.peers != 1:
         raise ConfigError(f"{config.peers} peers, but this script was started alone", f"gossip run -n {config.peers} script.py")
     resolved = resolved.with_values("alone", run=os.urandom(8).hex(), name="alone", f=0, aggregator="mean", topology="rolling")
-    return Place(resolved.config)
+    return PeerPlace(resolved.config)
 
 
-def _among(task: Task, overrides: dict[str, Any]) -> Place:
+def _among(task: Task, overrides: dict[str, Any]) -> PeerPlace:
     """One of the peers that a scheduler has started."""
     import torch  # noqa: F401 - whether the rule goes with so many peers is then found out in this process
 
@@ -86,7 +86,7 @@ def _among(task: Task, overrides: dict[str, Any]) -> Place:
     if meeting.listen:
         os.environ["GOSSIP_LISTEN"] = meeting.listen  # for the node
     path = str(meeting.config_path)
-    return Place(meeting.config, task.peer, meeting.incarnation, meeting.folder, open_voice(task.peer), path)
+    return PeerPlace(meeting.config, task.peer, meeting.incarnation, meeting.folder, open_voice(task.peer), path)
 
 
 def _seed(seed: int) -> None:

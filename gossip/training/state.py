@@ -81,7 +81,7 @@ class _File:
                 flat.view(tensor.shape).copy_(tensor)
 
 
-class Plan:
+class PackingPlan:
     """How a state is packed: all is known but the numbers, which ``write`` copies, each once.
 
     Attributes:
@@ -102,7 +102,7 @@ class Plan:
             at += file.nbytes
 
 
-def plan_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]) -> Plan:
+def plan_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]) -> PackingPlan:
     """How to pack the model's state (persistent buffers included), the optimizer's, and ``extra``.
 
     Args:
@@ -113,7 +113,7 @@ def plan_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: 
     of_model, of_optimizer = dict(model.state_dict()), optimizer.state_dict()
     parameters = {name: value for name, value in of_model.items() if name in alike}
     own = {name: value for name, value in of_model.items() if name not in alike}
-    return Plan(
+    return PackingPlan(
         (
             _File({"model": parameters, "optimizer": of_optimizer["state"]}),
             _File({"groups": of_optimizer["param_groups"], "extra": dict(extra)}),

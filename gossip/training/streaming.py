@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from gossip.topologies import draw
 
 from .fetching import worker_start
-from .loader import Flip, Rounds
+from .loader import LabelFlip, RoundSource
 
 
 class ShardedStream:
@@ -39,14 +39,14 @@ class ShardedStream:
     ahead = 0  # nothing is guessed: a stream has but one next batch
 
     def __init__(
-        self, loader: DataLoader[Any], rounds: Rounds, seed: int, flip_labels: bool, classes: int | None, accumulate: int = 1
+        self, loader: DataLoader[Any], rounds: RoundSource, seed: int, flip_labels: bool, classes: int | None, accumulate: int = 1
     ) -> None:
         self.dataset: Any = loader.dataset
         self.batch_size = loader.batch_size
         self.share: tuple[int, int] | None = None
         self._given, self._rounds, self._accumulate = loader, rounds, accumulate
         self._generator = torch.Generator().manual_seed(draw("workers", seed, rounds.id) % 2**63)
-        self._flip = Flip(self.dataset, classes) if flip_labels else None
+        self._flip = LabelFlip(self.dataset, classes) if flip_labels else None
         self._own: DataLoader[Any] | None = None
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 STEPS = 50
 
 
-class Unexchanged:
+class UnexchangedWarning:
     """Counts the steps of all optimizers of this process until gradients are exchanged, and warns once."""
 
     def __init__(self) -> None:

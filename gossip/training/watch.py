@@ -28,7 +28,7 @@ TOGETHER_S = 2.0
 """Who asks everybody of a job to go, as Slurm and systemd do, asks the launcher, too, and that hands it on: twice is once."""
 
 
-class Termination:
+class TerminationHandler:
     """Notes SIGTERM instead of dying of it; another one that comes ``TOGETHER_S`` later or more kills as usual.
 
     Attributes:

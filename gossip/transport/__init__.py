@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .memory import Hub as Hub
     from .memory import MemoryTransport as MemoryTransport
     from .sieve import Fault as Fault
-    from .sieve import Sieve as Sieve
+    from .sieve import FaultyTransport as FaultyTransport
     from .sockets import bind as bind
     from .sockets import bound_address as bound_address
     from .sockets import endpoint as endpoint
@@ -90,7 +90,7 @@ else:
             ),
             "sieve": (
                 "Fault",
-                "Sieve",
+                "FaultyTransport",
             ),
             "sockets": (
                 "bind",

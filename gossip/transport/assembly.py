@@ -40,7 +40,7 @@ _DIGESTED = (Commit, StateOffer)
 
 
 @dataclass(slots=True)
-class Gate:
+class HeaderFilter:
     """Decides whether a header may come in. Counts why not."""
 
     run: bytes
@@ -96,7 +96,7 @@ class Gate:
         return None
 
 
-class Incoming:
+class IncomingPayload:
     """A payload that is being received. Its facts are worked out chunk by chunk, so that no chunk takes long."""
 
     __slots__ = (
@@ -175,7 +175,7 @@ def _parts_of(message: Message) -> tuple[int, ...]:
     return message.parts if isinstance(message, StateOffer) else ()
 
 
-class Early:
+class EarlyPayload:
     """A payload that came ahead of its message, and what is to be known of it whatever the message says."""
 
     __slots__ = ("digest", "finite", "raw", "transfer")
@@ -203,12 +203,12 @@ class Assembly:
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
-        self._open: dict[Hashable, tuple[int, Incoming]] = {}
+        self._open: dict[Hashable, tuple[int, IncomingPayload]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, connection: Hashable, transfer: int, incoming: Incoming) -> None:
+    def begin(self, connection: Hashable, transfer: int, incoming: IncomingPayload) -> None:
         if self._open.pop(connection, None) is not None:
             self._traffic.drop("gap")
         sender, incarnation = incoming.envelope.sender, incoming.envelope.incarnation
@@ -221,7 +221,7 @@ class Assembly:
             self._forget(crowd[0], "crowded")
         self._open[connection] = (transfer, incoming)
 
-    def expect(self, connection: Hashable, transfer: int, index: int, now: float) -> Incoming | None:
+    def expect(self, connection: Hashable, transfer: int, index: int, now: float) -> IncomingPayload | None:
         """The payload that this chunk continues, or None, counted."""
         found = self._open.get(connection)
         if found is None or found[0] != transfer:
@@ -266,18 +266,20 @@ class Reception:
         summed: Payloads come with a checksum.
     """
 
-    def __init__(self, gate: Gate, chunk_bytes: int = CHUNK_BYTES, *, summed: bool = True) -> None:
+    def __init__(self, gate: HeaderFilter, chunk_bytes: int = CHUNK_BYTES, *, summed: bool = True) -> None:
         self.gate, self.traffic, self.chunk_bytes = gate, gate.traffic, chunk_bytes
         self.summed = summed
         self.assembly = Assembly(gate.traffic)
-        self._early: dict[Hashable, Early] = {}
+        self._early: dict[Hashable, EarlyPayload] = {}
 
     def plain(self, header: bytes | memoryview, owner: PeerId = ANYBODY) -> Received | None:
         """A message without a payload. None, counted, when it is not one."""
         envelope = self.gate.bulk(header, None, owner)
         return None if envelope is None else Received(envelope.sender, envelope.incarnation, envelope.message)
 
-    def chunk(self, connection: Hashable, header: bytes | memoryview, now: float, owner: PeerId = ANYBODY) -> Incoming | None:
+    def chunk(
+        self, connection: Hashable, header: bytes | memoryview, now: float, owner: PeerId = ANYBODY
+    ) -> IncomingPayload | None:
         """The payload that the chunk behind this header belongs to. None, counted, when it belongs to none."""
         mark = header[0] if header else 0
         if mark == FIRST_MARK and FIRST.size < len(header) <= FIRST.size + HEADER_BYTES_MAX:
@@ -285,7 +287,7 @@ class Reception:
             envelope = self.gate.bulk(memoryview(header)[FIRST.size :], nbytes, owner)
             if envelope is None:
                 return None
-            incoming = Incoming(envelope, nbytes, expected_sum if self.summed else None, now, self.chunk_bytes)
+            incoming = IncomingPayload(envelope, nbytes, expected_sum if self.summed else None, now, self.chunk_bytes)
             if nbytes > self.chunk_bytes or len(self.assembly):
                 self.assembly.begin(connection, transfer, incoming)
             return incoming
@@ -304,7 +306,7 @@ class Reception:
         if len(header) == NEXT.size:
             mark, transfer, nbytes = NEXT.unpack(header)
             if mark == AHEAD_MARK and 0 < nbytes <= self.chunk_bytes:
-                early = self._early[connection] = Early(transfer, nbytes)
+                early = self._early[connection] = EarlyPayload(transfer, nbytes)
                 return view_of(early.raw)
         self.traffic.drop("malformed")
         return None
@@ -337,7 +339,7 @@ class Reception:
         self._early.pop(connection, None)
         self.assembly.closed(connection)
 
-    def filled(self, connection: Hashable, incoming: Incoming, whole: bool) -> Received | None:
+    def filled(self, connection: Hashable, incoming: IncomingPayload, whole: bool) -> Received | None:
         """The next chunk of ``incoming`` is in its place, and just as long as that, or not ``whole``."""
         if not whole:
             self.traffic.drop("malformed")

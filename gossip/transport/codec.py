@@ -39,7 +39,7 @@ from gossip.core import (
     STATISTICS_BYTES_MAX,
     Envelope,
     Message,
-    Partial,
+    PartialStatistics,
     StateOffer,
 )
 from gossip.errors import Malformed
@@ -399,7 +399,7 @@ _SEAL = struct.Struct("<I")
 _LARGER = {
     (StateOffer, "core"): CORE_BYTES_MAX,
     (StateOffer, "outline"): OUTLINE_BYTES_MAX,
-    (Partial, "statistics"): STATISTICS_BYTES_MAX,
+    (PartialStatistics, "statistics"): STATISTICS_BYTES_MAX,
 }
 MESSAGES: Codec[Message] = Codec(get_args(Message), Limits(message_bytes=HEADER_BYTES_MAX - _SEAL.size, larger=_LARGER))
 

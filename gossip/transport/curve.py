@@ -112,7 +112,7 @@ class Keys(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Knock:
+class AuthRequest:
     """Somebody who has proved to have the secret half of ``key`` asks to be let in."""
 
     domain: str
@@ -134,7 +134,7 @@ class Authenticator:
         admit: Whether to let this one in. It is asked again at every connection, so a list may change at any time.
     """
 
-    def __init__(self, context: zmq.Context[Any], admit: Callable[[Knock], bool]) -> None:
+    def __init__(self, context: zmq.Context[Any], admit: Callable[[AuthRequest], bool]) -> None:
         self._admit = admit
         # The context may be one of asyncio, whose sockets are not for use without its loop.
         self._socket = zmq.Context(shadow=context.underlying).socket(zmq.REP)
@@ -157,7 +157,7 @@ class Authenticator:
         try:
             if version == b"1.0" and mechanism == b"CURVE" and len(credentials) == 1:
                 key = z85.encode(credentials[0]).decode("ascii")
-                if self._admit(Knock(domain.decode("utf-8", "replace"), address.decode("ascii", "replace"), key)):
+                if self._admit(AuthRequest(domain.decode("utf-8", "replace"), address.decode("ascii", "replace"), key)):
                     status = b"200"
         finally:
             user = key.encode("ascii") if status == b"200" else b""

@@ -14,8 +14,8 @@ import zmq
 from gossip.core import PeerId
 
 from .base import Traffic
-from .curve import Authenticator, Keys, Knock, as_server, prove_closed
-from .strangers import Strangers
+from .curve import Authenticator, AuthRequest, Keys, as_server, prove_closed
+from .strangers import RefusedKeys
 
 NOBODY: PeerId = -2
 """As the owner of a connection: it has had a key that counts no more."""
@@ -52,18 +52,18 @@ class Guard:
         self._epoll = select.epoll()
         self._epoll.register(self._authenticator.fd, select.EPOLLIN)
         self.fd: int = self._epoll.fileno()
-        self._doors: list[Door] = []
-        self._strangers = Strangers()
+        self._join_servers: list[GuardedSocket] = []
+        self._strangers = RefusedKeys()
         self._told_outside: set[PeerId] = set()
         self._proving = False
 
-    def door_of(self, socket: zmq.Socket[bytes]) -> Door:
+    def socket_of(self, socket: zmq.Socket[bytes]) -> GuardedSocket:
         """Lets nobody into a socket, which is not bound yet, but those with a key."""
         as_server(socket, self.keys.pair)
-        door = Door(socket, self.keys, self._traffic)
-        self._doors.append(door)
-        self._epoll.register(door.fd, select.EPOLLIN)
-        return door
+        join_server = GuardedSocket(socket, self.keys, self._traffic)
+        self._join_servers.append(join_server)
+        self._epoll.register(join_server.fd, select.EPOLLIN)
+        return join_server
 
     def prove_closed(self, addresses: Sequence[str]) -> None:
         """Raises: LocalError: A key that nobody knows is not refused at one of these."""
@@ -73,22 +73,22 @@ class Guard:
         finally:
             self._proving = False
 
-    def _admit(self, knock: Knock) -> bool:
+    def _admit(self, request: AuthRequest) -> bool:
         keys = self.keys
-        if keys.peer_of(knock.key) is None:
+        if keys.peer_of(request.key) is None:
             keys.look()
-        if keys.peer_of(knock.key) is not None:
+        if keys.peer_of(request.key) is not None:
             return True
         if not self._proving:
             self._traffic.drop("unknown_key")
-            self._strangers.refuse(knock.key, knock.address)
+            self._strangers.refuse(request.key, request.address)
         return False
 
     def look(self, now: float) -> None:
         """Lets in who may come, and takes notice of what has happened at the doors."""
         self._authenticator.answer()
-        for door in self._doors:
-            door.look(now)
+        for join_server in self._join_servers:
+            join_server.look(now)
         for address in self._strangers.settled(now):
             self._traffic.settled(("unknown_key", address))
         outside = set(self.keys.outside().values())  # people are told of these by peer
@@ -98,8 +98,8 @@ class Guard:
 
     def sweep(self) -> None:
         """Cuts off every connection whose key counts no more, and tells who is kept out though it is known."""
-        for door in self._doors:
-            door.sweep()
+        for join_server in self._join_servers:
+            join_server.sweep()
         outside = self.keys.outside()
         for peer in self._told_outside.difference(outside):
             self._traffic.settled(("not_allowed", peer))
@@ -112,14 +112,14 @@ class Guard:
 
     def close(self) -> None:
         """Before the sockets are closed. Whoever knocks from here on is refused."""
-        for door in self._doors:
-            self._epoll.unregister(door.fd)
-            door.close()
+        for join_server in self._join_servers:
+            self._epoll.unregister(join_server.fd)
+            join_server.close()
         self._epoll.close()
         self._authenticator.close()
 
 
-class Door:
+class GuardedSocket:
     """A bound socket, and the connections that it has accepted."""
 
     def __init__(self, socket: zmq.Socket[bytes], keys: Keys, traffic: Traffic) -> None:

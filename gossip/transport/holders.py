@@ -18,7 +18,7 @@ EVENTS = "events.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class PortHolder:
     """``run``: the name of the run that it is part of; "": of none that we know of."""
 
     pid: int
@@ -31,14 +31,14 @@ class Holder:
         return f"pid {self.pid} ({what}, up {_duration(self.up_s)})"
 
 
-def holder_of(port: int) -> Holder | None:
+def holder_of(port: int) -> PortHolder | None:
     """The process that listens on a TCP port of this machine; None: it cannot be known."""
     try:
         for connection in psutil.net_connections(kind="tcp"):
             listens = connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
             if listens and connection.pid:
                 process = psutil.Process(connection.pid)
-                return Holder(process.pid, process.name(), run_of(process.pid), time.time() - process.create_time())
+                return PortHolder(process.pid, process.name(), run_of(process.pid), time.time() - process.create_time())
     except psutil.Error:
         return None  # not ours to see, or gone meanwhile
     return None

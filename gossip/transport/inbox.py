@@ -13,7 +13,7 @@ import zmq
 
 from gossip.core import PeerId, Received
 
-from .assembly import ANYBODY, Gate, Incoming, Reception
+from .assembly import ANYBODY, HeaderFilter, IncomingPayload, Reception
 from .base import Arrival, Traffic
 from .chunks import NEXT_MARK
 from .guard import GREETING, NOBODY, Guard
@@ -32,7 +32,7 @@ _NOTHING = bytearray()
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class ListenAddress:
     """Where an inbox listens.
 
     Attributes:
@@ -64,10 +64,10 @@ class Inbox(Protocol):
 class _Router:
     """A bound socket whose messages have few frames."""
 
-    def __init__(self, where: Where, traffic: Traffic, *, bulk: bool) -> None:
+    def __init__(self, where: ListenAddress, traffic: Traffic, *, bulk: bool) -> None:
         """Raises: ConfigError, AddressInUse."""
         self.socket = new_socket(where.context, zmq.ROUTER, bulk=bulk)
-        self._door = None if where.guard is None else where.guard.door_of(self.socket)
+        self._join_server = None if where.guard is None else where.guard.socket_of(self.socket)
         bind(self.socket, where.host, where.port, where.anywhere)
         self.address = bound_address(self.socket)
         self.fd: int = self.socket.FD
@@ -79,10 +79,10 @@ class _Router:
 
         A connection may be named as the other side likes, with keys as without: of names, each owner has its own.
         """
-        if self._door is None:
+        if self._join_server is None:
             return self.socket.recv(_DONTWAIT), ANYBODY
         frame = self.socket.recv(_DONTWAIT, copy=False)
-        owner = self._door.owner_of(frame)
+        owner = self._join_server.owner_of(frame)
         return b"%d %b" % (owner, frame.bytes), owner
 
     def refuse_rest(self) -> bool:
@@ -111,7 +111,7 @@ class _Router:
 class ControlInbox(_Router):
     """Messages of one frame each."""
 
-    def __init__(self, where: Where, gate: Gate) -> None:
+    def __init__(self, where: ListenAddress, gate: HeaderFilter) -> None:
         """Raises: ConfigError, AddressInUse."""
         super().__init__(where, gate.traffic, bulk=False)
         self._gate = gate
@@ -150,7 +150,7 @@ class ControlInbox(_Router):
 class BulkInbox(_Router):
     """Messages with payloads, in chunks."""
 
-    def __init__(self, where: Where, reception: Reception) -> None:
+    def __init__(self, where: ListenAddress, reception: Reception) -> None:
         """Raises: ConfigError, AddressInUse."""
         super().__init__(where, reception.traffic, bulk=True)
         self._reception = reception
@@ -191,7 +191,7 @@ class BulkInbox(_Router):
                 return False
         return False
 
-    def _take_chunk(self, connection: bytes, incoming: Incoming) -> Received | None:
+    def _take_chunk(self, connection: bytes, incoming: IncomingPayload) -> Received | None:
         room = incoming.room()
         got = self.socket.recv_into(room, flags=_DONTWAIT)
         self.traffic.received_bytes += got

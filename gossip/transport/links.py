@@ -53,8 +53,8 @@ class ZmqLane:
         self, context: zmq.Context[zmq.Socket[bytes]], address: str, *, bulk: bool, keys: tuple[KeyPair, str] | None = None
     ) -> None:
         self.address, self.chunk_bytes, self.summed, self.up = address, CHUNK_BYTES, True, False
-        self.turned_away = 0  # times in a row
-        self.turned_away_by, self._turned_away_since = 0, 0.0
+        self.rejections = 0  # times in a row
+        self.rejected_by, self._rejected_since = 0, 0.0
         self.hung_up = False  # the other side closed one of those connections
         self._refused = self._owes_greeting = False
         self.spoken_to = False  # the other side spoke on this connection, which is ours to speak on: it ended for that
@@ -81,11 +81,11 @@ class ZmqLane:
             if self.spoken_to:
                 continue  # of the connection that was given up
             if event & (REFUSED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
-                self._turn_away(event, value in _HUNG_UP)
+                self._note_rejection(event, value in _HUNG_UP)
                 continue
             self.up = bool(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
             if self.up:
-                self.turned_away = 0
+                self.rejections = 0
                 self._owes_greeting = self._greets
             news.append(self.up)
         # Asked whether or not: until then ``room_fd`` stays readable.
@@ -120,25 +120,25 @@ class ZmqLane:
             return  # not quite there yet: at the next look
         self._owes_greeting = False
 
-    def _turn_away(self, event: int, hung_up: bool) -> None:
-        if not self.turned_away:
-            self._turned_away_since, self.turned_away_by, self.hung_up = time.monotonic(), event, hung_up
+    def _note_rejection(self, event: int, hung_up: bool) -> None:
+        if not self.rejections:
+            self._rejected_since, self.rejected_by, self.hung_up = time.monotonic(), event, hung_up
         elif event & REFUSED:
-            self.turned_away_by = event  # it says more than that the connection ended, which may be heard first
+            self.rejected_by = event  # it says more than that the connection ended, which may be heard first
         self.hung_up = self.hung_up or hung_up
-        self.turned_away += 1
+        self.rejections += 1
         self._refused = bool(event & REFUSED)
 
     @property
     def gives_up_hope(self) -> bool:
         """Whether it was turned away so often, for so long, that people should hear of it."""
-        return self.turned_away >= 3 and time.monotonic() - self._turned_away_since >= PATIENCE_S
+        return self.rejections >= 3 and time.monotonic() - self._rejected_since >= PATIENCE_S
 
     @property
     def again_s(self) -> float | None:
         if self.spoken_to:
             return AGAIN_MAX_S
-        return min(AGAIN_MAX_S, AGAIN_S * 2.0 ** min(self.turned_away - 1, 10)) if self._refused else None
+        return min(AGAIN_MAX_S, AGAIN_S * 2.0 ** min(self.rejections - 1, 10)) if self._refused else None
 
     def retry(self) -> bool:
         if self.spoken_to and self._is_spoken_to():
@@ -277,7 +277,7 @@ class Link:
         return transfer
 
 
-class Flights:
+class BuffersInFlight:
     """Which memory is still being sent.
 
     Every chunk in ZeroMQ's hands, and every message that waits, refers to a ``holder``: an array object over the payload's
@@ -313,7 +313,7 @@ def _span(memory: NDArray[np.uint8]) -> tuple[int, int]:
 def why_not(peer: PeerId, lane: ZmqLane, keys: Keys | None) -> tuple[str, str]:
     """What to tell people, and what they can do, when a lane is turned away again and again."""
     where = f"peer {peer} at {lane.address}"
-    if lane.turned_away_by == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+    if lane.rejected_by == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         shown = "" if keys is None else f" {keys.pair.public[:8]}..."
         if keys is not None and (said := keys.not_allowed(keys.pair.public)) is not None:
             return f"{where} does not let us in: our key{shown} {said[0]}", said[1]
@@ -324,7 +324,7 @@ def why_not(peer: PeerId, lane: ZmqLane, keys: Keys | None) -> tuple[str, str]:
         )
     start = "peers of one run are started either all with keys or all without"
     # Else the handshake came to nothing. Whoever closes a connection at once may also reset it before we have read why.
-    refused = bool(lane.turned_away_by & REFUSED)
+    refused = bool(lane.rejected_by & REFUSED)
     look = "look at its process, and at its log"
     if not refused and not lane.hung_up:
         return f"{where} takes connections and says nothing: it is stopped, hangs, or is no peer of gossip", look
@@ -332,7 +332,7 @@ def why_not(peer: PeerId, lane: ZmqLane, keys: Keys | None) -> tuple[str, str]:
         if refused:
             return f"{where} takes nobody without a key", start
         return f"{where} hangs up on us: it takes nobody without a key, or is no peer of gossip", start
-    if lane.turned_away_by == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+    if lane.rejected_by == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
         return f"{where} has no key", start
     other = "it has no key, has another than its seed file says, lets nobody in, or is no peer of gossip"
     return f"{where} ends every handshake: {other}", f"{start}; {look}"

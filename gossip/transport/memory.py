@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gossip.core import BULK_MESSAGES, Envelope, LinkDown, LinkUp, Message, Payload, PeerId, Received
 from gossip.errors import AddressInUse
 
-from .assembly import Gate, Incoming
+from .assembly import HeaderFilter, IncomingPayload
 from .base import LINK_TIMEOUT_S, Arrival, PayloadLimit, Traffic
 from .chunks import CHUNK_BYTES, bytes_of, checksum
 from .codec import encode
@@ -31,7 +31,7 @@ BULK_QUEUE_BYTES = 256 * 2**20  # two messages always fit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parcel:
+class Packet:
     """What lies in an inbox: a header, and for a payload its bytes, its announced size and its checksum."""
 
     connection: object
@@ -45,13 +45,13 @@ class _Inbox:
     """Where others put parcels and news for one transport. Guarded by the hub's lock."""
 
     def __init__(self) -> None:
-        self.control: deque[Parcel] = deque()
-        self.bulk: deque[Parcel] = deque()
+        self.control: deque[Packet] = deque()
+        self.bulk: deque[Packet] = deque()
         self.news: deque[LinkUp | LinkDown] = deque()
         self.waiting: dict[tuple[object, bool], tuple[int, int]] = {}  # parcels and bytes, by connection and lane
         self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    def put(self, parcel: Parcel, bulk: bool) -> bool:
+    def put(self, parcel: Packet, bulk: bool) -> bool:
         key = (parcel.connection, bulk)
         waiting, nbytes = self.waiting.get(key, (0, 0))
         nbytes += len(parcel.content)
@@ -73,7 +73,7 @@ class _Inbox:
         self.waiting.pop((connection, False), None)
         self.waiting.pop((connection, True), None)
 
-    def take(self) -> tuple[list[Parcel], list[Parcel], list[LinkUp | LinkDown]]:
+    def take(self) -> tuple[list[Packet], list[Packet], list[LinkUp | LinkDown]]:
         taken = list(self.control), list(self.bulk), list(self.news)
         self.control.clear()
         self.bulk.clear()
@@ -90,7 +90,7 @@ class Hub:
         self._bound: dict[tuple[str, str], MemoryTransport] = {}
         self._numbers = count(1)
 
-    def inject(self, control: str, bulk: str, parcel: Parcel, *, on_bulk: bool) -> bool:
+    def inject(self, control: str, bulk: str, parcel: Packet, *, on_bulk: bool) -> bool:
         """Puts anything into an inbox, as a stranger would. For tests of what a transport does with it."""
         with self._lock:
             target = self._bound.get((control, bulk))
@@ -115,7 +115,7 @@ class MemoryTransport:
         self.link_timeout_s = LINK_TIMEOUT_S
         self._hub, self._run, self._local = hub, run, local
         self._incarnation = incarnation if callable(incarnation) else lambda: incarnation
-        self._gate = Gate(run, local, payload_limit, self.traffic)
+        self._gate = HeaderFilter(run, local, payload_limit, self.traffic)
         self._links: dict[PeerId, tuple[tuple[str, str], object]] = {}
         self._closed = self.woken = False
         with hub._lock:
@@ -165,10 +165,10 @@ class MemoryTransport:
             if link is None or target is None:
                 self.traffic.drop("no_link")
                 return False
-            parcel = Parcel(link[1], header)
+            parcel = Packet(link[1], header)
             if payload is not None:
                 content = bytes_of(payload.data)
-                parcel = Parcel(link[1], header, len(content), checksum(content), content.tobytes())
+                parcel = Packet(link[1], header, len(content), checksum(content), content.tobytes())
             if not target.inbox.put(parcel, on_bulk):
                 self.traffic.drop("full")
                 return False
@@ -234,18 +234,18 @@ class MemoryTransport:
                 arrivals.append(received)
         return arrivals
 
-    def _whole(self, envelope: Envelope, parcel: Parcel) -> Received | None:
+    def _whole(self, envelope: Envelope, parcel: Packet) -> Received | None:
         if parcel.nbytes is None:
             return Received(envelope.sender, envelope.incarnation, envelope.message)
         if len(parcel.content) != parcel.nbytes:
             return None
-        incoming = Incoming(envelope, parcel.nbytes, parcel.sum_of_payload)
+        incoming = IncomingPayload(envelope, parcel.nbytes, parcel.sum_of_payload)
         content = memoryview(parcel.content)
         while True:
             incoming.room()[:] = content[incoming.filled : incoming.filled + CHUNK_BYTES]
             if incoming.grow():
                 return incoming.finish()
 
-    def _count(self, parcel: Parcel) -> None:
+    def _count(self, parcel: Packet) -> None:
         self.traffic.received_messages += 1
         self.traffic.received_bytes += len(parcel.header) + len(parcel.content)

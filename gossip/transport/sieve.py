@@ -68,7 +68,7 @@ def _nbytes(received: Received) -> int:
     return 0 if received.payload is None else received.payload.nbytes
 
 
-class Sieve:
+class FaultyTransport:
     """Around another transport, which it drives. ``fail`` says what is wrong; nothing is at first."""
 
     def __init__(self, inner: Transport, seed: int = 0, clock: Callable[[], float] = time.monotonic) -> None:

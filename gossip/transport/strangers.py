@@ -15,7 +15,7 @@ NOTICE_S = 2.0
 FORGET_S = 60.0
 
 
-class Strangers:
+class RefusedKeys:
     """Keys that were refused, and where from."""
 
     def __init__(self) -> None:

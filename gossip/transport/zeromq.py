@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 from gossip.core import BULK_MESSAGES, Envelope, LinkDown, LinkUp, Message, Payload, PeerId
 
 from .addresses import is_loopback
-from .assembly import Gate, Reception
+from .assembly import HeaderFilter, Reception
 from .base import FAR_LINK_TIMEOUT_S, LINK_TIMEOUT_S, Arrival, PayloadLimit, Traffic
 from .chunks import Outgoing, bytes_of, checksum
 from .codec import encode
 from .curve import Keys
 from .guard import Guard
-from .inbox import BulkInbox, ControlInbox, Inbox, Where
-from .links import BulkLane, Flights, Link, ZmqLane, why_not
+from .inbox import BulkInbox, ControlInbox, Inbox, ListenAddress
+from .links import BuffersInFlight, BulkLane, Link, ZmqLane, why_not
 from .sockets import endpoint
 from .unix import CHUNK_BYTES as UNIX_CHUNK_BYTES
 from .unix import UnixInbox, name_of
@@ -82,7 +82,7 @@ class ZeroMQTransport:
         self._run, self._local, self._keys = run, local, keys
         self._anywhere = insecure or keys is not None
         self._incarnation = incarnation if callable(incarnation) else lambda: incarnation
-        gate = Gate(run, local, payload_limit, self.traffic)
+        gate = HeaderFilter(run, local, payload_limit, self.traffic)
         self._links: dict[PeerId, Link] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, min(8192, self._context.get(zmq.SOCKET_LIMIT)))
@@ -91,7 +91,7 @@ class ZeroMQTransport:
         self._guard: Guard | None = None
         try:
             self._guard = None if keys is None else Guard(self._context, keys, self.traffic)
-            where = Where(self._context, host, control_port, self._anywhere, self._guard)
+            where = ListenAddress(self._context, host, control_port, self._anywhere, self._guard)
             self._control_in: Inbox = ControlInbox(where, gate)
             if same_host and keys is None:
                 reception = Reception(gate, UNIX_CHUNK_BYTES, summed=False)
@@ -119,7 +119,7 @@ class ZeroMQTransport:
             self._poller.register(fd, select.POLLIN)
         self._wake: frozenset[int] = frozenset()
         self._unread = {self._control_fd, self._bulk_fd}
-        self._flights = Flights()
+        self._flights = BuffersInFlight()
         self._summed: tuple[Payload, int] | None = None
         self._said: tuple[Message, int, bytes] | None = None  # the last message, in which incarnation, and its envelope
         self._look_at = 0.0
@@ -210,11 +210,11 @@ class ZeroMQTransport:
             self.connect(peer, *self._keyless.pop(peer))
         self._guard.sweep()
 
-    def _turned_away(self, link: Link, lane: ZmqLane) -> None:
+    def _on_rejected(self, link: Link, lane: ZmqLane) -> None:
         if self._keys is not None:
             self._keys.look()  # its key may be another one by now
         if lane.gives_up_hope:
-            self.traffic.note(("turned_away", link.peer), *why_not(link.peer, lane, self._keys), about=link.peer)
+            self.traffic.note(("rejections", link.peer), *why_not(link.peer, lane, self._keys), about=link.peer)
 
     def _hear(self, link: Link, lane: ZmqLane | BulkLane, arrivals: list[Arrival]) -> None:
         news = lane.news()
@@ -222,10 +222,10 @@ class ZeroMQTransport:
             self.traffic.drop("spoken_to")
             told = f"peer {link.peer} at {lane.address} speaks where it is to listen: hung up on it"
             self.traffic.note(("spoken_to", link.peer), told, "it is no peer of gossip, or a lying one")
-        elif isinstance(lane, ZmqLane) and lane.turned_away:
-            self._turned_away(link, lane)
+        elif isinstance(lane, ZmqLane) and lane.rejections:
+            self._on_rejected(link, lane)
         elif True in news:
-            self.traffic.settled(("turned_away", link.peer))
+            self.traffic.settled(("rejections", link.peer))
         if (again_s := lane.again_s) is not None and lane.news_fd not in self._closed_lanes:
             self._open_later(lane, time.monotonic() + again_s)
         for up in news:

@@ -4,5 +4,5 @@ from .count_sketch import sketch as sketch
 from .finite import is_finite as is_finite
 from .likeness import Admit as Admit
 from .likeness import compared as compared
-from .likeness import likeness_of as likeness_of
+from .likeness import similarity_of as similarity_of
 from .sharding import shard_sizes as shard_sizes

@@ -8,7 +8,7 @@ SHARD_BYTES = 4 * 2**20
 SHARD_ALIGNMENT = 16  # elements: 64 bytes
 
 
-def shard_sizes(elements: int, peers: int, whole_vector: bool, *, joint: bool = False) -> tuple[int, ...]:
+def shard_sizes(elements: int, peers: int, whole_vector: bool, *, cross_shard: bool = False) -> tuple[int, ...]:
     """How the flat vector is cut. The same on every peer: nothing but the run's settings and the model goes in.
 
     Args:
@@ -20,9 +20,9 @@ def shard_sizes(elements: int, peers: int, whole_vector: bool, *, joint: bool = 
     """
     assert elements > 0
     count = min(peers, -(-4 * elements // SHARD_BYTES))
-    if (whole_vector and not joint) or count <= 1:
+    if (whole_vector and not cross_shard) or count <= 1:
         return (elements,)
-    if joint:
+    if cross_shard:
         return (SHARD_ALIGNMENT, *shard_sizes(elements - SHARD_ALIGNMENT, peers, False))
     size = -(-elements // (count * SHARD_ALIGNMENT)) * SHARD_ALIGNMENT
     full, rest = divmod(elements, size)

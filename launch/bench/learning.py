@@ -26,7 +26,7 @@ SEARCH_EVERY = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class TrainingData:
     """What is learnt: images ``(samples, features)`` float32, labels int64."""
 
     images: Tensor
@@ -68,7 +68,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialResult:
     """What came of a run.
 
     Attributes:
@@ -110,7 +110,7 @@ def read_attack(text: str) -> tuple[str, float | None]:
     return name, value
 
 
-def train(trial: Trial, data: Data) -> Outcome:
+def train(trial: Trial, data: TrainingData) -> TrialResult:
     """Runs it. The same trial gives the same outcome, and all trials of a seed draw the same samples for a worker.
 
     Raises: ConfigError: Rule, attack or sender is not known, or the numbers make no sense. That a rule cannot take so few updates
@@ -121,25 +121,25 @@ def train(trial: Trial, data: Data) -> Outcome:
         raise ConfigError(f"{trial.f} liars of {trial.n} workers, {trial.rounds} rounds: nothing can be learnt so")
     rule = registry.load(trial.rule)
     if trial.n < rule.at_least(trial.f):
-        return Outcome(None, f"needs {rule.at_least(trial.f)} updates for f = {trial.f}")
+        return TrialResult(None, f"needs {rule.at_least(trial.f)} updates for f = {trial.f}")
     run = _Run(trial, rule, data)
     try:
         run.try_rule()
     except AggregationError as error:
-        return Outcome(None, str(error))
+        return TrialResult(None, str(error))
     except ConfigError as error:
         if "center" in rule.needs:
-            return Outcome(None, "for gossip rounds: it needs an own update to start from")
+            return TrialResult(None, "for gossip rounds: it needs an own update to start from")
         raise error
     return run.run()
 
 
 class _Run:
-    def __init__(self, trial: Trial, rule: BoundRule, data: Data) -> None:
+    def __init__(self, trial: Trial, rule: BoundRule, data: TrainingData) -> None:
         self.trial, self.rule, self.data = trial, rule, data
-        self.model = Network(data.images.shape[1], trial.hidden, data.classes, trial.seed)
+        self.model = TwoLayerNetwork(data.images.shape[1], trial.hidden, data.classes, trial.seed)
         self.name, strength = read_attack(trial.attack)
-        self.liars = 0 if self.name == NO_ATTACK else trial.f
+        self.attackers = 0 if self.name == NO_ATTACK else trial.f
         by_vector = self.name not in (NO_ATTACK, *attacks.DATA_ATTACKS)
         if by_vector and attacks.KINDS[self.name].tries and strength is None:
             strength = SEARCH_EVERY
@@ -159,17 +159,17 @@ class _Run:
         updates = self.model.gradients(self.data.images[chosen], self.data.labels[chosen])
         self.rule.explain(updates, f=self.trial.f, learning_rate=self.trial.lr, round_id=0, **self._server(generator))
 
-    def run(self) -> Outcome:
+    def run(self) -> TrialResult:
         trial, skipped, tested = self.trial, 0, []
         every = max(1, trial.rounds // 50)
         for round_id in range(trial.rounds):
             skipped += not self._round(round_id)
             if not bool(torch.isfinite(self.model.parameters).all()):
-                return Outcome(0.0, "", skipped, self.trouble)
+                return TrialResult(0.0, "", skipped, self.trouble)
             left = trial.rounds - 1 - round_id
             if left % every == 0 and left < EVALUATIONS * every:
                 tested.append(self.model.accuracy(self.data.test_images, self.data.test_labels))
-        return Outcome(sum(tested) / len(tested), "", skipped, self.trouble)
+        return TrialResult(sum(tested) / len(tested), "", skipped, self.trouble)
 
     def _round(self, round_id: int) -> bool:
         """Whether a step was made."""
@@ -178,13 +178,13 @@ class _Run:
             [share[_draw(len(share), trial.batch, g)] for share, g in zip(self.shares, self.chances, strict=True)]
         )
         labels = self.data.labels[chosen]
-        honest = trial.n - self.liars
+        honest = trial.n - self.attackers
         if self.name == "label_flip":
             labels[honest:] = attacks.flip_labels(labels[honest:], self.data.classes)
         updates = self._sent(self.model.gradients(self.data.images[chosen], labels))
         if self.attack is not None:
             lies = self.attack.collude(
-                updates[:honest], self.liars, rule=self._seen_by_liars(round_id), own=updates[honest:], round_id=round_id
+                updates[:honest], self.attackers, rule=self._seen_by_attackers(round_id), own=updates[honest:], round_id=round_id
             )
             updates = torch.cat([updates[:honest], lies])
         finite = torch.isfinite(updates).all(dim=1)
@@ -230,7 +230,7 @@ class _Run:
 
         return {"evaluate": evaluate, "gradient": self.model.gradients(images[None], labels[None])[0]}
 
-    def _seen_by_liars(self, round_id: int) -> attacks.Aggregator:
+    def _seen_by_attackers(self, round_id: int) -> attacks.Aggregator:
         """The rule as liars can try it out: with samples of their own where it asks for the loss. What it draws, they know."""
         server = self._server(self.spy)
 
@@ -243,7 +243,7 @@ class _Run:
         return tried
 
 
-class Network:
+class TwoLayerNetwork:
     """One hidden layer of rectified units, with the gradients of many workers at once.
 
     Attributes:

@@ -18,7 +18,7 @@ from gossip.errors import ConfigError
 from gossip.launch.report import counted
 
 if TYPE_CHECKING:
-    from .learning import Outcome, Trial
+    from .learning import Trial, TrialResult
 
 COMPOSED = ("nnm+krum", "nnm+trimmed_mean", "nnm+suspicion", "bucketing:s=2+geometric_median", "arc+geometric_median")
 """Beside all rules that have a name."""
@@ -69,9 +69,11 @@ def robustness(
         raise ConfigError(
             f"{counted(len(n), 'number')} of workers and {counted(len(f), 'number')} of liars", "give as many --n as --f"
         )
-    for workers, liars in zip(n, f, strict=True):
-        if not 0 <= liars < workers:
-            raise ConfigError(f"{counted(liars, 'liar')} of {counted(workers, 'worker')}", "give an --f from 0 to less than --n")
+    for workers, attackers in zip(n, f, strict=True):
+        if not 0 <= attackers < workers:
+            raise ConfigError(
+                f"{counted(attackers, 'liar')} of {counted(workers, 'worker')}", "give an --f from 0 to less than --n"
+            )
     if not 0 < lr < math.inf:
         raise ConfigError(f"--lr is a learning rate above 0 and cannot be {lr:g}")
     chosen_rules = _words(rules) or [*registry.names(), *COMPOSED]
@@ -90,8 +92,8 @@ def robustness(
         )
     shared = {"rounds": rounds, "batch": batch, "lr": lr, "hidden": hidden, "sender": sender, "non_iid": non_iid}
     tables = [
-        Table(workers, liars, tuple(chosen_rules), tuple(chosen_attacks), tuple(range(seeds)), fails_below, shared)
-        for workers, liars in zip(n, f, strict=True)
+        RobustnessTable(workers, attackers, tuple(chosen_rules), tuple(chosen_attacks), tuple(range(seeds)), fails_below, shared)
+        for workers, attackers in zip(n, f, strict=True)
     ]
     from . import robustness_page
     from .trials import recall_all, run_all
@@ -101,9 +103,11 @@ def robustness(
     wanted = [trial for table in tables for trial in table.trials()]
     found = recall_all(wanted, into, data) if show else run_all(wanted, into, data, jobs)
     for table in tables:
-        if why := next((found[trial].refused for trial in table.without_liars() if trial in found and found[trial].refused), ""):
+        if why := next(
+            (found[trial].refused for trial in table.without_attackers() if trial in found and found[trial].refused), ""
+        ):
             raise ConfigError(f"nothing can be learnt by {table.n - table.f} honest workers alone: {why}")
-        if not any(trial in found for trial in table.without_liars()):
+        if not any(trial in found for trial in table.without_attackers()):
             raise ConfigError(
                 f"nothing was run of {counted(table.f, 'liar')} of {table.n} with these settings in {into}",
                 "leave out --show to run it",
@@ -118,7 +122,7 @@ def robustness(
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class RobustnessCell:
     """One rule under one attack: accuracies of the seeds, or why there are none (empty: it was not run yet).
 
     Attributes:
@@ -144,7 +148,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class RobustnessTable:
     """All rules and attacks at one n and f."""
 
     n: int
@@ -158,47 +162,47 @@ class Table:
     def trials(self) -> list[Trial]:
         """Every run that it is made of, and those without liars that it is compared with."""
         cells = [trial for rule in self.rules for attack in self.attacks for trial in self._of(rule, attack)]
-        return [*self.without_liars(), *cells]
+        return [*self.without_attackers(), *cells]
 
     def _of(self, rule: str, attack: str) -> list[Trial]:
         from .learning import Trial
 
         return [Trial(rule, attack, self.n, self.f, seed, **self.shared) for seed in self.seeds]
 
-    def without_liars(self) -> list[Trial]:
+    def without_attackers(self) -> list[Trial]:
         """Plain averaging of the honest workers alone."""
         from .learning import NO_ATTACK, Trial
 
         return [Trial("mean", NO_ATTACK, self.n - self.f, 0, seed, **self.shared) for seed in self.seeds]
 
-    def reference(self, found: Mapping[Trial, Outcome]) -> float:
+    def reference(self, found: Mapping[Trial, TrialResult]) -> float:
         """The accuracy that averaging the honest alone comes to."""
-        return statistics.fmean(found[trial].accuracy or 0.0 for trial in self.without_liars() if trial in found)
+        return statistics.fmean(found[trial].accuracy or 0.0 for trial in self.without_attackers() if trial in found)
 
-    def cell(self, rule: str, attack: str, found: Mapping[Trial, Outcome]) -> Cell:
+    def cell(self, rule: str, attack: str, found: Mapping[Trial, TrialResult]) -> RobustnessCell:
         outcomes = [found[trial] for trial in self._of(rule, attack) if trial in found]
         if not outcomes:
-            return Cell((), "", False)
+            return RobustnessCell((), "", False)
         why = next((outcome.refused for outcome in outcomes if outcome.refused), "")
         accuracies = tuple(outcome.accuracy for outcome in outcomes if outcome.accuracy is not None)
         if len(accuracies) < len(outcomes):
-            return Cell((), why, False)
+            return RobustnessCell((), why, False)
         fails = statistics.fmean(accuracies) < self.fails_below * self.reference(found)
         skipped = tuple(outcome.skipped for outcome in outcomes)
         trouble = next((outcome.trouble for outcome in outcomes if outcome.trouble), "")
-        return Cell(accuracies, why, fails, skipped, trouble)
+        return RobustnessCell(accuracies, why, fails, skipped, trouble)
 
-    def worst(self, rule: str, found: Mapping[Trial, Outcome]) -> tuple[str, Cell] | None:
+    def worst(self, rule: str, found: Mapping[Trial, TrialResult]) -> tuple[str, RobustnessCell] | None:
         """The attack that hurts a rule most; None when it ran under none."""
         cells = [(attack, self.cell(rule, attack, found)) for attack in self.attacks]
         able = [(attack, cell) for attack, cell in cells if cell.accuracies]
         return min(able, key=lambda item: item[1].mean) if able else None
 
-    def arithmetics(self, found: Mapping[Trial, Outcome]) -> list[str]:
+    def arithmetics(self, found: Mapping[Trial, TrialResult]) -> list[str]:
         """What calculated its runs; more than one where they were made on unlike machines."""
         return sorted({found[trial].arithmetic for trial in self.trials() if trial in found})
 
-    def as_data(self, found: Mapping[Trial, Outcome]) -> dict[str, Any]:
+    def as_data(self, found: Mapping[Trial, TrialResult]) -> dict[str, Any]:
         cells = [
             {
                 "rule": rule,
@@ -214,7 +218,11 @@ class Table:
             for cell in [self.cell(rule, attack, found)]
         ]
         about = {"schema": "gossip.robustness/1", "n": self.n, "f": self.f, "seeds": self.seeds, **self.shared}
-        about |= {"arithmetic": self.arithmetics(found), "without_liars": self.reference(found), "fails_below": self.fails_below}
+        about |= {
+            "arithmetic": self.arithmetics(found),
+            "without_attackers": self.reference(found),
+            "fails_below": self.fails_below,
+        }
         return {**about, "cells": cells}
 
 
@@ -238,8 +246,8 @@ def _check_options(rules: Sequence[str], n: Sequence[int], f: Sequence[int]) -> 
 
     for spec in rules:
         rule = registry.load(spec)
-        for workers, liars in zip(n, f, strict=True):
-            rule.check(liars, max(workers, rule.at_least(liars)))
+        for workers, attackers in zip(n, f, strict=True):
+            rule.check(attackers, max(workers, rule.at_least(attackers)))
 
 
 def every_attack() -> list[str]:

@@ -12,10 +12,10 @@ from gossip.errors import ConfigError
 from gossip.launch.report import counted
 
 if TYPE_CHECKING:
-    from .learning import Outcome, Trial
-    from .robustness import Cell, Table
+    from .learning import Trial, TrialResult
+    from .robustness import RobustnessCell, RobustnessTable
 
-    Found = Mapping[Trial, Outcome]
+    Found = Mapping[Trial, TrialResult]
 
 DASH = "-"
 NOT_RUN = "?"
@@ -34,7 +34,7 @@ def check_place(path: Path) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
-def write(path: Path, tables: Sequence[Table], found: Found, data: str, plot: bool, command: str) -> None:
+def write(path: Path, tables: Sequence[RobustnessTable], found: Found, data: str, plot: bool, command: str) -> None:
     """The page, and a heat map for each table beside it. ``command``: what makes it.
 
     Raises: ConfigError: It cannot be written.
@@ -54,7 +54,7 @@ def write(path: Path, tables: Sequence[Table], found: Found, data: str, plot: bo
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _head(tables: Sequence[Table], found: Found, data: str, command: str) -> list[str]:
+def _head(tables: Sequence[RobustnessTable], found: Found, data: str, command: str) -> list[str]:
     table = tables[0]
     shared = table.shared
     workers = "drawn from all samples" if not shared["non_iid"] else "the honest ones' sorted by label, the liars' drawn from all"
@@ -101,7 +101,7 @@ def _head(tables: Sequence[Table], found: Found, data: str, command: str) -> lis
     ]
 
 
-def _calculated(tables: Sequence[Table], found: Found) -> list[str]:
+def _calculated(tables: Sequence[RobustnessTable], found: Found) -> list[str]:
     """What calculated it: another processor may come to other cells. Nothing, where no run kept it."""
     seen = {arithmetic for table in tables for arithmetic in table.arithmetics(found)}
     if not any(seen):
@@ -114,11 +114,11 @@ def _calculated(tables: Sequence[Table], found: Found) -> list[str]:
     return ["", fill(text, WIDTH)]
 
 
-def title(table: Table) -> str:
+def title(table: RobustnessTable) -> str:
     return f"## f = {table.f} of {table.n}"
 
 
-def section(table: Table, found: Found) -> list[str]:
+def section(table: RobustnessTable, found: Found) -> list[str]:
     """The table as Markdown: rules down, the hardest to break first; attacks across; then what holds and what cannot be run."""
     reference = table.reference(found)
     order = _by_strength(table, found)
@@ -142,7 +142,7 @@ def section(table: Table, found: Found) -> list[str]:
     return [*lines, *_lost(table, found, order)]
 
 
-def _lost(table: Table, found: Found, order: Sequence[str]) -> list[str]:
+def _lost(table: RobustnessTable, found: Found, order: Sequence[str]) -> list[str]:
     """Which rules made no step in how many rounds, and why; one line for each rule and reason."""
     lines = []
     for rule in order:
@@ -158,7 +158,7 @@ def _lost(table: Table, found: Found, order: Sequence[str]) -> list[str]:
     return lines
 
 
-def text_of(cell: Cell) -> str:
+def text_of(cell: RobustnessCell) -> str:
     if not cell.accuracies:
         return DASH if cell.why else NOT_RUN
     spread = f" ± {100 * cell.deviation:.1f}" if len(cell.accuracies) > 1 else ""
@@ -166,7 +166,7 @@ def text_of(cell: Cell) -> str:
     return f"**fails** ({text})" if cell.fails else text
 
 
-def _by_strength(table: Table, found: Found) -> list[str]:
+def _by_strength(table: RobustnessTable, found: Found) -> list[str]:
     def worst(rule: str) -> tuple[float, str]:
         found_worst = table.worst(rule, found)
         return (2.0 if found_worst is None else -found_worst[1].mean, rule)
@@ -174,7 +174,7 @@ def _by_strength(table: Table, found: Found) -> list[str]:
     return sorted(table.rules, key=worst)
 
 
-def _verdict(table: Table, found: Found, order: Sequence[str]) -> list[str]:
+def _verdict(table: RobustnessTable, found: Found, order: Sequence[str]) -> list[str]:
     holding, failing, waiting = [], [], 0
     for rule in order:
         waiting += sum(text_of(table.cell(rule, attack, found)) == NOT_RUN for attack in table.attacks)
@@ -192,7 +192,7 @@ def _verdict(table: Table, found: Found, order: Sequence[str]) -> list[str]:
     return [*lines, *(f"- {line}." for line in failing)]
 
 
-def draw(table: Table, found: Found, path: Path) -> None:
+def draw(table: RobustnessTable, found: Found, path: Path) -> None:
     """Rules down, attacks across, the accuracy in each square; red is bad, grey cannot be run."""
     import matplotlib as mpl
 
@@ -200,7 +200,7 @@ def draw(table: Table, found: Found, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     rules = _by_strength(table, found)
-    cells: dict[tuple[str, str], Cell] = {(r, a): table.cell(r, a, found) for r in rules for a in table.attacks}
+    cells: dict[tuple[str, str], RobustnessCell] = {(r, a): table.cell(r, a, found) for r in rules for a in table.attacks}
     values: list[list[Any]] = [
         [100 * cells[rule, attack].mean if cells[rule, attack].accuracies else float("nan") for attack in table.attacks]
         for rule in rules

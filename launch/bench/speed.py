@@ -82,13 +82,13 @@ def aggregators(
     _check_memory(n, d)
     for rule in loaded:
         for count in n if rules else ():
-            liars = count // 5 if f is None else f
-            rule.check(liars, max(count, rule.at_least(liars)))  # too few updates for it are told in its note
+            attackers = count // 5 if f is None else f
+            rule.check(attackers, max(count, rule.at_least(attackers)))  # too few updates for it are told in its note
     if threads is not None:
         torch.set_num_threads(threads)
     out = sys.stderr if as_json else sys.stdout
     print(environment(), file=out)
-    tables: list[Table] = []
+    tables: list[TimingTable] = []
     try:
         for count, length in zip(n, d, strict=True):
             tables.append(measure(count, length, count // 5 if f is None else f, specs, repetitions, byzfl, explain))
@@ -106,7 +106,7 @@ def aggregators(
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TimingCell:
     """What one rule took on one size. Milliseconds are medians; ``note`` says why there is nothing.
 
     Attributes:
@@ -127,14 +127,14 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TimingTable:
     """All rules on n updates of d coordinates."""
 
     n: int
     d: int
     f: int
     pass_ms: float
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[TimingCell] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ class _Runner:
         return not (self.failed or slow)
 
 
-def measure(n: int, d: int, f: int, specs: Sequence[str], repetitions: int, byzfl: bool, explain: bool) -> Table:
+def measure(n: int, d: int, f: int, specs: Sequence[str], repetitions: int, byzfl: bool, explain: bool) -> TimingTable:
     """Times every rule on the same updates. The first call of each is not counted: it may compile."""
     import torch
 
@@ -181,7 +181,7 @@ def measure(n: int, d: int, f: int, specs: Sequence[str], repetitions: int, byzf
     for spec in specs:
         own, other = ours[spec], theirs.get(spec)
         cells.append(
-            Cell(
+            TimingCell(
                 spec,
                 1e3 * statistics.median(own.took) if own.took else None,
                 statistics.median([took / one for took, one in zip(own.took, own.passes, strict=True)]) if own.took else None,
@@ -193,7 +193,7 @@ def measure(n: int, d: int, f: int, specs: Sequence[str], repetitions: int, byzf
     passes = [seconds for runner in runners for seconds in runner.passes] or [
         runner.first_pass for runner in runners if runner.first_pass is not None
     ]
-    return Table(n, d, f, 1e3 * statistics.median(passes), cells)
+    return TimingTable(n, d, f, 1e3 * statistics.median(passes), cells)
 
 
 def _once(runner: _Runner, updates: Tensor, total: Tensor, counts: bool) -> None:
@@ -292,7 +292,7 @@ def _progress(steps: int, title: str) -> Iterator[Callable[[str], None]]:
         yield step
 
 
-def print_table(table: Table, out: Any) -> None:
+def print_table(table: TimingTable, out: Any) -> None:
     from rich.console import Console
     from rich.table import Table as Drawn
 
@@ -317,7 +317,7 @@ def _show(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:,.{digits}f}"
 
 
-def _json(tables: Sequence[Table]) -> str:
+def _json(tables: Sequence[TimingTable]) -> str:
     found = []
     for table in tables:
         made = asdict(table)

@@ -26,7 +26,7 @@ from . import rule_sources
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .learning import Data, Outcome, Trial
+    from .learning import TrainingData, Trial, TrialResult
 
 SCHEMA = "gossip.trial/1"
 TELL_S = 10.0
@@ -37,7 +37,7 @@ CLASSES_MAX = 10_000
 _data: list[Any] = []  # of a worker process: what it learns from, and its name
 
 
-def load_data(name: str) -> Data:
+def load_data(name: str) -> TrainingData:
     """What is learnt: ``digits`` (of scikit-learn), or the path of an ``.npz`` file with x_train, y_train, x_test and y_test.
 
     Pixels above 1 are taken for 0 to 255.
@@ -45,14 +45,14 @@ def load_data(name: str) -> Data:
     """
     import torch
 
-    from .learning import Data
+    from .learning import TrainingData
 
     if name == DIGITS:
         from gossip.launch.demo import load_digits
 
         digits = load_digits()
         images, labels = digits.train.tensors
-        return Data(images, labels, digits.test_images, digits.test_labels)
+        return TrainingData(images, labels, digits.test_images, digits.test_labels)
     arrays = _read_npz(Path(name))
     if wrong := _wrong_with(arrays):
         raise ConfigError(f"{name}: {wrong}", f"give one row of numbers and one label for each sample, in {', '.join(ARRAYS)}")
@@ -60,7 +60,7 @@ def load_data(name: str) -> Data:
     for image, label in (ARRAYS[:2], ARRAYS[2:]):
         pixels = torch.from_numpy(arrays[image].astype("float32")).reshape(len(arrays[image]), -1)
         tensors += [pixels / (255 if float(pixels.max()) > 1 else 1), torch.from_numpy(arrays[label].astype("int64"))]
-    return Data(*tensors)
+    return TrainingData(*tensors)
 
 
 def _wrong_with(arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -110,23 +110,23 @@ def name_of(trial: Trial, data: str) -> str:
     return f"{plain}-{blake2b(text.encode(), digest_size=6).hexdigest()}.json"
 
 
-def recall(folder: Path, trial: Trial, data: str) -> Outcome | None:
+def recall(folder: Path, trial: Trial, data: str) -> TrialResult | None:
     """What came of a trial that was run before; None when it was not, or its file is damaged."""
-    from .learning import Outcome
+    from .learning import TrialResult
 
     try:
         read = json.loads((folder / name_of(trial, data)).read_text("utf-8"))
-        return Outcome(**read["outcome"]) if read["schema"] == SCHEMA else None
+        return TrialResult(**read["outcome"]) if read["schema"] == SCHEMA else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def recall_all(trials: Iterable[Trial], folder: Path, data: str) -> dict[Trial, Outcome]:
+def recall_all(trials: Iterable[Trial], folder: Path, data: str) -> dict[Trial, TrialResult]:
     """What came of those that were run before."""
     return {trial: outcome for trial in dict.fromkeys(trials) if (outcome := recall(folder, trial, data)) is not None}
 
 
-def remember(folder: Path, trial: Trial, data: str, outcome: Outcome) -> None:
+def remember(folder: Path, trial: Trial, data: str, outcome: TrialResult) -> None:
     """Writes its file, whole or not at all. Raises: ConfigError: It cannot be written."""
     path = folder / name_of(trial, data)
     scratch = path.with_suffix(".new")
@@ -138,7 +138,7 @@ def remember(folder: Path, trial: Trial, data: str, outcome: Outcome) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror}", WRITABLE) from error
 
 
-def run_all(trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quiet: bool = False) -> dict[Trial, Outcome]:
+def run_all(trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quiet: bool = False) -> dict[Trial, TrialResult]:
     """Runs what ``folder`` does not have yet, ``jobs`` at a time, and returns the outcomes of all.
 
     Raises:
@@ -162,7 +162,7 @@ def run_all(trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quie
         raise ConfigError(f"cannot write to the folder {folder}: {error.strerror}", WRITABLE) from error
     if data != DIGITS:
         load_data(data)  # what is wrong with it is told here: a worker that fails at its start ends the pool without a word
-    progress = _Progress(len(missing), len(found), quiet)
+    progress = _ProgressLines(len(missing), len(found), quiet)
     pool = ProcessPoolExecutor(min(jobs, len(missing)), get_context("spawn"), _begin, (data,))
     try:
         running = {pool.submit(_run, trial): trial for trial in missing}
@@ -197,21 +197,21 @@ def _begin(data: str) -> None:
     _data[:] = [load_data(data)]
 
 
-def _run(trial: Trial) -> tuple[Outcome, bool]:
+def _run(trial: Trial) -> tuple[TrialResult, bool]:
     """What came of it, and whether it is worth remembering: an error of a rule may be mended."""
     outcome, lasting = _try(trial)
     return dataclasses.replace(outcome, arithmetic=arithmetic()), lasting
 
 
-def _try(trial: Trial) -> tuple[Outcome, bool]:
-    from .learning import Outcome, train
+def _try(trial: Trial) -> tuple[TrialResult, bool]:
+    from .learning import TrialResult, train
 
     try:
         return train(trial, _data[0]), True
     except GossipError as error:
-        return Outcome(None, str(error)), False
+        return TrialResult(None, str(error)), False
     except Exception as error:  # noqa: BLE001 - a rule of anybody's: the table says that it raised, and goes on
-        return Outcome(0.0, f"raised {type(error).__name__}: {error}"), False
+        return TrialResult(0.0, f"raised {type(error).__name__}: {error}"), False
 
 
 def arithmetic() -> str:
@@ -224,7 +224,7 @@ def arithmetic() -> str:
     return ", ".join([f"torch {torch.__version__}", torch.backends.cpu.get_cpu_capability(), *mkl, processor()])
 
 
-class _Progress:
+class _ProgressLines:
     """A line now and then on stderr, and how long it may take yet."""
 
     def __init__(self, total: int, known: int, quiet: bool) -> None:

@@ -90,7 +90,7 @@ def run(
     """Train SCRIPT with several peers on this machine: gossip run -n 4 train.py --lr 0.1"""
     from gossip.config import resolve
     from gossip.launch.local import feasible, runs, script_command, told_to_others
-    from gossip.launch.registry import Entrance
+    from gossip.launch.registry import JoinEndpoint
     from gossip.launch.report import PlainScreen
     from gossip.launch.schedulers import task_runs
     from gossip.run import fitting
@@ -121,7 +121,7 @@ def run(
     if settled.room > settled.peers:
         screen.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
     feasible.say_of_gpus(settled.peers, screen.say)
-    entrance = Entrance(port=port) if port else None
+    entrance = JoinEndpoint(port=port) if port else None
     outcome = runs.train(settled, script_command(script, arguments or []), screen, entrance=entrance)
     raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
 

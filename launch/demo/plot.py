@@ -25,10 +25,10 @@ def draw(folder: Path, picture: Path) -> None:
         raise ConfigError("a picture needs matplotlib, which is not installed", "pip install 'gossip-train[plots]'") from error
     config = RunConfig.load(folder / "config.json")
     summary = read_json(folder / "summary.json") or {}
-    honest = [peer for peer in range(config.peers) if peer not in config.plan.liars]
+    honest = [peer for peer in range(config.peers) if peer not in config.plan.byzantine]
     figure, axes = pyplot.subplots(figsize=(8, 4), dpi=150)
     curves = (
-        (folder, f"{config.aggregator}, {len(config.plan.liars)} of {config.peers} peers lie", BLUE, "-"),
+        (folder, f"{config.aggregator}, {len(config.plan.byzantine)} of {config.peers} peers lie", BLUE, "-"),
         (folder / "plain", "plain averaging, the same faults", RED, "-"),
         (folder / "alone", "one process, no faults", MUTED, "--"),
     )

@@ -14,8 +14,8 @@ from typing import Any
 
 from gossip.config import Resolved, resolve
 from gossip.errors import ConfigError
-from gossip.faults import FaultPlan, Liar
-from gossip.launch.local import Outcome, runs, script_command
+from gossip.faults import ByzantineFault, FaultPlan
+from gossip.launch.local import RunOutcome, runs, script_command
 from gossip.launch.report import LiveScreen, PlainScreen, Screen, counted, is_terminal, missed
 from gossip.run import read_json, write_json
 
@@ -62,10 +62,10 @@ class Demo:
             resolved = resolved.with_values("the demo", faults=plan)
         standard = all(resolved.sources[key] in ("default", "the demo") for key in ("aggregator", "topology", "faults", "rounds"))
         if resolved.config.f is None and resolved.sources["f"] == "default":
-            liars = len(resolved.config.plan.liars)
-            if liars and resolved.config.aggregator != "mean":
-                resolved = resolved.with_values("liars in the fault plan", f=liars)
-        topology = enough_neighbours(resolved.config.topology, len(resolved.config.plan.liars), resolved.config.peers)
+            attackers = len(resolved.config.plan.byzantine)
+            if attackers and resolved.config.aggregator != "mean":
+                resolved = resolved.with_values("liars in the fault plan", f=attackers)
+        topology = enough_neighbours(resolved.config.topology, len(resolved.config.plan.byzantine), resolved.config.peers)
         if topology != resolved.config.topology:
             resolved = resolved.with_values("liars in the fault plan", topology=topology)
         if plot is not None:
@@ -118,13 +118,13 @@ class Demo:
             print(f"error: {line}", file=sys.stderr)
         return 1 if wrong else 0
 
-    def _train(self, resolved: Resolved, folder: Path, title: str) -> tuple[Outcome, dict[str, Any]]:
+    def _train(self, resolved: Resolved, folder: Path, title: str) -> tuple[RunOutcome, dict[str, Any]]:
         config = resolved.config
         script = Path(__file__).with_name("digits.py")
         command = script_command(script, ["--rounds", str(config.rounds), "--batch", str(BATCH)])
         outcome = runs.train(resolved.config, command, self._screen(f"{title}: {counted(config.peers, 'peer')}", config.rounds))
-        liars = config.plan.liars
-        honest = [str(peer) for peer in outcome.finished if peer not in liars]
+        attackers = config.plan.byzantine
+        honest = [str(peer) for peer in outcome.finished if peer not in attackers]
         if honest and not outcome.stopped:
             _judge("replicas", str(folder), *honest)
         return outcome, runs.conclude(folder, outcome)
@@ -150,7 +150,7 @@ class Demo:
     def _tell(self, text: str) -> None:
         print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
 
-    def _give_up(self, outcome: Outcome, summary: Mapping[str, Any], folder: Path) -> int:
+    def _give_up(self, outcome: RunOutcome, summary: Mapping[str, Any], folder: Path) -> int:
         if self.as_json:
             print(json.dumps(summary))
         for line in missed.told(summary["faults_missed"]):
@@ -165,23 +165,23 @@ def standard_faults(peers: int, rounds: int) -> tuple[str, ...]:
 
     For eight peers: ``sign_flip:5,6*10`` and ``crash:server@...``. The last peer stays honest.
     """
-    liars = peers // 4
-    first = peers - 1 - liars
-    lies = (str(Liar("sign_flip", tuple(range(first, first + liars)), 10.0)),) if liars else ()
+    attackers = peers // 4
+    first = peers - 1 - attackers
+    lies = (str(ByzantineFault("sign_flip", tuple(range(first, first + attackers)), 10.0)),) if attackers else ()
     return (*lies, f"crash:server@{rounds // 2}") if peers >= 3 else lies
 
 
-def enough_neighbours(topology: str, liars: int, peers: int) -> str:
+def enough_neighbours(topology: str, attackers: int, peers: int) -> str:
     """``random-k`` without a k gets one at which all liars together are outvoted by the others who push to a peer.
 
     Its own default of log2(n) mixes as fast, but then two of three neighbours may lie.
     """
-    if topology.replace("_", "-") != "random-k" or not liars:
+    if topology.replace("_", "-") != "random-k" or not attackers:
         return topology
-    return f"random-k:k={min(peers - 1, 2 * liars + 1)}"
+    return f"random-k:k={min(peers - 1, 2 * attackers + 1)}"
 
 
-def what_went_wrong(outcome: Outcome, summary: Mapping[str, Any], comparison: Mapping[str, Any], standard: bool) -> list[str]:
+def what_went_wrong(outcome: RunOutcome, summary: Mapping[str, Any], comparison: Mapping[str, Any], standard: bool) -> list[str]:
     """What the run did not do as it should have. Empty: all is well."""
     config, wrong = outcome.config, []
     if outcome.unplanned:
@@ -198,11 +198,11 @@ def what_went_wrong(outcome: Outcome, summary: Mapping[str, Any], comparison: Ma
     if len(dead) < expected:
         wrong.append(f"the fault plan kills {counted(expected, 'peer')}, {len(dead)} died")
     if standard:
-        liars, suspected = set(config.plan.liars), set(summary["suspected"])
-        if suspected - liars:
-            wrong.append(f"honest peers {_list(suspected - liars)} were suspected")
-        if liars - suspected:
-            wrong.append(f"the liars {_list(liars - suspected)} were not suspected")
+        attackers, suspected = set(config.plan.byzantine), set(summary["suspected"])
+        if suspected - attackers:
+            wrong.append(f"honest peers {_list(suspected - attackers)} were suspected")
+        if attackers - suspected:
+            wrong.append(f"the liars {_list(attackers - suspected)} were not suspected")
         accuracy = summary["accuracy"]["mean_model"]
         reference = comparison.get("fault_free", {}).get("accuracy", {}).get("mean_model")
         if accuracy is None or (reference is not None and accuracy < reference - CLOSE_ENOUGH):

@@ -11,7 +11,7 @@ from pathlib import Path
 import zmq.asyncio
 
 from gossip.errors import ConfigError
-from gossip.launch.registry import Unanswered, ask, join, source_towards, split
+from gossip.launch.registry import JoinServerUnreachable, ask, join, source_towards, split
 from gossip.launch.registry import door_messages as says
 from gossip.launch.report import counted
 from gossip.run import fingerprint, read_pair
@@ -38,7 +38,7 @@ def reach(address: str, key: Path | None = None) -> list[Finding]:
         do = "give its number, such as 10.0.0.7"
         return [Finding("fail", "address", f"nobody knows a host {host!r}: {error.strerror or error}", do)]
     try:
-        times, source, greeting = _knock(number, port)
+        times, source, greeting = _request_to_join(number, port)
     except OSError as error:
         return [_closed(number, port, error)]
     where = join(number, port)
@@ -50,7 +50,7 @@ def reach(address: str, key: Path | None = None) -> list[Finding]:
     return [*found, *_what(where, greeting, pair)]
 
 
-def _knock(host: str, port: int) -> tuple[list[float], str, bytes]:
+def _request_to_join(host: str, port: int) -> tuple[list[float], str, bytes]:
     """Seconds that connecting takes, the own address, and the first bytes that are said there. Raises: OSError."""
     times, source, greeting = [], "", b""
     for attempt in range(TRIES):
@@ -112,9 +112,9 @@ def _what(where: str, greeting: bytes, key: KeyPair | None) -> list[Finding]:
     if not has_keys and key is not None:
         do = "leave --key out; and do not train there unless you know why it has none"
         return [Finding("fail", "protocol", "ZeroMQ without keys, and a key was given", do, facts)]
-    answer = _ask_door(where, key)
-    if isinstance(answer, says.Here):
-        return _door(answer)
+    answer = _ask_join_server(where, key)
+    if isinstance(answer, says.RunInfo):
+        return _join_server(answer)
     if has_keys:
         said = f"no door that takes this key ({facts['key']}): {answer}"
         return [Finding("fail", "protocol", said, "copy swarm.key from the folder of that run: it is made anew for each", facts)]
@@ -122,23 +122,23 @@ def _what(where: str, greeting: bytes, key: KeyPair | None) -> list[Finding]:
     return [Finding("warn", "protocol", f"ZeroMQ without keys, and no door of gossip: {answer}", do, facts)]
 
 
-def _ask_door(where: str, key: KeyPair | None) -> says.Said | str:
+def _ask_join_server(where: str, key: KeyPair | None) -> says.Said | str:
     """Its answer, or why there is none."""
 
     async def look() -> says.Said | str:
         context = zmq.asyncio.Context()
         try:
-            return await ask(context, where, says.Look(), CONNECT_S, key)
-        except Unanswered as error:
+            return await ask(context, where, says.RunQuery(), CONNECT_S, key)
+        except JoinServerUnreachable as error:
             return str(error)
         finally:
             context.destroy(0)
 
     answer = asyncio.run(look())
-    return f"{answer.message} ({answer.hint})" if isinstance(answer, says.TurnedAway) else answer
+    return f"{answer.message} ({answer.hint})" if isinstance(answer, says.JoinRejected) else answer
 
 
-def _door(here: says.Here) -> list[Finding]:
+def _join_server(here: says.RunInfo) -> list[Finding]:
     peers = counted(len(here.peers), "peer") if here.peers else "no peers yet"
     facts = {"run": here.run.hex(), "name": here.name, "state": here.state, "free": here.free, "seen": here.seen}
     said = f"a door of the run {here.name} ({here.state}, {peers}, room for {here.free} more); it sees us as {here.seen}"

@@ -11,7 +11,7 @@ from typing import Any
 from gossip.config import RunConfig
 from gossip.errors import GossipError
 from gossip.launch.report import RunView, counted
-from gossip.launch.ssh import Host, Launch, Program, Remote, Report, hostlist, ssh
+from gossip.launch.ssh import AgentProgram, Host, HostReport, HostsLauncher, RemoteAgent, hostlist, ssh
 
 from .findings import Finding
 
@@ -60,9 +60,9 @@ def examine_hosts(where: str, command: str, folded: bool) -> Iterator[Finding]:
             yield Finding("ok", name, f"{there}, and {skipped} {'is' if skipped == 1 else 'are'} for those who need it")
 
 
-async def _examine(hosts: Sequence[Host], words: tuple[str, ...]) -> tuple[Report, dict[str, list[Finding]]]:
+async def _examine(hosts: Sequence[Host], words: tuple[str, ...]) -> tuple[HostReport, dict[str, list[Finding]]]:
     config = RunConfig(peers=sum(host.slots for host in hosts), name="doctor", run_dir="runs/doctor")
-    launch = Launch(config, Program(tuple(hosts), "", workdir=os.getcwd(), ssh=words), _Nothing())
+    launch = HostsLauncher(config, AgentProgram(tuple(hosts), "", workdir=os.getcwd(), ssh=words), _Nothing())
     try:
         survey = await launch.look()
         there = {name: place.remote for name, place in launch.places.items() if not place.remote.over}
@@ -72,7 +72,7 @@ async def _examine(hosts: Sequence[Host], words: tuple[str, ...]) -> tuple[Repor
     return survey.report, dict(zip(there, found, strict=True))
 
 
-async def _of_itself(remote: Remote) -> list[Finding]:
+async def _of_itself(remote: RemoteAgent) -> list[Finding]:
     try:
         said = await remote.ask("examine", "examined", EXAMINED_S)
         return [_finding(row) for row in said["findings"]] or [Finding("fail", "doctor", str(said["error"]))]

@@ -136,7 +136,7 @@ def at_random(
     as_json: Json = False,
 ) -> None:
     """One drill after the other, drawn from a seed. Ctrl-C heals, and reports."""
-    from gossip.launch.local import NobodyThere, ask
+    from gossip.launch.local import RunUnreachable, ask
 
     folder, draw, pause_s = _folder(context.obj), random.Random(seed), _seconds(every)
     lasts_s, settle_s = _seconds(for_s), _seconds(settle)
@@ -153,7 +153,7 @@ def at_random(
             order = drawn(draw, wanted, _known(folder), pause_s)
             try:
                 answer = ask(folder, order)
-            except NobodyThere as nobody:
+            except RunUnreachable as nobody:
                 if time.monotonic() - began < pause_s:
                     raise  # it never took one
                 if not as_json:
@@ -226,13 +226,13 @@ def _once(context: typer.Context, order: Mapping[str, Any], settle: str, as_json
 
 def _wait(folder: Path, since: float, until: float) -> float:
     """Until the drill is over, by its time or because somebody healed all, or the run is. Returns when it was."""
-    from gossip.launch.local import NobodyThere, who
+    from gossip.launch.local import RunUnreachable, who
 
     while (left_s := until - time.monotonic()) > 0:
         time.sleep(min(LOOK_S, left_s))
         try:
             _, healed_at = who(folder)
-        except NobodyThere:
+        except RunUnreachable:
             return min(until, time.monotonic())
         if healed_at >= since:
             return min(until, healed_at)
@@ -240,9 +240,9 @@ def _wait(folder: Path, since: float, until: float) -> float:
 
 
 def _heal_if_there(folder: Path) -> None:
-    from gossip.launch.local import NobodyThere, ask
+    from gossip.launch.local import RunUnreachable, ask
 
-    with contextlib.suppress(NobodyThere):  # what is over needs no healing
+    with contextlib.suppress(RunUnreachable):  # what is over needs no healing
         ask(folder, {"drill": "heal"})
 
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, NobodyAnswers, Refused
 from gossip.launch.local import COMMAND, feasible, names_code, own_address, script_command
-from gossip.launch.registry import DOOR_ID_BYTES, Entrance, Unanswered, ask, join, source_towards, split
+from gossip.launch.registry import JOIN_SERVER_ID_BYTES, JoinEndpoint, JoinServerUnreachable, ask, join, source_towards, split
 from gossip.launch.registry import door_messages as says
 from gossip.launch.report import RUNS, counted
 from gossip.run import (
@@ -42,7 +42,7 @@ PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class JoinTicket:
     """What a newcomer asks for.
 
     Attributes:
@@ -53,7 +53,7 @@ class Ticket:
         code: Files and modules, as the run's settings name them, that the user agrees to run here.
     """
 
-    doors: tuple[str, ...]
+    join_servers: tuple[str, ...]
     count: int = 1
     key: Path | None = None
     insecure: bool = False
@@ -65,19 +65,19 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class JoinSetup:
     """A folder on this machine, and what its supervisor needs. ``where``: the folder that the command is run in."""
 
     config: RunConfig
     newcomers: dict[int, int]
-    entrance: Entrance
+    entrance: JoinEndpoint
     command: tuple[str, ...]
     where: Path
 
 
 def arrive(
-    ticket: Ticket, script: Path | None, arguments: Sequence[str], argv: Sequence[str], say: Callable[[str], None]
-) -> Arrival:
+    ticket: JoinTicket, script: Path | None, arguments: Sequence[str], argv: Sequence[str], say: Callable[[str], None]
+) -> JoinSetup:
     """Everything up to the start of the peers. What this machine lacks is found out before it takes ids from others.
 
     Raises:
@@ -85,46 +85,50 @@ def arrive(
         Refused: The key or a version is another one than the swarm's.
         ConfigError: The run is over or full, the script is not here, or the addresses do not go together.
     """
-    return asyncio.run(_Newcomer(ticket, say).arrive(script, arguments, argv))
+    return asyncio.run(_JoinClient(ticket, say).arrive(script, arguments, argv))
 
 
-class _Newcomer:
-    def __init__(self, ticket: Ticket, say: Callable[[str], None]) -> None:
+class _JoinClient:
+    def __init__(self, ticket: JoinTicket, say: Callable[[str], None]) -> None:
         self._ticket, self._say = ticket, say
         self._key = _key_in(ticket.key) if ticket.key is not None else None
-        self._door = secrets.token_bytes(DOOR_ID_BYTES)
-        self._tried: dict[str, tuple[Unanswered, int]] = {}
+        self._join_server = secrets.token_bytes(JOIN_SERVER_ID_BYTES)
+        self._tried: dict[str, tuple[JoinServerUnreachable, int]] = {}
         self._began = time.monotonic()
 
-    async def arrive(self, script: Path | None, arguments: Sequence[str], argv: Sequence[str]) -> Arrival:
-        doors = self._resolved()
+    async def arrive(self, script: Path | None, arguments: Sequence[str], argv: Sequence[str]) -> JoinSetup:
+        join_servers = self._resolved()
         self._context = zmq.asyncio.Context()
         try:
-            at, here = await self._answered(doors, says.Look())
-            assert isinstance(here, says.Here)
+            at, here = await self._answered(join_servers, says.RunQuery())
+            assert isinstance(here, says.RunInfo)
             command = self._program(here, at, script, arguments)
             if difference := differs(here.commit, Path(command[2])):
                 self._say(difference)
             host = self._own_host(at, here.seen)
             feasible.check_memory(self._ticket.count)
-            knock = says.Knock(self._door, self._ticket.count, says.Versions.here())
-            at, welcome = await self._answered([at, *doors], knock)
-            assert isinstance(welcome, says.Welcome)
+            join_request = says.JoinRequest(self._join_server, self._ticket.count, says.Versions.here())
+            at, welcome = await self._answered([at, *join_servers], join_request)
+            assert isinstance(welcome, says.JoinAccepted)
         finally:
             self._context.destroy(0)
         where = Path.cwd()
         config = self._settled(welcome, host, here.name)
-        others = [door.address for door in welcome.doors if not door.ended and door.door != self._door]
+        others = [
+            join_server.address
+            for join_server in welcome.join_servers
+            if not join_server.ended and join_server.join_server != self._join_server
+        ]
         self._furnish(config, welcome, command, where, argv)
-        entrance = Entrance(tuple(dict.fromkeys([at, *others])), host, self._ticket.port, self._door)
-        return Arrival(config, dict(welcome.ids), entrance, command, where)
+        entrance = JoinEndpoint(tuple(dict.fromkeys([at, *others])), host, self._ticket.port, self._join_server)
+        return JoinSetup(config, dict(welcome.ids), entrance, command, where)
 
     # --- doors ------------------------------------------------------------------------------------------------------------
 
     def _resolved(self) -> list[str]:
         """Numbers in place of names. Raises: ConfigError: An address is none, or is not to be talked to like this."""
         found: list[str] = []
-        for address in self._ticket.doors:
+        for address in self._ticket.join_servers:
             try:
                 name, port = split(address)
                 answers = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
@@ -141,17 +145,17 @@ class _Newcomer:
             found += [join(number, port) for number in numbers]
         return list(dict.fromkeys(found))
 
-    async def _answered(self, doors: Sequence[str], question: says.Question) -> tuple[str, says.Said]:
+    async def _answered(self, join_servers: Sequence[str], question: says.Question) -> tuple[str, says.Said]:
         """What the first door says that answers, and its address. Raises: NobodyAnswers, Refused, ConfigError."""
         waits = ""
         while True:
-            for address in dict.fromkeys(doors):
+            for address in dict.fromkeys(join_servers):
                 try:
                     answer = await ask(self._context, address, question, ASK_S, self._key)
-                except Unanswered as silence:
+                except JoinServerUnreachable as silence:
                     self._tried[address] = (silence, self._tried.get(address, (silence, 0))[1] + 1)
                     continue
-                if not isinstance(answer, says.TurnedAway):
+                if not isinstance(answer, says.JoinRejected):
                     return address, answer
                 message, hint = printable(answer.message), printable(answer.hint)
                 if answer.kind == "version":
@@ -164,7 +168,7 @@ class _Newcomer:
             if (waited_s := time.monotonic() - self._began) > self._ticket.patience_s:
                 if waits:
                     raise ConfigError(f"{waits}, and had not for {waited_s:.0f} s", "try again in a moment")
-                raise NobodyAnswers(", ".join(self._ticket.doors), self._attempts(), waited_s)
+                raise NobodyAnswers(", ".join(self._ticket.join_servers), self._attempts(), waited_s)
             await asyncio.sleep(AGAIN_S)
 
     def _attempts(self) -> tuple[str, ...]:
@@ -175,7 +179,7 @@ class _Newcomer:
         return tuple(lines)
 
     def _refused_by_key(self) -> Refused:
-        where = ", ".join(self._ticket.doors)
+        where = ", ".join(self._ticket.join_servers)
         copy = "copy runs/NAME/swarm.key from a machine of the run, as with scp, and join with --key FILE"
         if self._key is None:
             return Refused(f"refused to join at {where}: it wants a key, or is no door of gossip", copy)
@@ -184,7 +188,7 @@ class _Newcomer:
 
     # --- this machine -----------------------------------------------------------------------------------------------------
 
-    def _program(self, here: says.Here, at: str, script: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
+    def _program(self, here: says.RunInfo, at: str, script: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
         """What to run: what the user names, and never what somebody at an address does. Raises: ConfigError."""
         if script is None:
             others = printable(shlex.join(here.command) or "train.py")
@@ -209,7 +213,7 @@ class _Newcomer:
             self._say(f"! this machine's address is {own}, and the door at {at} saw {seen}: {why}. The others connect to {own}")
         return own
 
-    def _settled(self, welcome: says.Welcome, host: str, name: str) -> RunConfig:
+    def _settled(self, welcome: says.JoinAccepted, host: str, name: str) -> RunConfig:
         """The run's settings for this machine. Raises: ConfigError."""
         folder = self._ticket.run_dir or _free(Path(RUNS), name)
         try:
@@ -236,7 +240,7 @@ class _Newcomer:
             self._say("! peers with that list keep ours out until its key is on it: GOSSIP_KEY=FILE (gossip keygen) gives it one")
         return str(Path(own).resolve()) if own else ""
 
-    def _check(self, welcome: says.Welcome, config: RunConfig) -> None:
+    def _check(self, welcome: says.JoinAccepted, config: RunConfig) -> None:
         """Raises: ConfigError: Somebody at an address would have more started here than was asked for, or other code."""
         ids, asked = dict(welcome.ids), self._ticket.count
         if len(ids) != asked or not all(0 <= peer < config.peers_max for peer in ids):
@@ -254,7 +258,7 @@ class _Newcomer:
             )
 
     def _furnish(
-        self, config: RunConfig, welcome: says.Welcome, command: Sequence[str], where: Path, argv: Sequence[str]
+        self, config: RunConfig, welcome: says.JoinAccepted, command: Sequence[str], where: Path, argv: Sequence[str]
     ) -> None:
         """The folder, as ``gossip run`` makes one. Raises: RunExists, ConfigError."""
         folder = Path(config.run_dir)

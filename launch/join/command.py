@@ -52,7 +52,7 @@ def join(
     from . import arriving
 
     insecure = insecure or os.environ.get("GOSSIP_INSECURE", "").lower() in ("1", "true", "yes", "on")
-    ticket = arriving.Ticket((run, *(seed or ())), count, key, insecure, advertise, port, run_dir, timeout, tuple(code or ()))
+    ticket = arriving.JoinTicket((run, *(seed or ())), count, key, insecure, advertise, port, run_dir, timeout, tuple(code or ()))
     arrival = arriving.arrive(ticket, script_path, own, sys.argv, screen.say)
     screen.say(f"{arrival.config.name}: joining as {_named(arrival.newcomers)}, in {arrival.config.run_dir}")
     os.chdir(arrival.where)

@@ -14,7 +14,7 @@ from gossip.run import announce_end, answers, claim, code_version, peers_in, rea
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JoinableRun:
     """A run that newcomers may join."""
 
     folder: Path
@@ -25,14 +25,14 @@ class Place:
         return self.folder / "seeds"
 
 
-def look(run: str) -> Place:
+def look(run: str) -> JoinableRun:
     """The run in a folder, or of that name under ``runs/``.
 
     Raises: ConfigError: There is no such run, it is over, nobody of it answers, or it has room for nobody.
     """
     folder = find(run)
     config = RunConfig.load(folder / "config.json")
-    place = Place(folder, config.model_copy(update={"run_dir": str(folder)}))
+    place = JoinableRun(folder, config.model_copy(update={"run_dir": str(folder)}))
     if config.room <= config.peers:
         raise ConfigError(
             f"the run in {folder} has room for its {config.peers} first peers only", f"gossip run --room {2 * config.peers} ..."
@@ -41,7 +41,7 @@ def look(run: str) -> Place:
     return place
 
 
-def _check_alive(place: Place) -> None:
+def _check_alive(place: JoinableRun) -> None:
     seeds = [seed for peer in peers_in(place.seeds) if (seed := read_seed(place.seeds, peer)) is not None]
     if not seeds:
         raise ConfigError(f"the run in {place.folder} has not begun", "wait until its peers have started")
@@ -56,7 +56,7 @@ def _check_alive(place: Place) -> None:
         raise ConfigError(f"nobody of the run in {place.folder} answers: {named}", "it was killed, or is on another machine")
 
 
-def take_ids(place: Place, count: int) -> dict[int, int]:
+def take_ids(place: JoinableRun, count: int) -> dict[int, int]:
     """Ids for so many newcomers, and the incarnations that their lives begin with. Raises: ConfigError: There are not so many."""
     taken: dict[int, int] = {}
     while len(taken) < count:
@@ -69,7 +69,7 @@ def take_ids(place: Place, count: int) -> dict[int, int]:
     return taken
 
 
-def _no_room(place: Place, wanted: int, free: int) -> ConfigError:
+def _no_room(place: JoinableRun, wanted: int, free: int) -> ConfigError:
     most = place.config.peers_max
     asked = f"{wanted} {'was' if wanted == 1 else 'were'} to join"
     return ConfigError(
@@ -79,7 +79,7 @@ def _no_room(place: Place, wanted: int, free: int) -> ConfigError:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class PeerProgram:
     """What a peer runs, and the folder that it is run in."""
 
     command: tuple[str, ...]
@@ -87,24 +87,24 @@ class Program:
     script: Path
 
 
-def program(place: Place, script: Path | None, arguments: Sequence[str]) -> Program:
+def program(place: JoinableRun, script: Path | None, arguments: Sequence[str]) -> PeerProgram:
     """What newcomers run: a script of their own, or what the others do.
 
     Raises: ConfigError: There is no such script, or nobody has written down what the others run.
     """
     if script is not None:
         feasible.check_script(script)
-        return Program(tuple(script_command(script, arguments)), Path.cwd(), script)
+        return PeerProgram(tuple(script_command(script, arguments)), Path.cwd(), script)
     found = read_json(place.folder / COMMAND) or {}
     command, folder = found.get("command"), Path(str(found.get("folder")))
     if not isinstance(command, list) or len(command) < 3:
         raise ConfigError(f"the run in {place.folder} does not say what its peers run", f"gossip join {place.folder} train.py")
     own = script_command(folder / str(command[2]), [str(word) for word in command[3:]])
     feasible.check_script(Path(own[2]))
-    return Program(tuple(own), folder, Path(own[2]))
+    return PeerProgram(tuple(own), folder, Path(own[2]))
 
 
-def difference(place: Place, script: Path) -> str:
+def difference(place: JoinableRun, script: Path) -> str:
     """What of the code differs from what the others run, as far as git knows; "": nothing."""
     then, now = (read_json(place.folder / "environment.json") or {}).get("code"), code_version(script.resolve().parent)
     if not isinstance(then, dict) or now is None or then.get("commit") == now["commit"]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gossip.config import RunConfig
-from gossip.launch.local import COMMAND, Outcome, Supervisor, feasible, script_command
+from gossip.launch.local import COMMAND, RunOutcome, Supervisor, feasible, script_command
 from gossip.run import environment, write_json
 
 CONFIG = "config.json"
@@ -42,7 +42,7 @@ def furnish(config: RunConfig, words: Sequence[str]) -> list[str]:
     return command
 
 
-async def supervise(supervisor: Supervisor, meanwhile: Coroutine[Any, Any, None]) -> Outcome:
+async def supervise(supervisor: Supervisor, meanwhile: Coroutine[Any, Any, None]) -> RunOutcome:
     """Runs the peers of a supervisor to their end, and ``meanwhile`` as long."""
     keeping = asyncio.create_task(meanwhile)
     try:

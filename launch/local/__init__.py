@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from .awaiting import INSECURE as INSECURE
     from .awaiting import INSECURE_EVERY_S as INSECURE_EVERY_S
     from .awaiting import waiting as waiting
-    from .desks import NobodyThere as NobodyThere
+    from .desks import RunUnreachable as RunUnreachable
     from .desks import ask as ask
     from .desks import names as names
     from .desks import who as who
     from .feasible import PEER_BYTES as PEER_BYTES
     from .invitation import names_code as names_code
-    from .outcome import Outcome as Outcome
+    from .outcome import RunOutcome as RunOutcome
     from .outcome import Stop as Stop
     from .outcome import telling as telling
     from .peer_process import Guardian as Guardian
-    from .peer_process import Life as Life
+    from .peer_process import ProcessLife as ProcessLife
     from .peer_setup import script_command as script_command
     from .runs import COMMAND as COMMAND
     from .supervisor import STOP_GRACE_S as STOP_GRACE_S
@@ -51,7 +51,7 @@ else:
                 "waiting",
             ),
             "desks": (
-                "NobodyThere",
+                "RunUnreachable",
                 "ask",
                 "names",
                 "who",
@@ -66,13 +66,13 @@ else:
                 "names_code",
             ),
             "outcome": (
-                "Outcome",
+                "RunOutcome",
                 "Stop",
                 "telling",
             ),
             "peer_process": (
                 "Guardian",
-                "Life",
+                "ProcessLife",
             ),
             "peer_setup": ("script_command",),
             "runs": (

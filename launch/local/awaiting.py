@@ -35,7 +35,7 @@ def waiting(
     return f"! waiting for peers {missing} since {seconds:.0f} s (at most {config.start_timeout_s:g} s{enough}); here: {here}"
 
 
-class Tries:
+class ReachabilityProbe:
     """Finds out in the background why peers that are waited for are not met.
 
     Args:

@@ -22,7 +22,7 @@ ANSWER_BYTES_MAX = 2**20
 TIMEOUT_S = 10.0
 
 
-class NobodyThere(ConfigError):
+class RunUnreachable(ConfigError):
     """The run is over, or does not answer: no drill can be had any more."""
 
 
@@ -57,7 +57,7 @@ def ask(folder: Path, order: Mapping[str, Any]) -> dict[str, Any]:
     done before all have said that it can be.
 
     Returns: The number of the drill, when it began (``t``) and is over (``until``); of ``heal``, what was ended, who was woken.
-    Raises: NobodyThere: The run does not run. ConfigError: It allows no drills, or says that this one cannot be.
+    Raises: RunUnreachable: The run does not run. ConfigError: It allows no drills, or says that this one cannot be.
     """
     shares = _shares(folder, order)
     if len(shares) > 1:
@@ -103,7 +103,7 @@ def _hear_all(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, dict[st
     for desk in names(folder):
         try:
             heard.append((desk, _send(folder, desk, order)))
-        except NobodyThere as nobody:
+        except RunUnreachable as nobody:
             silent = nobody
     if not heard:
         raise silent or _no_desk(folder)
@@ -114,18 +114,18 @@ def _send(folder: Path, desk: str, order: Mapping[str, Any]) -> dict[str, Any]:
     try:
         end = open_socket(folder, desk, socket.socket.connect)
     except OSError as error:
-        raise NobodyThere(f"the run in {folder} does not answer: {error}", "it may have been killed") from error
+        raise RunUnreachable(f"the run in {folder} does not answer: {error}", "it may have been killed") from error
     with end:
         end.settimeout(TIMEOUT_S)
         try:
             end.sendall(json.dumps(order).encode() + b"\n")
             answer = parse_json(end.makefile("rb").readline(ANSWER_BYTES_MAX))
         except (OSError, ValueError) as error:
-            raise NobodyThere(f"the run in {folder} does not answer: {error}", "it may just have ended") from error
+            raise RunUnreachable(f"the run in {folder} does not answer: {error}", "it may just have ended") from error
     if not isinstance(answer, dict):
-        raise NobodyThere(f"the run in {folder} does not answer: {desk} is no launcher's", "it may just have ended")
+        raise RunUnreachable(f"the run in {folder} does not answer: {desk} is no launcher's", "it may just have ended")
     if "error" in answer:
-        raise (NobodyThere if answer.get("over") else ConfigError)(str(answer["error"]), str(answer.get("hint") or "") or None)
+        raise (RunUnreachable if answer.get("over") else ConfigError)(str(answer["error"]), str(answer.get("hint") or "") or None)
     return dict(answer)
 
 
@@ -136,4 +136,4 @@ def _no_desk(folder: Path) -> ConfigError:
         return ConfigError(f"there is no run in {folder}", "give its folder, or its name under runs/")
     if not RunConfig.load(folder / "config.json").drills:
         return ConfigError(f"the run in {folder} allows no drills", "start it with: gossip run --drills ...")
-    return NobodyThere(f"the run in {folder} is over, or has not begun", "gossip drill is for a run that trains")
+    return RunUnreachable(f"the run in {folder} is over, or has not begun", "gossip drill is for a run that trains")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gossip.launch.registry import Entrance
+from gossip.launch.registry import JoinEndpoint
 from gossip.run import SWARM_KEY
 
 from .invitation import invitation
@@ -14,43 +14,45 @@ if TYPE_CHECKING:
     from .supervisor import Supervisor
 
 
-class Doorway:
+class JoinService:
     """The door of one supervisor.
 
     Args:
         run: Whose peers they are.
     """
 
-    def __init__(self, run: Supervisor, entrance: Entrance) -> None:
+    def __init__(self, run: Supervisor, entrance: JoinEndpoint) -> None:
         # Here and not at the top: ZeroMQ and the codec take 0.2 s to import, and few launchers have a door.
-        from gossip.launch.registry import Door
+        from gossip.launch.registry import JoinServer
 
         self._run, self._config, self._invites = run, run.config, entrance.invites
         if entrance.key is None and (run.folder / SWARM_KEY).is_file():
             entrance = replace(entrance, key=run.folder / SWARM_KEY)
-        self.door = Door(run.config, run.folder, run.peers, entrance, let_in=self._let_in, lost=run.lose, say=run.screen.say)
+        self.join_server = JoinServer(
+            run.config, run.folder, run.peers, entrance, let_in=self._let_in, lost=run.lose, say=run.screen.say
+        )
 
     async def open(self) -> None:
         """Raises: ConfigError, AddressInUse: It cannot listen."""
-        await self.door.open()
-        self._run.record("door", None, address=self.door.address)
+        await self.join_server.open()
+        self._run.record("join_server", None, address=self.join_server.address)
         if self._config.room > self._config.peers and self._invites:
             self._invite()
 
     async def close(self) -> None:
-        await self.door.close()
+        await self.join_server.close()
 
     def _invite(self) -> None:
         """Says what to type on another machine, or here when this door is on a loopback address."""
-        config, door = self._config, self.door
+        config, join_server = self._config, self.join_server
         head = "others join" if self._run.joins else f"room for {config.room - config.peers} more"
         only = "for others: gossip run --advertise ADDRESS"
-        for line in invitation(head, config, [door.address], door.key_file, self._run.command[2:], only):
+        for line in invitation(head, config, [join_server.address], join_server.key_file, self._run.command[2:], only):
             self._run.screen.say(line)
 
     async def another_id(self, peer: int) -> tuple[int, int] | None:
         """For a newcomer that has lost its own, with the incarnation that its life begins with. None: there is no room."""
-        new = await self.door.claim_own()
+        new = await self.join_server.claim_own()
         if new is None:
             self._run.screen.say(f"x there is no room for peer {peer} under another id")
         else:
@@ -63,8 +65,8 @@ class Doorway:
     @property
     def missing(self) -> list[int]:
         """Who of the first peers is elsewhere, and has not come."""
-        return sorted(set(self.door.missing) - set(self._run.peers))
+        return sorted(set(self.join_server.missing) - set(self._run.peers))
 
     def troubles(self) -> list[str]:
         """What came back from doors that were tried."""
-        return self.door.troubles()
+        return self.join_server.troubles()

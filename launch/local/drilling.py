@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from gossip.aggregators.attacks import DATA_ATTACKS
 from gossip.aggregators.attacks import KINDS as LIES
 from gossip.errors import BadFault, ConfigError, GossipError, UnknownName
-from gossip.faults import ATTACKS, Drill, Fault, FaultPlan, Liar, Partition, Slow, kind_of, liar, peers_word, write
+from gossip.faults import ATTACKS, ByzantineFault, Drill, Fault, FaultPlan, Partition, Slow, attacker, kind_of, peers_word, write
 from gossip.run import peers_in, read_seed
 
 from .desks import name_of, open_socket
@@ -47,14 +47,14 @@ def _bind(end: socket.socket, path: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
+class _DrillOrder:
     """An order that can be carried out. ``act`` is given the drill's number; what it returns is part of the answer."""
 
     lasts_s: float
     act: Callable[[int], Mapping[str, Any] | None]
 
 
-class DrillDesk:
+class DrillServer:
     """Takes the drills of one launcher's peers, and those that last, of all.
 
     Args:
@@ -134,10 +134,10 @@ class DrillDesk:
         said = checked.act(self._number) or {}
         return {"number": self._number, "t": now, "until": now + checked.lasts_s, **said}
 
-    def _check(self, kind: str, order: Mapping[str, Any]) -> _Checked:
+    def _check(self, kind: str, order: Mapping[str, Any]) -> _DrillOrder:
         """Everything that a drill says is looked at before anything is done, so that nothing is half done."""
         if kind == "heal":
-            return _Checked(0.0, lambda _: self._heal())
+            return _DrillOrder(0.0, lambda _: self._heal())
         if kind == "partition":
             sides, for_s = self._sides(order.get("sides")), _seconds(order, "for_s")
             return self._lasts(Partition(sides, 0.0, for_s, bool(order.get("one_way"))), for_s)
@@ -166,7 +166,7 @@ class DrillDesk:
             for peer in peers:
                 act(peer, f"drill {number}: {kind} {peer}")
 
-        return _Checked(lasts_s, hit)
+        return _DrillOrder(lasts_s, hit)
 
     def _sides(self, sides: Any) -> tuple[tuple[int, ...], ...]:
         if not isinstance(sides, list) or len(sides) < 2 or not all(isinstance(side, list) and side for side in sides):
@@ -186,7 +186,7 @@ class DrillDesk:
             raise ConfigError("one drill slows one peer down", "slow 3, then slow 4")
         return Slow(peers[0], float(factor))
 
-    def _lie(self, peers: tuple[int, ...], order: Mapping[str, Any]) -> Liar:
+    def _lie(self, peers: tuple[int, ...], order: Mapping[str, Any]) -> ByzantineFault:
         attack, strength = str(order.get("attack", "")).replace("-", "_"), order.get("strength")
         if attack not in ATTACKS:
             raise UnknownName("attack", attack, ATTACKS)
@@ -196,7 +196,7 @@ class DrillDesk:
             raise BadFault(f"{attack} has no strength", "leave out --strength")
         if strength is not None and (isinstance(strength, bool) or not isinstance(strength, int | float)):
             raise BadFault(f"strength = {strength!r} is no number of {ATTACKS[attack].unit}")
-        lie = liar(attack, peers, ATTACKS[attack].strength if strength is None else float(strength), f"poison with {attack}")
+        lie = attacker(attack, peers, ATTACKS[attack].strength if strength is None else float(strength), f"poison with {attack}")
         if attack in LIES and LIES[attack].shape == "apart":
             raise BadFault(f"{attack} needs to be planned: it tells each neighbour something else", f"--fault {lie}")
         FaultPlan((lie,)).real()
@@ -221,8 +221,8 @@ class DrillDesk:
 
     # --- what lasts -------------------------------------------------------------------------------------------------------
 
-    def _lasts(self, fault: Fault, for_s: float) -> _Checked:
-        return _Checked(for_s, lambda number: self._last(number, fault, for_s))
+    def _lasts(self, fault: Fault, for_s: float) -> _DrillOrder:
+        return _DrillOrder(for_s, lambda number: self._last(number, fault, for_s))
 
     def _last(self, number: int, fault: Fault, for_s: float) -> None:
         """Begins what lasts, and ends it when its time is over."""
@@ -265,7 +265,7 @@ def _seconds(order: Mapping[str, Any], key: str, otherwise: float = 0.0, at_once
 
 
 def _kind(fault: Fault) -> str:
-    if isinstance(fault, Liar):
+    if isinstance(fault, ByzantineFault):
         return fault.attack
     return "slow" if isinstance(fault, Slow) else kind_of(fault)  # type: ignore[arg-type]
 
@@ -273,7 +273,7 @@ def _kind(fault: Fault) -> str:
 def _named(fault: Fault) -> tuple[int, ...]:
     if isinstance(fault, Partition):
         return tuple(peer for side in fault.sides for peer in side)
-    return fault.peers if isinstance(fault, Liar) else (fault.peer,)  # type: ignore[union-attr, return-value]
+    return fault.peers if isinstance(fault, ByzantineFault) else (fault.peer,)  # type: ignore[union-attr, return-value]
 
 
 def _word(number: int, fault: Fault) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from gossip.launch.report import counted
 from gossip.run import read_json
 
-from .peer_process import Life
+from .peer_process import ProcessLife
 
 LINES_MAX = 12
 FRAMES = 3
@@ -36,7 +36,7 @@ class Frame:
         return not self.file.startswith("<") and not any(path.startswith(f"{root}/") for root in (*libraries, *ours))
 
 
-def explain(life: Life, going_on: int, finished: int, folder: Path) -> list[str]:
+def explain(life: ProcessLife, going_on: int, finished: int, folder: Path) -> list[str]:
     """Lines for people about a peer that failed.
 
     Args:

@@ -11,18 +11,18 @@ from gossip.core import QUORUM_LOST, STATE_LOST
 from gossip.errors import NeverStarted
 from gossip.launch.report import RunView
 
-from .peer_process import Life
+from .peer_process import ProcessLife
 
 Stop = Literal["", "interrupt", "terminate", "killed", "never_started", "state_lost"]
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended."""
 
     config: RunConfig
     view: RunView
-    lives: list[Life] = field(default_factory=list)
+    lives: list[ProcessLife] = field(default_factory=list)
     stopped: Stop = ""
     dismissed: set[int] = field(default_factory=set)  # who waited for a start that could not come
     joins: bool = False  # its peers came to a run that others had begun
@@ -36,7 +36,7 @@ class Outcome:
         return sorted(life.peer for life in self.last_lives.values() if life.code == 0 and life.peer not in self.dismissed)
 
     @property
-    def last_lives(self) -> dict[int, Life]:
+    def last_lives(self) -> dict[int, ProcessLife]:
         return {life.peer: life for life in self.lives}
 
     @property
@@ -49,7 +49,7 @@ class Outcome:
         return exit_code(self)
 
 
-def exit_code(outcome: Outcome) -> int:
+def exit_code(outcome: RunOutcome) -> int:
     """The launcher's exit code (``docs/exit_codes.md``)."""
     if outcome.stopped in ("interrupt", "terminate") and _all_done(outcome):
         return 0  # all that was stopped is the wait for those who might have come back
@@ -82,13 +82,13 @@ def telling(codes: Sequence[int]) -> int:
     return next((code for code in codes if code), 5)  # all were killed: nobody is left to reach a quorum
 
 
-def _all_done(outcome: Outcome) -> bool:
+def _all_done(outcome: RunOutcome) -> bool:
     """Whether the training was over for every peer of this launcher."""
     done = [outcome.view.halted.get(peer, {}).get("reason") == "finished" for peer in outcome.finished]
     return bool(done) and all(done) and len(done) == len(outcome.last_lives)
 
 
-def _code(life: Life, halted: Mapping[str, Any]) -> int:
+def _code(life: ProcessLife, halted: Mapping[str, Any]) -> int:
     said = halted.get("exit_code")
     if isinstance(said, int) and said > 1 and life.code not in (None, 0):
         return said

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class _Sleep:
+class _StoppedProcess:
     process: PeerProcess
     since: float
     until: float
     timer: asyncio.TimerHandle
 
 
-class Sleepers:
+class StoppedProcesses:
     """Wakes by SIGCONT who was stopped.
 
     Args:
@@ -30,7 +30,7 @@ class Sleepers:
 
     def __init__(self, woken: Callable[[int, float], None]) -> None:
         self._woken = woken
-        self._asleep: dict[int, _Sleep] = {}
+        self._asleep: dict[int, _StoppedProcess] = {}
 
     def wake_later(self, process: PeerProcess, after_s: float) -> None:
         """``process`` was just stopped, and no fault needs that for more than so many seconds."""
@@ -42,7 +42,7 @@ class Sleepers:
             if known.process is process:  # else it was a former life that slept: nobody is left to be woken
                 since, until = known.since, max(until, known.until)
         timer = asyncio.get_running_loop().call_later(until - now, self._wake, process.peer)
-        self._asleep[process.peer] = _Sleep(process, since, until, timer)
+        self._asleep[process.peer] = _StoppedProcess(process, since, until, timer)
 
     def wake_all(self) -> list[int]:
         """At once. Returns whom."""

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from gossip.launch.guardian import TOKEN_VARIABLE, members, reap, signal_group, stat
 from gossip.run import Appender, parse_json
 
-from .warm import Forked, WarmStart
+from .warm import ForkedProcess, WarmStart
 
 GROUP_GRACE_S = 8.0  # a trainer's death is its node's to announce; then the node drains and leaves too
 DRAIN_S = 1.0
@@ -31,7 +31,7 @@ TAIL_LINES = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class ProcessLife:
     """How one life of a peer ended: with an exit code, or by a signal."""
 
     peer: int
@@ -74,7 +74,7 @@ class PeerProcess:
         warm: WarmStart | None,
         on_line: Callable[[str, bool], None],
         on_event: Callable[[dict[str, Any]], None],
-        on_exit: Callable[[Life], None],
+        on_exit: Callable[[ProcessLife], None],
     ) -> None:
         self.peer, self.incarnation, self.token = peer, incarnation, token
         self._on_line, self._on_event, self._on_exit = on_line, on_event, on_exit
@@ -83,7 +83,7 @@ class PeerProcess:
         self._log = log
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         own = {"GOSSIP_PEER": str(peer), "GOSSIP_INCARNATION": str(incarnation)}
-        self._process: subprocess.Popen[bytes] | Forked
+        self._process: subprocess.Popen[bytes] | ForkedProcess
         try:
             if warm is not None:
                 self._process = warm.start(command, own, theirs)
@@ -127,7 +127,7 @@ class PeerProcess:
     def members(self) -> list[int]:
         return members(self.pid, self.started_ticks, self.token)
 
-    async def wait_gone(self) -> Life:
+    async def wait_gone(self) -> ProcessLife:
         """Reads everything until the last process of the peer is gone; what stays behind its trainer is killed."""
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -140,7 +140,7 @@ class PeerProcess:
             code, ended_at = await self._wait_trainer()
             # What it said last is on its way: when the whole peer was killed the channels end at once.
             await asyncio.wait(readers, timeout=LAST_WORDS_S)
-            life = Life(
+            life = ProcessLife(
                 self.peer,
                 self.incarnation,
                 code if code >= 0 else None,
@@ -231,7 +231,7 @@ class PeerProcess:
         self._on_line(text, err)
 
 
-class Watched(Protocol):
+class ProcessLeader(Protocol):
     """The leader of a process group."""
 
     pid: int
@@ -270,7 +270,7 @@ class Guardian:
     def pid(self) -> int:
         return self._process.pid
 
-    def watch(self, process: Watched) -> None:
+    def watch(self, process: ProcessLeader) -> None:
         self._groups[process.pid] = process.started_ticks
         self._say(f"watch {process.pid} {process.started_ticks}")
 
@@ -279,7 +279,7 @@ class Guardian:
         self._sockets.append(path)
         self._say(f"socket {path}")
 
-    def forget(self, process: Watched) -> None:
+    def forget(self, process: ProcessLeader) -> None:
         self._groups.pop(process.pid, None)
         self._say(f"forget {process.pid}")
 

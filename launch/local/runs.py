@@ -13,13 +13,13 @@ from typing import Any
 
 from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError, GossipError
-from gossip.launch.registry import Entrance
+from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import RUNS, Screen, alone, counted, launchers, missed, summary
 from gossip.run import SWARM_KEY, fitting, tell_on_stderr, write_json, write_pair, write_settings
 from gossip.transport import KeyPair, new_pair
 
 from . import feasible
-from .outcome import Outcome
+from .outcome import RunOutcome
 from .supervisor import Supervisor
 
 COMMAND = "command.json"
@@ -67,8 +67,8 @@ def train(
     command: Sequence[str],
     screen: Screen,
     newcomers: Mapping[int, int] | None = None,
-    entrance: Entrance | None = None,
-) -> Outcome:
+    entrance: JoinEndpoint | None = None,
+) -> RunOutcome:
     """Starts the peers in a folder that ``begin`` made, and returns when they are gone. ``newcomers``, ``entrance``: see
     ``Supervisor``.
 
@@ -80,7 +80,7 @@ def train(
         return asyncio.run(Supervisor(config, command, screen, newcomers=newcomers, entrance=entrance).run())
 
 
-def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
+def conclude(folder: Path, outcome: RunOutcome) -> dict[str, Any]:
     """Writes ``commits.jsonl`` and ``summary.json``. Returns the summary: of what this launcher has seen itself, where the folder
     is gone."""
     own = (outcome.exit_code, outcome.wall_s, outcome.joins)
@@ -93,7 +93,7 @@ def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
         return summary.build(folder, *own, {**outcome.lacking, path: 0}, (outcome.config, outcome.view))
 
 
-def finish(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> int:
+def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> int:
     """The same, and says how it went. Returns the exit code that tells it. Raises: GossipError: All for nothing."""
     found = conclude(folder, outcome)
     if as_json:
@@ -113,7 +113,7 @@ def finish(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> int
         more = f" and {counted(len(lacking) - 1, 'more file')}" if len(lacking) > 1 else ""
         gone = f" ({counted(lost, 'line')} lost)" if lost else ""
         screen.say(f"! the record is incomplete: {first}{more} could not be written{gone}")
-    for line in [*alone.told(found["alone"]), *missed.told(found["faults_missed"])]:
+    for line in [*alone.told(found["trained_alone"]), *missed.told(found["faults_missed"])]:
         screen.say(line)
     if found["finished"] and not found["rounds"]:
         screen.say("! no round was trained: each peer ran the script by itself, and nothing was exchanged")

@@ -14,20 +14,20 @@ from typing import Any
 
 from gossip.config import RunConfig
 from gossip.errors import LocalError, NeverStarted
-from gossip.launch.registry import Entrance
+from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import EXIT_ASKED, RunView, Screen, counted
-from gossip.run import Appender, JsonLines, Logbook, Troubles, announce_end, nobody_left, shown, whole
+from gossip.run import Appender, JsonLines, Logbook, WriteFailures, announce_end, nobody_left, shown, whole
 
 from . import lost_state
-from .awaiting import INSECURE, INSECURE_EVERY_S, Tries, waiting
-from .doorway import Doorway
-from .drilling import DrillDesk
+from .awaiting import INSECURE, INSECURE_EVERY_S, ReachabilityProbe, waiting
+from .doorway import JoinService
+from .drilling import DrillServer
 from .failures import explain
-from .outcome import Outcome, Stop
-from .pauses import Sleepers
-from .peer_process import Guardian, Life, PeerProcess
+from .outcome import RunOutcome, Stop
+from .pauses import StoppedProcesses
+from .peer_process import Guardian, PeerProcess, ProcessLife
 from .peer_setup import peer_environment
-from .warm import Gone, WarmStart, is_possible
+from .warm import ForkServerGone, WarmStart, is_possible
 
 WAITING_EVERY_S = 5.0
 TICK_S = 0.1
@@ -59,7 +59,7 @@ class Supervisor:
         environment: Mapping[str, str] | None = None,
         newcomers: Mapping[int, int] | None = None,
         share: Mapping[int, int] | None = None,
-        entrance: Entrance | None = None,
+        entrance: JoinEndpoint | None = None,
         files: str = "",
     ) -> None:
         self.config, self.command, self.screen = config, list(command), screen
@@ -69,25 +69,25 @@ class Supervisor:
         given = newcomers if newcomers is not None else share
         self.peers = dict(given) if given is not None else dict.fromkeys(range(config.peers), 0)
         self.view = RunView(self.peers, self.plan)
-        self.outcome = Outcome(config, self.view, joins=self.joins)
-        self.troubles = Troubles(self._tell_trouble)
+        self.outcome = RunOutcome(config, self.view, joins=self.joins)
+        self.troubles = WriteFailures(self._tell_trouble)
         self._environment = peer_environment(self.folder, os.environ if environment is None else environment)
         self.token = secrets.token_hex(16)
         self._processes: dict[int, PeerProcess] = {}
-        self._sleepers = Sleepers(self._on_woken)
+        self._stopped_processes = StoppedProcesses(self._on_woken)
         self._stop = asyncio.Event()
         self._explained = False
         self._ended: set[int] = set()  # peers that will not come back
         self._late: set[int] = set()
         alone = min(self.peers) if self.joins or files else None  # of several launchers in this folder
-        self._desk = DrillDesk(self, alone) if config.drills else None
-        self._tries = Tries(self.folder, self.peers, self.view.unannounced)
+        self._desk = DrillServer(self, alone) if config.drills else None
+        self._tries = ReachabilityProbe(self.folder, self.peers, self.view.unannounced)
         self._lost: set[int] = set()  # ids that turned out to be somebody else's
-        has_door = entrance is not None or config.room > config.peers
+        has_join_server = entrance is not None or config.room > config.peers
         listens = self._environment.get("GOSSIP_LISTEN", "")
-        self.doorway = Doorway(self, entrance or Entrance(host=listens)) if has_door else None
+        self.join_service = JoinService(self, entrance or JoinEndpoint(host=listens)) if has_join_server else None
 
-    async def run(self) -> Outcome:
+    async def run(self) -> RunOutcome:
         """Until the last process of the last peer is gone."""
         began = time.monotonic()
         self._events = JsonLines(self.folder / f"events{self._files}.jsonl", "events", self.troubles)
@@ -104,8 +104,8 @@ class Supervisor:
             if self._desk is not None:
                 await self._desk.open()
                 self._guardian.remove_socket(self._desk.path)
-            if self.doorway is not None:
-                await self.doorway.open()
+            if self.join_service is not None:
+                await self.join_service.open()
             which = f"peers {', '.join(map(str, self.peers))}" if self.joins else counted(len(self.peers), "peer")
             self._logbook.note(f"started {which}: {' '.join(self.command)}")
             await asyncio.gather(*(self._life_of(peer, incarnation) for peer, incarnation in self.peers.items()))
@@ -116,12 +116,12 @@ class Supervisor:
                 self._desk.close()
             for number in numbers:
                 loop.remove_signal_handler(number)
-            self._sleepers.close()
+            self._stopped_processes.close()
             for process in self._processes.values():
                 process.send_all(signal.SIGKILL)  # only when something above broke: otherwise all are gone
             self._guardian.close()
-            if self.doorway is not None:
-                await self.doorway.close()
+            if self.join_service is not None:
+                await self.join_service.close()
             if self._warm is not None:
                 self._warm.close()
             self.outcome.wall_s = time.monotonic() - began
@@ -177,7 +177,7 @@ class Supervisor:
     async def _begin_anew(self, peer: int) -> None:
         """A newcomer that has lost its id comes again."""
         self._ended.add(peer)
-        new = await self.doorway.another_id(peer) if self.doorway is not None and not self._stop.is_set() else None
+        new = await self.join_service.another_id(peer) if self.join_service is not None and not self._stop.is_set() else None
         if new is not None:
             self.peers[new[0]] = new[1]
             await self._life_of(*new)
@@ -222,12 +222,14 @@ class Supervisor:
                 break
             try:
                 return self._start(peer, incarnation, warm)
-            except Gone:
+            except ForkServerGone:
                 continue  # it is not ready for a while: started without it
             except OSError as error:  # no more processes, descriptors, memory: others may end and give back what it takes
                 pause_s, now = next(pauses, None), time.monotonic()
                 if pause_s is None:
-                    life = Life(peer, incarnation, LocalError.exit_code, None, (f"it cannot be started: {error}",), now, now)
+                    life = ProcessLife(
+                        peer, incarnation, LocalError.exit_code, None, (f"it cannot be started: {error}",), now, now
+                    )
                     self.outcome.lives.append(life)
                     self._on_exit(life)
                     break
@@ -257,7 +259,7 @@ class Supervisor:
         self.record("spawned", peer, pid=process.pid, incarnation=incarnation, **new)
         return process
 
-    async def _starts_again(self, peer: int, life: Life) -> bool:
+    async def _starts_again(self, peer: int, life: ProcessLife) -> bool:
         """Waits until the plan starts a peer again that it has killed; false when it does not."""
         after_s = self.view.restarts.pop(peer, None)
         if after_s is None or life.signal != signal.SIGKILL:
@@ -270,7 +272,7 @@ class Supervisor:
             return not lost_state.look(self)
         return False
 
-    def _on_exit(self, life: Life) -> None:
+    def _on_exit(self, life: ProcessLife) -> None:
         blow = self.view.blow(life.peer)
         struck = blow is not None and blow.kind in ("crash", "restart") and blow.at >= life.began_at
         planned = struck and life.signal == signal.SIGKILL
@@ -305,7 +307,7 @@ class Supervisor:
 
     def _wake_later(self, peer: int, after_s: float) -> None:
         if (process := self._processes.get(peer)) is not None:
-            self._sleepers.wake_later(process, after_s)
+            self._stopped_processes.wake_later(process, after_s)
 
     def _on_woken(self, peer: int, slept_s: float) -> None:
         self.record("continued", peer)
@@ -350,7 +352,7 @@ class Supervisor:
 
     def wake_all(self) -> list[int]:
         """SIGCONT at once to whoever would be woken later. Returns whom."""
-        return self._sleepers.wake_all()
+        return self._stopped_processes.wake_all()
 
     # --- all peers --------------------------------------------------------------------------------------------------------
 
@@ -373,17 +375,17 @@ class Supervisor:
                 looked = now
                 if nobody_left(self.folder / "seeds", self.peers):
                     self.end("never_started", "x the run is over: everybody has left while ours were on their way")
-            elsewhere = self.doorway.missing if self.doorway is not None else []
+            elsewhere = self.join_service.missing if self.join_service is not None else []
             unmet = self.view.unmet(now).union(elsewhere)
             if self.view.ready or self._stop.is_set() or not (self.view.missing or unmet):
                 continue
             if now - told >= WAITING_EVERY_S:
                 told = now
                 self._remind(waiting(self.view, self.config, now - began, now, elsewhere=elsewhere))
-                doors = self.doorway.troubles() if self.doorway is not None else []
+                join_servers = self.join_service.troubles() if self.join_service is not None else []
                 for peer, why in self._tries.found.items():
                     self.record("unmet", None, subject=peer, why=why)
-                for trouble in doors + self._tries.troubles(unmet, shared=self.doorway is None):
+                for trouble in join_servers + self._tries.troubles(unmet, shared=self.join_service is None):
                     self._remind(f"!   {trouble}")
             if self._tries.over:  # they have ended while ours were on their way here
                 self.end("never_started", f"x the run is over: {self._tries.over} have completed it, and nobody else is there")

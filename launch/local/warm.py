@@ -43,11 +43,11 @@ READY, CANNOT = b"ready", b"!"
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 
 
-class Gone(LocalError):
+class ForkServerGone(LocalError):
     """Nothing was forked, and the reason has been said."""
 
 
-class Forked:
+class ForkedProcess:
     """A child that somebody else has forked for us, as far as ``subprocess.Popen`` is needed of it."""
 
     def __init__(self, pid: int, stdout: BinaryIO, stderr: BinaryIO) -> None:
@@ -135,7 +135,7 @@ class WarmStart:
         again = "not tried again" if self._failures == FAILURES_MAX else f"tried again in {wait_s:g} s"
         self._say(f"! the process that forks peers has ended {when} ({why}): peers start without it, more slowly; it is {again}")
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str], status: socket.socket) -> Forked:
+    def start(self, command: Sequence[str], environment: Mapping[str, str], status: socket.socket) -> ForkedProcess:
         """A new peer, in a session of its own.
 
         Args:
@@ -163,12 +163,12 @@ class WarmStart:
             os.close(out[0])
             os.close(err[0])
             self._fail("when it was to fork one", str(error))
-            raise Gone("a peer could not be forked") from error
+            raise ForkServerGone("a peer could not be forked") from error
         finally:
             os.close(out[1])
             os.close(err[1])
         self._failures = 0
-        return Forked(pid, os.fdopen(out[0], "rb", buffering=0), os.fdopen(err[0], "rb", buffering=0))
+        return ForkedProcess(pid, os.fdopen(out[0], "rb", buffering=0), os.fdopen(err[0], "rb", buffering=0))
 
     def close(self) -> None:
         """No more peers will be started. Those that were are left alone."""

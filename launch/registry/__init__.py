@@ -8,38 +8,38 @@ from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from . import door_messages as door_messages
-    from .door import Door as Door
-    from .door_calls import Unanswered as Unanswered
+    from .door import JoinServer as JoinServer
+    from .door_calls import JoinServerUnreachable as JoinServerUnreachable
     from .door_calls import ask as ask
     from .door_calls import join as join
     from .door_calls import source_towards as source_towards
     from .door_calls import split as split
     from .door_calls import why_silent as why_silent
-    from .door_folder import DoorFolder as DoorFolder
-    from .doorkeeper import DOOR_ID_BYTES as DOOR_ID_BYTES
+    from .door_folder import RegistryFolder as RegistryFolder
+    from .doorkeeper import JOIN_SERVER_ID_BYTES as JOIN_SERVER_ID_BYTES
     from .doorkeeper import JUMP_MAX as JUMP_MAX
-    from .doorkeeper import DoorEntry as DoorEntry
-    from .entrance import Entrance as Entrance
+    from .doorkeeper import ServerEntry as ServerEntry
+    from .entrance import JoinEndpoint as JoinEndpoint
 else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "door": ("Door",),
+            "join_server": ("JoinServer",),
             "door_calls": (
-                "Unanswered",
+                "JoinServerUnreachable",
                 "ask",
                 "join",
                 "source_towards",
                 "split",
                 "why_silent",
             ),
-            "door_folder": ("DoorFolder",),
+            "door_folder": ("RegistryFolder",),
             "door_messages": ("door_messages",),
             "doorkeeper": (
-                "DOOR_ID_BYTES",
-                "DoorEntry",
+                "JOIN_SERVER_ID_BYTES",
+                "ServerEntry",
                 "JUMP_MAX",
             ),
-            "entrance": ("Entrance",),
+            "entrance": ("JoinEndpoint",),
         },
     )

@@ -1,7 +1,7 @@
 """A launcher's door: where newcomers knock, and where the launchers of a run tell each other where their peers are.
 
 Each writes what it hears into its own ``seeds/``, which is all that a peer's node ever reads. Doors visit each other
-(``neighbours``); what they agree on, and who is believed, is in ``doorkeeper``.
+(``neighbours``); what they agree on, and who is believed, is in ``registry``.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from gossip.transport import Authenticator, as_server, endpoint, listen, prove_c
 
 from . import door_messages as says
 from .door_calls import NUMBER_BYTES, ask, join, new_socket, plain
-from .door_folder import DoorFolder
+from .door_folder import RegistryFolder
 from .door_proxy import Proxy, bind_inside
-from .door_rates import Allowance
-from .doorkeeper import CLAIMED, DOOR_ID_BYTES, DoorEntry, Doorkeeper, Entry
-from .entrance import Entrance
-from .neighbours import Neighbours
+from .door_rates import SenderRateLimiter
+from .doorkeeper import CLAIMED, JOIN_SERVER_ID_BYTES, PeerEntry, Registry, ServerEntry
+from .entrance import JoinEndpoint
+from .neighbours import RemoteServers
 
 LOOK_S = 0.2
 ASK_S = 2.0
 GOODBYE_S = 1.0
 CLAIM_TRIES = 8
 CLAIM_PAUSE_S = 0.1
-KNOCKS_MAX = 32
-KNOCK_COST = 20.0
+JOIN_REQUESTS_MAX = 32
+JOIN_REQUEST_COST = 20.0
 BYTES_A_UNIT = 4096
 UNITS_A_S, UNITS_AT_ONCE = 500.0, 2000.0
 STUMBLES_MAX = 16
 
 
-class Door:
+class JoinServer:
     """The door of one launcher.
 
     Args:
@@ -60,7 +60,7 @@ class Door:
         config: RunConfig,
         folder: Path,
         own: Mapping[int, int],
-        entrance: Entrance,
+        entrance: JoinEndpoint,
         *,
         let_in: Callable[[], Collection[int]] = tuple,
         lost: Callable[[int], None] = lambda peer: None,
@@ -68,8 +68,8 @@ class Door:
     ) -> None:
         self._config, self._run_dir, self._entrance = config, folder, entrance
         self._own, self._let_in, self._lost, self._say = dict(own), let_in, lost, say
-        self.door = entrance.door or secrets.token_bytes(DOOR_ID_BYTES)
-        self._folder = DoorFolder(folder, self.door)
+        self.join_server = entrance.join_server or secrets.token_bytes(JOIN_SERVER_ID_BYTES)
+        self._folder = RegistryFolder(folder, self.join_server)
         self._host = entrance.host or config.host
         self.key_file = entrance.key
         if config.keyed and entrance.key is None:
@@ -79,10 +79,10 @@ class Door:
         self._insecure = config.insecure or self._key is not None  # it may listen elsewhere than on loopback
         self._authenticator: Authenticator | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._allowance = Allowance(UNITS_A_S, UNITS_AT_ONCE)
-        self._knocks = 0
+        self._allowance = SenderRateLimiter(UNITS_A_S, UNITS_AT_ONCE)
+        self._join_requests = 0
         self._versions = says.Versions.here()
-        self._draw = random.Random(self.door).randrange
+        self._draw = random.Random(self.join_server).randrange
         self.refused = 0  # what was sent here and is no question
         self._stumbles: set[str] = set()
         self._to_meet = list(entrance.seeds)
@@ -104,9 +104,9 @@ class Door:
             raise
         self._proxy = Proxy(listener, inside)
         self.address = join(*listener.getsockname()[:2])
-        local = DoorEntry(self.door, self.address, self._folder.place())
-        self.keeper = Doorkeeper(local, self._own, self._config.peers, self._config.peers_max)
-        self.neighbours = Neighbours(self._config.run_id, self.keeper, self._ask, self._learn, self._run, self._going_on)
+        local = ServerEntry(self.join_server, self.address, self._folder.place())
+        self.keeper = Registry(local, self._own, self._config.peers, self._config.peers_max)
+        self.neighbours = RemoteServers(self._config.run_id, self.keeper, self._ask, self._learn, self._run, self._going_on)
         self._folder.announce(local)
         self.meet(self._to_meet)
         self._look()
@@ -116,7 +116,7 @@ class Door:
     def _lock(self) -> None:
         """Who has the swarm key may talk to this door, and nobody else."""
         if (key := self._key) is not None:
-            self._authenticator = Authenticator(self._context, lambda knock: knock.key == key.public)
+            self._authenticator = Authenticator(self._context, lambda request: request.key == key.public)
             as_server(plain(self._socket), key)
             asyncio.get_running_loop().add_reader(self._authenticator.fd, self._authenticator.answer)
 
@@ -135,7 +135,7 @@ class Door:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        question = says.Push(self._config.run_id, entry, tuple(self.keeper.entries.values()), ())
+        question = says.RegistryPush(self._config.run_id, entry, tuple(self.keeper.entries.values()), ())
         # Whoever was visited a moment ago may know of this door, though its answer is still on the way.
         others = [other for other in self.neighbours.all.values() if other.answered or not other.tries]
         goodbyes = [self._ask(other.address, question) for other in others]
@@ -180,12 +180,12 @@ class Door:
             if says.is_other_version(data):
                 self._reply(sender, number, self._other_version(data))
             return
-        if not isinstance(question, says.Knock):
+        if not isinstance(question, says.JoinRequest):
             self._reply(sender, number, self._answer(question, seen))
-        elif self._allowance.take(seen, KNOCK_COST, time.monotonic()) and self._knocks < KNOCKS_MAX:
+        elif self._allowance.take(seen, JOIN_REQUEST_COST, time.monotonic()) and self._join_requests < JOIN_REQUESTS_MAX:
             self._run(self._let(sender, number, question))
         else:
-            self._reply(sender, number, says.TurnedAway("wait", "too many knock at this door", ""))
+            self._reply(sender, number, says.JoinRejected("wait", "too many knock at this door", ""))
 
     @contextlib.contextmanager
     def _going_on(self) -> Iterator[None]:
@@ -205,9 +205,9 @@ class Door:
         sent = asyncio.ensure_future(self._socket.send_multipart([sender, number, says.encode(answer)], zmq.NOBLOCK))
         sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked has gone, or takes no answers
 
-    def _other_version(self, data: bytes) -> says.TurnedAway:
+    def _other_version(self, data: bytes) -> says.JoinRejected:
         theirs = data[3:4].decode("ascii", "replace")
-        return says.TurnedAway(
+        return says.JoinRejected(
             "version",
             f"this door speaks version {says.VERSION[3:].decode()}, you version {theirs}",
             "use the same version of gossip",
@@ -217,68 +217,68 @@ class Door:
         """None: it is no question."""
         now, keeper = time.monotonic(), self.keeper
         match question:
-            case says.Look():
+            case says.RunQuery():
                 here = [peer for peer, entry in sorted(keeper.entries.items()) if entry.progress > CLAIMED and not entry.ended]
                 free = len(keeper.free(now))
                 run, name = self._config.run_id, self._config.name
                 code = self._code()
-                return says.Here(run, name, keeper.state, tuple(here), free, seen[:80], self._versions, *code)
-            case says.Propose() | says.Pull() | says.Push() if question.run != self._config.run_id:
-                return says.TurnedAway("run", f"this door is of the run {self._config.name}, not of yours", "")
-            case says.Propose():
-                return says.Granted(tuple(keeper.consider(question.entries, now)))
-            case says.Pull():
+                return says.RunInfo(run, name, keeper.state, tuple(here), free, seen[:80], self._versions, *code)
+            case says.ProposeIds() | says.RegistryPull() | says.RegistryPush() if question.run != self._config.run_id:
+                return says.JoinRejected("run", f"this door is of the run {self._config.name}, not of yours", "")
+            case says.ProposeIds():
+                return says.GrantedIds(tuple(keeper.consider(question.entries, now)))
+            case says.RegistryPull():
                 self._learn((), (question.sender,))
                 digest = keeper.digest()
                 if digest == question.digest:
-                    return says.State(keeper.local, digest, (), ())
-                return says.State(keeper.local, digest, tuple(keeper.entries.values()), keeper.told)
-            case says.Push():
-                self._learn(question.entries, (question.sender, *question.doors))
+                    return says.RegistryState(keeper.local, digest, (), ())
+                return says.RegistryState(keeper.local, digest, tuple(keeper.entries.values()), keeper.told)
+            case says.RegistryPush():
+                self._learn(question.entries, (question.sender, *question.join_servers))
                 self.neighbours.make_sure(question.sender, question.entries)
-                return says.State(keeper.local, keeper.digest(), (), ())
+                return says.RegistryState(keeper.local, keeper.digest(), (), ())
             case _:
                 return None
 
     # --- newcomers ----------------------------------------------------------------------------------------------------------
 
-    async def _let(self, sender: bytes, number: bytes, knock: says.Knock) -> None:
-        self._knocks += 1
+    async def _let(self, sender: bytes, number: bytes, request: says.JoinRequest) -> None:
+        self._join_requests += 1
         try:
-            self._reply(sender, number, await self._welcome(knock))
+            self._reply(sender, number, await self._welcome(request))
         finally:
-            self._knocks -= 1
+            self._join_requests -= 1
 
-    async def _welcome(self, knock: says.Knock) -> says.Welcome | says.TurnedAway:
+    async def _welcome(self, request: says.JoinRequest) -> says.JoinAccepted | says.JoinRejected:
         config, keeper = self._config, self.keeper
-        if differences := self._versions.differences(knock.versions):
-            return says.TurnedAway("version", f"not the same versions: {'; '.join(differences)}", "install what the swarm has")
+        if differences := self._versions.differences(request.versions):
+            return says.JoinRejected("version", f"not the same versions: {'; '.join(differences)}", "install what the swarm has")
         if keeper.state == "over":
-            return says.TurnedAway("over", f"the run {config.name} is over", "start another: gossip run")
+            return says.JoinRejected("over", f"the run {config.name} is over", "start another: gossip run")
         if keeper.state == "not begun":
-            return says.TurnedAway("wait", f"the run {config.name} has not begun", "wait until its peers have started")
+            return says.JoinRejected("wait", f"the run {config.name} has not begun", "wait until its peers have started")
         if config.room <= config.peers:
             first = f"the run {config.name} has room for its {config.peers} first peers only"
-            return says.TurnedAway("full", first, f"gossip run --room {2 * config.peers} ...")
-        if knock.door in keeper.doors:
-            return says.TurnedAway("wait", "there is a door of that number", "knock again: another number is drawn")
-        if len(knock.door) != DOOR_ID_BYTES or not 1 <= knock.count <= config.peers_max:
-            return says.TurnedAway(
-                "full", f"{counted(knock.count, 'newcomer')} at once", f"the run {config.name} has room for {config.peers_max}"
+            return says.JoinRejected("full", first, f"gossip run --room {2 * config.peers} ...")
+        if request.join_server in keeper.join_servers:
+            return says.JoinRejected("wait", "there is a door of that number", "knock again: another number is drawn")
+        if len(request.join_server) != JOIN_SERVER_ID_BYTES or not 1 <= request.count <= config.peers_max:
+            return says.JoinRejected(
+                "full", f"{counted(request.count, 'newcomer')} at once", f"the run {config.name} has room for {config.peers_max}"
             )
-        ids = await self.claim(knock.door, knock.count)
+        ids = await self.claim(request.join_server, request.count)
         if ids is None:
             free = len(keeper.free(time.monotonic()))
-            knocked = f"{knock.count} {'was' if knock.count == 1 else 'were'} to join"
-            message = f"the run {config.name} has room for {counted(config.peers_max, 'peer')} at a time: {knocked}, "
+            requested = f"{request.count} {'was' if request.count == 1 else 'were'} to join"
+            message = f"the run {config.name} has room for {counted(config.peers_max, 'peer')} at a time: {requested}, "
             hint = "who leaves or is killed makes room; whose launcher was killed does not"
-            return says.TurnedAway("full", f"{message}and there is room for {free}", hint)
+            return says.JoinRejected("full", f"{message}and there is room for {free}", hint)
         # Where this launcher's peers listen decides about keys when nobody has; theirs listen elsewhere.
         keys = None if config.insecure else config.keyed
         # That there is a list they are told, not what is on it: each machine's is kept by who runs that machine.
         allowed = Path(config.allowed).name
         given = config.model_copy(update={"run_dir": "", "host": "127.0.0.1", "keys": keys, "allowed": allowed})
-        return says.Welcome(
+        return says.JoinAccepted(
             config.run_id,
             tuple(sorted(ids.items())),
             given.model_dump_json().encode(),
@@ -299,7 +299,7 @@ class Door:
 
     async def claim_own(self) -> tuple[int, int] | None:
         """An id for a newcomer of this launcher, and its incarnation. None: there is no room."""
-        taken = await self.claim(self.door, 1)
+        taken = await self.claim(self.join_server, 1)
         return None if taken is None else next(iter(taken.items()))
 
     async def claim(self, owner: bytes, count: int) -> dict[int, int] | None:
@@ -311,10 +311,10 @@ class Door:
             proposal = keeper.propose(owner, count, time.monotonic(), self._draw if attempt else None)
             if proposal is None:
                 return None
-            question = says.Propose(self._config.run_id, proposal.entries)
+            question = says.ProposeIds(self._config.run_id, proposal.entries)
             asked = (self._ask(address, question) for address in self.neighbours.there)
             answers = await asyncio.gather(*asked, return_exceptions=True)
-            granted = [answer.peers for answer in answers if isinstance(answer, says.Granted)]
+            granted = [answer.peers for answer in answers if isinstance(answer, says.GrantedIds)]
             if keeper.agreed(proposal, granted) and self._folder.claim(proposal.entries):
                 self.neighbours.spread(keeper.give(proposal, time.monotonic()))
                 return {entry.peer: entry.incarnation for entry in proposal.entries}
@@ -352,16 +352,16 @@ class Door:
         """Reads what has changed in the folder, and tells the others."""
         for news in self._folder.look(self.keeper, self._let_in()):
             self.neighbours.spread(news)
-        self.meet(self._folder.other_doors())
+        self.meet(self._folder.other_join_servers())
 
-    def _learn(self, entries: Iterable[Entry], doors: Iterable[DoorEntry], source: bytes = b"") -> None:
+    def _learn(self, entries: Iterable[PeerEntry], join_servers: Iterable[ServerEntry], source: bytes = b"") -> None:
         """What another door says goes into the folder. It is passed on to nobody: every door tells all others itself, and who
         has missed that compares. ``source``: whose word it is."""
-        news = self.keeper.hear(entries, doors, source, self.neighbours.answers)
-        for door in news.doors:
-            self._visit(door.address, named=True)
-        for door in news.closed:
-            self.neighbours.make_sure(door, ())
+        news = self.keeper.hear(entries, join_servers, source, self.neighbours.answers)
+        for join_server in news.join_servers:
+            self._visit(join_server.address, named=True)
+        for join_server in news.closed:
+            self.neighbours.make_sure(join_server, ())
         self._folder.write(news, self.keeper)
         for peer in news.lost:
             self._lost(peer)

@@ -15,7 +15,7 @@ from gossip.errors import GossipError, Malformed
 from gossip.transport import KeyPair, as_client
 
 from . import door_messages as says
-from .door_proxy import Held, Meter, TooMuch, bind_inside, pass_on
+from .door_proxy import FrameMeter, HeldBytes, LimitExceeded, bind_inside, pass_on
 
 NUMBER_BYTES = 8
 CONNECT_S = 1.0
@@ -36,7 +36,7 @@ _OPTIONS: dict[zmq.SocketOption, int] = {
 _numbers = itertools.count(1)
 
 
-class Unanswered(GossipError):
+class JoinServerUnreachable(GossipError):
     """A door gave no answer. ``why`` says what came back instead; ``by_key``: it does not talk to who has our key, or none."""
 
     def __init__(self, why: str, by_key: bool = False) -> None:
@@ -87,7 +87,7 @@ async def ask(
         for answered in asked:
             if answered in done:
                 return answered.result()
-        raise Unanswered(await why_silent(address))
+        raise JoinServerUnreachable(await why_silent(address))
     finally:
         for task in (*asked, passage):
             task.cancel()
@@ -102,7 +102,7 @@ async def _connect(address: str, inside: str) -> None:
     try:
         host, port = split(address)
     except ValueError as error:
-        raise Unanswered(f"not an address: {error}") from None
+        raise JoinServerUnreachable(f"not an address: {error}") from None
     loop = asyncio.get_running_loop()
     near = sockets.socket(sockets.AF_UNIX)
     far = sockets.socket(sockets.AF_INET6 if ":" in host else sockets.AF_INET)
@@ -113,11 +113,11 @@ async def _connect(address: str, inside: str) -> None:
             await loop.sock_connect(far, (host, port))
             await loop.sock_connect(near, f"\0{inside}")
         except OSError as error:
-            raise Unanswered(_in_words(error)) from None
+            raise JoinServerUnreachable(_in_words(error)) from None
         try:
-            await pass_on(far, near, Meter(Held()))
-        except TooMuch:
-            raise Unanswered("it says more than a door does") from None
+            await pass_on(far, near, FrameMeter(HeldBytes()))
+        except LimitExceeded:
+            raise JoinServerUnreachable("it says more than a door does") from None
 
 
 async def _ask(dealer: zmq.asyncio.Socket, question: says.Question) -> says.Said:
@@ -132,7 +132,7 @@ async def _ask(dealer: zmq.asyncio.Socket, question: says.Question) -> says.Said
 async def _refusal(monitor: zmq.asyncio.Socket, has_key: bool) -> says.Said:
     """Waits for a handshake that fails. Raises: Unanswered."""
     await monitor.recv_multipart()
-    raise Unanswered(OTHER_KEY if has_key else NO_KEY, by_key=True)
+    raise JoinServerUnreachable(OTHER_KEY if has_key else NO_KEY, by_key=True)
 
 
 def _read(data: bytes) -> says.Said:
@@ -142,7 +142,7 @@ def _read(data: bytes) -> says.Said:
     except Malformed as error:
         other = says.is_other_version(data)
         speaks = f"it speaks version {data[3:4].decode('ascii', 'replace')} of doors, this gossip {says.VERSION[3:].decode()}"
-        raise Unanswered(speaks if other else f"it gave an answer that is none: {error}") from None
+        raise JoinServerUnreachable(speaks if other else f"it gave an answer that is none: {error}") from None
 
 
 async def why_silent(address: str) -> str:

@@ -10,40 +10,42 @@ from pathlib import Path
 
 from gossip.run import FILE_BYTES_MAX, claims_in, peers_in, read_json, read_seed, take_claim, write_json, write_seed
 
-from .doorkeeper import CLAIMED, DOOR_ID_BYTES, LET_IN, DoorEntry, Doorkeeper, Entry, News
+from .doorkeeper import CLAIMED, JOIN_SERVER_ID_BYTES, LET_IN, PeerEntry, Registry, RegistryDelta, ServerEntry
 
-DOORS = "doors"
+JOIN_SERVERS = "join_servers"
 
 
-class DoorFolder:
+class RegistryFolder:
     """``seeds/`` and ``doors/`` of a run, for one door of it."""
 
-    def __init__(self, run: Path, door: bytes) -> None:
-        self._seeds, self._doors = run / "seeds", run / DOORS
-        self._file = self._doors / f"{door.hex()}.json"
+    def __init__(self, run: Path, join_server: bytes) -> None:
+        self._seeds, self._join_servers = run / "seeds", run / JOIN_SERVERS
+        self._file = self._join_servers / f"{join_server.hex()}.json"
         self._read: dict[int, tuple[int, int]] = {}  # peer -> (inode, time) of the file last read
         self._claims: set[tuple[int, int]] = set()
         self._others: set[str] = set()
 
     def place(self) -> bytes:
         """The number of this folder: of whoever was the first to open a door here."""
-        self._doors.mkdir(parents=True, exist_ok=True)
-        path = self._doors / "place"
-        scratch = self._doors / f".place.{self._file.stem}"
-        scratch.write_text(secrets.token_hex(DOOR_ID_BYTES), "utf-8")
+        self._join_servers.mkdir(parents=True, exist_ok=True)
+        path = self._join_servers / "place"
+        scratch = self._join_servers / f".place.{self._file.stem}"
+        scratch.write_text(secrets.token_hex(JOIN_SERVER_ID_BYTES), "utf-8")
         with contextlib.suppress(FileExistsError):
             os.link(scratch, path)  # whole, and only if there is none yet
         scratch.unlink()
         return bytes.fromhex(path.read_text("utf-8"))
 
-    def announce(self, entry: DoorEntry) -> None:
+    def announce(self, entry: ServerEntry) -> None:
         """Writes down where this door is."""
-        write_json(self._file, {"address": entry.address, "door": entry.door, "place": entry.place, "pid": os.getpid()})
+        write_json(
+            self._file, {"address": entry.address, "join_server": entry.join_server, "place": entry.place, "pid": os.getpid()}
+        )
 
     def withdraw(self) -> None:
         self._file.unlink(missing_ok=True)
 
-    def look(self, keeper: Doorkeeper, let_in: Collection[int]) -> Iterator[News]:
+    def look(self, keeper: Registry, let_in: Collection[int]) -> Iterator[RegistryDelta]:
         """Tells the keeper what has changed."""
         for peer in peers_in(self._seeds):
             known = keeper.entries.get(peer)
@@ -68,16 +70,16 @@ class DoorFolder:
         self._read[peer] = stamp
         return changed
 
-    def other_doors(self) -> list[str]:
+    def other_join_servers(self) -> list[str]:
         """Addresses of doors that have come to share this folder."""
-        new = [path for path in self._doors.glob("*.json") if path != self._file and path.name not in self._others]
+        new = [path for path in self._join_servers.glob("*.json") if path != self._file and path.name not in self._others]
         self._others.update(path.name for path in new)
         return [str((read_json(path) or {}).get("address", "")) for path in new]
 
-    def write(self, news: News, keeper: Doorkeeper) -> None:
+    def write(self, news: RegistryDelta, keeper: Registry) -> None:
         """For the peers of this folder: what others have said."""
         for entry in news.entries:
-            owner = keeper.doors.get(entry.owner)
+            owner = keeper.join_servers.get(entry.owner)
             if entry.peer in keeper.own or (owner is not None and owner.place == keeper.local.place):
                 continue  # who runs it writes it
             self._seeds.mkdir(parents=True, exist_ok=True)
@@ -87,7 +89,7 @@ class DoorFolder:
             if (seed := entry.seed) is not None:
                 write_seed(self._seeds, seed)
 
-    def claim(self, entries: Iterable[Entry]) -> bool:
+    def claim(self, entries: Iterable[PeerEntry]) -> bool:
         """So that those who join by the folder do not take the same ids. False: one was quicker."""
         self._seeds.mkdir(parents=True, exist_ok=True)
         return all(take_claim(self._seeds, entry.peer, entry.incarnation) for entry in entries)

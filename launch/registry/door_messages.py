@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, get_args
 from gossip.errors import Malformed
 from gossip.transport import PROTOCOL_VERSION, Codec, Limits
 
-from .doorkeeper import DOORS_MAX, DoorEntry, Entry
+from .doorkeeper import JOIN_SERVERS_MAX, PeerEntry, ServerEntry
 
 VERSION = b"GDR1"
 MESSAGE_BYTES_MAX = 512 * 1024  # 1024 peers and as many doors are a third of that
@@ -55,52 +55,52 @@ def _version(package: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RunQuery:
     """What run is this? Changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Knock:
-    """``count`` newcomers want to join. ``door``: the number of the door that their launcher will have."""
+class JoinRequest:
+    """``count`` newcomers want to join. ``join_server``: the number of the door that their launcher will have."""
 
-    door: bytes
+    join_server: bytes
     count: int
     versions: Versions
 
 
 @dataclass(frozen=True, slots=True)
-class Propose:
+class ProposeIds:
     """May we give these ids away?"""
 
     run: bytes
-    entries: tuple[Entry, ...]
+    entries: tuple[PeerEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class RegistryPull:
     """What do you know that we do not? ``digest``: of what we know."""
 
     run: bytes
-    sender: DoorEntry
+    sender: ServerEntry
     digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
+class RegistryPush:
     """What has changed here; or, after a pull that found a difference, all that we know."""
 
     run: bytes
-    sender: DoorEntry
-    entries: tuple[Entry, ...]
-    doors: tuple[DoorEntry, ...]
+    sender: ServerEntry
+    entries: tuple[PeerEntry, ...]
+    join_servers: tuple[ServerEntry, ...]
 
 
 # --- answers --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
-    """To ``Look``.
+class RunInfo:
+    """To ``RunQuery``.
 
     Attributes:
         seen: The address that the question came from.
@@ -121,18 +121,19 @@ class Here:
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
-    """To ``Knock``: ids, the incarnations that their lives begin with, and all that a run's folder needs. ``config``: JSON."""
+class JoinAccepted:
+    """To ``JoinRequest``: ids, the incarnations that their lives begin with, and all that a run's folder needs. ``config``:
+    JSON."""
 
     run: bytes
     ids: tuple[tuple[int, int], ...]
     config: bytes
-    entries: tuple[Entry, ...]
-    doors: tuple[DoorEntry, ...]
+    entries: tuple[PeerEntry, ...]
+    join_servers: tuple[ServerEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TurnedAway:
+class JoinRejected:
     """To any question: no, and what to do about it. ``kind`` "wait": ask again in a moment."""
 
     kind: Literal["version", "run", "full", "over", "wait"]
@@ -141,24 +142,24 @@ class TurnedAway:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
-    """To ``Propose``: those of the ids that nobody else has or wants here."""
+class GrantedIds:
+    """To ``ProposeIds``: those of the ids that nobody else has or wants here."""
 
     peers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """To ``Pull`` and ``Push``: the digest of what this door knows. After a pull that differs, also all of it."""
+class RegistryState:
+    """To ``RegistryPull`` and ``RegistryPush``: the digest of what this door knows. After a pull that differs, also all of it."""
 
-    door: DoorEntry
+    join_server: ServerEntry
     digest: bytes
-    entries: tuple[Entry, ...]
-    doors: tuple[DoorEntry, ...]
+    entries: tuple[PeerEntry, ...]
+    join_servers: tuple[ServerEntry, ...]
 
 
-Question: TypeAlias = Look | Knock | Propose | Pull | Push
-Answer: TypeAlias = Here | Welcome | TurnedAway | Granted | State
+Question: TypeAlias = RunQuery | JoinRequest | ProposeIds | RegistryPull | RegistryPush
+Answer: TypeAlias = RunInfo | JoinAccepted | JoinRejected | GrantedIds | RegistryState
 Said: TypeAlias = Question | Answer
 
 _CODEC: Codec[Said] = Codec(
@@ -167,13 +168,13 @@ _CODEC: Codec[Said] = Codec(
         message_bytes=MESSAGE_BYTES_MAX,
         bytes_max=64,
         str_max=80,
-        items_max=DOORS_MAX,
+        items_max=JOIN_SERVERS_MAX,
         larger={
-            (Welcome, "config"): CONFIG_BYTES_MAX,
-            (Here, "command"): WORD_MAX,
-            (Here, "folder"): WORD_MAX,
-            (TurnedAway, "message"): SAYING_MAX,
-            (TurnedAway, "hint"): SAYING_MAX,
+            (JoinAccepted, "config"): CONFIG_BYTES_MAX,
+            (RunInfo, "command"): WORD_MAX,
+            (RunInfo, "folder"): WORD_MAX,
+            (JoinRejected, "message"): SAYING_MAX,
+            (JoinRejected, "hint"): SAYING_MAX,
         },
     ),
 )

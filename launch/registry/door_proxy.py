@@ -39,21 +39,21 @@ _SIGNATURE_FIRST, _SIGNATURE_LAST_AT, _VERSION_AT, _VERSION = 0xFF, 9, 10, 3
 _LARGE = 2
 
 
-class TooMuch(Exception):
+class LimitExceeded(Exception):
     """The other side has sent more than a question has, or no ZMTP 3."""
 
 
-class Held:
+class HeldBytes:
     """Bytes of all connections of a door."""
 
     def __init__(self) -> None:
         self.bytes = 0
 
 
-class Meter:
+class FrameMeter:
     """Counts frames and bytes of one direction of a connection (ZMTP 3: RFC 23). Encrypted frames have a plain frame around."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: HeldBytes) -> None:
         self._held = held
         self.bytes = self.frames = 0
         self._head = bytearray()  # of the greeting, or of a frame
@@ -61,12 +61,12 @@ class Meter:
         self._body_left = self._announced = 0
 
     def take(self, data: bytes) -> None:
-        """Raises: TooMuch."""
+        """Raises: LimitExceeded."""
         self.bytes += len(data)
         self._held.bytes += len(data)
         too_large = self._held.bytes > HELD_BYTES_MAX and self.bytes > HELD_BYTES_MAX // VISITORS_MAX
         if self.bytes > BYTES_MAX or too_large:
-            raise TooMuch
+            raise LimitExceeded
         at = 0
         while at < len(data):
             skip = min(self._body_left, len(data) - at)
@@ -93,14 +93,14 @@ class Meter:
         if not self._greeted:
             # In the framing of older versions frames would be counted wrongly.
             if head[0] != _SIGNATURE_FIRST or not head[_SIGNATURE_LAST_AT] & 1 or head[_VERSION_AT] < _VERSION:
-                raise TooMuch
+                raise LimitExceeded
             self._greeted = True
             return
         self.frames += 1
         self._body_left = int.from_bytes(head[1:], "big")
         self._announced += self._body_left
         if self.frames > FRAMES_MAX or self._announced > BYTES_MAX:
-            raise TooMuch
+            raise LimitExceeded
 
 
 def bind_inside(inside: zmq.Socket[bytes]) -> str:
@@ -111,10 +111,10 @@ def bind_inside(inside: zmq.Socket[bytes]) -> str:
     return name
 
 
-async def pass_on(outside: socket.socket, inside: socket.socket, meter: Meter) -> None:
+async def pass_on(outside: socket.socket, inside: socket.socket, meter: FrameMeter) -> None:
     """Between two connections until either ends. Both are closed then. ``meter``: of what comes from outside.
 
-    Raises: TooMuch.
+    Raises: LimitExceeded.
     """
     ends: list[asyncio.StreamWriter] = []
     pumps: list[asyncio.Task[None]] = []
@@ -143,7 +143,7 @@ async def pass_on(outside: socket.socket, inside: socket.socket, meter: Meter) -
         inside.close()
 
 
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, meter: Meter | None) -> None:
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, meter: FrameMeter | None) -> None:
     with contextlib.suppress(OSError):  # one of both has gone: so does the other
         while data := await source.read(CHUNK_BYTES):
             if meter is not None:
@@ -153,7 +153,7 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, meter:
 
 
 @dataclass(slots=True)
-class _Visit:
+class _ProxiedConnection:
     """One connection from outside. ``host``: its number."""
 
     host: str
@@ -170,9 +170,9 @@ class Proxy:
 
     def __init__(self, listener: socket.socket, inside: str) -> None:
         self._listener, self._inside = listener, inside
-        self._visits: dict[str, _Visit] = {}  # own name of the inner connection -> the outer one, the oldest first
+        self._visits: dict[str, _ProxiedConnection] = {}  # own name of the inner connection -> the outer one, the oldest first
         self._numbers = itertools.count()
-        self._held = Held()
+        self._held = HeldBytes()
         self.cut = 0  # connections that sent too much, or were too many
 
     async def serve(self) -> None:
@@ -184,12 +184,12 @@ class Proxy:
                 await asyncio.sleep(NO_DESCRIPTORS_S)
                 continue
             name = f"{self._inside}.{next(self._numbers)}"
-            task = asyncio.create_task(self._receive(outside, name, Meter(self._held)))
-            self._visits[name] = _Visit(str(address[0]), task)
+            task = asyncio.create_task(self._receive(outside, name, FrameMeter(self._held)))
+            self._visits[name] = _ProxiedConnection(str(address[0]), task)
             await self._make_room()
             await asyncio.sleep(0)  # an accept that need not wait gives nobody else a turn
 
-    async def _receive(self, outside: socket.socket, name: str, meter: Meter) -> None:
+    async def _receive(self, outside: socket.socket, name: str, meter: FrameMeter) -> None:
         inside = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             inside.setblocking(False)
@@ -197,7 +197,7 @@ class Proxy:
             async with asyncio.timeout(VISIT_S):
                 await asyncio.get_running_loop().sock_connect(inside, f"\0{self._inside}")
                 await pass_on(outside, inside, meter)
-        except TooMuch:
+        except LimitExceeded:
             self.cut += 1
         except (TimeoutError, OSError):
             pass  # it took too long, or has gone: nobody waits for more

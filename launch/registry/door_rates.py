@@ -5,7 +5,7 @@ from __future__ import annotations
 SENDERS_MAX = 1024
 
 
-class Allowance:
+class SenderRateLimiter:
     """So many units a second and so many at once for each sender: who asks for more is not heard.
 
     Args:

@@ -16,8 +16,8 @@ from typing import Literal, TypeAlias
 
 from gossip.run import Seed
 
-DOOR_ID_BYTES = 8
-DOORS_MAX = 1024
+JOIN_SERVER_ID_BYTES = 8
+JOIN_SERVERS_MAX = 1024
 GRANT_S = 10.0
 """Who was granted an id has told all doors by then, or does not take it."""
 LEASE_S = 60.0
@@ -37,7 +37,7 @@ Order: TypeAlias = tuple[int, int, bytes, bool, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PeerEntry:
     """What is known of the life of a peer.
 
     Attributes:
@@ -72,14 +72,14 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class DoorEntry:
+class ServerEntry:
     """A door.
 
     Attributes:
         place: Of its run's folder: doors that share one do not write each other's entries into it.
     """
 
-    door: bytes
+    join_server: bytes
     address: str
     place: bytes
     ended: bool = False
@@ -90,27 +90,27 @@ class DoorEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class RegistryDelta:
     """What a door did not know yet."""
 
-    entries: tuple[Entry, ...] = ()
-    doors: tuple[DoorEntry, ...] = ()
+    entries: tuple[PeerEntry, ...] = ()
+    join_servers: tuple[ServerEntry, ...] = ()
     lost: tuple[int, ...] = ()  # own ids that turned out to be somebody else's
-    closed: tuple[DoorEntry, ...] = ()  # doors that are said to have closed: whoever visits them finds out
+    closed: tuple[ServerEntry, ...] = ()  # doors that are said to have closed: whoever visits them finds out
 
     def __bool__(self) -> bool:
-        return bool(self.entries or self.doors)
+        return bool(self.entries or self.join_servers)
 
 
 @dataclass(slots=True)
-class Proposal:
+class IdProposal:
     """Ids that this door wants to give away, until the others have agreed."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[PeerEntry, ...]
     yielded: set[int] = field(default_factory=set)
 
 
-class Doorkeeper:
+class Registry:
     """The knowledge of one door.
 
     Args:
@@ -118,36 +118,38 @@ class Doorkeeper:
         first: Ids from this on are for newcomers; ``ids``: there are no more than so many.
     """
 
-    def __init__(self, local: DoorEntry, own: Mapping[int, int], first: int, ids: int) -> None:
+    def __init__(self, local: ServerEntry, own: Mapping[int, int], first: int, ids: int) -> None:
         self.local, self.first, self._ids = local, first, ids
-        self.entries: dict[int, Entry] = {}
-        self.doors: dict[bytes, DoorEntry] = {local.door: local}
+        self.entries: dict[int, PeerEntry] = {}
+        self.join_servers: dict[bytes, ServerEntry] = {local.join_server: local}
         self.own: set[int] = set(own)
-        self._proposals: list[Proposal] = []
-        self._granted: dict[int, tuple[Entry, float]] = {}
-        self._leases: dict[int, tuple[Entry, float]] = {}
-        self._claims: dict[int, tuple[Entry, float]] = {}  # of newcomers, and until when they count
+        self._proposals: list[IdProposal] = []
+        self._granted: dict[int, tuple[PeerEntry, float]] = {}
+        self._leases: dict[int, tuple[PeerEntry, float]] = {}
+        self._claims: dict[int, tuple[PeerEntry, float]] = {}  # of newcomers, and until when they count
         self._vouched: set[int] = set()  # ids whose entry is the word of the door that it names
         self._met: set[bytes] = set()  # doors that have answered
-        self.merge([Entry(peer, incarnation, CLAIMED, local.door) for peer, incarnation in own.items()])
+        self.merge([PeerEntry(peer, incarnation, CLAIMED, local.join_server) for peer, incarnation in own.items()])
 
     # --- what is known ----------------------------------------------------------------------------------------------------
 
-    def merge(self, entries: Iterable[Entry] = (), doors: Iterable[DoorEntry] = ()) -> News:
+    def merge(self, entries: Iterable[PeerEntry] = (), join_servers: Iterable[ServerEntry] = ()) -> RegistryDelta:
         """Takes in what another door says, or what was found in the folder. Returns what of it was new."""
         new = tuple([taken for entry in entries if self._take(taken := self._disowned(entry))])
-        lost = tuple([entry.peer for entry in new if entry.peer in self.own and entry.owner != self.local.door])
+        lost = tuple([entry.peer for entry in new if entry.peer in self.own and entry.owner != self.local.join_server])
         self.own.difference_update(lost)
-        return News(new, tuple([door for door in doors if self._take_door(door)]), lost)
+        return RegistryDelta(new, tuple([join_server for join_server in join_servers if self._take_server(join_server)]), lost)
 
-    def hear(self, entries: Iterable[Entry], doors: Iterable[DoorEntry], source: bytes, answers: Callable[[bytes], bool]) -> News:
+    def hear(
+        self, entries: Iterable[PeerEntry], join_servers: Iterable[ServerEntry], source: bytes, answers: Callable[[bytes], bool]
+    ) -> RegistryDelta:
         """As ``merge``, for what was said by somebody: takes what that one may say.
 
         Args:
             source: The door that has said it at its own address; b"": somebody has sent it here.
             answers: Whether a door of that number answers at present.
         """
-        new: list[Entry] = []
+        new: list[PeerEntry] = []
         lost: list[int] = []
         for entry in entries:
             if self._may_say(entry, source, answers):
@@ -159,11 +161,22 @@ class Doorkeeper:
                 lost += news.lost
                 if own_word and self.entries.get(entry.peer) == entry:
                     self._vouched.add(entry.peer)
-        named = [door for door in doors if door.door != self.local.door]
-        closed = [door for door in named if door.ended and door.door in self.doors and not self.doors[door.door].ended]
-        return News(tuple(new), tuple([door for door in named if self._takes_named(door)]), tuple(lost), tuple(closed))
+        named = [join_server for join_server in join_servers if join_server.join_server != self.local.join_server]
+        closed = [
+            join_server
+            for join_server in named
+            if join_server.ended
+            and join_server.join_server in self.join_servers
+            and not self.join_servers[join_server.join_server].ended
+        ]
+        return RegistryDelta(
+            tuple(new),
+            tuple([join_server for join_server in named if self._takes_named(join_server)]),
+            tuple(lost),
+            tuple(closed),
+        )
 
-    def _may_say(self, entry: Entry, source: bytes, answers: Callable[[bytes], bool]) -> bool:
+    def _may_say(self, entry: PeerEntry, source: bytes, answers: Callable[[bytes], bool]) -> bool:
         known, own_word = self.entries.get(entry.peer), source != b"" and entry.owner == source
         if entry.incarnation > JUMP_MAX + (0 if known is None else known.incarnation):
             return False
@@ -179,51 +192,64 @@ class Doorkeeper:
         # Its door is there, and has said how it is: another door may have been given the id as well, or have it next.
         return known.ended if later else own_word
 
-    def _takes_named(self, door: DoorEntry) -> bool:
+    def _takes_named(self, join_server: ServerEntry) -> bool:
         """A door has one address, and when it has closed others cannot know better than whoever visits it."""
-        known = self.doors.get(door.door)
-        unmet = [other for other in self.doors.values() if other.door not in self._met and not other.ended]
-        if door.ended or len(unmet) > UNMET_MAX:
+        known = self.join_servers.get(join_server.join_server)
+        unmet = [other for other in self.join_servers.values() if other.join_server not in self._met and not other.ended]
+        if join_server.ended or len(unmet) > UNMET_MAX:
             return False
         if known is not None and not known.ended:
-            return known.address != door.address and door.door not in self._met  # it is where somebody answers
-        self.doors.pop(door.door, None)  # it was taken for closed: that others have said so may have been a lie
-        self._met.discard(door.door)
-        return self._take_door(door)
+            # it is where somebody answers
+            return known.address != join_server.address and join_server.join_server not in self._met
+        # it was taken for closed: that others have said so may have been a lie
+        self.join_servers.pop(join_server.join_server, None)
+        self._met.discard(join_server.join_server)
+        return self._take_server(join_server)
 
-    def meet(self, door: DoorEntry) -> bool:
+    def meet(self, join_server: ServerEntry) -> bool:
         """A door has answered, at the address that this says. False: one of its number is known elsewhere."""
-        known = self.doors.get(door.door)
-        if door.ended or door.door == self.local.door:
+        known = self.join_servers.get(join_server.join_server)
+        if join_server.ended or join_server.join_server == self.local.join_server:
             return False
-        if known is not None and known.address != door.address and door.door in self._met and not known.ended:
+        if (
+            known is not None
+            and known.address != join_server.address
+            and join_server.join_server in self._met
+            and not known.ended
+        ):
             return False
-        if known is None and not self._take_door(door):
+        if known is None and not self._take_server(join_server):
             return False
-        self.doors[door.door] = door  # what others have said of it counts no more
-        self._met.add(door.door)
+        self.join_servers[join_server.join_server] = join_server  # what others have said of it counts no more
+        self._met.add(join_server.join_server)
         return True
 
-    def forget(self, door: bytes) -> None:
+    def forget(self, join_server: bytes) -> None:
         """It was said to have closed, or was only named, and does not answer."""
-        if door in self._met:
-            self.merge((), [replace(self.doors[door], ended=True)])
-        elif door != self.local.door:
-            self.doors.pop(door, None)
+        if join_server in self._met:
+            self.merge((), [replace(self.join_servers[join_server], ended=True)])
+        elif join_server != self.local.join_server:
+            self.join_servers.pop(join_server, None)
 
     @property
-    def told(self) -> tuple[DoorEntry, ...]:
+    def told(self) -> tuple[ServerEntry, ...]:
         """The doors that others are told of: those where we have seen that somebody is there, or was."""
-        return tuple([entry for door, entry in self.doors.items() if door in self._met or door == self.local.door])
+        return tuple(
+            [
+                entry
+                for join_server, entry in self.join_servers.items()
+                if join_server in self._met or join_server == self.local.join_server
+            ]
+        )
 
-    def _disowned(self, entry: Entry) -> Entry:
+    def _disowned(self, entry: PeerEntry) -> PeerEntry:
         """Ids that we are said to have and do not know of go back: the answer that gave them to us was lost."""
         known = self.entries.get(entry.peer)
-        mine = entry.owner == self.local.door and entry.peer not in self.own
+        mine = entry.owner == self.local.join_server and entry.peer not in self.own
         had = known is not None and (known.owner, known.incarnation) == (entry.owner, entry.incarnation)
         return replace(entry, ended=True) if mine and not had else entry
 
-    def _take(self, entry: Entry) -> bool:
+    def _take(self, entry: PeerEntry) -> bool:
         known = self.entries.get(entry.peer)
         if not 0 <= entry.peer < self._ids or (known is not None and entry.order <= known.order):
             return False
@@ -231,43 +257,45 @@ class Doorkeeper:
         self._vouched.discard(entry.peer)
         return True
 
-    def _take_door(self, door: DoorEntry) -> bool:
-        known = self.doors.get(door.door)
-        if door.door == self.local.door or (known is not None and door.order <= known.order):
+    def _take_server(self, join_server: ServerEntry) -> bool:
+        known = self.join_servers.get(join_server.join_server)
+        if join_server.join_server == self.local.join_server or (known is not None and join_server.order <= known.order):
             return False
-        if known is None and len(self.doors) >= DOORS_MAX:
-            gone = next((other.door for other in self.doors.values() if other.ended), None)
+        if known is None and len(self.join_servers) >= JOIN_SERVERS_MAX:
+            gone = next((other.join_server for other in self.join_servers.values() if other.ended), None)
             if gone is None:
                 return False
-            del self.doors[gone]
+            del self.join_servers[gone]
             self._met.discard(gone)
-        self.doors[door.door] = door
+        self.join_servers[join_server.join_server] = join_server
         return True
 
-    def publish(self, seed: Seed, let_in: bool = False) -> News:
+    def publish(self, seed: Seed, let_in: bool = False) -> RegistryDelta:
         """What the file of a peer in this run's folder says: of an own one, or of one that has no door."""
         known, own = self.entries.get(seed.peer), seed.peer in self.own
         same = known is not None and known.incarnation == seed.incarnation
         if known is not None and same and not own and known.owner:
-            return News()  # its door knows better
+            return RegistryDelta()  # its door knows better
         progress: Progress = LET_IN if let_in else CLAIMED if seed.ended else LISTENING
         if known is not None and same and known.progress > progress:
             progress = known.progress
-        owner = self.local.door if own else b""
+        owner = self.local.join_server if own else b""
         where = (seed.control, seed.bulk, seed.key)
-        news = self.merge([Entry(seed.peer, seed.incarnation, progress, owner, seed.ended, *where)])
+        news = self.merge([PeerEntry(seed.peer, seed.incarnation, progress, owner, seed.ended, *where)])
         if seed.ended:
             self.own.discard(seed.peer)
         return news
 
-    def claimed(self, peer: int, incarnation: int) -> News:
+    def claimed(self, peer: int, incarnation: int) -> RegistryDelta:
         """Somebody without a door has taken an id: there is the file of a claim."""
-        return self.merge([Entry(peer, incarnation, CLAIMED, b"")])
+        return self.merge([PeerEntry(peer, incarnation, CLAIMED, b"")])
 
     def digest(self) -> bytes:
         """The same at two doors that know the same."""
-        doors = sorted(door for door, entry in self.doors.items() if not entry.ended)
-        return blake2b(repr((sorted(entry.order for entry in self.entries.values()), doors)).encode(), digest_size=16).digest()
+        join_servers = sorted(join_server for join_server, entry in self.join_servers.items() if not entry.ended)
+        return blake2b(
+            repr((sorted(entry.order for entry in self.entries.values()), join_servers)).encode(), digest_size=16
+        ).digest()
 
     def missing(self) -> list[int]:
         """Those of the first peers that nobody knows an address of, ascending."""
@@ -281,9 +309,9 @@ class Doorkeeper:
             return "over" if self.entries else "not begun"
         return "running" if any(entry.progress > CLAIMED and not entry.ended for entry in self.entries.values()) else "not begun"
 
-    def end(self) -> DoorEntry:
+    def end(self) -> ServerEntry:
         """This door closes. Returns what to tell the others."""
-        self.local = self.doors[self.local.door] = replace(self.local, ended=True)
+        self.local = self.join_servers[self.local.join_server] = replace(self.local, ended=True)
         return self.local
 
     # --- ids for newcomers ------------------------------------------------------------------------------------------------
@@ -295,7 +323,7 @@ class Doorkeeper:
         fresh = [peer for peer in range(self.first, self._ids) if peer not in self.entries and peer not in taken]
         return fresh + [peer for peer, entry in sorted(self.entries.items()) if entry.ended and peer not in taken]
 
-    def propose(self, owner: bytes, count: int, now: float, draw: Callable[[int], int] | None = None) -> Proposal | None:
+    def propose(self, owner: bytes, count: int, now: float, draw: Callable[[int], int] | None = None) -> IdProposal | None:
         """Chooses ids for ``count`` newcomers of a launcher; None: there are not so many.
 
         Args:
@@ -306,7 +334,7 @@ class Doorkeeper:
             return None
         skip = draw(len(free) - count + 1) if draw is not None else 0
         chosen = free[skip : skip + count]
-        proposal = Proposal(tuple([Entry(peer, self._next_incarnation(peer), CLAIMED, owner) for peer in chosen]))
+        proposal = IdProposal(tuple([PeerEntry(peer, self._next_incarnation(peer), CLAIMED, owner) for peer in chosen]))
         self._proposals.append(proposal)
         return proposal
 
@@ -314,7 +342,7 @@ class Doorkeeper:
         known = self.entries.get(peer)
         return 0 if known is None else known.incarnation + 1
 
-    def consider(self, entries: Iterable[Entry], now: float) -> list[int]:
+    def consider(self, entries: Iterable[PeerEntry], now: float) -> list[int]:
         """Which of the ids that another door wants to give away it may. What is granted is granted to nobody else for a while.
 
         Of two doors that want the same id at the same time one yields, and always the same one: so each pair of doors that can
@@ -322,7 +350,7 @@ class Doorkeeper:
         """
         return [entry.peer for entry in entries if self._grants(entry, now)]
 
-    def _grants(self, entry: Entry, now: float) -> bool:
+    def _grants(self, entry: PeerEntry, now: float) -> bool:
         known, (granted, until) = self.entries.get(entry.peer), self._granted.get(entry.peer, (None, 0.0))
         if not 0 <= entry.peer < self._ids or (known is None and entry.peer < self.first):
             return False
@@ -339,7 +367,7 @@ class Doorkeeper:
         self._granted[entry.peer] = (entry, now + GRANT_S)
         return True
 
-    def agreed(self, proposal: Proposal, granted: Iterable[Iterable[int]]) -> bool:
+    def agreed(self, proposal: IdProposal, granted: Iterable[Iterable[int]]) -> bool:
         """Whether nobody is in the way of a proposal, which is over now.
 
         Args:
@@ -351,30 +379,30 @@ class Doorkeeper:
         free = not proposal.yielded and all(map(self._is_next, proposal.entries))
         return free and all(wanted <= set(peers) for peers in granted)
 
-    def give(self, proposal: Proposal, now: float) -> News:
+    def give(self, proposal: IdProposal, now: float) -> RegistryDelta:
         """Gives away what all have agreed to."""
         for entry in proposal.entries:
-            if entry.owner == self.local.door:
+            if entry.owner == self.local.join_server:
                 self.own.add(entry.peer)
             else:
                 self._leases[entry.peer] = (entry, now + LEASE_S)
         return self.merge(proposal.entries)
 
-    def _is_next(self, entry: Entry) -> bool:
+    def _is_next(self, entry: PeerEntry) -> bool:
         known = self.entries.get(entry.peer)
         return known is None or (known.ended and entry.incarnation > known.incarnation)
 
-    def expire(self, now: float) -> News:
+    def expire(self, now: float) -> RegistryDelta:
         """Takes ids back from launchers that were given them and never came."""
         self._granted = {peer: grant for peer, grant in self._granted.items() if now < grant[1]}
         over = [entry for entry, until in self._leases.values() if now >= until]
         for entry in over:
             del self._leases[entry.peer]
-        missing = [entry for entry in over if entry.owner not in self.doors and self.entries.get(entry.peer) == entry]
+        missing = [entry for entry in over if entry.owner not in self.join_servers and self.entries.get(entry.peer) == entry]
         missing += self._old_claims(now)
         return self.merge([replace(entry, ended=True) for entry in missing])
 
-    def _old_claims(self, now: float) -> list[Entry]:
+    def _old_claims(self, now: float) -> list[PeerEntry]:
         """Ids that somebody has claimed, and nobody uses."""
         claims = [
             entry

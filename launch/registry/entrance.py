@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
+class JoinEndpoint:
     """Where a door is, and which others it knows.
 
     Attributes:
@@ -22,6 +22,6 @@ class Entrance:
     seeds: tuple[str, ...] = ()
     host: str = ""
     port: int = 0
-    door: bytes = b""
+    join_server: bytes = b""
     key: Path | None = None
     invites: bool = True

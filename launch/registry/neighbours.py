@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import door_messages as says
-from .door_calls import Unanswered
-from .doorkeeper import UNMET_MAX, DoorEntry, Doorkeeper, Entry, News
+from .door_calls import JoinServerUnreachable
+from .doorkeeper import UNMET_MAX, PeerEntry, Registry, RegistryDelta, ServerEntry
 
 VISIT_S = 1.0
 VISIT_SOON_S = 0.2  # while somebody of the first peers is missing
@@ -24,11 +24,11 @@ NAMED_TRIES = 6
 """Visits to a door that others have named and that has never answered: some twenty seconds, then it is forgotten."""
 
 Ask = Callable[[str, says.Question], Awaitable[says.Said]]
-Learn = Callable[[Iterable[Entry], Iterable[DoorEntry], bytes], None]
+LearnAddress = Callable[[Iterable[PeerEntry], Iterable[ServerEntry], bytes], None]
 
 
 @dataclass(slots=True)
-class Neighbour:
+class RemoteServer:
     """Another door, and how it went with it.
 
     Attributes:
@@ -46,10 +46,10 @@ class Neighbour:
     gone: bool = False
     named: bool = False
     doubt: bool = False
-    farewell: tuple[Entry, ...] | None = None
+    farewell: tuple[PeerEntry, ...] | None = None
 
 
-class Neighbours:
+class RemoteServers:
     """All that one door visits.
 
     Args:
@@ -62,15 +62,15 @@ class Neighbours:
     def __init__(
         self,
         run: bytes,
-        keeper: Doorkeeper,
+        keeper: Registry,
         ask: Ask,
-        learn: Learn,
+        learn: LearnAddress,
         begin: Callable[[Coroutine[Any, Any, None]], None],
         going_on: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._run, self._keeper, self._ask, self._learn = run, keeper, ask, learn
         self._begin, self._going_on = begin, going_on
-        self.all: dict[str, Neighbour] = {}
+        self.all: dict[str, RemoteServer] = {}
 
     @property
     def there(self) -> list[str]:
@@ -81,37 +81,39 @@ class Neighbours:
         """Which doors do not answer, and what came back."""
         return [f"{other.address}: {other.error} (x{other.tries})" for other in self.all.values() if other.tries]
 
-    def answers(self, door: bytes) -> bool:
+    def answers(self, join_server: bytes) -> bool:
         """Whether a door answers at present."""
-        entry = self._keeper.doors.get(door)
+        entry = self._keeper.join_servers.get(join_server)
         other = self.all.get(entry.address) if entry is not None and not entry.ended else None
         return other is not None and other.answered and not other.tries
 
     def visit(self, address: str, named: bool = False) -> None:
         """From now on, unless too many others have been named that nobody has met."""
         if address not in self.all and not (named and sum(other.named for other in self.all.values()) > UNMET_MAX):
-            neighbour = self.all[address] = Neighbour(address, set(self._keeper.entries), named=named)
+            neighbour = self.all[address] = RemoteServer(address, set(self._keeper.entries), named=named)
             self._begin(self._visits(neighbour))
 
-    def spread(self, news: News) -> None:
+    def spread(self, news: RegistryDelta) -> None:
         for neighbour in self.all.values() if news else ():
             neighbour.news.update(entry.peer for entry in news.entries)
             if not neighbour.tries:
                 neighbour.wake.set()
 
-    def make_sure(self, door: DoorEntry, entries: Iterable[Entry]) -> None:
+    def make_sure(self, join_server: ServerEntry, entries: Iterable[PeerEntry]) -> None:
         """Something was sent here in the name of a door."""
-        known = self._keeper.doors.get(door.door)
-        neighbour = self.all.get(door.address)
-        if neighbour is None or known is None or known.address != door.address:
+        known = self._keeper.join_servers.get(join_server.join_server)
+        neighbour = self.all.get(join_server.address)
+        if neighbour is None or known is None or known.address != join_server.address:
             return
         neighbour.doubt = True
-        if door.ended:
-            neighbour.farewell = tuple([entry for entry in entries if entry.owner == door.door]) or neighbour.farewell or ()
+        if join_server.ended:
+            neighbour.farewell = (
+                tuple([entry for entry in entries if entry.owner == join_server.join_server]) or neighbour.farewell or ()
+            )
         if not neighbour.tries:
             neighbour.wake.set()
 
-    async def _visits(self, neighbour: Neighbour) -> None:
+    async def _visits(self, neighbour: RemoteServer) -> None:
         """All the visits to one door."""
         while not neighbour.gone:
             told, neighbour.news = neighbour.news, set()
@@ -122,7 +124,7 @@ class Neighbours:
                     await self._talk(neighbour, told)
                 neighbour.tries, neighbour.answered, neighbour.named = 0, True, False
                 pause_s = VISIT_SOON_S if self._keeper.missing() else VISIT_S
-            except Unanswered as silence:
+            except JoinServerUnreachable as silence:
                 neighbour.tries, neighbour.error = neighbour.tries + 1, str(silence)
                 neighbour.news |= told
                 pause_s = min(BACK_OFF_MAX_S, VISIT_SOON_S * 2 ** min(neighbour.tries, 10))
@@ -133,36 +135,42 @@ class Neighbours:
                 async with asyncio.timeout(pause_s):
                     await neighbour.wake.wait()
 
-    def _let_go(self, neighbour: Neighbour) -> None:
+    def _let_go(self, neighbour: RemoteServer) -> None:
         """Forgets a door that does not answer, if it has said goodbye, or if all that we have of it is somebody's word."""
         if neighbour.farewell is None and not (neighbour.named and neighbour.tries >= NAMED_TRIES):
             return
         neighbour.gone = True
         del self.all[neighbour.address]
-        for door in [door.door for door in self._keeper.doors.values() if door.address == neighbour.address]:
-            self._keeper.forget(door)
+        for join_server in [
+            join_server.join_server
+            for join_server in self._keeper.join_servers.values()
+            if join_server.address == neighbour.address
+        ]:
+            self._keeper.forget(join_server)
         self._learn(neighbour.farewell or (), (), b"")
 
-    async def _talk(self, neighbour: Neighbour, told: Collection[int]) -> None:
+    async def _talk(self, neighbour: RemoteServer, told: Collection[int]) -> None:
         """Tells a door what is new, or else asks whether it knows the same. Raises: Unanswered."""
         keeper, run, address = self._keeper, self._run, neighbour.address
         known = tuple([keeper.entries[peer] for peer in told if peer in keeper.entries])
         if known:
-            await self._state(address, says.Push(run, keeper.local, known, ()))
+            await self._state(address, says.RegistryPush(run, keeper.local, known, ()))
         if known and not neighbour.doubt and neighbour.answered:
             return
         neighbour.doubt = False
-        answer = await self._state(address, says.Pull(run, keeper.local, keeper.digest()))
+        answer = await self._state(address, says.RegistryPull(run, keeper.local, keeper.digest()))
         neighbour.farewell = None
-        its_word = answer.door.address == address and keeper.meet(answer.door)
-        self._learn(answer.entries, (answer.door, *answer.doors), answer.door.door if its_word else b"")
+        its_word = answer.join_server.address == address and keeper.meet(answer.join_server)
+        self._learn(
+            answer.entries, (answer.join_server, *answer.join_servers), answer.join_server.join_server if its_word else b""
+        )
         if answer.digest != keeper.digest():
-            await self._state(address, says.Push(run, keeper.local, tuple(keeper.entries.values()), keeper.told))
+            await self._state(address, says.RegistryPush(run, keeper.local, tuple(keeper.entries.values()), keeper.told))
 
-    async def _state(self, address: str, question: says.Question) -> says.State:
+    async def _state(self, address: str, question: says.Question) -> says.RegistryState:
         answer = await self._ask(address, question)
-        if isinstance(answer, says.TurnedAway):
-            raise Unanswered(answer.message)
-        if not isinstance(answer, says.State):
-            raise Unanswered("it gave an answer to another question")
+        if isinstance(answer, says.JoinRejected):
+            raise JoinServerUnreachable(answer.message)
+        if not isinstance(answer, says.RegistryState):
+            raise JoinServerUnreachable("it gave an answer to another question")
         return answer

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class ExitCodeMeaning:
     """``action``: what a person or a scheduler should do about it; "": nothing."""
 
     status: str
@@ -15,47 +15,49 @@ class Meaning:
     action: str = ""
 
 
-CODES: dict[int, Meaning] = {
-    0: Meaning(
+CODES: dict[int, ExitCodeMeaning] = {
+    0: ExitCodeMeaning(
         "finished",
         "At least one peer finished. Others may have died on the way: see `deaths` in `summary.json`. "
-        "Who met no other trained alone: see `alone`.",
+        "Who met no other trained alone: see `trained_alone`.",
     ),
-    1: Meaning(
+    1: ExitCodeMeaning(
         "failed",
         "The script raised in so many peers that none finished; the first failure was printed. For `demo` also: it ended, but not"
         " as it should have, and the lines that begin with `error:` say why.",
         "fix the script",
     ),
-    2: Meaning(
+    2: ExitCodeMeaning(
         "refused",
         "The command line, a setting, a fault, a name, the run folder or the memory does not allow this run. Nothing was started,"
         " or the peers refused to begin.",
         "do what the hint says",
     ),
-    4: Meaning(
+    4: ExitCodeMeaning(
         "never_started",
         "Fewer peers than a quorum, or than `--min-peers`, came before `--start-timeout`. "
         "For `gossip join ADDRESS`: nobody answered there.",
         "look at the log of the first missing peer: `gossip logs RUN -p PEER`",
     ),
-    5: Meaning(
+    5: ExitCodeMeaning(
         "quorum_lost",
         "Too few peers were left to commit a round, or for the rule to tolerate `f` liars, and none came back in time; or all"
         " were killed.",
         "restart, a smaller `-f`, or `--quorum available`",
     ),
-    6: Meaning(
+    6: ExitCodeMeaning(
         "refused", "The swarm refused the peers: another model, version, swarm key or run.", "make all peers build the same model"
     ),
-    7: Meaning(
+    7: ExitCodeMeaning(
         "state_lost",
         "All peers that had the state of the run are gone, and one that was started again would begin anew, with fresh weights."
         " What is lost, and what of it is on disk, was said.",
         "begin from what is on disk, or with more peers; `--begin-anew` for a run that begins again by itself",
     ),
-    130: Meaning("stopped", "Ctrl-C: every peer finishes its round and leaves; a second one kills. After the last round: 0."),
-    143: Meaning("stopped", "The launcher got SIGTERM or SIGHUP; peers left as after one Ctrl-C."),
+    130: ExitCodeMeaning(
+        "stopped", "Ctrl-C: every peer finishes its round and leaves; a second one kills. After the last round: 0."
+    ),
+    143: ExitCodeMeaning("stopped", "The launcher got SIGTERM or SIGHUP; peers left as after one Ctrl-C."),
 }
 
 
@@ -68,8 +70,8 @@ def explain(code: int) -> list[str]:
         except ValueError:
             name = f"signal {code - 128}"
         why = "; the system does that when memory runs out" if name == "SIGKILL" else ""
-        known = Meaning("killed", f"Not one of gossip's: 128 + {code - 128}, a process that was killed by {name}{why}.")
+        known = ExitCodeMeaning("killed", f"Not one of gossip's: 128 + {code - 128}, a process that was killed by {name}{why}.")
     if known is None:
-        known = Meaning("", "Not one of gossip's: the script, or whatever ran it, exits with that.")
+        known = ExitCodeMeaning("", "Not one of gossip's: the script, or whatever ran it, exits with that.")
     lines = [f"{code}  {known.status}".rstrip(), f"  {known.meaning}", *([f"  try: {known.action}"] if known.action else [])]
     return [line.replace("`", "") for line in lines]

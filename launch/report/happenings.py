@@ -41,7 +41,7 @@ class Blow:
 
 
 @dataclass(slots=True)
-class Arrival:
+class RejoinRecord:
     """A peer that was started again, or a newcomer, on its way to its first round. ``since``: when it died, or was started."""
 
     peer: int
@@ -59,7 +59,7 @@ class Arrival:
 
 
 @dataclass(slots=True)
-class Outage:
+class PartitionRecord:
     """Links that were cut, or made worse, and who was apart meanwhile. Times are monotonic seconds."""
 
     fault: str

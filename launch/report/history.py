@@ -50,7 +50,7 @@ class History:
     given_up: tuple[Branch, ...]
 
 
-class _Round:
+class _BranchRound:
     """The commits of one round on one branch."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ def read(rows: Iterable[Row]) -> History:
     maker was killed before it could write it down, the branch with the most contributors in its last rounds counts, then the
     longest, then the one whose last commit was made at the latest attempt: it was made because the earlier was not heard of.
     """
-    rounds: dict[Key, _Round] = defaultdict(_Round)
+    rounds: dict[Key, _BranchRound] = defaultdict(_BranchRound)
     for row in rows:
         if isinstance(row.get("round"), int):
             rounds[int(row["round"]), row.get("chain")].add(row)
@@ -118,7 +118,7 @@ def read(rows: Iterable[Row]) -> History:
     return History(ordered, tuple(given_up))
 
 
-def _bridges(rounds: Mapping[Key, _Round], heads: set[Key]) -> dict[Key, Key]:
+def _bridges(rounds: Mapping[Key, _BranchRound], heads: set[Key]) -> dict[Key, Key]:
     """Where one commit is missing in the midst of a branch: what follows it -> where that goes on.
 
     A server that lies writes down what it has made, which is not what it has told the others: that is a head of its own in the
@@ -133,7 +133,7 @@ def _bridges(rounds: Mapping[Key, _Round], heads: set[Key]) -> dict[Key, Key]:
     return found
 
 
-def _path(rounds: Mapping[Key, _Round], head: Key, chosen: set[Key]) -> list[Row]:
+def _path(rounds: Mapping[Key, _BranchRound], head: Key, chosen: set[Key]) -> list[Row]:
     """The rows from where it left the true chain to its head."""
     path: list[Row] = []
     key = head
@@ -143,7 +143,7 @@ def _path(rounds: Mapping[Key, _Round], head: Key, chosen: set[Key]) -> list[Row
     return path
 
 
-def _weight(rounds: Mapping[Key, _Round], head: Key, children: Mapping[Key, int]) -> int:
+def _weight(rounds: Mapping[Key, _BranchRound], head: Key, children: Mapping[Key, int]) -> int:
     """Distinct contributors of the last rounds up to ``head``, as far as they are not those of another branch, too. To the first
     round of a branch those have contributed, too, who have followed another since."""
     seen: set[int] = set()

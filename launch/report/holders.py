@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class Holders:
+class StateHolders:
     """``round``: the furthest that was told of. ``metrics``: what was logged last, by anybody."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Holders:
                 self._new.discard(peer)
             case "recovering":
                 self._take.add(peer)
-            case "nobody_has_begun":
+            case "no_state_found":
                 self._take.discard(peer)
             case "spawned" | "exited" as name:
                 self._take.discard(peer)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from gossip.faults import Blow, Fault, FaultPlan, Liar, LinkFault, NodeLie, Restart, Slow, concerned
+from gossip.faults import Blow, ByzantineFault, Fault, FaultPlan, LinkFault, NodeAttack, Restart, Slow, concerned
 
 from .view import RunView
 
@@ -82,9 +82,9 @@ def _not_struck(fault: Fault, events: Sequence[Mapping[str, Any]], view: RunView
         return "nothing was trained"
     if peers and trained.isdisjoint(peers):
         return f"{_named(peers)} never trained"
-    if isinstance(fault, Slow | Liar):
+    if isinstance(fault, Slow | ByzantineFault):
         return ""
-    if isinstance(fault, NodeLie):
+    if isinstance(fault, NodeAttack):
         return f"{_named(peers)} had no occasion for it"
     if isinstance(fault, Blow) and fault.round is not None and fault.round > last:
         return f"round {last} was the last"

@@ -24,7 +24,7 @@ GUARDIAN_S = 5.0  # more than it takes the guardian of a launcher that was kille
 POLL_S = 0.05
 
 
-class NotGone(LocalError):
+class StillRunning(LocalError):
     """What was asked to end is still there."""
 
     def __init__(self, name: str, pids: Sequence[int], waited_s: float) -> None:
@@ -72,14 +72,14 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
         patience_s = NOW_S if now else timeout_s
         if not _wait(run, handles, began, patience_s, say):
             if not now:
-                raise NotGone(run.name, [one.pid for one in own if one.alive], time.monotonic() - began)
+                raise StillRunning(run.name, [one.pid for one in own if one.alive], time.monotonic() - began)
             say("the launcher does not answer: it is killed, and its guardian ends the peers")
             for handle in handles:
                 _send(handle, signal.SIGKILL)
             _wait(run, handles, began, NOW_S + GUARDIAN_S, say)
     left = _wait_for_processes(run.folder)
     if left:
-        raise NotGone(run.name, left, time.monotonic() - began)
+        raise StillRunning(run.name, left, time.monotonic() - began)
     after = look(run.folder)
     at = f" at round {after.round}" if after.round is not None else ""
     how = f", exit code {after.exit_code}" if after.exit_code is not None else ""
@@ -151,7 +151,7 @@ def _end_what_is_left(run: RunState, elsewhere: Sequence[Launcher], now: bool, s
             _kill(pid, run.folder)
         left = _wait_for_processes(run.folder)
     if left:
-        raise NotGone(run.name, left, 0.0)
+        raise StillRunning(run.name, left, 0.0)
     how = (
         f": {run.status}, exit code {run.exit_code}"
         if run.status

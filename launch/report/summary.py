@@ -12,7 +12,7 @@ from typing import Any
 from gossip.config import RunConfig
 from gossip.core import QUORUM_LOST
 from gossip.errors import NeverStarted
-from gossip.run import JsonLines, Troubles, read_json, read_lines, tell_on_stderr, write_json
+from gossip.run import JsonLines, WriteFailures, read_json, read_lines, tell_on_stderr, write_json
 
 from . import history
 from .alone import trained_alone
@@ -20,7 +20,7 @@ from .missed import missed
 from .run_state import event_files
 from .view import RunView
 
-SCHEMA = "gossip.summary/1"
+SCHEMA = "gossip.summary/2"
 EPOCHS_MAX = 1000
 STATUS = {
     0: "finished",
@@ -35,7 +35,7 @@ STATUS = {
 }
 
 
-def merge_commits(folder: Path, troubles: Troubles | None = None) -> list[dict[str, Any]]:
+def merge_commits(folder: Path, troubles: WriteFailures | None = None) -> list[dict[str, Any]]:
     """Writes ``commits.jsonl`` from those of the peers: by round and shard, without doubles. Returns the rows."""
     seen: dict[tuple[Any, ...], dict[str, Any]] = {}
     for path in sorted(folder.glob("peer-*/commits.jsonl")):
@@ -130,7 +130,7 @@ def build(
     if exit_code == 0 and lost and last + 1 == len(lost):
         exit_code = 1  # all peers came to their end, and nothing was ever learnt: a rule that always fails, say
     present = finished or [peer for peer, row in view.rows.items() if row.state != "gone"]
-    survivors = [peer for peer in present if peer not in plan.liars]
+    survivors = [peer for peer in present if peer not in plan.byzantine]
     evaluation = read_json(folder / "evaluation.json") or {}
     counted = epochs(commits) if not elsewhere else _told(view)
     return {
@@ -145,7 +145,7 @@ def build(
         "f": config.f,
         "faults": list(config.faults),
         "faults_missed": missed(plan, events, view, last, elsewhere),
-        "liars": sorted(plan.liars),
+        "byzantine": sorted(plan.byzantine),
         "rounds": last + 1 - len(lost),
         "accuracy": _accuracy(view, survivors, evaluation),
         "loss": _loss(view, survivors, evaluation),
@@ -178,9 +178,9 @@ def build(
             for rejoin in view.rejoins
         ],
         "joins": joins(view, commits),
-        "elsewhere": elsewhere,
+        "remote_peers": elsewhere,
         "begun_anew": view.anew,
-        "alone": trained_alone(events, config.peers, finished),
+        "trained_alone": trained_alone(events, config.peers, finished),
         "left": [{"peer": peer, "round": round_id} for peer, round_id in sorted(view.leaves.items())],
         "partitions": partitions(view, past),
         "suspected": sorted(view.suspicions),
@@ -224,7 +224,7 @@ def write(
 
     Raises: OSError: The folder is gone.
     """
-    troubles = Troubles(tell_on_stderr)
+    troubles = WriteFailures(tell_on_stderr)
     troubles.lacking.update(lacking or {})
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -265,7 +265,7 @@ def partitions(view: RunView, past: history.History) -> list[dict[str, Any]]:
             "round": outage.round,
             "for_s": round(outage.over_at - outage.at, 3) if outage.over_at is not None else None,
             "paused": sorted(outage.paused),
-            "alone": sorted(outage.alone),
+            "continued": sorted(outage.alone),
             "given_up": [],
         }
         for outage in view.outages
@@ -274,7 +274,9 @@ def partitions(view: RunView, past: history.History) -> list[dict[str, Any]]:
         fields = {"peers": branch.peers, "first_round": branch.first, "rounds": branch.rounds, **history.cost(branch, past.true)}
         number = view.outage_at(branch.t)
         if number is None:
-            found.append({"fault": None, "round": branch.first, "for_s": None, "paused": [], "alone": [], "given_up": [fields]})
+            found.append(
+                {"fault": None, "round": branch.first, "for_s": None, "paused": [], "continued": [], "given_up": [fields]}
+            )
         else:
             found[number]["given_up"].append(fields)
     return found

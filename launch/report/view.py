@@ -12,8 +12,8 @@ from typing import Any, Literal
 from gossip.faults import LINK_KINDS, FaultPlan
 from gossip.run import ROOM_HINT, in_words
 
-from .happenings import SLACK_S, Arrival, Blow, Outage
-from .holders import Holders
+from .happenings import SLACK_S, Blow, PartitionRecord, RejoinRecord
+from .holders import StateHolders
 from .words import counted
 
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
@@ -55,7 +55,7 @@ class RunView:
 
     def __init__(self, peers: int | Iterable[int], plan: FaultPlan = FaultPlan()) -> None:  # noqa: B008 - it is frozen
         self.rows = {peer: PeerRow(peer) for peer in (range(peers) if isinstance(peers, int) else peers)}
-        for peer in plan.liars:
+        for peer in plan.byzantine:
             attack = [plan.attackers[peer].attack] if peer in plan.attackers else []
             self._subject(peer).lie = "+".join([*attack, *plan.lies_of(peer)])
         self.round = -1
@@ -66,13 +66,13 @@ class RunView:
         self.lost_rounds: set[int] = set()
         self.ready: set[int] = set()
         self.blows: list[Blow] = []
-        self.rejoins: list[Arrival] = []
-        self.joins: list[Arrival] = []
+        self.rejoins: list[RejoinRecord] = []
+        self.joins: list[RejoinRecord] = []
         self.leaves: dict[int, int] = {}  # who was asked to leave before the end, and did -> its round then
-        self.outages: list[Outage] = []
+        self.outages: list[PartitionRecord] = []
         self.suspicions: dict[int, dict[str, Any]] = {}  # peer -> when it first fell under the threshold, and why
         self.quarantines: set[int] = set()
-        self.holders = Holders()
+        self.holders = StateHolders()
         self.anew: list[dict[str, Any]] = []  # what was lost each time that the swarm began anew, with fresh weights
         self._cannot_write: set[str] = set()
         self.unannounced: dict[int, str] = {}  # whose address cannot be written down, and why
@@ -128,7 +128,7 @@ class RunView:
         subject = self._subject(event["subject"]) if isinstance(event.get("subject"), int) else None
         match name:
             case "spawned" if event.get("joins"):
-                self.joins.append(Arrival(row.peer, int(event.get("incarnation") or 0), t))
+                self.joins.append(RejoinRecord(row.peer, int(event.get("incarnation") or 0), t))
                 row.state = "starting"
             case "joined" if subject is not None and subject.state == "elsewhere" and not self._is_new(row):
                 return [f"+ {subject.peer} has come"] if self._fresh("joined", subject.peer, t) else []
@@ -142,7 +142,7 @@ class RunView:
                 self.unannounced.pop(row.peer, None)
                 if row.incarnation > 0 and not self._is_new(row):
                     last = self.blow(row.peer)
-                    self.rejoins.append(Arrival(row.peer, row.incarnation, last.at if last else None))
+                    self.rejoins.append(RejoinRecord(row.peer, row.incarnation, last.at if last else None))
             case "ready":
                 self.ready.add(row.peer)
                 row.state = "training"
@@ -172,7 +172,7 @@ class RunView:
                     return [f"~ {subject.peer} is back"]
             case "left" if subject is not None:
                 subject.left = True
-            case "tolerates_less" if self._fresh("tolerates_less", -1, t):
+            case "reduced_tolerance" if self._fresh("reduced_tolerance", -1, t):
                 updates = counted(int(event.get("updates") or 0), "update")
                 return [f"! {updates} in round {event.get('round')}: f={event.get('f')} of {event.get('wanted')}"]
             case "paused":
@@ -183,7 +183,7 @@ class RunView:
                 why = f" {event['why']}" if event.get("why") else ""
                 need = f"a round needs {event.get('need')}{why}"
                 return [f"|| paused at round {event.get('round')}: alive are {event.get('alive')}, {need}"]
-            case "alone":
+            case "minority_continues":
                 if (number := self.outage_at(t)) is not None:
                     self.outages[number].alone.update(event.get("alive") or ())
                 alone = ", ".join(map(str, event.get("alive") or ()))
@@ -212,7 +212,7 @@ class RunView:
                     self.lost_rounds.add(lost)
                     # A run that loses one mostly loses many: the summary counts them.
                     return [] if not self._fresh("lost_round", -1, t) else [f"! round {lost} is lost: {event.get('reason')}"]
-            case "unconfirmed_end" if row is not None:
+            case "unconfirmed_result" if row is not None:
                 self.unconfirmed.add(row.peer)
                 same, other, silent = event.get("same"), event.get("other"), event.get("silent") or "none"
                 return [f"! {row.peer} ends unconfirmed: {same} hold its last parameters, {other} other ones; silent: {silent}"]
@@ -249,7 +249,7 @@ class RunView:
                 return [f"! {row.peer}: {event.get('message')}"]
             case "notice":
                 return [f"! {row.peer}: {event.get('message')} ({event.get('hint')})"]
-            case "and_more" if self._fresh("and_more", int(event.get("about") or 0), t):
+            case "events_suppressed" if self._fresh("events_suppressed", int(event.get("about") or 0), t):
                 what = f"{event.get('of')} about {event.get('about')}"
                 return [f"! events.jsonl has only some of the events {what}, and counts the others"]
             case "halted":
@@ -350,7 +350,7 @@ class RunView:
             fault = str(event.get("fault"))
             if any(each.fault == fault and each.over_at is None and t - each.at < QUIET_S for each in self.outages):
                 return []  # peers that cannot write down who of them tells of it all do
-            self.outages.append(Outage(fault, at, t))
+            self.outages.append(PartitionRecord(fault, at, t))
             return [f"* injected: {fault} at round {at}"]
         return [f"* injected: {event.get('fault') or kind} by peer {row.peer}"]
 

@@ -80,7 +80,7 @@ class Driver:
         from gossip.run import make, settled
 
         from . import task_runs
-        from .ray_peer import PeerActor, Plan, Register
+        from .ray_peer import PeerActor, RayPlan, RayRegistry
 
         ray, peers = self.ray, self.resolved.config.peers
         try:
@@ -102,8 +102,8 @@ class Driver:
                 f"{config.name}: {counted(peers, 'peer')} on {counted(nodes, 'node')} ({strategy}), in {folder}",
                 flush=True,
             )
-            register = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Register).options(name="register").remote()
-            plan = Plan(config.model_dump_json(), tuple(self.command), os.getcwd(), one_host)
+            register = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(RayRegistry).options(name="register").remote()
+            plan = RayPlan(config.model_dump_json(), tuple(self.command), os.getcwd(), one_host)
             pinned = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
             made = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=self.restarts, max_task_retries=self.restarts)(
                 PeerActor

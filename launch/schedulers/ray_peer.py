@@ -28,7 +28,7 @@ BYTES_MAX = 64 * 2**20  # of what a peer has written down that goes to the drive
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RayPlan:
     """What every peer of the run is told.
 
     Attributes:
@@ -43,7 +43,7 @@ class Plan:
     quiet: bool = False
 
 
-class Register:
+class RayRegistry:
     """Where each peer is: what each has found in its own folder, put together. Started again it hears everything anew."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ def newer(seed: Seed, known: Seed | None) -> bool:
     return known is None or (seed.incarnation, seed.ended) > (known.incarnation, known.ended)
 
 
-class Courier(threading.Thread):
+class SeedCourier(threading.Thread):
     """Carries seeds between the own folder and the register, and the wish to stop to the own process.
 
     A register that does not answer is asked again: peers that know each other need none.
@@ -126,7 +126,7 @@ class Courier(threading.Thread):
 class PeerActor:
     """One peer."""
 
-    def __init__(self, plan: Plan, peer: int, register: Any) -> None:
+    def __init__(self, plan: RayPlan, peer: int, register: Any) -> None:
         self.plan, self.peer, self.register = plan, peer, register
 
     def run(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class PeerActor:
         except (OSError, GossipError) as error:
             print(f"error: peer {self.peer}: {shown_lines(error)}", flush=True)
             return {"code": 2, "files": {}, "error": str(error)}
-        courier = Courier(folder / "seeds", self.peer, self.register)
+        courier = SeedCourier(folder / "seeds", self.peer, self.register)
         courier.carry()
         courier.start()
         try:

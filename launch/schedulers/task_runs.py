@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gossip.config import Resolved
 from gossip.errors import ConfigError
-from gossip.launch.local import COMMAND, Outcome, Supervisor, feasible, telling
+from gossip.launch.local import COMMAND, RunOutcome, Supervisor, feasible, telling
 from gossip.launch.report import Screen, counted, launchers, missed, summary
 from gossip.run import Task, meet, shown, slurm_task, write_json
 
@@ -42,7 +42,7 @@ def look(given: str | None, resolved: Resolved) -> Task | None:
     )
 
 
-def train(task: Task, resolved: Resolved, command: Sequence[str], screen: Screen, code: Path) -> tuple[Path, Outcome]:
+def train(task: Task, resolved: Resolved, command: Sequence[str], screen: Screen, code: Path) -> tuple[Path, RunOutcome]:
     """Runs the task's peer to its end. Returns the run's folder, and how that went."""
     feasible.check_memory(1)
     meeting = meet(task, resolved, sys.argv, code)

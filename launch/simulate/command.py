@@ -20,7 +20,7 @@ from gossip.errors import ConfigError
 from gossip.launch.report import counted
 
 if TYPE_CHECKING:
-    from gossip.simulation import Chart, Outcome, Question, Shrunk, Tally
+    from gossip.simulation import CampaignTally, Chart, SearchQuery, Shrunk, SimulationResult
 
 SEEDS = 200
 SHRUNK_MAX = 3  # different invariants of which an example is made small
@@ -63,7 +63,7 @@ def simulate(
     if recording is not None:
         raise typer.Exit(_replay_recording(recording, as_json, trace))
     from gossip.faults import plan as plans
-    from gossip.simulation import Question
+    from gossip.simulation import SearchQuery
 
     plan = None if faults is None else plans.load(faults)
     one = replay if replay is not None else (plan.simulate.get("seed") if plan is not None and seeds is minutes is None else None)
@@ -76,7 +76,7 @@ def simulate(
         few = [f"{count} seeds"] * (count is not None) + [f"{minutes} minutes"] * (minutes is not None)
         raise ConfigError(f"nothing to play: {', '.join(few)}", "--seeds 200")
     first = first_seed if one is None else one
-    question = Question(first, count, peers, topology, aggregator, plan)
+    question = SearchQuery(first, count, peers, topology, aggregator, plan)
     question.check_rule(first)  # what is wrong with the options is said before anything starts
     if not out.is_dir():
         raise ConfigError(f"there is no folder {out} to write plans into")
@@ -107,14 +107,14 @@ class _Console:
 # --- many ---------------------------------------------------------------------------------------------------------------
 
 
-def _search(question: Question, jobs: int, minutes: float | None, out: Path, console: _Console) -> int:
-    from gossip.simulation import Tally, search
+def _search(question: SearchQuery, jobs: int, minutes: float | None, out: Path, console: _Console) -> int:
+    from gossip.simulation import CampaignTally, search
 
-    tally, stopped = Tally(), False
+    tally, stopped = CampaignTally(), False
     outcomes = search(question, jobs)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # which ends its processes, as Ctrl-C does
     try:
-        with _Progress(question.count, console) as show:
+        with _ProgressBar(question.count, console) as show:
             for outcome in outcomes:
                 tally.add(outcome)
                 show(tally)
@@ -146,11 +146,11 @@ def _search(question: Question, jobs: int, minutes: float | None, out: Path, con
     return 1 if tally.violations or vacuous else 0
 
 
-def _examples(violations: list[Outcome]) -> Iterator[tuple[Outcome, Shrunk]]:
+def _examples(violations: list[SimulationResult]) -> Iterator[tuple[SimulationResult, Shrunk]]:
     """One of each invariant that is violated, of the lowest seed, as it was played."""
     from gossip.simulation import Shrunk
 
-    examples: dict[str, Outcome] = {}
+    examples: dict[str, SimulationResult] = {}
     for outcome in sorted(violations, key=lambda outcome: outcome.schedule.seed):
         assert outcome.violation is not None
         examples.setdefault(outcome.violation.invariant, outcome)
@@ -158,7 +158,7 @@ def _examples(violations: list[Outcome]) -> Iterator[tuple[Outcome, Shrunk]]:
         yield outcome, Shrunk(outcome)
 
 
-def _shrink(violations: list[Outcome], console: _Console) -> Iterator[tuple[Outcome, Shrunk]]:
+def _shrink(violations: list[SimulationResult], console: _Console) -> Iterator[tuple[SimulationResult, Shrunk]]:
     """The same, made small."""
     from gossip.simulation import play, shrink
 
@@ -172,7 +172,7 @@ def _shrink(violations: list[Outcome], console: _Console) -> Iterator[tuple[Outc
             yield outcome, whole
 
 
-def _conclude(outcome: Outcome, small: Shrunk, out: Path, console: _Console) -> dict[str, Any]:
+def _conclude(outcome: SimulationResult, small: Shrunk, out: Path, console: _Console) -> dict[str, Any]:
     """Writes the plan of a failing schedule and says how to play it again."""
     found, seed = small.outcome.violation, outcome.schedule.seed
     assert found is not None
@@ -203,7 +203,7 @@ def _conclude(outcome: Outcome, small: Shrunk, out: Path, console: _Console) -> 
     }
 
 
-def _result(tally: Tally, wall_s: float, failures: list[dict[str, Any]], vacuous: list[str]) -> dict[str, Any]:
+def _result(tally: CampaignTally, wall_s: float, failures: list[dict[str, Any]], vacuous: list[str]) -> dict[str, Any]:
     """What ``--json`` prints; documented in docs/simulate.md."""
     rounds = sorted(tally.rounds)
     return {
@@ -242,7 +242,7 @@ def _result(tally: Tally, wall_s: float, failures: list[dict[str, Any]], vacuous
     }
 
 
-def _table(tally: Tally, result: dict[str, Any], console: _Console) -> None:
+def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> None:
     rounds = result["rounds"]
     console.say(
         f"{counted(tally.schedules, 'schedule')}, {tally.simulated_s:.0f} simulated seconds in {result['wall_s']:.1f} s: "
@@ -283,14 +283,14 @@ def _pairs(counts: dict[str, int]) -> str:
     return ", ".join(f"{key}: {count}" for key, count in counts.items())
 
 
-class _Progress:
+class _ProgressBar:
     """A bar on a terminal, a line every ten seconds elsewhere."""
 
     def __init__(self, total: int | None, console: _Console) -> None:
         self._total, self._console, self._said = total, console, time.monotonic()
         self._bar: Any = None
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> _ProgressBar:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -301,7 +301,7 @@ class _Progress:
             self._task = self._bar.add_task("", total=self._total)
         return self
 
-    def __call__(self, tally: Tally) -> None:
+    def __call__(self, tally: CampaignTally) -> None:
         rate = 60 * tally.schedules / self._console.wall_s
         seen = f"{counted(len(tally.violations), 'violation')}, {counted(len(tally.occurred), 'kind')} of fault"
         words = f"{rate:.0f} schedules/min, {seen}"
@@ -319,14 +319,14 @@ class _Progress:
 # --- one ----------------------------------------------------------------------------------------------------------------
 
 
-def _play_one(question: Question, seed: int, console: _Console, trace: bool, picture: Path | None) -> int:
+def _play_one(question: SearchQuery, seed: int, console: _Console, trace: bool, picture: Path | None) -> int:
     """Plays one schedule and tells about it. Returns the exit code."""
-    from gossip.simulation import Chart, Tally, run
+    from gossip.simulation import CampaignTally, Chart, run
 
     schedule = question.schedule(seed)
     chart = Chart(None if trace else 20_000)
     outcome = run(schedule, [chart])
-    tally = Tally()
+    tally = CampaignTally()
     tally.add(outcome)
     idle = tally.idle(1)
     proves_too_little = bool(idle) and question.plan is not None and outcome.violation is None
@@ -378,7 +378,7 @@ def _play_one(question: Question, seed: int, console: _Console, trace: bool, pic
     return 1 if outcome.violation or proves_too_little else 0
 
 
-def _draw(outcome: Outcome, chart: Chart, path: Path) -> None:
+def _draw(outcome: SimulationResult, chart: Chart, path: Path) -> None:
     from gossip.simulation import draw
 
     try:
@@ -389,13 +389,13 @@ def _draw(outcome: Outcome, chart: Chart, path: Path) -> None:
 
 def _replay_recording(path: Path, as_json: bool, trace: bool) -> int:
     """Lives a recorded node's life again. Returns the exit code: 1 when the core did something else."""
-    from gossip.simulation import Diverged, replay
+    from gossip.simulation import ReplayDiverged, replay
 
     console = _Console(as_json)
     listen = (lambda now, event, effects: console.say(f"{now:.6f}  {event}  ->  {effects}")) if trace else None
     try:
         seen = replay(path, listen)
-    except Diverged as diverged:
+    except ReplayDiverged as diverged:
         print(f"error: {diverged}", file=sys.stderr)
         return 1
     if as_json:

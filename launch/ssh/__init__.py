@@ -10,26 +10,26 @@ if TYPE_CHECKING:
     from . import command as command
     from . import hostlist as hostlist
     from . import ssh as ssh
-    from .hostcheck import Report as Report
+    from .hostcheck import HostReport as HostReport
     from .hostlist import Host as Host
-    from .remote import Remote as Remote
-    from .swarm import Launch as Launch
-    from .swarm import Program as Program
+    from .remote import RemoteAgent as RemoteAgent
+    from .swarm import AgentProgram as AgentProgram
+    from .swarm import HostsLauncher as HostsLauncher
 else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
             "command": ("command",),
-            "hostcheck": ("Report",),
+            "hostcheck": ("HostReport",),
             "hostlist": (
                 "Host",
                 "hostlist",
             ),
-            "remote": ("Remote",),
+            "remote": ("RemoteAgent",),
             "ssh": ("ssh",),
             "swarm": (
-                "Launch",
-                "Program",
+                "HostsLauncher",
+                "AgentProgram",
             ),
         },
     )

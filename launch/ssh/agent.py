@@ -25,8 +25,8 @@ from typing import Any
 from gossip.config import RunConfig
 from gossip.errors import GossipError, LocalError, Malformed
 from gossip.launch import guardian
-from gossip.launch.local import Outcome, Supervisor, feasible, runs, script_command
-from gossip.launch.registry import Entrance
+from gossip.launch.local import RunOutcome, Supervisor, feasible, runs, script_command
+from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import RunView, counted, launchers
 from gossip.run import (
     RECORD_BYTES_MAX,
@@ -58,12 +58,12 @@ ROWS_AT_ONCE = 200
 FILE_BYTES_MAX = 64 * 2**20
 LOOK_S = 0.05
 FETCHED = ("*.log", "*.jsonl", "*.json", "*.toml", "*.md", "*.txt")
-NOT_FETCHED = ("seeds", "doors", "launchers", "checkpoints")
+NOT_FETCHED = ("seeds", "join_servers", "launchers", "checkpoints")
 AGENT = "agent.json"
 TOKEN_LEAST = 16  # characters: a short one could be in the environment of anything
 
 
-class Outbox:
+class LauncherBacklog:
     """What is on its way to the launcher. It never blocks: events wait in their file, and of the output the oldest is dropped."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class Outbox:
 class _Screen:
     """What its supervisor has to say goes to the launcher."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: LauncherBacklog) -> None:
         self.output, self._outbox = outbox.output, outbox
 
     def say(self, text: str) -> None:
@@ -164,7 +164,7 @@ class _Supervisor(Supervisor):
 class Agent:
     """One host's part of one run."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: LauncherBacklog) -> None:
         self._outbox = outbox
         self._listener: pairs.Listener | None = None
         self._supervisor: _Supervisor | None = None
@@ -205,8 +205,9 @@ class Agent:
         if silent_s < LOST_S:
             self._supervisor.end("terminate", "the launcher is gone: stopping", STOP_S)
             asyncio.get_running_loop().call_later(STOP_S + LEAVE_S, _leave, self._supervisor.token)
-            if self._supervisor.doorway is not None:
-                self._supervisor.doorway.door.goodbye_s = GOODBYE_S  # the other doors of the run close in this moment, too
+            if self._supervisor.join_service is not None:
+                # the other doors of the run close in this moment, too
+                self._supervisor.join_service.join_server.goodbye_s = GOODBYE_S
         else:
             self._supervisor.record("launcher_lost", None, silent_s=round(silent_s, 1))
 
@@ -234,8 +235,8 @@ class Agent:
                 self._supervisor.end(frame["why"])
             case "kill" if self._supervisor is not None:
                 self._supervisor.kill("stopping now")
-            case "doors" if self._supervisor is not None and self._supervisor.doorway is not None:
-                self._supervisor.doorway.door.meet(frame["addresses"])
+            case "join_servers" if self._supervisor is not None and self._supervisor.join_service is not None:
+                self._supervisor.join_service.join_server.meet(frame["addresses"])
             case "gone" if self._folder is not None:
                 seeds, peer, incarnation = self._folder / "seeds", frame["peer"], frame["incarnation"]
                 known = read_seed(seeds, peer)
@@ -308,7 +309,7 @@ class Agent:
         key = folder / SWARM_KEY if order["key"] is not None else None
         if key is not None and not key.exists():
             write_pair(key, KeyPair(**order["key"]))
-        entrance = Entrance(tuple(order["doors"]), host=order["address"], key=key, invites=False)
+        entrance = JoinEndpoint(tuple(order["join_servers"]), host=order["address"], key=key, invites=False)
         supervisor = _Supervisor(given, command, _Screen(self._outbox), environment, share=share, entrance=entrance)
         found = guardian.stat(os.getpid())
         assert found is not None
@@ -336,7 +337,7 @@ class Agent:
 
     async def _supervise(self, supervisor: _Supervisor, folder: Path) -> None:
         with launchers.present(folder, supervisor.peers):
-            outcome: Outcome = await supervisor.run()
+            outcome: RunOutcome = await supervisor.run()
         summary = await asyncio.to_thread(runs.conclude, folder, outcome)
         (folder / AGENT).unlink(missing_ok=True)
         await self._tell_end(outcome.stopped, summary["exit_code"], outcome.dismissed)
@@ -403,7 +404,7 @@ async def _main() -> int:
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     transport, protocol = await loop.connect_write_pipe(lambda: asyncio.streams.FlowControlMixin(), out)
-    outbox = Outbox()
+    outbox = LauncherBacklog()
     sender = asyncio.create_task(outbox.run(asyncio.StreamWriter(transport, protocol, None, loop)))
     try:
         return await Agent(outbox).run(reader)

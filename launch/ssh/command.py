@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from gossip.transport import KeyPair
 
     from .hostlist import Host
-    from .survey import Survey
-    from .swarm import Program
+    from .survey import HostSurvey
+    from .swarm import AgentProgram
 
 Hosts = Annotated[
     str,
@@ -75,7 +75,7 @@ def hosts(
 
     from . import hostlist, weighing
     from . import ssh as ssh_
-    from .swarm import Program
+    from .swarm import AgentProgram
 
     found = tuple(replace(host, python=host.python or python, workdir=host.workdir or workdir) for host in hostlist.load(where))
     peers = sum(host.slots for host in found)
@@ -89,7 +89,7 @@ def hosts(
         return
     resolved = runs.settle(resolved, script.stem, here=sum(host.slots for host in found if host.is_local))
     words = tuple(arguments or ())
-    program = Program(found, str(script), words, os.getcwd(), environment(env or (), os.environ), ssh_.parse(ssh), restarts)
+    program = AgentProgram(found, str(script), words, os.getcwd(), environment(env or (), os.environ), ssh_.parse(ssh), restarts)
     check_list(resolved.config, found)
     if dry_run:
         print("\n".join(plan(resolved.config, program)))
@@ -98,16 +98,16 @@ def hosts(
     raise typer.Exit(asyncio.run(_hosts(resolved, program, pair, check, as_json, quiet)))
 
 
-async def _hosts(resolved: Resolved, program: Program, pair: KeyPair | None, check: bool, as_json: bool, quiet: bool) -> int:
+async def _hosts(resolved: Resolved, program: AgentProgram, pair: KeyPair | None, check: bool, as_json: bool, quiet: bool) -> int:
     from gossip.launch.local import runs
     from gossip.launch.report import PlainScreen, launchers
 
     from . import survey, weighing
-    from .swarm import Launch
+    from .swarm import HostsLauncher
 
-    launch: Launch
+    launch: HostsLauncher
     screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet, name=lambda peer: launch.bracketed(peer))
-    launch = Launch(resolved.config, program, screen)
+    launch = HostsLauncher(resolved.config, program, screen)
     try:
         if not quiet:
             screen.say(f"looking at {counted(len(program.hosts), 'host')}: {', '.join(launch.places)}")
@@ -132,7 +132,7 @@ async def _hosts(resolved: Resolved, program: Program, pair: KeyPair | None, che
     return runs.finish(folder, outcome, screen, as_json)
 
 
-def _print_report(found: Survey, check: bool, as_json: bool, quiet: bool) -> None:
+def _print_report(found: HostSurvey, check: bool, as_json: bool, quiet: bool) -> None:
     if check and as_json:
         print(json.dumps({"addresses": dict(found.addresses), "lines": found.report.as_json()}))
         return
@@ -178,13 +178,13 @@ def without_values(argv: Sequence[str], script: str) -> list[str]:
     return said
 
 
-def plan(config: RunConfig, program: Program) -> list[str]:
+def plan(config: RunConfig, program: AgentProgram) -> list[str]:
     """What would be started and sent, for people; values that look like secrets are not shown."""
     from . import ssh
     from .hostlist import place
-    from .survey import Wanted
+    from .survey import HostRequirements
 
-    wanted = Wanted(program.script, program.workdir, config.run_dir, config.run)
+    wanted = HostRequirements(program.script, program.workdir, config.run_dir, config.run)
     lines = [f"run     {config.name}: {counted(config.peers, 'peer')}, {config.topology}, {config.aggregator} (f={config.f})"]
     lines += [f"serve   {config.server_weights}, others 1"] if config.server_weights else []
     for host in program.hosts:

@@ -22,7 +22,7 @@ Results: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CheckLine:
     """``about``: a host or a pair of them. ``hint``: what to do. ``problem``: not so a host's first line, which sums up."""
 
     level: Level
@@ -33,16 +33,16 @@ class Line:
 
 
 @dataclass(slots=True)
-class Report:
+class HostReport:
     """All lines, in order."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[CheckLine] = field(default_factory=list)
 
     def add(self, level: Level, about: str, text: str, hint: str = "") -> None:
-        self.lines.append(Line(level, about, text, hint))
+        self.lines.append(CheckLine(level, about, text, hint))
 
     @property
-    def failed(self) -> list[Line]:
+    def failed(self) -> list[CheckLine]:
         return [line for line in self.lines if line.level == "fail" and line.problem]
 
     def as_text(self) -> list[str]:
@@ -58,7 +58,7 @@ class Report:
         return [{"level": line.level, "about": line.about, "text": line.text, "hint": line.hint} for line in self.lines]
 
 
-def judge_hosts(report: Report, hosts: Sequence[Host], found: Mapping[str, Facts], script: str, digest: str | None) -> None:
+def judge_hosts(report: HostReport, hosts: Sequence[Host], found: Mapping[str, Facts], script: str, digest: str | None) -> None:
     """A line for each host that answered, and one for whatever is wrong there.
 
     Args:
@@ -73,7 +73,7 @@ def judge_hosts(report: Report, hosts: Sequence[Host], found: Mapping[str, Facts
         if host.name in found:
             problems = [*_problems(host, found[host.name], answered[0], script, digest)]
             worst: Level = "fail" if any(line.level == "fail" for line in problems) else "warn" if problems else "ok"
-            report.lines.append(Line(worst, host.name, _told(host, found[host.name]), problem=False))
+            report.lines.append(CheckLine(worst, host.name, _told(host, found[host.name]), problem=False))
             report.lines += problems
 
 
@@ -97,14 +97,14 @@ def _on_gpus(facts: Facts) -> str:
     return f", {free / 2**30:.1f} GiB on {counted(len(found.each), 'GPU')}" if found.each else ""
 
 
-def _problems(host: Host, facts: Facts, reference: Facts, script: str, digest: str | None) -> Iterable[Line]:
+def _problems(host: Host, facts: Facts, reference: Facts, script: str, digest: str | None) -> Iterable[CheckLine]:
     name, packages, others = host.name, facts["packages"], reference["packages"]
 
-    def fail(text: str, hint: str = "") -> Line:
-        return Line("fail", name, text, hint)
+    def fail(text: str, hint: str = "") -> CheckLine:
+        return CheckLine("fail", name, text, hint)
 
-    def warn(text: str, hint: str = "") -> Line:
-        return Line("warn", name, text, hint)
+    def warn(text: str, hint: str = "") -> CheckLine:
+        return CheckLine("warn", name, text, hint)
 
     if packages["torch"] is None:
         yield fail(f"{facts['executable']} has no torch", f"python=... of an environment that has, behind {name} in a host file")
@@ -174,7 +174,7 @@ def choose(names: Sequence[str], listening: Mapping[str, Sequence[str]], probed:
 
 
 def judge_pairs(
-    report: Report,
+    report: HostReport,
     names: Sequence[str],
     chosen: Mapping[str, str],
     probed: Mapping[str, Results],

@@ -30,11 +30,11 @@ LAST_WORDS_S = 0.5
 CLOCK_SAMPLES = 32
 
 
-class Lost(LocalError):
+class AgentLost(LocalError):
     """The agent of a host is gone, or does not answer."""
 
 
-class Remote:
+class RemoteAgent:
     """One life of one host's agent.
 
     Args:
@@ -49,8 +49,8 @@ class Remote:
         argv: Sequence[str],
         token: str,
         guardian: Guardian,
-        on_frame: Callable[[Remote, Frame], None],
-        on_end: Callable[[Remote], None],
+        on_frame: Callable[[RemoteAgent, Frame], None],
+        on_end: Callable[[RemoteAgent], None],
     ) -> None:
         self.host, self.name, self._argv = host, host.name, list(argv)
         self._token, self._guardian, self._on_frame, self._on_end = token, guardian, on_frame, on_end
@@ -85,7 +85,7 @@ class Remote:
         self._tasks = [asyncio.create_task(work) for work in (self._read_errors(), self._read())]
         try:
             hello = await self._expect("hello", HELLO_S)
-        except Lost:
+        except AgentLost:
             code = self._process.returncode if self.over else None
             await self.close(now=True)
             raise ssh.explain(self.host, code, [*self._decoder.noise, *self._tail]) from None
@@ -125,12 +125,12 @@ class Remote:
 
     async def _expect(self, kind: str, within_s: float) -> Frame:
         if self.over:
-            raise Lost(f"{self.name} is gone")
+            raise AgentLost(f"{self.name} is gone")
         future = self._asked[kind] = asyncio.get_running_loop().create_future()
         try:
             return await asyncio.wait_for(future, within_s)
         except TimeoutError:
-            raise Lost(f"{self.name} did not answer in {within_s:.0f} s") from None
+            raise AgentLost(f"{self.name} did not answer in {within_s:.0f} s") from None
         finally:
             self._asked.pop(kind, None)
 
@@ -160,7 +160,7 @@ class Remote:
         self.over = True
         for future in self._asked.values():
             if not future.done():
-                future.set_exception(Lost(f"{self.name} is gone"))
+                future.set_exception(AgentLost(f"{self.name} is gone"))
         self._on_end(self)
 
     def _give(self, frame: Frame) -> None:

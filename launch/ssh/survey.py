@@ -14,18 +14,18 @@ from gossip.errors import ConfigError, GossipError
 from gossip.transport import is_loopback
 
 from . import hostcheck, ssh
-from .hostcheck import Report
+from .hostcheck import HostReport
 from .hostfacts import digest
 from .hostlist import Host
 from .pairs import WORD_BYTES
-from .remote import Lost, Remote
+from .remote import AgentLost, RemoteAgent
 
 MEASURED_MAX = 8
 """Among so many hosts every pair is measured; of more each host with the next one only: a pair at a time takes half a second."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class HostRequirements:
     """What hosts have to have.
 
     Attributes:
@@ -49,19 +49,19 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class HostSurvey:
     """``addresses``: that the peers of each host listen on. ``unreachable``: hosts that no agent answers on. ``measured``: (from,
     to) -> Mbit/s."""
 
-    report: Report
+    report: HostReport
     addresses: Mapping[str, str]
     unreachable: Sequence[GossipError]
     measured: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
-async def survey(remotes: Mapping[str, Remote], wanted: Wanted) -> Survey:
+async def survey(remotes: Mapping[str, RemoteAgent], wanted: HostRequirements) -> HostSurvey:
     """Opens all remotes and has them look around."""
-    report = Report()
+    report = HostReport()
     hosts = [remote.host for remote in remotes.values()]
     answers = await asyncio.gather(*(_facts(remote, wanted) for remote in remotes.values()), return_exceptions=True)
     facts: dict[str, dict[str, Any]] = {}
@@ -78,17 +78,17 @@ async def survey(remotes: Mapping[str, Remote], wanted: Wanted) -> Survey:
     hostcheck.judge_hosts(report, hosts, facts, wanted.script, digest(script) if script.is_file() else None)
     able = {name: remotes[name] for name, found in facts.items() if found.get("addresses")}
     addresses, measured = await _look_at_pairs(report, able, facts) if able else ({}, {})
-    return Survey(report, addresses, unreachable, measured)
+    return HostSurvey(report, addresses, unreachable, measured)
 
 
-async def _facts(remote: Remote, wanted: Wanted) -> dict[str, Any]:
+async def _facts(remote: RemoteAgent, wanted: HostRequirements) -> dict[str, Any]:
     await remote.open()
     said = await remote.ask("check", "facts", **wanted.on(remote.host))
     return {**said["facts"], "clock_s": remote.clock_s}
 
 
 async def _look_at_pairs(
-    report: Report, remotes: Mapping[str, Remote], facts: Mapping[str, Mapping[str, Any]]
+    report: HostReport, remotes: Mapping[str, RemoteAgent], facts: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, str], dict[tuple[str, str], float]]:
     names, word = list(remotes), secrets.token_hex(WORD_BYTES)
     try:
@@ -123,7 +123,7 @@ async def _look_at_pairs(
                     target = {"address": address, "port": listening[target_name][address]}
                     result = (await remotes[source].ask("measure", "measured", word=word, target=target))["result"]
                     measured.update({(source, target_name): result["mbit_s"]} if "mbit_s" in result else {})
-    except Lost as lost:
+    except AgentLost as lost:
         report.add("fail", "all", f"the pairs could not be looked at: {lost}", "run it again")
         return {}, {}
     hostcheck.judge_pairs(report, names, chosen, probed, measured)
@@ -136,7 +136,7 @@ def _measured_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
     return list(zip(names, [*names[1:], names[0]], strict=True))
 
 
-def with_keys(resolved: Resolved, found: Survey) -> Resolved:
+def with_keys(resolved: Resolved, found: HostSurvey) -> Resolved:
     """The config with what the addresses ask for: beyond loopback peers have keys.
 
     Raises: ConfigError: Somebody has said that they should have none, and nothing else.
@@ -152,11 +152,11 @@ def with_keys(resolved: Resolved, found: Survey) -> Resolved:
     return resolved.with_values("addresses beyond loopback", keys=True)
 
 
-class Unfit(ConfigError):
+class HostsUnfit(ConfigError):
     """A host, or the network between two, does not allow the run. Nothing was started."""
 
 
-def refuse(found: Survey) -> None:
+def refuse(found: HostSurvey) -> None:
     """Raises: Unreachable, Unfit: Something has failed; when it is one thing, with that."""
     failed = found.report.failed
     if not failed:
@@ -173,7 +173,7 @@ def refuse(found: Survey) -> None:
         else f"{len(failed)} things are wrong on {', '.join(sorted(bad))}"
     )
     hint = f"{failed[0].hint}. " if len(failed) == 1 and failed[0].hint else ""
-    error_of_all = Unfit(why, f"{hint}{rest}nothing was started")
+    error_of_all = HostsUnfit(why, f"{hint}{rest}nothing was started")
     if found.unreachable or any("->" in line.about for line in failed):
         error_of_all.exit_code = ssh.Unreachable.exit_code
     raise error_of_all

@@ -20,8 +20,8 @@ from gossip.launch.local import (
     TICK_S,
     WAITING_EVERY_S,
     Guardian,
-    Life,
-    Outcome,
+    ProcessLife,
+    RunOutcome,
     Stop,
     invitation,
     waiting,
@@ -34,8 +34,8 @@ from . import collecting, ssh
 from .collecting import Collector
 from .frames import Frame
 from .hostlist import Host, place
-from .remote import Lost, Remote
-from .survey import Survey, Wanted, survey
+from .remote import AgentLost, RemoteAgent
+from .survey import HostRequirements, HostSurvey, survey
 
 SILENT_S = 5.0
 LOST_S = 60.0  # a host that was silent for so long is given up, or connected to anew
@@ -47,7 +47,7 @@ HOSTS_FILE = "hosts.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class AgentProgram:
     """What is run, and how agents are reached.
 
     Attributes:
@@ -66,14 +66,14 @@ class Program:
 
 
 @dataclass(slots=True)
-class Place:
+class HostState:
     """A host of the run, and how it goes with it."""
 
     host: Host
     peers: range
-    remote: Remote
+    remote: RemoteAgent
     address: str = ""
-    door: str = ""
+    join_server: str = ""
     since: float = 0.0
     tries: int = 0
     silent: bool = False
@@ -89,22 +89,22 @@ class Place:
         return self.host.name
 
 
-class Launch:
+class HostsLauncher:
     """One run on many hosts, from the first look to the last file.
 
     Args:
         config: Resolved; its peers are those of all hosts.
     """
 
-    def __init__(self, config: RunConfig, program: Program, screen: Screen) -> None:
+    def __init__(self, config: RunConfig, program: AgentProgram, screen: Screen) -> None:
         self.config, self.program, self.screen = config, program, screen
-        self._wanted = Wanted(program.script, program.workdir, config.run_dir, config.run)
+        self._wanted = HostRequirements(program.script, program.workdir, config.run_dir, config.run)
         self._token = secrets.token_hex(16)
         self.view = RunView(config.peers, config.plan)
-        self.outcome = Outcome(config, self.view)
+        self.outcome = RunOutcome(config, self.view)
         self._guardian = Guardian(self._token)
         placed = place(program.hosts)
-        self.places = {host.name: Place(host, placed[host.name], self._remote(host)) for host in program.hosts}
+        self.places = {host.name: HostState(host, placed[host.name], self._remote(host)) for host in program.hosts}
         self._of = {peer: found for found in self.places.values() for peer in found.peers}
         self._stop = asyncio.Event()
         self._explained_by: str | None = None
@@ -112,9 +112,9 @@ class Launch:
         self._key: KeyPair | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def _remote(self, host: Host) -> Remote:
+    def _remote(self, host: Host) -> RemoteAgent:
         argv = ssh.command(host, self.program.ssh, self.config.name)
-        return Remote(host, argv, self._token, self._guardian, self._on_frame, self._on_end)
+        return RemoteAgent(host, argv, self._token, self._guardian, self._on_frame, self._on_end)
 
     def peer_name(self, peer: int) -> str:
         """``3@nodeb``."""
@@ -124,7 +124,7 @@ class Launch:
         """Before the lines that it writes."""
         return f"[{self.peer_name(peer)}]"
 
-    async def look(self) -> Survey:
+    async def look(self) -> HostSurvey:
         """What there is on all hosts. Starts agents and nothing else."""
         found = await survey({name: place_.remote for name, place_ in self.places.items()}, self._wanted)
         for name, address in found.addresses.items():
@@ -139,7 +139,7 @@ class Launch:
 
     # --- the run ----------------------------------------------------------------------------------------------------------
 
-    async def run(self, folder: Path, config: RunConfig) -> Outcome:
+    async def run(self, folder: Path, config: RunConfig) -> RunOutcome:
         """Starts the peers of all hosts, and returns when they are gone and what they leave is in ``folder``.
 
         Args:
@@ -182,7 +182,7 @@ class Launch:
         await asyncio.to_thread(collecting.merge_events, folder, self.places)
         return self.outcome
 
-    def _start(self, found: Place, incarnations: dict[int, int]) -> None:
+    def _start(self, found: HostState, incarnations: dict[int, int]) -> None:
         found.since, found.incarnations = time.monotonic(), incarnations
         found.remote.send(
             "start",
@@ -194,7 +194,7 @@ class Launch:
             peers={str(peer): incarnation for peer, incarnation in incarnations.items()},
             address=found.address,
             key={"public": self._key.public, "secret": self._key.secret} if self._key is not None else None,
-            doors=[other.door for other in self.places.values() if other.door and other is not found],
+            join_servers=[other.join_server for other in self.places.values() if other.join_server and other is not found],
         )
 
     def _write_hosts(self) -> None:
@@ -210,7 +210,7 @@ class Launch:
         }
         write_json(self._folder / HOSTS_FILE, {"hosts": rows})
 
-    async def _life_of(self, found: Place) -> None:
+    async def _life_of(self, found: HostState) -> None:
         """Until the peers of a host are done, or it is given up."""
         while True:
             await found.over.wait()
@@ -223,17 +223,17 @@ class Launch:
                 self._tell_others_of_end(found)
                 return
 
-    def _lose(self, found: Place) -> None:
+    def _lose(self, found: HostState) -> None:
         left = ", ".join(map(str, self._running_on(found))) or "none"
         self._say(f"x {found.name} is lost, with peers {left}: {found.remote.last_words}")
         self._record("host_lost", host=found.name, peers=self._running_on(found))
         for peer in self._running_on(found):
-            life = Life(peer, self.view.rows[peer].incarnation, None, signal.SIGKILL, (), found.since, time.monotonic())
+            life = ProcessLife(peer, self.view.rows[peer].incarnation, None, signal.SIGKILL, (), found.since, time.monotonic())
             self.outcome.lives.append(life)
             how = f"lost with {found.name}"
             self._record("exited", peer, incarnation=life.incarnation, code=None, signal=int(signal.SIGKILL), how=how)
 
-    async def _returns(self, found: Place) -> bool:
+    async def _returns(self, found: HostState) -> bool:
         """Starts the agent of a lost host again, with all its peers that were not done, whose lives count one up."""
         peers = [peer for peer in found.peers if peer not in self.outcome.finished]
         if time.monotonic() - found.since > STEADY_S:
@@ -261,25 +261,25 @@ class Launch:
         self._say(f"! {found.name} is not started again: {why}")
         return False
 
-    def _next_incarnation(self, found: Place, peer: int) -> int:
+    def _next_incarnation(self, found: HostState, peer: int) -> int:
         return max(self.view.rows[peer].incarnation, found.incarnations.get(peer, 0)) + 1
 
-    def _tell_others_of_end(self, found: Place) -> None:
+    def _tell_others_of_end(self, found: HostState) -> None:
         """Or those who are done would wait for peers that do not come back."""
         for other in self.places.values():
             for peer in found.peers if other is not found else ():
                 other.remote.send("gone", peer=peer, incarnation=self._next_incarnation(found, peer) - 1)
 
-    def _running_on(self, found: Place) -> list[int]:
+    def _running_on(self, found: HostState) -> list[int]:
         return [peer for peer in found.peers if self.view.rows[peer].state not in ("done", "gone")]
 
     # --- what agents tell -------------------------------------------------------------------------------------------------
 
-    def _on_end(self, remote: Remote) -> None:
+    def _on_end(self, remote: RemoteAgent) -> None:
         if (found := self.places[remote.name]).remote is remote:
             found.over.set()
 
-    def _on_frame(self, remote: Remote, frame: Frame) -> None:
+    def _on_frame(self, remote: RemoteAgent, frame: Frame) -> None:
         if (found := self.places[remote.name]).remote is not remote:
             return
         match frame["kind"]:
@@ -306,15 +306,17 @@ class Launch:
                 except (Malformed, OSError) as error:
                     self._say(f"! {error}")
 
-    def _take_row(self, found: Place, row: dict[str, Any]) -> None:
+    def _take_row(self, found: HostState, row: dict[str, Any]) -> None:
         if isinstance(row.get("peer"), int) and row["peer"] not in found.peers:
             raise ValueError(f"{found.name} tells of peer {row['peer']}, which is not there")
         self._events.write({**row, "host": found.name})
-        if row.get("event") == "door":
+        if row.get("event") == "join_server":
             self._introduce(found, str(row["address"]))
         if row.get("event") == "exited" and isinstance(row.get("peer"), int):
             t = float(row.get("t") or 0.0)
-            life = Life(row["peer"], int(row.get("incarnation") or 0), row.get("code"), row.get("signal"), (), found.since, t)
+            life = ProcessLife(
+                row["peer"], int(row.get("incarnation") or 0), row.get("code"), row.get("signal"), (), found.since, t
+            )
             self.outcome.lives.append(life)
         traffic = row.get("traffic")
         if row.get("event") == "halted" and isinstance(traffic, dict):
@@ -322,17 +324,19 @@ class Launch:
         for line in self.view.feed(row):
             self._say(shown(line))
 
-    def _introduce(self, found: Place, door: str) -> None:
+    def _introduce(self, found: HostState, join_server: str) -> None:
         """Tells the doors of the other hosts where the new one is, and once there are all of them, how others join."""
-        found.door = door
+        found.join_server = join_server
         for other in self.places.values():
             if other is not found:
-                other.remote.send("doors", addresses=[door])
+                other.remote.send("join_servers", addresses=[join_server])
         command = [self.program.script, *self.program.arguments]
-        for line in invitation.of_many_hosts(self.config, self._folder, [other.door for other in self.places.values()], command):
+        for line in invitation.of_many_hosts(
+            self.config, self._folder, [other.join_server for other in self.places.values()], command
+        ):
             self._say(line)
 
-    def _say_for(self, found: Place, text: str) -> None:
+    def _say_for(self, found: HostState, text: str) -> None:
         """A line of an agent. The first failure is mostly the cause of the others: only that is explained."""
         if text.startswith("  "):
             if self._explained_by in (None, found.name):
@@ -362,7 +366,7 @@ class Launch:
                 told = now
                 self._say(waiting(self.view, self.config, now - began, now, self.peer_name))
 
-    def _listen_for(self, found: Place) -> None:
+    def _listen_for(self, found: HostState) -> None:
         """Says when a host falls silent, and for how long; one that stays so is taken for lost."""
         silent_s = found.remote.silent_s
         if found.remote.over or found.remote.closing or found.given_up or (found.ended and not self._running):
@@ -378,7 +382,7 @@ class Launch:
             self._say(f"! {found.name} has been silent for {LOST_S:.0f} s: it is given up, or connected to anew")
             self._keep(found.remote.close(now=True))
 
-    def _dismiss_if_late(self, found: Place) -> None:
+    def _dismiss_if_late(self, found: HostState) -> None:
         """Stops the peers of a host that came back when all others were done: nobody is left to take them in."""
         others_run = any(self._running_on(other) for other in self.places.values() if other is not found and not other.given_up)
         here = {self.view.rows[peer].state for peer in self._running_on(found)}
@@ -427,7 +431,7 @@ class Launch:
                 self._say(f"! {found.name} was not heard of again: whether it has ended stands in {where}")
                 self._keep(found.remote.close(now=True))
 
-    async def _fetch(self, found: Place) -> None:
+    async def _fetch(self, found: HostState) -> None:
         """Logs, metrics, commits and events of a host's peers. Of one that is lost there is what it had sent."""
         if not found.ended or found.remote.over or found.remote.silent_s > SILENT_S:
             self._say(f"! the logs of {found.name} are there only: {self._wanted.host_folder(found.host)}")
@@ -435,7 +439,7 @@ class Launch:
         found.collector = Collector(self._folder, found.name, found.peers)
         try:
             await found.remote.ask("fetch", "fetched", FETCH_S)
-        except Lost as lost:
+        except AgentLost as lost:
             self._say(f"! not all logs of {found.name} could be fetched: {lost}")
         found.collector.close()
         for name in found.collector.left_out:

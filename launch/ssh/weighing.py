@@ -11,7 +11,7 @@ from gossip.errors import ConfigError
 from gossip.topologies import within_bounds, write_weights
 from gossip.transport import is_loopback
 
-from .hostcheck import Report
+from .hostcheck import HostReport
 from .hostlist import Host, place
 
 MEASURED = "the speeds of the hosts"
@@ -71,7 +71,7 @@ def by_bandwidth(
     hosts: Sequence[Host],
     addresses: Mapping[str, str],
     measured: Mapping[tuple[str, str], float],
-    report: Report,
+    report: HostReport,
 ) -> Resolved:
     """The config with weights where hosts differ much, unless the user has said any; and a line in the report."""
     config = resolved.config

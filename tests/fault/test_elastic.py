@@ -49,7 +49,7 @@ CLI = [sys.executable, "-m", "gossip.launch.cli"]
 PATIENCE_S = 200.0
 
 
-class Run:
+class ElasticRun:
     """A run, and those who have joined it."""
 
     def __init__(self, folder: Path) -> None:
@@ -97,8 +97,8 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    run = Run(tmp_path)
+def run(tmp_path: Path) -> Iterator[ElasticRun]:
+    run = ElasticRun(tmp_path)
     yield run
     run.close()
 
@@ -108,7 +108,7 @@ def data_exact(summary: dict[str, Any]) -> bool:
     return samples["once"] > 0 and samples["twice"] == samples["never"] == 0
 
 
-def assert_no_secret_is_shown(run: Run) -> None:
+def assert_no_secret_is_shown(run: ElasticRun) -> None:
     """In no command line and no environment, which others on the machine can read."""
     secret = read_pair(run.out / "swarm.key").secret
     for row in run.rows("spawned"):
@@ -116,7 +116,7 @@ def assert_no_secret_is_shown(run: Run) -> None:
             assert secret.encode() not in Path(f"/proc/{row['pid']}/{file}").read_bytes()
 
 
-def test_a_swarm_grows_and_shrinks_and_who_remains_never_starts_again(run: Run) -> None:
+def test_a_swarm_grows_and_shrinks_and_who_remains_never_starts_again(run: ElasticRun) -> None:
     most, rest = effort((3, 0), (14, 1))
     run.begin("-n", "2", "--room", str(2 + most), "--keys")
     run.train(range(2))
@@ -141,7 +141,7 @@ def test_a_swarm_grows_and_shrinks_and_who_remains_never_starts_again(run: Run) 
     assert run.rows("notice") == [], "somebody was turned away for a key"
 
 
-def test_the_last_one_goes_on_and_a_fresh_swarm_grows_from_it(run: Run) -> None:
+def test_the_last_one_goes_on_and_a_fresh_swarm_grows_from_it(run: ElasticRun) -> None:
     n, fresh = effort((3, 1), (8, 7))
     run.begin("-n", str(n), "--room", str(n + fresh), "--quorum", "available")
     run.train(range(n))
@@ -162,7 +162,7 @@ def test_the_last_one_goes_on_and_a_fresh_swarm_grows_from_it(run: Run) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_the_last_holder_of_the_state_waits_for_newcomers_that_are_on_their_way(run: Run) -> None:
+def test_the_last_holder_of_the_state_waits_for_newcomers_that_are_on_their_way(run: ElasticRun) -> None:
     """Three of four are killed for good in one moment, while three that have joined still start: a majority of the roster will
     never be there again, and nobody else has the state."""
     run.begin("-n", "4", "--room", "8")

@@ -51,7 +51,7 @@ POLICIES = {
 AHEAD = 100  # rounds until the end, once all are together again
 
 
-class Run:
+class HostsRun:
     """``n`` peers, the first ``first`` of them on the first host and the rest on the second, under one launcher."""
 
     def __init__(self, folder: Path, pair: Hosts, n: int, first: int, *words: str) -> None:
@@ -120,7 +120,7 @@ def test_after_a_cable_was_pulled_there_is_one_lineage_and_nothing_is_counted_tw
     n, first = effort((3, 2), (8, 5))
     larger, smaller = range(first), range(first, n)
     with hosts(2) as pair:
-        run = Run(tmp_path, pair, n, first, *POLICIES[policy])
+        run = HostsRun(tmp_path, pair, n, first, *POLICIES[policy])
         try:
             run.wait_for_rounds(30, range(n))
             pair.cut(1)

@@ -24,7 +24,7 @@ PATIENCE_S = 150.0
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class Machine:
+class JoinHost:
     """A host with a folder of its own, in which a launcher runs."""
 
     def __init__(self, pair: Hosts, number: int, folder: Path) -> None:
@@ -86,7 +86,7 @@ def pair() -> Iterator[Hosts]:
 
 
 def test_a_machine_joins_by_an_address_and_goes_on_when_the_first_is_lost(pair: Hosts, tmp_path: Path) -> None:
-    first, second = Machine(pair, 0, tmp_path / "first"), Machine(pair, 1, tmp_path / "second")
+    first, second = JoinHost(pair, 0, tmp_path / "first"), JoinHost(pair, 1, tmp_path / "second")
     try:
         begin = ("-n", "3", "--room", "5", "--quorum", "available", "--aggregator", "mean", "--name", "t")
         first.gossip("run", "--advertise", "10.77.0.0/24", *begin, "train.py")
@@ -112,7 +112,7 @@ def test_a_machine_joins_by_an_address_and_goes_on_when_the_first_is_lost(pair: 
         first.close()
         second.close()
     summary = json.loads((second.run / "summary.json").read_text())
-    assert (summary["status"], summary["finished"], summary["elsewhere"]) == ("finished", [3], [0, 1, 2])
+    assert (summary["status"], summary["finished"], summary["remote_peers"]) == ("finished", [3], [0, 1, 2])
     assert (summary["samples"]["twice"], summary["samples"]["never"]) == (0, 0)
     lost = second.rows("lost_round")  # on a busy machine a round may be closed before anybody's update has come
     assert summary["rounds_lost"] == len({row["round"] for row in lost}) < 10, lost

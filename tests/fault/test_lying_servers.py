@@ -12,10 +12,10 @@ from effort import LONG, effort
 from safetensors.torch import load_file
 from test_demo import demo
 
-from gossip.faults.world import RESULT_LIES
+from gossip.faults.world import RESULT_ATTACKS
 from gossip.run.telemetry import read_lines
 
-PEERS, LIARS, ROUNDS = effort((5, (3,), 150), (8, (5, 6), 250))
+PEERS, ATTACKERS, ROUNDS = effort((5, (3,), 150), (8, (5, 6), 250))
 UNPROVEN = ("slightly_wrong_results", "kept_results", "two_results")
 """Not to be told from the truth; silence, which is no evidence; what is refused by half of the peers only."""
 SETTLED = effort(30, 100)
@@ -26,12 +26,12 @@ LOST_MAX = {"two_results": 10}
 
 
 def run(folder: Path, *options: str) -> dict[str, Any]:
-    return demo(folder, "-n", str(PEERS), "-f", str(len(LIARS)), "--rounds", str(ROUNDS), *options)
+    return demo(folder, "-n", str(PEERS), "-f", str(len(ATTACKERS)), "--rounds", str(ROUNDS), *options)
 
 
 def accuracy_of(folder: Path) -> float:
     """The worst mean of an honest replica over the last rounds."""
-    honest = [folder / f"peer-{peer}" / "metrics.jsonl" for peer in range(PEERS) if peer not in LIARS]
+    honest = [folder / f"peer-{peer}" / "metrics.jsonl" for peer in range(PEERS) if peer not in ATTACKERS]
     looks = [
         [row["accuracy"] for row in read_lines(path) if "accuracy" in row and row["round"] > ROUNDS - SETTLED] for path in honest
     ]
@@ -53,26 +53,26 @@ def fault_free(tmp_path_factory: pytest.TempPathFactory) -> float:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("lie", effort(("wrong_results",), RESULT_LIES))
+@pytest.mark.parametrize("lie", effort(("wrong_results",), RESULT_ATTACKS))
 def test_servers_that_lie_are_found_out_and_cost_neither_rounds_nor_accuracy(
     lie: str, free_run_dir: Path, fault_free: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOSSIP_ROOM", str(2 * PEERS))  # for those who never come: a liar's ghosts
-    summary = run(free_run_dir, "--fault", f"{lie}:{','.join(map(str, LIARS))}")
+    summary = run(free_run_dir, "--fault", f"{lie}:{','.join(map(str, ATTACKERS))}")
     events = list(read_lines(free_run_dir / "events.jsonl"))
-    told = {row["peer"]: row["lies"].get(lie, 0) for row in events if row.get("event") == "halted" and "lies" in row}
-    assert set(told) == set(LIARS)
+    told = {row["peer"]: row["attacks"].get(lie, 0) for row in events if row.get("event") == "halted" and "attacks" in row}
+    assert set(told) == set(ATTACKERS)
     assert all(told.values()), told
-    assert summary["liars"] == list(LIARS)
+    assert summary["byzantine"] == list(ATTACKERS)
     assert summary["rounds"] + summary["rounds_lost"] == ROUNDS
     assert summary["rounds_lost"] <= LOST_MAX.get(lie, 0)
     assert summary["replicas_identical"] is True
     accuracy = accuracy_of(free_run_dir)
     print(f"accuracy {accuracy:.4f}, without faults at least {fault_free:.4f}; quarantined: {summary['quarantined']}")
     assert accuracy >= fault_free - 0.01
-    assert set(summary["suspected"]) <= set(LIARS)
+    assert set(summary["suspected"]) <= set(ATTACKERS)
     if lie not in UNPROVEN:
-        assert summary["quarantined"] == list(LIARS)
+        assert summary["quarantined"] == list(ATTACKERS)
 
 
 @pytest.mark.timeout(300)
@@ -90,7 +90,7 @@ def mended(folder: Path) -> bool:
     run(folder, "--fault", f"last_results:{','.join(map(str, range(PEERS)))}")
     events = list(read_lines(folder / "events.jsonl"))
     halted = {row["peer"]: row for row in events if row.get("event") == "halted"}
-    assert sum(row["lies"].get("last_results", 0) for row in halted.values()) == 1
+    assert sum(row["attacks"].get("last_results", 0) for row in halted.values()) == 1
     assert len({row["state_digest"] for row in halted.values()}) == 1
     assert {row["state_round"] for row in halted.values()} == {ROUNDS}
     finals = [load_file(folder / f"peer-{peer}" / "final.safetensors") for peer in range(PEERS)]

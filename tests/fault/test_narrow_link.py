@@ -40,7 +40,7 @@ peer.close()
 )
 
 
-class Run:
+class NarrowRun:
     """Two peers on the first host, and two that join on the second."""
 
     def __init__(self, folder: Path, pair: Hosts) -> None:
@@ -87,15 +87,15 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path: Path) -> Iterator[NarrowRun]:
     with hosts(2) as pair:
         pair.narrow(1, MBIT_S)
-        run = Run(tmp_path, pair)
+        run = NarrowRun(tmp_path, pair)
         yield run
         run.close()
 
 
-def test_nobody_waits_for_newcomers_whose_link_carries_less_than_the_rounds(run: Run) -> None:
+def test_nobody_waits_for_newcomers_whose_link_carries_less_than_the_rounds(run: NarrowRun) -> None:
     run.wait_for("round", {0, 1}, 10)
     run.join()
     run.wait_for("restored", {2, 3}, 1)

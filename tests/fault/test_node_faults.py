@@ -11,11 +11,11 @@ from typing import Any
 VICTIM = """
 import sys, pathlib
 from gossip.faults.plan import parse
-from gossip.inject.process import Saboteur
+from gossip.inject.process import FaultInjector
 from gossip.run.journal import Journal
 run = pathlib.Path(sys.argv[1])
 peer, incarnation = int(sys.argv[2]), int(sys.argv[3])
-saboteur = Saboteur(parse(sys.argv[5:]), peer, incarnation, run, Journal(peer, run / f"peer-{peer}"))
+saboteur = FaultInjector(parse(sys.argv[5:]), peer, incarnation, run, Journal(peer, run / f"peer-{peer}"))
 for r in range(10):
     saboteur.reached(r)
     if sys.argv[4] == "server":
@@ -61,10 +61,10 @@ def lines(path: Path) -> list[dict[str, Any]]:
 TIMED = """
 import sys, time, pathlib
 from gossip.faults.plan import parse
-from gossip.inject.process import Saboteur
+from gossip.inject.process import FaultInjector
 from gossip.run.journal import Journal
 run = pathlib.Path(sys.argv[1])
-saboteur = Saboteur(parse(sys.argv[3]), 2, int(sys.argv[2]), run, Journal(2, run / "peer-2"))
+saboteur = FaultInjector(parse(sys.argv[3]), 2, int(sys.argv[2]), run, Journal(2, run / "peer-2"))
 begin = time.monotonic()
 saboteur.tick(begin + 100)  # nothing has begun
 saboteur.reached(0)

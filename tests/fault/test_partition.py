@@ -60,7 +60,7 @@ def test_after_a_partition_there_is_one_lineage_and_nothing_is_counted_twice(pol
     assert told["fault"] == FAULT
     assert set(told["paused"]) <= (set() if policy == "available" else {3, 4})
     assert policy != "pause" or told["paused"] == [3, 4]
-    assert told["alone"] == ([3, 4] if policy == "continue" else [])
+    assert told["continued"] == ([3, 4] if policy == "continue" else [])
     given_up = [branch for told in summary["partitions"] for branch in told["given_up"]]
     assert [branch["peers"] for branch in given_up] == ([] if policy == "pause" else [[3, 4]])
     for branch in given_up:

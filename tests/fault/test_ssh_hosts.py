@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from effort import effort
-from following import Rows
+from following import FollowedRows
 from sshd import SshHosts, command_of, inside, ssh_hosts, why_no_sshd
 
 pytestmark = [pytest.mark.ssh, pytest.mark.timeout(900), pytest.mark.skipif(bool(why := why_no_sshd()), reason=why)]
@@ -52,7 +52,7 @@ peer.close()
 """
 
 
-class Run:
+class SshRun:
     """A run of ``gossip hosts`` whose launcher is on the first host."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Run:
             )
         self._out = folder / "out"
         self.logs = [self.log]
-        self._files: dict[Path, Rows] = {}
+        self._files: dict[Path, FollowedRows] = {}
 
     def host_folder(self, number: int) -> Path:
         name = self.on.names[number]
@@ -94,7 +94,7 @@ class Run:
     def rows(self, number: int, *names: str) -> list[dict[str, Any]]:
         """Events as they stand on a host."""
         path = self.host_folder(number) / "events.jsonl"
-        return self._files.setdefault(path, Rows(path)).so_far(*names)
+        return self._files.setdefault(path, FollowedRows(path)).so_far(*names)
 
     def now(self, number: int) -> int:
         return max([row["round"] for row in self.rows(number, "round")], default=-1)
@@ -147,9 +147,9 @@ class Run:
 
 
 @contextmanager
-def run_on(count: int, folder: Path, *words: str, **more: Any) -> Iterator[Run]:
+def run_on(count: int, folder: Path, *words: str, **more: Any) -> Iterator[SshRun]:
     with ssh_hosts(count, folder) as on:
-        run = Run(on, folder, *words, **more)
+        run = SshRun(on, folder, *words, **more)
         try:
             yield run
         finally:
@@ -211,14 +211,14 @@ def test_whatever_is_killed_leaves_nothing_behind_and_touches_no_other_run(
     with ssh_hosts(2, tmp_path) as on:
         (tmp_path / "other").mkdir()
         (tmp_path / "one").mkdir()
-        other = Run(on, tmp_path / "other", "--name", "other", hosts=2)
+        other = SshRun(on, tmp_path / "other", "--name", "other", hosts=2)
         other.name, other.folder = "other", other.here / "runs" / "other"
-        run: Run | None = None
+        run: SshRun | None = None
         try:
             other.wait_for_rounds(3, 0, 1)
             before = [set(on.of_gossip(name)) for name in on.names]
             others = [on.belongings(name, pids) for name, pids in zip(on.names, before, strict=True)]
-            run = Run(on, tmp_path / "one", "--restarts", "0", slots=2, GOSSIP_DRILLS="true")
+            run = SshRun(on, tmp_path / "one", "--restarts", "0", slots=2, GOSSIP_DRILLS="true")
             run.wait_for_rounds(3, 0, 1)
             new = [on.of_gossip(name).keys() - pids for name, pids in zip(on.names, before, strict=True)]
             things = [on.belongings(name, pids) for name, pids in zip(on.names, new, strict=True)]
@@ -269,7 +269,7 @@ def test_whatever_is_killed_leaves_nothing_behind_and_touches_no_other_run(
             assert not on.left_of(name, {**things[number], **others[number]})
 
 
-def find(victim: str, run: Run, new: Sequence[Set[int]]) -> int:
+def find(victim: str, run: SshRun, new: Sequence[Set[int]]) -> int:
     def one(number: int, *words: str) -> int:
         return min(pid for pid in new[number] if all(word in command_of(pid) for word in words))
 
@@ -310,7 +310,7 @@ def test_a_host_that_lets_nobody_in_is_told_and_nothing_is_started(tmp_path: Pat
     with ssh_hosts(2, tmp_path) as on:
         on.config.write_text(on.config.read_text() + "Host *\n  PreferredAuthentications publickey\n")
         (tmp_path / "ssh" / "allowed").write_text("")  # sshd looks for each session
-        run = Run(on, tmp_path)
+        run = SshRun(on, tmp_path)
         assert run.launcher.wait(WAIT_S) == 4
         said = run.log.read_text()
         assert f"error: 2 things are wrong on {', '.join(sorted(on.names))}" in said
@@ -324,7 +324,7 @@ def test_a_host_that_lets_nobody_in_is_told_and_nothing_is_started(tmp_path: Pat
 def test_a_host_behind_a_slow_cable_is_measured_and_its_peers_are_to_serve_less_often(tmp_path: Path) -> None:
     with ssh_hosts(3, tmp_path) as on:
         on.made.narrow(1, 20)  # of which the other two, on this machine, have a hundred times as much
-        run = Run(on, tmp_path, "--check", slots=2)
+        run = SshRun(on, tmp_path, "--check", slots=2)
         assert run.launcher.wait(WAIT_S) == 0, run.log.read_text()[-4000:]
         lines = {line["about"]: line["text"] for line in json.loads((tmp_path / "out").read_text())["lines"]}
         fast, slow = f"{on.names[0]}, {on.names[2]}", on.names[1]

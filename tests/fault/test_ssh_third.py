@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from following import Rows
+from following import FollowedRows
 from sshd import inside, why_no_sshd
-from test_ssh_hosts import WAIT_S, Run, run_on
+from test_ssh_hosts import WAIT_S, SshRun, run_on
 
 from gossip.launch.report import history, summary
 from gossip.run.telemetry import read_lines
@@ -28,13 +28,13 @@ A, B, C = range(3)
 LINE = re.compile(r"room for 2 more, on any machine with train.py and a copy of (\S+):\n.*?  (gossip join .*)\n")
 
 
-class Machine:
+class ThirdHost:
     """The third host: a folder with the script, a shell, and what its user reads on the launcher's screen."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: SshRun) -> None:
         self.run, self.folder, self.host = run, run.on.folders[C], run.on.names[C]
         self.launchers: list[subprocess.Popen[bytes]] = []
-        self._files: list[Rows] = []
+        self._files: list[FollowedRows] = []
         self.runs: list[Path] = []
         programs = self.folder / "bin"
         programs.mkdir()
@@ -57,7 +57,7 @@ class Machine:
         """The line, as it is."""
         self.runs.append(self.folder / "runs" / (self.run.name if not self.launchers else f"{self.run.name}-2"))
         self.launchers.append(self._shell(self.line))
-        self._files.append(Rows(self.runs[-1] / "events.jsonl"))
+        self._files.append(FollowedRows(self.runs[-1] / "events.jsonl"))
 
     def _shell(self, line: str) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
@@ -96,10 +96,10 @@ class Machine:
 
 
 @contextmanager
-def third(tmp_path: Path, **environment: str) -> Iterator[tuple[Run, Machine]]:
+def third(tmp_path: Path, **environment: str) -> Iterator[tuple[SshRun, ThirdHost]]:
     """A run on two hosts with room for two more, and a third host with a copy of its key."""
     with run_on(3, tmp_path, "--room", "4", hosts=2, **environment) as run:
-        machine = Machine(run)
+        machine = ThirdHost(run)
         try:
             machine.bring_the_key()
             run.wait_for_rounds(10, A, B)
@@ -133,8 +133,8 @@ def test_a_third_machine_joins_by_the_line_as_it_is_printed_and_contributes(tmp_
     assert sorted(ends(halted)) == [0, 1, 2]
     assert len(set(ends(halted).values())) == 1, "all replicas are identical"
     # What each folder says for itself, though neither has all commits.
-    assert (found["finished"], found["elsewhere"], found["joins"]) == ([0, 1], [2], [])
-    assert (theirs["finished"], theirs["elsewhere"]) == ([2], [0, 1])
+    assert (found["finished"], found["remote_peers"], found["joins"]) == ([0, 1], [2], [])
+    assert (theirs["finished"], theirs["remote_peers"]) == ([2], [0, 1])
     (join,) = theirs["joins"]
     assert (join["peer"], join["round"] > 0) == (2, True)
     for one in (found, theirs):
@@ -179,5 +179,5 @@ def test_the_launchers_host_is_cut_off_and_those_who_joined_finish_with_the_rest
         assert one["samples"]["once"] > 0
         assert (one["samples"]["twice"], one["samples"]["never"]) == (0, 0)
     assert code == 0, said[-4000:]
-    assert (found["finished"], found["elsewhere"]) == ([1], [2, 3])
+    assert (found["finished"], found["remote_peers"]) == ([1], [2, 3])
     assert f"{run.on.names[B]} has been silent for" in said

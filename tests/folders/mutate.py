@@ -66,7 +66,7 @@ STRANGE = (
 
 
 @dataclass(slots=True)
-class Finding:
+class MutationFinding:
     """What went wrong. ``change``: how the folder had been changed."""
 
     seed: int
@@ -76,9 +76,9 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class MutationReport:
     folders: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[MutationFinding] = field(default_factory=list)
     ends: Counter[str] = field(default_factory=Counter)
     slowest_s: float = 0.0
     grown_mb: float = 0.0
@@ -282,10 +282,10 @@ def no_signals(sent: list[str]) -> Iterator[None]:
         signal.pidfd_send_signal, os.kill, os.killpg = before
 
 
-def campaign(count: int, first_seed: int, into: Path, say: Callable[[str], None] = lambda line: None) -> Report:
+def campaign(count: int, first_seed: int, into: Path, say: Callable[[str], None] = lambda line: None) -> MutationReport:
     """Reads ``count`` changed folders with one listing, one log and one stop each."""
     folder = Folder(train(into))
-    report, grown_from = Report(), _memory_mb()
+    report, grown_from = MutationReport(), _memory_mb()
     with no_signals(report.signals):
         began = told = time.monotonic()
         for seed in range(first_seed, first_seed + count):
@@ -298,7 +298,7 @@ def campaign(count: int, first_seed: int, into: Path, say: Callable[[str], None]
     return report
 
 
-def _read_one(folder: Folder, seed: int, report: Report) -> None:
+def _read_one(folder: Folder, seed: int, report: MutationReport) -> None:
     random = Random(f"folders/{seed}")
     every = tools(folder.path)
     chosen = [random.choice(names) for names in (("ls", "ls --json"), ("logs", "logs -n 3"), ("stop", "stop --now"))]
@@ -309,14 +309,14 @@ def _read_one(folder: Folder, seed: int, report: Report) -> None:
             try:
                 report.ends[f"{tool}: {end_of(every[tool], out) or 'well'}"] += 1
             except BaseException as error:  # noqa: BLE001 - whatever else it is, is a finding
-                report.findings.append(Finding(seed, tool, change, f"{type(error).__name__}: {error}"))
+                report.findings.append(MutationFinding(seed, tool, change, f"{type(error).__name__}: {error}"))
             took_s = time.monotonic() - began
             report.slowest_s = max(report.slowest_s, took_s)
             if took_s > SECONDS_MAX:
-                report.findings.append(Finding(seed, tool, change, f"took {took_s:.2f} s"))
+                report.findings.append(MutationFinding(seed, tool, change, f"took {took_s:.2f} s"))
             raw = [each for each in out.getvalue() if not each.isprintable() and each not in "\n\t\u00a0"]
             if raw:
-                report.findings.append(Finding(seed, tool, change, f"writes {raw[:3]}"))
+                report.findings.append(MutationFinding(seed, tool, change, f"writes {raw[:3]}"))
 
 
 def give_up_privileges() -> None:

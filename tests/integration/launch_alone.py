@@ -14,7 +14,7 @@ from gossip.launch.report.view import RunView
 ALL_THERE = "all peers are there"
 
 
-class Screen(PlainScreen):
+class TellingScreen(PlainScreen):
     """Says when each peer has told the last that it tells by itself."""
 
     told = False
@@ -28,7 +28,9 @@ class Screen(PlainScreen):
 def main() -> int:
     folder, mode = Path(sys.argv[1]), sys.argv[2]
     config = RunConfig.load(folder / "config.json")
-    outcome = runs.train(config, script_command(Path(__file__).resolve().with_name("launch_fake_peer.py"), [mode]), Screen())
+    outcome = runs.train(
+        config, script_command(Path(__file__).resolve().with_name("launch_fake_peer.py"), [mode]), TellingScreen()
+    )
     runs.conclude(folder, outcome)
     return outcome.exit_code
 

@@ -21,7 +21,7 @@ from following import Following
 
 from gossip.config import RunConfig
 from gossip.launch.guardian import reap
-from gossip.launch.local.warm import Forked, WarmStart
+from gossip.launch.local.warm import ForkedProcess, WarmStart
 from gossip.run.rendezvous import announce_end
 
 T = TypeVar("T")
@@ -56,10 +56,10 @@ peer.close()
 """
 
 
-class Peer:
+class SwarmPeer:
     """One process in a session of its own, by ``subprocess.Popen``'s words as far as tests use them."""
 
-    def __init__(self, forked: Forked, status: socket.socket) -> None:
+    def __init__(self, forked: ForkedProcess, status: socket.socket) -> None:
         self.pid, self.returncode = forked.pid, forked.returncode
         self._streams, self._said = (forked.stdout, forked.stderr), (bytearray(), bytearray())
         self._status = status  # its end would tell the peer that its launcher is gone
@@ -106,7 +106,7 @@ class Peer:
         os.close(self._end)
 
 
-class Swarm:
+class ProcessSwarm:
     """``n`` peers and what they write down."""
 
     def __init__(
@@ -124,11 +124,11 @@ class Swarm:
         asyncio.run(self._warm.ready())
         self.peers = [self._start(peer) for peer in range(n)]
 
-    def _start(self, peer: int, incarnation: int = 0) -> Peer:
+    def _start(self, peer: int, incarnation: int = 0) -> SwarmPeer:
         ours, theirs = socket.socketpair()
         with theirs:
             own = {"GOSSIP_PEER": str(peer), "GOSSIP_INCARNATION": str(incarnation)}
-            return Peer(self._warm.start(self._command, own, theirs), ours)
+            return SwarmPeer(self._warm.start(self._command, own, theirs), ours)
 
     def start_again(self, peer: int, incarnation: int) -> None:
         """After its end."""
@@ -189,7 +189,7 @@ class Swarm:
         self._files.close()
 
 
-def again(swarm: Swarm, peer: int, by: int) -> None:
+def again(swarm: ProcessSwarm, peer: int, by: int) -> None:
     """Waits until ``peer`` contributes to rounds that ``by`` applies."""
 
     def look() -> bool:
@@ -199,7 +199,7 @@ def again(swarm: Swarm, peer: int, by: int) -> None:
     swarm.wait(look, f"a round with peer {peer}")
 
 
-def roster(swarm: Swarm) -> list[int]:
+def roster(swarm: ProcessSwarm) -> list[int]:
     """Of the latest round."""
     latest = max((commit for peer in range(swarm.n) for commit in swarm.commits(peer)), key=lambda commit: commit["round"])
     return sorted(latest["roster"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from test_zeromq_keys import notices
-from zeromq_rig import Watched, transport
+from zeromq_rig import WatchedTransport, transport
 
 from gossip.core.events import LinkUp
 from gossip.run import keyring
@@ -47,7 +47,7 @@ def write(path: Path, pairs: list[KeyPair]) -> Path:
     return path
 
 
-def drive(watched: Watched, seconds: float) -> None:
+def drive(watched: WatchedTransport, seconds: float) -> None:
     end = time.monotonic() + seconds
     watched.until(lambda: time.monotonic() > end, "a while")
 
@@ -59,7 +59,7 @@ def test_who_is_not_on_the_list_is_told_of_by_peer_once_and_let_in_when_it_is_ad
         knocking._keys.look()
         knocking.connect(0, one.control, one.bulk)
     one._keys.look()
-    watched = Watched(one, other, third)
+    watched = WatchedTransport(one, other, third)
     watched.until(lambda: len(notices(one)) >= 2 and bool(notices(other)), "lines on both sides")
     drive(watched, 1.0)
     assert notices(one) == [
@@ -80,7 +80,7 @@ def test_who_is_struck_off_while_it_runs_is_told_as_that_on_both_sides(peer, tmp
     for mine, there, number in ((one, other, 1), (other, one, 0)):
         mine._keys.look()
         mine.connect(number, there.control, there.bulk)
-    watched = Watched(one, other)
+    watched = WatchedTransport(one, other)
     watched.until(lambda: LinkUp(1) in watched.heard[one] and LinkUp(0) in watched.heard[other], "links")
     write(path, PAIRS[:1])
     watched.until(lambda: bool(notices(one) and notices(other)), "lines on both sides")
@@ -97,7 +97,7 @@ def test_a_stranger_with_a_key_that_is_on_no_list_is_told_as_that(peer, tmp_path
     other._keys.look()
     (tmp_path / "seeds" / "1.addr").unlink()
     other.connect(0, one.control, one.bulk)
-    watched = Watched(one, other)
+    watched = WatchedTransport(one, other)
     watched.until(lambda: bool(notices(one)), "a line")
     assert notices(one)[0].startswith(f"refused somebody at 127.0.0.1 whose key {PAIRS[1].public[:8]}... (fingerprint ")
     assert notices(one)[0].endswith(f"is not on the allow-list {path}")

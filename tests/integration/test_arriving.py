@@ -18,9 +18,9 @@ import pytest
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError, NobodyAnswers, Refused
 from gossip.launch.join import arriving
-from gossip.launch.join.arriving import Arrival, Ticket, _Newcomer
-from gossip.launch.registry.door import Door
-from gossip.launch.registry.entrance import Entrance
+from gossip.launch.join.arriving import JoinSetup, JoinTicket, _JoinClient
+from gossip.launch.registry.door import JoinServer
+from gossip.launch.registry.entrance import JoinEndpoint
 from gossip.run.keys import make_pair
 from gossip.run.rendezvous import SeedFolder, announce_end, claim, peers_in
 
@@ -36,32 +36,32 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @asynccontextmanager
-async def run_in(folder: Path, key: Path | None = None, **options: Any) -> AsyncIterator[Door]:
+async def run_in(folder: Path, key: Path | None = None, **options: Any) -> AsyncIterator[JoinServer]:
     """A run of one peer with an open door, and room for two more."""
     given = {"peers": 1, "room": 3, "name": "t", **options}
     config = resolve(given).with_values("drawn", run="00000000000000aa", f=0).config
     folder.mkdir()
     (folder / "command.json").write_text(json.dumps({"command": ["python", "-u", "train.py", "--lr", "1"], "folder": "/nowhere"}))
     SeedFolder(folder / "seeds", 0, 9).announce("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 0, "k" * 40)
-    door = Door(config, folder, {0: 0}, Entrance(key=key))
-    await door.open()
+    join_server = JoinServer(config, folder, {0: 0}, JoinEndpoint(key=key))
+    await join_server.open()
     try:
-        yield door
+        yield join_server
     finally:
-        await door.close()
+        await join_server.close()
 
 
-async def arrive(*doors: str, script: Path | None = Path("train.py"), **ticket: Any) -> tuple[Arrival, list[str]]:
+async def arrive(*join_servers: str, script: Path | None = Path("train.py"), **ticket: Any) -> tuple[JoinSetup, list[str]]:
     said: list[str] = []
-    newcomer = _Newcomer(Ticket(doors, **{"patience_s": 1.0, **ticket}), said.append)
+    newcomer = _JoinClient(JoinTicket(join_servers, **{"patience_s": 1.0, **ticket}), said.append)
     return await asyncio.wait_for(newcomer.arrive(script, ["--lr", "2"], ["gossip", "join"]), 60), said
 
 
 async def test_a_newcomer_makes_a_folder_of_its_own(tmp_path: Path, here: Path) -> None:
     key = tmp_path / "swarm.key"
     make_pair(key)
-    async with run_in(tmp_path / "run", key, keys=True) as door:
-        arrival, said = await arrive(door.address, key=key)
+    async with run_in(tmp_path / "run", key, keys=True) as join_server:
+        arrival, said = await arrive(join_server.address, key=key)
         assert said == []
         run = here / "runs" / "t"
         config = RunConfig.load(run / "config.json")
@@ -69,12 +69,12 @@ async def test_a_newcomer_makes_a_folder_of_its_own(tmp_path: Path, here: Path) 
         assert (config.run, config.host, config.run_dir, config.keyed) == ("00000000000000aa", "127.0.0.1", str(run), True)
         assert arrival.newcomers == {1: 0}
         assert arrival.command == (sys.executable, "-u", "train.py", "--lr", "2")
-        assert arrival.entrance.seeds == (door.address,)
-        assert door.keeper.entries[1].owner == arrival.entrance.door
+        assert arrival.entrance.seeds == (join_server.address,)
+        assert join_server.keeper.entries[1].owner == arrival.entrance.join_server
         assert json.loads((run / "seeds" / "0.addr").read_text())["key"] == "k" * 40
         assert peers_in(run / "seeds") == [0], "its own peers write theirs"
         assert stat.S_IMODE((run / "swarm.key").stat().st_mode) == 0o600
-        again, _ = await arrive(door.address, key=key)
+        again, _ = await arrive(join_server.address, key=key)
         assert (Path(again.config.run_dir).name, again.newcomers) == ("t-2", {2: 0})
         assert claim(run / "seeds", config.peers, 3) == (2, 0), (
             "who joins by its folder has another id, though it has no address yet"
@@ -92,8 +92,8 @@ async def test_a_list_of_who_is_allowed_is_each_machines_own(
     if own:
         monkeypatch.setenv("GOSSIP_ALLOWED", "mine.txt")
         monkeypatch.setenv("GOSSIP_KEY", "1.key")
-    async with run_in(tmp_path / "run", key, keys=True, allowed="/secret/folder/theirs.txt") as door:
-        arrival, said = await arrive(door.address, key=key)
+    async with run_in(tmp_path / "run", key, keys=True, allowed="/secret/folder/theirs.txt") as join_server:
+        arrival, said = await arrive(join_server.address, key=key)
     assert arrival.config.allowed == (str(here / "mine.txt") if own else "")
     assert ["list of who may take part (theirs.txt), and this machine has none" in line for line in said[:1]] == [True] * (
         not own
@@ -104,17 +104,17 @@ async def test_a_list_of_who_is_allowed_is_each_machines_own(
 
 async def test_a_script_of_its_own_may_have_its_own_arguments(tmp_path: Path, here: Path) -> None:
     (here / "mine.py").touch()
-    async with run_in(tmp_path / "run") as door:
-        arrival, _ = await arrive(door.address, script=Path("mine.py"))
+    async with run_in(tmp_path / "run") as join_server:
+        arrival, _ = await arrive(join_server.address, script=Path("mine.py"))
         assert arrival.command == (sys.executable, "-u", "mine.py", "--lr", "2")
 
 
 async def test_what_runs_here_is_not_for_a_door_to_say(tmp_path: Path, here: Path) -> None:
-    async with run_in(tmp_path / "run") as door:
+    async with run_in(tmp_path / "run") as join_server:
         with pytest.raises(ConfigError, match=r"name the script: .* The others run train.py --lr 1") as raised:
-            await arrive(door.address, script=None)
-        assert raised.value.hint == f"gossip join {door.address} -- train.py --lr 1"
-        assert list(door.keeper.entries) == [0]
+            await arrive(join_server.address, script=None)
+        assert raised.value.hint == f"gossip join {join_server.address} -- train.py --lr 1"
+        assert list(join_server.keeper.entries) == [0]
         assert not (here / "runs").exists()
 
 
@@ -124,28 +124,28 @@ async def test_code_that_a_door_names_runs_only_when_the_user_has_named_it_too(
 ) -> None:
     (here / "mine.py").touch()
     [named] = code.values()
-    async with run_in(tmp_path / "run") as door:
-        door._config = door._config.model_copy(update=code)
+    async with run_in(tmp_path / "run") as join_server:
+        join_server._config = join_server._config.model_copy(update=code)
         with pytest.raises(ConfigError, match="code that is not gossip's") as raised:
-            await arrive(door.address, script=Path("mine.py"))
+            await arrive(join_server.address, script=Path("mine.py"))
         assert named in str(raised.value.hint)
         assert not (here / "runs").exists()
-        arrival, _ = await arrive(door.address, script=Path("mine.py"), code=(named,))
+        arrival, _ = await arrive(join_server.address, script=Path("mine.py"), code=(named,))
         assert named in (arrival.config.aggregator, arrival.config.topology)
 
 
 async def test_a_door_starts_no_more_peers_here_than_were_asked_for(tmp_path: Path, here: Path) -> None:
     (here / "mine.py").touch()
-    async with run_in(tmp_path / "run") as door:
-        welcome = door._welcome
+    async with run_in(tmp_path / "run") as join_server:
+        welcome = join_server._welcome
 
-        async def generous(knock: Any) -> Any:
-            answer = await welcome(knock)
+        async def generous(join_request: Any) -> Any:
+            answer = await welcome(join_request)
             return dataclasses.replace(answer, ids=tuple((peer, 0) for peer in range(1, 6)))
 
-        door._welcome = generous  # type: ignore[method-assign]
+        join_server._welcome = generous  # type: ignore[method-assign]
         with pytest.raises(ConfigError, match="gave 5 ids where 1 was asked for"):
-            await arrive(door.address, script=Path("mine.py"))
+            await arrive(join_server.address, script=Path("mine.py"))
         assert not (here / "runs").exists()
 
 
@@ -156,8 +156,8 @@ async def test_a_run_with_keys_has_no_door_without_its_own(tmp_path: Path) -> No
 
 
 async def test_any_door_that_answers_will_do(tmp_path: Path, here: Path) -> None:
-    async with run_in(tmp_path / "run") as door:
-        arrival, _ = await arrive("127.0.0.1:9", door.address)
+    async with run_in(tmp_path / "run") as join_server:
+        arrival, _ = await arrive("127.0.0.1:9", join_server.address)
         assert arrival.newcomers == {1: 0}
 
 
@@ -176,12 +176,12 @@ async def test_who_has_no_key_or_another_is_told_so_at_once(tmp_path: Path) -> N
     key, wrong = tmp_path / "swarm.key", tmp_path / "wrong.key"
     make_pair(key)
     make_pair(wrong)
-    async with run_in(tmp_path / "run", key, keys=True) as door:
+    async with run_in(tmp_path / "run", key, keys=True) as join_server:
         began = time.monotonic()
         with pytest.raises(Refused, match=r"wrong swarm key \(yours is "):
-            await arrive(door.address, key=wrong, patience_s=50.0)
+            await arrive(join_server.address, key=wrong, patience_s=50.0)
         with pytest.raises(Refused, match=r"it wants a key, or is no door of gossip") as refused:
-            await arrive(door.address, patience_s=50.0)
+            await arrive(join_server.address, patience_s=50.0)
         assert "copy runs/NAME/swarm.key" in (refused.value.hint or "")
         assert time.monotonic() - began < 40
         assert Refused.exit_code == 6
@@ -206,35 +206,35 @@ async def test_what_is_no_address_is_told_from_a_name_that_nobody_has() -> None:
 
 
 async def test_a_full_run_and_one_that_is_over_say_so(tmp_path: Path, here: Path) -> None:
-    async with run_in(tmp_path / "run") as door:
+    async with run_in(tmp_path / "run") as join_server:
         with pytest.raises(ConfigError, match="room for 3 peers at a time: 3 were to join, and there is room for 2"):
-            await arrive(door.address, count=3)
+            await arrive(join_server.address, count=3)
         announce_end(tmp_path / "run" / "seeds", 0, 0)
-        door._look()
+        join_server._look()
         with pytest.raises(ConfigError, match="the run t is over"):
-            await arrive(door.address)
+            await arrive(join_server.address)
 
 
 async def test_other_versions_are_refused_with_both(tmp_path: Path, here: Path) -> None:
-    async with run_in(tmp_path / "run") as door:
-        door._versions = dataclasses.replace(door._versions, torch="9.9.9")
+    async with run_in(tmp_path / "run") as join_server:
+        join_server._versions = dataclasses.replace(join_server._versions, torch="9.9.9")
         with pytest.raises(Refused, match=r"torch 9.9.9 here, .* there"):
-            await arrive(door.address)
+            await arrive(join_server.address)
 
 
 async def test_an_address_that_the_others_cannot_reach_is_refused(
     tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arriving, "own_address", {"eth0": "10.9.9.9"}.__getitem__)
-    async with run_in(tmp_path / "run") as door:
+    async with run_in(tmp_path / "run") as join_server:
         with pytest.raises(ConfigError, match=r"this machine's peers would be at 10.9.9.9: the others could not reach them"):
-            await arrive(door.address, advertise="eth0")
+            await arrive(join_server.address, advertise="eth0")
 
 
 async def test_what_the_door_saw_is_compared_with_the_own_address(tmp_path: Path, here: Path) -> None:
-    async with run_in(tmp_path / "run") as door:
+    async with run_in(tmp_path / "run") as join_server:
         said: list[str] = []
-        newcomer = _Newcomer(Ticket((door.address,)), said.append)
+        newcomer = _JoinClient(JoinTicket((join_server.address,)), said.append)
         assert newcomer._own_host("127.0.0.1:1", "127.0.0.9") == "127.0.0.1"
         assert said == [
             "! this machine's address is 127.0.0.1, and the door at 127.0.0.1:1 saw 127.0.0.9: something in between translates "
@@ -251,9 +251,9 @@ async def test_who_joins_with_the_code_of_another_commit_is_told_so(
     tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arriving, "code_version", lambda folder: {"commit": "b" * 40, "changed_files": 0})
-    async with run_in(tmp_path / "run") as door:
+    async with run_in(tmp_path / "run") as join_server:
         (tmp_path / "run" / "environment.json").write_text(json.dumps({"code": {"commit": "a" * 40}}))
-        _, said = await arrive(door.address)
+        _, said = await arrive(join_server.address)
         assert said == ["! the code is of commit bbbbbbbbbbbb, that of the others of aaaaaaaaaaaa"]
         (tmp_path / "run" / "environment.json").write_text(json.dumps({"code": {"commit": "b" * 40}}))
-        assert (await arrive(door.address))[1] == []
+        assert (await arrive(join_server.address))[1] == []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from condor import Job, Pool, wait_until
+from condor import CondorJob, Pool, wait_until
 from effort import effort
 
 pytestmark = pytest.mark.timeout(600)
@@ -50,7 +50,7 @@ while peer.round < last_round():
 """
 
 
-class Submission:
+class SubmittedSwarm:
     """What ``gossip condor`` has written, and the jobs of it."""
 
     def __init__(self, folder: Path, *options: str) -> None:
@@ -66,7 +66,7 @@ class Submission:
         self.nodes, self.final, self.dag = self.pool.submit_dag(self.out / "swarm.dag")
         self.peers = [self.nodes[f"peer{peer}"] for peer in range(N)]
 
-    def events(self, job: Job, peer: int) -> list[dict[str, Any]]:
+    def events(self, job: CondorJob, peer: int) -> list[dict[str, Any]]:
         """What the launcher of a job writes down, as far as it is whole."""
         shared = self.folder / "runs" / f"condor-{self.dag}" / f"events-{peer}.jsonl"
         places = [shared, job.scratch / f"gossip-{peer}" / f"events-{peer}.jsonl", job.scratch / "gossip-joined" / "events.jsonl"]
@@ -124,10 +124,10 @@ class Submission:
 
 @pytest.fixture
 def submit(tmp_path: Path) -> Iterator[Any]:
-    made: list[Submission] = []
+    made: list[SubmittedSwarm] = []
 
-    def call(*options: str) -> Submission:
-        made.append(Submission(tmp_path, *options))
+    def call(*options: str) -> SubmittedSwarm:
+        made.append(SubmittedSwarm(tmp_path, *options))
         return made[-1]
 
     yield call
@@ -136,7 +136,7 @@ def submit(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_jobs_without_a_shared_folder_train_are_evicted_come_late_and_are_added(submit: Any) -> None:
-    swarm: Submission = submit()
+    swarm: SubmittedSwarm = submit()
     for peer in FIRST:
         swarm.peers[peer].start()
     swarm.train(*FIRST)
@@ -163,7 +163,7 @@ def test_jobs_without_a_shared_folder_train_are_evicted_come_late_and_are_added(
 
 
 def test_jobs_that_share_a_folder_need_nothing_else_and_one_whose_machine_is_lost_comes_back(submit: Any) -> None:
-    swarm: Submission = submit("--shared")
+    swarm: SubmittedSwarm = submit("--shared")
     for peer in range(N):
         swarm.peers[peer].start()
     swarm.train(*range(N))

@@ -21,7 +21,7 @@ from gossip.launch.doctor import check_reach, check_speed
 from gossip.launch.doctor.check_reach import reach
 from gossip.launch.doctor.findings import Finding
 from gossip.launch.registry import door_messages
-from gossip.launch.registry.door import Door, Entrance
+from gossip.launch.registry.door import JoinEndpoint, JoinServer
 from gossip.run.keys import make_pair
 
 
@@ -117,7 +117,7 @@ def test_zeromq_without_a_door_is_told_apart_from_one_with_keys(monkeypatch: pyt
 
 
 @contextlib.contextmanager
-def open_door(tmp_path: Path, key: Path | None = None) -> Iterator[str]:
+def open_join_server(tmp_path: Path, key: Path | None = None) -> Iterator[str]:
     """The address of a door that is open for as long as the body runs, in a loop of its own."""
     config = resolve({"peers": 2, "room": 6, "name": "digits"}).with_values("drawn", run="00000000000000aa", f=0).config
     opened, over = threading.Event(), asyncio.Event()
@@ -125,13 +125,13 @@ def open_door(tmp_path: Path, key: Path | None = None) -> Iterator[str]:
     loops = []
 
     async def serve() -> None:
-        door = Door(config, tmp_path, {0: 0, 1: 0}, Entrance(key=key))
-        await door.open()
-        address.append(door.address)
+        join_server = JoinServer(config, tmp_path, {0: 0, 1: 0}, JoinEndpoint(key=key))
+        await join_server.open()
+        address.append(join_server.address)
         loops.append(asyncio.get_running_loop())
         opened.set()
         await over.wait()
-        await door.close()
+        await join_server.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
@@ -142,31 +142,31 @@ def open_door(tmp_path: Path, key: Path | None = None) -> Iterator[str]:
 
 
 @pytest.fixture
-def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def join_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(check_reach, "CONNECT_S", 20.0)  # however slow the machine
-    with open_door(tmp_path) as address:
+    with open_join_server(tmp_path) as address:
         yield address
 
 
-def test_a_door_says_which_run_it_is_of(door: str) -> None:
-    connection, protocol = reach(door)
+def test_a_door_says_which_run_it_is_of(join_server: str) -> None:
+    connection, protocol = reach(join_server)
     assert (connection.level, protocol.level) == ("ok", "ok")
     assert "a door of the run digits" in protocol.said
     assert protocol.facts["seen"] == "127.0.0.1"
 
 
-def test_a_door_of_other_versions_is_told_with_both(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_door_of_other_versions_is_told_with_both(join_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     here = door_messages.Versions.here()
     other = door_messages.Versions(here.protocol, here.gossip, here.python, "2.99.0")
     monkeypatch.setattr(door_messages.Versions, "here", classmethod(lambda cls: other))
-    _, _, versions = reach(door)
+    _, _, versions = reach(join_server)
     assert versions.level == "fail"
     assert versions.said == f"this machine could not join: torch 2.99.0 here, {here.torch} there"
 
 
-def test_a_key_where_there_are_none_is_an_error(door: str, tmp_path: Path) -> None:
+def test_a_key_where_there_are_none_is_an_error(join_server: str, tmp_path: Path) -> None:
     make_pair(tmp_path / "own.key")
-    assert levels(reach(door, tmp_path / "own.key")) == [("connection", "ok"), ("protocol", "fail")]
+    assert levels(reach(join_server, tmp_path / "own.key")) == [("connection", "ok"), ("protocol", "fail")]
 
 
 def test_a_door_with_keys_answers_who_has_the_right_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_a_door_with_keys_answers_who_has_the_right_one(tmp_path: Path, monkeypa
     keys = [tmp_path / "swarm.key", tmp_path / "another.key"]
     for path in keys:
         make_pair(path)
-    with open_door(tmp_path, keys[0]) as address:
+    with open_join_server(tmp_path, keys[0]) as address:
         assert "a door of the run digits" in reach(address, keys[0])[1].said
         wrong = reach(address, keys[1])[1]
         without = reach(address)[1]

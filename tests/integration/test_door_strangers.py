@@ -16,13 +16,21 @@ from pathlib import Path
 import psutil
 import pytest
 import zmq.asyncio
-from test_door import asked, door_in, until
+from test_door import asked, join_server_in, until
 from zeromq_rig import GREETING, READY
 
 from gossip.launch.registry import door_messages as says
-from gossip.launch.registry.door import Door
-from gossip.launch.registry.door_calls import Unanswered, ask
-from gossip.launch.registry.door_proxy import BYTES_MAX, FRAMES_MAX, HELD_BYTES_MAX, VISITORS_MAX, Held, Meter, TooMuch
+from gossip.launch.registry.door import JoinServer
+from gossip.launch.registry.door_calls import JoinServerUnreachable, ask
+from gossip.launch.registry.door_proxy import (
+    BYTES_MAX,
+    FRAMES_MAX,
+    HELD_BYTES_MAX,
+    VISITORS_MAX,
+    FrameMeter,
+    HeldBytes,
+    LimitExceeded,
+)
 from gossip.run.keys import make_pair, read_pair
 
 MIB = 2**20
@@ -61,9 +69,9 @@ def pour(address: str, blob: bytes, nbytes: int) -> None:
 
 
 @asynccontextmanager
-async def poured(door: Door, blob: bytes, nbytes: int) -> AsyncIterator[Grown]:
+async def poured(join_server: JoinServer, blob: bytes, nbytes: int) -> AsyncIterator[Grown]:
     grown = Grown()
-    pouring = asyncio.create_task(asyncio.to_thread(pour, door.address, blob, nbytes))
+    pouring = asyncio.create_task(asyncio.to_thread(pour, join_server.address, blob, nbytes))
     while not pouring.done():
         grown.look()
         await asyncio.sleep(0.02)
@@ -74,16 +82,16 @@ async def poured(door: Door, blob: bytes, nbytes: int) -> AsyncIterator[Grown]:
 @pytest.mark.parametrize(("size", "mib"), [(0, 16), (200, 192), (500_000, 512)])
 async def test_a_message_without_end_takes_no_memory_and_the_door_answers_others(tmp_path: Path, size: int, mib: int) -> None:
     blob = part(size) * max(1, 64 * 1024 // len(part(size)))
-    async with door_in(tmp_path / "a", (0,)) as door, poured(door, blob, mib * MIB) as grown:
-        assert isinstance(await asked(door, says.Look()), says.Here)
+    async with join_server_in(tmp_path / "a", (0,)) as join_server, poured(join_server, blob, mib * MIB) as grown:
+        assert isinstance(await asked(join_server, says.RunQuery()), says.RunInfo)
         assert grown.look() < GROWTH_MAX, f"{grown.most / MIB:.0f} MiB for {mib} MiB of parts of {size} bytes"
-        assert door.refused == 0, "nothing of it was a question"
+        assert join_server.refused == 0, "nothing of it was a question"
 
 
 async def test_whole_questions_without_end_on_one_connection_are_cut_off(tmp_path: Path) -> None:
     blob = (part(8) + part(500_000, more=0)) * 2
-    async with door_in(tmp_path / "a", (0,)) as door, poured(door, blob, 256 * MIB) as grown:
-        assert isinstance(await asked(door, says.Look()), says.Here)
+    async with join_server_in(tmp_path / "a", (0,)) as join_server, poured(join_server, blob, 256 * MIB) as grown:
+        assert isinstance(await asked(join_server, says.RunQuery()), says.RunInfo)
         assert grown.look() < GROWTH_MAX
 
 
@@ -108,43 +116,43 @@ async def test_who_has_the_key_cannot_send_very_many_parts_either(tmp_path: Path
     key = tmp_path / "swarm.key"
     make_pair(key)
     pair = read_pair(key)
-    async with door_in(tmp_path / "a", (0,), key=key) as door:
+    async with join_server_in(tmp_path / "a", (0,), key=key) as join_server:
         grown = Grown()
-        words = [sys.executable, "-c", FLOOD, pair.public, pair.secret, door.address, str(MANY_PARTS)]
+        words = [sys.executable, "-c", FLOOD, pair.public, pair.secret, join_server.address, str(MANY_PARTS)]
         child = await asyncio.create_subprocess_exec(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert child.stdin is not None
         assert child.stdout is not None
         assert await child.stdout.readline() == b"sent\n"
-        await until(lambda: grown.look() >= GROWTH_MAX or door._proxy.cut or door.refused)
+        await until(lambda: grown.look() >= GROWTH_MAX or join_server._proxy.cut or join_server.refused)
         child.stdin.close()
         await child.wait()
-        assert (grown.look() < GROWTH_MAX, door.refused) == (True, 0), f"{grown.most / MIB:.0f} MiB"
+        assert (grown.look() < GROWTH_MAX, join_server.refused) == (True, 0), f"{grown.most / MIB:.0f} MiB"
         context = zmq.asyncio.Context()
-        assert isinstance(await ask(context, door.address, says.Look(), 10.0, pair), says.Here)
+        assert isinstance(await ask(context, join_server.address, says.RunQuery(), 10.0, pair), says.RunInfo)
         context.destroy(0)
 
 
 @pytest.mark.parametrize("said", [b"", GREETING[:30], GREETING + READY], ids=["nothing", "half a greeting", "a handshake"])
 async def test_very_many_connections_take_few_descriptors_and_keep_nobody_out(tmp_path: Path, said: bytes) -> None:
     own = psutil.Process()
-    async with door_in(tmp_path / "a", (0,)) as door:
+    async with join_server_in(tmp_path / "a", (0,)) as join_server:
         before, connections = own.num_fds(), []
-        host, _, port = door.address.rpartition(":")
+        host, _, port = join_server.address.rpartition(":")
 
-        def knock() -> None:
+        def join_request() -> None:
             for _ in range(5 * VISITORS_MAX):
                 connections.append(socket.create_connection((host, int(port)), timeout=30))
                 connections[-1].sendall(said)
 
-        await asyncio.to_thread(knock)
-        assert isinstance(await asked(door, says.Look()), says.Here)
+        await asyncio.to_thread(join_request)
+        assert isinstance(await asked(join_server, says.RunQuery()), says.RunInfo)
         assert own.num_fds() - before - len(connections) <= 3 * VISITORS_MAX + 16
         for connection in connections:
             connection.close()
 
 
 @contextmanager
-def false_door(blob: bytes) -> Iterator[str]:
+def false_join_server(blob: bytes) -> Iterator[str]:
     """Speaks ZMTP, and then says ``blob`` for ever."""
     listener = socket.create_server(("127.0.0.1", 0))
     over = threading.Event()
@@ -173,19 +181,19 @@ def false_door(blob: bytes) -> Iterator[str]:
 
 async def test_what_answers_without_end_where_a_door_should_be_takes_no_memory() -> None:
     context, grown = zmq.asyncio.Context(), Grown()
-    with false_door(part(0) * 32 * 1024) as address:
-        asking = asyncio.create_task(ask(context, address, says.Look(), 3.0))
+    with false_join_server(part(0) * 32 * 1024) as address:
+        asking = asyncio.create_task(ask(context, address, says.RunQuery(), 3.0))
         while not asking.done():
             grown.look()
             await asyncio.sleep(0.01)
         assert grown.look() < GROWTH_MAX, f"{grown.most / MIB:.0f} MiB"
-        with pytest.raises(Unanswered, match="says more than a door does"):
+        with pytest.raises(JoinServerUnreachable, match="says more than a door does"):
             await asking
     context.destroy(0)
 
 
-def taken(data: bytes, piece: int = 1) -> Meter:
-    meter = Meter(Held())
+def taken(data: bytes, piece: int = 1) -> FrameMeter:
+    meter = FrameMeter(HeldBytes())
     for at in range(0, len(data), piece):
         meter.take(data[at : at + piece])
     return meter
@@ -196,9 +204,9 @@ def test_frames_are_counted_however_the_bytes_come(piece: int) -> None:
     question = part(8) + part(300, more=0)
     assert taken(GREETING + READY + question, piece).frames == 3
     assert taken(GREETING + READY + part(8) + part(says.MESSAGE_BYTES_MAX, more=0), piece).frames == 3, "the largest question"
-    with pytest.raises(TooMuch):
+    with pytest.raises(LimitExceeded):
         taken(GREETING + part(5) * (FRAMES_MAX + 1), piece)
-    with pytest.raises(TooMuch):
+    with pytest.raises(LimitExceeded):
         taken(GREETING + part(BYTES_MAX + 1)[:20], piece)
 
 
@@ -206,16 +214,16 @@ def test_frames_are_counted_however_the_bytes_come(piece: int) -> None:
     "greeting", [b"\x01\x00" * 40, GREETING[:10] + b"\x01" + GREETING[11:], GREETING[:9] + b"\x7e" + GREETING[10:]]
 )
 def test_older_framings_are_not_let_through(greeting: bytes) -> None:
-    with pytest.raises(TooMuch):
+    with pytest.raises(LimitExceeded):
         taken(greeting, len(greeting))
 
 
 def test_many_connections_share_what_is_held_and_small_questions_get_through() -> None:
-    held, large = Held(), GREETING + part(500_000, more=0)
+    held, large = HeldBytes(), GREETING + part(500_000, more=0)
     for _ in range(HELD_BYTES_MAX // len(large)):
-        Meter(held).take(large)
-    with pytest.raises(TooMuch):
-        Meter(held).take(large)
-    small = Meter(held)
+        FrameMeter(held).take(large)
+    with pytest.raises(LimitExceeded):
+        FrameMeter(held).take(large)
+    small = FrameMeter(held)
     small.take(GREETING + READY + part(8) + part(300, more=0))
     small.give_back()

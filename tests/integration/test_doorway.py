@@ -16,10 +16,10 @@ from gossip.errors import AddressInUse
 from gossip.launch.local import supervisor as supervisors
 from gossip.launch.local.peer_setup import script_command
 from gossip.launch.local.supervisor import Supervisor
-from gossip.launch.registry.doorkeeper import LET_IN, Entry
-from gossip.launch.registry.entrance import Entrance
+from gossip.launch.registry.doorkeeper import LET_IN, PeerEntry
+from gossip.launch.registry.entrance import JoinEndpoint
 from gossip.launch.report.view import RunView
-from gossip.launch.ssh.agent import Agent, Outbox
+from gossip.launch.ssh.agent import Agent, LauncherBacklog
 from gossip.launch.ssh.frames import encode
 from gossip.run.keys import make_pair
 from gossip.run.rendezvous import SeedFolder, announce_end
@@ -27,7 +27,7 @@ from gossip.run.rendezvous import SeedFolder, announce_end
 FAKE = Path(__file__).with_name("launch_fake_peer.py")
 
 
-class Heard:
+class CallbackScreen:
     """A screen that keeps what it is told, and does something once it may."""
 
     def __init__(self) -> None:
@@ -63,10 +63,10 @@ def announce(folder: Path, peer: int) -> None:
 
 async def test_a_start_names_who_is_missing_and_what_came_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
-    folder, heard = tmp_path / "run", Heard()
+    folder, heard = tmp_path / "run", CallbackScreen()
     config = config_in(folder, peers=3)
     mine = Supervisor(
-        config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, entrance=Entrance(("127.0.0.1:9",))
+        config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, entrance=JoinEndpoint(("127.0.0.1:9",))
     )
     waits = lambda text: lambda view: any(text in line for line in heard.said)  # noqa: E731
     heard.when.append((waits("waiting for peers 1, 2 "), lambda: announce(folder, 2)))
@@ -80,9 +80,9 @@ async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
-    folder, heard = tmp_path / "run", Heard()
+    folder, heard = tmp_path / "run", CallbackScreen()
     config = config_in(folder)
-    mine = Supervisor(config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, entrance=Entrance())
+    mine = Supervisor(config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, entrance=JoinEndpoint())
     announce(folder, 1)
     mine.view.feed({"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()})
     refused = "!   1 at 127.0.0.1:9: connection refused: nothing listens there"
@@ -98,7 +98,7 @@ async def test_a_task_whose_run_ends_while_it_starts_does_not_wait_for_it_to_beg
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
-    folder, heard = tmp_path / "run", Heard()
+    folder, heard = tmp_path / "run", CallbackScreen()
     config = config_in(folder)
     mine = Supervisor(config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, files="-0")
     mine.view.feed({"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()})
@@ -118,7 +118,7 @@ async def test_a_newcomer_whose_run_ends_while_it_starts_does_not_wait_to_be_let
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
-    folder, heard = tmp_path / "run", Heard()
+    folder, heard = tmp_path / "run", CallbackScreen()
     config = config_in(folder, room=6)
     announce(folder, 0)
     mine = Supervisor(config, script_command(FAKE, ["raise-early-all-but-2"]), heard, newcomers={2: 0})
@@ -130,13 +130,13 @@ async def test_a_newcomer_whose_run_ends_while_it_starts_does_not_wait_to_be_let
 
 
 async def test_a_peer_whose_id_is_somebody_elses_comes_again_under_another(tmp_path: Path) -> None:
-    folder, heard = tmp_path / "run", Heard()
+    folder, heard = tmp_path / "run", CallbackScreen()
     config = config_in(folder, room=6)
     mine = Supervisor(config, script_command(FAKE, ["polite"]), heard, newcomers={2: 0})
-    assert mine.doorway is not None
-    door = mine.doorway.door
-    other = Entry(2, 0, LET_IN, b"\xff" * 8, False, "tcp://127.0.0.1:7", "tcp://127.0.0.1:8")
-    heard.when.append((lambda view: view.rows[2].state == "training", lambda: door._learn([other], [], other.owner)))
+    assert mine.join_service is not None
+    join_server = mine.join_service.join_server
+    other = PeerEntry(2, 0, LET_IN, b"\xff" * 8, False, "tcp://127.0.0.1:7", "tcp://127.0.0.1:8")
+    heard.when.append((lambda view: view.rows[2].state == "training", lambda: join_server._learn([other], [], other.owner)))
     heard.when.append((lambda view: 3 in view.rows and view.rows[3].state == "training", lambda: mine.end("terminate")))
     outcome = await asyncio.wait_for(mine.run(), 60)
     assert [(life.peer, life.code) for life in outcome.lives] == [(3, 0)]
@@ -156,12 +156,14 @@ async def test_an_agent_that_hears_of_another_door_while_it_opens_its_own_goes_o
     )
     start = {"kind": "start", "config": config.model_dump(mode="json"), "run_dir": str(tmp_path / "run"), "script": str(FAKE)}
     start |= {"arguments": ["polite"], "environment": {}, "peers": {"0": 0}, "address": "127.0.0.1"}
-    agent, orders = Agent(outbox := Outbox()), asyncio.StreamReader()
+    agent, orders = Agent(outbox := LauncherBacklog()), asyncio.StreamReader()
     outbox._closed = True  # nobody reads what it says
     # In one piece, as on a machine that is busy: the desk for drills is still being opened when the second comes.
-    orders.feed_data(encode({**start, "key": None, "doors": []}) + encode({"kind": "doors", "addresses": ["127.0.0.1:9"]}))
+    orders.feed_data(
+        encode({**start, "key": None, "join_servers": []}) + encode({"kind": "join_servers", "addresses": ["127.0.0.1:9"]})
+    )
     run = asyncio.get_running_loop().create_task(agent.run(orders))
-    visited = lambda: agent._supervisor and agent._supervisor.doorway and agent._supervisor.doorway.troubles()  # noqa: E731
+    visited = lambda: agent._supervisor and agent._supervisor.join_service and agent._supervisor.join_service.troubles()  # noqa: E731
     async with asyncio.timeout(60):
         while not run.done() and not visited():
             await asyncio.sleep(0.02)
@@ -174,27 +176,29 @@ async def test_an_agent_that_hears_of_another_door_while_it_opens_its_own_goes_o
 
 
 async def test_the_line_to_paste_names_the_address_the_key_and_what_to_run(tmp_path: Path) -> None:
-    folder, heard = tmp_path / "run", Heard()
+    folder, heard = tmp_path / "run", CallbackScreen()
     key = tmp_path / "a key"
     make_pair(key)
     config = config_in(folder, room=6)
-    mine = Supervisor(config, script_command(FAKE, ["finish", "--lr", "0.1"]), heard, entrance=Entrance(key=key))
+    mine = Supervisor(config, script_command(FAKE, ["finish", "--lr", "0.1"]), heard, entrance=JoinEndpoint(key=key))
     await asyncio.wait_for(mine.run(), 60)
     (line,) = [line for line in heard.said if line.startswith("room for 4 more: ")]
-    address = json.loads(next(row for row in (folder / "events.jsonl").read_text().splitlines() if '"door"' in row))["address"]
+    address = json.loads(next(row for row in (folder / "events.jsonl").read_text().splitlines() if '"join_server"' in row))[
+        "address"
+    ]
     assert line.startswith(f"room for 4 more: gossip join --key '{key}' {address} -- {FAKE} finish --lr 0.1   (on this machine")
 
 
 async def test_a_door_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> None:
     one, other = config_in(tmp_path / "one", room=6), config_in(tmp_path / "other", room=6)
-    first = Supervisor(one, script_command(FAKE, ["polite"]), heard := Heard())
+    first = Supervisor(one, script_command(FAKE, ["polite"]), heard := CallbackScreen())
     raised: list[AddressInUse] = []
 
     async def second() -> None:
-        assert first.doorway is not None
-        port = int(first.doorway.door.address.rpartition(":")[2])
+        assert first.join_service is not None
+        port = int(first.join_service.join_server.address.rpartition(":")[2])
         try:
-            await Supervisor(other, script_command(FAKE, ["finish"]), Heard(), entrance=Entrance(port=port)).run()
+            await Supervisor(other, script_command(FAKE, ["finish"]), CallbackScreen(), entrance=JoinEndpoint(port=port)).run()
         except AddressInUse as error:
             raised.append(error)
         finally:

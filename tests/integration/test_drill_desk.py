@@ -16,11 +16,11 @@ import pytest
 
 from gossip.config import resolve
 from gossip.errors import ConfigError
-from gossip.faults.drills import DrillBook
-from gossip.faults.plan import Liar, Slow
+from gossip.faults.drills import DrillFile
+from gossip.faults.plan import ByzantineFault, Slow
 from gossip.faults.world import Partition
-from gossip.launch.local.desks import NobodyThere, ask, name_of, open_socket, who
-from gossip.launch.local.drilling import DrillDesk
+from gossip.launch.local.desks import RunUnreachable, ask, name_of, open_socket, who
+from gossip.launch.local.drilling import DrillServer
 from gossip.launch.local.supervisor import Supervisor
 from gossip.run.rendezvous import announce_end
 
@@ -60,7 +60,7 @@ def with_desks(folder: Path, act: Callable[[Callable[..., dict[str, Any]]], Any]
     """Runs ``act`` in a thread while the desks of ``runs`` are open; it is given a function that sends an order."""
 
     async def serve() -> None:
-        desks = [DrillDesk(run, min(run.peers) if number else None) for number, run in enumerate(runs)]  # type: ignore[arg-type]
+        desks = [DrillServer(run, min(run.peers) if number else None) for number, run in enumerate(runs)]  # type: ignore[arg-type]
         for desk in desks:
             await desk.open()
         try:
@@ -110,7 +110,7 @@ def test_orders_are_carried_out_and_written_down(folder: Path) -> None:
 
 def test_what_lasts_is_in_the_file_until_its_time_is_over_or_all_is_healed(folder: Path) -> None:
     def act(order: Callable[..., dict[str, Any]]) -> None:
-        book, faults = DrillBook(folder / "faults"), []
+        book, faults = DrillFile(folder / "faults"), []
         order(drill="partition", sides=[[0, 1, 2], [3]], for_s=0.2)
         order(drill="slow", peers=[1], factor=3, for_s=50)
         order(drill="poison", peers=[2], attack="sign-flip", for_s=50)
@@ -123,7 +123,7 @@ def test_what_lasts_is_in_the_file_until_its_time_is_over_or_all_is_healed(folde
         assert healed["ended"] == ["drill 2: slow:1*3", "drill 3: sign_flip:2*1"]
         assert healed["woken"] == [2]
         assert json.loads((folder / "faults" / "drills.json").read_text()) == []
-        assert faults[0][1:] == (Slow(1, 3.0), Liar("sign_flip", (2,), 1.0))
+        assert faults[0][1:] == (Slow(1, 3.0), ByzantineFault("sign_flip", (2,), 1.0))
         assert isinstance(faults[0][0], Partition)
 
     run = with_desk(folder, act)
@@ -213,7 +213,7 @@ def test_the_socket_of_a_launcher_that_was_killed_hides_nobody(folder: Path) -> 
     (folder / "seeds").mkdir()
     (folder / "seeds" / "5.addr").write_text('{"control": "tcp://h:1", "bulk": "tcp://h:2", "incarnation": 0}')
     open_socket(folder, name_of(None), socket.socket.bind).close()
-    with pytest.raises(NobodyThere, match="does not answer"):
+    with pytest.raises(RunUnreachable, match="does not answer"):
         ask(folder, {"drill": "heal"})
     with_desks(folder, lambda order: order(drill="kill", peers=[5]), FakeRun(folder), later := FakeRun(folder, (5,)))
     assert later.done == [("kill", 5, 2.0)]
@@ -229,7 +229,9 @@ def test_a_run_that_allows_no_drills_or_is_over_says_so(tmp_path: Path) -> None:
             ask(tmp_path, {"drill": "heal"})
 
 
-@pytest.mark.parametrize(("over", "error", "says"), [(False, ConfigError, "not train yet"), (True, NobodyThere, "about to end")])
+@pytest.mark.parametrize(
+    ("over", "error", "says"), [(False, ConfigError, "not train yet"), (True, RunUnreachable, "about to end")]
+)
 def test_a_run_that_does_not_train_takes_no_drills(over: bool, error: type[ConfigError], says: str, folder: Path) -> None:
     run = FakeRun(folder)
     run.is_training, run.is_over = False, over

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from swarm import Swarm, again
+from swarm import ProcessSwarm, again
 from zeromq_rig import KeysOf, Known
 
 from gossip.config import RunConfig
@@ -22,18 +22,18 @@ pytestmark = pytest.mark.timeout(300)  # one claim after another, each of which 
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Iterator[Swarm]:
-    swarm = Swarm(tmp_path, 3, keys=True)
+def three(tmp_path: Path) -> Iterator[ProcessSwarm]:
+    swarm = ProcessSwarm(tmp_path, 3, keys=True)
     yield swarm
     swarm.close()
 
 
-def seed_of(swarm: Swarm, peer: int) -> dict[str, Any]:
+def seed_of(swarm: ProcessSwarm, peer: int) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((swarm.folder / "seeds" / f"{peer}.addr").read_text())
     return found
 
 
-def knocks_in_vain(swarm: Swarm, at: int, name: int) -> Callable[[], bool]:
+def knocks_in_vain(swarm: ProcessSwarm, at: int, name: int) -> Callable[[], bool]:
     """Somebody who knows all that can be known of a run, but has no key that is on the list: in the name of a peer."""
     seed = seed_of(swarm, at)
     known = Known([at, name])
@@ -53,7 +53,7 @@ def knocks_in_vain(swarm: Swarm, at: int, name: int) -> Callable[[], bool]:
     return told
 
 
-def test_failover_and_rejoin_work_with_keys_and_nobody_else_gets_in(three: Swarm) -> None:
+def test_failover_and_rejoin_work_with_keys_and_nobody_else_gets_in(three: ProcessSwarm) -> None:
     three.wait(lambda: three.now() > 20, "rounds")
     three.wait(knocks_in_vain(three, at=0, name=1), "a line about somebody whom nobody knows")
 

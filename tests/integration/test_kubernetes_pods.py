@@ -44,7 +44,7 @@ peer.close()
 """
 
 
-class Job:
+class KubernetesJob:
     """What ``gossip kubernetes`` has written, and the pods of it.
 
     Args:
@@ -110,10 +110,10 @@ class Job:
 
 @pytest.fixture
 def apply(tmp_path: Path) -> Iterator[Any]:
-    made: list[Job] = []
+    made: list[KubernetesJob] = []
 
-    def call(*options: str, **more: Any) -> Job:
-        made.append(Job(tmp_path, *options, **more))
+    def call(*options: str, **more: Any) -> KubernetesJob:
+        made.append(KubernetesJob(tmp_path, *options, **more))
         return made[-1]
 
     yield call
@@ -122,7 +122,7 @@ def apply(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_pods_without_a_volume_meet_by_name_and_the_first_of_them_is_not_special(apply: Any) -> None:
-    job: Job = apply("-n", "4", training=("--min-peers", "3", "--patience", "1", "--quorum", "available"))
+    job: KubernetesJob = apply("-n", "4", training=("--min-peers", "3", "--patience", "1", "--quorum", "available"))
     job.start(2, 1, 0)
     job.train(0, 1, 2)
     assert job.cluster.lose(0) == -9, "and its node is not replaced for a while"
@@ -149,7 +149,7 @@ def test_pods_without_a_volume_meet_by_name_and_the_first_of_them_is_not_special
 
 
 def test_names_that_come_late_are_found_and_a_pod_whose_failures_nobody_counts_asks_which_life_is_its_next(apply: Any) -> None:
-    job: Job = apply("-n", str(len(ALL)), counts=False, training=("--quorum", "available"))
+    job: KubernetesJob = apply("-n", str(len(ALL)), counts=False, training=("--quorum", "available"))
     pods = [job.cluster.start(index, named=False) for index in ALL]
     for pod in pods:
         job.wait("a pod that finds nobody", lambda pod=pod: "0 of the others found by name" in pod.log())
@@ -165,7 +165,7 @@ def test_names_that_come_late_are_found_and_a_pod_whose_failures_nobody_counts_a
 
 
 def test_pods_on_a_shared_volume_meet_there_and_one_that_is_lost_comes_back(apply: Any) -> None:
-    job: Job = apply("-n", str(len(ALL)), "--claim", "c", training=("--quorum", "available"))
+    job: KubernetesJob = apply("-n", str(len(ALL)), "--claim", "c", training=("--quorum", "available"))
     job.start(*ALL)
     job.train(*ALL)
     run = job.run_folder(0)

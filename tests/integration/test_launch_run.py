@@ -86,10 +86,10 @@ def test_peers_train_and_are_joined_over_ipv6_alone(folder: Path) -> None:
     processes = [subprocess.Popen(words, cwd=folder, env={**os.environ, "GOSSIP_HOST": "::1"})]
     try:
         with following(folder / "out") as written:
-            doors = written.until(lambda: written.rows("events.jsonl", "door"), "a door", 100, processes[0].pid)
-            assert doors[0]["address"].startswith("[::1]:")
+            join_servers = written.until(lambda: written.rows("events.jsonl", "join_server"), "a door", 100, processes[0].pid)
+            assert join_servers[0]["address"].startswith("[::1]:")
             join = [sys.executable, "-m", "gossip.launch.cli", "join", "--key", "out/swarm.key", "--run-dir", "third"]
-            processes.append(subprocess.Popen([*join, doors[0]["address"], "--", "train.py", "1000000000"], cwd=folder))
+            processes.append(subprocess.Popen([*join, join_servers[0]["address"], "--", "train.py", "1000000000"], cwd=folder))
             of_all = lambda: [row for row in written.rows("events.jsonl", "round") if row["contributors"] == [0, 1, 2]]  # noqa: E731
             written.until(of_all, "a round of all three", 100, processes[0].pid)
         for process in processes:

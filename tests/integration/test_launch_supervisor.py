@@ -13,7 +13,7 @@ import pytest
 
 from gossip.config import resolve
 from gossip.launch.local import runs
-from gossip.launch.local.outcome import Outcome
+from gossip.launch.local.outcome import RunOutcome
 from gossip.launch.local.peer_setup import script_command
 from gossip.launch.local.supervisor import Supervisor
 from gossip.launch.report.view import RunView
@@ -24,7 +24,7 @@ FAKE = Path(__file__).with_name("launch_fake_peer.py")
 ROUNDS = 5  # as that has
 
 
-class Heard:
+class LineScreen:
     """A screen that keeps what it is told, and does something when it hears a word."""
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ class Heard:
         pass
 
 
-def supervisor(tmp_path: Path, mode: str, **options: Any) -> tuple[Supervisor, Heard]:
+def supervisor(tmp_path: Path, mode: str, **options: Any) -> tuple[Supervisor, LineScreen]:
     folder = tmp_path / "run"
     folder.mkdir()
     resolved = resolve({"peers": 3, "run_dir": str(folder), "name": "t", "warm": False, **options})
     config = resolved.with_values("drawn", run="00000000000000aa", f=0).config
     config.dump(folder / "config.json")
-    heard = Heard()
+    heard = LineScreen()
     return Supervisor(config, script_command(FAKE, [mode]), heard), heard
 
 
@@ -73,7 +73,7 @@ def pids_of(folder: Path) -> list[int]:
     return [row["pid"] for row in rows if row["event"] in ("spawned", "started")]
 
 
-async def run(watched: Supervisor) -> Outcome:
+async def run(watched: Supervisor) -> RunOutcome:
     return await asyncio.wait_for(watched.run(), 60)
 
 
@@ -95,7 +95,7 @@ async def test_events_of_all_peers_are_merged_into_one_file_with_its_schema_firs
     watched, _ = supervisor(tmp_path, "finish")
     await run(watched)
     path = tmp_path / "run" / "events.jsonl"
-    assert json.loads(path.read_text().splitlines()[0]) == {"schema": "gossip.events/1"}
+    assert json.loads(path.read_text().splitlines()[0]) == {"schema": "gossip.events/2"}
     rows = list(read_lines(path))
     assert {(row["peer"], row["event"]) for row in rows} >= {
         (peer, name) for peer in range(3) for name in ("started", "halted", "exited")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_launch_supervisor import Heard, alive, pids_of, supervisor
+from test_launch_supervisor import LineScreen, alive, pids_of, supervisor
 
 from gossip.launch.guardian import stat
 from gossip.launch.local import warm
@@ -43,7 +43,7 @@ async def test_a_script_cannot_tell_how_it_was_started(tmp_path: Path, how: str)
         script.write_text("def broken(:\n    pass\n")
     elif how != "missing":
         script.write_text(SCRIPT)
-    heard: list[Heard] = []
+    heard: list[LineScreen] = []
     codes = []
     for warmly_too in (True, False):
         (tmp_path / str(warmly_too)).mkdir()

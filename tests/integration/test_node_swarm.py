@@ -12,17 +12,17 @@ from typing import Any
 import psutil
 import pytest
 from effort import effort
-from swarm import WAIT_S, Swarm, again, roster
+from swarm import WAIT_S, ProcessSwarm, again, roster
 
 pytestmark = pytest.mark.timeout(300)  # one claim after another, each of which may wait for processes to start
 
 
 @pytest.fixture
-def swarm(tmp_path: Path) -> Iterator[Callable[..., Swarm]]:
-    made: list[Swarm] = []
+def swarm(tmp_path: Path) -> Iterator[Callable[..., ProcessSwarm]]:
+    made: list[ProcessSwarm] = []
 
-    def make(n: int, **options: Any) -> Swarm:
-        made.append(Swarm(tmp_path, n, **options))
+    def make(n: int, **options: Any) -> ProcessSwarm:
+        made.append(ProcessSwarm(tmp_path, n, **options))
         return made[-1]
 
     yield make
@@ -33,7 +33,9 @@ def swarm(tmp_path: Path) -> Iterator[Callable[..., Swarm]]:
 # Each swarm costs seconds of a processor, so it bears several claims in turn.
 
 
-def test_peers_find_each_other_train_wait_for_no_one_who_is_busy_and_end_with_the_same_bits(swarm: Callable[..., Swarm]) -> None:
+def test_peers_find_each_other_train_wait_for_no_one_who_is_busy_and_end_with_the_same_bits(
+    swarm: Callable[..., ProcessSwarm],
+) -> None:
     """One trainer holds the interpreter's lock for seconds, and is not taken for dead."""
     three = swarm(3, busy=(1, 30))
     three.wait(lambda: three.now() > 60, "rounds without the one that is busy")
@@ -58,7 +60,7 @@ def test_peers_find_each_other_train_wait_for_no_one_who_is_busy_and_end_with_th
 
 @pytest.mark.parametrize("keys", effort([True], [False, True]))
 def test_who_slept_and_whose_node_was_killed_go_on_and_who_is_asked_to_stop_leaves_politely(
-    swarm: Callable[..., Swarm], keys: bool
+    swarm: Callable[..., ProcessSwarm], keys: bool
 ) -> None:
     three = swarm(3, faults=("hang:1@50+1s",), keys=keys)
     three.wait(lambda: three.events(1, "fault"), "the hang")
@@ -84,7 +86,9 @@ def test_who_slept_and_whose_node_was_killed_go_on_and_who_is_asked_to_stop_leav
     assert said[0] == said[1]
 
 
-def test_a_crash_strikes_its_victim_or_whoever_serves_and_a_killed_trainers_node_tells_of_it(swarm: Callable[..., Swarm]) -> None:
+def test_a_crash_strikes_its_victim_or_whoever_serves_and_a_killed_trainers_node_tells_of_it(
+    swarm: Callable[..., ProcessSwarm],
+) -> None:
     """Of five peers one crashes as planned, one dies when it serves, one is killed by hand: the two that are left end alike."""
     five = swarm(5, faults=("crash:2@50", "crash:server@80"))
     five.wait(lambda: five.events(2, "fault"), "the crash")

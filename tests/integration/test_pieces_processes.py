@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from swarm import Swarm, again
+from swarm import ProcessSwarm, again
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -38,16 +38,16 @@ peer.close()
 """
 
 
-def large_swarm(folder: Path, n: int, frozen: int = FROZEN, **config: Any) -> Swarm:
+def large_swarm(folder: Path, n: int, frozen: int = FROZEN, **config: Any) -> ProcessSwarm:
     folder.mkdir(exist_ok=True)
-    return Swarm(folder, n, trainer=TRAINER.replace("FROZEN", str(frozen)), ahead=40, aggregator="median", **config)
+    return ProcessSwarm(folder, n, trainer=TRAINER.replace("FROZEN", str(frozen)), ahead=40, aggregator="median", **config)
 
 
-def kill(swarm: Swarm, peer: int) -> None:
+def kill(swarm: ProcessSwarm, peer: int) -> None:
     os.killpg(swarm.peers[peer].pid, signal.SIGKILL)
 
 
-def start_again(swarm: Swarm, peer: int, incarnation: int = 1) -> dict[str, Any]:
+def start_again(swarm: ProcessSwarm, peer: int, incarnation: int = 1) -> dict[str, Any]:
     """Returns what it has reported of the state that it took."""
     known = len(swarm.events(peer, "restored"))
     swarm.start_again(peer, incarnation)
@@ -110,7 +110,7 @@ def test_two_of_five_donors_that_send_wrong_pieces_cost_time_and_no_bit(tmp_path
         assert {event["from"] for event in wrong} <= {0, 1}
         assert wrong, "no liar was asked: the test proves nothing"
         again(swarm, 5, 2)
-        assert not swarm.events(5, "unvouched_state")
+        assert not swarm.events(5, "unattested_state")
         said = swarm.finish(2, 3, 4, 5)
         assert len(set(said.values())) == 1, said
     finally:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from effort import effort
-from swarm import TRAINER, Swarm
+from swarm import TRAINER, ProcessSwarm
 
 from gossip.vectors.sharding import shard_sizes
 
@@ -25,11 +25,11 @@ WIDE = WIDE.replace("lr=0.01", "lr=1e-7")
 
 
 @pytest.fixture
-def swarm(tmp_path: Path) -> Iterator[Callable[..., Swarm]]:
-    made: list[Swarm] = []
+def swarm(tmp_path: Path) -> Iterator[Callable[..., ProcessSwarm]]:
+    made: list[ProcessSwarm] = []
 
-    def make(**config: Any) -> Swarm:
-        made.append(Swarm(tmp_path, PEERS, trainer=WIDE, ahead=6, **config))
+    def make(**config: Any) -> ProcessSwarm:
+        made.append(ProcessSwarm(tmp_path, PEERS, trainer=WIDE, ahead=6, **config))
         return made[-1]
 
     yield make
@@ -37,7 +37,7 @@ def swarm(tmp_path: Path) -> Iterator[Callable[..., Swarm]]:
         each.close()
 
 
-def by_round(swarm: Swarm) -> dict[int, dict[int, dict[str, Any]]]:
+def by_round(swarm: ProcessSwarm) -> dict[int, dict[int, dict[str, Any]]]:
     """Commits by round and shard, whoever made them."""
     found: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
     for peer in range(swarm.n):
@@ -47,8 +47,10 @@ def by_round(swarm: Swarm) -> dict[int, dict[int, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(("rule", "f"), effort([("centered_clipping", 1)], [("centered_clipping", 1), ("krum", 0)]))
-def test_replicas_stay_bit_identical_and_all_shards_are_of_one_decision(rule: str, f: int, swarm: Callable[..., Swarm]) -> None:
-    sizes = shard_sizes(ELEMENTS, PEERS, whole_vector=True, joint=True)
+def test_replicas_stay_bit_identical_and_all_shards_are_of_one_decision(
+    rule: str, f: int, swarm: Callable[..., ProcessSwarm]
+) -> None:
+    sizes = shard_sizes(ELEMENTS, PEERS, whole_vector=True, cross_shard=True)
     assert len(sizes) == 4, "a short one, which everybody waits for, and three of the rest"
     running = swarm(aggregator=rule, f=f)
     running.wait_round(0, 3)

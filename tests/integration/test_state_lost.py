@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_launch_supervisor import Heard
+from test_launch_supervisor import LineScreen
 
 from gossip.config import resolve
 from gossip.launch.local import lost_state, runs
 from gossip.launch.local.peer_setup import script_command
 from gossip.launch.local.supervisor import Supervisor
-from gossip.run.completion import BEGUN, Begun, had_round
+from gossip.run.completion import BEGUN, RunProgress, had_round
 from gossip.run.telemetry import read_lines
 
 SCRIPT = """
@@ -33,14 +33,14 @@ peer.close()
 """
 
 
-def launcher(tmp_path: Path, share: dict[int, int] | None = None, **options: Any) -> tuple[Supervisor, Heard]:
+def launcher(tmp_path: Path, share: dict[int, int] | None = None, **options: Any) -> tuple[Supervisor, LineScreen]:
     folder, script = tmp_path / "run", tmp_path / "train.py"
     folder.mkdir(exist_ok=True)
     script.write_text(SCRIPT)
     given = {"run_dir": str(folder), "name": "t", "warm": False, "quorum": "available", "trust": False, **options}
     config = resolve(given).with_values("drawn", run="00000000000000aa", f=0).config
     config.dump(folder / "config.json")
-    heard = Heard()
+    heard = LineScreen()
     return Supervisor(config, script_command(script, []), heard, share=share), heard
 
 
@@ -83,20 +83,20 @@ async def test_a_peer_without_such_a_launcher_reads_in_the_folder_that_the_run_h
 
 def test_a_disk_that_takes_no_note_is_told_once_and_stops_nobody(tmp_path: Path) -> None:
     told: list[dict[str, Any]] = []
-    begun = Begun(tmp_path / "gone", lambda event, **fields: told.append(fields))
+    begun = RunProgress(tmp_path / "gone", lambda event, **fields: told.append(fields))
     begun.reached(0)
     assert told == []
     begun.reached(1)
     begun.reached(2)
     assert len(told) == 1
     assert "may begin anew without a word" in told[0]["message"]
-    Begun(None, lambda event, **fields: told.append(fields)).reached(3)
+    RunProgress(None, lambda event, **fields: told.append(fields)).reached(3)
     assert len(told) == 1
 
 
 def test_how_far_a_run_was_is_read_from_what_its_peers_have_written(tmp_path: Path) -> None:
     assert had_round(tmp_path) == 0
-    Begun(tmp_path, lambda event, **fields: None).reached(1)
+    RunProgress(tmp_path, lambda event, **fields: None).reached(1)
     assert had_round(tmp_path) == 1, "rows that were not flushed are lost with who is killed"
     (tmp_path / "peer-3").mkdir()
     rows = [{"event": "round", "round": 41}, {"event": "behind", "round": 10**9}, {"event": "round", "round": "x"}]

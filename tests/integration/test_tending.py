@@ -126,7 +126,7 @@ def test_peers_that_do_not_leave_are_told_and_killed_with_now(
     launcher = start("stubborn")
     said: list[str] = []
     monkeypatch.setattr(stopping, "TELL_EVERY_S", 0.1)
-    with pytest.raises(stopping.NotGone) as caught:
+    with pytest.raises(stopping.StillRunning) as caught:
         stopping.stop(run_state.look(folder), now=False, timeout_s=0.5, say=said.append)
     assert caught.value.pids == (launcher.pid,)
     assert str(caught.value.hint) == "gossip stop --now one"

@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from zeromq_rig import Watched, header, transport, update
+from zeromq_rig import WatchedTransport, header, transport, update
 
 from gossip.transport.chunks import AHEAD_MARK, BEHIND_MARK, FIRST, FIRST_MARK, NEXT
 from gossip.transport.unix import CHUNK_BYTES
@@ -64,7 +64,7 @@ def behind(transfer: int, nbytes: int = VECTOR.nbytes) -> bytes:
     ],
 )
 def test_what_is_wrong_is_counted_and_the_next_is_heard(victim, stranger, packets, dropped):
-    watched = Watched(victim)
+    watched = WatchedTransport(victim)
     for each in packets:
         stranger.send(each)
     watched.until(lambda: victim.traffic.dropped == dropped, "the count")

@@ -173,8 +173,8 @@ def wrong_key(desk: Desk) -> None:
     with subprocess.Popen([*PYTHON, *words], cwd=desk.folder, stdout=subprocess.DEVNULL) as process:
         try:
             with following(desk.folder / "run") as written:
-                doors = written.until(lambda: written.rows("events.jsonl", "door"), "a door", 100, process.pid)
-            desk.gossip(f"join --key wrong.key {doors[0]['address']} -- train.py")
+                join_servers = written.until(lambda: written.rows("events.jsonl", "join_server"), "a door", 100, process.pid)
+            desk.gossip(f"join --key wrong.key {join_servers[0]['address']} -- train.py")
         finally:
             process.kill()
 

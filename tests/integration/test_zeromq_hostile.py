@@ -11,7 +11,7 @@ import subprocess
 import psutil
 import pytest
 import zmq
-from zeromq_rig import GREETING, Watched, header, process, raw, speaks_zmtp, stranger, transport, update, wait_closed
+from zeromq_rig import GREETING, WatchedTransport, header, process, raw, speaks_zmtp, stranger, transport, update, wait_closed
 
 from gossip.core.events import LinkDown, LinkUp
 from gossip.core.messages import Envelope, Ping, StateOffer
@@ -42,7 +42,7 @@ def total(one) -> int:
 @pytest.mark.parametrize("lane", ["control", "bulk"])
 def test_garbage_on_a_port_is_counted_at_most(small, lane: str):
     draw = random.Random(7)
-    watched = Watched(small)
+    watched = WatchedTransport(small)
     connections = [raw(getattr(small, lane)) for _ in range(40)]
     for connection in connections[:30]:
         connection.sendall(draw.choice([b"", GREETING[:30], GREETING, b"GET / HTTP/1.1\r\n\r\n"]) + draw.randbytes(2000))
@@ -68,12 +68,12 @@ def test_a_frame_that_is_announced_huge_takes_no_memory(small, lane: str, length
     wait_closed(connection)
     connection.close()
     assert psutil.Process().memory_info().vms - before < 2**30
-    Watched(small).serves(small)
+    WatchedTransport(small).serves(small)
 
 
 @pytest.mark.parametrize(("lane", "most"), [("control", 64 * 1024), ("bulk", CHUNK_BYTES + 1024)])
 def test_a_frame_above_the_limit_is_not_delivered(small, lane: str, most: int):
-    watched = Watched(small)
+    watched = WatchedTransport(small)
     fits, too_long = speaks_zmtp(getattr(small, lane)), speaks_zmtp(getattr(small, lane))
     fits.sendall(b"\x02" + struct.pack(">Q", most) + bytes(most))
     with contextlib.suppress(ConnectionError):
@@ -89,7 +89,7 @@ def test_a_frame_above_the_limit_is_not_delivered(small, lane: str, most: int):
 @pytest.mark.parametrize("lane", ["control", "bulk"])
 def test_random_messages_are_counted(small, lane: str):
     draw = random.Random(11)
-    watched = Watched(small)
+    watched = WatchedTransport(small)
     with stranger(getattr(small, lane)) as dealer:
         for _ in range(300):
             marks = [b"", bytes([FIRST_MARK]), bytes([NEXT_MARK]), b"\x96\x01"]
@@ -150,7 +150,7 @@ CHUNK = bytes(CHUNK_BYTES)
     ],
 )
 def test_a_bulk_message_that_is_wrong_is_counted(victim, frames, counts):
-    watched = Watched(victim)
+    watched = WatchedTransport(victim)
     with stranger(victim.bulk) as dealer:
         for message in frames:
             dealer.send_multipart(message)
@@ -161,7 +161,7 @@ def test_a_bulk_message_that_is_wrong_is_counted(victim, frames, counts):
 
 def test_a_bulk_message_that_is_right_is_heard_from_a_hand_as_well(victim):
     """The tests before would say nothing if what they vary did not pass."""
-    watched = Watched(victim)
+    watched = WatchedTransport(victim)
     with stranger(victim.bulk) as dealer:
         for message in [[first(3 * MIB), CHUNK], [following(1), CHUNK], [following(2), CHUNK]]:
             dealer.send_multipart(message)
@@ -170,7 +170,7 @@ def test_a_bulk_message_that_is_right_is_heard_from_a_hand_as_well(victim):
 
 
 def test_control_messages_that_are_wrong_are_counted(small):
-    watched = Watched(small)
+    watched = WatchedTransport(small)
     ping = header(Ping(1, 1, ()))
     wrong = [
         [b""],
@@ -190,7 +190,7 @@ def test_control_messages_that_are_wrong_are_counted(small):
 
 @pytest.mark.parametrize("lane", ["control", "bulk"])
 def test_a_message_of_very_many_frames_is_one_drop(small, lane: str):
-    watched = Watched(small)
+    watched = WatchedTransport(small)
     with stranger(getattr(small, lane), sndhwm=0) as dealer:
         dealer.send_multipart([b""] * 50_000)
         dealer.send_multipart([b"x" * 60_000] * 100)
@@ -204,7 +204,7 @@ def test_a_message_of_very_many_frames_is_one_drop(small, lane: str):
 @pytest.mark.parametrize("lane", ["control", "bulk"])
 def test_a_message_without_end_is_never_seen_and_hinders_nobody(small, lane: str):
     """N10: its memory is libzmq's until the connection ends, and no option bounds it. Hence loopback only, without keys."""
-    watched = Watched(small)
+    watched = WatchedTransport(small)
     connection = speaks_zmtp(getattr(small, lane))
     for _ in range(200):
         connection.sendall(b"\x03" + struct.pack(">Q", 60_000) + bytes(60_000))
@@ -216,7 +216,7 @@ def test_a_message_without_end_is_never_seen_and_hinders_nobody(small, lane: str
 
 def test_claiming_anothers_routing_id_hurts_nobody(small):
     """N13 and N14: duplicate ids, ids of libzmq's own form, and then we connect to whoever claimed one."""
-    watched = Watched(small)
+    watched = WatchedTransport(small)
     other = transport(local=0)
     for routing_id in (b"0", b"peer-0", b"\x01\x02\x03\x04\x05"):
         with stranger(small.control, routing_id=routing_id) as one, stranger(small.control, routing_id=routing_id):
@@ -231,7 +231,7 @@ def test_claiming_anothers_routing_id_hurts_nobody(small):
 
 
 def test_a_stranger_cannot_add_to_anothers_payload(victim):
-    watched = Watched(victim)
+    watched = WatchedTransport(victim)
     with stranger(victim.bulk) as honest_one, stranger(victim.bulk) as thief:
         honest_one.send_multipart([first(3 * MIB), CHUNK])
         watched.until(lambda: len(victim._assembly) == 1, "a payload to begin")
@@ -247,7 +247,7 @@ def test_a_stranger_cannot_add_to_anothers_payload(victim):
 
 
 def test_many_unfinished_payloads_of_one_name_hold_two_buffers(victim):
-    watched = Watched(victim)
+    watched = WatchedTransport(victim)
     with (
         stranger(victim.bulk) as one,
         stranger(victim.bulk) as two,
@@ -265,7 +265,7 @@ def test_many_unfinished_payloads_of_one_name_hold_two_buffers(victim):
 def test_who_sends_more_than_is_read_and_hangs_up_does_not_abort_us(small, lane: int):
     """libzmq #4364: a heartbeat on a connection that ended while its input was stopped. The victim's own is due in a second,
     the answer to another's is when it reads on (so still on the bulk lane: docs/threat_model.md)."""
-    watched = Watched(small)
+    watched = WatchedTransport(small)
     reads = "while peer.poll(0.1): pass"
     asleep = f"print('asleep', flush=True); sys.stdin.readline()\n{reads}\nwhile not peer.send(1, Ping(7, 1, ())): peer.poll(0.1)"
     with process(small, then=asleep) as victim:
@@ -294,7 +294,7 @@ def test_who_speaks_where_it_is_to_listen_is_hung_up_on_and_does_not_abort_us(sm
             one.set(zmq.SNDHWM, 0)
             one.set(zmq.LINGER, 0)
             one.bind("tcp://127.0.0.1:*")
-        watched = Watched(small)
+        watched = WatchedTransport(small)
         small.connect(5, *(one.get(zmq.LAST_ENDPOINT).decode() for one in (control, bulk)))
         watched.until(lambda: watched.heard[small] == [LinkUp(5)], "LinkUp")
         assert small.send(5, Ping(1, 1, ()))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 import zmq
-from zeromq_rig import PATIENCE_S, READY, KeysOf, Known, Watched, floats, header, raw, speaks_zmtp, transport, update
+from zeromq_rig import PATIENCE_S, READY, KeysOf, Known, WatchedTransport, floats, header, raw, speaks_zmtp, transport, update
 from zmq.utils.monitor import parse_monitor_message
 
 from gossip.core.events import LinkDown, LinkUp
@@ -42,7 +42,7 @@ def peer(known: Known) -> Iterator[Callable[[int], ZeroMQTransport]]:
         one.close()
 
 
-def linked(watched: Watched, first: ZeroMQTransport, second: ZeroMQTransport, peers: tuple[int, int] = (0, 1)) -> None:
+def linked(watched: WatchedTransport, first: ZeroMQTransport, second: ZeroMQTransport, peers: tuple[int, int] = (0, 1)) -> None:
     first.connect(peers[1], second.control, second.bulk)
     second.connect(peers[0], first.control, first.bulk)
     watched.until(lambda: LinkUp(peers[1]) in watched.heard[first], "a link")
@@ -83,7 +83,7 @@ def knocking(address: str, curve: tuple[KeyPair, str] | None, **options) -> Iter
 
 def test_peers_with_keys_hear_each_other_on_both_lanes(peer):
     one, other = peer(0), peer(1, limit=3 * 2**20)
-    watched = Watched(one, other)
+    watched = WatchedTransport(one, other)
     linked(watched, one, other)
     assert one.send(1, Ping(1, 1, ()))
     assert one.send(1, update(7), floats(3 * 2**20))
@@ -96,7 +96,7 @@ def test_peers_with_keys_hear_each_other_on_both_lanes(peer):
 def test_nothing_travels_in_the_clear(peer):
     """Neither lane, nor where peers of one host would have a lane without keys."""
     one, other = peer(0, limit=8, same_host=True), peer(1, limit=8, same_host=True)
-    watched = Watched(one, other)
+    watched = WatchedTransport(one, other)
     heard: list[bytes] = []
     addresses = [relay(getattr(other, lane), heard) for lane in ("control", "bulk")]
     one.connect(1, *addresses)
@@ -148,7 +148,7 @@ def relay(address: str, heard: list[bytes]) -> str:
 )
 def test_who_has_not_the_right_keys_says_nothing(peer, known: Known, lane: str, how: str, counts: tuple[str, ...], event: int):
     victim = peer(1)
-    watched = Watched(victim)
+    watched = WatchedTransport(victim)
     curve = {
         "unknown key": (new_pair(), known.listed[1]),
         "wrong server key": (known.pairs[0], new_pair().public),
@@ -165,7 +165,7 @@ def test_who_has_not_the_right_keys_says_nothing(peer, known: Known, lane: str, 
 def test_when_nobody_answers_for_the_keys_nobody_is_let_in(peer, known: Known):
     """N11: libzmq lets everybody in whom it cannot ask about, unless it is told not to."""
     victim = peer(1)
-    watched = Watched(victim)
+    watched = WatchedTransport(victim)
     victim._guard._authenticator.close()
     failed = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
     with knocking(victim.control, (known.pairs[0], known.listed[1])) as friend:
@@ -176,7 +176,7 @@ def test_when_nobody_answers_for_the_keys_nobody_is_let_in(peer, known: Known):
 
 def test_an_open_door_is_found_before_anything_starts(known: Known, monkeypatch):
     """The self-test, as if everybody were admitted."""
-    monkeypatch.setattr(guard.Guard, "_admit", lambda self, knock: True)
+    monkeypatch.setattr(guard.Guard, "_admit", lambda self, join_request: True)
     with pytest.raises(LocalError, match="lets anybody in when an unknown key knocks"):
         transport(keys=known.of(1)).close()
 
@@ -209,20 +209,20 @@ def test_a_stranger_can_only_fill_memory_where_there_are_no_keys(peer, keys: boo
 @pytest.mark.parametrize("lane", ["control", "bulk", "bulk payload"])
 def test_nobody_speaks_in_anothers_name(peer, known: Known, lane: str):
     victim = peer(1)
-    watched = Watched(victim)
+    watched = WatchedTransport(victim)
     address = victim.control if lane == "control" else victim.bulk
     context = zmq.Context()
-    liar = context.socket(zmq.DEALER)
-    as_client(liar, known.pairs[3], known.listed[1])
-    liar.connect(address)
+    attacker = context.socket(zmq.DEALER)
+    as_client(attacker, known.pairs[3], known.listed[1])
+    attacker.connect(address)
     payload = floats(8)
     for sender in (0, 3):
         message = header(Ping(1, 1, ()), sender) if lane == "control" else header(update(1), sender)
         if lane == "bulk payload":
             data = payload.data.view("u1")
-            liar.send_multipart([FIRST.pack(FIRST_MARK, sender, 8, checksum(data)) + message, data.tobytes()])
+            attacker.send_multipart([FIRST.pack(FIRST_MARK, sender, 8, checksum(data)) + message, data.tobytes()])
         else:
-            liar.send(message)
+            attacker.send(message)
     watched.until(lambda: len(watched.received(victim)) == 1, "what it says in its own name")
     context.destroy(linger=0)
     assert [arrival.sender for arrival in watched.received(victim)] == [3]
@@ -230,17 +230,17 @@ def test_nobody_speaks_in_anothers_name(peer, known: Known, lane: str):
     assert [notice.message for notice in victim.traffic.notices] == ["peer 3 speaks in the name of peer 0"]
 
 
-@pytest.mark.parametrize("liars_key", [0, 3])
-def test_nobody_adds_to_anothers_payload_by_taking_the_name_of_its_connection(peer, known: Known, liars_key: int):
+@pytest.mark.parametrize("attackers_key", [0, 3])
+def test_nobody_adds_to_anothers_payload_by_taking_the_name_of_its_connection(peer, known: Known, attackers_key: int):
     """N13: a ZeroMQ identity is what the other side likes, so a key is asked for besides."""
     victim = peer(1, limit=2 * CHUNK_BYTES)
-    watched = Watched(victim)
+    watched = WatchedTransport(victim)
 
     def said() -> bool:
         return bool(victim.traffic.dropped or watched.received(victim))
 
     first = FIRST.pack(FIRST_MARK, 7, 2 * CHUNK_BYTES, 0) + header(update(1))
-    for key, frames in ((0, [first, bytes(CHUNK_BYTES)]), (liars_key, [NEXT.pack(NEXT_MARK, 7, 1), bytes(CHUNK_BYTES)])):
+    for key, frames in ((0, [first, bytes(CHUNK_BYTES)]), (attackers_key, [NEXT.pack(NEXT_MARK, 7, 1), bytes(CHUNK_BYTES)])):
         context = zmq.Context()
         dealer = context.socket(zmq.DEALER)
         dealer.set(zmq.ROUTING_ID, b"same")
@@ -250,10 +250,10 @@ def test_nobody_adds_to_anothers_payload_by_taking_the_name_of_its_connection(pe
         watched.until(lambda: len(victim._assembly) == 1 if frames[0] is first else said(), "it to be read")  # noqa: B023
         context.destroy(linger=0)
         if frames[0] is first:
-            watched.until(lambda: not victim._bulk_in._door._connections, "its end")
+            watched.until(lambda: not victim._bulk_in._join_server._connections, "its end")
 
-    assert victim.traffic.dropped == ({} if liars_key == 0 else {"unknown_transfer": 1})
-    assert len(watched.received(victim)) == (liars_key == 0)
+    assert victim.traffic.dropped == ({} if attackers_key == 0 else {"unknown_transfer": 1})
+    assert len(watched.received(victim)) == (attackers_key == 0)
 
 
 # --- the list changes -----------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_nobody_adds_to_anothers_payload_by_taking_the_name_of_its_connection(pe
 def test_who_is_put_on_the_list_gets_in_without_being_told(peer, known: Known, monkeypatch):
     """N12: after a refusal libzmq gives up, so we try again ourselves."""
     one, other = peer(0), peer(1)
-    watched = Watched(one, other)
+    watched = WatchedTransport(one, other)
     key = known.listed[0]
     known.list(0, None)
     one.connect(1, other.control, other.bulk)
@@ -276,7 +276,7 @@ def test_who_is_put_on_the_list_gets_in_without_being_told(peer, known: Known, m
 
 def test_a_key_that_comes_later_is_waited_for(peer, known: Known):
     one, other = peer(0), peer(1)
-    watched = Watched(one, other)
+    watched = WatchedTransport(one, other)
     key = known.listed[1]
     known.list(1, None)
     one.connect(1, other.control, other.bulk)
@@ -291,7 +291,7 @@ def test_a_key_that_comes_later_is_waited_for(peer, known: Known):
 def test_who_is_struck_off_the_list_is_cut_off(peer, known: Known, speaks: bool, monkeypatch):
     """Whether it says something or not; and nothing of what it says is heard."""
     one, other, third = peer(0), peer(1), peer(2)
-    watched = Watched(one, other, third)
+    watched = WatchedTransport(one, other, third)
     linked(watched, one, other)
     linked(watched, third, other, (2, 1))
     for sender in (one, third):
@@ -316,7 +316,7 @@ def test_who_is_struck_off_the_list_is_cut_off(peer, known: Known, speaks: bool,
 
 def test_who_has_another_key_after_a_restart_is_linked_again(peer, known: Known):
     one, other = peer(0), peer(1)
-    watched = Watched(one, other)
+    watched = WatchedTransport(one, other)
     linked(watched, one, other)
     ports = {"control_port": int(other.control.rpartition(":")[2]), "bulk_port": int(other.bulk.rpartition(":")[2])}
     other.close()
@@ -337,7 +337,7 @@ def test_whoever_is_let_in_and_says_nothing_has_to_go(peer, known: Known, monkey
     """It would be nobody's connection for ever. Ours say something at once, so theirs stand."""
     monkeypatch.setattr(guard, "SILENT_S", 0.3)
     one, other = peer(0), peer(1)
-    watched = Watched(one, other)
+    watched = WatchedTransport(one, other)
     linked(watched, one, other)
     context = zmq.Context()
     mute = context.socket(zmq.DEALER)
@@ -360,7 +360,7 @@ def test_an_unknown_key_is_told_on_both_sides_once(peer, known: Known, monkeypat
     monkeypatch.setattr(links, "PATIENCE_S", 0.3)
     monkeypatch.setattr(strangers, "NOTICE_S", 0.3)
     one, other = peer(0), peer(1)
-    watched = Watched(one, other)
+    watched = WatchedTransport(one, other)
     key = known.listed[0]
     known.list(0, None)
     one.connect(1, other.control, other.bulk)
@@ -376,7 +376,7 @@ def test_an_unknown_key_is_told_on_both_sides_once(peer, known: Known, monkeypat
 def test_a_key_that_is_on_its_way_is_no_matter(peer, known: Known, monkeypatch):
     monkeypatch.setattr(strangers, "NOTICE_S", 0.5)
     one, other = peer(0), peer(1)
-    watched = Watched(one, other)
+    watched = WatchedTransport(one, other)
     key = known.listed[0]
     known.list(0, None)
     one.connect(1, other.control, other.bulk)
@@ -406,7 +406,7 @@ def test_why_there_is_no_link_is_told(known: Known, monkeypatch, here: bool, the
         wrong.list(0, known.listed[0])
         one.close()
         one = transport(local=0, keys=KeysOf(wrong, known.pairs[0]))
-    watched = Watched(one, other)
+    watched = WatchedTransport(one, other)
     try:
         one.connect(1, other.control, other.bulk)
         watched.until(lambda: bool(notices(one)), "a line")
@@ -427,7 +427,7 @@ def test_of_one_that_takes_connections_and_says_nothing_nobody_says_that_it_is_t
     with socket.create_server(("127.0.0.1", 0)) as stopped:
         address = f"tcp://127.0.0.1:{stopped.getsockname()[1]}"
         one = transport(local=0, keys=known.of(0) if keyed else None)
-        watched = Watched(one)
+        watched = WatchedTransport(one)
         try:
             one.connect(1, address, address)
             watched.until(lambda: bool(notices(one)), "a line")

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from zeromq_rig import Watched, floats, process, transport, update
+from zeromq_rig import WatchedTransport, floats, process, transport, update
 
 from gossip.core.events import LinkDown, LinkUp, Payload
 from gossip.core.messages import Envelope, Ping
@@ -23,7 +23,7 @@ MIB = 2**20
 
 def pair(limit: int):
     first, second = transport(local=0, limit=limit), transport(local=1, limit=limit)
-    watched = Watched(first, second)
+    watched = WatchedTransport(first, second)
     watched.link(first, 1, second)
     return first, second, watched
 
@@ -40,7 +40,7 @@ def test_any_loopback_address_will_do(host: str):
         first, second = transport(local=0, host=host), transport(local=1, host=host)
     except ConfigError as error:
         pytest.skip(f"this machine has no {host}: {error}")
-    watched = Watched(first, second)
+    watched = WatchedTransport(first, second)
     watched.link(first, 1, second)
     first.close()
     second.close()
@@ -64,7 +64,7 @@ def test_a_port_that_is_none_is_a_config_error(port: int):
 
 def test_a_killed_peer_is_told():
     victim = transport()
-    watched = Watched(victim)
+    watched = WatchedTransport(victim)
     with process(victim) as child:
         watched.until(lambda: LinkUp(0) in watched.heard[victim], "LinkUp")
         child.kill()
@@ -74,7 +74,7 @@ def test_a_killed_peer_is_told():
 
 def test_a_stopped_peer_is_told_and_its_return_too():
     victim = transport()
-    watched = Watched(victim)
+    watched = WatchedTransport(victim)
     with process(victim) as child:
         watched.until(lambda: LinkUp(0) in watched.heard[victim], "LinkUp")
         os.kill(child.pid, signal.SIGSTOP)
@@ -105,7 +105,7 @@ def test_who_is_too_busy_to_read_payloads_is_not_cut_off():
 def test_what_a_dead_peer_sent_may_come_after_its_link_closed():
     """docs/design_notes.md N16: whoever reads ``LinkDown`` must not think that nothing more will come."""
     victim = transport(limit=MIB)
-    watched = Watched(victim)
+    watched = WatchedTransport(victim)
     speak = "[peer.send(1, update(n), floats(1 << 20)) for n in range(3)]; print('said', flush=True); peer.close(30); sys.exit()"
     with process(victim, speak) as child:
         watched.until(lambda: LinkUp(0) in watched.heard[victim], "LinkUp")
@@ -125,7 +125,7 @@ def test_a_sender_that_dies_in_the_middle_of_a_payload_frees_its_memory(monkeypa
     while len(second._assembly) == 0:
         watched.heard[second] += second.poll(0.01)
     first.close()
-    rest = Watched(second)
+    rest = WatchedTransport(second)
     rest.until(lambda: len(second._assembly) == 0, "the memory to be freed")
     assert second.traffic.dropped["gap"] == 1
     assert rest.received(second) == []
@@ -197,7 +197,7 @@ def test_to_whom_nobody_listens_nothing_is_queued():
     address = second.control, second.bulk
     second.close()
     first.connect(3, *address)
-    rest = Watched(first)
+    rest = WatchedTransport(first)
     rest.until(lambda: any(isinstance(arrival, LinkDown) for arrival in rest.heard[first]), "LinkDown")
     assert not first.send(3, Ping(1, 3, ()))
     assert not first.send(3, update(), floats(8))

@@ -87,7 +87,7 @@ class KeysOf:
         self.looks += 1
 
 
-class Watched:
+class WatchedTransport:
     """A transport that is driven until something is so."""
 
     def __init__(self, *driven: ZeroMQTransport) -> None:
@@ -182,14 +182,14 @@ def wait_closed(connection: socket.socket) -> None:
 
 CHILD = """
 import sys
-from zeromq_rig import Watched, floats, transport, update
+from zeromq_rig import WatchedTransport, floats, transport, update
 from gossip.core.events import LinkUp
 from gossip.core.messages import Ping
 peer = transport(local=0, limit=8)
 print(peer.control, peer.bulk, flush=True)
 control, bulk = sys.stdin.readline().split()
 peer.connect(1, control, bulk)
-drive = Watched(peer)
+drive = WatchedTransport(peer)
 drive.until(lambda: LinkUp(1) in drive.heard[peer], "LinkUp")
 {then}
 while True:

@@ -107,7 +107,7 @@ LOOKS |= {
 }
 LOOKS_BEGIN = ("is_", "_is_", "has_", "_has_", "may_", "_may_", "can_", "_can_")
 """Functions and methods that leave everything as it is,"""
-CHANGE = {"_is_crowded", "_is_patience_over", "is_back", "is_elsewhere", "is_first", "is_off_branch"}
+CHANGE = {"_is_crowded", "_is_patience_over", "is_back", "is_on_other_branch", "is_first", "is_on_a_fork"}
 """but for these."""
 FRESH = (ast.Call, ast.GeneratorExp)
 WHOLE = (ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp, ast.IfExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.Tuple, ast.List)

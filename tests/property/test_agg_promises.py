@@ -62,8 +62,8 @@ def test_coordinate_rules_stay_between_the_honest_whatever_f_liars_send(
 ) -> None:
     updates, f = case
     updates = updates.clone()
-    for liar in range(f):
-        updates[liar] = data.draw(numbers)
+    for attacker in range(f):
+        updates[attacker] = data.draw(numbers)
     honest = updates[f:].double()
     slack = 1e-5 * honest.abs().amax(dim=0) + 1e-37
     aggregate = run(rule, updates, f).aggregate.double()
@@ -117,15 +117,15 @@ def test_equal_updates_give_that_update(rule: Rule, row: list[float], copies: in
     assert verdict.outlyingness.tolist() == [1.0] * copies
 
 
-@given(seed=st.integers(0, 2**32), liars=st.integers(0, 6), size=st.floats(-20, 20), noise=st.floats(0, 3))
+@given(seed=st.integers(0, 2**32), attackers=st.integers(0, 6), size=st.floats(-20, 20), noise=st.floats(0, 3))
 @settings(max_examples=effort(30, 100), deadline=None)
 def test_zeno_pp_never_makes_a_longer_step_than_its_gradient_nor_one_uphill(
-    seed: int, liars: int, size: float, noise: float
+    seed: int, attackers: int, size: float, noise: float
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     gradient = torch.randn(30, generator=generator)
     updates = gradient + noise * torch.randn(8, 30, generator=generator)
-    updates[:liars] = -(10.0**size) * torch.randn(liars, 30, generator=generator)
+    updates[:attackers] = -(10.0**size) * torch.randn(attackers, 30, generator=generator)
     step = zeno_pp(updates, f=1, gradient=gradient, learning_rate=0.1)
     assert bool(torch.isfinite(step).all())
     assert float(step.norm()) <= float(gradient.norm()) * (1 + 1e-5)

@@ -33,7 +33,7 @@ def case(kind: str, seed: int) -> Tensor:
     x = torch.randn(N, D, generator=generator)
     if kind == "parameters":
         x = 10 + 1e-3 * x
-    if kind == "liars":
+    if kind == "attackers":
         x[:F] = 1e6 * x[:1]
     if kind == "uneven":  # most of what tells them apart is in one shard
         x[:, 5] *= 30
@@ -69,7 +69,7 @@ def in_shards(rule: GramRule, x: Tensor, shards: int) -> tuple[Any, Tensor]:
     return decision, torch.cat([rule.combine(rows, decision, **vectors, **chosen) for rows, vectors in parts])
 
 
-@pytest.mark.parametrize("kind", ["noise", "parameters", "liars", "uneven", "twins"])
+@pytest.mark.parametrize("kind", ["noise", "parameters", "attackers", "uneven", "twins"])
 @pytest.mark.parametrize("name", RULES)
 def test_shards_decide_as_one_and_make_the_same_aggregate(name: str, kind: str) -> None:
     rule = gram_rule_of(name)

@@ -13,13 +13,13 @@ from effort import effort
 from torch import Tensor
 
 from gossip.aggregators import load, names
-from gossip.core.events import Aggregate, Aggregated, Part, Payload, Row
-from gossip.core.messages import JOINT_PEERS_MAX, STATISTICS_BYTES_MAX
+from gossip.core.events import Aggregate, Aggregated, Payload, Row, ShardStatistics
+from gossip.core.messages import CROSS_SHARD_PEERS_MAX, STATISTICS_BYTES_MAX
 from gossip.core.rounds.cross_shard import points_of
 from gossip.node.reducer import Reducer
 from gossip.node.worker import Worker
 
-RULES = [name for name in names() if load(name).joint]
+RULES = [name for name in names() if load(name).cross_shard]
 D, N, F = 1003, 15, 3
 WIDTHS = (1, 3, 8)
 
@@ -29,7 +29,7 @@ def updates(kind: str, seed: int) -> Tensor:
     x = torch.randn(N, D, generator=torch.Generator().manual_seed(seed))
     if kind == "parameters":
         x = 10 + 1e-3 * x
-    if kind == "liars":
+    if kind == "attackers":
         x[:F] = 1e6 * x[:1]
     if kind == "uneven":  # most of what tells them apart is in one shard
         x[:, 5] *= 30
@@ -64,11 +64,11 @@ class Servers:
         self.reducer.reduce(replace(self.asks[shard], **step))
         return self.answers.pop()
 
-    def measured(self) -> list[Part]:
+    def measured(self) -> list[ShardStatistics]:
         found = [self.ask(shard, step="measure").statistics for shard in range(len(self.asks))]
-        return [Part(tuple(row.peer for row in ask.rows), part) for ask, part in zip(self.asks, found, strict=True)]
+        return [ShardStatistics(tuple(row.peer for row in ask.rows), part) for ask, part in zip(self.asks, found, strict=True)]
 
-    def decided(self, parts: list[Part]) -> tuple[Aggregated, tuple[int, ...]]:
+    def decided(self, parts: list[ShardStatistics]) -> tuple[Aggregated, tuple[int, ...]]:
         common = tuple(sorted(set.intersection(*[set(part.peers) for part in parts])))
         return self.ask(0, step="decide", parts=tuple(parts), peers=common), common
 
@@ -86,7 +86,7 @@ class Servers:
         return torch.cat([torch.from_numpy(piece.data) for piece in pieces]), decided
 
 
-@pytest.mark.parametrize("kind", ["noise", "parameters", "liars", "uneven"])
+@pytest.mark.parametrize("kind", ["noise", "parameters", "attackers", "uneven"])
 @pytest.mark.parametrize("name", RULES)
 def test_servers_of_shards_make_the_decision_of_the_whole_vector(name: str, kind: str) -> None:
     for seed in range(effort(1, 3)):
@@ -138,10 +138,10 @@ def test_a_measure_is_what_the_core_takes_for_one(name: str) -> None:
         (part,) = Servers(name, x, 1, previous, {}).measured()
         assert points_of(part.statistics, N) is not None
         assert points_of(part.statistics, 2) is None
-    assert 8 * (2 + (JOINT_PEERS_MAX + 4) * (JOINT_PEERS_MAX + 5) // 2) <= STATISTICS_BYTES_MAX
+    assert 8 * (2 + (CROSS_SHARD_PEERS_MAX + 4) * (CROSS_SHARD_PEERS_MAX + 5) // 2) <= STATISTICS_BYTES_MAX
 
 
-def numbers_of(part: Part) -> np.ndarray:
+def numbers_of(part: ShardStatistics) -> np.ndarray:
     return np.frombuffer(part.statistics, "<f8").copy()
 
 

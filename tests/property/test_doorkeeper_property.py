@@ -7,13 +7,13 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.launch.registry.doorkeeper import DoorEntry, Doorkeeper, Entry
+from gossip.launch.registry.doorkeeper import PeerEntry, Registry, ServerEntry
 from gossip.run.rendezvous import Seed
 
 IDS, FIRST = 5, 2
 NAMES = [bytes([letter]) * 8 for letter in b"abc"]
 ENTRIES = st.builds(
-    Entry,
+    PeerEntry,
     peer=st.integers(0, IDS - 1),
     incarnation=st.integers(0, 3),
     progress=st.sampled_from([0, 1, 2]),
@@ -21,85 +21,85 @@ ENTRIES = st.builds(
     ended=st.booleans(),
     control=st.sampled_from(["", "tcp://10.0.0.1:1", "tcp://10.0.0.2:1"]),
 )
-DOORS = st.builds(
-    DoorEntry,
-    door=st.sampled_from([b"dddddddd", b"eeeeeeee"]),
+JOIN_SERVERS = st.builds(
+    ServerEntry,
+    join_server=st.sampled_from([b"dddddddd", b"eeeeeeee"]),
     address=st.sampled_from(["10.0.0.1:1", "10.0.0.2:1"]),
     place=st.just(b""),
     ended=st.booleans(),
 )
 
 
-def keepers() -> list[Doorkeeper]:
-    return [Doorkeeper(DoorEntry(name, f"10.0.1.{name[0]}:1", name), {}, FIRST, IDS) for name in NAMES]
+def keepers() -> list[Registry]:
+    return [Registry(ServerEntry(name, f"10.0.1.{name[0]}:1", name), {}, FIRST, IDS) for name in NAMES]
 
 
 @settings(deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.one_of(ENTRIES, DOORS)), max_size=30),
+    st.lists(st.tuples(st.integers(0, 2), st.one_of(ENTRIES, JOIN_SERVERS)), max_size=30),
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=10),
     st.permutations(range(3)),
 )
 def test_after_all_have_exchanged_all_know_the_same(
-    heard: list[tuple[int, Entry | DoorEntry]], meetings: list[tuple[int, int]], order: list[int]
+    heard: list[tuple[int, PeerEntry | ServerEntry]], meetings: list[tuple[int, int]], order: list[int]
 ) -> None:
-    doors = keepers()
+    join_servers = keepers()
     for number, (at, what) in enumerate(heard):
-        doors[at].merge([what], []) if isinstance(what, Entry) else doors[at].merge([], [what])
+        join_servers[at].merge([what], []) if isinstance(what, PeerEntry) else join_servers[at].merge([], [what])
         if number < len(meetings):
-            one, other = (doors[place] for place in meetings[number])
-            other.merge(one.entries.values(), one.doors.values())
+            one, other = (join_servers[place] for place in meetings[number])
+            other.merge(one.entries.values(), one.join_servers.values())
     for _ in range(2):  # what one tells all in the first turn is all there is
         for at in order:
-            for door in doors:
-                door.merge(doors[at].entries.values(), doors[at].doors.values())
-    assert doors[0].entries == doors[1].entries == doors[2].entries
-    assert len({door.digest() for door in doors}) == 1
-    told = [what for _, what in heard if isinstance(what, Entry)]
+            for join_server in join_servers:
+                join_server.merge(join_servers[at].entries.values(), join_servers[at].join_servers.values())
+    assert join_servers[0].entries == join_servers[1].entries == join_servers[2].entries
+    assert len({join_server.digest() for join_server in join_servers}) == 1
+    told = [what for _, what in heard if isinstance(what, PeerEntry)]
     best = {entry.peer: entry for entry in sorted(told, key=lambda entry: entry.order)}
-    assert doors[0].entries == best, "the greatest entry for each id, and nothing but what was heard"
+    assert join_servers[0].entries == best, "the greatest entry for each id, and nothing but what was heard"
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_doors_that_reach_each_other_give_no_life_of_an_id_away_twice(data: st.DataObject) -> None:
     """Questions and answers of several doors in any order; those that give something away tell the others at some time."""
-    doors = keepers()
-    for one in doors:
-        for other in doors:
-            other.merge([], one.doors.values())
+    join_servers = keepers()
+    for one in join_servers:
+        for other in join_servers:
+            other.merge([], one.join_servers.values())
     running: list[dict[str, object]] = []
     given_away: list[tuple[int, int]] = []
-    untold: list[tuple[int, tuple[Entry, ...]]] = []
+    untold: list[tuple[int, tuple[PeerEntry, ...]]] = []
     joiner = 0
     for _ in range(data.draw(st.integers(1, 40))):
         what = data.draw(st.sampled_from(["propose", "ask", "finish", "tell"]))
         if what == "propose":
             at = data.draw(st.integers(0, 2))
             joiner += 1
-            proposal = doors[at].propose(joiner.to_bytes(8, "big"), data.draw(st.integers(1, 2)), 0.0)
+            proposal = join_servers[at].propose(joiner.to_bytes(8, "big"), data.draw(st.integers(1, 2)), 0.0)
             if proposal is not None:
                 running.append({"at": at, "proposal": proposal, "answers": [], "left": [n for n in range(3) if n != at]})
         elif what == "tell" and untold:
             to, entries = untold.pop(data.draw(st.integers(0, len(untold) - 1)))
-            doors[to].merge(entries)
+            join_servers[to].merge(entries)
         elif running:
             one = running[data.draw(st.integers(0, len(running) - 1))]
             left, proposal = one["left"], one["proposal"]
             if what == "ask" and left:
                 place = left.pop(data.draw(st.integers(0, len(left) - 1)))
-                one["answers"].append(doors[place].consider(proposal.entries, 0.0))
+                one["answers"].append(join_servers[place].consider(proposal.entries, 0.0))
             elif what == "finish" and not left:
                 running.remove(one)
-                if doors[one["at"]].agreed(proposal, one["answers"]):
-                    news = doors[one["at"]].give(proposal, 0.0)
+                if join_servers[one["at"]].agreed(proposal, one["answers"]):
+                    news = join_servers[one["at"]].give(proposal, 0.0)
                     given_away += [(entry.peer, entry.incarnation) for entry in news.entries]
                     untold += [(n, news.entries) for n in range(3) if n != one["at"]]
     assert not [life for life, times in Counter(given_away).items() if times > 1]
 
 
 LIES = st.builds(
-    Entry,
+    PeerEntry,
     peer=st.integers(0, IDS - 1),
     incarnation=st.integers(0, 3),
     progress=st.sampled_from([0, 1, 2]),
@@ -108,9 +108,9 @@ LIES = st.builds(
     control=st.sampled_from(["", "tcp://10.6.6.6:1"]),
 )
 
-LIES_ABOUT_DOORS = st.builds(
-    DoorEntry,
-    door=st.sampled_from([*NAMES, b"dddddddd"]),
+LIES_ABOUT_JOIN_SERVERS = st.builds(
+    ServerEntry,
+    join_server=st.sampled_from([*NAMES, b"dddddddd"]),
     address=st.sampled_from(["10.6.6.6:1", "10.0.1.97:1"]),
     place=st.sampled_from([b"", b"elsewher"]),
     ended=st.booleans(),
@@ -119,35 +119,37 @@ LIES_ABOUT_DOORS = st.builds(
 
 @settings(deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.one_of(LIES, LIES_ABOUT_DOORS)), max_size=40),
+    st.lists(st.tuples(st.integers(0, 2), st.one_of(LIES, LIES_ABOUT_JOIN_SERVERS)), max_size=40),
     st.permutations(range(3)),
     st.integers(0, 40),
 )
 def test_whatever_somebody_says_doors_that_answer_are_believed_about_their_own_peers(
-    lies: list[tuple[int, Entry | DoorEntry]], order: list[int], visits_at: int
+    lies: list[tuple[int, PeerEntry | ServerEntry]], order: list[int], visits_at: int
 ) -> None:
     """Each door has a peer; a liar sends all of them what he likes, before and after they have visited each other."""
-    doors = [Doorkeeper(DoorEntry(name, f"10.0.1.{name[0]}:1", b""), {n: 1}, FIRST, IDS) for n, name in enumerate(NAMES)]
-    for n, door in enumerate(doors):
-        door.publish(Seed(n, f"tcp://10.0.1.{n}:1", f"tcp://10.0.1.{n}:2", 1), let_in=True)
-    true = {n: door.entries[n] for n, door in enumerate(doors)}
+    join_servers = [Registry(ServerEntry(name, f"10.0.1.{name[0]}:1", b""), {n: 1}, FIRST, IDS) for n, name in enumerate(NAMES)]
+    for n, join_server in enumerate(join_servers):
+        join_server.publish(Seed(n, f"tcp://10.0.1.{n}:1", f"tcp://10.0.1.{n}:2", 1), let_in=True)
+    true = {n: join_server.entries[n] for n, join_server in enumerate(join_servers)}
 
-    def answers(door: bytes) -> bool:
-        return door in NAMES
+    def answers(join_server: bytes) -> bool:
+        return join_server in NAMES
 
     def visit() -> None:
         for at in order:
-            for door in doors:
-                if door is not doors[at]:
-                    assert door.meet(doors[at].local)
-                    door.hear(list(doors[at].entries.values()), doors[at].told, NAMES[at], answers)
+            for join_server in join_servers:
+                if join_server is not join_servers[at]:
+                    assert join_server.meet(join_servers[at].local)
+                    join_server.hear(list(join_servers[at].entries.values()), join_servers[at].told, NAMES[at], answers)
 
     for number, (at, lie) in enumerate(lies):
         if number == visits_at:
             visit()
-        doors[at].hear([lie] if isinstance(lie, Entry) else [], [lie] if isinstance(lie, DoorEntry) else [], b"", answers)
+        join_servers[at].hear(
+            [lie] if isinstance(lie, PeerEntry) else [], [lie] if isinstance(lie, ServerEntry) else [], b"", answers
+        )
     visit()
-    for door in doors:
-        assert {n: door.entries[n] for n in true} == true
-        assert not any(door.doors[name].ended for name in NAMES)
-        assert door.own
+    for join_server in join_servers:
+        assert {n: join_server.entries[n] for n in true} == true
+        assert not any(join_server.join_servers[name].ended for name in NAMES)
+        assert join_server.own

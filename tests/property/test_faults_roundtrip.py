@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from gossip.errors import BadFault
 from gossip.faults import plan as faults
-from gossip.faults.plan import ATTACKS, Crash, Fault, FaultPlan, Hang, Liar, Restart, Slow
-from gossip.faults.world import REAL_LIES, NodeLie
+from gossip.faults.plan import ATTACKS, ByzantineFault, Crash, Fault, FaultPlan, Hang, Restart, Slow
+from gossip.faults.world import REAL_ATTACKS, NodeAttack
 
 peer = st.integers(0, 4095)
 round_id = st.integers(0, 10**9)
@@ -16,9 +16,9 @@ seconds = st.integers(0, 10**7).map(lambda milliseconds: milliseconds / 1000)
 strength = st.integers(1, 10**5).map(float)
 
 
-def liar(attack: str) -> st.SearchStrategy[Fault]:
+def attacker(attack: str) -> st.SearchStrategy[Fault]:
     peers = st.lists(peer, min_size=1, max_size=5, unique=True).map(tuple)
-    return st.builds(Liar, st.just(attack), peers, strength if ATTACKS[attack].unit else st.just(1.0))
+    return st.builds(ByzantineFault, st.just(attack), peers, strength if ATTACKS[attack].unit else st.just(1.0))
 
 
 fault = st.one_of(
@@ -26,8 +26,8 @@ fault = st.one_of(
     st.builds(Restart, peer, round_id, seconds),
     st.builds(Hang, peer, round_id, seconds),
     st.builds(Slow, peer, strength),
-    *map(liar, ATTACKS),
-    st.builds(NodeLie, st.sampled_from(REAL_LIES), st.lists(peer, min_size=1, max_size=5, unique=True).map(tuple)),
+    *map(attacker, ATTACKS),
+    st.builds(NodeAttack, st.sampled_from(REAL_ATTACKS), st.lists(peer, min_size=1, max_size=5, unique=True).map(tuple)),
 )
 
 

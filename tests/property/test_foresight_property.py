@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossip.core.ledger.data_cursor import DataCursor
-from gossip.core.ledger.prefetch import PAIRS_MAX, Foresight
+from gossip.core.ledger.prefetch import PAIRS_MAX, CursorLookahead
 
 
 @given(
@@ -19,8 +19,8 @@ from gossip.core.ledger.prefetch import PAIRS_MAX, Foresight
 )
 @settings(max_examples=effort(40, 150), deadline=None)
 def test_guesses_hold_until_somebody_fails(seed: int, samples_total: int, batch: int, ahead: int, reliability: float) -> None:
-    random, cursor, foresight = Random(seed), DataCursor(samples_total, batch), Foresight()
-    foresight.ahead = ahead
+    random, cursor, lookahead = Random(seed), DataCursor(samples_total, batch), CursorLookahead()
+    lookahead.ahead = ahead
     roster: tuple[int, ...] = tuple(range(random.randint(1, 8)))
     expected: list[tuple[int, object]] = []
     for _ in range(60):
@@ -29,11 +29,11 @@ def test_guesses_hold_until_somebody_fails(seed: int, samples_total: int, batch:
         local = roster[0]
         before = cursor.pack()
         ranges = cursor.assign(roster)[local]
-        coming = foresight.look(cursor, roster, local)
+        coming = lookahead.look(cursor, roster, local)
         assert cursor.pack() == before
-        fresh = Foresight()
+        fresh = CursorLookahead()
         fresh.ahead = ahead
-        assert coming == fresh.look(cursor, roster, local) == foresight.look(cursor, roster, local)
+        assert coming == fresh.look(cursor, roster, local) == lookahead.look(cursor, roster, local)
         assert len(coming) <= ahead
         assert all(ranges for _, ranges in coming)
         assert sum(len(ranges) for _, ranges in coming) <= PAIRS_MAX

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gossip.core.events import CancelTimer, Effect, SetTimer
 from gossip.core.membership.swim import Membership
 from gossip.core.membership.table import RANK, REFUTATIONS, Member
-from gossip.core.messages import ROUND_MAX, Ack, Gossip, Nack, Ping, PingRequest, Progress, PushPull, Rumour
+from gossip.core.messages import ROUND_MAX, Ack, Gossip, Nack, Ping, PingRequest, Progress, PushPull, Rumor
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
 
@@ -23,8 +23,8 @@ standings = st.one_of(
     st.integers(0, 4), st.integers(REFUTATIONS - 2, REFUTATIONS + 3), st.just(2 * REFUTATIONS), st.just(ROUND_MAX)
 )
 addresses = st.sampled_from(["", "a", "b"])
-rumours = st.builds(Rumour, peers, st.sampled_from(sorted(RANK)), standings, addresses, addresses, peers)
-several = st.lists(rumours, max_size=4).map(tuple)
+rumors = st.builds(Rumor, peers, st.sampled_from(sorted(RANK)), standings, addresses, addresses, peers)
+several = st.lists(rumors, max_size=4).map(tuple)
 nonces = st.integers(0, 2**47 - 1)
 messages = st.one_of(
     st.builds(Ping, nonces, peers, several),
@@ -67,7 +67,7 @@ class Observed:
             elif message := getattr(effect, "message", None):
                 assert effect.peer in self.core.members  # type: ignore[union-attr]
                 assert effect.peer != 0  # type: ignore[union-attr]
-                assert len(getattr(message, "rumours", ())) <= MembershipSettings().rumours_per_message
+                assert len(getattr(message, "rumours", ())) <= MembershipSettings().rumors_per_message
                 if isinstance(message, Ping):
                     self.pings.append((effect.peer, message.nonce))  # type: ignore[union-attr]
         self.check()
@@ -77,7 +77,7 @@ class Observed:
         assert core.me.status == "alive"  # S3
         assert len(core.members) <= N
         assert len(self.timers) == len(self.due) <= 3 + 300 + 3 * N  # S15
-        assert len(core.rumours) <= N * 3
+        assert len(core.rumors) <= N * 3
         assert len(core.view) == sum(1 for _ in core.view.present())  # counted as it changes
         for peer, member in core.members.items():
             was = self.before.get(peer)
@@ -140,7 +140,7 @@ def test_what_a_peer_says_of_itself_ends_alike_in_whatever_order_it_arrives(word
         observed.let(("learn", 1, 0, "a"))
         observed.let(("message", 1, 0, Gossip(())))
         for status, standing in order:
-            observed.let(("message", 2, 0, Gossip((Rumour(1, status, standing, "a", "a", 1),))))  # type: ignore[arg-type]
+            observed.let(("message", 2, 0, Gossip((Rumor(1, status, standing, "a", "a", 1),))))  # type: ignore[arg-type]
         member: Member = observed.core.members[1]
         ends.add((member.standing, member.status))
     assert len(ends) == 1
@@ -151,6 +151,6 @@ def test_what_a_peer_says_of_itself_ends_alike_in_whatever_order_it_arrives(word
 def test_every_accusation_of_oneself_is_outranked(first: int, status: str, more: list[int]) -> None:
     observed = Observed()
     for standing in (first, *more):
-        observed.let(("message", 1, 0, Gossip((Rumour(0, status, standing, "", "", 2),))))  # type: ignore[arg-type]
+        observed.let(("message", 1, 0, Gossip((Rumor(0, status, standing, "", "", 2),))))  # type: ignore[arg-type]
         assert observed.core.standing > standing
         assert observed.core.standing <= max(first, *more, 0) + 1

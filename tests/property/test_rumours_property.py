@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.core.membership.dissemination import Rumours, retransmit_limit
-from gossip.core.messages import Rumour
+from gossip.core.membership.dissemination import RumorQueue, retransmit_limit
+from gossip.core.messages import Rumor
 from gossip.core.settings import MembershipSettings
 
 SETTINGS = MembershipSettings(retransmit_mult=1)
@@ -18,22 +18,22 @@ class Sorted:
     def __init__(self) -> None:
         self.kept: list[list[object]] = []  # [rumour, times said], in the order they came
 
-    def add(self, rumour: Rumour) -> None:
-        about = [entry for entry in self.kept if entry[0].peer == rumour.peer]  # type: ignore[attr-defined]
-        further = rumour.status == "suspect" and all(
-            entry[0].status == "suspect" and entry[0].incarnation == rumour.incarnation  # type: ignore[attr-defined]
+    def add(self, rumor: Rumor) -> None:
+        about = [entry for entry in self.kept if entry[0].peer == rumor.peer]  # type: ignore[attr-defined]
+        further = rumor.status == "suspect" and all(
+            entry[0].status == "suspect" and entry[0].incarnation == rumor.incarnation  # type: ignore[attr-defined]
             for entry in about
         )
         if not further:
             self.kept = [entry for entry in self.kept if entry not in about]
             about = []
-        known = [entry for entry in about if entry[0].origin == rumour.origin]  # type: ignore[attr-defined]
+        known = [entry for entry in about if entry[0].origin == rumor.origin]  # type: ignore[attr-defined]
         if not known and len(about) >= SETTINGS.suspicion_mult - 1:
             return
         self.kept = [entry for entry in self.kept if entry not in known]
-        self.kept.append([rumour, 0])
+        self.kept.append([rumor, 0])
 
-    def pick(self, n: int, limit: int, skip: int | None) -> tuple[Rumour, ...]:
+    def pick(self, n: int, limit: int, skip: int | None) -> tuple[Rumor, ...]:
         ages = {id(entry): age for age, entry in enumerate(self.kept)}
         waiting = [entry for entry in self.kept if entry[0].peer != skip]  # type: ignore[attr-defined]
         chosen = sorted(waiting, key=lambda entry: (entry[1], -ages[id(entry)]))[:limit]
@@ -44,8 +44,8 @@ class Sorted:
         return tuple(entry[0] for entry in chosen)  # type: ignore[misc]
 
 
-rumours = st.builds(
-    lambda peer, status, standing, origin: Rumour(peer, status, standing, "", "", origin if status == "suspect" else peer),
+rumors = st.builds(
+    lambda peer, status, standing, origin: Rumor(peer, status, standing, "", "", origin if status == "suspect" else peer),
     st.integers(0, 4),
     st.sampled_from(["alive", "suspect", "suspect", "dead", "left"]),
     st.integers(0, 2),
@@ -55,11 +55,11 @@ picks = st.tuples(st.integers(1, 9), st.integers(0, 6), st.none() | st.integers(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(rumours | picks, max_size=60))
-def test_the_next_rumours_are_those_that_sorting_would_find(story: list[Rumour | tuple[int, int, int | None]]) -> None:
-    ours, plain = Rumours(SETTINGS), Sorted()
+@given(st.lists(rumors | picks, max_size=60))
+def test_the_next_rumours_are_those_that_sorting_would_find(story: list[Rumor | tuple[int, int, int | None]]) -> None:
+    ours, plain = RumorQueue(SETTINGS), Sorted()
     for step in story:
-        if isinstance(step, Rumour):
+        if isinstance(step, Rumor):
             ours.add(step)
             plain.add(step)
         else:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gossip.core.ledger.chain import header_bytes
 from gossip.core.ledger.data_cursor import DataCursor, Ranges
 from gossip.core.ledger.trust import TrustTable
-from gossip.core.messages import Charge, Commit, Contribution, PeerId, Rejection
+from gossip.core.messages import Accusation, Commit, Contribution, PeerId, Rejection
 from gossip.core.settings import TrustSettings
 from gossip.topologies import Roster, load
 from gossip.topologies.base import draw, draws
@@ -35,8 +35,9 @@ COMMITS = st.builds(
     loss=st.none() | st.floats(),
     reason=st.text(max_size=40),
     rates=st.lists(st.floats(), max_size=4).map(tuple),
-    charges=st.lists(
-        st.builds(Charge, PEER, st.integers(0, 2**48), st.booleans(), st.binary(max_size=16), st.binary(max_size=16)), max_size=3
+    accusations=st.lists(
+        st.builds(Accusation, PEER, st.integers(0, 2**48), st.booleans(), st.binary(max_size=16), st.binary(max_size=16)),
+        max_size=3,
     ).map(tuple),
 )
 
@@ -64,14 +65,14 @@ def plain_header(commit: Commit) -> bytes:
     data += whole(len(commit.roster)) + b"".join(map(whole, commit.roster))
     data += b"\0" if commit.loss is None else b"\1" + real(commit.loss)
     data += text(commit.reason) + whole(len(commit.rates)) + b"".join(map(real, commit.rates))
-    charges = [
-        whole(charge.peer)
-        + whole(-1 - charge.round_id if charge.silent else charge.round_id)
-        + blob(charge.turn)
-        + blob(charge.content)
-        for charge in commit.charges
+    accusations = [
+        whole(accusation.peer)
+        + whole(-1 - accusation.round_id if accusation.silent else accusation.round_id)
+        + blob(accusation.turn)
+        + blob(accusation.content)
+        for accusation in commit.accusations
     ]
-    return data + (whole(-len(charges)) if charges else b"") + b"".join(charges)
+    return data + (whole(-len(accusations)) if accusations else b"") + b"".join(accusations)
 
 
 @given(COMMITS)
@@ -167,9 +168,11 @@ def test_a_trust_table_goes_on_alike_from_what_it_has_packed(seed: int, f: int) 
     for round_id in range(150):
         other = TrustTable(TrustSettings(), f)
         other.unpack(one.pack())
-        liar = round_id // 40 % 7
+        attacker = round_id // 40 % 7
         told = [
-            Contribution(p, 1, 0.1, random.choice([1.0, 50.0]) if p == liar else 1.0) for p in range(7) if random.random() < 0.9
+            Contribution(p, 1, 0.1, random.choice([1.0, 50.0]) if p == attacker else 1.0)
+            for p in range(7)
+            if random.random() < 0.9
         ]
         assert one.observe_commit(round_id, told, ()) == other.observe_commit(round_id, told, ())
         assert one.pack() == other.pack()

@@ -20,4 +20,4 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
         return take(self, shard, sender, update, payload, now)
 
     monkeypatch.setattr(Server, "take", observed)
-    monkeypatch.setattr(punctuality.Punctuality, "came_late", lambda self, sender, update, now: None)
+    monkeypatch.setattr(punctuality.LatenessTracker, "came_late", lambda self, sender, update, now: None)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from gossip.errors import ConfigError
 from gossip.launch.cli import app
 from gossip.simulation.campaign.play import run
-from gossip.simulation.campaign.runner import Tally
+from gossip.simulation.campaign.runner import CampaignTally
 from gossip.simulation.checkers import Violation
 from gossip.simulation.checkers.safety.answering import RuleAnswers
 from gossip.simulation.schedules.schedule import Schedule
@@ -78,7 +78,7 @@ def test_a_rule_that_makes_no_finite_aggregate_is_caught_and_the_mean_is_not(top
 def test_a_rule_that_never_gets_the_updates_it_needs_breaks_nothing_and_proves_nothing() -> None:
     outcome = run(replace(QUICK, peers=4, aggregator="multi_krum"))
     assert outcome.violation is None, outcome.violation
-    tally = Tally()
+    tally = CampaignTally()
     tally.add(outcome)
     assert "multi_krum never had as many updates as it needs" in tally.vacuous
     tally.add(run(replace(QUICK, aggregator="multi_krum")))

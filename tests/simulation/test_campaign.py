@@ -16,7 +16,7 @@ from gossip.core.events import Aggregate, Aggregated, Effect, Event, TrainerProg
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.faults import plan as faults
-from gossip.faults.kinds import Crash, Hang, Liar, Restart, Slow
+from gossip.faults.kinds import ByzantineFault, Crash, Hang, Restart, Slow
 from gossip.faults.plan import Fault, FaultPlan
 from gossip.faults.world import (
     Corrupt,
@@ -33,7 +33,7 @@ from gossip.faults.world import (
     Leave,
     Loss,
     Narrow,
-    NodeLie,
+    NodeAttack,
     Partition,
     Reorder,
     Reset,
@@ -41,10 +41,10 @@ from gossip.faults.world import (
     SlowNode,
     Spike,
 )
-from gossip.simulation.campaign.chart import Chart, Line
+from gossip.simulation.campaign.chart import Chart, ChartLine
 from gossip.simulation.campaign.picture import draw
-from gossip.simulation.campaign.play import Found, Outcome, make_swarm, run
-from gossip.simulation.campaign.runner import ENOUGH, Question, Tally, search
+from gossip.simulation.campaign.play import SimulationResult, ViolationRecord, make_swarm, run
+from gossip.simulation.campaign.runner import ENOUGH, CampaignTally, SearchQuery, search
 from gossip.simulation.campaign.shrinker import shrink
 from gossip.simulation.checkers import Violation
 from gossip.simulation.checkers.base import peer_core
@@ -67,7 +67,7 @@ EACH: list[Fault] = [
     Hang(2, None, 0.5, 1.5),
     Hang(2, 10, 0.5),
     Slow(1, 3.0),
-    *(Liar(attack, (1,), 2.0 if about.unit else 1.0) for attack, about in faults.ATTACKS.items()),
+    *(ByzantineFault(attack, (1,), 2.0 if about.unit else 1.0) for attack, about in faults.ATTACKS.items()),
     Partition(((0, 1), (2, 3)), 1.5, 1.0),
     Partition(((0,), (1, 2, 3)), 1.5, 1.0, one_way=True),
     Flap((0, 2), 1.5, 1.5, 0.4),
@@ -90,7 +90,7 @@ EACH: list[Fault] = [
     HangTrainer(1, 1.5, 0.5),
     KillTrainer(1, 1.5, 0.3),
     Leave(3, 1.5),
-    *(NodeLie(lie, (1,)) for lie in ("false_deaths", "wrong_results", "garbage")),
+    *(NodeAttack(lie, (1,)) for lie in ("false_deaths", "wrong_results", "garbage")),
 ]
 
 
@@ -105,7 +105,7 @@ def played(schedule: Schedule, seconds: float = 3.0) -> tuple[Swarm[Peer], Nemes
 
 @pytest.mark.parametrize("fault", EACH, ids=str)
 def test_a_fault_takes_place_once_and_is_over_in_the_calm(fault: Fault) -> None:
-    topology = "full" if isinstance(fault, Liar) and fault.attack in ("dissensus", "equivocation") else "rolling"
+    topology = "full" if isinstance(fault, ByzantineFault) and fault.attack in ("dissensus", "equivocation") else "rolling"
     swarm, nemesis = played(replace(WORLD, faults=(fault,), topology=topology).checked())
     assert nemesis.totals(swarm) == {name_of(fault): 1}
     nemesis.end(swarm)
@@ -177,7 +177,11 @@ def test_a_rule_takes_its_time_and_a_server_may_move_on_meanwhile() -> None:
 
 def test_a_liar_among_robust_rules_is_quarantined_released_and_watched_and_the_replicas_agree() -> None:
     lying = replace(
-        WORLD, faults=(Liar("scale", (1,), 20.0), Loss(0.1, 1.0, 2.0)), aggregator="median", active_s=6.0, duration_s=6.0
+        WORLD,
+        faults=(ByzantineFault("scale", (1,), 20.0), Loss(0.1, 1.0, 2.0)),
+        aggregator="median",
+        active_s=6.0,
+        duration_s=6.0,
     )
     outcome = run(lying)
     assert outcome.violation is None, outcome.violation
@@ -187,7 +191,7 @@ def test_a_liar_among_robust_rules_is_quarantined_released_and_watched_and_the_r
 
 def test_l4_with_its_liar_found_out_a_rule_goes_on_with_fewer_updates_than_against_one() -> None:
     """A trimmed mean against one liar needs three updates. One of four lies and one leaves: two are enough, as in a real run."""
-    schedule = replace(WORLD, faults=(Liar("nan", (0,), 1.0), Leave(1, at_s=2.0)), aggregator="trimmed_mean")
+    schedule = replace(WORLD, faults=(ByzantineFault("nan", (0,), 1.0), Leave(1, at_s=2.0)), aggregator="trimmed_mean")
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
     assert "lost_round" not in outcome.reports
@@ -195,7 +199,11 @@ def test_l4_with_its_liar_found_out_a_rule_goes_on_with_fewer_updates_than_again
 
 def test_a_crash_that_leaves_updates_enough_without_the_liar_that_was_found_costs_one_round_at_most() -> None:
     schedule = replace(
-        WORLD, faults=(Liar("scale", (1,), 20.0), Crash(3, at_s=4.0)), aggregator="median", active_s=12.0, duration_s=12.0
+        WORLD,
+        faults=(ByzantineFault("scale", (1,), 20.0), Crash(3, at_s=4.0)),
+        aggregator="median",
+        active_s=12.0,
+        duration_s=12.0,
     )
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
@@ -206,7 +214,7 @@ def test_a_crash_that_leaves_updates_enough_without_the_liar_that_was_found_cost
 def test_where_too_few_updates_are_left_to_tell_a_liar_the_others_wait() -> None:
     """Multi-Krum against one liar needs five updates. Before it is found out two of six leave: no round could change anything."""
     leaves = (Leave(4, at_s=0.5), Leave(5, at_s=0.7))
-    outcome = run(replace(WORLD, peers=6, faults=(Liar("sign_flip", (1,), 1.0), *leaves), aggregator="multi_krum"))
+    outcome = run(replace(WORLD, peers=6, faults=(ByzantineFault("sign_flip", (1,), 1.0), *leaves), aggregator="multi_krum"))
     assert outcome.violation is None, outcome.violation
     assert outcome.reports["paused"] >= 3
     assert outcome.reports.get("lost_round", 0) <= 4  # one, as each of the others reports it
@@ -217,7 +225,7 @@ def test_who_waits_for_want_of_updates_goes_on_when_somebody_is_back() -> None:
     """A round is let in on, without which nobody could come back: rosters change with commits only."""
     both = (Restart(4, None, 4.0, 0.5), Restart(5, None, 5.0, 0.8))
     world = replace(WORLD, peers=6, aggregator="multi_krum", active_s=7.0, duration_s=9.0)
-    outcome = run(replace(world, faults=(Liar("sign_flip", (1,), 1.0), *both)))
+    outcome = run(replace(world, faults=(ByzantineFault("sign_flip", (1,), 1.0), *both)))
     assert outcome.violation is None, outcome.violation
     assert outcome.reports["paused"] >= 3
     assert outcome.reports["resumed"] >= 3
@@ -309,7 +317,7 @@ QUICK = FaultPlan(
 
 
 def test_several_processes_find_what_one_finds() -> None:
-    question = Question(first=40, count=4, plan=QUICK)
+    question = SearchQuery(first=40, count=4, plan=QUICK)
     alone = {outcome.schedule.seed: outcome.trace_hash for outcome in search(question, jobs=1)}
     together = {outcome.schedule.seed: outcome.trace_hash for outcome in search(question, jobs=2)}
     assert sorted(alone) == [40, 41, 42, 43]
@@ -331,7 +339,7 @@ class _Chokes(Observer):
 
 def test_a_violation_ends_the_run_and_says_what_where_and_when() -> None:
     outcome = run(replace(WORLD, faults=(Crash(3, at_s=1.5),)), [_NobodyMayDie()])
-    assert outcome.violation == Found("S99", 3, 1.5, "it died")
+    assert outcome.violation == ViolationRecord("S99", 3, 1.5, "it died")
     assert outcome.simulated_s == 1.5
 
 
@@ -360,18 +368,18 @@ def test_messages_that_beget_messages_end_the_run_with_a_violation_and_not_never
 # --- shrinking --------------------------------------------------------------------------------------------------------------
 
 
-def outcome_of(schedule: Schedule, violation: Found | None) -> Outcome:
-    return Outcome(schedule, violation, "", 0, 0.0, {}, 0, {}, {}, {})
+def outcome_of(schedule: Schedule, violation: ViolationRecord | None) -> SimulationResult:
+    return SimulationResult(schedule, violation, "", 0, 0.0, {}, 0, {}, {}, {})
 
 
-def bug(schedule: Schedule) -> Outcome:
+def bug(schedule: Schedule) -> SimulationResult:
     """Stands for a core that breaks when a peer hangs for 0.3 s or more while messages are lost, among three or more."""
     hangs = [f for f in schedule.faults if isinstance(f, Hang) and f.for_s >= 0.3]
     broken = bool(hangs) and any(isinstance(f, Loss) for f in schedule.faults) and schedule.peers >= 3
     if broken:
-        return outcome_of(schedule, Found("S8", hangs[0].peer, 6.0, "twice"))
+        return outcome_of(schedule, ViolationRecord("S8", hangs[0].peer, 6.0, "twice"))
     other = any(isinstance(f, Crash) for f in schedule.faults)
-    return outcome_of(schedule, Found("L1", 0, 9.0, "another thing") if other else None)
+    return outcome_of(schedule, ViolationRecord("L1", 0, 9.0, "another thing") if other else None)
 
 
 def test_a_failing_schedule_shrinks_to_the_faults_and_peers_that_matter() -> None:
@@ -380,7 +388,7 @@ def test_a_failing_schedule_shrinks_to_the_faults_and_peers_that_matter() -> Non
     failing = replace(generate(3, peers=8), faults=(Crash(0, at_s=9.0), *rest[:2], wanted[0], *rest[2:], wanted[1]))
     calls: Counter[str] = Counter()
 
-    def play(schedule: Schedule) -> Outcome:
+    def play(schedule: Schedule) -> SimulationResult:
         calls["play"] += 1
         return bug(schedule.checked())
 
@@ -409,7 +417,7 @@ def test_shrinking_stops_when_it_has_played_enough() -> None:
 
 def test_a_campaign_whose_faults_never_took_place_proves_nothing() -> None:
     schedule = replace(WORLD, faults=(Crash(3, at_s=1.5), Loss(0.1, 1.0, 1.0)))
-    tally = Tally()
+    tally = CampaignTally()
     for _ in range(ENOUGH):
         tally.add(replace(outcome_of(schedule, None), struck={"loss": 1}))
     assert tally.vacuous == [f"crash was drawn in {ENOUGH} schedules and never took place"]
@@ -443,7 +451,7 @@ def test_the_picture_of_a_failure_shows_who_died_and_what_was_lost_and_is_a_draw
 def test_the_picture_of_a_failure_in_the_membership_shows_rumours_and_no_updates() -> None:
     chart = Chart()
     outcome = run(replace(WORLD, faults=(Crash(3, at_s=1.5),)), [chart, _NobodyMayDie()])
-    text = draw(replace(outcome, violation=Found("S6", 3, 1.5, "planted <&>")), chart)
+    text = draw(replace(outcome, violation=ViolationRecord("S6", 3, 1.5, "planted <&>")), chart)
     words = ["".join(node.itertext()) for node in ET.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
     assert any(word.startswith("Ping") for word in words)
     assert not any(word.startswith("Update r") for word in words)
@@ -457,7 +465,7 @@ def test_a_trace_has_a_line_for_everything_in_order() -> None:
     assert times == sorted(times)
     kinds = {line.what for line in chart.lines}
     assert {"sent", "arrived", "started", "committed", "aggregates"} <= kinds
-    assert all(isinstance(line, Line) and str(line).strip() for line in chart.lines)
+    assert all(isinstance(line, ChartLine) and str(line).strip() for line in chart.lines)
 
 
 def test_seed_1196_who_changes_branch_does_not_go_back_with_the_first_word_from_the_smaller_one() -> None:

@@ -13,14 +13,25 @@ from checked_swarm import checked_swarm, disturb, tamper
 from gossip.core import events
 from gossip.core.events import Aggregate, Apply, Committed, Contributed, Effect, Event, Received, Restore, Send
 from gossip.core.membership.table import REFUTATIONS
-from gossip.core.messages import Commit, CommitRequest, Contribution, Gossip, NotMe, PeerId, Ping, Query, Rumour, Update
+from gossip.core.messages import (
+    Commit,
+    CommitRequest,
+    Contribution,
+    Gossip,
+    NotServing,
+    PeerId,
+    Ping,
+    Rumor,
+    Update,
+    UpdateRequest,
+)
 from gossip.core.peer import Peer
 from gossip.core.rounds.rolling import RollingRounds
 from gossip.faults.kinds import Crash
-from gossip.faults.world import NodeLie
+from gossip.faults.world import NodeAttack
 from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers import Checker, Circumstances, Panel, Violation, all_checkers, every_checker
-from gossip.simulation.checkers.liveness.crashes import LOST_BY_A_LIAR
+from gossip.simulation.checkers import Checker, Panel, RunConditions, Violation, all_checkers, every_checker
+from gossip.simulation.checkers.liveness.crashes import LOST_BY_A_BYZANTINE_SERVER
 from gossip.simulation.checkers.liveness.liveness import RoundsGoOn
 from gossip.simulation.checkers.safety.handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds
 from gossip.simulation.checkers.safety.membership import memory_s
@@ -31,10 +42,10 @@ from gossip.simulation.world.observer import Observer
 from gossip.simulation.world.toy_trainer import OWN_BYTES, packed_of, payload_of
 from gossip.topologies import Roster
 
-LIARS = Circumstances.of(liars=(3,))
+ATTACKERS = RunConditions.of(attackers=(3,))
 
 
-def only(invariant: str, circumstances: Circumstances | None = None) -> Panel:
+def only(invariant: str, circumstances: RunConditions | None = None) -> Panel:
     """The checkers of one invariant, with what they ask."""
     every = every_checker(circumstances)
     chosen = [checker for checker in every if not isinstance(checker, Checker) or checker.invariant == invariant]
@@ -49,7 +60,7 @@ def caught(swarm: Swarm[Peer], invariant: str, for_s: float = 3.0) -> Violation:
     return found.value
 
 
-def running(invariant: str, *, until_s: float = 1.0, circumstances: Circumstances | None = None, **options: Any) -> Swarm[Peer]:
+def running(invariant: str, *, until_s: float = 1.0, circumstances: RunConditions | None = None, **options: Any) -> Swarm[Peer]:
     """A swarm that trains, under the checkers of one invariant."""
     swarm = checked_swarm(only(invariant, circumstances), **options)
     swarm.run_for(until_s)
@@ -85,7 +96,7 @@ def lively(swarm: Swarm[Peer]) -> None:
 @pytest.fixture(scope="module")
 def sound() -> tuple[Swarm[Peer], Panel]:
     """A swarm of five after all that, every checker looking on."""
-    [panel] = all_checkers(Circumstances.of(forks=True))
+    [panel] = all_checkers(RunConditions.of(forks=True))
     assert isinstance(panel, Panel)
     swarm = checked_swarm(panel, n=5, compute_s=0.15)
     lively(swarm)
@@ -216,25 +227,25 @@ def test_what_a_peer_did_just_before_it_was_killed_is_judged_too() -> None:
 
 
 def test_a_forged_life_outranks_nobody_who_is_heard() -> None:
-    panel = Panel(every_checker(Circumstances.of((2,), two_faced=(2,))))
+    panel = Panel(every_checker(RunConditions.of((2,), equivocating=(2,))))
     swarm = checked_swarm(panel, n=5)
     swarm.run_for(1.0)
-    swarm.inject(0, Received(2, 0, Gossip((Rumour(4, "dead", 3 * REFUTATIONS, "", "", 4),))))
-    swarm.inject(0, Received(2, 0, Gossip((Rumour(4, "alive", 3 * REFUTATIONS, "tcp://10.9.9.9:1", "", 4),))))
+    swarm.inject(0, Received(2, 0, Gossip((Rumor(4, "dead", 3 * REFUTATIONS, "", "", 4),))))
+    swarm.inject(0, Received(2, 0, Gossip((Rumor(4, "alive", 3 * REFUTATIONS, "tcp://10.9.9.9:1", "", 4),))))
     swarm.run_for(2.0)
     assert {swarm.hosts[peer].core.membership.members[4].status for peer in range(4)} == {"alive"}
     panel.settle(swarm)
 
 
 def bury_1(core: Peer, now: float) -> None:
-    core.membership.cases.bury(core.membership.members[1], core.local, now, "no answer")
+    core.membership.transitions.mark_dead(core.membership.members[1], core.local, now, "no answer")
 
 
 def test_s6_the_death_of_a_healthy_peer_is_caught_and_that_of_a_cut_off_one_is_not() -> None:
     swarm = running("S6", compute_s=0.5)
     swarm.run_for(memory_s(swarm.hosts[0].core.settings.membership, 4))
     swarm.network.cut(2, 3)
-    disturb(swarm, 0, lambda core, now: core.membership.cases.bury(core.membership.members[2], 0, now, "no answer"))
+    disturb(swarm, 0, lambda core, now: core.membership.transitions.mark_dead(core.membership.members[2], 0, now, "no answer"))
     swarm.run_for(0.5)
     disturb(swarm, 0, bury_1)
     assert "declares peer 1 dead, which runs" in caught(swarm, "S6").text
@@ -315,7 +326,7 @@ def test_s9_replicas_that_differ_in_one_bit_are_caught() -> None:
 
 def test_s9_data_cursors_that_differ_are_caught() -> None:
     swarm = running("S9")
-    disturb(swarm, 2, lambda core, now: setattr(core.rounds.agreed.cursor, "_turn", 77))  # type: ignore[union-attr]
+    disturb(swarm, 2, lambda core, now: setattr(core.rounds.replicated.cursor, "_turn", 77))  # type: ignore[union-attr]
     assert "data cursor differ" in caught(swarm, "S9").text
 
 
@@ -331,7 +342,7 @@ def test_s10_a_second_digest_of_a_round_is_caught_where_none_may_be() -> None:
 
 def test_s10_a_second_digest_is_excused_while_the_network_loses_commits_and_caught_later() -> None:
     def forking() -> Swarm[Peer]:
-        swarm = running("S10", circumstances=Circumstances.of(forks=True))
+        swarm = running("S10", circumstances=RunConditions.of(forks=True))
         swarm.network.cut(0, 3, both_ways=False)
         swarm.run_for(0.2)
         swarm.network.heal()
@@ -347,7 +358,7 @@ def test_s10_a_second_digest_is_excused_while_the_network_loses_commits_and_caug
 
 
 def test_s10_a_server_that_makes_two_commits_of_one_round_is_caught() -> None:
-    swarm = running("S10", circumstances=Circumstances.of(forks=True))
+    swarm = running("S10", circumstances=RunConditions.of(forks=True))
     tamper(swarm, 1, each(Committed, lambda done: [done, *another_digest(done)] if done.made else [done]))
     assert "two commits" in caught(swarm, "S10", 6.0).text
 
@@ -431,14 +442,14 @@ def test_s10_a_commit_that_is_held_after_moving_on_is_caught() -> None:
     assert "of attempt 0, although it has moved on to attempt 1" in caught(swarm, "S10").text
 
 
-@pytest.mark.parametrize("question", [Query, Update])
+@pytest.mark.parametrize("question", [UpdateRequest, Update])
 @pytest.mark.parametrize("answer", ["as it should", "nothing", "under the old attempt", "another"])
-def test_s10_a_commit_that_is_kept_back_is_caught(question: type[Query] | type[Update], answer: str) -> None:
+def test_s10_a_commit_that_is_kept_back_is_caught(question: type[UpdateRequest] | type[Update], answer: str) -> None:
     swarm = running("S10")
     [checker] = [each for each in swarm.hooks._observers[0].checkers if isinstance(each, HandsOnWhatItHolds)]  # type: ignore[attr-defined]
     held = swarm.cores[1].rounds.log.get(swarm.cores[1].rounds.round_id - 1)  # type: ignore[union-attr]
     assert held is not None
-    commit, rest = held[0][0], {Query: (), Update: (4, 0.5)}[question]
+    commit, rest = held[0][0], {UpdateRequest: (), Update: (4, 0.5)}[question]
     asked = question(commit.lineage, commit.round_id, 0, commit.attempt + 2, commit.parent, *rest)
 
     def says(send: Send) -> list[Effect]:
@@ -485,7 +496,7 @@ def test_l5_who_asks_for_what_is_not_kept_and_is_not_told_so_is_caught() -> None
     core = swarm.cores[1]
     assert isinstance(core.rounds, RollingRounds)
     core.rounds.log.clear()
-    tamper(swarm, 1, each(Send, lambda send: [] if isinstance(send.message, NotMe) else [send]))
+    tamper(swarm, 1, each(Send, lambda send: [] if isinstance(send.message, NotServing) else [send]))
     with pytest.raises(Violation, match="word that they are not kept any more"):
         swarm.inject(1, Received(2, 0, CommitRequest(core.settings.lineage, core.rounds.round_id - 1, 0)))
 
@@ -553,7 +564,7 @@ def test_s11_a_header_that_does_not_say_what_was_averaged_is_caught(change: Any,
 def test_s11_samples_that_are_used_twice_are_caught() -> None:
     swarm = running("S11", until_s=0.6)
     for peer in range(4):
-        disturb(swarm, peer, lambda core, now: setattr(core.rounds.agreed.cursor, "_position", 0))  # type: ignore[union-attr]
+        disturb(swarm, peer, lambda core, now: setattr(core.rounds.replicated.cursor, "_position", 0))  # type: ignore[union-attr]
     text = caught(swarm, "S11", 6.0).text  # whichever shows first: the round, or what one has read in it
     assert "again" in text or "has read" in text
 
@@ -562,7 +573,7 @@ def test_s11_samples_that_are_lost_are_caught() -> None:
     swarm = running("S11", until_s=0.6)
 
     def skip_some(core: Peer, now: float) -> None:
-        core.rounds.agreed.cursor._position += 3  # type: ignore[union-attr]
+        core.rounds.replicated.cursor._position += 3  # type: ignore[union-attr]
 
     for peer in range(4):
         disturb(swarm, peer, skip_some)
@@ -572,8 +583,8 @@ def test_s11_samples_that_are_lost_are_caught() -> None:
 
 def test_s11_a_slice_that_another_has_read_is_caught() -> None:
     swarm = running("S11")
-    other = events.Slice(0, ((0, 4),))
-    tamper(swarm, 2, each(events.Go, lambda go: [replace(go, samples=other)]))
+    other = events.DataSlice(0, ((0, 4),))
+    tamper(swarm, 2, each(events.StartRound, lambda go: [replace(go, samples=other)]))
     assert "has read ((0, 4),)" in caught(swarm, "S11", 6.0).text
 
 
@@ -654,7 +665,7 @@ def test_s13_what_is_used_unchecked_is_caught(change: Any, words: str) -> None:
 def test_s13_an_update_of_another_branch_that_is_used_is_caught() -> None:
     swarm = running("S13")
     core = swarm.hosts[1].core
-    core.rounds.astray.is_elsewhere = lambda peer, parent, now: False  # type: ignore[union-attr, method-assign, assignment]
+    core.rounds.lag_detector.is_on_other_branch = lambda peer, parent, now: False  # type: ignore[union-attr, method-assign, assignment]
 
     def forge(event: Event, effects: list[Effect]) -> None:
         rounds: Any = core.rounds
@@ -672,7 +683,7 @@ def update_of_the_round_before(core: Peer, sender: PeerId) -> Received:
     rounds = core.rounds
     assert isinstance(rounds, RollingRounds)
     round_id = rounds.round_id - 1
-    parent = rounds.agreed.lineage.before(round_id)
+    parent = rounds.replicated.lineage.before(round_id)
     return Received(sender, 0, Update(b"lineage!", round_id, 0, 1, parent, 0, None))
 
 
@@ -708,7 +719,7 @@ def test_s13_an_old_update_is_not_blamed_for_what_a_peer_hands_on_that_stood_sti
     swarm = checked_swarm(only("S13"), n=2, compute_s=0.4, probe_interval_s=1.0)
     for core in swarm.cores.values():
         assert isinstance(core.rounds, RollingRounds)
-        core.rounds.agreed.electorate = lambda: Roster((0,))  # type: ignore[method-assign]
+        core.rounds.replicated.serving_roster = lambda: Roster((0,))  # type: ignore[method-assign]
     swarm.run_for(1.0)
     core, handed_on = swarm.hosts[0].core, list[dict[str, Any]]()
 
@@ -755,11 +766,11 @@ def test_s14_a_flood_is_caught() -> None:
 
 
 def test_s14_a_peer_that_halts_at_a_liars_word_is_caught() -> None:
-    swarm = running("S14", circumstances=LIARS)
+    swarm = running("S14", circumstances=ATTACKERS)
 
     def obeys(event: Event, effects: list[Effect]) -> list[Effect] | None:
-        by_liar = isinstance(event, Received) and event.sender == 3
-        return [events.Halt("told to")] if by_liar else None
+        by_attacker = isinstance(event, Received) and event.sender == 3
+        return [events.Halt("told to")] if by_attacker else None
 
     tamper(swarm, 1, obeys)
     assert "at the word of a liar" in caught(swarm, "S14").text
@@ -771,7 +782,7 @@ def test_s15_what_grows_without_bound_is_caught() -> None:
 
     def hoards(event: Event, effects: list[Effect]) -> None:
         if isinstance(event, Received):
-            core.gathering.hellos[1000 + len(core.gathering.hellos)] = core.greeting.hello()
+            core.bootstrap.hellos[1000 + len(core.bootstrap.hellos)] = core.hello_exchange.hello()
 
     tamper(swarm, 0, hoards)
     assert "hellos, at most 4 are allowed" in caught(swarm, "S15").text
@@ -868,7 +879,7 @@ def test_l3_a_crash_long_after_queues_were_full_is_judged() -> None:
 
 def test_l3_one_that_a_liar_says_has_left_is_not_wanting_when_the_liar_crashes() -> None:
     """Seed 2780: three updates were needed, and peer 3, which the liar had made leave the roster, was on its way back."""
-    faults = (NodeLie("forged_departures", (2,)), Crash(2, at_s=6.5))
+    faults = (NodeAttack("forged_departures", (2,)), Crash(2, at_s=6.5))
     schedule = Schedule(28, peers=4, aggregator="median", faults=faults, active_s=11.0, duration_s=11.5, compute_s=(0.46, 0.58))
     outcome = run(replace(schedule, rule_s=0.01, probe_interval_s=1.0, stable_addresses=True))
     assert outcome.violation is None, outcome.violation
@@ -877,7 +888,7 @@ def test_l3_one_that_a_liar_says_has_left_is_not_wanting_when_the_liar_crashes()
 
 
 def loses_rounds_after_a_crash(reason: str, lies: Collection[str] = ()) -> Swarm[Peer]:
-    swarm = running("L3", until_s=4.0, compute_s=0.5, circumstances=Circumstances.of({3}, lies=lies))
+    swarm = running("L3", until_s=4.0, compute_s=0.5, circumstances=RunConditions.of({3}, lies=lies))
     swarm.crash(1)
     numbers: Iterator[int] = iter(range(1000))
     lost = lambda apply: [apply, events.Report("lost_round", {"round": next(numbers), "reason": reason})]  # noqa: E731
@@ -887,13 +898,13 @@ def loses_rounds_after_a_crash(reason: str, lies: Collection[str] = ()) -> Swarm
 
 def test_l3_a_crash_that_costs_rounds_is_caught() -> None:
     assert "cost" in caught(loses_rounds_after_a_crash("planted"), "L3", 6.0).text
-    assert "cost" in caught(loses_rounds_after_a_crash(LOST_BY_A_LIAR), "L3", 6.0).text
+    assert "cost" in caught(loses_rounds_after_a_crash(LOST_BY_A_BYZANTINE_SERVER), "L3", 6.0).text
     assert "cost" in caught(loses_rounds_after_a_crash("planted", ["wrong_measures"]), "L3", 6.0).text
 
 
 def test_l3_rounds_that_a_liar_loses_in_its_turns_are_not_what_a_crash_costs() -> None:
     """Seed 61952."""
-    swarm = loses_rounds_after_a_crash(LOST_BY_A_LIAR, ["wrong_measures"])
+    swarm = loses_rounds_after_a_crash(LOST_BY_A_BYZANTINE_SERVER, ["wrong_measures"])
     swarm.run_for(6.0)
     assert judged_by(swarm)["CrashCostsLittle"] > 0
 

@@ -9,24 +9,24 @@ import pytest
 from checked_swarm import checked_swarm, tamper
 from test_checkers import another_digest, each
 
-from gossip.core.events import Apply, Committed, Effect, Event, Go, Received, Send
-from gossip.core.messages import CommitRequest, Gossip, Rumour
+from gossip.core.events import Apply, Committed, Effect, Event, Received, Send, StartRound
+from gossip.core.messages import CommitRequest, Gossip, Rumor
 from gossip.faults.kinds import Hang, Slow
 from gossip.faults.world import (
-    CLAIM_LIES,
-    NODE_LIES,
-    SHARD_LIES,
+    CLAIM_ATTACKS,
+    NODE_ATTACKS,
+    SHARD_ATTACKS,
     CrashBroadcast,
     Drift,
     HangServer,
-    NodeLie,
+    NodeAttack,
     Partition,
     Reset,
     Spike,
 )
 from gossip.simulation.campaign.play import _Pace, run
-from gossip.simulation.campaign.runner import Tally
-from gossip.simulation.checkers import Circumstances, Panel, Violation, every_checker
+from gossip.simulation.campaign.runner import CampaignTally
+from gossip.simulation.checkers import Panel, RunConditions, Violation, every_checker
 from gossip.simulation.checkers.disturbances import Disturbances
 from gossip.simulation.checkers.liveness.liveness import STARVED_AFTER, NobodyStarves, RoundsGoOn
 from gossip.simulation.checkers.safety.rounds import FORKS_AFTER_S, OneHistory
@@ -62,7 +62,7 @@ def test_rounds_that_come_on_slower_than_peers_compute_are_caught() -> None:
     swarm.run_for(5.0)
     pace.judge(swarm)
     for peer in range(4):
-        tamper(swarm, peer, each(Go, lambda go: []))
+        tamper(swarm, peer, each(StartRound, lambda go: []))
     pace = _Pace(schedule, swarm)
     swarm.run_for(5.0)
     with pytest.raises(Violation, match=r"L2 .* rounds since"):
@@ -74,7 +74,7 @@ def test_news_that_are_told_for_ever_are_caught() -> None:
     swarm = checked_swarm(Panel([checker]))
     swarm.run_for(2.0)
     assert checker.judged > 0
-    old = Gossip((Rumour(2, "alive", 0, "", "", 2),))
+    old = Gossip((Rumor(2, "alive", 0, "", "", 2),))
     tamper(swarm, 0, lambda event, effects: [*effects, Send(1, old)] if isinstance(event, Received) else effects)
     with pytest.raises(Violation, match="says for the 37th time that peer 2 is alive"):
         swarm.run_for(10.0)
@@ -124,7 +124,7 @@ def test_of_the_schedules_a_third_to_a_half_has_a_robust_rule() -> None:
 
 
 def test_a_campaign_says_which_checker_never_had_anything_to_judge() -> None:
-    tally = Tally()
+    tally = CampaignTally()
     outcome = run(Schedule(1, peers=4, active_s=1.0, duration_s=2.0))
     assert outcome.judged_by["PushesToAll"] == 0
     assert outcome.judged_by["CommitsWhatTheRuleSaid"] > 0
@@ -140,15 +140,15 @@ def test_a_campaign_says_which_checker_never_had_anything_to_judge() -> None:
 
 
 def test_lies_excuse_by_kind_what_they_can_cause() -> None:
-    defaming = [lie for lie in NODE_LIES if Circumstances.of(lies=[lie]).defaming]
-    delaying = [lie for lie in NODE_LIES if Circumstances.of(lies=[lie]).delaying]
+    defaming = [lie for lie in NODE_ATTACKS if RunConditions.of(lies=[lie]).defaming]
+    delaying = [lie for lie in NODE_ATTACKS if RunConditions.of(lies=[lie]).delaying]
     others = ["false_deaths", "false_suspicions", "forged_departures", "forged_incarnations", "deaf"]
     noise = ["replays", "garbage", "flood"]
     wrong = ["wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results", "two_results"]
     wrong.insert(-1, "kept_results")
-    results = [*wrong, "strange_roster", *CLAIM_LIES, "usurper"]
+    results = [*wrong, "strange_roster", *CLAIM_ATTACKS, "usurper"]
     assert defaming == ["wrong_size", *others, *noise]
-    assert delaying == ["wrong_size", *results, *others, "far_states", *noise, *SHARD_LIES]
+    assert delaying == ["wrong_size", *results, *others, "far_states", *noise, *SHARD_ATTACKS]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_weather_excuses_a_second_result_only_where_a_commit_may_be_lost_or_late
 
 
 def test_a_second_result_is_excused_by_a_lie_for_some_seconds_of_the_calm_only() -> None:
-    circumstances = Circumstances.of((3,), two_faced=(3,), lies=["two_results"])
+    circumstances = RunConditions.of((3,), equivocating=(3,), lies=["two_results"])
     every = [each for each in every_checker(circumstances) if isinstance(each, OneHistory | Disturbances)]
     panel = Panel(every)
     swarm = checked_swarm(panel)
@@ -236,7 +236,7 @@ FAR_AWAY = Schedule(
     peers=4,
     faults=(
         Slow(1, 3.0),
-        NodeLie("far_states", (0,)),
+        NodeAttack("far_states", (0,)),
         Reset(0.007, 9.409, 0.893, (2, 3)),
         Drift(2, 0.98, 6.934, 2.862),
         CrashBroadcast(9.496, 2, 0.25),

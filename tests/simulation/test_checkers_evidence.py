@@ -11,7 +11,7 @@ from checked_swarm import disturb, tamper
 from test_checkers import caught, each, running
 
 from gossip.core.events import Effect, Event, Received, Send, TimerFired
-from gossip.core.messages import Ack, Gossip, Ping, Progress, Rumour, StateRequest
+from gossip.core.messages import Ack, Gossip, Ping, Progress, Rumor, StateRequest
 from gossip.core.peer import Peer
 from gossip.faults.world import KillTrainer
 from gossip.simulation.campaign.play import run
@@ -20,7 +20,7 @@ from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.driver import Swarm
 from gossip.simulation.world.network import LinkModel
 
-ACCUSED = Received(2, 0, Gossip((Rumour(1, "suspect", 0, "", "", 2),)))
+ACCUSED = Received(2, 0, Gossip((Rumor(1, "suspect", 0, "", "", 2),)))
 
 
 def judged(swarm: Swarm[Peer], invariant: str) -> int:
@@ -29,11 +29,11 @@ def judged(swarm: Swarm[Peer], invariant: str) -> int:
 
 
 def bury_1(core: Peer, now: float) -> None:
-    core.membership.cases.bury(core.membership.members[1], core.local, now, "no answer")
+    core.membership.transitions.mark_dead(core.membership.members[1], core.local, now, "no answer")
 
 
 def accuse_1(core: Peer, now: float) -> None:
-    core.membership.cases.accuse(core.membership.members[1], core.local, now, own=True)
+    core.membership.transitions.accuse(core.membership.members[1], core.local, now, own=True)
 
 
 def at_a_timer(swarm: Swarm[Peer], act: Callable[[Peer, float], Any]) -> None:
@@ -50,7 +50,7 @@ def at_a_timer(swarm: Swarm[Peer], act: Callable[[Peer, float], Any]) -> None:
 
 def mute(swarm: Swarm[Peer]) -> None:
     """Peer 1 refutes nothing any more, though it goes on answering."""
-    swarm.hosts[1].core.membership.hearsay._about_me = lambda rumour, sender, now: []  # type: ignore[method-assign]
+    swarm.hosts[1].core.membership.rumor_handler._about_me = lambda rumor, sender, now: []  # type: ignore[method-assign]
 
 
 def just_disturbed() -> Swarm[Peer]:
@@ -74,7 +74,7 @@ def test_s6_a_death_at_a_single_word_is_caught() -> None:
 def test_s6_the_death_of_one_that_has_answered_since_is_caught() -> None:
     swarm = just_disturbed()
     swarm.inject(0, ACCUSED)
-    swarm.inject(0, Received(3, 0, Gossip((Rumour(1, "suspect", 0, "", "", 3),))))
+    swarm.inject(0, Received(3, 0, Gossip((Rumor(1, "suspect", 0, "", "", 3),))))
     swarm.run_for(0.05)
     disturb(swarm, 0, bury_1)
     assert "which has answered it since it was accused" in caught(swarm, "S6").text
@@ -139,12 +139,12 @@ def test_s6_who_was_disturbed_may_be_accused(disturbed: Callable[[Swarm[Peer]], 
 def test_s6_one_that_is_skipped_after_it_answered_is_caught() -> None:
     swarm = running("S6")
     mute(swarm)
-    swarm.hosts[0].core.membership.cases.on_answer = lambda answer, stalled, now: []  # type: ignore[method-assign]
+    swarm.hosts[0].core.membership.transitions.on_answer = lambda answer, stalled, now: []  # type: ignore[method-assign]
     swarm.inject(0, ACCUSED)
     assert "skips peer 1 as a suspect, which has answered" in caught(swarm, "S6").text
 
 
-FAREWELL = Gossip((Rumour(1, "left", 0, "", "", 1),))
+FAREWELL = Gossip((Rumor(1, "left", 0, "", "", 1),))
 
 
 def test_one_of_whom_a_liar_says_that_it_left_is_back_with_its_next_probe() -> None:
@@ -161,7 +161,7 @@ def test_one_of_whom_a_liar_says_that_it_left_is_back_with_its_next_probe() -> N
 def test_s6_an_answer_that_does_not_tell_its_asker_what_it_is_taken_for_is_caught() -> None:
     swarm = running("S6", until_s=4.0)
     for peer in (0, 2, 3):
-        silent = each(Send, lambda send: [replace(send, message=replace(send.message, rumours=())) if is_ack(send) else send])
+        silent = each(Send, lambda send: [replace(send, message=replace(send.message, rumors=())) if is_ack(send) else send])
         tamper(swarm, peer, silent)
         swarm.inject(peer, Received(3 if peer != 3 else 2, 0, FAREWELL))
     assert "answers peer 1, which it takes for left, and does not say so" in caught(swarm, "S6").text

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from checked_swarm import checked_swarm, tamper
 
-from gossip.core.events import Aggregate, Apply, Committed, Effect, Event, Go, Report, Send, Slice
+from gossip.core.events import Aggregate, Apply, Committed, DataSlice, Effect, Event, Report, Send, StartRound
 from gossip.core.messages import Push
 from gossip.core.peer import Peer
-from gossip.faults.kinds import Liar
+from gossip.faults.kinds import ByzantineFault
 from gossip.faults.world import Partition
 from gossip.simulation.campaign.play import run
 from gossip.simulation.checkers import Checker, Panel, Violation, every_checker
@@ -24,9 +24,9 @@ from gossip.simulation.checkers.safety.results import AppliesWhatTheRuleSaid, Co
 from gossip.simulation.checkers.trust.trusting import TrustFollowsExperience, TrustFollowsTheCommits
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.toy_trainer import Judged, Values, payload_of, weighted_mean
+from gossip.simulation.world.toy_trainer import RuleResult, Values, payload_of, weighted_mean
 
-LIAR = 3
+ATTACKER = 3
 SENDS = "random_k:k=2"
 
 
@@ -128,7 +128,7 @@ def test_a_round_that_does_not_wait_for_its_sources_is_caught() -> None:
 
 def test_who_is_released_at_the_end_of_the_very_round_that_did_not_wait_for_it_is_not_missed() -> None:
     """Seed 3127: of the sources one was dead and one in quarantine until then, so the round was closed and over in one breath."""
-    faults = (Liar("nan", (0,), 1.0), Partition(((2,), (0, 1, 3, 4, 5)), 15.7, 0.6))
+    faults = (ByzantineFault("nan", (0,), 1.0), Partition(((2,), (0, 1, 3, 4, 5)), 15.7, 0.6))
     schedule = Schedule(3127, peers=6, topology="ring", aggregator="trimmed_mean", faults=faults, compute_s=(0.46, 0.58))
     outcome = run(replace(schedule, active_s=16.306, duration_s=16.306, rule_s=0.01, shards=(12,), commit_log=8))
     assert outcome.violation is None, outcome.violation
@@ -171,7 +171,7 @@ def test_a_push_that_the_sender_s_trainer_never_made_is_caught() -> None:
 
 def test_a_sample_with_two_readers_is_caught() -> None:
     swarm, _ = watched(EachReadsItsOwn)
-    tamper(swarm, 0, each(Go, lambda go: [replace(go, samples=Slice(0, ((60, 64),)))]))
+    tamper(swarm, 0, each(StartRound, lambda go: [replace(go, samples=DataSlice(0, ((60, 64),)))]))
     assert "reads sample" in caught(swarm)
 
 
@@ -235,14 +235,16 @@ def test_a_row_that_its_peer_never_contributed_is_caught() -> None:
 # --- trust ------------------------------------------------------------------------------------------------------------------
 
 
-def one_stands_out(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int) -> Judged:
+def one_stands_out(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int) -> RuleResult:
     """Of five the fourth; of four nobody, since it is not there."""
-    far = [50.0 if len(rows) == 5 and index == LIAR else 1.0 for index in range(len(rows))]
-    return Judged(weighted_mean(rows, samples), tuple([1.0 / len(rows)] * len(rows)), tuple(far))
+    far = [50.0 if len(rows) == 5 and index == ATTACKER else 1.0 for index in range(len(rows))]
+    return RuleResult(weighted_mean(rows, samples), tuple([1.0 / len(rows)] * len(rows)), tuple(far))
 
 
-def nobody_stands_out(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int) -> Judged:
-    return Judged(weighted_mean(rows, samples), tuple([1.0 / len(rows)] * len(rows)), (1.0,) * len(rows))
+def nobody_stands_out(
+    rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int
+) -> RuleResult:
+    return RuleResult(weighted_mean(rows, samples), tuple([1.0 / len(rows)] * len(rows)), (1.0,) * len(rows))
 
 
 TRUST = [(TrustFollowsTheCommits, "rolling"), (TrustFollowsExperience, "full")]
@@ -253,7 +255,7 @@ def judging(kind: type[Checker], topology: str, reducer: Any = one_stands_out) -
 
 
 def table_of(core: Any) -> Any:
-    return core.rounds.agreed.trust if hasattr(core.rounds, "agreed") else core.rounds.trust
+    return core.rounds.replicated.trust if hasattr(core.rounds, "replicated") else core.rounds.trust
 
 
 @pytest.mark.parametrize(("kind", "topology"), TRUST)

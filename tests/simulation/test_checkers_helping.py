@@ -22,7 +22,7 @@ from gossip.simulation.world.observer import Observer
 Plant = Callable[[Any], None]
 
 
-class Faulty(Observer):
+class FaultyHelper(Observer):
     """Makes the core of every life faulty."""
 
     def __init__(self, plant: Plant) -> None:
@@ -36,7 +36,7 @@ def ends_under(checker: Checker, plant: Plant | None, **options: Any) -> Swarm[P
     """A swarm of four near its end, every core of which has the fault, if there is one."""
     swarm = swarm_that_ends(3, f=1, **{"n": 4, **options})
     swarm.hooks.append(Panel([checker]))
-    swarm.hooks.extend([] if plant is None else [Faulty(plant)])
+    swarm.hooks.extend([] if plant is None else [FaultyHelper(plant)])
     run_to(swarm, ROUNDS - 20)
     return swarm
 
@@ -69,7 +69,7 @@ def test_l7_one_that_has_finished_and_lets_others_wait_for_a_round_to_come_is_ca
     swarm = ends_under(checker, plant)
     swarm.pause_for(LATE, 5.0)
     swarm.run_until(lambda: swarm.hosts[0].core.phase == "draining", limit_s=20)
-    asked = Received(LATE, 0, StateRequest(b"lineage!", 7, ROUNDS + 2, "voucher"))
+    asked = Received(LATE, 0, StateRequest(b"lineage!", 7, ROUNDS + 2, "attestation"))
     swarm.at(swarm.now + 0.1, lambda: swarm.inject(0, asked))
     if plant is not None:
         assert f"does not say that no round comes after {ROUNDS} here" in caught(swarm)
@@ -84,8 +84,8 @@ def test_l7_one_that_waits_for_others_word_on_its_last_round_promises_none_eithe
     checker = SaysThatNoRoundComes()
     swarm = ends_under(checker, plant)
     swarm.stop_trainer(LATE)
-    swarm.run_until(lambda: swarm.hosts[0].core.confirming.round_id == ROUNDS, limit_s=20)
-    asked = Received(1, 0, StateRequest(b"lineage!", 7, ROUNDS + 2, "voucher"))
+    swarm.run_until(lambda: swarm.hosts[0].core.final_check.round_id == ROUNDS, limit_s=20)
+    asked = Received(1, 0, StateRequest(b"lineage!", 7, ROUNDS + 2, "attestation"))
     swarm.at(swarm.now, lambda: swarm.inject(0, asked))
     if plant is not None:
         assert f"does not say that no round comes after {ROUNDS} here" in caught(swarm)
@@ -95,7 +95,7 @@ def test_l7_one_that_waits_for_others_word_on_its_last_round_promises_none_eithe
 
 
 def forgets_takers(core: Peer) -> None:
-    core.ending.asked = lambda peer, message, now: None  # type: ignore[method-assign]
+    core.shutdown.asked = lambda peer, message, now: None  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("plant", [forgets_takers, None])
@@ -118,7 +118,7 @@ def test_s14_a_server_that_believes_a_farewell_of_one_that_speaks_on_is_caught(p
     checker = KeepsWhoSpeaks()
     swarm = swarm_that_ends(3, n=6, f=1)
     swarm.hooks.append(Panel([checker]))
-    swarm.hooks.extend([ForgesFarewells()] if plant is None else [ForgesFarewells(), Faulty(plant)])
+    swarm.hooks.extend([ForgesFarewells()] if plant is None else [ForgesFarewells(), FaultyHelper(plant)])
     if plant is not None:
         assert "which has not said that it leaves" in caught(swarm)
         return

@@ -10,13 +10,13 @@ import pytest
 from test_checkers_waiting import QUICK, Faulty
 
 from gossip.core.events import Effect, Report
-from gossip.core.messages import Charge, Commit, PeerId
+from gossip.core.messages import Accusation, Commit, PeerId
 from gossip.core.settings import TrustSettings
-from gossip.faults.world import NodeLie
+from gossip.faults.world import NodeAttack
 from gossip.simulation.campaign.play import run
 from gossip.simulation.checkers.trust.silent import Waits
 from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.liars import Liars
+from gossip.simulation.world.liars import ByzantinePeers
 from gossip.simulation.world.observer import Observer
 
 SILENT = 0
@@ -27,29 +27,29 @@ KEEPING = replace(
     compute_s=(0.02, 0.04),
     aggregator="median",
     round_timeout_s=0.5,
-    faults=(NodeLie("kept_results", (SILENT,)),),
+    faults=(NodeAttack("kept_results", (SILENT,)),),
 )
 
 
 def says_nothing(core: Any) -> None:
-    core.rounds.doubts._waited = type("Nothing", (dict,), {"__setitem__": lambda self, key, value: None})()
+    core.rounds.result_validator._waited = type("Nothing", (dict,), {"__setitem__": lambda self, key, value: None})()
 
 
 def believes_anybody(core: Any) -> None:
-    core.rounds.agreed.silences._pass_over = lambda roster, locked: [(2, "passed_over")]
+    core.rounds.replicated.omissions._pass_over = lambda roster, locked: [(2, "passed_over")]
 
 
 def passes_over_nobody(core: Any) -> None:
-    core.rounds.agreed.silences._pass_over = lambda roster, locked: []
+    core.rounds.replicated.omissions._pass_over = lambda roster, locked: []
 
 
 def rests_too_long(core: Any) -> None:
-    silences = core.rounds.agreed.silences
-    silences.settings = replace(silences.settings, quarantine_rounds=40)
+    omissions = core.rounds.replicated.omissions
+    omissions.settings = replace(omissions.settings, quarantine_rounds=40)
 
 
 def lets_it_serve(core: Any) -> None:
-    core.rounds.agreed.silences.may_serve = lambda peer: True
+    core.rounds.replicated.omissions.may_serve = lambda peer: True
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ class SpeaksAgain(Observer):
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report) and effect.event == "passed_over":
-            assert isinstance(swarm.outgoing, Liars)
+            assert isinstance(swarm.outgoing, ByzantinePeers)
             swarm.outgoing.active = False
 
 
@@ -86,14 +86,14 @@ def test_s14_a_result_of_one_that_is_passed_over_is_caught() -> None:
 def test_a_server_that_keeps_its_results_is_judged_and_all_is_sound() -> None:
     outcome = run(KEEPING)
     assert outcome.violation is None, outcome.violation
-    assert outcome.judged_by["SilencesFollowTheCommits"] > 50
+    assert outcome.judged_by["OmissionsFollowTheCommits"] > 50
     assert outcome.reports["passed_over"]
     assert outcome.reports["serves_again"]
 
 
 def waited(round_id: int, server: int, *silent: int, digest: bytes = b"d" * 16) -> Commit:
-    charges = tuple(Charge(peer, round_id, True) for peer in silent)
-    return Commit(b"l", round_id, 0, 0, 0, server, b"p" * 16, digest, (), (), (0, 1, 2, 3, 4), None, "", charges=charges)
+    accusations = tuple(Accusation(peer, round_id, True) for peer in silent)
+    return Commit(b"l", round_id, 0, 0, 0, server, b"p" * 16, digest, (), (), (0, 1, 2, 3, 4), None, "", accusations=accusations)
 
 
 def test_a_result_that_comes_between_starts_the_count_of_those_in_a_row_anew() -> None:

@@ -14,15 +14,15 @@ from gossip.core.messages import PeerId, StateRequest
 from gossip.core.peer import Peer
 from gossip.core.transfer import chunks as pieces
 from gossip.core.transfer import donor as donating
-from gossip.core.transfer.backoff import Rests
-from gossip.core.transfer.chunks import PIECE_BYTES, Gathering
+from gossip.core.transfer.backoff import Backoff
+from gossip.core.transfer.chunks import PIECE_BYTES, PieceFetcher
 from gossip.core.transfer.donor import parts_of
-from gossip.faults.world import PIECE_LIES
+from gossip.faults.world import PIECE_ATTACKS
 from gossip.simulation.checkers import Checker, Panel
 from gossip.simulation.checkers.transfer.fetching import AsksForWhatIsMissing, FetchesInMeasure, GivesInMeasure
 from gossip.simulation.checkers.transfer.vouching import AnswersForTheRoundAsked, NamesARoundToCome, TakesNoFewersWord
 from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.liars import Liars
+from gossip.simulation.world.liars import ByzantinePeers
 
 FAST_S = 0.006  # of a round: less than it takes to ask, answer and ask again
 
@@ -32,7 +32,7 @@ def returning(
 ) -> Swarm[Peer]:
     """Of five peers, of whom one may lie, peer 1 is about to be there again."""
     swarm = checked_swarm(Panel([checker]), n=5, f=1, compute_s=compute_s, piece_bytes=piece_bytes)
-    swarm.outgoing = Liars(swarm, lies or {})
+    swarm.outgoing = ByzantinePeers(swarm, lies or {})
     swarm.run_for(1.0)
     swarm.restart(1)
     return swarm
@@ -45,19 +45,19 @@ def is_back(swarm: Swarm[Peer]) -> bool:
 # --- what is taken --------------------------------------------------------------------------------------------------------
 
 
-def liars(lie: str) -> dict[PeerId, tuple[str, ...]]:
+def attackers(lie: str) -> dict[PeerId, tuple[str, ...]]:
     return dict.fromkeys((0, 2), (lie,))
 
 
 def test_a_state_that_is_not_the_one_vouched_for_is_caught_though_its_donor_has_vouched() -> None:
-    swarm = returning(TakesNoFewersWord(), liars("swapped_states"))
+    swarm = returning(TakesNoFewersWord(), attackers("swapped_states"))
     swarm.hosts[1].core.recovery._is_agreed = lambda offer, payload: True  # type: ignore[method-assign]
     assert "was vouched for" in caught(swarm)
 
 
 def test_who_refuses_such_a_state_and_asks_another_is_sound() -> None:
     checker = TakesNoFewersWord()
-    swarm = returning(checker, liars("swapped_states"))
+    swarm = returning(checker, attackers("swapped_states"))
     swarm.run_until(lambda: is_back(swarm), 4.0)
     assert swarm.reports(1, "bad_state"), "no liar was asked: the test proves nothing"
     assert checker.judged == 2, "how many have vouched, and for what"
@@ -78,24 +78,24 @@ def test_settings_that_nobody_has_vouched_for_are_caught() -> None:
 
 def never_mind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has failed is asked again at once."""
-    monkeypatch.setattr(Gathering, "give_up", Gathering.release)
-    monkeypatch.setattr(Rests, "rests", lambda rests, peer, now: False)
+    monkeypatch.setattr(PieceFetcher, "give_up", PieceFetcher.release)
+    monkeypatch.setattr(Backoff, "is_resting", lambda rests, peer, now: False)
 
 
 def test_who_asks_one_again_that_has_sent_a_wrong_piece_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     never_mind(monkeypatch)
-    assert "having had a wrong one of it" in caught(returning(AsksForWhatIsMissing(), liars("wrong_pieces"), piece_bytes=4))
+    assert "having had a wrong one of it" in caught(returning(AsksForWhatIsMissing(), attackers("wrong_pieces"), piece_bytes=4))
 
 
 def test_who_asks_again_for_a_piece_that_is_here_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Gathering.take
+    take = PieceFetcher.take
 
-    def forgets(self: Gathering, *what: Any) -> bool:
+    def forgets(self: PieceFetcher, *what: Any) -> bool:
         right = take(self, *what)
         self.kept.clear()
         return right
 
-    monkeypatch.setattr(Gathering, "take", forgets)
+    monkeypatch.setattr(PieceFetcher, "take", forgets)
     assert "which is here" in caught(returning(AsksForWhatIsMissing(), piece_bytes=4))
 
 
@@ -106,7 +106,7 @@ def test_who_asks_one_donor_for_more_than_its_credit_is_caught(monkeypatch: pyte
 
 def test_who_asks_as_often_as_it_is_answered_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     never_mind(monkeypatch)
-    assert "more are enough" in caught(returning(FetchesInMeasure(), liars("wrong_pieces"), piece_bytes=4))
+    assert "more are enough" in caught(returning(FetchesInMeasure(), attackers("wrong_pieces"), piece_bytes=4))
 
 
 def test_who_gives_one_that_asks_five_times_all_it_asks_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,11 +121,11 @@ def test_who_gives_it_four_times_is_sound() -> None:
     assert checker.judged > 8
 
 
-@pytest.mark.parametrize("lie", PIECE_LIES)
+@pytest.mark.parametrize("lie", PIECE_ATTACKS)
 @pytest.mark.parametrize("kind", [AsksForWhatIsMissing, FetchesInMeasure])
 def test_who_asks_others_for_what_is_missing_is_sound(lie: str, kind: type[Checker]) -> None:
     checker = kind()
-    swarm = returning(checker, liars(lie), piece_bytes=4)
+    swarm = returning(checker, attackers(lie), piece_bytes=4)
     swarm.run_until(lambda: is_back(swarm), 12.0)
     assert swarm.outgoing.told()[lie], "no liar was asked: the test proves nothing"
     assert checker.judged > 8
@@ -134,13 +134,13 @@ def test_who_asks_others_for_what_is_missing_is_sound(lie: str, kind: type[Check
 # --- what is asked, and answered ------------------------------------------------------------------------------------------
 
 
-def ask(swarm: Swarm[Peer], what: Literal["voucher", "state"]) -> None:
+def ask(swarm: Swarm[Peer], what: Literal["attestation", "state"]) -> None:
     """Peer 2 asks peer 0 for what it will hold three rounds later."""
     round_id = swarm.hosts[0].core.rounds.round_id + 3
     swarm.inject(0, Received(2, 0, StateRequest(b"lineage!", 77, round_id, what)))
 
 
-@pytest.mark.parametrize(("what", "says"), [("voucher", "vouches for its state before"), ("state", "gives its state before")])
+@pytest.mark.parametrize(("what", "says"), [("attestation", "vouches for its state before"), ("state", "gives its state before")])
 def test_an_answer_about_another_round_than_the_one_asked_for_is_caught(what: Any, says: str) -> None:
     swarm = checked_swarm(Panel([AnswersForTheRoundAsked()]), n=5, f=1)
     swarm.run_for(1.0)
@@ -151,7 +151,7 @@ def test_an_answer_about_another_round_than_the_one_asked_for_is_caught(what: An
     assert says in caught(swarm)
 
 
-@pytest.mark.parametrize("what", ["voucher", "state"])
+@pytest.mark.parametrize("what", ["attestation", "state"])
 def test_an_answer_that_comes_with_its_round_is_sound(what: Any) -> None:
     checker = AnswersForTheRoundAsked()
     swarm = checked_swarm(Panel([checker]), n=5, f=1)

@@ -19,22 +19,22 @@ from gossip.core.messages import (
     Hello,
     Message,
     Nack,
-    NotMe,
+    NotServing,
     Ping,
     Push,
     PushPull,
-    Query,
-    Rumour,
+    Rumor,
+    StateAttestation,
     StateOffer,
     StateRequest,
     Update,
-    Voucher,
+    UpdateRequest,
 )
 from gossip.core.peer import Peer
 from gossip.core.settings import MembershipSettings
 from gossip.faults.world import Reset
 from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers import Checker, Circumstances, Panel, Violation
+from gossip.simulation.checkers import Checker, Panel, RunConditions, Violation
 from gossip.simulation.checkers.liveness.pushing import PushesToAll
 from gossip.simulation.checkers.traffic.answers import AnswersOnce, CommitsForAReason, OffersOnce
 from gossip.simulation.checkers.traffic.rates import FallsSilent, SpeaksInMeasure
@@ -82,9 +82,9 @@ def test_s15_what_is_said_twice_for_one_reason_is_caught(checker: type[Checker],
     "answer",
     [
         Nack(7, 2),
-        NotMe(b"lineage!", 0, 0, 0, 9, b""),
+        NotServing(b"lineage!", 0, 0, 0, 9, b""),
         StateOffer(b"lineage!", 1, 0, b"", b"", 0, b"", "busy"),
-        Voucher(b"lineage!", 1, 0, b"", b"", b"", "busy"),
+        StateAttestation(b"lineage!", 1, 0, b"", b"", b"", "busy"),
         PushPull((), reply=True),
     ],
     ids=lambda answer: type(answer).__name__,
@@ -97,8 +97,8 @@ def test_s15_an_answer_to_nothing_is_caught(answer: Message) -> None:
 
 def test_s15_a_server_that_asks_twice_for_an_update_is_caught() -> None:
     swarm, _ = watched(OffersOnce, topology="rolling")
-    tamper(swarm, 0, besides(Query(b"lineage!", 3, 0, 1, b"")))
-    assert caught(swarm) == "sends peer 1 its Query of round 3, shard 0, attempt 1 2 times"
+    tamper(swarm, 0, besides(UpdateRequest(b"lineage!", 3, 0, 1, b"")))
+    assert caught(swarm) == "sends peer 1 its UpdateRequest of round 3, shard 0, attempt 1 2 times"
 
 
 def test_who_is_asked_again_or_takes_a_state_over_may_offer_its_update_again() -> None:
@@ -125,7 +125,7 @@ def test_a_push_that_is_sent_twice_is_caught() -> None:
     "message",
     [
         Ping(7, 1, ()),
-        Gossip((Rumour(2, "alive", 0, "", "", 2),)),
+        Gossip((Rumor(2, "alive", 0, "", "", 2),)),
         PushPull((), reply=False),
         StateRequest(b"lineage!", 3, 0, "state"),
     ],
@@ -137,10 +137,10 @@ def test_s15_who_says_something_with_every_event_is_caught(message: Message) -> 
     assert f"times a {type(message).__name__} in a second" in caught(swarm)
 
 
-@pytest.mark.parametrize("two_faced", [(), (4,)])
-def test_a_state_for_each_result_that_was_told_differently_is_no_flood(two_faced: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("equivocating", [(), (4,)])
+def test_a_state_for_each_result_that_was_told_differently_is_no_flood(equivocating: tuple[int, ...]) -> None:
     """Seed 941311: a server that tells two results in each of its turns, and one of five that needs four states in a second."""
-    checker = SpeaksInMeasure(Circumstances.of(two_faced, two_faced=two_faced))
+    checker = SpeaksInMeasure(RunConditions.of(equivocating, equivocating=equivocating))
     swarm = checked_swarm(Panel([checker]), n=5, topology="rolling")
     swarm.run_for(1.0)
     asks = [Send(peer, StateRequest(b"lineage!", 3, 0, "state")) for peer in (1, 2, 3, 4)]
@@ -151,7 +151,7 @@ def test_a_state_for_each_result_that_was_told_differently_is_no_flood(two_faced
             for effect in effects:
                 checker.on_effect(swarm, 0, effect)
 
-    with pytest.raises(Violation, match=r"more than \d+ times a StateRequest in a second") if not two_faced else nullcontext():
+    with pytest.raises(Violation, match=r"more than \d+ times a StateRequest in a second") if not equivocating else nullcontext():
         recover(40, recovered)
     with pytest.raises(Violation, match=r"more than \d+ times a StateRequest in a second"):
         recover(40, asks)  # and is given none
@@ -166,22 +166,22 @@ def break_again_and_again(swarm: Swarm[Peer], a: int, b: int) -> None:
 def test_who_greets_over_a_link_that_breaks_and_comes_up_again_and_again_is_sound() -> None:
     """Seed 603."""
     swarm, _ = watched(SpeaksInMeasure, topology="rolling")
-    greeted: list[Hello] = []
+    on_hello: list[Hello] = []
 
     def listen(event: Event, effects: list[Effect]) -> None:
         sends = [effect for effect in effects if isinstance(effect, Send) and effect.peer == 1]
-        greeted.extend(send.message for send in sends if isinstance(send.message, Hello))
+        on_hello.extend(send.message for send in sends if isinstance(send.message, Hello))
 
     tamper(swarm, 0, listen)
     break_again_and_again(swarm, 0, 1)
-    assert len(greeted) >= 40, "more than is granted for any other reason"
+    assert len(on_hello) >= 40, "more than is granted for any other reason"
 
 
 @pytest.mark.parametrize("when", [Received, LinkUp], ids=lambda when: when.__name__)
 @pytest.mark.parametrize("other", [1, 2])
 def test_s15_who_greets_one_over_and_over_is_caught_also_while_links_come_up(when: type, other: int) -> None:
     swarm, _ = watched(SpeaksInMeasure, topology="rolling")
-    tamper(swarm, 0, besides(swarm.hosts[0].core.greeting.hello(), when))
+    tamper(swarm, 0, besides(swarm.hosts[0].core.hello_exchange.hello(), when))
     with pytest.raises(Violation, match="says more than 25 times a Hello in a second"):
         break_again_and_again(swarm, 0, other)
 
@@ -200,7 +200,7 @@ def test_s15_who_goes_on_with_every_probe_in_the_calm_is_caught_where_it_was_not
 
 
 def test_a_sound_swarm_says_in_the_calm_what_it_has_to_and_one_that_a_liar_accuses_may_say_more_before() -> None:
-    for circumstances in (Circumstances(), Circumstances.of((3,), lies=("false_suspicions",))):
+    for circumstances in (RunConditions(), RunConditions.of((3,), lies=("false_suspicions",))):
         checker = SpeaksInMeasure(circumstances)
         panel = Panel([checker])
         swarm = checked_swarm(panel, n=5)
@@ -223,7 +223,7 @@ def test_s15_who_talks_on_when_it_has_no_news_is_caught() -> None:
     silent = checker.judged
     swarm.run_for(5.0)
     assert checker.judged == silent, "a sound peer falls silent"
-    tamper(swarm, 0, besides(Gossip((Rumour(2, "alive", 0, "", "", 2),))))
+    tamper(swarm, 0, besides(Gossip((Rumor(2, "alive", 0, "", "", 2),))))
     takes_s = retransmit_limit(5, MembershipSettings()) * MembershipSettings().gossip_interval_s
     assert f"after its last news, which take {takes_s:.2f} s to tell" in caught(swarm, for_s=5.0)
 

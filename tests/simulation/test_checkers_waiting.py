@@ -11,20 +11,20 @@ from checked_swarm import checked_swarm
 from impatient import as_it_was
 from test_checkers_gossip import caught
 
-from gossip.core.messages import Charge, PeerId
+from gossip.core.messages import Accusation, PeerId
 from gossip.core.peer import Peer
-from gossip.faults.world import NodeLie
+from gossip.faults.world import NodeAttack
 from gossip.simulation.campaign.play import make_swarm, run
 from gossip.simulation.checkers import Checker, Panel
 from gossip.simulation.checkers.liveness.waiting import LetsInWhoIsReady, WaitsForNobodyInVain
-from gossip.simulation.checkers.trust.trusting import ChargesByExperience
+from gossip.simulation.checkers.trust.trusting import AccusesByExperience
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.driver import Swarm
 from gossip.simulation.world.nemesis import Nemesis
 from gossip.simulation.world.observer import Observer
 
 QUICK = Schedule(7, peers=5, active_s=5.0, duration_s=5.0, compute_s=(0.05, 0.08))
-LYING = replace(QUICK, aggregator="median", faults=(NodeLie("scaled_results", (0,)),))
+BYZANTINE = replace(QUICK, aggregator="median", faults=(NodeAttack("scaled_results", (0,)),))
 
 
 def swarm_of(schedule: Schedule, checker: Checker) -> Swarm[Peer]:
@@ -47,7 +47,7 @@ class Faulty(Observer):
 
 
 def waits_for_the_silent(core: Any) -> None:
-    core.rounds.elsewhere.why_not = lambda peer: ""
+    core.rounds.future_buffer.why_not = lambda peer: ""
 
 
 @pytest.mark.parametrize("faulty", [True, False])
@@ -75,27 +75,27 @@ class _Forgetful(set[PeerId]):
 
 
 def waits_for_the_refused(core: Any) -> None:
-    judge = core.rounds.doubts.judge
+    judge = core.rounds.result_validator.judge
 
     def forgets(sender: PeerId, shard: Any, *rest: Any) -> Any:
         shard.spent = _Forgetful(shard.spent)
         return judge(sender, shard, *rest)
 
-    core.rounds.doubts.judge = forgets
+    core.rounds.result_validator.judge = forgets
 
 
 def test_l2_waiting_for_one_that_holds_a_refused_result_is_caught() -> None:
-    found = run(LYING, [Faulty(waits_for_the_refused)]).violation
+    found = run(BYZANTINE, [Faulty(waits_for_the_refused)]).violation
     assert found is not None
     assert found.invariant == "L2"
     assert "for the update of peer 0, which holds a result that it has refused" in found.text
 
 
 def test_servers_that_refuse_results_and_say_whose_are_sound() -> None:
-    outcome = run(LYING)
+    outcome = run(BYZANTINE)
     assert outcome.violation is None, outcome.violation
     assert outcome.reports["refused_result"]
-    assert outcome.judged_by["ChargesByExperience"]
+    assert outcome.judged_by["AccusesByExperience"]
 
 
 # --- letting in -----------------------------------------------------------------------------------------------------------
@@ -126,8 +126,8 @@ def test_l4_a_round_that_is_not_closed_to_let_somebody_in_is_caught(faulty: bool
 
 
 def test_s14_a_charge_of_one_whose_results_it_has_not_refused_is_caught() -> None:
-    swarm = checked_swarm(Panel([ChargesByExperience()]), n=5, f=1)
+    swarm = checked_swarm(Panel([AccusesByExperience()]), n=5, f=1)
     swarm.run_for(1.0)
-    doubts: Any = swarm.cores[0].rounds.doubts  # type: ignore[union-attr]
-    doubts.charges = lambda: (Charge(2, 3),)
+    result_validator: Any = swarm.cores[0].rounds.result_validator  # type: ignore[union-attr]
+    result_validator.accusations = lambda: (Accusation(2, 3),)
     assert "charges peer 2 with a result of round 3, of which it has refused none by it" in caught(swarm)

@@ -19,7 +19,7 @@ from gossip.faults import plan as faults
 from gossip.faults.kinds import Hang
 from gossip.launch.cli import app
 from gossip.simulation.campaign import play
-from gossip.simulation.campaign.play import Found, Outcome
+from gossip.simulation.campaign.play import SimulationResult, ViolationRecord
 from gossip.simulation.schedules.schedule import Schedule
 
 COMMAND = [sys.executable, "-m", "gossip.launch.cli", "simulate"]
@@ -86,10 +86,10 @@ def test_a_replay_as_json_names_the_trace_which_is_the_same_each_time(plan: Path
     assert faults.from_toml(said[0]["plan"]).simulate["seed"] == 3
 
 
-def broken(schedule: Schedule) -> Outcome:
+def broken(schedule: Schedule) -> SimulationResult:
     """Stands in for a core that breaks whenever a peer hangs."""
-    found = Found("S8", 1, 7.5, "applied twice") if any(isinstance(fault, Hang) for fault in schedule.faults) else None
-    return Outcome(schedule, found, "00" * 16, 50, 30.0, {"hang": 1} if found else {}, 0, {}, {}, {"S8": 3})
+    found = ViolationRecord("S8", 1, 7.5, "applied twice") if any(isinstance(fault, Hang) for fault in schedule.faults) else None
+    return SimulationResult(schedule, found, "00" * 16, 50, 30.0, {"hang": 1} if found else {}, 0, {}, {}, {"S8": 3})
 
 
 def test_a_violation_exits_1_and_leaves_one_command_and_a_plan_that_replay_it(
@@ -134,7 +134,7 @@ def test_a_plan_whose_faults_never_take_place_proves_nothing_and_fails(many: lis
 def test_ctrl_c_tells_what_was_found_so_far_and_leaves_the_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[int] = []
 
-    def interrupted(schedule: Schedule) -> Outcome:
+    def interrupted(schedule: Schedule) -> SimulationResult:
         played.append(schedule.seed)
         if len(played) == 12:
             raise KeyboardInterrupt

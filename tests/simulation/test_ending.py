@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from effort import effort
 
-from gossip.core.events import Ended, Halt, Received
+from gossip.core.events import Halt, PeerEnded, Received
 from gossip.core.messages import Gossip, Hello, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
@@ -117,8 +117,8 @@ def test_who_is_about_to_take_a_state_has_its_time_from_then_on() -> None:
     swarm.run_until(lambda: swarm.hosts[LATE].core.phase == "recovering", limit_s=20)
     swarm.run_for(1.6)  # they have vouched, and one is asked for what they vouched for
     assert swarm.hosts[LATE].core.recovery.donor is not None
-    stay_until = max(swarm.hosts[peer].core.ending.stay_until() for peer in range(LATE))
-    assert stay_until > swarm.now + 1.8
+    linger_until = max(swarm.hosts[peer].core.shutdown.linger_until() for peer in range(LATE))
+    assert linger_until > swarm.now + 1.8
 
 
 @pytest.mark.parametrize("misses", [sleeps, starts_again, is_cut_off])
@@ -171,7 +171,7 @@ def test_nobody_waits_long_for_the_dead_and_not_at_all_for_those_who_will_not_be
     swarm.run_for(0.5)
     assert not any(over(swarm, peer) for peer in rest), "somebody did not wait"
     for peer in rest[:2]:
-        swarm.inject(peer, Ended(LATE))
+        swarm.inject(peer, PeerEnded(LATE))
     assert over(swarm, *rest[:2])
     swarm.run_until(lambda: over(swarm, *rest), limit_s=60)
     assert died_at + LINGER_S <= swarm.now < died_at + LINGER_S + 0.5
@@ -210,7 +210,7 @@ def test_who_wakes_when_all_are_gone_says_so_as_soon_as_that_is_known() -> None:
     swarm.run_for(3.0)
     assert not over(swarm, LATE), "the others may be cut off"
     for peer in rest:
-        swarm.inject(LATE, Ended(peer))
+        swarm.inject(LATE, PeerEnded(peer))
     swarm.run_until(lambda: over(swarm), limit_s=3)
     halt = swarm.hosts[LATE].halt
     assert halt is not None
@@ -228,8 +228,8 @@ def test_who_hears_that_all_have_completed_and_are_gone_says_that() -> None:
     swarm.resume(LATE)
     for peer in rest:  # what they said last was in its mailbox
         core = swarm.hosts[peer].core
-        swarm.inject(LATE, Received(peer, 0, core.greeting.hello()))
-        swarm.inject(LATE, Received(peer, 0, Gossip((core.membership.me.rumour(),))))
+        swarm.inject(LATE, Received(peer, 0, core.hello_exchange.hello()))
+        swarm.inject(LATE, Received(peer, 0, Gossip((core.membership.me.rumor(),))))
     swarm.run_until(lambda: over(swarm), limit_s=2)
     halt = swarm.hosts[LATE].halt
     assert halt is not None

@@ -21,7 +21,7 @@ BACK_S = 0.2
 BEFORE, AFTER = 12, 24  # effects around the moment at which the peer begins to aggregate: more than its whole round
 
 
-class Serving(Observer):
+class AggregationTimes(Observer):
     """When a peer aggregates, in effects that it asked for since ``BEGIN_S``."""
 
     def __init__(self, peer: PeerId) -> None:
@@ -37,7 +37,7 @@ class Serving(Observer):
 @pytest.mark.parametrize("peers", effort((3, 5), (3, 4, 5, 6, 7)))
 def test_a_server_that_dies_at_any_effect_of_its_round_breaks_no_promise(peers: int) -> None:
     quiet = Schedule(7, peers=peers, active_s=2.5, duration_s=2.5, compute_s=(0.1, 0.12))
-    serving = Serving(0)
+    serving = AggregationTimes(0)
     run(quiet, [serving])
     moment = serving.aggregates_at
     assert moment > 0, "it never serves: the sweep would prove nothing"

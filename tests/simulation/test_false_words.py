@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from gossip.core.events import Effect, Event, Send
-from gossip.core.messages import Receiving, Update
+from gossip.core.messages import ReceivingPayload, Update
 from gossip.core.peer import Peer
 from gossip.core.rounds.arrivals import WordCredit
 from gossip.simulation.campaign import play
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.nemesis import Nemesis
 
-LIAR = 3
+ATTACKER = 3
 WORLD = Schedule(1, peers=4, shards=(8, 8), compute_s=(0.05, 0.1), round_timeout_s=3.0)
 BEGINS_S = 3.0
 SECONDS = 90.0  # five times the longest that is waited for anything that moves
 
 
-class Withholder(play._Newcomer):
+class Withholder(play._SeedingPeer):
     """Keeps its updates of every other round, and says every 0.3 s that it has received more."""
 
     def __init__(self, *arguments: Any, **addresses: Any) -> None:
@@ -31,8 +31,8 @@ class Withholder(play._Newcomer):
         effects = [effect for effect in super().handle(event, now) if now < BEGINS_S or not _is_withheld(effect)]
         if self.phase == "running" and now > BEGINS_S and int(now / 0.3) != self._said:
             self._said = int(now / 0.3)
-            word = Receiving(self.settings.lineage, int(now * 1e6))
-            self.rounds.server.moving.told(self.local, word.received, now)  # type: ignore[union-attr]  # it hands nothing on
+            word = ReceivingPayload(self.settings.lineage, int(now * 1e6))
+            self.rounds.server.transfer_tracker.told(self.local, word.received, now)  # type: ignore[union-attr]  # it hands nothing on
             effects += [Send(peer, word) for peer in range(WORLD.peers) if peer != self.local]
         return effects
 
@@ -44,10 +44,10 @@ def _is_withheld(effect: Effect) -> bool:
 def played(monkeypatch: pytest.MonkeyPatch, seconds: float) -> int:
     """How many rounds the honest had."""
 
-    honest = play._Newcomer
+    honest = play._SeedingPeer
 
     def make(folder: Any, local: int, *arguments: Any, **addresses: Any) -> Peer:
-        return (Withholder if local == LIAR else honest)(folder, local, *arguments, **addresses)
+        return (Withholder if local == ATTACKER else honest)(folder, local, *arguments, **addresses)
 
     monkeypatch.setattr(play, "_Newcomer", make)
     swarm = play.make_swarm(WORLD, Nemesis(WORLD))

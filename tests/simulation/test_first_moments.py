@@ -14,7 +14,7 @@ from gossip.core.lifecycle.shutdown import STATE_LOST
 from gossip.core.messages import Commit, Envelope, Hello, Message, PeerId, Update
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.inject.byzantine import Letter
+from gossip.inject.byzantine import OutMessage
 from gossip.simulation.campaign.play import had_round
 from gossip.simulation.checkers import all_checkers
 from gossip.simulation.world.driver import Swarm, address
@@ -76,7 +76,7 @@ def test_where_nothing_goes_wrong_each_takes_one_state_and_nobody_sees_a_branch(
     swarm.run_until(lambda: min(rounds_of(swarm)) >= 12, limit_s=12.0)
     recovered = [len(swarm.reports(peer, "recovering")) for peer in range(n)]
     assert sorted(recovered) == [0, *[1] * (n - 1)]
-    assert not any(swarm.reports(peer, "nobody_has_begun") for peer in range(n))
+    assert not any(swarm.reports(peer, "no_state_found") for peer in range(n))
 
 
 @pytest.mark.parametrize("at_s", effort([0.11, 0.14], [0.11, 0.12, 0.13, 0.14, 0.15, 0.16]))
@@ -134,22 +134,22 @@ def test_a_run_whose_peers_were_all_started_again_begins_anew_only_where_that_is
 def test_who_names_what_it_was_before_anybody_had_begun_is_not_followed(kind: type[Message], policy: Policy) -> None:
     """A liar may name it in any round. Nothing of such a branch is applied, and nothing raises."""
     # The checkers would see a fork: the liar holds what it has told nobody.
-    swarm, liar = swarm_of(5, 1, 0, policy, judged=False), 2
+    swarm, attacker = swarm_of(5, 1, 0, policy, judged=False), 2
     of_nobody = genesis(b"run-id!!", b"lineage!")
 
-    def outgoing(sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter]:
+    def outgoing(sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage]:
         message = envelope.message
-        if sender == liar and isinstance(message, kind) and isinstance(message, Commit | Update) and message.round_id > 3:
+        if sender == attacker and isinstance(message, kind) and isinstance(message, Commit | Update) and message.round_id > 3:
             told.append(to)
             envelope = replace(envelope, message=replace(message, parent=of_nobody))
         return [(to, envelope, payload)]
 
     told: list[PeerId] = []
     swarm.outgoing = outgoing
-    honest = [peer for peer in range(5) if peer != liar]
+    honest = [peer for peer in range(5) if peer != attacker]
     swarm.run_until(lambda: min(rounds_of(swarm)[peer] for peer in honest) >= 24, limit_s=60.0)
     assert told
-    assert len({swarm.hosts[peer].core.rounds.agreed.lineage.at(20) for peer in honest}) == 1
+    assert len({swarm.hosts[peer].core.rounds.replicated.lineage.at(20) for peer in honest}) == 1
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids="-".join)
@@ -157,7 +157,7 @@ def test_only_who_has_begun_says_on_which_branch_it_is(policy: Policy) -> None:
     swarm = swarm_of(4, 1, 0, policy)
     said: list[Hello] = []
 
-    def outgoing(sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter]:
+    def outgoing(sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage]:
         said.extend([envelope.message] if isinstance(envelope.message, Hello) else [])
         return [(to, envelope, payload)]
 

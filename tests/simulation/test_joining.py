@@ -11,9 +11,9 @@ from gossip.core.events import Halt
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.faults.kinds import Crash, Liar, Restart
-from gossip.faults.world import CrashBroadcast, Leave, Loss, NodeLie, Partition
-from gossip.simulation.campaign.play import Outcome, run
+from gossip.faults.kinds import ByzantineFault, Crash, Restart
+from gossip.faults.world import CrashBroadcast, Leave, Loss, NodeAttack, Partition
+from gossip.simulation.campaign.play import SimulationResult, run
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.driver import Swarm, address
 from gossip.simulation.world.toy_trainer import ToyTrainer
@@ -22,7 +22,7 @@ from gossip.topologies import load
 SEEDS = effort((1,), (1, 2, 3, 4))
 
 
-def played(**schedule: Any) -> Outcome:
+def played(**schedule: Any) -> SimulationResult:
     """Under every checker: S8 one commit a round, S11 samples, L1 all see all, L4 all contribute, L5 one history in the end."""
     outcome = run(Schedule(**schedule).checked())
     assert outcome.violation is None, outcome.violation
@@ -61,7 +61,7 @@ def test_newcomers_that_come_before_the_first_round_wait_for_it() -> None:
 
 
 def test_a_newcomer_that_lies_is_found_out_like_any_other() -> None:
-    lie = Liar("sign_flip", (5,), 10.0)
+    lie = ByzantineFault("sign_flip", (5,), 10.0)
     outcome = played(seed=2, peers=5, joins_s=(2.0,), faults=(lie,), aggregator="median", active_s=8.0, duration_s=14.0)
     assert outcome.struck["sign_flip"]
     assert outcome.reports["suspected"]
@@ -107,7 +107,9 @@ def test_the_last_of_eight_goes_on_and_a_fresh_swarm_grows_from_it(seed: int) ->
         swarm.join(peer)
     fresh = tuple(range(7, 12))
     swarm.run_until(lambda: all(swarm.hosts[peer].core.rounds.roster.peers == fresh for peer in fresh), limit_s=4)
-    assert all(swarm.reports(peer, "unvouched_state") for peer in fresh[1:]), "one alone cannot vouch for f + 1, and that is told"
+    assert all(swarm.reports(peer, "unattested_state") for peer in fresh[1:]), (
+        "one alone cannot vouch for f + 1, and that is told"
+    )
     swarm.run_until(lambda: all(swarm.hosts[peer].halt for peer in fresh), limit_s=60)
     assert {swarm.hosts[peer].halt.reason for peer in fresh} == {"finished"}  # type: ignore[union-attr]
     assert len({swarm.trainer(peer).digest for peer in fresh}) == 1  # type: ignore[attr-defined]
@@ -135,6 +137,6 @@ def test_most_of_a_swarm_leaves_in_one_moment_and_the_others_go_on() -> None:
 
 def test_who_has_answered_from_another_state_of_its_round_stays_for_its_end() -> None:
     """Seed 1565: a server told two results; an answer was given on one branch, and the state of the other taken."""
-    lie, leave = NodeLie("two_results", (2,)), Leave(3, 3.137)
+    lie, leave = NodeAttack("two_results", (2,)), Leave(3, 3.137)
     times = {"active_s": 5.0, "duration_s": 8.0, "compute_s": (0.46, 0.58), "rule_s": 0.1}
     assert run(Schedule(1565, peers=6, faults=(lie, leave), probe_interval_s=1.0, **times)).violation is None

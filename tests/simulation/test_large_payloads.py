@@ -10,7 +10,7 @@ import pytest
 
 from gossip.core import peer as peer_module
 from gossip.core.membership.prober import Prober
-from gossip.core.rounds.punctuality import Punctuality
+from gossip.core.rounds.punctuality import LatenessTracker
 from gossip.core.rounds.server import Server
 from gossip.faults.kinds import Hang
 from gossip.simulation.campaign import play
@@ -84,7 +84,7 @@ def test_nor_where_shards_decide_together(seed: int) -> None:
 
 def test_l8_a_grace_from_lags_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was: of two, the own update has no lag, and the other's is late for ever."""
-    monkeypatch.setattr(Punctuality, "patience_s", lambda self, missing: self._deadline.grace_s())
+    monkeypatch.setattr(LatenessTracker, "patience_s", lambda self, missing: self._deadline.grace_s())
     monkeypatch.setattr(Server, "_are_coming", lambda self, shard, missing, now: False)
     take = Server.take
 

@@ -51,9 +51,9 @@ def test_l10_giving_up_while_newcomers_come_is_caught(monkeypatch: pytest.Monkey
 
 def test_s10_newcomers_do_not_stand_in_for_one_who_may_be_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is cut off and has not ended may be the other side of a partition."""
-    parted = replace(LAST, faults=(Crash(1, at_s=5.0), Partition(((0,), (2, 3)), 5.0, 15.0)))
-    assert run(parted).violation is None
+    is_partitioned = replace(LAST, faults=(Crash(1, at_s=5.0), Partition(((0,), (2, 3)), 5.0, 15.0)))
+    assert run(is_partitioned).violation is None
     monkeypatch.setattr(Membership, "has_ended", lambda self, peer: self.skip_reason(peer) != "")
-    violation = run(parted).violation
+    violation = run(is_partitioned).violation
     assert violation is not None
     assert violation.invariant == "S10"

@@ -13,16 +13,16 @@ import pytest
 from effort import effort
 from test_ending import LINGER_S, ROUNDS, everybody_finished, run_to, swarm_that_ends, toy
 
-from gossip.core.events import Confirm, Confirmed, Halt, Likeness, Payload, Received
-from gossip.core.messages import Commit, Contribution, Envelope, Hello, PeerId, StateOffer, StateRequest, Voucher
+from gossip.core.events import ConfirmState, Halt, Payload, Received, ResultSimilarity, StateConfirmed
+from gossip.core.messages import Commit, Contribution, Envelope, Hello, PeerId, StateAttestation, StateOffer, StateRequest
 from gossip.core.peer import Peer
 from gossip.core.rounds.rolling import RollingRounds
-from gossip.core.transfer.donor import parts_of, vouched_digest
+from gossip.core.transfer.donor import attested_digest, parts_of
 from gossip.faults.kinds import Restart
 from gossip.faults.plan import parse
-from gossip.faults.world import HangServer, NodeLie
-from gossip.inject.byzantine import Letter
-from gossip.simulation.campaign.last_round import LiesAtLast
+from gossip.faults.world import HangServer, NodeAttack
+from gossip.inject.byzantine import OutMessage
+from gossip.simulation.campaign.last_round import FinalRoundAttack
 from gossip.simulation.campaign.play import run
 from gossip.simulation.checkers import Violation
 from gossip.simulation.checkers.safety.concluding import EndsAlike
@@ -72,7 +72,7 @@ def test_who_was_given_another_result_of_the_last_round_ends_with_everybodys_bit
     n: int, f: int, victims: tuple[PeerId, ...], quorum: str, seed: int
 ) -> None:
     swarm = swarm_that_ends(seed, n=n, f=f, quorum=quorum)
-    swarm.outgoing = lies = LiesAtLast(ROUNDS - 1, victims)
+    swarm.outgoing = lies = FinalRoundAttack(ROUNDS - 1, victims)
     swarm.run_until(lambda: over(swarm), limit_s=LIMIT_S)
     assert lies.told
     everybody_finished(swarm)
@@ -81,25 +81,25 @@ def test_who_was_given_another_result_of_the_last_round_ends_with_everybodys_bit
     assert swarm.now < 4.0
 
 
-class LiesOn:
+class AttackOnBranch:
     """Beside its lie the server tells each half that it holds what the other does, and vouches for a state of its own making,
     which it gives out."""
 
     MADE = 666.0
 
     def __init__(self, swarm: Swarm[Peer], victims: Collection[PeerId]) -> None:
-        self.swarm, self._lies = swarm, LiesAtLast(ROUNDS - 1, victims, beside=self._beside)
+        self.swarm, self._lies = swarm, FinalRoundAttack(ROUNDS - 1, victims, beside=self._beside)
 
     @property
-    def liar(self) -> PeerId:
-        return self._lies.liar
+    def attacker(self) -> PeerId:
+        return self._lies.attacker
 
-    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[Letter]:
+    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[OutMessage]:
         message = envelope.message
-        if to == self.liar != sender and isinstance(message, StateRequest):
+        if to == self.attacker != sender and isinstance(message, StateRequest):
             self.swarm.at(self.swarm.now + 0.002, partial(self._answer, sender, message))
             return []
-        if sender == self.liar and isinstance(message, StateOffer | Voucher):
+        if sender == self.attacker and isinstance(message, StateOffer | StateAttestation):
             return []
         return self._lies(sender, to, envelope, payload)
 
@@ -107,35 +107,35 @@ class LiesOn:
         said = envelope.message
         if not isinstance(said, Hello) or said.round_id != ROUNDS:
             return envelope
-        ended = [host.core.rounds for peer, host in self.swarm.hosts.items() if peer != self.liar]
+        ended = [host.core.rounds for peer, host in self.swarm.hosts.items() if peer != self.attacker]
         there = {rounds.chain for rounds in ended if rounds.round_id == ROUNDS} - {self.swarm.hosts[to].core.rounds.chain}
         return replace(envelope, message=replace(said, chain=min(there, default=said.chain)))
 
     def _answer(self, to: PeerId, ask: StateRequest) -> None:
-        kept = self.swarm.hosts[self.liar].core.rounds.snapshot(ROUNDS)
+        kept = self.swarm.hosts[self.attacker].core.rounds.snapshot(ROUNDS)
         assert kept is not None
         made = [np.full(len(toy(self.swarm, to).parameters), self.MADE, np.float32).tobytes(), bytes(4), bytes(4)]
         state, core = packed_of(made, toy(self.swarm, to).piece_bytes), json.dumps(kept[1]).encode()
         first, settings = parts_of(state)
-        if ask.what == "voucher":
-            digest = vouched_digest(b"lineage!", ROUNDS, kept[0], core, first)
-            voucher = Voucher(b"lineage!", ask.nonce, ROUNDS, kept[0], digest, settings, "")
-            self.swarm.inject(to, Received(self.liar, 0, voucher, None))
+        if ask.what == "attestation":
+            digest = attested_digest(b"lineage!", ROUNDS, kept[0], core, first)
+            attestation = StateAttestation(b"lineage!", ask.nonce, ROUNDS, kept[0], digest, settings, "")
+            self.swarm.inject(to, Received(self.attacker, 0, attestation, None))
         else:
             sizes = tuple(len(part) for part in made)
             offer = StateOffer(b"lineage!", ask.nonce, ROUNDS, kept[0], state.digest, state.nbytes, core, "", sizes)
-            self.swarm.inject(to, Received(self.liar, 0, offer, state))
+            self.swarm.inject(to, Received(self.attacker, 0, offer, state))
 
 
 @pytest.mark.parametrize("seed", effort((3, 5), tuple(range(12))))
 def test_a_liar_that_names_the_other_half_and_vouches_for_its_own_gets_nobody_to_hold_that(seed: int) -> None:
     """All honest peers left for each other's state at once and said that they had none to give; so the liar was all who had."""
     swarm = swarm_that_ends(seed, n=5, f=1)
-    swarm.outgoing = lies = LiesOn(swarm, (0, 3))
-    swarm.run_until(lambda: lies.liar >= 0 and all_confirmed(swarm, lies.liar), limit_s=LIMIT_S)
-    honest = [peer for peer in swarm.hosts if peer != lies.liar]
-    assert all(toy(swarm, peer).parameters[0] != LiesOn.MADE for peer in honest)
-    assert not any(swarm.reports(peer, "unvouched_state") for peer in honest)
+    swarm.outgoing = lies = AttackOnBranch(swarm, (0, 3))
+    swarm.run_until(lambda: lies.attacker >= 0 and all_confirmed(swarm, lies.attacker), limit_s=LIMIT_S)
+    honest = [peer for peer in swarm.hosts if peer != lies.attacker]
+    assert all(toy(swarm, peer).parameters[0] != AttackOnBranch.MADE for peer in honest)
+    assert not any(swarm.reports(peer, "unattested_state") for peer in honest)
     confirmed = {peer: toy(swarm, peer).confirmed for peer in honest}
     told = {toy(swarm, peer).digest for peer, said in confirmed.items() if said is not None and said.agreed}
     assert len(told) <= 1, "who is told that all hold the same holds the same"
@@ -143,47 +143,47 @@ def test_a_liar_that_names_the_other_half_and_vouches_for_its_own_gets_nobody_to
 
 
 def keeps_its_end_to_itself(
-    liar: PeerId, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> Iterable[Letter]:
+    attacker: PeerId, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> Iterable[OutMessage]:
     said = envelope.message
-    silent = sender == liar and isinstance(said, Hello) and said.round_id >= ROUNDS
+    silent = sender == attacker and isinstance(said, Hello) and said.round_id >= ROUNDS
     return [] if silent else [(to, envelope, payload)]
 
 
 def test_a_commit_of_the_round_after_the_last_one_takes_more_than_a_liars_word() -> None:
     """A server that says nothing of its state hands out two results of a round for which nobody has an update."""
-    liar, swarm = 1, swarm_that_ends(3, n=5, f=1, endless=(1,))
-    swarm.outgoing = partial(keeps_its_end_to_itself, liar)
+    attacker, swarm = 1, swarm_that_ends(3, n=5, f=1, endless=(1,))
+    swarm.outgoing = partial(keeps_its_end_to_itself, attacker)
     run_to(swarm, ROUNDS)
     swarm.run_for(0.02)
-    honest = [peer for peer in swarm.hosts if peer != liar]
-    assert all(swarm.hosts[peer].core.confirming.round_id == ROUNDS for peer in honest), "they do not wait: this proves nothing"
+    honest = [peer for peer in swarm.hosts if peer != attacker]
+    assert all(swarm.hosts[peer].core.final_check.round_id == ROUNDS for peer in honest), "they do not wait: this proves nothing"
     rounds = swarm.hosts[0].core.rounds
     assert isinstance(rounds, RollingRounds)
-    turn, roster = rounds._shards[0].order.index(liar), rounds.roster.peers
+    turn, roster = rounds._shards[0].order.index(attacker), rounds.roster.peers
     shares = tuple(Contribution(peer, 1, 0.2, 1.0, 0) for peer in roster)
     for peer in honest:
         lie = payload_of(np.full(sum(rounds.sizes), 0.01 * (1 + peer // 3), np.float32), digest=True)
-        head = (b"lineage!", ROUNDS, 0, turn, turn, liar, rounds.chain, lie.digest, shares, (), roster, 0.1, "")
-        commit = Commit(*head, rates=rounds.agreed.rates)
-        swarm.inject(peer, Received(liar, 0, commit, lie, Likeness(float(np.linalg.norm(lie.data)))))
-    swarm.run_until(lambda: all_confirmed(swarm, liar), limit_s=LIMIT_S)
+        head = (b"lineage!", ROUNDS, 0, turn, turn, attacker, rounds.chain, lie.digest, shares, (), roster, 0.1, "")
+        commit = Commit(*head, rates=rounds.replicated.rates)
+        swarm.inject(peer, Received(attacker, 0, commit, lie, ResultSimilarity(float(np.linalg.norm(lie.data)))))
+    swarm.run_until(lambda: all_confirmed(swarm, attacker), limit_s=LIMIT_S)
     assert {toy(swarm, peer).next_round for peer in honest} == {ROUNDS}
-    assert len(replicas(swarm, liar)) == 1
-    assert agreed(swarm, liar) == {True}
+    assert len(replicas(swarm, attacker)) == 1
+    assert agreed(swarm, attacker) == {True}
 
 
 @pytest.mark.parametrize("beside", [keeps_silent, says_nothing_of_its_state, says_another_hash_to_each])
 @pytest.mark.parametrize("seed", effort((2,), tuple(range(10))))
 def test_what_the_liar_does_then_keeps_nobody_longer_than_a_drain(beside: Callable[..., Envelope | None], seed: int) -> None:
     swarm = swarm_that_ends(seed, n=5, f=1)
-    swarm.outgoing = lies = LiesAtLast(ROUNDS - 1, (0, 1, 2, 3, 4)[seed % 5 :][:1], beside=beside)
+    swarm.outgoing = lies = FinalRoundAttack(ROUNDS - 1, (0, 1, 2, 3, 4)[seed % 5 :][:1], beside=beside)
     run_to(swarm, ROUNDS)
     ended_at = swarm.now
-    swarm.run_until(lambda: all_confirmed(swarm, lies.liar), limit_s=LIMIT_S)
+    swarm.run_until(lambda: all_confirmed(swarm, lies.attacker), limit_s=LIMIT_S)
     assert lies.told
-    assert len(replicas(swarm, lies.liar)) == 1
-    assert agreed(swarm, lies.liar) == {True}
+    assert len(replicas(swarm, lies.attacker)) == 1
+    assert agreed(swarm, lies.attacker) == {True}
     assert swarm.now < ended_at + DRAIN_S + 0.5
 
 
@@ -203,36 +203,36 @@ def test_two_of_whom_one_lies_cannot_tell_which_and_say_so() -> None:
     swarm = swarm_that_ends(4, n=3, f=1, linger_s=1.0)
     run_to(swarm, ROUNDS - 20)
     swarm.crash(2)
-    swarm.outgoing = lies = LiesAtLast(ROUNDS - 1, (0, 1), beside=says_another_hash_to_each)
+    swarm.outgoing = lies = FinalRoundAttack(ROUNDS - 1, (0, 1), beside=says_another_hash_to_each)
     swarm.run_until(lambda: all(swarm.hosts[peer].halt is not None for peer in (0, 1)), limit_s=LIMIT_S)
-    honest = 1 - lies.liar
+    honest = 1 - lies.attacker
     assert swarm.hosts[honest].halt == Halt("finished", 0)
-    assert agreed(swarm, lies.liar, 2) == {False}
-    assert swarm.reports(honest, "unconfirmed_end")
+    assert agreed(swarm, lies.attacker, 2) == {False}
+    assert swarm.reports(honest, "unconfirmed_result")
 
 
 def test_who_waits_for_a_state_that_does_not_come_is_told_so_and_at_once_when_it_asks_again() -> None:
     """All who could vouch are there, and their trainers hang. Whoever has a state stays for a drain and the time for the lost."""
     swarm = swarm_that_ends(5, n=5, f=1, round_timeout_s=30.0)
-    swarm.outgoing = LiesAtLast(ROUNDS - 1, (2,))
+    swarm.outgoing = FinalRoundAttack(ROUNDS - 1, (2,))
     run_to(swarm, ROUNDS)
     swarm.run_until(lambda: bool(swarm.reports(2, "recovering")), limit_s=LIMIT_S)
     since, trainer, core = swarm.now, toy(swarm, 2), swarm.hosts[2].core
     for peer in swarm.hosts:
         swarm.stop_trainer(peer)
-    swarm.run_until(lambda: bool(swarm.reports(2, "unconfirmed_end")), limit_s=LIMIT_S)
+    swarm.run_until(lambda: bool(swarm.reports(2, "unconfirmed_result")), limit_s=LIMIT_S)
     assert DRAIN_S + LINGER_S - 0.1 < swarm.now - since < DRAIN_S + LINGER_S + 1.0
     assert core.phase == "recovering"
-    swarm.inject(2, Confirm(ROUNDS))
-    assert core.confirming.round_id is None
+    swarm.inject(2, ConfirmState(ROUNDS))
+    assert core.final_check.round_id is None
     swarm.resume_trainer(2)
     swarm.run_for(0.1)
-    assert trainer.confirmed == Confirmed(ROUNDS, False)
+    assert trainer.confirmed == StateConfirmed(ROUNDS, False)
 
 
 def test_who_is_asked_to_stop_meanwhile_does() -> None:
     swarm = swarm_that_ends(5, n=5, f=1)
-    swarm.outgoing = LiesAtLast(ROUNDS - 1, (2,), beside=says_another_hash_to_each)
+    swarm.outgoing = FinalRoundAttack(ROUNDS - 1, (2,), beside=says_another_hash_to_each)
     run_to(swarm, ROUNDS)
     swarm.run_for(0.1)
     waiting = [peer for peer in swarm.hosts if toy(swarm, peer).confirmed is None]
@@ -251,11 +251,11 @@ def lied_to_at_last(**core: Any) -> tuple[Swarm[Peer], EndsAlike]:
     """A swarm at its end, whose cores' ``confirming`` has ``core`` in place of its own."""
     swarm, checker = swarm_that_ends(1, n=5, f=1), EndsAlike()
     swarm.hooks.append(checker)
-    swarm.outgoing = LiesAtLast(ROUNDS - 1, (2,))
+    swarm.outgoing = FinalRoundAttack(ROUNDS - 1, (2,))
     run_to(swarm, ROUNDS - 10)
     for host in swarm.hosts.values():
         for name, planted in core.items():
-            setattr(host.core.confirming, name, partial(planted, host.core.confirming))
+            setattr(host.core.final_check, name, partial(planted, host.core.final_check))
     return swarm, checker
 
 
@@ -312,8 +312,8 @@ def test_who_asks_for_another_result_of_the_round_that_it_is_in_is_not_left() ->
 
 def test_s9_seed_972837_two_that_took_over_a_liars_state_are_no_majority_that_could_have_told() -> None:
     """Of four, two are killed at once, so of those who have a state one is honest and one lies: nobody else can vouch."""
-    faults = (Restart(0, None, 0.01, at_s=12.8), Restart(3, None, 0.02, at_s=12.5), NodeLie("wrong_states", (2,)))
+    faults = (Restart(0, None, 0.01, at_s=12.8), Restart(3, None, 0.02, at_s=12.5), NodeAttack("wrong_states", (2,)))
     timing = {"compute_s": (0.46, 0.58), "probe_interval_s": 0.5, "prepare_s": 1.0, "rounds_min": 50}
     outcome = run(Schedule(972837, peers=4, aggregator="median", faults=faults, **timing))
     assert outcome.violation is None, outcome.violation
-    assert outcome.reports["unvouched_state"] > 0
+    assert outcome.reports["unattested_state"] > 0

@@ -17,8 +17,8 @@ from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.faults.kinds import Crash, Hang, Restart
 from gossip.faults.plan import Fault, from_toml
 from gossip.faults.start import LateStart, LateTrainer, NeverStarts
-from gossip.faults.world import KillTrainer, Loss, NodeLie, Partition
-from gossip.inject.byzantine import Letter
+from gossip.faults.world import KillTrainer, Loss, NodeAttack, Partition
+from gossip.inject.byzantine import OutMessage
 from gossip.simulation.campaign.play import run
 from gossip.simulation.checkers import all_checkers
 from gossip.simulation.schedules.schedule import Schedule
@@ -139,7 +139,7 @@ def test_whose_weights_all_await_may_die_for_good_before_it_gave_them(peers: int
     outcome = run(gone.checked())
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 8
-    assert outcome.reports["nobody_has_begun"] >= peers - 1
+    assert outcome.reports["no_state_found"] >= peers - 1
 
 
 @pytest.mark.parametrize(("peers", "seed"), [(5, 1), (5, 10), (5, 20), (3, 21)])
@@ -148,7 +148,7 @@ def test_a_liar_whose_weights_all_await_and_that_gives_none_is_passed_over(lie: 
     """It says that it has begun, and goes on saying so. With all seeds but the first the lot between those who vouch for
     different weights prefers it."""
     lying = Schedule(
-        seed, peers=peers, f=1, aggregator="median", active_s=16.0, duration_s=22.0, apart=True, faults=(NodeLie(lie, (0,)),)
+        seed, peers=peers, f=1, aggregator="median", active_s=16.0, duration_s=22.0, apart=True, faults=(NodeAttack(lie, (0,)),)
     )
     outcome = run(lying.checked())
     assert outcome.violation is None, outcome.violation
@@ -225,16 +225,16 @@ def test_a_fault_of_the_start_takes_place_when_a_round_has_ended_without_the_pee
     assert run(replace(schedule, min_peers=0, start_timeout_s=8.5, patience_s=1.0)).struck == {}
 
 
-LIAR = 0
+ATTACKER = 0
 
 
 def flatters(swarm: Swarm[Peer]) -> None:
     """The liar tells each of the others, before the first round, that it has just their weights."""
-    own = {peer: host.core.greeting for peer, host in swarm.hosts.items()}
+    own = {peer: host.core.hello_exchange for peer, host in swarm.hosts.items()}
 
-    def outgoing(sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter]:
+    def outgoing(sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage]:
         message = envelope.message
-        if sender == LIAR and isinstance(message, Hello) and message.state and own[to].state:
+        if sender == ATTACKER and isinstance(message, Hello) and message.state and own[to].state:
             envelope = replace(envelope, message=replace(message, state=own[to].state))
         return [(to, envelope, payload)]
 
@@ -245,7 +245,7 @@ def flatters(swarm: Swarm[Peer]) -> None:
 def test_those_who_were_made_to_begin_apart_come_together(seed: int) -> None:
     swarm = swarm_of_four(seed, 0.05, apart=True, f=1)
     flatters(swarm)
-    cores = [swarm.hosts[peer].core for peer in range(4) if peer != LIAR]
+    cores = [swarm.hosts[peer].core for peer in range(4) if peer != ATTACKER]
     swarm.run_until(lambda: len({core.rounds.chain for core in cores if core.phase == "running"}) > 1, limit_s=8.0)
     swarm.run_until(lambda: all(core.rounds.round_id >= 16 for core in cores), limit_s=30.0)
     trainers = [swarm.trainer(core.local) for core in cores]

@@ -11,11 +11,11 @@ from impatient import as_it_was
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.rounds.rolling import RollingRounds
-from gossip.faults.kinds import Crash, Liar, Restart
+from gossip.faults.kinds import ByzantineFault, Crash, Restart
 from gossip.faults.world import (
-    NODE_LIES,
-    PIECE_LIES,
-    SHARD_LIES,
+    NODE_ATTACKS,
+    PIECE_ATTACKS,
+    SHARD_ATTACKS,
     CrashMidway,
     Delay,
     Drift,
@@ -24,15 +24,15 @@ from gossip.faults.world import (
     LateTimers,
     Loss,
     Narrow,
-    NodeLie,
+    NodeAttack,
     Partition,
     Reset,
     Ring,
     SlowNode,
 )
 from gossip.simulation.campaign.play import circumstances, make_swarm, run
-from gossip.simulation.checkers import Circumstances
-from gossip.simulation.checkers.base import DEADLY_LIES, FALSE_STATES, FORKING_LIES, INVENTING_LIES
+from gossip.simulation.checkers import RunConditions
+from gossip.simulation.checkers.base import FALSE_STATES, FATAL_ATTACKS, FORKING_ATTACKS, INVENTING_ATTACKS
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.driver import Swarm
 from gossip.simulation.world.liars import LIES
@@ -48,29 +48,29 @@ SHORT = world(2, active_s=5.0, duration_s=5.0, shards=(5, 3))
 RESTARTS = (Restart(1, None, 0.2, 2.0), Restart(2, None, 0.5, 3.5))  # peer 0, the liar, is the first whom they ask for a state
 
 
-@pytest.mark.parametrize("lie", [lie for lie in NODE_LIES if lie not in SHARD_LIES])  # those: test_together
+@pytest.mark.parametrize("lie", [lie for lie in NODE_ATTACKS if lie not in SHARD_ATTACKS])  # those: test_together
 def test_one_liar_of_any_kind_tells_its_lie_and_breaks_nothing(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
     as_it_was(monkeypatch)
-    short = replace(SHORT, piece_bytes=8, peers=5, aggregator="median") if lie in PIECE_LIES else SHORT
+    short = replace(SHORT, piece_bytes=8, peers=5, aggregator="median") if lie in PIECE_ATTACKS else SHORT
     if lie == "ghost_roster":
         short = replace(short, joins_s=(4.5,))  # there are ids that nobody has as yet
-    outcome = run(replace(short, faults=(NodeLie(lie, (0,)), *RESTARTS)))
+    outcome = run(replace(short, faults=(NodeAttack(lie, (0,)), *RESTARTS)))
     assert outcome.violation is None, outcome.violation
     assert outcome.struck[f"lie_{lie}"] == 1
 
 
 @pytest.mark.parametrize("lie", ["garbage", "huge", "replays", "flood", "false_suspicions", "wrong_size"])
 def test_one_liar_breaks_nothing_in_gossip_rounds(lie: str) -> None:
-    outcome = run(replace(SHORT, topology="random-k", shards=(8,), faults=(NodeLie(lie, (0,)), *RESTARTS)))
+    outcome = run(replace(SHORT, topology="random-k", shards=(8,), faults=(NodeAttack(lie, (0,)), *RESTARTS)))
     assert outcome.violation is None, outcome.violation
 
 
 def test_most_lies_excuse_nothing_but_what_their_teller_holds_itself() -> None:
-    excused = FORKING_LIES | INVENTING_LIES | DEADLY_LIES | FALSE_STATES
+    excused = FORKING_ATTACKS | INVENTING_ATTACKS | FATAL_ATTACKS | FALSE_STATES
     assert excused < set(LIES)
     for lie in sorted(set(LIES) - excused):
-        found = circumstances(replace(SHORT, faults=(NodeLie(lie, (0,)),)))
-        assert found == Circumstances.of((0,), two_faced=(0,), lies=(lie,))
+        found = circumstances(replace(SHORT, faults=(NodeAttack(lie, (0,)),)))
+        assert found == RunConditions.of((0,), equivocating=(0,), lies=(lie,))
         assert not any((found.forks, found.false_states, found.invented_lives, found.unfounded_deaths))
 
 
@@ -78,12 +78,12 @@ def test_most_lies_excuse_nothing_but_what_their_teller_holds_itself() -> None:
 
 
 def test_seed_0_hellos_do_not_beget_hellos_without_end() -> None:
-    outcome = run(world(0, peers=4, active_s=1.0, duration_s=1.0, faults=(NodeLie("flood", (0,)),)))
+    outcome = run(world(0, peers=4, active_s=1.0, duration_s=1.0, faults=(NodeAttack("flood", (0,)),)))
     assert outcome.violation is None, outcome.violation
 
 
 def test_seed_1_who_left_a_round_with_a_commit_holds_it_when_it_comes_back() -> None:
-    outcome = run(world(1, peers=5, shards=(5, 3), faults=(NodeLie("wrong_size", (1,)),)))
+    outcome = run(world(1, peers=5, shards=(5, 3), faults=(NodeAttack("wrong_size", (1,)),)))
     assert outcome.violation is None, outcome.violation
 
 
@@ -107,7 +107,7 @@ def test_seed_706_a_false_address_told_before_a_life_began_gives_way_to_its_owne
         Restart(7, None, 2.257, 16.899),
         Restart(3, None, 0.126, 8.023),
         Restart(0, None, 0.14, 3.115),
-        NodeLie("forged_incarnations", (3,)),
+        NodeAttack("forged_incarnations", (3,)),
         Partition(((0, 1, 6, 7), (2, 3, 5)), 7.812, 0.446),
         Partition(((0, 6, 7), (1, 2, 3, 4, 5)), 3.299, 1.596),
         Reset(0.0293, 8.173, 1.855, (3,)),
@@ -123,7 +123,7 @@ def test_seed_487_two_who_were_told_false_addresses_of_each_other_find_each_othe
     faults = (
         CrashMidway(7, 10.415, 13, 1.141),
         CrashMidway(4, 11.349, 23, 0.614),
-        NodeLie("forged_incarnations", (8,)),
+        NodeAttack("forged_incarnations", (8,)),
         Delay(0.316, 10.919, 3.17),
         Ring((2, 8, 0, 1, 4, 5, 3, 7, 6), 14.43, 1.668),
     )
@@ -133,7 +133,7 @@ def test_seed_487_two_who_were_told_false_addresses_of_each_other_find_each_othe
 
 def test_seed_469_what_one_says_counts_whom_a_liar_has_given_a_later_life() -> None:
     """The fault was the checker's."""
-    faults = (NodeLie("forged_incarnations", (0,)), Partition(((2,), (0, 1), (3,)), 2.1, 1.6))
+    faults = (NodeAttack("forged_incarnations", (0,)), Partition(((2,), (0, 1), (3,)), 2.1, 1.6))
     schedule = Schedule(469, peers=4, faults=faults, active_s=3.8, duration_s=3.8, compute_s=(0.46, 0.58), commit_log=8)
     outcome = run(replace(schedule, probe_interval_s=1.0))
     assert outcome.violation is None, outcome.violation
@@ -143,7 +143,7 @@ def test_seed_1204_a_liar_that_nobody_follows_makes_up_no_quorum_with_the_honest
     """The fault was the checker's. Of four one is dead and one is in a round that its own false result opened."""
     faults = (
         Crash("server", at_s=7.875),
-        NodeLie("strange_roster", (0,)),
+        NodeAttack("strange_roster", (0,)),
         Loss(0.117, 2.591, 2.456),
         LateTimers(1, 0.176, 6.479, 4.194),
     )
@@ -156,8 +156,8 @@ def test_seed_1235_a_result_that_all_refused_may_be_shown_as_it_is_to_one_who_re
     faults = (
         Restart(5, None, 0.01, 5.3),
         Restart(1, None, 0.11, 5.172),
-        Liar("zero", (4,), 1.0),
-        NodeLie("broken_results", (3,)),
+        ByzantineFault("zero", (4,), 1.0),
+        NodeAttack("broken_results", (3,)),
     )
     schedule = Schedule(1235, peers=6, aggregator="multi_krum", faults=faults, active_s=5.41, duration_s=17.41)
     schedule = replace(schedule, compute_s=(0.46, 0.58), rule_s=0.1, shards=(4, 4, 4), stable_addresses=True)
@@ -173,7 +173,7 @@ def test_seed_1819_a_server_that_is_late_with_all_it_hears_does_not_hold_a_commi
     faults = (
         Crash("server", at_s=5.249),
         CrashMidway(0, 1.398, 28, 0.651),
-        NodeLie("usurper", (1,)),
+        NodeAttack("usurper", (1,)),
         SlowNode(0, 0.028, 13.914, 3.473),
         HangServer(at_s=7.668, for_s=0.274),
     )
@@ -184,12 +184,12 @@ def test_seed_1819_a_server_that_is_late_with_all_it_hears_does_not_hold_a_commi
 
 
 def test_seed_784_who_was_told_two_results_may_be_found_out_late() -> None:
-    found = circumstances(replace(SHORT, faults=(NodeLie("two_results", (3,)),)))
+    found = circumstances(replace(SHORT, faults=(NodeAttack("two_results", (3,)),)))
     assert found.forks
     assert found.forking_lies
     faults = (
         Restart(2, None, 0.076, 7.327),
-        NodeLie("two_results", (3,)),
+        NodeAttack("two_results", (3,)),
         Loss(0.337, 5.392, 6.095),
         LateTimers(3, 0.154, 12.26, 3.058),
     )
@@ -198,7 +198,7 @@ def test_seed_784_who_was_told_two_results_may_be_found_out_late() -> None:
 
 def test_seed_63_one_who_suspects_everybody_does_not_keep_the_parts_of_a_cut_swarm_busy_through_its_bridge() -> None:
     """Each false word led to a question by way of the liar, whose answer brought the next: 15,000 questions a second."""
-    faults = (NodeLie("false_suspicions", (0,)), Partition(((2, 4, 5, 6), (1, 3, 7)), 1.5, 1.5))
+    faults = (NodeAttack("false_suspicions", (0,)), Partition(((2, 4, 5, 6), (1, 3, 7)), 1.5, 1.5))
     schedule = Schedule(63, peers=8, topology="random-k", faults=faults, probe_interval_s=1.0, active_s=3.5, duration_s=3.5)
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
@@ -213,7 +213,7 @@ def test_seed_1232_peers_that_leave_their_branches_for_each_others_all_at_once_k
     for peer, host in swarm.hosts.items():
         assert isinstance(host.core, Peer)
         assert isinstance(host.core.rounds, RollingRounds)
-        host.core.rounds.astray.lost_track = ((peer + 1) % 4, "everybody else is on another branch")
+        host.core.rounds.lag_detector.lost_track = ((peer + 1) % 4, "everybody else is on another branch")
     reached = round_of(swarm, 0)
     swarm.run_for(8.0)
     assert sum(len(swarm.reports(peer, "kept_own_state")) for peer in swarm.hosts) >= 1
@@ -232,7 +232,7 @@ def test_seed_527_a_liar_that_offers_a_state_of_a_far_round_is_not_followed_ther
         527,
         peers=3,
         aggregator="median",
-        faults=(Liar("nan", (0,), 1.0), NodeLie("far_states", (2,)), Restart(1, None, 0.01, 14.5)),
+        faults=(ByzantineFault("nan", (0,), 1.0), NodeAttack("far_states", (2,)), Restart(1, None, 0.01, 14.5)),
         active_s=15.0,
         duration_s=17.0,
         compute_s=(0.46, 0.58),

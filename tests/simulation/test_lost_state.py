@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.lifecycle.bootstrap import Gathering
+from gossip.core.lifecycle.bootstrap import Bootstrap
 from gossip.faults.kinds import Restart
 from gossip.simulation.campaign.play import circumstances, run
 from gossip.simulation.checkers import every_checker
@@ -34,8 +34,8 @@ def test_when_all_who_had_the_state_are_lost_nobody_begins_anew(peers: int, topo
 
 @pytest.mark.parametrize(("peers", "topology"), SWARMS)
 def test_the_checker_finds_who_begins_anew(monkeypatch: pytest.MonkeyPatch, peers: int, topology: str) -> None:
-    monkeypatch.setattr(Gathering, "may_begin", property(lambda self: True))
-    monkeypatch.setattr(Gathering, "begun_anew", lambda self: [])
+    monkeypatch.setattr(Bootstrap, "may_begin", property(lambda self: True))
+    monkeypatch.setattr(Bootstrap, "begun_anew", lambda self: [])
     violation = run(all_lost(peers, topology)).violation
     assert violation is not None
     assert violation.invariant == "S19"

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from test_ending import run_to, swarm_that_ends
 
-from gossip.core.events import Committed, Effect, Go, Payload, Received, Report
-from gossip.core.messages import Commit, Envelope, Gossip, PeerId, Rumour
+from gossip.core.events import Committed, Effect, Payload, Received, Report, StartRound
+from gossip.core.messages import Commit, Envelope, Gossip, PeerId, Rumor
 from gossip.faults.kinds import Crash, Restart
-from gossip.faults.world import CrashMidway, KillTrainer, NodeLie
-from gossip.inject.byzantine import Letter, Liar, say
+from gossip.faults.world import CrashMidway, KillTrainer, NodeAttack
+from gossip.inject.byzantine import ByzantinePeer, OutMessage, say
 from gossip.inject.message_attacks import LIES
 from gossip.simulation.campaign.play import run
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.driver import Swarm
 from gossip.simulation.world.observer import Observer
 
-LIAR = 0
+ATTACKER = 0
 
 
 class Verdicts(Observer):
@@ -38,8 +38,8 @@ class Verdicts(Observer):
             self.by.add(peer)
             self.reasons.update(effect.fields["reasons"])
         elif isinstance(effect, Committed):
-            for charge in effect.commit.charges:
-                self.charged.setdefault(charge.peer, set()).add(effect.commit.server)
+            for accusation in effect.commit.accusations:
+                self.charged.setdefault(accusation.peer, set()).add(effect.commit.server)
 
 
 class Pauses(Observer):
@@ -59,28 +59,28 @@ class Pauses(Observer):
 def test_a_server_that_lies_in_its_turns_is_locked_up_by_all_and_nobody_else_is(lie: str) -> None:
     seen = Verdicts()
     schedule = Schedule(7, peers=5, active_s=5.0, duration_s=5.0, compute_s=(0.02, 0.04), aggregator="suspicion")
-    outcome = run(replace(schedule, faults=(NodeLie(lie, (LIAR,)),)), [seen])
+    outcome = run(replace(schedule, faults=(NodeAttack(lie, (ATTACKER,)),)), [seen])
     assert outcome.violation is None, outcome.violation
-    assert seen.locked == {LIAR}
-    assert seen.by | {LIAR} == set(range(5))  # which may have missed that round, and taken over a state instead
-    assert len(seen.charged[LIAR]) > 1
+    assert seen.locked == {ATTACKER}
+    assert seen.by | {ATTACKER} == set(range(5))  # which may have missed that round, and taken over a state instead
+    assert len(seen.charged[ATTACKER]) > 1
 
 
 @pytest.mark.parametrize(
-    ("seed", "peers", "liars", "lie"),
+    ("seed", "peers", "attackers", "lie"),
     [
         (3, 5, (0,), "nan_results"),
         (0, 7, (3,), "wrong_results"),
         (2, 8, (5, 6), "nan_results"),
     ],
 )
-def test_nobody_waits_for_a_timeout_since_a_server_has_lied(seed: int, peers: int, liars: tuple[int, ...], lie: str) -> None:
+def test_nobody_waits_for_a_timeout_since_a_server_has_lied(seed: int, peers: int, attackers: tuple[int, ...], lie: str) -> None:
     """The round after is served by whoever holds the lie, and is on a branch of its own: it is handed on at once. Who comes
     back from there in the midst of a round hears what it was asked meanwhile. Nobody waits for the update of one that has
     handed over a lie."""
     seen = Pauses()
     world = Schedule(seed, peers=peers, active_s=2.0, duration_s=2.0, compute_s=(0.02, 0.04), aggregator="suspicion")
-    faults = (NodeLie(lie, liars), NodeLie("kept_states", liars))  # f counts who lies about states
+    faults = (NodeAttack(lie, attackers), NodeAttack("kept_states", attackers))  # f counts who lies about states
     outcome = run(replace(world, faults=faults, round_timeout_s=3.0), [seen])
     assert outcome.violation is None, outcome.violation
     assert seen.longest_s < 0.7
@@ -89,7 +89,7 @@ def test_nobody_waits_for_a_timeout_since_a_server_has_lied(seed: int, peers: in
 def test_a_server_that_puts_the_dead_into_the_next_roster_again_is_not_followed() -> None:
     """Believed, it makes the majority of a roster one of all who ever were: six of ten, of whom five are there."""
     schedule = Schedule(7, peers=6, active_s=4.0, duration_s=4.0, compute_s=(0.02, 0.04), aggregator="median", joins_s=(9.0,) * 4)
-    outcome = run(replace(schedule, faults=(NodeLie("ghost_roster", (0,)), Crash(1, at_s=0.5))))
+    outcome = run(replace(schedule, faults=(NodeAttack("ghost_roster", (0,)), Crash(1, at_s=0.5))))
     assert outcome.violation is None, outcome.violation
     assert outcome.struck["lie_ghost_roster"] == 1
     assert outcome.reports["refused_result"] > 20
@@ -100,51 +100,53 @@ def test_a_server_that_keeps_its_results_is_passed_over_and_costs_few_timeouts()
     """Nobody suspects it for that: from outside a slow link looks the same."""
     schedule = Schedule(7, peers=5, active_s=8.0, duration_s=8.0, compute_s=(0.02, 0.04), aggregator="suspicion")
     seen = Verdicts()
-    outcome = run(replace(schedule, faults=(NodeLie("kept_results", (LIAR,)),), round_timeout_s=0.5), [seen])
+    outcome = run(replace(schedule, faults=(NodeAttack("kept_results", (ATTACKER,)),), round_timeout_s=0.5), [seen])
     assert outcome.violation is None, outcome.violation
     assert outcome.reports["passed_over"] >= 4
     assert seen.locked == set()
     assert "suspected" not in outcome.reports
 
 
-@pytest.mark.parametrize(("peers", "liar"), [(6, 0), (8, 6)])
-def test_a_server_that_tells_peers_different_results_is_locked_up_by_what_they_say_it_handed_them(peers: int, liar: int) -> None:
+@pytest.mark.parametrize(("peers", "attacker"), [(6, 0), (8, 6)])
+def test_a_server_that_tells_peers_different_results_is_locked_up_by_what_they_say_it_handed_them(
+    peers: int, attacker: int
+) -> None:
     seen = Verdicts()
     schedule = Schedule(7, peers=peers, active_s=2.0, duration_s=2.0, compute_s=(0.02, 0.04), aggregator="suspicion")
-    outcome = run(replace(schedule, faults=(NodeLie("two_results", (liar,)),), round_timeout_s=0.5), [seen])
+    outcome = run(replace(schedule, faults=(NodeAttack("two_results", (attacker,)),), round_timeout_s=0.5), [seen])
     assert outcome.violation is None, outcome.violation
-    assert seen.locked == {liar}
+    assert seen.locked == {attacker}
     assert any("different results" in reason for reason in seen.reasons)
 
 
-def turned(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+def turned(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
     """Half of the peers are told the truth, the others 1.01 times that, and in the next turn the other way round: all of it looks
     right, and each peer agrees with everybody else in some turn."""
     commit = envelope.message
-    if not isinstance(commit, Commit) or commit.server != liar.peer or payload is None:
+    if not isinstance(commit, Commit) or commit.server != attacker.peer or payload is None:
         return None
-    turns: list[int] = liar.heard.setdefault("turns", [])  # type: ignore[arg-type,assignment]
+    turns: list[int] = attacker.heard.setdefault("turns", [])  # type: ignore[arg-type,assignment]
     if commit.round_id not in turns:
         turns.append(commit.round_id)
-    if (to + turns.index(commit.round_id)) % 2 == 0 or commit.digest in liar.forged:
+    if (to + turns.index(commit.round_id)) % 2 == 0 or commit.digest in attacker.forged:
         return None
     truth, digest = payload, commit.digest
-    lie = liar.once(("turned", digest), lambda: liar.forge(truth.data * np.float32(1.01), digest=True))
-    liar.forged.add(lie.digest)
+    lie = attacker.once(("turned", digest), lambda: attacker.forge(truth.data * np.float32(1.01), digest=True))
+    attacker.forged.add(lie.digest)
     return [(to, say(envelope, digest=lie.digest), lie)]
 
 
-@pytest.mark.parametrize(("peers", "liar"), [(6, 0), (8, 6)])
+@pytest.mark.parametrize(("peers", "attacker"), [(6, 0), (8, 6)])
 def test_a_server_whose_different_results_all_look_right_is_locked_up_by_those_who_see_that_the_history_has_forked(
-    peers: int, liar: int, monkeypatch: pytest.MonkeyPatch
+    peers: int, attacker: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody refuses one, so each side goes on with what it has, and the smaller takes over a state: nobody hears of both."""
     monkeypatch.setitem(LIES, "two_results", turned)
     seen = Verdicts()
     schedule = Schedule(7, peers=peers, active_s=4.0, duration_s=4.0, compute_s=(0.02, 0.04), aggregator="suspicion")
-    outcome = run(replace(schedule, faults=(NodeLie("two_results", (liar,)),), round_timeout_s=0.5), [seen])
+    outcome = run(replace(schedule, faults=(NodeAttack("two_results", (attacker,)),), round_timeout_s=0.5), [seen])
     assert outcome.violation is None, outcome.violation
-    assert seen.locked == {liar}
+    assert seen.locked == {attacker}
     assert all("different results" in reason for reason in seen.reasons)
 
 
@@ -158,7 +160,7 @@ def test_who_refuses_the_result_of_a_later_attempt_makes_none_of_the_updates_tha
         *(KillTrainer(2, at_s, 0.127) for at_s in (7.577, 7.682, 7.787, 7.892)),
         Restart(0, None, 0.379, 14.473),
         Restart(1, None, 0.635, 17.398),
-        NodeLie("few_pieces", (2,)),
+        NodeAttack("few_pieces", (2,)),
     )
     schedule = Schedule(
         86,
@@ -182,15 +184,15 @@ class ForgesFarewells(Observer):
         self.told: dict[int, PeerId] = {}
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if not isinstance(effect, Go) or effect.round_id in self.told:
+        if not isinstance(effect, StartRound) or effect.round_id in self.told:
             return
         core = swarm.hosts[peer].core
         server = core.rounds._shards[0].order[0]
-        victims = [victim for victim in swarm.hosts if victim not in (LIAR, server)][:2]
+        victims = [victim for victim in swarm.hosts if victim not in (ATTACKER, server)][:2]
         self.told[effect.round_id] = server
         members = core.membership.members
-        left = Gossip(tuple([Rumour(victim, "left", members[victim].standing, "", "", victim) for victim in victims]))
-        swarm.at(swarm.now + 0.003, lambda: swarm.inject(server, Received(LIAR, 0, left)))
+        left = Gossip(tuple([Rumor(victim, "left", members[victim].standing, "", "", victim) for victim in victims]))
+        swarm.at(swarm.now + 0.003, lambda: swarm.inject(server, Received(ATTACKER, 0, left)))
 
 
 class Rosters(Observer):

@@ -15,9 +15,9 @@ from gossip.core.events import Effect
 from gossip.core.membership.suspicion import shortest_s
 from gossip.core.membership.table import LARGE
 from gossip.core.settings import MembershipSettings
-from gossip.simulation.campaign.false_deaths import FalseDeaths, Pause, Rain, pause, rain
+from gossip.simulation.campaign.false_deaths import FalseDeaths, LossySwarm, Pause, pause, rain
 from gossip.simulation.campaign.mass_crash import MassCrash, mass_crash
-from gossip.simulation.world.membership_only import MemberCore, Oblivious, member_swarm
+from gossip.simulation.world.membership_only import MemberCore, StallBlindCore, member_swarm
 
 
 class Impatient(MemberCore):
@@ -27,11 +27,11 @@ class Impatient(MemberCore):
         super().__init__(*args)
         membership = self.membership
         hasty = replace(membership.settings, suspicion_mult=1, suspicion_max_mult=1)
-        for part in (membership, membership.rumours, membership.prober, membership.cases, membership.hearsay):
+        for part in (membership, membership.rumors, membership.prober, membership.transitions, membership.rumor_handler):
             part.settings = hasty
 
 
-class Unmindful(Oblivious):
+class Unmindful(StallBlindCore):
     """Neither its driver nor its own late timers tell it that it stood still."""
 
     def __init__(self, *args: Any) -> None:
@@ -44,7 +44,7 @@ class Unforgiving(MemberCore):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.membership.cases.postpone = no_delay  # type: ignore[method-assign]
+        self.membership.transitions.postpone = no_delay  # type: ignore[method-assign]
 
 
 def no_jump(late_s: float, now: float) -> list[Effect]:
@@ -60,10 +60,10 @@ def no_delay(now: float) -> list[Effect]:
 
 @pytest.mark.parametrize(
     "world",
-    [Rain(3, 7, 150.0), Rain(8, 21, 200.0), Rain(5, 22, 180.0, in_order=False, sleepers=2)],
+    [LossySwarm(3, 7, 150.0), LossySwarm(8, 21, 200.0), LossySwarm(5, 22, 180.0, in_order=False, sleepers=2)],
     ids=["few", "eight", "beside sleepers"],
 )
-def test_nobody_dies_of_loss_duplication_and_jitter_together(world: Rain) -> None:
+def test_nobody_dies_of_loss_duplication_and_jitter_together(world: LossySwarm) -> None:
     seen = rain(world)
     assert not seen.false_deaths, seen.false_deaths
     sent = seen.counts["sent"] - seen.counts["no_link"]
@@ -77,7 +77,7 @@ def test_nobody_dies_of_loss_duplication_and_jitter_together(world: Rain) -> Non
 
 def test_the_rain_kills_where_an_accused_has_no_time_to_answer() -> None:
     """The check can fail: the same weather, without Lifeguard's patience."""
-    seen = rain(Rain(8, 3, 100.0, core=Impatient))
+    seen = rain(LossySwarm(8, 3, 100.0, core=Impatient))
     assert seen.false_deaths
     assert {death.status for death in seen.false_deaths} == {"dead"}
 
@@ -86,7 +86,7 @@ def test_the_rain_kills_where_an_accused_has_no_time_to_answer() -> None:
 
 
 @pytest.mark.parametrize("pause_s", [0.1, 0.25, 0.8, 5.0, 60.0])
-@pytest.mark.parametrize("core", [MemberCore, Oblivious])
+@pytest.mark.parametrize("core", [MemberCore, StallBlindCore])
 def test_observers_that_stood_still_for_any_time_kill_nobody(pause_s: float, core: type[MemberCore]) -> None:
     for seed, (n, observers, loss, deaf) in enumerate([(5, 1, 0.0, False), (5, 2, 0.2, True), (4, 3, 0.2, False)]):
         world = Pause(n, seed, pause_s, observers, loss, deaf, core)
@@ -112,7 +112,7 @@ def test_a_false_death_is_counted_though_it_is_put_right_at_once_and_a_true_one_
     membership = swarm.cores[0].membership
     for victim in (1, 3):
         member = membership.members[victim]
-        membership.cases.bury(member, 2, swarm.now, "murder")
+        membership.transitions.mark_dead(member, 2, swarm.now, "murder")
         membership.view.place(member, "alive", met=True)
     swarm.run_for(0.3)
     assert [(death.by, death.peer, death.origin) for death in deaths.found] == [(0, 1, 2)]

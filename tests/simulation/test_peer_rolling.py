@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from effort import effort
 
-from gossip.core.events import Aggregate, Committed, Effect, Go, Received, Restore, Send, Stop
+from gossip.core.events import Aggregate, Committed, Effect, Received, Restore, Send, StartRound, Stop
 from gossip.core.messages import Commit, Hello, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import BatchPolicy, CoreSettings, MembershipSettings, RoundSettings, Slices
@@ -69,7 +69,7 @@ def rounds_of(swarm: Swarm[Peer]) -> dict[PeerId, int]:
 
 def server_now(swarm: Swarm[Peer], peer: PeerId) -> PeerId:
     rounds = swarm.hosts[peer].core.rounds
-    return rounds.topology(rounds.agreed.electorate(), rounds.round_id, swarm.seed, shards=1).servers[0][0]
+    return rounds.topology(rounds.replicated.serving_roster(), rounds.round_id, swarm.seed, shards=1).servers[0][0]
 
 
 def assert_one_history(swarm: Swarm[Peer], *, among: tuple[PeerId, ...] | None = None, since: int = 0) -> None:
@@ -96,7 +96,7 @@ def test_a_quiet_swarm_uses_every_sample_once_and_stays_identical() -> None:
     swarm.run_for(10.0)
     assert min(rounds_of(swarm).values()) > 200
     assert_one_history(swarm)
-    once, twice, never = swarm.hosts[0].core.rounds.agreed.cursor.samples()
+    once, twice, never = swarm.hosts[0].core.rounds.replicated.cursor.samples()
     assert (once % 997, twice, never) == (0, 0, 0)
     assert once > 997
     for peer in swarm.up:
@@ -104,7 +104,7 @@ def test_a_quiet_swarm_uses_every_sample_once_and_stays_identical() -> None:
         assert [(r.fields["epoch"], r.fields["once"], r.fields["never"]) for r in told] == [
             (at, 997, 0) for at in range(len(told))
         ]
-        assert len(told) == swarm.hosts[peer].core.rounds.agreed.cursor.epoch
+        assert len(told) == swarm.hosts[peer].core.rounds.replicated.cursor.epoch
     assert not [r for peer in swarm.up for r in swarm.reports(peer, "attempt") + swarm.reports(peer, "lost_round")]
 
 
@@ -133,7 +133,7 @@ def test_a_peer_four_times_slower_keeps_contributing_with_smaller_slices(policy:
         assert told == [(3, 1.0, 0.5), (3, 0.5, 0.25)], "it is moved twice, and never again"
         doubted = [r for what in ("skip", "suspect", "dead") for r in swarm.reports(peer, what)]
         assert not [r for r in doubted if r.fields.get("subject") == 3]
-        once, twice, never = swarm.hosts[peer].core.rounds.agreed.cursor.samples()
+        once, twice, never = swarm.hosts[peer].core.rounds.replicated.cursor.samples()
         assert (once % 997, twice, never) == (0, 0, 0)
     commits = [effect.commit for _, effect in swarm.hosts[0].commits][60:]
     took_part = [commit for commit in commits if any(c.peer == 3 for c in commit.contributors)]
@@ -161,7 +161,7 @@ def test_a_long_first_round_does_not_fill_the_network_with_hellos() -> None:
     )
     swarm.run_for(6.0)
     assert max(rounds_of(swarm).values()) == 0
-    swarm.inject(1, Received(2, 0, hello := swarm.hosts[2].core.greeting.hello()))
+    swarm.inject(1, Received(2, 0, hello := swarm.hosts[2].core.hello_exchange.hello()))
     swarm.inject(2, Received(1, 0, replace(hello, address=address(1)[0], bulk=address(1)[1])))
     swarm.run_for(1.0)
     assert 0 < len(hellos) < 100
@@ -402,7 +402,7 @@ def test_cuts_and_loss_at_random_end_on_one_branch(seed: int) -> None:
     swarm.network.shape(everywhere, loss=0.0, duplicate=0.0)
     settle(swarm)
     last = min(rounds_of(swarm).values()) - 1
-    assert len({host.core.rounds.agreed.lineage.at(last) for host in swarm.hosts.values()}) == 1
+    assert len({host.core.rounds.replicated.lineage.at(last) for host in swarm.hosts.values()}) == 1
     by_round: dict[int, set[bytes]] = {}
     for peer in swarm.up:
         trainer = swarm.trainer(peer)
@@ -487,7 +487,7 @@ def test_a_server_that_slept_while_the_updates_came_takes_them_for_what_they_are
     paused: list[float] = [0.0]
 
     def pause_now_and_then(peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Go) and swarm.now > paused[-1] + 1.5 and server_now(swarm, peer) == peer:
+        if isinstance(effect, StartRound) and swarm.now > paused[-1] + 1.5 and server_now(swarm, peer) == peer:
             paused.append(swarm.now)
             awake_s, pause_s = dice.uniform(0.2, 0.33), dice.uniform(0.31, 0.4)
             swarm.at(swarm.now + awake_s, lambda: swarm.pause_for(peer, pause_s))

@@ -11,10 +11,10 @@ from checked_swarm import checked_swarm
 from gossip.core.events import Received, Send
 from gossip.core.messages import PeerId, StateOffer, StateRequest
 from gossip.core.peer import Peer
-from gossip.faults.world import PIECE_LIES, STATE_LIES
-from gossip.simulation.checkers import Circumstances, every_checker
+from gossip.faults.world import PIECE_ATTACKS, STATE_ATTACKS
+from gossip.simulation.checkers import RunConditions, every_checker
 from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.liars import Liars
+from gossip.simulation.world.liars import ByzantinePeers
 from gossip.simulation.world.observer import Observer
 
 PIECES, PIECE_BYTES = 12, 4
@@ -45,9 +45,9 @@ def returning(n: int, f: int, pieces: Pieces, lies: dict[PeerId, tuple[str, ...]
     """Peer 1 was killed and is started again at 1 s; every checker looks on."""
     lies = lies or {}
     names = sorted({lie for told in lies.values() for lie in told})
-    checkers = every_checker(Circumstances.of(lies, two_faced=lies, lies=names, forgetting=True))
+    checkers = every_checker(RunConditions.of(lies, equivocating=lies, lies=names, forgetting=True))
     swarm = checked_swarm(*checkers, pieces, n=n, f=f, sizes=(PIECES,), piece_bytes=PIECE_BYTES)
-    swarm.outgoing = Liars(swarm, lies)
+    swarm.outgoing = ByzantinePeers(swarm, lies)
     swarm.run_for(1.0)
     swarm.network.shape([(1, donor) for donor in range(n) if donor != 1], delay_s=(SLOW_S, SLOW_S))
     swarm.restart(1)
@@ -57,7 +57,7 @@ def returning(n: int, f: int, pieces: Pieces, lies: dict[PeerId, tuple[str, ...]
 def comes_back(swarm: Swarm[Peer], within_s: float = 6.0) -> None:
     swarm.run_until(lambda: bool(swarm.reports(1, "restored")) and swarm.cores[1].phase == "running", within_s)
     swarm.run_for(0.5)
-    assert not swarm.reports(1, "unvouched_state")
+    assert not swarm.reports(1, "unattested_state")
 
 
 def test_the_pieces_come_from_all_who_vouch_and_each_of_them_once() -> None:
@@ -106,19 +106,19 @@ def test_with_f_0_a_donor_that_dies_on_the_way_gives_way_to_another() -> None:
     assert len({donor for donor, _ in pieces.came}) == 2
 
 
-@pytest.mark.parametrize("lie", PIECE_LIES)
+@pytest.mark.parametrize("lie", PIECE_ATTACKS)
 def test_a_liar_among_the_donors_costs_what_it_was_asked_for_and_is_asked_for_nothing_more(lie: str) -> None:
     pieces = Pieces()
     swarm = returning(6, 2, pieces, {0: (lie,)})
     comes_back(swarm, 12.0)
-    of_liar = [piece for donor, piece in pieces.asked if donor == 0]
-    assert 1 <= len(of_liar) <= 3, "the two that it may have before it, and one more after a true one"
+    of_attacker = [piece for donor, piece in pieces.asked if donor == 0]
+    assert 1 <= len(of_attacker) <= 3, "the two that it may have before it, and one more after a true one"
     assert swarm.outgoing.told()[lie] >= 1
     asked = Counter(piece for _, piece in pieces.asked)
     assert sum(asked.values()) - PIECES <= 2, asked
 
 
-@pytest.mark.parametrize("lie", STATE_LIES)
+@pytest.mark.parametrize("lie", STATE_ATTACKS)
 def test_two_lying_donors_of_five_mislead_nobody_whose_state_comes_in_pieces(lie: str) -> None:
     """Peer 0, the first whom everybody asks, and another tell the same lie; f is 2."""
     swarm = returning(6, 2, Pieces(), {0: (lie,), 3: (lie,)})

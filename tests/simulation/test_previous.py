@@ -15,7 +15,7 @@ from gossip.simulation.campaign.play import reducer_of
 from gossip.simulation.checkers.base import Violation
 from gossip.simulation.checkers.panel import Panel
 from gossip.simulation.checkers.safety.contents import Conserved
-from gossip.simulation.world.toy_trainer import Judged, ToyTrainer, Values
+from gossip.simulation.world.toy_trainer import RuleResult, ToyTrainer, Values
 
 SPEC = "centered_clipping:tau=0.05"
 
@@ -28,9 +28,11 @@ def test_centered_clipping_with_a_server_that_rotates_is_centered_clipping_in_on
     reduce, _ = reducer_of(SPEC, 1)
     asked: list[tuple[Sequence[Values], int, Values]] = []
 
-    def noting(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int) -> Values | Judged:
+    def noting(
+        rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int
+    ) -> Values | RuleResult:
         found = reduce(rows, samples, f, previous, round_id)
-        assert isinstance(found, Judged)
+        assert isinstance(found, RuleResult)
         asked.append((rows, f, found.aggregate))
         return found
 

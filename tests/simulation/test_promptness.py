@@ -10,14 +10,14 @@ import pytest
 from checked_swarm import checked_swarm, tamper
 from impatient import as_it_was
 
-from gossip.core.events import Aggregate, Contributed, Effect, Event, Go, Received
-from gossip.core.messages import Commit, Hello, NotMe, PeerId
+from gossip.core.events import Aggregate, Contributed, Effect, Event, Received, StartRound
+from gossip.core.messages import Commit, Hello, NotServing, PeerId
 from gossip.core.peer import Peer
 from gossip.core.rounds.rolling import RollingRounds
 from gossip.faults.kinds import Hang, Slow
 from gossip.faults.world import CrashBroadcast, HangServer, Leave, Loss, Partition, Reset
 from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers import Checker, Circumstances, Panel, Violation
+from gossip.simulation.checkers import Checker, Panel, RunConditions, Violation
 from gossip.simulation.checkers.disturbances import Disturbances
 from gossip.simulation.checkers.liveness.promptness import (
     AsksForWhatItLacks,
@@ -102,7 +102,7 @@ def test_l3_one_that_waits_for_a_server_that_has_finished_is_caught() -> None:
 
     def notes(sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         if hello.stage != "ready":
-            waiting.partings.hear(sender, hello)
+            waiting.departures.hear(sender, hello)
         return []
 
     waiting.on_hello = notes
@@ -121,7 +121,7 @@ def test_l3_one_that_offers_its_update_to_a_skipped_server_is_caught() -> None:
     assert caught(swarm, "L3").peer == (server + 1) % 4
 
 
-def loses_an_aggregate(circumstances: Circumstances) -> tuple[Swarm[Peer], Panel, list[bool]]:
+def loses_an_aggregate(circumstances: RunConditions) -> tuple[Swarm[Peer], Panel, list[bool]]:
     """A swarm of which the next server loses what it asks its rule for, once; and whether it has."""
     panel = Panel([disturbances := Disturbances(), OverWhenAllIsThere(disturbances, circumstances)])
     swarm, lost = checked_swarm(panel, compute_s=0.5), list[bool]()
@@ -138,12 +138,12 @@ def loses_an_aggregate(circumstances: Circumstances) -> tuple[Swarm[Peer], Panel
 
 
 def test_l2_a_round_that_is_not_over_when_all_is_there_is_caught() -> None:
-    swarm, _, _ = loses_an_aggregate(Circumstances())
+    swarm, _, _ = loses_an_aggregate(RunConditions())
     assert "with nobody missing" in caught(swarm, "L2").text
 
 
-LATE = Circumstances.of((3,), lies=("wrong_size",))
-IN_TIME = Circumstances.of((3,), lies=("sign_flip",))
+LATE = RunConditions.of((3,), lies=("wrong_size",))
+IN_TIME = RunConditions.of((3,), lies=("sign_flip",))
 
 
 def test_l2_a_round_that_a_liar_may_have_held_up_before_the_calm_is_not_judged_in_it() -> None:
@@ -158,7 +158,7 @@ def test_l2_a_round_that_a_liar_may_have_held_up_before_the_calm_is_not_judged_i
 @pytest.mark.parametrize(
     ("circumstances", "calm_first"), [(LATE, True), (IN_TIME, False)], ids=["of the calm", "of no such liar"]
 )
-def test_l2_a_round_that_no_liar_can_have_held_up_is_judged_in_the_calm(circumstances: Circumstances, calm_first: bool) -> None:
+def test_l2_a_round_that_no_liar_can_have_held_up_is_judged_in_the_calm(circumstances: RunConditions, calm_first: bool) -> None:
     swarm, panel, lost = loses_an_aggregate(circumstances)
     if not calm_first:
         swarm.run_until(lambda: bool(lost), 3.0)
@@ -177,7 +177,7 @@ def test_l2_one_that_is_stuck_where_nothing_is_in_its_way_is_caught() -> None:
 def test_l5_one_that_is_told_that_it_is_behind_and_does_not_ask_is_caught() -> None:
     swarm = under(AsksForWhatItLacks, compute_s=0.2)
     core: Any = swarm.hosts[2].core
-    handle, core.rounds.astray.behind = core.handle, lambda *told: []
+    handle, core.rounds.lag_detector.behind = core.handle, lambda *told: []
 
     def misses_commits(event: Event, now: float) -> list[Effect]:
         lost = (
@@ -196,11 +196,11 @@ def test_l5_one_that_is_told_that_it_is_behind_and_does_not_ask_is_caught() -> N
 def test_l5_one_that_cannot_go_on_by_commits_and_takes_no_state_is_caught(takes_a_state: bool, ahead: int) -> None:
     swarm = under(TakesAStateInstead)
     core: Any = swarm.hosts[2].core
-    here, astray = core.rounds.round_id, core.rounds.astray
-    astray._open = (1, here) if ahead == 1 else None
+    here, lag_detector = core.rounds.round_id, core.rounds.lag_detector
+    lag_detector._open = (1, here) if ahead == 1 else None
     if not takes_a_state:
-        astray.not_kept = lambda *told: []
-    told = Received(1, 0, NotMe(core.settings.lineage, here, 0, 0, here + ahead, core.rounds.chain))
+        lag_detector.not_kept = lambda *told: []
+    told = Received(1, 0, NotServing(core.settings.lineage, here, 0, 0, here + ahead, core.rounds.chain))
     if takes_a_state:
         swarm.inject(2, told)
         assert core.phase == "recovering"
@@ -211,7 +211,11 @@ def test_l5_one_that_cannot_go_on_by_commits_and_takes_no_state_is_caught(takes_
 
 def test_s8_a_trainer_that_is_told_to_compute_a_round_again_is_caught() -> None:
     swarm = under(AppliedOnce)
-    tamper(swarm, 1, lambda event, effects: [new for old in effects for new in ([old, old] if isinstance(old, Go) else [old])])
+    tamper(
+        swarm,
+        1,
+        lambda event, effects: [new for old in effects for new in ([old, old] if isinstance(old, StartRound) else [old])],
+    )
     assert "to compute round" in caught(swarm, "S8").text
 
 
@@ -221,7 +225,7 @@ def test_rounds_are_judged_while_two_cannot_reach_each_other() -> None:
 
     class Looks(Observer):
         def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-            if isinstance(effect, Go) and swarm.network.cuts:
+            if isinstance(effect, StartRound) and swarm.network.cuts:
                 judged.append(judging.judged)
 
     schedule = Schedule(2, peers=4, faults=(Partition(((0,), (1,)), 3.0, 6.0),), active_s=9.0, duration_s=9.0)

@@ -10,14 +10,14 @@ import msgpack
 import pytest
 
 from gossip.core import events
-from gossip.core.events import Contributed, Likeness, Payload, Received
+from gossip.core.events import Contributed, Payload, Received, ResultSimilarity
 from gossip.core.messages import PeerId, Ping, Progress
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings
 from gossip.errors import ConfigError
 from gossip.run import recorder
 from gossip.run.recorder import RecordingCore
-from gossip.simulation.campaign.replayer import Diverged, replay
+from gossip.simulation.campaign.replayer import ReplayDiverged, replay
 from gossip.simulation.world.driver import Swarm, address
 from gossip.simulation.world.toy_trainer import ToyTrainer
 from gossip.topologies import load
@@ -74,7 +74,7 @@ def test_a_core_that_does_something_else_is_caught_at_the_first_step_that_differ
     forged = tmp_path / "forged.msgpack"
     forged.write_bytes(b"".join(map(msgpack.packb, frames)))
 
-    with pytest.raises(Diverged, match=f"step {(at - 1) // 2} .*LinkUp.*the code is the very same: this is a bug"):
+    with pytest.raises(ReplayDiverged, match=f"step {(at - 1) // 2} .*LinkUp.*the code is the very same: this is a bug"):
         replay(forged)
 
 
@@ -87,7 +87,7 @@ def test_a_divergence_of_other_code_says_that_the_code_has_changed(life: Path, t
     frames[1][1] = bytes(8)
     older.write_bytes(b"".join(map(msgpack.packb, [header, *frames])))
 
-    with pytest.raises(Diverged, match=r"step 0 .*the core's code has changed since"):
+    with pytest.raises(ReplayDiverged, match=r"step 0 .*the core's code has changed since"):
         replay(older)
 
 
@@ -234,7 +234,7 @@ def test_a_payload_is_recorded_as_its_facts_and_not_its_bytes() -> None:
 
 
 def test_what_a_node_found_out_about_a_result_is_recorded_with_it() -> None:
-    event: Any = Received(1, 0, Ping(3, 2, ()), None, Likeness(2.0, 4.0, 8.0))
+    event: Any = Received(1, 0, Ping(3, 2, ()), None, ResultSimilarity(2.0, 4.0, 8.0))
     assert recorder.restored(msgpack.unpackb(msgpack.packb(recorder.plain(event)), strict_map_key=False)) == event
 
 

@@ -13,9 +13,9 @@ from test_lying_server import Verdicts
 from gossip.core.events import Committed, Effect
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
-from gossip.faults.kinds import Crash, Liar, Restart
+from gossip.faults.kinds import ByzantineFault, Crash, Restart
 from gossip.faults.plan import Fault
-from gossip.faults.world import HangServer, Leave, NodeLie
+from gossip.faults.world import HangServer, Leave, NodeAttack
 from gossip.simulation.campaign.play import run
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.driver import Swarm
@@ -69,7 +69,7 @@ def test_all_peers_draw_the_same_order_from_the_same_weights_and_another_order_t
     [
         (Crash(0, at_s=3.0), HangServer(6.0, 3.0), HangServer(12.0, 1.0)),
         (Restart(0, None, 0.5, 3.0), Restart(0, None, 0.5, 8.0), Leave(1, 12.0)),
-        (Liar("sign_flip", (0,), 1.0), HangServer(4.0, 0.5)),
+        (ByzantineFault("sign_flip", (0,), 1.0), HangServer(4.0, 0.5)),
     ],
     ids=["dies", "comes back", "lies"],
 )
@@ -87,6 +87,6 @@ def test_every_promise_is_kept_though_those_fail_who_serve_most(faults: tuple[Fa
 def test_a_liar_that_serves_half_of_the_rounds_is_locked_up_and_nobody_else_is(lie: str) -> None:
     seen = Verdicts()
     world = Schedule(7, peers=6, active_s=8.0, duration_s=8.0, compute_s=(0.02, 0.04), aggregator="suspicion")
-    outcome = run(replace(world, server_weights="0:10", faults=(NodeLie(lie, (0,)),)), [seen])
+    outcome = run(replace(world, server_weights="0:10", faults=(NodeAttack(lie, (0,)),)), [seen])
     assert outcome.violation is None, outcome.violation
     assert seen.locked == {0}

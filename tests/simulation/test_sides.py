@@ -16,7 +16,9 @@ AVAILABLE, CONTINUE = RoundSettings(quorum="available"), RoundSettings(on_minori
 SLOW, FAST = (0.2, 0.24), (0.08, 0.12)
 
 
-def parted(sides: tuple[tuple[PeerId, ...], ...], rounds: RoundSettings, fast: tuple[PeerId, ...], for_s: float) -> Swarm[Peer]:
+def is_partitioned(
+    sides: tuple[tuple[PeerId, ...], ...], rounds: RoundSettings, fast: tuple[PeerId, ...], for_s: float
+) -> Swarm[Peer]:
     """A swarm of eight whose sides have been without each other for so long."""
     swarm = rolling_swarm(8, 1, rounds=rounds, compute_s={peer: FAST if peer in fast else SLOW for peer in range(8)})
     swarm.run_for(2.0)
@@ -58,7 +60,7 @@ FIVE, THREE = (0, 1, 2, 3, 4), (5, 6, 7)
 @pytest.mark.parametrize("rounds", [AVAILABLE, CONTINUE], ids=["available", "continue"])
 @pytest.mark.parametrize("fast", [FIVE, THREE], ids=["the heavier ahead", "the lighter ahead"])
 def test_the_lighter_side_joins_the_heavier_though_it_be_ahead(rounds: RoundSettings, fast: tuple[PeerId, ...]) -> None:
-    swarm = parted((FIVE, THREE), rounds, fast, 5.0)
+    swarm = is_partitioned((FIVE, THREE), rounds, fast, 5.0)
     before = heads(swarm)
     assert before[0][1] != before[7][1]
     assert (before[0][0] > before[7][0]) == (fast == FIVE), "the faster side is ahead"
@@ -67,12 +69,12 @@ def test_the_lighter_side_joins_the_heavier_though_it_be_ahead(rounds: RoundSett
 
 @pytest.mark.parametrize("rounds", [AVAILABLE, CONTINUE], ids=["available", "continue"])
 def test_of_equal_sides_the_one_with_the_lowest_peer_counts_more(rounds: RoundSettings) -> None:
-    swarm = parted(((1, 2, 3, 4), (0, 5, 6, 7)), rounds, (1, 2, 3, 4), 5.0)
+    swarm = is_partitioned(((1, 2, 3, 4), (0, 5, 6, 7)), rounds, (1, 2, 3, 4), 5.0)
     assert survivors(swarm) == {0, 5, 6, 7}
 
 
 def test_of_three_sides_the_lightest_does_not_stay() -> None:
-    swarm = parted(((0, 1), (2, 3, 4), (5, 6, 7)), CONTINUE, (0, 1), 5.0)
+    swarm = is_partitioned(((0, 1), (2, 3, 4), (5, 6, 7)), CONTINUE, (0, 1), 5.0)
     before = heads(swarm)
     assert len({chain for _, chain in before.values()}) == 3
     # The lightest joins one of the others first, which thereby is the heaviest.
@@ -80,7 +82,7 @@ def test_of_three_sides_the_lightest_does_not_stay() -> None:
 
 
 def test_a_minority_that_pauses_has_nothing_to_give_up() -> None:
-    swarm = parted((FIVE, THREE), RoundSettings(), THREE, 5.0)
+    swarm = is_partitioned((FIVE, THREE), RoundSettings(), THREE, 5.0)
     at = rounds_of(swarm)
     assert at[7] + 10 < at[0]
     assert survivors(swarm) == set(range(8)), "what the three held is part of what the five have"
@@ -94,50 +96,50 @@ def test_one_that_continues_waits_until_the_others_are_dead_for_it() -> None:
     swarm.network.partition(FIVE, THREE)
     swarm.run_for(0.5)
     assert rounds_of(swarm)[7] - at <= 1
-    assert not any(report.event == "alone" for _, report in swarm.hosts[7].reports)
+    assert not any(report.event == "minority_continues" for _, report in swarm.hosts[7].reports)
     swarm.run_for(3.5)
-    told = [report.fields for peer in THREE for _, report in swarm.hosts[peer].reports if report.event == "alone"]
+    told = [report.fields for peer in THREE for _, report in swarm.hosts[peer].reports if report.event == "minority_continues"]
     assert [(fields["alive"], fields["of"]) for fields in told] == [([5, 6, 7], 8)], "who serves says so"
-    assert not any(report.event == "alone" for peer in FIVE for _, report in swarm.hosts[peer].reports)
+    assert not any(report.event == "minority_continues" for peer in FIVE for _, report in swarm.hosts[peer].reports)
     assert rounds_of(swarm)[7] > at + 5
 
 
 def test_a_peer_counts_for_another_side_only_by_its_own_word() -> None:
     """One liar that says of itself to be on a branch of all others carries nobody away."""
-    swarm = parted(((0, 1, 2, 3, 4, 5, 6), (7,)), AVAILABLE, (), 3.0)
-    hello = swarm.hosts[7].core.greeting.hello()
+    swarm = is_partitioned(((0, 1, 2, 3, 4, 5, 6), (7,)), AVAILABLE, (), 3.0)
+    hello = swarm.hosts[7].core.hello_exchange.hello()
     lie = Hello(
         hello.lineage, hello.layout, hello.state, 3, "ready", hello.address, hello.bulk, chain=b"x" * 16, side=tuple(range(8))
     )
-    sides = swarm.hosts[0].core.rounds.astray.sides
-    assert sides.greeted(7, lie) == "fork"
+    sides = swarm.hosts[0].core.rounds.lag_detector.fork_choice
+    assert sides.on_hello(7, lie) == "fork"
     assert sides.heavier() is None
     for peer in (3, 4, 5, 6):
-        sides.greeted(peer, lie)
+        sides.on_hello(peer, lie)
     heavier = sides.heavier()
     assert heavier is not None
     assert heavier[1] == "5 peers train on another branch, 3 on ours"
 
 
 def test_one_that_is_behind_on_another_branch_is_told_so_and_one_ahead_is_not_taken_in_before_it_has_shown_its_branch() -> None:
-    swarm = parted((FIVE, THREE), AVAILABLE, THREE, 4.0)
+    swarm = is_partitioned((FIVE, THREE), AVAILABLE, THREE, 4.0)
     behind, ahead = swarm.hosts[0].core, swarm.hosts[7].core
     assert behind.rounds.round_id < ahead.rounds.round_id
-    assert behind.rounds.on_hello(7, ahead.greeting.hello(), swarm.now) == []
+    assert behind.rounds.on_hello(7, ahead.hello_exchange.hello(), swarm.now) == []
     assert 7 not in behind.rounds.joining
-    assert not behind.rounds.astray.sides.is_elsewhere(7)
-    (answer,) = ahead.rounds.on_hello(0, behind.greeting.hello(), swarm.now)
+    assert not behind.rounds.lag_detector.fork_choice.is_on_other_branch(7)
+    (answer,) = ahead.rounds.on_hello(0, behind.hello_exchange.hello(), swarm.now)
     behind.rounds.on_message(Received(7, 0, answer.message), swarm.now)
-    assert behind.rounds.astray.sides.is_elsewhere(7)
-    assert behind.rounds.astray.lost_track is None
+    assert behind.rounds.lag_detector.fork_choice.is_on_other_branch(7)
+    assert behind.rounds.lag_detector.lost_track is None
 
 
 def test_what_one_of_us_says_of_its_progress_is_looked_into_before_its_state_is_taken() -> None:
     """Its acks may be of the branch that it has left."""
-    swarm = parted((FIVE, THREE), AVAILABLE, (), 3.0)
+    swarm = is_partitioned((FIVE, THREE), AVAILABLE, (), 3.0)
     rounds = swarm.hosts[0].core.rounds
     (asked,) = rounds.on_progress(1, rounds.round_id + 1000, swarm.now)
-    assert rounds.astray.lost_track is None
+    assert rounds.lag_detector.lost_track is None
     assert isinstance(asked, SetTimer)
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from gossip.core import events
 from gossip.core.events import Effect, Event
-from gossip.core.messages import Gossip, Ping, Rumour
-from gossip.simulation.world.driver import Stuck, Swarm, address
+from gossip.core.messages import Gossip, Ping, Rumor
+from gossip.simulation.world.driver import SimulationStuck, Swarm, address
 from gossip.simulation.world.network import LinkModel, Network
 from gossip.simulation.world.observer import OnEffect
 from gossip.simulation.world.toy_trainer import OWN_BYTES, ToyTrainer, digest_of, packed_of, payload_of, weighted_mean
@@ -192,7 +192,7 @@ def test_nothing_may_follow_a_halt_and_a_halted_peer_is_gone_for_the_others() ->
 def test_a_peer_can_be_killed_between_two_effects() -> None:
     swarm = swarm_of()
     swarm.run_for(0.5)
-    said = Gossip((Rumour(0, "left", 0, "", "", 0),))
+    said = Gossip((Rumor(0, "left", 0, "", "", 0),))
 
     def kill_at_second(peer: int, effect: Effect) -> None:
         if isinstance(effect, events.Send) and effect.message is said and effect.peer == 2:
@@ -207,7 +207,7 @@ def test_a_peer_can_be_killed_between_two_effects() -> None:
 
 def test_waiting_in_vain_fails_with_the_time_and_a_summary() -> None:
     swarm = swarm_of()
-    with pytest.raises(Stuck, match=r"(?s)not so after 1.0 s \(virtual time 1.000 s.*peer 2\.0 up"):
+    with pytest.raises(SimulationStuck, match=r"(?s)not so after 1.0 s \(virtual time 1.000 s.*peer 2\.0 up"):
         swarm.run_until(lambda: False, 1.0)
 
 
@@ -236,7 +236,7 @@ class Solo:
         self.seen.append(event)
         match event:
             case events.Prepared():
-                return [events.Go(0, None)]
+                return [events.StartRound(0, None)]
             case events.Contributed(round_id, samples, payloads):
                 rows = (events.Row(0, payloads[0], samples),)
                 return [events.Aggregate(round_id, round_id, 0, rows, 0)]
@@ -244,7 +244,7 @@ class Solo:
                 assert payload is not None
                 return [events.Apply(ticket, (payload,))]
             case events.Applied(round_id):
-                return [events.TakeSnapshot()] if round_id == 20 else [events.Go(round_id + 1, None)]
+                return [events.TakeSnapshot()] if round_id == 20 else [events.StartRound(round_id + 1, None)]
         return []
 
 
@@ -277,8 +277,11 @@ def test_a_trainer_does_one_thing_at_a_time_and_takes_another_state_when_it_has_
         def handle(self, event: Event, now: float) -> list[Effect]:
             self.seen.append(event)
             if isinstance(event, events.Prepared):
-                return [events.Go(0, None), events.Restore(0, packed_of([np.ones(8, np.float32).tobytes(), bytes(OWN_BYTES)]))]
-            return [events.Go(0, None)] if isinstance(event, events.Restored) else []
+                return [
+                    events.StartRound(0, None),
+                    events.Restore(0, packed_of([np.ones(8, np.float32).tobytes(), bytes(OWN_BYTES)])),
+                ]
+            return [events.StartRound(0, None)] if isinstance(event, events.Restored) else []
 
     swarm = Swarm(lambda peer, life: Replaced(), 1, 1, make_trainer=lambda peer, life: ToyTrainer(peer, 1))
     swarm.run_for(1.0)

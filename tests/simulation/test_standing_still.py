@@ -9,7 +9,7 @@ import pytest
 from gossip.core.rounds.rolling import RollingRounds
 from gossip.core.timers import Timers
 from gossip.faults.kinds import Crash, Hang, Restart
-from gossip.faults.world import HangServer, Loss, NodeLie, Partition, SlowNode
+from gossip.faults.world import HangServer, Loss, NodeAttack, Partition, SlowNode
 from gossip.simulation.campaign.play import run
 from gossip.simulation.schedules.schedule import Schedule
 
@@ -38,10 +38,10 @@ def test_s15_a_lone_peer_that_hands_its_round_on_to_itself_for_ever_is_caught(mo
     overdue_s = Timers.overdue_s
     monkeypatch.setattr(Timers, "overdue_s", lambda self, now, since=0.0: overdue_s(self, now))
 
-    def on_stood_still(self: RollingRounds, still_s: float, now: float) -> list[object]:
+    def on_stalled(self: RollingRounds, still_s: float, now: float) -> list[object]:
         return [e for shard in tuple(self._shards) if shard.commit is None for e in self._advance(shard, "stood still", now)]
 
-    monkeypatch.setattr(RollingRounds, "on_stood_still", on_stood_still)
+    monkeypatch.setattr(RollingRounds, "on_stalled", on_stalled)
     violation = run(ALONE).violation
     assert violation is not None
     assert violation.invariant == "S15"
@@ -61,7 +61,7 @@ def test_s10_who_stood_still_between_spreading_its_commit_and_holding_it_holds_i
 def test_s13_seed_951346_a_server_that_slept_holds_its_commit_before_an_old_update() -> None:
     """Its rule answered while it slept. The update had waited behind that, and got the blame."""
     faults = (
-        NodeLie("forged_departures", (0,)),
+        NodeAttack("forged_departures", (0,)),
         Partition(((2, 3), (0, 4)), 4.2, 0.42),
         Partition(((0, 1, 2, 4), (3,)), 3.7, 3.0),
         Loss(0.1, 3.1, 3.0),
@@ -78,7 +78,7 @@ def test_s13_seed_951346_a_server_that_slept_holds_its_commit_before_an_old_upda
 def test_s10_seed_972407_who_stood_still_re_issues_a_commit_as_the_server_that_it_is_by_then() -> None:
     """The commit was the event in which it noticed, and handed on to itself first."""
     faults = (
-        NodeLie("wrong_results", (1,)),
+        NodeAttack("wrong_results", (1,)),
         Partition(((3,), (0, 1, 2, 4)), 5.819, 3.55),
         Restart(4, None, 2.49, at_s=6.5),
         Hang(0, None, at_s=15.45, for_s=0.4),

@@ -13,7 +13,7 @@ from effort import effort
 from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Committed, Effect, Event
 from gossip.core.messages import PeerId
-from gossip.faults.world import SHARD_LIES, CrashMidway, HangServer, NodeLie
+from gossip.faults.world import SHARD_ATTACKS, CrashMidway, HangServer, NodeAttack
 from gossip.simulation.campaign.play import make_swarm, run
 from gossip.simulation.checkers import Violation
 from gossip.simulation.checkers.safety.together import DecidesTogether
@@ -22,7 +22,7 @@ from gossip.simulation.world.driver import Swarm
 from gossip.simulation.world.nemesis import Nemesis
 from gossip.simulation.world.observer import Observer
 
-JOINT = ("krum", "multi_krum", "geometric_median", "centered_clipping", "suspicion", "cge")
+CROSS_SHARD = ("krum", "multi_krum", "geometric_median", "centered_clipping", "suspicion", "cge")
 BEGIN_S, BACK_S = 1.0, 0.2
 QUIET = Schedule(7, peers=6, active_s=2.5, duration_s=2.5, compute_s=(0.1, 0.12), aggregator="krum", shards=(3, 3, 2))
 
@@ -40,7 +40,7 @@ class Serving(Observer):
             self.effects += 1
 
 
-@pytest.mark.parametrize("rule", JOINT)
+@pytest.mark.parametrize("rule", CROSS_SHARD)
 def test_a_quiet_swarm_loses_no_round_and_takes_no_second_attempt(rule: str) -> None:
     outcome = run(replace(QUIET, aggregator=rule))
     assert outcome.violation is None, outcome.violation
@@ -72,9 +72,9 @@ def test_a_server_that_hangs_is_handed_on() -> None:
 
 
 @pytest.mark.parametrize("rule", ["krum", "centered_clipping"])
-@pytest.mark.parametrize("lie", SHARD_LIES)
+@pytest.mark.parametrize("lie", SHARD_ATTACKS)
 def test_one_that_lies_to_the_other_servers_breaks_nothing(lie: str, rule: str) -> None:
-    outcome = run(replace(QUIET, aggregator=rule, active_s=5.0, duration_s=5.0, faults=(NodeLie(lie, (0,)),)))
+    outcome = run(replace(QUIET, aggregator=rule, active_s=5.0, duration_s=5.0, faults=(NodeAttack(lie, (0,)),)))
     assert outcome.violation is None, outcome.violation
     assert outcome.struck[f"lie_{lie}"] == 1
     assert outcome.counts.get("lied", 0) + outcome.counts.get("withheld", 0) > 0, "it told no lie"
@@ -139,10 +139,12 @@ def test_the_checker_catches_what_was_never_decided_on() -> None:
 
     for host in swarm.hosts.values():
         rounds: Any = host.core.rounds
-        follow = rounds.joint._follow
+        follow = rounds.cross_shard._follow
 
-        def careless(shard: Any, together: Any, now: float, joint: Any = rounds.joint, follow: Any = follow) -> list[Effect]:
-            first = joint.shards[0]
+        def careless(
+            shard: Any, together: Any, now: float, cross_shard: Any = rounds.cross_shard, follow: Any = follow
+        ) -> list[Effect]:
+            first = cross_shard.shards[0]
             if first.commit is not None and shard.index == 1:
                 together.statistics = together.statistics[:-8] + bytes(8)
                 measured = list(first.commit.measured)
@@ -151,7 +153,7 @@ def test_the_checker_catches_what_was_never_decided_on() -> None:
             found: list[Effect] = follow(shard, together, now)
             return found
 
-        rounds.joint._follow = careless
+        rounds.cross_shard._follow = careless
     with pytest.raises(Violation, match="made on something else"):
         swarm.run_for(1.5)
 

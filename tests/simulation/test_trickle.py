@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.rounds.arrivals import Moving
+from gossip.core.rounds.arrivals import TransferTracker
 from gossip.faults.world import Trickle
 from gossip.simulation.campaign.play import run
 from gossip.simulation.schedules.schedule import Schedule
@@ -36,7 +36,7 @@ def test_of_two_the_other_one_is_waited_for_once_it_is_slow_as_a_rule() -> None:
 
 @pytest.mark.parametrize("bytes_per_s", [4.0, 8.0])
 def test_l11_waiting_for_whatever_moves_is_caught(monkeypatch: pytest.MonkeyPatch, bytes_per_s: float) -> None:
-    monkeypatch.setattr(Moving, "_is_fair", lambda self, peer, transfer, now: True)
+    monkeypatch.setattr(TransferTracker, "_is_fair", lambda self, peer, transfer, now: True)
     violation = run(trickling(bytes_per_s)).violation
     assert violation is not None
     assert violation.invariant == "L11"

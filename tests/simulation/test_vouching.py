@@ -13,15 +13,15 @@ from gossip.core.events import Send
 from gossip.core.messages import PeerId, StateRequest
 from gossip.core.peer import Peer
 from gossip.faults.kinds import Restart
-from gossip.faults.world import PIECE_LIES, STATE_LIES, CrashMidway, NodeLie
+from gossip.faults.world import PIECE_ATTACKS, STATE_ATTACKS, CrashMidway, NodeAttack
 from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers import Circumstances, every_checker
+from gossip.simulation.checkers import RunConditions, every_checker
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.liars import Liars
+from gossip.simulation.world.liars import ByzantinePeers
 from gossip.simulation.world.observer import Observer
 
-OF_WHOLE_STATES = [lie for lie in STATE_LIES if lie not in PIECE_LIES]
+OF_WHOLE_STATES = [lie for lie in STATE_ATTACKS if lie not in PIECE_ATTACKS]
 FAST_S = 0.006  # of a round: less than it takes to ask, answer and ask again
 
 
@@ -30,11 +30,11 @@ FAST_S = 0.006  # of a round: less than it takes to ask, answer and ask again
 def test_two_lying_donors_of_five_mislead_nobody_who_comes_back(lie: str, seed: int) -> None:
     """Peer 0, the first whom everybody asks, and another tell the same lie; f is 2."""
     schedule = Schedule(seed, peers=6, aggregator="median", active_s=6.0, duration_s=6.0, compute_s=(0.1, 0.3), shards=(5, 3))
-    liars = NodeLie(lie, (0, 1 + seed % 3))
-    outcome = run(replace(schedule, faults=(liars, Restart(4, None, 0.3, 2.0), Restart(5, None, 0.1, 3.5))))
+    attackers = NodeAttack(lie, (0, 1 + seed % 3))
+    outcome = run(replace(schedule, faults=(attackers, Restart(4, None, 0.3, 2.0), Restart(5, None, 0.1, 3.5))))
     assert outcome.violation is None, outcome.violation
     assert outcome.reports["restored"] >= 2
-    assert "unvouched_state" not in outcome.reports
+    assert "unattested_state" not in outcome.reports
     if lie not in ("broken_states", "swapped_states"):  # for which a liar has to be the one that is asked to send its state
         assert outcome.struck[f"lie_{lie}"] == 1
 
@@ -42,9 +42,9 @@ def test_two_lying_donors_of_five_mislead_nobody_who_comes_back(lie: str, seed: 
 def returning(n: int, f: int, compute_s: float, lies: dict[PeerId, tuple[str, ...]], *observers: Observer) -> Swarm[Peer]:
     """Peer 1 was killed and is started again at 1 s; every checker looks on."""
     names = sorted({lie for told in lies.values() for lie in told})
-    checkers = every_checker(Circumstances.of(lies, two_faced=lies, lies=names, forgetting=True))
+    checkers = every_checker(RunConditions.of(lies, equivocating=lies, lies=names, forgetting=True))
     swarm = checked_swarm(*checkers, *observers, n=n, f=f, compute_s=compute_s)
-    swarm.outgoing = Liars(swarm, lies)
+    swarm.outgoing = ByzantinePeers(swarm, lies)
     swarm.run_for(1.0)
     swarm.restart(1)
     return swarm
@@ -76,10 +76,10 @@ def test_those_who_are_asked_when_they_are_in_different_rounds_are_asked_for_one
         swarm.network.shape([(1, donor)], delay_s=(delay_s, delay_s))
     swarm.run_until(lambda: is_back(swarm), 4.0)
     here = max(core.rounds.round_id for core in swarm.cores.values())
-    named = {round_id for _, what, round_id in asks.said if what == "voucher" and round_id}
+    named = {round_id for _, what, round_id in asks.said if what == "attestation" and round_id}
     assert named, "it was not necessary: the test proves nothing"
     assert max(named) < here + 100, "no liar chooses it"
-    assert not swarm.reports(1, "unvouched_state")
+    assert not swarm.reports(1, "unattested_state")
     swarm.run_for(0.5)
 
 
@@ -93,7 +93,7 @@ def test_a_donor_that_dies_at_any_effect_while_it_is_asked_is_replaced(donor: Pe
         swarm.crash_at_effect(donor, effect)
         swarm.run_until(lambda swarm=swarm: is_back(swarm), 10.0)
         delivered += swarm.hosts[donor].state == "crashed"
-        assert not swarm.reports(1, "unvouched_state"), f"effect {effect}"
+        assert not swarm.reports(1, "unattested_state"), f"effect {effect}"
         swarm.run_for(0.5)
     assert delivered, "it never died on the way"
 
@@ -111,7 +111,7 @@ def test_a_swarm_that_stands_still_and_waits_for_just_this_peer_is_asked_where_i
     assert swarm.cores[0].rounds.round_id == here, "it goes on: the test proves nothing"
     swarm.restart(1)
     swarm.run_until(lambda: swarm.cores[1].rounds.round_id > here, 5.0)
-    assert not swarm.reports(1, "unvouched_state")
+    assert not swarm.reports(1, "unattested_state")
 
 
 def test_the_last_survivor_is_followed_by_all_who_come_back() -> None:
@@ -124,7 +124,7 @@ def test_the_last_survivor_is_followed_by_all_who_come_back() -> None:
     for peer in range(1, 6):
         swarm.restart(peer, 0.2)
     swarm.run_until(lambda: all(core.rounds.round_id > here + 3 for core in swarm.cores.values()), 12.0)
-    assert any(swarm.reports(peer, "unvouched_state") for peer in range(1, 6)), "it is told"
+    assert any(swarm.reports(peer, "unattested_state") for peer in range(1, 6)), "it is told"
 
 
 def test_with_f_0_a_state_comes_with_one_question() -> None:
@@ -145,7 +145,7 @@ def test_gossip_rounds_take_the_state_of_one_donor() -> None:
 
 @pytest.mark.parametrize("effect", effort((0, 3, 6), range(30)))
 def test_a_taker_that_dies_on_the_way_begins_anew(effect: int) -> None:
-    faults = (NodeLie("wrong_states", (0, 3)), Restart(4, None, 0.2, 2.0), CrashMidway(4, 2.21, effect, 0.2))
+    faults = (NodeAttack("wrong_states", (0, 3)), Restart(4, None, 0.2, 2.0), CrashMidway(4, 2.21, effect, 0.2))
     outcome = run(Schedule(3, peers=6, aggregator="median", active_s=5.0, duration_s=5.0, compute_s=(0.1, 0.2), faults=faults))
     assert outcome.violation is None, outcome.violation
-    assert "unvouched_state" not in outcome.reports
+    assert "unattested_state" not in outcome.reports

@@ -12,7 +12,7 @@ from test_campaign import _NobodyMayDie as NobodyMayDie
 
 from gossip.faults.kinds import Crash
 from gossip.faults.plan import Fault
-from gossip.faults.world import Corrupt, Delay, Flap, Loss, Narrow, NodeLie, Partition, Reset, SlowNode
+from gossip.faults.world import Corrupt, Delay, Flap, Loss, Narrow, NodeAttack, Partition, Reset, SlowNode
 from gossip.simulation.campaign.chart import Chart
 from gossip.simulation.campaign.picture import draw
 from gossip.simulation.campaign.play import run
@@ -76,8 +76,8 @@ def test_the_trace_says_of_every_message_that_did_not_arrive_why() -> None:
         Reset(0.1, 1.5, 0.5),
         Partition(((0,), (1, 2, 3)), 2.0, 0.5),
         Narrow(400.0, 0.0, 2.5, 1.0),
-        NodeLie("deaf", (2,)),
-        NodeLie("sign_flip", (1,)),
+        NodeAttack("deaf", (2,)),
+        NodeAttack("sign_flip", (1,)),
     )
     outcome = run(replace(WORLD, faults=faults), [chart])
     assert outcome.violation is None, outcome.violation
@@ -92,7 +92,7 @@ def test_the_trace_says_of_every_message_that_did_not_arrive_why() -> None:
 
 def test_the_picture_says_why_a_message_did_not_arrive_and_what_a_liar_said_instead() -> None:
     chart = Chart()
-    faults = (NodeLie("sign_flip", (1,)), Partition(((0,), (1, 2, 3)), 1.3, 0.3), Crash(3, at_s=1.5))
+    faults = (NodeAttack("sign_flip", (1,)), Partition(((0,), (1, 2, 3)), 1.3, 0.3), Crash(3, at_s=1.5))
     outcome = run(replace(WORLD, faults=faults), [chart, NobodyMayDie()])
     words = ["".join(node.itertext()) for node in ET.fromstring(draw(outcome, chart)).iter("{http://www.w3.org/2000/svg}text")]
     assert any(word.startswith("lied: Update r") for word in words)

@@ -266,11 +266,11 @@ SCRIPT = """
 import sys
 sys.path[:0] = {tests!r}
 from test_peer_rolling import rolling_swarm
-from gossip.simulation.world.liars import Liars
+from gossip.simulation.world.liars import ByzantinePeers
 from gossip.simulation.world.network import LinkModel
 swarm = rolling_swarm(5, seed=4)
 swarm.network.default = LinkModel(loss=0.05, duplicate=0.1, corrupt=0.02, reorder=0.1, reorder_s=0.01, reset=0.002)
-swarm.outgoing = Liars(swarm, {{4: ("false_suspicions", "sign_flip", "replays")}})
+swarm.outgoing = ByzantinePeers(swarm, {{4: ("false_suspicions", "sign_flip", "replays")}})
 swarm.at(1.5, lambda: swarm.restart(1, 0.3))
 swarm.drift(2, 1.01)
 swarm.run_for(3.0)

@@ -8,16 +8,16 @@ from typing import Any
 from gossip.core.events import CancelTimer, Connect, Disconnect, Effect, Send, SetTimer
 from gossip.core.membership.swim import Membership
 from gossip.core.membership.table import first_standing
-from gossip.core.messages import Ack, Gossip, Message, Ping, PingRequest, Progress, Rumour
+from gossip.core.messages import Ack, Gossip, Message, Ping, PingRequest, Progress, Rumor
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
 
 
-def rumour(peer: int, status: str, standing: int = 0, origin: int | None = None, control: str = "") -> Rumour:
-    return Rumour(peer, status, standing, control, control, peer if origin is None else origin)  # type: ignore[arg-type]
+def rumor(peer: int, status: str, standing: int = 0, origin: int | None = None, control: str = "") -> Rumor:
+    return Rumor(peer, status, standing, control, control, peer if origin is None else origin)  # type: ignore[arg-type]
 
 
-class Bench:
+class MemberBench:
     """Peer 0 of n. The others are linked and have spoken, and answer pings unless they are ``mute``."""
 
     def __init__(self, n: int = 5, *, meet: bool = True, **settings: Any) -> None:
@@ -85,8 +85,8 @@ class Bench:
         if self.core.heard(sender, incarnation, self.now):
             self.do(self.core.on_message(sender, incarnation, message, self.now))  # type: ignore[arg-type]
 
-    def gossip(self, sender: int, *rumours: Rumour) -> None:
-        self.say(sender, Gossip(rumours))
+    def gossip(self, sender: int, *rumors: Rumor) -> None:
+        self.say(sender, Gossip(rumors))
 
     def speak_again(self, peer: int) -> None:
         """First words of its next life, which do not say where it is."""
@@ -107,8 +107,8 @@ class Bench:
     def requests(self) -> list[tuple[int, PingRequest]]:
         return [(s.peer, s.message) for s in self.sent if isinstance(s.message, PingRequest)]
 
-    def own_rumours(self) -> list[Rumour]:
-        return [r for s in self.sent if isinstance(s.message, Gossip) for r in s.message.rumours if r.peer == 0]
+    def own_rumours(self) -> list[Rumor]:
+        return [r for s in self.sent if isinstance(s.message, Gossip) for r in s.message.rumors if r.peer == 0]
 
 
 NEXT_LIFE = first_standing(1)

@@ -84,7 +84,7 @@ class FakeCore:
         return sum(isinstance(event, kind) for event in self.heard)
 
 
-class Stage:
+class NodeRig:
     """A node in a thread, its fake core, and the trainer's end of the channel."""
 
     def __init__(self, core: FakeCore, elements: int = 4, **options: Any) -> None:
@@ -108,7 +108,7 @@ class Stage:
     def _run(self) -> None:
         self.exit_code = self.node.run()
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> NodeRig:
         self._thread.start()
         return self
 
@@ -165,4 +165,4 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
 
-__all__ = ["FakeCore", "Stage", "TimerFired", "config", "end_of", "socket_pair", "vector"]
+__all__ = ["FakeCore", "NodeRig", "TimerFired", "config", "end_of", "socket_pair", "vector"]

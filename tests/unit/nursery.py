@@ -22,16 +22,16 @@ NURSERY = """
 import fcntl, json, os, signal, socket, sys
 sys.path.insert(0, sys.argv[2])
 import trainer_fakes, gossip.training.exchange, gossip.training.start
-door = socket.socket(fileno=int(sys.argv[1]))
+join_server = socket.socket(fileno=int(sys.argv[1]))
 while True:
-    asked, fds, _, _ = socket.recv_fds(door, 1 << 16, 16)
+    asked, fds, _, _ = socket.recv_fds(join_server, 1 << 16, 16)
     if not asked:
         sys.exit()
     if os.fork() == 0:
         break
     for fd in fds:
         os.close(fd)
-door.close()
+join_server.close()
 script = json.loads(asked)
 told = socket.socket(fileno=fds.pop(0))
 child = os.fork()
@@ -56,13 +56,13 @@ exec(compile(script["code"], "<string>", "exec"), {"__name__": "__main__"})
 class Script:
     """What a test needs of ``subprocess.Popen``, with pipes for all three streams."""
 
-    def __init__(self, door: socket.socket, code: str, pass_fds: Sequence[int] = ()) -> None:
+    def __init__(self, join_server: socket.socket, code: str, pass_fds: Sequence[int] = ()) -> None:
         self._told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         given, written = os.pipe()
         said, out = os.pipe()
         complained, err = os.pipe()
         words = json.dumps({"code": code, "fds": [0, 1, 2, *pass_fds]}).encode()
-        socket.send_fds(door, [words], [theirs.fileno(), given, out, err, *pass_fds])
+        socket.send_fds(join_server, [words], [theirs.fileno(), given, out, err, *pass_fds])
         theirs.close()
         for fd in (given, out, err):
             os.close(fd)
@@ -119,14 +119,14 @@ class Nursery:
     """The process that forks them."""
 
     def __init__(self) -> None:
-        self._door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._join_server, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-c", NURSERY, str(theirs.fileno()), str(Path(__file__).parent)]
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
 
     def start(self, code: str, pass_fds: Sequence[int] = ()) -> Script:
-        return Script(self._door, code, pass_fds)
+        return Script(self._join_server, code, pass_fds)
 
     def close(self) -> None:
-        self._door.close()
+        self._join_server.close()
         self._process.wait(PATIENCE_S)

@@ -14,7 +14,9 @@ NOT_APART = [name for name in attacks.names(lonely=True) if attacks.KINDS[name].
 
 
 def make(name: str, seed: int = 0) -> attacks.Attack:
-    return attacks.make(name, seed=seed, crew=attacks.Crew(honest=3, liars=2, rule=lambda updates: updates.mean(dim=0)))
+    return attacks.make(
+        name, seed=seed, attacker_group=attacks.AttackerGroup(honest=3, attackers=2, rule=lambda updates: updates.mean(dim=0))
+    )
 
 
 @pytest.mark.parametrize("name", NOT_APART)
@@ -72,8 +74,8 @@ def test_bit_flip_flips_these_four_bits_in_that_share_of_the_coordinates() -> No
 
 
 def test_random_direction_is_as_long_as_the_update_and_the_same_all_through_the_run() -> None:
-    liar = attacks.make("random_direction", 2.0, seed=4)
-    first, later = liar(UPDATE, 0), liar(5 * UPDATE, 9)
+    attacker = attacks.make("random_direction", 2.0, seed=4)
+    first, later = attacker(UPDATE, 0), attacker(5 * UPDATE, 9)
     assert float(first.norm()) == pytest.approx(2 * float(UPDATE.norm()), rel=1e-5)
     assert torch.allclose(later, 5 * first, rtol=1e-5)
     other = attacks.make("random_direction", 2.0, seed=5)(UPDATE, 0)

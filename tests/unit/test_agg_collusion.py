@@ -8,8 +8,8 @@ from torch import Tensor
 
 from gossip.aggregators import attacks, krum, median, registry
 from gossip.aggregators.attacks.adaptive import STRENGTHS, directions, strongest
-from gossip.aggregators.attacks.crowd import Crowd
-from gossip.aggregators.attacks.guessing import RESIDUALS_MAX, Guess
+from gossip.aggregators.attacks.crowd import OmniscientView
+from gossip.aggregators.attacks.guessing import RESIDUALS_MAX, HonestEstimate
 from gossip.aggregators.attacks.together import alie_z
 from gossip.errors import ConfigError
 
@@ -122,9 +122,9 @@ def test_min_sum_has_the_largest_sum_of_squared_distances_of_an_honest_update(se
 def test_mimic_copies_the_same_peer_all_through_the_run_the_one_farthest_out() -> None:
     outlier = HONEST.clone()
     outlier[5] += 30.0
-    crew = attacks.make("mimic")
-    assert torch.equal(crew.collude(outlier, 3), outlier[5].repeat(3, 1))
-    assert torch.equal(crew.collude(HONEST, 3), HONEST[5].repeat(3, 1)), "its victim stays the same"
+    attacker_group = attacks.make("mimic")
+    assert torch.equal(attacker_group.collude(outlier, 3), outlier[5].repeat(3, 1))
+    assert torch.equal(attacker_group.collude(HONEST, 3), HONEST[5].repeat(3, 1)), "its victim stays the same"
 
 
 def test_negated_copies_are_of_the_first_liars_own_update() -> None:
@@ -178,7 +178,7 @@ def test_the_search_finds_the_edge_at_which_krum_drops_the_liars() -> None:
     def rule(updates: Tensor) -> Tensor:
         return krum(updates, f=3)
 
-    crowd = Crowd(honest, honest[:3], torch.Generator(), torch.Generator(), rule)
+    crowd = OmniscientView(honest, honest[:3], torch.Generator(), torch.Generator(), rule)
     deviation = honest.std(dim=0)
     found = strongest(crowd, lambda z: crowd.all_alike(honest.mean(dim=0) - z * deviation))
     fine = [damage(rule, crowd.all_alike(honest.mean(dim=0) - z / 50 * deviation), honest) for z in range(1, 400)]
@@ -189,7 +189,7 @@ def test_the_search_finds_the_edge_at_which_krum_drops_the_liars() -> None:
 @pytest.mark.parametrize("peak", [0.3, 1.7, 5.3, 40.0])
 def test_the_search_closes_in_on_a_strength_between_the_powers_of_two(peak: float) -> None:
     """A rule that gives way the more, the nearer the lie's length is to the peak."""
-    crowd = Crowd(
+    crowd = OmniscientView(
         torch.zeros(3, 1), torch.zeros(1, 1), torch.Generator(), torch.Generator(), lambda rows: 1 / (1 + (rows[-1] - peak) ** 2)
     )
     tried: list[float] = []
@@ -203,12 +203,12 @@ def test_lies_that_no_peer_would_show_its_rule_do_nothing() -> None:
     huge = torch.full((3, 2), 1e37)
     lies = attacks.make("adaptive").collude(huge, 1, rule=mean_rule)
     assert bool(lies.isfinite().all())
-    crowd = Crowd(huge, huge[:1], torch.Generator(), torch.Generator(), mean_rule)
+    crowd = OmniscientView(huge, huge[:1], torch.Generator(), torch.Generator(), mean_rule)
     assert crowd.damage(crowd.all_alike(torch.tensor([torch.inf, 0.0]))) == 0.0
 
 
 def test_directions_of_the_adaptive_are_what_their_names_say() -> None:
-    crowd = Crowd(HONEST, HONEST[:2], torch.Generator(), torch.Generator(), mean_rule)
+    crowd = OmniscientView(HONEST, HONEST[:2], torch.Generator(), torch.Generator(), mean_rule)
     ways = directions(crowd)
     assert torch.allclose(ways["against the mean"], -MEAN)
     assert torch.allclose(ways["against the deviation"], -DEVIATION)
@@ -233,15 +233,15 @@ def test_an_adaptive_crew_searches_only_so_often_and_follows_the_mean_between() 
         calls += 1
         return median(updates, f=2)
 
-    crew = attacks.make("adaptive", 3)
-    crew.collude(HONEST, 2, rule=rule, round_id=0)
+    attacker_group = attacks.make("adaptive", 3)
+    attacker_group.collude(HONEST, 2, rule=rule, round_id=0)
     searched = calls
     assert searched == 95
-    moved = crew.collude(HONEST + 1, 2, rule=rule, round_id=1)
+    moved = attacker_group.collude(HONEST + 1, 2, rule=rule, round_id=1)
     assert calls == searched
     assert float((moved - MEAN - 1).mean().abs()) < 1
-    crew.collude(HONEST, 2, rule=rule, round_id=2)
-    crew.collude(HONEST, 2, rule=rule, round_id=3)
+    attacker_group.collude(HONEST, 2, rule=rule, round_id=2)
+    attacker_group.collude(HONEST, 2, rule=rule, round_id=3)
     assert calls == 2 * searched
 
 
@@ -256,7 +256,7 @@ def test_a_rule_that_is_not_known_cannot_be_attacked_by_name() -> None:
 def test_a_guess_finds_the_mean_and_the_deviation_of_the_honest_from_results_alone() -> None:
     generator = torch.Generator().manual_seed(5)
     mean, deviation = torch.randn(400, generator=generator), torch.rand(400, generator=generator) + 0.5
-    guess = Guess()
+    guess = HonestEstimate()
     update = mean
     for round_id in range(20):
         update = mean + deviation * torch.randn(400, generator=generator)
@@ -271,20 +271,22 @@ def test_a_guess_finds_the_mean_and_the_deviation_of_the_honest_from_results_alo
 
 
 def test_before_there_is_a_result_the_own_update_stands_for_the_others() -> None:
-    lie = attacks.make("ipm", 2.0, crew=attacks.Crew(honest=4, liars=2))(MEAN, 0)
+    lie = attacks.make("ipm", 2.0, attacker_group=attacks.AttackerGroup(honest=4, attackers=2))(MEAN, 0)
     assert torch.allclose(lie, -2 * MEAN)
-    assert torch.allclose(attacks.make("alie", 1.5, crew=attacks.Crew(honest=4))(MEAN, 0), MEAN)
+    assert torch.allclose(attacks.make("alie", 1.5, attacker_group=attacks.AttackerGroup(honest=4))(MEAN, 0), MEAN)
 
 
 def test_liars_apart_agree_on_the_last_result_and_each_tells_its_own_part() -> None:
-    crew = [
-        attacks.make("sacrificial_anchor", 10.0, seed=rank, crew=attacks.Crew(honest=5, liars=3, rank=rank, seed=77))
+    attacker_group = [
+        attacks.make(
+            "sacrificial_anchor", 10.0, seed=rank, attacker_group=attacks.AttackerGroup(honest=5, attackers=3, rank=rank, seed=77)
+        )
         for rank in range(3)
     ]
-    for rank, liar in enumerate(crew):
-        liar(HONEST[rank], 0)
-        liar.saw(MEAN, 0)
-    lies = torch.stack([liar(HONEST[rank], 1) for rank, liar in enumerate(crew)])
+    for rank, attacker in enumerate(attacker_group):
+        attacker(HONEST[rank], 0)
+        attacker.saw(MEAN, 0)
+    lies = torch.stack([attacker(HONEST[rank], 1) for rank, attacker in enumerate(attacker_group)])
     assert torch.allclose(lies[1], lies[2])
     assert torch.allclose(torch.cat([MEAN.repeat(5, 1), lies]).mean(dim=0), lies[1], atol=1e-4)
     assert float((lies[0] - MEAN).norm()) > 5 * float((lies[1] - MEAN).norm())
@@ -302,25 +304,27 @@ def test_what_takes_another_peers_update_is_refused_alone_and_says_where_it_work
 
 
 def test_equivocation_tells_neighbours_the_opposite() -> None:
-    liar = attacks.make("equivocation", 2.0)
-    assert torch.equal(liar.tell(MEAN, 4), 2 * MEAN)
-    assert torch.equal(liar.tell(MEAN, 5), -2 * MEAN)
+    attacker = attacks.make("equivocation", 2.0)
+    assert torch.equal(attacker.tell(MEAN, 4), 2 * MEAN)
+    assert torch.equal(attacker.tell(MEAN, 5), -2 * MEAN)
 
 
 def test_dissensus_pushes_each_receiver_away_from_the_others() -> None:
-    liar = attacks.make("dissensus", 1.5)
-    lie = liar.tell(MEAN, 3, HONEST[0], list(HONEST[1:]))
+    attacker = attacks.make("dissensus", 1.5)
+    lie = attacker.tell(MEAN, 3, HONEST[0], list(HONEST[1:]))
     away = (HONEST[0] - HONEST[1:]).sum(dim=0)
     assert torch.allclose(lie - HONEST[0], 1.5 * away, atol=1e-4)
-    assert torch.equal(liar.tell(MEAN, 3), MEAN)
+    assert torch.equal(attacker.tell(MEAN, 3), MEAN)
 
 
 def test_dissensus_of_all_liars_undoes_what_the_honest_neighbours_do() -> None:
     """As in the paper and its authors' code: the mean of all that a receiver hears and holds is what it holds."""
-    honest, liars = len(HONEST), 2
-    crew = [attacks.make("dissensus", crew=attacks.Crew(honest, liars, rank)) for rank in range(liars)]
+    honest, attackers = len(HONEST), 2
+    attacker_group = [
+        attacks.make("dissensus", attacker_group=attacks.AttackerGroup(honest, attackers, rank)) for rank in range(attackers)
+    ]
     for heard in (HONEST[1:], HONEST[1::2]):  # who has not heard all takes those for the rest
-        told = torch.stack([liar.tell(MEAN, 0, HONEST[0], list(heard)) for liar in crew])
+        told = torch.stack([attacker.tell(MEAN, 0, HONEST[0], list(heard)) for attacker in attacker_group])
         pull = (honest - 1) * (heard.mean(dim=0) - HONEST[0])
         assert torch.allclose((told - HONEST[0]).sum(dim=0) + pull, torch.zeros_like(MEAN), atol=1e-3)
     three = [torch.full((2,), 1.0), torch.full((2,), 2.0), torch.full((2,), 3.0)]

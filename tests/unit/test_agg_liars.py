@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gossip.aggregators import attacks
 from gossip.aggregators.attacks.adaptive import directions, strongest
-from gossip.aggregators.attacks.crowd import Crowd, unit
-from gossip.aggregators.attacks.guessing import RESIDUALS_MAX, WAITING_MAX, Guess
+from gossip.aggregators.attacks.crowd import OmniscientView, unit
+from gossip.aggregators.attacks.guessing import RESIDUALS_MAX, WAITING_MAX, HonestEstimate
 from gossip.errors import ConfigError, UnknownName
 
 
@@ -27,7 +27,7 @@ def mean_rule(updates: Tensor) -> Tensor:
 
 
 def test_a_guess_is_the_last_result_and_the_last_own_deviations_in_turn() -> None:
-    guess, own, results = Guess(), rows(12, seed=1), rows(12, seed=2)
+    guess, own, results = HonestEstimate(), rows(12, seed=1), rows(12, seed=2)
     guess.sends(own[0], 0)
     for round_id in range(11):
         guess.sends(own[round_id + 1], round_id + 1)  # the next is sent before this one is known
@@ -39,14 +39,14 @@ def test_a_guess_is_the_last_result_and_the_last_own_deviations_in_turn() -> Non
 
 
 def test_a_guess_is_not_led_back_by_the_result_of_an_earlier_round() -> None:
-    guess, results = Guess(), rows(2)
+    guess, results = HonestEstimate(), rows(2)
     guess.saw(results[0], 5)
     guess.saw(results[1], 4)
     assert torch.equal(guess.honest(rows(1)[0], 2), results[0].repeat(2, 1))
 
 
 def test_a_guess_keeps_what_it_sent_until_the_round_is_over_and_not_for_ever() -> None:
-    guess, zeros = Guess(), torch.zeros(3)
+    guess, zeros = HonestEstimate(), torch.zeros(3)
     for round_id in range(100):
         guess.sends(torch.full((3,), float(round_id)), round_id)
     assert sorted(guess._own) == list(range(100 - WAITING_MAX, 100)), "the oldest go first"
@@ -57,16 +57,20 @@ def test_a_guess_keeps_what_it_sent_until_the_round_is_over_and_not_for_ever() -
 
 
 def test_a_guess_keeps_copies_of_what_its_callers_overwrite() -> None:
-    liar, buffer, result = attacks.make("ipm", 1.0, crew=attacks.Crew(honest=2)), torch.zeros(4), torch.ones(4)
-    liar(buffer, 0)
+    attacker, buffer, result = (
+        attacks.make("ipm", 1.0, attacker_group=attacks.AttackerGroup(honest=2)),
+        torch.zeros(4),
+        torch.ones(4),
+    )
+    attacker(buffer, 0)
     buffer.fill_(50.0)
-    liar.saw(result, 0)
+    attacker.saw(result, 0)
     result.fill_(70.0)
-    assert liar(torch.full((4,), 3.0), 1).tolist() == [-1.0] * 4
-    liar.saw(torch.ones(4), 1)
+    assert attacker(torch.full((4,), 3.0), 1).tolist() == [-1.0] * 4
+    attacker.saw(torch.ones(4), 1)
     # Deviations of -1 and 2 about a result of 1: whatever became of the buffers.
-    assert liar._guess.honest(buffer, 2)[:, 0].tolist() == pytest.approx([-0.5, 2.5])
-    assert liar(torch.zeros(4), 2).tolist() == [-1.0] * 4
+    assert attacker._guess.honest(buffer, 2)[:, 0].tolist() == pytest.approx([-0.5, 2.5])
+    assert attacker(torch.zeros(4), 2).tolist() == [-1.0] * 4
 
 
 # --- what it remembers and draws ---------------------------------------------------------------------------------------------
@@ -79,9 +83,9 @@ def test_what_stale_told_may_be_written_to() -> None:
 
 
 def test_liars_alone_in_one_crew_each_have_a_memory_and_a_chance_of_their_own() -> None:
-    crew, first, later = attacks.make("stale", 1), rows(2, seed=1), rows(2, seed=2)
-    crew.collude(rows(4), 2, own=first, round_id=0)
-    assert torch.equal(crew.collude(rows(4), 2, own=later, round_id=1), first)
+    attacker_group, first, later = attacks.make("stale", 1), rows(2, seed=1), rows(2, seed=2)
+    attacker_group.collude(rows(4), 2, own=first, round_id=0)
+    assert torch.equal(attacker_group.collude(rows(4), 2, own=later, round_id=1), first)
     noise = attacks.make("gaussian").collude(rows(4), 3)
     assert not torch.equal(noise[0], noise[1])
     assert not torch.equal(noise[1], noise[2])
@@ -104,7 +108,7 @@ def drawn() -> Iterator[list[tuple[float, float]]]:
     seen: list[tuple[float, float]] = []
 
     @attacks.attack(shape="together")
-    def drawing(crowd: Crowd) -> Tensor:
+    def drawing(crowd: OmniscientView) -> Tensor:
         seen.append((float(torch.rand(1, generator=crowd.generator)), float(torch.rand(1, generator=crowd.direction))))
         return crowd.honest[:1].repeat(crowd.f, 1)
 
@@ -113,10 +117,12 @@ def drawn() -> Iterator[list[tuple[float, float]]]:
 
 
 def test_a_crew_draws_alike_anew_each_round_and_once_for_the_run(drawn: list[tuple[float, float]]) -> None:
-    liars = [attacks.make("drawing", seed=rank, crew=attacks.Crew(3, 2, rank, seed=9)) for rank in range(2)]
+    attackers = [
+        attacks.make("drawing", seed=rank, attacker_group=attacks.AttackerGroup(3, 2, rank, seed=9)) for rank in range(2)
+    ]
     for round_id in (0, 1):
-        for liar in liars:
-            liar(rows(1)[0], round_id)
+        for attacker in attackers:
+            attacker(rows(1)[0], round_id)
     (round_0, run), (again, _), (round_1, _), _ = drawn
     assert (round_0, run) == (again, run)
     assert round_1 != round_0
@@ -140,9 +146,9 @@ def test_where_to_go_is_drawn_once_for_a_run_and_otherwise_for_another_seed(name
 def test_adaptive_goes_aside_the_same_way_in_all_rounds() -> None:
     honest = rows(4)
     ways = [
-        directions(Crowd(honest, honest[:1], torch.Generator().manual_seed(of_round), torch.Generator().manual_seed(run)))[
-            "aside"
-        ]
+        directions(
+            OmniscientView(honest, honest[:1], torch.Generator().manual_seed(of_round), torch.Generator().manual_seed(run))
+        )["aside"]
         for of_round, run in ((1, 5), (2, 5), (1, 6))
     ]
     assert torch.equal(ways[0], ways[1])
@@ -201,9 +207,9 @@ def test_negated_copies_are_as_large_as_is_said() -> None:
 def test_mimic_copies_the_last_when_its_victim_is_gone() -> None:
     honest = rows(6)
     honest[5] += 30
-    crew = attacks.make("mimic")
-    assert torch.equal(crew.collude(honest, 1)[0], honest[5])
-    assert torch.equal(crew.collude(honest[:3], 1)[0], honest[2])
+    attacker_group = attacks.make("mimic")
+    assert torch.equal(attacker_group.collude(honest, 1)[0], honest[5])
+    assert torch.equal(attacker_group.collude(honest[:3], 1)[0], honest[2])
 
 
 @pytest.mark.parametrize("name", ["min_max", "min_sum"])
@@ -223,9 +229,9 @@ def test_who_has_heard_nobody_tells_a_copy() -> None:
 # --- the search --------------------------------------------------------------------------------------------------------------
 
 
-def crowd_of(damage: Callable[[float], float]) -> Crowd:
+def crowd_of(damage: Callable[[float], float]) -> OmniscientView:
     """A rule whose result is as far from the mean, zero, as the lie's only number makes it."""
-    return Crowd(
+    return OmniscientView(
         torch.zeros(3, 1),
         torch.zeros(1, 1),
         torch.Generator(),

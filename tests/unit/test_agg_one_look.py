@@ -9,10 +9,10 @@ from gossip.aggregators import load
 
 
 @pytest.mark.parametrize("spec", ["centered_clipping", "centered_clipping:tau=3.0", "self_centered_clipping"])
-@pytest.mark.parametrize("liar", [1.0, 1e3, 1e25])
-def test_clipping_once_by_distances_alone_is_clipping_by_inner_products(spec: str, liar: float) -> None:
+@pytest.mark.parametrize("attacker", [1.0, 1e3, 1e25])
+def test_clipping_once_by_distances_alone_is_clipping_by_inner_products(spec: str, attacker: float) -> None:
     x = torch.randn(9, 400, generator=torch.Generator().manual_seed(0)) + 0.5
-    x[7:] *= liar
+    x[7:] *= attacker
     rule = load(spec).rule
     options = {**load(spec).options, "f": 2, "center" if "self" in spec else "previous": x[0] * 0.9}
     assert getattr(rule, "one_look", False)

@@ -18,13 +18,13 @@ from gossip.ipc import messages as control
 from gossip.launch.demo import swarms as demo
 from gossip.launch.local import runs
 from gossip.node import reducer as node_reduce
-from gossip.node.reducer import Judge, Reducer
+from gossip.node.reducer import Reducer, TrainerJudge
 from gossip.node.worker import Worker
 from gossip.run import fitting
 from gossip.simulation.campaign import play
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.testing import check_aggregator
-from gossip.training.judging import Bench
+from gossip.training.judging import LossJudge
 from gossip.training.layout import Layout
 
 N, D, F = 11, 40, 2
@@ -158,10 +158,10 @@ def test_rules_that_need_the_loss_run_on_the_trainers_bench(spec: str) -> None:
     model = torch.nn.Linear(5, 3)
     x = torch.randn(64, 5)
     layout = Layout(model, torch.optim.SGD(model.parameters(), 0.1))
-    bench = Bench(model, layout, lambda: model(x).square().mean(), b"seed")
+    bench = LossJudge(model, layout, lambda: model(x).square().mean(), b"seed")
     gradient = layout.flatten(torch.autograd.grad(model(x).square().mean(), [*model.parameters()]))
     rows = torch.cat([-10 * gradient.repeat(2, 1), gradient.repeat(4, 1), torch.zeros(1, layout.elements)]).numpy()
-    said = bench.answer(load(spec), control.Judge(1, 0, 6, 0, 2, -1, False), rows, 0.1)
+    said = bench.answer(load(spec), control.JudgeCommand(1, 0, 6, 0, 2, -1, False), rows, 0.1)
     assert said.reason == ""
     assert float(torch.from_numpy(rows[6]) @ gradient) > 0, "the aggregate descends"
 
@@ -169,17 +169,17 @@ def test_rules_that_need_the_loss_run_on_the_trainers_bench(spec: str) -> None:
 def test_a_rule_on_the_trainers_bench_draws_anew_in_each_round() -> None:
     model = torch.nn.Linear(5, 3)
     layout = Layout(model, torch.optim.SGD(model.parameters(), 0.1))
-    bench = Bench(model, layout, lambda: torch.cat([p.flatten() for p in model.parameters()]).square().sum(), b"seed")
+    bench = LossJudge(model, layout, lambda: torch.cat([p.flatten() for p in model.parameters()]).square().sum(), b"seed")
     updates = np.random.default_rng(0).standard_normal((9, layout.elements)).astype(np.float32)
     rows = tuple(Row(peer, Payload(row, row.nbytes), 32) for peer, row in enumerate(updates[:8]))
     chosen = load("bucketing:s=2+zeno")
     told: list[tuple[float, ...]] = []
     worker = Worker()
-    judge = Judge(lambda asked, fd: told.append(bench.answer(chosen, asked, updates, 0.1).weights), worker, lambda _: None)
+    judge = TrainerJudge(lambda asked, fd: told.append(bench.answer(chosen, asked, updates, 0.1).weights), worker, lambda _: None)
     try:
         for ticket, round_id in enumerate((4, 5, 4)):
             judge.reduce(Aggregate(ticket, round_id, 0, rows, 1))
-            judge.judged(control.Judged(ticket, (), (), "answered"))
+            judge.judged(control.JudgeReply(ticket, (), (), "answered"))
     finally:
         judge.close()
         worker.close()

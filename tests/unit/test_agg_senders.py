@@ -147,7 +147,7 @@ def test_momentum_saves_krum_from_negated_copies() -> None:
     ends = {}
     for spec in ("", "momentum:beta=0.9"):
         generator = torch.Generator().manual_seed(0)
-        sender, liar = senders.load(spec), attacks.make("negated_copies")
+        sender, attacker = senders.load(spec), attacks.make("negated_copies")
         target, here = torch.randn(100, generator=generator), torch.zeros(100)
         memories: list[senders.Memory | None] = [None] * 20
         for round_id in range(150):
@@ -156,7 +156,7 @@ def test_momentum_saves_krum_from_negated_copies() -> None:
                 noise = torch.randn(100, generator=generator) * 2 * target.norm() / 10
                 told, memories[worker] = sender(here - target + noise, memories[worker])
                 updates.append(told)
-            lies = liar.collude(torch.stack(updates[8:]), 8, own=torch.stack(updates[:8]), round_id=round_id)
+            lies = attacker.collude(torch.stack(updates[8:]), 8, own=torch.stack(updates[:8]), round_id=round_id)
             here = here - 0.05 * krum(torch.cat([lies, torch.stack(updates[8:])]), f=8)
         ends[spec] = float((here - target).norm() / target.norm())
     assert ends[""] > 2, "without momentum the copies win"

@@ -107,15 +107,15 @@ def test_replaced_updates_have_no_weight_and_the_weights_make_the_aggregate() ->
     torch.testing.assert_close(verdict.aggregate, (verdict.weights @ updates.double()).float(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("liars", ["together", "apart", "huge", "sign_flip"])
-def test_with_a_trusted_center_two_liars_of_four_are_discarded(liars: str) -> None:
+@pytest.mark.parametrize("attackers", ["together", "apart", "huge", "sign_flip"])
+def test_with_a_trusted_center_two_liars_of_four_are_discarded(attackers: str) -> None:
     honest = crowd(2, 500)
     lies = {
         "together": torch.full((2, 500), 30.0),
         "apart": 30.0 * torch.randn(2, 500, generator=torch.Generator().manual_seed(5)),
         "huge": torch.full((2, 500), 1e30),
         "sign_flip": -10 * honest,
-    }[liars]
+    }[attackers]
     updates = torch.cat([honest[:1], lies, honest[1:]])
     verdict = suspicion.explain(updates, f=2, center=honest[0])
     assert verdict.weights[1] == verdict.weights[2] == 0

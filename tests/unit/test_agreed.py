@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gossip.core.ledger.replicated_state import Agreed
+from gossip.core.ledger.replicated_state import ReplicatedState
 from gossip.core.settings import CoreSettings
 
 WRONG: dict[int, tuple[Any, ...]] = {
@@ -18,21 +18,21 @@ WRONG: dict[int, tuple[Any, ...]] = {
 """By place in a snapshot what cannot stand there."""
 
 
-def agreed(samples: int = 60) -> Agreed:
-    made = Agreed(CoreSettings(b"run", b"lineage", 0, (0, 1, 2, 3), f=1))
+def agreed(samples: int = 60) -> ReplicatedState:
+    made = ReplicatedState(CoreSettings(b"run", b"lineage", 0, (0, 1, 2, 3), f=1))
     made.configure_data(samples, 8)
     made.begin()
     return made
 
 
-def packed(of: Agreed) -> tuple[Any, ...]:
+def packed(of: ReplicatedState) -> tuple[Any, ...]:
     """As it comes over the wire."""
     snapshot = of.snapshot(of.lineage.next_round)
     assert snapshot is not None
     return tuple(json.loads(json.dumps(snapshot[1])))
 
 
-def held(of: Agreed) -> str:
+def held(of: ReplicatedState) -> str:
     of.begin()
     return json.dumps([packed(of), of.lineage.next_round, of.lineage.head.hex(), of.rates])
 

@@ -8,7 +8,7 @@ import pytest
 from test_summary_builder import commit, folder, halted
 
 from gossip.launch.local import runs
-from gossip.launch.local.outcome import Outcome
+from gossip.launch.local.outcome import RunOutcome
 from gossip.launch.report import summary
 from gossip.launch.report.alone import UNTRIED, told, trained_alone
 
@@ -65,15 +65,15 @@ def test_it_stands_in_the_summary_and_in_the_last_lines(tmp_path):
     run = folder(tmp_path, rows, {0: [commit(0, contributors=[{"peer": 0}])]}, peers=2)
     said: list[str] = []
 
-    class Screen:
+    class SayScreen:
         def say(self, text: str) -> None:
             said.append(text)
 
-    class Over(Outcome):
+    class Over(RunOutcome):
         exit_code = 0
 
     config = summary.RunConfig.load(run / "config.json")
-    assert runs.finish(run, Over(config, summary.RunView(2)), Screen(), False) == 0
+    assert runs.finish(run, Over(config, summary.RunView(2)), SayScreen(), False) == 0
     assert "! peer 0 trained alone; never met peer 1: refused (add it)" in said
 
 

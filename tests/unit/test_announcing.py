@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gossip.launch.local.awaiting import Tries
+from gossip.launch.local.awaiting import ReachabilityProbe
 from gossip.launch.report.view import RunView
-from gossip.run.records import Troubles
+from gossip.run.records import WriteFailures
 from gossip.run.rendezvous import Announcement, SeedFolder, read_seed
 
 
@@ -36,7 +36,7 @@ def test_an_address_that_finds_no_room_leaves_nothing_behind(full: pytest.Monkey
 def test_it_is_written_when_there_is_room_and_told_of_once(full: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seeds = tmp_path / "seeds"
     told: list[dict[str, Any]] = []
-    troubles = Troubles(lambda path, why: told.append({"event": "cannot_write"}))
+    troubles = WriteFailures(lambda path, why: told.append({"event": "cannot_write"}))
     announcement = Announcement(
         seeds,
         lambda: SeedFolder(seeds, 0, 2).announce("tcp://a:1", "tcp://a:2", 0),
@@ -69,7 +69,7 @@ async def test_the_waiting_line_says_that_peers_cannot_meet(tmp_path: Path) -> N
         f"! peers cannot meet: cannot write {tmp_path}/seeds (No space left on device), where they look for each other",
         "  make room on the disk, or see who has changed the folder",
     ]
-    tries = Tries(tmp_path, {0, 1}, view.unannounced)
+    tries = ReachabilityProbe(tmp_path, {0, 1}, view.unannounced)
     assert tries.troubles([0, 1], shared=True) == []
     assert tries._task is not None
     await tries._task

@@ -17,23 +17,23 @@ from gossip.aggregators import bucketing, load
 from gossip.errors import ConfigError, UnknownName
 from gossip.launch.bench import robustness as bench_robustness
 from gossip.launch.bench import robustness_page, trials
-from gossip.launch.bench.learning import Data, Network, Outcome, Trial, read_attack, train
-from gossip.launch.bench.robustness import Table, every_attack
+from gossip.launch.bench.learning import TrainingData, Trial, TrialResult, TwoLayerNetwork, read_attack, train
+from gossip.launch.bench.robustness import RobustnessTable, every_attack
 from gossip.launch.cli import app
 
 FEW = {"rounds": 30, "batch": 8, "lr": 0.5, "hidden": 8, "sender": "", "non_iid": False}
 
 
-def blobs(seed: int = 0) -> Data:
+def blobs(seed: int = 0) -> TrainingData:
     """Three classes of points around three centres."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(3, (400,), generator=generator)
     images = 3 * torch.eye(3, 6)[labels] + torch.randn(400, 6, generator=generator)
-    return Data(images[:300], labels[:300], images[300:], labels[300:])
+    return TrainingData(images[:300], labels[:300], images[300:], labels[300:])
 
 
 def test_gradients_of_many_workers_are_those_of_autograd_one_by_one() -> None:
-    data, network = blobs(), Network(6, 8, 3, seed=1)
+    data, network = blobs(), TwoLayerNetwork(6, 8, 3, seed=1)
     images, labels = data.images[:40].view(4, 10, 6), data.labels[:40].view(4, 10)
     found = network.gradients(images, labels)
     for worker in range(4):
@@ -74,7 +74,7 @@ def test_who_sends_what_is_not_finite_is_dropped_and_counted() -> None:
 
 def test_what_a_rule_cannot_take_is_said_and_no_accuracy_made_up() -> None:
     data = blobs()
-    assert train(Trial("krum", "none", 6, 2), data) == Outcome(None, "needs 7 updates for f = 2")
+    assert train(Trial("krum", "none", 6, 2), data) == TrialResult(None, "needs 7 updates for f = 2")
     refused = train(Trial("monna", "none", 9, 2, rounds=3), data)
     assert refused.accuracy is None
     assert "gossip rounds" in refused.refused
@@ -116,7 +116,7 @@ def test_a_rule_that_raises_under_attack_loses_those_rounds_and_fails_there(name
             assert attacked.accuracy < 0.9 * honest.accuracy
             assert attacked.skipped == 30
             assert attacked.trouble == f"it raised {words}: somebody is far away"
-    shown = Table(9, 2, (calm.rule,), ("none", "sign_flip*1000"), (0,), 0.9, {**FEW, "rounds": 30})
+    shown = RobustnessTable(9, 2, (calm.rule,), ("none", "sign_flip*1000"), (0,), 0.9, {**FEW, "rounds": 30})
     found = {trial: train(trial, data) for trial in shown.trials()}
     text = "\n".join(robustness_page.section(shown, found))
     assert f"made no step under `sign_flip*1000` (30 of 30 rounds): it raised {words}: somebody is far away." in text
@@ -129,7 +129,7 @@ def test_a_rule_of_nothing_but_nan_says_how_many_rounds_it_lost_and_one_that_nev
     path.write_text(TIMID)
     outcome = train(Trial(f"{path}:nans", "none", 7, 2, rounds=12, batch=8, hidden=8), data)
     assert (outcome.skipped, outcome.trouble) == (12, "its aggregate was not finite")
-    assert train(Trial(f"{path}:never", "none", 7, 2, rounds=12), data) == Outcome(None, "out of order")
+    assert train(Trial(f"{path}:never", "none", 7, 2, rounds=12), data) == TrialResult(None, "out of order")
 
 
 NOTING = """
@@ -221,17 +221,19 @@ def test_attacks_are_read_with_their_strength_and_refused_with_a_reason() -> Non
 # --- the table ---------------------------------------------------------------------------------------------------------------
 
 
-def table(rules: tuple[str, ...] = ("median", "mean", "krum"), attacks: tuple[str, ...] = ("none", "scale"), n: int = 6) -> Table:
-    return Table(n, 2, rules, attacks, (0, 1), 0.9, FEW)
+def table(
+    rules: tuple[str, ...] = ("median", "mean", "krum"), attacks: tuple[str, ...] = ("none", "scale"), n: int = 6
+) -> RobustnessTable:
+    return RobustnessTable(n, 2, rules, attacks, (0, 1), 0.9, FEW)
 
 
-def outcomes(shown: Table, accuracy: float = 0.9) -> dict[Trial, Outcome]:
-    found = {trial: Outcome(accuracy + 0.01 * trial.seed) for trial in shown.trials()}
+def outcomes(shown: RobustnessTable, accuracy: float = 0.9) -> dict[Trial, TrialResult]:
+    found = {trial: TrialResult(accuracy + 0.01 * trial.seed) for trial in shown.trials()}
     for trial in found:
         if trial.rule == "mean" and trial.attack == "scale":
-            found[trial] = Outcome(0.2)
+            found[trial] = TrialResult(0.2)
         if trial.rule == "krum":
-            found[trial] = Outcome(None, "needs 7 updates for f = 2")
+            found[trial] = TrialResult(None, "needs 7 updates for f = 2")
     return found
 
 
@@ -297,7 +299,7 @@ def test_a_page_names_the_command_that_makes_it(tmp_path: Path) -> None:
 
 
 def test_a_run_is_remembered_by_everything_that_makes_a_difference(tmp_path: Path) -> None:
-    trial, outcome = Trial("median", "alie*1.5", 10, 2), Outcome(0.5, skipped=3)
+    trial, outcome = Trial("median", "alie*1.5", 10, 2), TrialResult(0.5, skipped=3)
     trials.remember(tmp_path, trial, "digits", outcome)
     assert trials.recall(tmp_path, trial, "digits") == outcome
     for field, value in (("rule", "mean"), ("attack", "alie"), ("n", 11), ("seed", 1), ("sender", "clip:1"), ("non_iid", True)):
@@ -312,7 +314,7 @@ def test_a_changed_rule_file_is_another_rule(tmp_path: Path) -> None:
     rule = tmp_path / "mine.py"
     rule.write_text("def keep(updates, *, f): return updates.mean(0)\n")
     trial = Trial(f"{rule}:keep")
-    trials.remember(tmp_path, trial, "digits", Outcome(0.5))
+    trials.remember(tmp_path, trial, "digits", TrialResult(0.5))
     assert trials.recall(tmp_path, trial, "digits") is not None
     rule.write_text("def keep(updates, *, f): return updates.median(0).values\n")
     assert trials.recall(tmp_path, trial, "digits") is None

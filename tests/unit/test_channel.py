@@ -26,19 +26,19 @@ EXAMPLES = [
     control.Shard(1000, 32),
     control.Contribute(3, 1, 32, 0.5, 0.1, False),
     control.Contribute(3, 1, 32, None, 0.1, False),
-    control.Applied(3, -1),
-    control.Judged(9, (0.5, 0.5), (1.0, 3.25), ""),
+    control.AppliedReply(3, -1),
+    control.JudgeReply(9, (0.5, 0.5), (1.0, 3.25), ""),
     control.Snapshot(4, 100, ""),
-    control.Restored(5, "no"),
+    control.RestoredReply(5, "no"),
     control.Log("{}"),
-    control.Confirm(400),
+    control.ConfirmRequest(400),
     control.Close("finished"),
-    control.Go(6, 2, True, 1, ((0, 32), (64, 70)), False, 8, 7),
-    control.Apply(6, -1, 0.0),
-    control.Judge(9, 3, 8, 10, 2, -1, False),
-    control.TakeSnapshot(),
-    control.Restore(7, 100),
-    control.Confirmed(400, True),
+    control.StartRoundCommand(6, 2, True, 1, ((0, 32), (64, 70)), False, 8, 7),
+    control.ApplyCommand(6, -1, 0.0),
+    control.JudgeCommand(9, 3, 8, 10, 2, -1, False),
+    control.SnapshotCommand(),
+    control.RestoreCommand(7, 100),
+    control.ConfirmReply(400, True),
     control.Halted("too few peers", 5),
 ]
 
@@ -63,10 +63,10 @@ def test_a_descriptor_travels_beside_its_message(ends):
     trainer, node = ends
     fd = os.memfd_create("test")
     os.write(fd, b"hello")
-    trainer.send(control.Restore(1, 5), fds=(fd,))
+    trainer.send(control.RestoreCommand(1, 5), fds=(fd,))
     os.close(fd)
     messages, fds = node.receive(5)
-    assert messages == [control.Restore(1, 5)]
+    assert messages == [control.RestoreCommand(1, 5)]
     assert os.pread(fds[0], 5, 0) == b"hello"
     assert not os.get_inheritable(fds[0])
     os.close(fds[0])
@@ -121,24 +121,24 @@ def test_each_wait_is_as_long_as_it_is_told(ends):
     trainer, node = ends
     assert node.receive(0.001) == ([], [])
     assert node.receive(1e-9) == ([], [])  # and not for ever, which a kernel would take 0 for
-    trainer.send(control.TakeSnapshot())
-    assert node.receive(None) == ([control.TakeSnapshot()], [])
+    trainer.send(control.SnapshotCommand())
+    assert node.receive(None) == ([control.SnapshotCommand()], [])
     assert node.receive(0) == ([], [])
     assert node.receive(0.001) == ([], [])
-    trainer.send(control.TakeSnapshot())
-    assert node.receive(30.0) == ([control.TakeSnapshot()], [])
+    trainer.send(control.SnapshotCommand())
+    assert node.receive(30.0) == ([control.SnapshotCommand()], [])
 
 
 def test_a_reader_that_does_not_read_cannot_hold_the_sender_for_ever(ends, monkeypatch):
     trainer, _ = ends
     monkeypatch.setattr(channel_module, "SEND_PATIENCE_S", 0.01)
 
-    def shout():
+    def broadcast():
         for _ in range(100_000):
             trainer.send(control.Log("x" * METRICS_MAX))
 
     with pytest.raises(LocalError, match="not read"):
-        shout()
+        broadcast()
 
 
 def test_the_longest_log_line_and_reason_fit(ends):
@@ -147,7 +147,7 @@ def test_the_longest_log_line_and_reason_fit(ends):
     trainer.send(line)
     assert node.receive(5)[0] == [line]
     assert len(clip("x" * 1000)) == channel_module.TEXT_MAX
-    trainer.send(control.Restored(1, clip("ü" * 1000)))
+    trainer.send(control.RestoredReply(1, clip("ü" * 1000)))
     assert node.receive(5)[0][0].error.startswith("üüü")
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from gossip.faults.plan import parse
 from gossip.inject import process as node_faults
-from gossip.inject.links import Claims
-from gossip.inject.process import Saboteur
+from gossip.inject.links import ClaimFiles
+from gossip.inject.process import FaultInjector
 from gossip.launch.report.view import RunView
 from gossip.run.journal import Journal
-from gossip.run.records import Troubles
+from gossip.run.records import WriteFailures
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -45,8 +45,8 @@ def told() -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def troubles(told: list[tuple[str, str]]) -> Troubles:
-    return Troubles(lambda path, why: told.append((path, why)))
+def troubles(told: list[tuple[str, str]]) -> WriteFailures:
+    return WriteFailures(lambda path, why: told.append((path, why)))
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def struck(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return signals
 
 
-def test_of_several_the_first_has_the_claim(tmp_path: Path, troubles: Troubles) -> None:
-    claims = [Claims(tmp_path / "faults", peer, troubles) for peer in (0, 1)]
+def test_of_several_the_first_has_the_claim(tmp_path: Path, troubles: WriteFailures) -> None:
+    claims = [ClaimFiles(tmp_path / "faults", peer, troubles) for peer in (0, 1)]
     assert [each.take("3", otherwise=False) for each in claims] == [True, False]
     assert claims[1].beginning() >= claims[0].beginning() == claims[0].began() == claims[1].began()
     assert not troubles.lacking
@@ -68,9 +68,9 @@ def test_of_several_the_first_has_the_claim(tmp_path: Path, troubles: Troubles) 
 
 @pytest.mark.parametrize("otherwise", [True, False])
 def test_a_claim_on_a_full_disk_is_as_was_said_and_told_of_once(
-    full: Path, troubles: Troubles, told: list[tuple[str, str]], otherwise: bool
+    full: Path, troubles: WriteFailures, told: list[tuple[str, str]], otherwise: bool
 ) -> None:
-    claims = Claims(full / "faults", 1, troubles)
+    claims = ClaimFiles(full / "faults", 1, troubles)
     assert claims.take("0", otherwise=otherwise) is otherwise
     assert claims.take("1", otherwise=otherwise) is otherwise
     assert claims.beginning() > 0.0
@@ -78,23 +78,23 @@ def test_a_claim_on_a_full_disk_is_as_was_said_and_told_of_once(
 
 
 def test_a_claim_that_was_made_stands_though_there_was_no_room_for_what_it_says(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, troubles: Troubles, told: list[tuple[str, str]]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, troubles: WriteFailures, told: list[tuple[str, str]]
 ) -> None:
     def refuse(fd: int, text: str) -> None:
         os.close(fd)
         raise FULL
 
     monkeypatch.setattr("gossip.inject.links._write", refuse)
-    one, other = Claims(tmp_path / "faults", 0, troubles), Claims(tmp_path / "faults", 1, troubles)
+    one, other = ClaimFiles(tmp_path / "faults", 0, troubles), ClaimFiles(tmp_path / "faults", 1, troubles)
     assert one.take("0", otherwise=False)
     assert not other.take("0", otherwise=True)
     assert len(told) == 1
 
 
 def test_a_run_folder_that_was_deleted_does_not_come_back(
-    tmp_path: Path, troubles: Troubles, told: list[tuple[str, str]]
+    tmp_path: Path, troubles: WriteFailures, told: list[tuple[str, str]]
 ) -> None:
-    claims = Claims(tmp_path / "run" / "faults", 1, troubles)
+    claims = ClaimFiles(tmp_path / "run" / "faults", 1, troubles)
     assert claims.take("0", otherwise=True)
     assert claims.beginning() > 0.0
     assert not (tmp_path / "run").exists()
@@ -103,7 +103,7 @@ def test_a_run_folder_that_was_deleted_does_not_come_back(
 
 def test_a_peer_carries_out_its_own_fault_on_a_full_disk_and_no_later_life_repeats_it(full: Path, struck: list[int]) -> None:
     for incarnation in (0, 1):
-        saboteur = Saboteur(parse(["restart:1@2+3s"]), 1, incarnation, full, Journal(1, None))
+        saboteur = FaultInjector(parse(["restart:1@2+3s"]), 1, incarnation, full, Journal(1, None))
         for round_id in range(5):
             saboteur.reached(round_id)
         assert len(struck) == 1
@@ -111,7 +111,7 @@ def test_a_peer_carries_out_its_own_fault_on_a_full_disk_and_no_later_life_repea
 
 def test_where_no_claim_can_be_made_not_all_who_serve_die(full: Path, struck: list[int]) -> None:
     journal = Journal(1, None)
-    saboteur = Saboteur(parse(["crash:server@2"]), 1, 0, full, journal)
+    saboteur = FaultInjector(parse(["crash:server@2"]), 1, 0, full, journal)
     for round_id in range(5):
         saboteur.reached(round_id)
         saboteur.serves(round_id)

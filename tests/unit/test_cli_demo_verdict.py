@@ -8,18 +8,18 @@ import pytest
 
 from gossip.config import resolve
 from gossip.launch.demo.swarms import table, what_went_wrong
-from gossip.launch.local.outcome import Outcome
+from gossip.launch.local.outcome import RunOutcome
 from gossip.launch.report.view import RunView
 
 FAULTS = ("sign_flip:5,6*10", "crash:server@200")
 
 
-def outcome(*killed: int, rounds: int = 400) -> Outcome:
+def outcome(*killed: int, rounds: int = 400) -> RunOutcome:
     config = resolve({"peers": 8, "rounds": rounds, "faults": FAULTS}).config
     view = RunView(8, config.plan)
     for peer in killed:
         view.feed({"t": 1.0, "peer": peer, "event": "exited", "code": None, "signal": 9, "how": "killed"})
-    return Outcome(config, view)
+    return RunOutcome(config, view)
 
 
 def summary(**changed: Any) -> dict[str, Any]:

@@ -242,7 +242,7 @@ def test_in_a_gossip_topology_the_rule_must_do_with_what_one_peer_gets() -> None
 
 
 @pytest.mark.parametrize(
-    ("topology", "liars", "expected"),
+    ("topology", "attackers", "expected"),
     [
         ("random-k", 2, "random-k:k=5"),
         ("random_k", 4, "random-k:k=7"),
@@ -251,8 +251,8 @@ def test_in_a_gossip_topology_the_rule_must_do_with_what_one_peer_gets() -> None
         ("rolling", 2, "rolling"),
     ],
 )
-def test_the_demo_gives_each_peer_more_honest_neighbours_than_liars(topology: str, liars: int, expected: str) -> None:
-    assert demo.enough_neighbours(topology, liars, 8) == expected
+def test_the_demo_gives_each_peer_more_honest_neighbours_than_liars(topology: str, attackers: int, expected: str) -> None:
+    assert demo.enough_neighbours(topology, attackers, 8) == expected
 
 
 def test_an_option_behind_the_run_to_join_is_not_taken_for_a_script(gossip: Gossip) -> None:

@@ -20,13 +20,13 @@ from gossip.core.messages import (
     Progress,
     Push,
     PushPull,
-    Rumour,
+    Rumor,
     StateOffer,
     StateRequest,
     Update,
 )
 from gossip.errors import Malformed
-from gossip.ipc.messages import Close, FromNode, FromTrainer, Go, Judged
+from gossip.ipc.messages import Close, FromNode, FromTrainer, JudgeReply, StartRoundCommand
 from gossip.transport.codec import (
     CORE_BYTES_MAX,
     HEADER_BYTES_MAX,
@@ -137,10 +137,10 @@ def test_a_whole_number_will_do_for_a_float():
 
 
 def test_a_word_that_is_not_among_the_choices_is_refused():
-    rumour = Rumour(1, "alive", 0, "tcp://127.0.0.1:1", "", 1)
-    items = wire(Ping(1, 2, (rumour,)))
+    rumor = Rumor(1, "alive", 0, "tcp://127.0.0.1:1", "", 1)
+    items = wire(Ping(1, 2, (rumor,)))
     items[5][2][0][1] = "undead"
-    assert "Rumour.status" in refused(items)
+    assert "Rumor.status" in refused(items)
 
 
 def test_a_flag_is_a_flag():
@@ -176,7 +176,7 @@ def test_only_the_state_offer_may_carry_48_kib():
 
 
 def test_a_message_that_others_would_refuse_is_not_made():
-    far = tuple(Rumour(peer, "alive", 1, "a" * 100, "b" * 100, peer) for peer in range(1000))
+    far = tuple(Rumor(peer, "alive", 1, "a" * 100, "b" * 100, peer) for peer in range(1000))
     with pytest.raises(ValueError, match=f"larger than the {HEADER_BYTES_MAX - 4}"):
         encode(Envelope(RUN, 3, 1, PushPull(far, False)))
     # The packer is as good as new afterwards.
@@ -240,7 +240,7 @@ def test_any_flipped_bit_is_noticed():
 
 def test_several_messages_share_a_packet_in_order():
     codec: Codec[Message] = Codec(get_args(Message))
-    messages: list[Message] = [UPDATE, Nack(1, 2), StateRequest(b"l", 5, 7, "voucher"), UPDATE]
+    messages: list[Message] = [UPDATE, Nack(1, 2), StateRequest(b"l", 5, 7, "attestation"), UPDATE]
     assert codec.decode_many(codec.encode_many(messages)) == messages
     assert codec.decode_many(codec.encode_many([])) == []
     for version in (PROTOCOL_VERSION + 1, True, 1.0, None):
@@ -252,27 +252,27 @@ def test_several_messages_share_a_packet_in_order():
 
 def test_the_trainers_messages_pass():
     node: Codec[FromNode] = Codec(get_args(FromNode), Limits(int_min=-1))
-    go = Go(5, -1, True, 2, ((0, 10), (20, 30)), False, 8, 7)
+    go = StartRoundCommand(5, -1, True, 2, ((0, 10), (20, 30)), False, 8, 7)
     assert node.decode(node.encode(go)) == go
     trainer: Codec[FromTrainer] = Codec(get_args(FromTrainer), Limits(int_min=-1))
-    both = [Judged(1, (0.5, 0.25), (1.0, 2.0), ""), Close("finished")]
+    both = [JudgeReply(1, (0.5, 0.25), (1.0, 2.0), ""), Close("finished")]
     assert trainer.decode_many(trainer.encode_many(both)) == both
 
 
 def test_a_pair_has_two_parts():
     codec: Codec[FromNode] = Codec(get_args(FromNode), Limits(int_min=-1))
-    go = codec.to_plain(Go(5, -1, True, 2, ((0, 10),), False, 8, 7))
-    with pytest.raises(Malformed, match=r"Go\.ranges"):
+    go = codec.to_plain(StartRoundCommand(5, -1, True, 2, ((0, 10),), False, 8, 7))
+    with pytest.raises(Malformed, match=r"StartRoundCommand\.ranges"):
         codec.decode(codec.pack([PROTOCOL_VERSION, go[0], [*go[1][:4], [[0, 10, 20]], *go[1][5:]]]))
 
 
 def test_a_trusting_codec_counts_the_fields_and_takes_them():
     codec: Codec[FromNode] = Codec(get_args(FromNode), Limits(int_min=-1), trusting=True)
-    go = Go(5, -1, True, 2, ((0, 10), (20, 30)), False, 8, 7)
+    go = StartRoundCommand(5, -1, True, 2, ((0, 10), (20, 30)), False, 8, 7)
     assert codec.decode_many(codec.encode_many([go])) == [go]
     tag, fields = codec.to_plain(go)
     for wrong in ([*fields, 1], fields[1:], 7):
-        with pytest.raises(Malformed, match="Go has 11 fields"):
+        with pytest.raises(Malformed, match="StartRoundCommand has 11 fields"):
             codec.decode(codec.pack([PROTOCOL_VERSION, tag, wrong]))
     with pytest.raises(TypeError, match="holds another dataclass"):
         Codec(get_args(Message), trusting=True)

@@ -23,10 +23,10 @@ from gossip.launch.contrib.condor.contact import (
     COMES,
     DONE,
     Contact,
-    Line,
+    ContactLine,
     NoContact,
-    doors,
     find_chirp,
+    join_servers,
     next_incarnation,
     read_lines,
 )
@@ -233,7 +233,7 @@ def test_lives_are_counted_by_the_contact_file(tmp_path: Path) -> None:
         contact.add(peer, incarnation, what)
     lines = here.read()
     assert len(lines) == 5, "of another run"
-    assert doors(lines) == ("[fd00::7]:4001", "10.0.0.5:4000")
+    assert join_servers(lines) == ("[fd00::7]:4001", "10.0.0.5:4000")
     here.add(3, 0, COMES)
     assert next_incarnation(here.read(), 3) == 3
     here.add(2, 0, COMES)
@@ -241,7 +241,7 @@ def test_lives_are_counted_by_the_contact_file(tmp_path: Path) -> None:
     here.add(2, 0, COMES)  # the first was evicted before it had a door
     assert next_incarnation(here.read(), 2) == 1
     assert read_lines("condor-7 x 0 a:1\nhalf a\n\ncondor-7 1 0 a:1 b\n") == []
-    assert read_lines(str(Line("condor-7", 1, 2, "a:1"))) == [Line("condor-7", 1, 2, "a:1")]
+    assert read_lines(str(ContactLine("condor-7", 1, 2, "a:1"))) == [ContactLine("condor-7", 1, 2, "a:1")]
 
 
 def test_a_contact_file_that_cannot_be_reached_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,8 +272,8 @@ def test_who_comes_when_nobody_is_left_is_told_so(others: list[str], incarnation
     with socket.create_server(("127.0.0.1", 0)) as here, socket.create_server(("127.0.0.1", 0)) as gone:
         ports = {name: "{}:{}".format(*end.getsockname()) for name, end in (("here", here), ("gone", gone))}
         gone.close()
-        own = Line("condor-7", 1, 0, ports["here"])  # which another may have by now
-        lines = [own, *(Line("condor-7", 4, 0, what.format(**ports)) for what in others)]
+        own = ContactLine("condor-7", 1, 0, ports["here"])  # which another may have by now
+        lines = [own, *(ContactLine("condor-7", 4, 0, what.format(**ports)) for what in others)]
         task = Task("HTCondor", "condor-7", 1, 8, one_host=False)
         if not over:
             condor_peer.check_going_on(task, lines, incarnation)
@@ -286,18 +286,18 @@ class Board:
     """A contact file that may be out of reach."""
 
     def __init__(self) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[ContactLine] = []
         self.reached, self.asked = False, 0
 
     def add(self, peer: int, incarnation: int, what: str) -> None:
         self.asked += 1
         if not self.reached:
             raise NoContact("chirp is off")
-        self.lines.append(Line("condor-7", peer, incarnation, what))
+        self.lines.append(ContactLine("condor-7", peer, incarnation, what))
 
-    def read(self) -> list[Line]:
+    def read(self) -> list[ContactLine]:
         self.asked += 1
-        return [*self.lines, Line("condor-7", 0, 0, "10.0.0.5:4000")]
+        return [*self.lines, ContactLine("condor-7", 0, 0, "10.0.0.5:4000")]
 
 
 def test_a_job_says_where_it_is_in_each_life_and_does_not_flood_who_is_out_of_reach(
@@ -306,8 +306,10 @@ def test_a_job_says_where_it_is_in_each_life_and_does_not_flood_who_is_out_of_re
     monkeypatch.setattr(condor_peer, "LOOK_S", 0.0)
     said: list[str] = []
     met: list[tuple[str, ...]] = []
-    door = SimpleNamespace(address="", missing=[0], meet=met.append)
-    run: Any = SimpleNamespace(folder=tmp_path, doorway=SimpleNamespace(door=door), screen=SimpleNamespace(say=said.append))
+    join_server = SimpleNamespace(address="", missing=[0], meet=met.append)
+    run: Any = SimpleNamespace(
+        folder=tmp_path, join_service=SimpleNamespace(join_server=join_server), screen=SimpleNamespace(say=said.append)
+    )
     board: Any = Board()
     seeds = SeedFolder(tmp_path / "seeds", 3, 8)
 
@@ -319,13 +321,13 @@ def test_a_job_says_where_it_is_in_each_life_and_does_not_flood_who_is_out_of_re
         keeping = asyncio.create_task(condor_peer.keep_in_contact(run, board, 3, 1))
         await looks(20)
         assert board.asked == 0, "there is no door yet"
-        door.address = "10.0.0.7:4000"
+        join_server.address = "10.0.0.7:4000"
         await looks(20)
         assert (board.asked, said) == (1, ["! chirp is off"]), "it asked again at once"
         board.reached = True
         seeds.announce("tcp://10.0.0.7:1", "", 2)  # its trainer has started its node anew: that is not to wait
         await looks(20)
-        assert board.lines == [Line("condor-7", 3, 2, "10.0.0.7:4000")]
+        assert board.lines == [ContactLine("condor-7", 3, 2, "10.0.0.7:4000")]
         assert met == [("10.0.0.5:4000", "10.0.0.7:4000")]
         asked = board.asked
         await looks(20)

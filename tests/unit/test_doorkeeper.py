@@ -7,17 +7,17 @@ import pytest
 from gossip.launch.registry.doorkeeper import (
     CLAIM_S,
     CLAIMED,
-    DOORS_MAX,
     GRANT_S,
+    JOIN_SERVERS_MAX,
     JUMP_MAX,
     LEASE_S,
     LET_IN,
     LISTENING,
     UNMET_MAX,
-    DoorEntry,
-    Doorkeeper,
-    Entry,
-    Proposal,
+    IdProposal,
+    PeerEntry,
+    Registry,
+    ServerEntry,
 )
 from gossip.run.rendezvous import Seed
 
@@ -25,25 +25,25 @@ A, B, C, JOINER = b"door---a", b"door---b", b"door---c", b"joiner--"
 FIRST, IDS = 2, 6
 
 
-def entry_of(door: bytes) -> DoorEntry:
-    return DoorEntry(door, f"10.0.0.{door[-1]}:7000", door)
+def entry_of(join_server: bytes) -> ServerEntry:
+    return ServerEntry(join_server, f"10.0.0.{join_server[-1]}:7000", join_server)
 
 
-def keeper(door: bytes = A, own: tuple[int, ...] = (), ids: int = IDS) -> Doorkeeper:
-    return Doorkeeper(entry_of(door), dict.fromkeys(own, 0), FIRST, ids)
+def keeper(join_server: bytes = A, own: tuple[int, ...] = (), ids: int = IDS) -> Registry:
+    return Registry(entry_of(join_server), dict.fromkeys(own, 0), FIRST, ids)
 
 
 def seed(peer: int, incarnation: int = 0) -> Seed:
     return Seed(peer, f"tcp://10.0.0.1:{peer}1", f"tcp://10.0.0.1:{peer}2", incarnation)
 
 
-def exchange(*keepers: Doorkeeper) -> None:
+def exchange(*keepers: Registry) -> None:
     for one in keepers:
         for other in keepers:
-            other.merge(list(one.entries.values()), list(one.doors.values()))
+            other.merge(list(one.entries.values()), list(one.join_servers.values()))
 
 
-def give(keepers: list[Doorkeeper], at: Doorkeeper, owner: bytes, count: int = 1, now: float = 0.0) -> list[int]:
+def give(keepers: list[Registry], at: Registry, owner: bytes, count: int = 1, now: float = 0.0) -> list[int]:
     """One door gives ids away after asking the others."""
     proposal = at.propose(owner, count, now)
     assert proposal is not None
@@ -53,52 +53,52 @@ def give(keepers: list[Doorkeeper], at: Doorkeeper, owner: bytes, count: int = 1
 
 
 def test_the_later_life_counts_and_an_end_is_kept() -> None:
-    door = keeper(own=(0,))
-    assert door.publish(seed(0, 0)).entries[0].progress == LISTENING
-    assert door.publish(seed(0, 1)).entries[0].incarnation == 1
-    assert not door.publish(seed(0, 0)), "an older life is no news"
-    ended = door.publish(Seed(0, "", "", 1, ended=True))
+    join_server = keeper(own=(0,))
+    assert join_server.publish(seed(0, 0)).entries[0].progress == LISTENING
+    assert join_server.publish(seed(0, 1)).entries[0].incarnation == 1
+    assert not join_server.publish(seed(0, 0)), "an older life is no news"
+    ended = join_server.publish(Seed(0, "", "", 1, ended=True))
     assert ended.entries[0].ended
-    assert not door.merge([Entry(0, 1, LISTENING, A, False, "tcp://late:1", "tcp://late:2")])
-    assert door.entries[0].ended
+    assert not join_server.merge([PeerEntry(0, 1, LISTENING, A, False, "tcp://late:1", "tcp://late:2")])
+    assert join_server.entries[0].ended
 
 
 def test_how_far_a_peer_has_come_is_not_forgotten_at_its_end() -> None:
-    door = keeper(own=(0,))
-    door.publish(seed(0), let_in=True)
-    door.publish(seed(0))
-    door.publish(Seed(0, "", "", 0, ended=True))
-    assert (door.entries[0].progress, door.entries[0].ended) == (LET_IN, True)
+    join_server = keeper(own=(0,))
+    join_server.publish(seed(0), let_in=True)
+    join_server.publish(seed(0))
+    join_server.publish(Seed(0, "", "", 0, ended=True))
+    assert (join_server.entries[0].progress, join_server.entries[0].ended) == (LET_IN, True)
 
 
 def test_a_file_about_somebody_elses_peer_is_not_believed_against_its_door() -> None:
-    door, other = keeper(), keeper(B, own=(1,))
+    join_server, other = keeper(), keeper(B, own=(1,))
     other.publish(seed(1), let_in=True)
-    exchange(door, other)
-    assert not door.publish(Seed(1, "tcp://stale:1", "tcp://stale:2", 0))
-    assert door.entries[1].owner == B
+    exchange(join_server, other)
+    assert not join_server.publish(Seed(1, "tcp://stale:1", "tcp://stale:2", 0))
+    assert join_server.entries[1].owner == B
 
 
 def test_ids_that_nobody_has_had_are_given_first_and_then_those_of_the_ended() -> None:
-    door = keeper(own=(0, 1))
-    assert [give([door], door, JOINER, now=0.0)[0] for _ in range(4)] == [2, 3, 4, 5]
-    assert door.propose(JOINER, 1, 0.0) is None
-    door.publish(seed(1, 3))
-    door.publish(Seed(1, "", "", 3, ended=True))
-    given = door.propose(JOINER, 1, 0.0)
+    join_server = keeper(own=(0, 1))
+    assert [give([join_server], join_server, JOINER, now=0.0)[0] for _ in range(4)] == [2, 3, 4, 5]
+    assert join_server.propose(JOINER, 1, 0.0) is None
+    join_server.publish(seed(1, 3))
+    join_server.publish(Seed(1, "", "", 3, ended=True))
+    given = join_server.propose(JOINER, 1, 0.0)
     assert given is not None
     assert (given.entries[0].peer, given.entries[0].incarnation) == (1, 4)
 
 
 def test_what_is_about_to_be_given_away_is_not_offered_again() -> None:
-    door = keeper()
-    first, second = door.propose(JOINER, 1, 0.0), door.propose(b"another-", 1, 0.0)
+    join_server = keeper()
+    first, second = join_server.propose(JOINER, 1, 0.0), join_server.propose(b"another-", 1, 0.0)
     assert first is not None
     assert second is not None
     assert first.entries[0].peer != second.entries[0].peer
 
 
-def proposals(one: Doorkeeper, other: Doorkeeper) -> tuple[Proposal, Proposal]:
+def proposals(one: Registry, other: Registry) -> tuple[IdProposal, IdProposal]:
     first, second = one.propose(b"joiner-1", 1, 0.0), other.propose(b"joiner-2", 1, 0.0)
     assert first is not None
     assert second is not None
@@ -130,14 +130,16 @@ def test_the_same_question_again_gets_the_same_answer() -> None:
 
 
 def test_an_id_that_somebody_has_is_not_granted_and_nor_is_one_of_the_first_peers() -> None:
-    door = keeper(own=(0,))
-    assert door.consider([Entry(0, 1, CLAIMED, B), Entry(1, 0, CLAIMED, B), Entry(IDS, 0, CLAIMED, B)], 0.0) == []
-    door.publish(Seed(0, "", "", 0, ended=True))
-    assert door.consider([Entry(0, 0, CLAIMED, B)], 0.0) == []
-    assert door.consider([Entry(0, 1, CLAIMED, B)], 0.0) == [0]
+    join_server = keeper(own=(0,))
+    assert (
+        join_server.consider([PeerEntry(0, 1, CLAIMED, B), PeerEntry(1, 0, CLAIMED, B), PeerEntry(IDS, 0, CLAIMED, B)], 0.0) == []
+    )
+    join_server.publish(Seed(0, "", "", 0, ended=True))
+    assert join_server.consider([PeerEntry(0, 0, CLAIMED, B)], 0.0) == []
+    assert join_server.consider([PeerEntry(0, 1, CLAIMED, B)], 0.0) == [0]
 
 
-def given_twice() -> tuple[Doorkeeper, Doorkeeper]:
+def given_twice() -> tuple[Registry, Registry]:
     """Two launchers whose peer has the same id, given by doors that could not reach each other."""
     one, other = keeper(b"aaaaaaaa", own=(2,)), keeper(b"zzzzzzzz", own=(2,))
     one.publish(seed(2))
@@ -170,69 +172,69 @@ def test_the_end_of_who_has_lost_an_id_is_not_the_end_of_who_has_it() -> None:
 
 
 def test_an_id_goes_back_when_its_launcher_never_opens_a_door() -> None:
-    door = keeper()
-    give([door], door, JOINER)
-    assert not door.expire(LEASE_S - 1)
-    assert door.expire(LEASE_S).entries[0].ended
-    assert door.propose(b"another-", 4, LEASE_S + 1) is not None
+    join_server = keeper()
+    give([join_server], join_server, JOINER)
+    assert not join_server.expire(LEASE_S - 1)
+    assert join_server.expire(LEASE_S).entries[0].ended
+    assert join_server.propose(b"another-", 4, LEASE_S + 1) is not None
 
 
 def test_an_id_stays_with_a_launcher_that_has_come() -> None:
-    door = keeper()
-    give([door], door, JOINER)
-    door.merge([], [entry_of(JOINER)])
-    assert not door.expire(LEASE_S)
-    assert not door.entries[2].ended
+    join_server = keeper()
+    give([join_server], join_server, JOINER)
+    join_server.merge([], [entry_of(JOINER)])
+    assert not join_server.expire(LEASE_S)
+    assert not join_server.entries[2].ended
 
 
 def test_ids_that_came_with_a_lost_answer_go_back() -> None:
-    door, joiner = keeper(), keeper(JOINER, own=(3,))
-    give([door], door, JOINER)  # id 2, of which the joiner never hears
-    exchange(door, joiner)
-    assert door.entries[2].ended
-    assert not door.entries[3].ended
+    join_server, joiner = keeper(), keeper(JOINER, own=(3,))
+    give([join_server], join_server, JOINER)  # id 2, of which the joiner never hears
+    exchange(join_server, joiner)
+    assert join_server.entries[2].ended
+    assert not join_server.entries[3].ended
 
 
 def test_a_door_takes_ids_for_its_own_launcher() -> None:
-    door = keeper()
-    assert give([door], door, A) == [2]
-    assert door.publish(seed(2)).entries[0].owner == A
-    assert not door.expire(LEASE_S)
+    join_server = keeper()
+    assert give([join_server], join_server, A) == [2]
+    assert join_server.publish(seed(2)).entries[0].owner == A
+    assert not join_server.expire(LEASE_S)
 
 
 def test_the_first_peers_are_missing_until_they_have_an_address_or_have_ended() -> None:
-    door = keeper(own=(0,))
-    assert door.missing() == [0, 1]
-    door.publish(seed(0))
-    assert door.missing() == [1]
-    door.publish(Seed(1, "", "", 0, ended=True))
-    assert door.missing() == []
+    join_server = keeper(own=(0,))
+    assert join_server.missing() == [0, 1]
+    join_server.publish(seed(0))
+    assert join_server.missing() == [1]
+    join_server.publish(Seed(1, "", "", 0, ended=True))
+    assert join_server.missing() == []
 
 
 def test_a_run_is_over_when_all_who_came_have_ended() -> None:
-    door = keeper(own=(0,))
-    assert keeper().state == door.state == "not begun"
-    door.publish(seed(0))
-    assert door.state == "running"
-    door.publish(Seed(0, "", "", 0, ended=True))
-    assert door.state == "over"
+    join_server = keeper(own=(0,))
+    assert keeper().state == join_server.state == "not begun"
+    join_server.publish(seed(0))
+    assert join_server.state == "running"
+    join_server.publish(Seed(0, "", "", 0, ended=True))
+    assert join_server.state == "over"
 
 
 def test_ids_beyond_the_room_and_doors_beyond_the_limit_are_not_taken() -> None:
-    door = keeper()
-    assert not door.merge([Entry(IDS, 0, LISTENING, B), Entry(-1, 0, LISTENING, B)])
-    doors = [DoorEntry(number.to_bytes(8, "big"), f"10.0.0.1:{number}", B) for number in range(DOORS_MAX + 10)]
-    door.merge([], doors)
-    assert len(door.doors) == DOORS_MAX
-    door.merge([], [DoorEntry(doors[0].door, doors[0].address, B, ended=True)])
-    assert door.merge([], [doors[-1]]).doors, "the place of one that has closed is free"
-    assert len(door.doors) == DOORS_MAX
+    join_server = keeper()
+    assert not join_server.merge([PeerEntry(IDS, 0, LISTENING, B), PeerEntry(-1, 0, LISTENING, B)])
+    join_servers = [ServerEntry(number.to_bytes(8, "big"), f"10.0.0.1:{number}", B) for number in range(JOIN_SERVERS_MAX + 10)]
+    join_server.merge([], join_servers)
+    assert len(join_server.join_servers) == JOIN_SERVERS_MAX
+    join_server.merge([], [ServerEntry(join_servers[0].join_server, join_servers[0].address, B, ended=True)])
+    assert join_server.merge([], [join_servers[-1]]).join_servers, "the place of one that has closed is free"
+    assert len(join_server.join_servers) == JOIN_SERVERS_MAX
 
 
 def test_nobody_tells_a_door_about_itself() -> None:
-    door = keeper()
-    assert not door.merge([], [DoorEntry(A, "10.6.6.6:1", A, ended=True)])
-    assert door.doors[A] == entry_of(A)
+    join_server = keeper()
+    assert not join_server.merge([], [ServerEntry(A, "10.6.6.6:1", A, ended=True)])
+    assert join_server.join_servers[A] == entry_of(A)
 
 
 def test_a_door_that_has_all_answers_still_yields_to_one_that_it_did_not_ask() -> None:
@@ -245,127 +247,127 @@ def test_a_door_that_has_all_answers_still_yields_to_one_that_it_did_not_ask() -
 
 
 def test_what_was_given_away_elsewhere_in_the_meantime_is_not_given_away() -> None:
-    door = keeper()
-    proposal = door.propose(JOINER, 1, 0.0)
+    join_server = keeper()
+    proposal = join_server.propose(JOINER, 1, 0.0)
     assert proposal is not None
-    door.merge([Entry(2, 0, CLAIMED, b"another-")])
-    assert not door.agreed(proposal, [])
+    join_server.merge([PeerEntry(2, 0, CLAIMED, b"another-")])
+    assert not join_server.agreed(proposal, [])
 
 
 # --- who is believed ------------------------------------------------------------------------------------------------------
 
 
-def all_answer(door: bytes) -> bool:
+def all_answer(join_server: bytes) -> bool:
     return True
 
 
-def nobody_answers(door: bytes) -> bool:
+def nobody_answers(join_server: bytes) -> bool:
     return False
 
 
-def met(own: tuple[int, ...] = ()) -> Doorkeeper:
+def met(own: tuple[int, ...] = ()) -> Registry:
     """Door A, which has heard of peer 1 and of newcomer 3 from their door B itself."""
-    door, other = keeper(A, own), keeper(B, own=(1, 3))
+    join_server, other = keeper(A, own), keeper(B, own=(1, 3))
     other.publish(seed(1))
     other.publish(seed(3), let_in=True)
-    assert door.meet(other.local)
-    door.hear(other.entries.values(), [other.local], B, all_answer)
-    assert {1, 3} <= door.entries.keys()
-    return door
+    assert join_server.meet(other.local)
+    join_server.hear(other.entries.values(), [other.local], B, all_answer)
+    assert {1, 3} <= join_server.entries.keys()
+    return join_server
 
 
 LIES = [
-    Entry(1, 0, LET_IN, B, ended=True),
-    Entry(1, 0, LET_IN, B, False, "tcp://10.6.6.6:1", "tcp://10.6.6.6:2", "k" * 40),
-    Entry(1, 9, LISTENING, B, False, "tcp://10.6.6.6:1"),
-    Entry(1, 9, LISTENING, C, False, "tcp://10.6.6.6:1"),
-    Entry(1, 9, LISTENING, b"", False, "tcp://10.6.6.6:1"),
+    PeerEntry(1, 0, LET_IN, B, ended=True),
+    PeerEntry(1, 0, LET_IN, B, False, "tcp://10.6.6.6:1", "tcp://10.6.6.6:2", "k" * 40),
+    PeerEntry(1, 9, LISTENING, B, False, "tcp://10.6.6.6:1"),
+    PeerEntry(1, 9, LISTENING, C, False, "tcp://10.6.6.6:1"),
+    PeerEntry(1, 9, LISTENING, b"", False, "tcp://10.6.6.6:1"),
 ]
 
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("source", [b"", C])
-def test_what_others_say_of_a_peer_whose_door_answers_is_not_believed(lie: Entry, source: bytes) -> None:
-    door = met()
-    before = door.entries[1]
-    assert not door.hear([lie], [], source, all_answer).entries
-    assert door.entries[1] == before
+def test_what_others_say_of_a_peer_whose_door_answers_is_not_believed(lie: PeerEntry, source: bytes) -> None:
+    join_server = met()
+    before = join_server.entries[1]
+    assert not join_server.hear([lie], [], source, all_answer).entries
+    assert join_server.entries[1] == before
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_others_say_of_a_peer_whose_door_does_not_answer_is(lie: Entry) -> None:
-    door = met()
-    assert door.hear([lie], [], b"", nobody_answers).entries == (lie,)
+def test_what_others_say_of_a_peer_whose_door_does_not_answer_is(lie: PeerEntry) -> None:
+    join_server = met()
+    assert join_server.hear([lie], [], b"", nobody_answers).entries == (lie,)
 
 
 def test_a_door_is_believed_about_its_own_peers_before_all_who_spoke_of_them_first() -> None:
-    door, true = keeper(), Entry(1, 0, LISTENING, B, False, "tcp://10.0.0.1:1")
+    join_server, true = keeper(), PeerEntry(1, 0, LISTENING, B, False, "tcp://10.0.0.1:1")
     for lie in LIES:
-        door.hear([lie], [], b"", all_answer)
-    assert door.hear([true], [], B, all_answer).entries == (true,)
-    assert not door.hear(LIES, [], C, all_answer)
-    later = Entry(1, 1, CLAIMED, B)
-    assert door.hear([later], [], B, all_answer).entries == (later,)
+        join_server.hear([lie], [], b"", all_answer)
+    assert join_server.hear([true], [], B, all_answer).entries == (true,)
+    assert not join_server.hear(LIES, [], C, all_answer)
+    later = PeerEntry(1, 1, CLAIMED, B)
+    assert join_server.hear([later], [], B, all_answer).entries == (later,)
 
 
 def test_of_its_own_peers_a_door_believes_nobody() -> None:
-    door = keeper(own=(0, 2))
-    door.publish(seed(0))
-    door.publish(seed(2))
-    lies = [Entry(0, 0, LET_IN, A, ended=True), Entry(0, 3, LET_IN, C), Entry(0, 0, LET_IN, b"zzzzzzzz")]
-    lies += [Entry(2, 0, LET_IN, A, ended=True), Entry(2, 3, LET_IN, C)]
+    join_server = keeper(own=(0, 2))
+    join_server.publish(seed(0))
+    join_server.publish(seed(2))
+    lies = [PeerEntry(0, 0, LET_IN, A, ended=True), PeerEntry(0, 3, LET_IN, C), PeerEntry(0, 0, LET_IN, b"zzzzzzzz")]
+    lies += [PeerEntry(2, 0, LET_IN, A, ended=True), PeerEntry(2, 3, LET_IN, C)]
     for source in (b"", C, b"zzzzzzzz"):
-        assert not door.hear(lies, [], source, all_answer)
-    assert not door.hear([Entry(2, 0, LET_IN, b"zzzzzzzz")], [], b"", all_answer), "it has to say so itself"
-    assert door.hear([Entry(2, 0, LET_IN, b"zzzzzzzz")], [], b"zzzzzzzz", all_answer).lost == (2,)
+        assert not join_server.hear(lies, [], source, all_answer)
+    assert not join_server.hear([PeerEntry(2, 0, LET_IN, b"zzzzzzzz")], [], b"", all_answer), "it has to say so itself"
+    assert join_server.hear([PeerEntry(2, 0, LET_IN, b"zzzzzzzz")], [], b"zzzzzzzz", all_answer).lost == (2,)
 
 
 def test_who_has_ended_may_be_followed_by_anybody_but_not_by_a_life_that_leaves_no_room_for_the_next() -> None:
-    door = met()
-    door.hear([Entry(3, 0, LET_IN, B, ended=True)], [], B, all_answer)
-    assert door.entries[3].ended
+    join_server = met()
+    join_server.hear([PeerEntry(3, 0, LET_IN, B, ended=True)], [], B, all_answer)
+    assert join_server.entries[3].ended
     for much in (JUMP_MAX + 1, 2**63 - 1):
-        assert not door.hear([Entry(3, much, CLAIMED, C), Entry(4, much, CLAIMED, C)], [], C, all_answer)
-    assert door.hear([Entry(3, 1, CLAIMED, JOINER)], [], b"", all_answer).entries
+        assert not join_server.hear([PeerEntry(3, much, CLAIMED, C), PeerEntry(4, much, CLAIMED, C)], [], C, all_answer)
+    assert join_server.hear([PeerEntry(3, 1, CLAIMED, JOINER)], [], b"", all_answer).entries
 
 
 def test_an_id_that_was_claimed_and_is_not_used_goes_back_whoever_has_claimed_it() -> None:
-    door = keeper()
-    door.meet(entry_of(C))
-    door.hear([Entry(peer, 0, CLAIMED, C) for peer in range(FIRST, IDS)], [], C, all_answer)
-    assert door.free(0.0) == []
-    assert not door.expire(0.0)
-    assert not door.expire(CLAIM_S - 1)
-    assert {entry.peer for entry in door.expire(CLAIM_S).entries} == set(range(FIRST, IDS))
-    assert door.free(CLAIM_S) == list(range(FIRST, IDS))
+    join_server = keeper()
+    join_server.meet(entry_of(C))
+    join_server.hear([PeerEntry(peer, 0, CLAIMED, C) for peer in range(FIRST, IDS)], [], C, all_answer)
+    assert join_server.free(0.0) == []
+    assert not join_server.expire(0.0)
+    assert not join_server.expire(CLAIM_S - 1)
+    assert {entry.peer for entry in join_server.expire(CLAIM_S).entries} == set(range(FIRST, IDS))
+    assert join_server.free(CLAIM_S) == list(range(FIRST, IDS))
 
 
 def test_who_has_claimed_an_id_and_uses_it_keeps_it() -> None:
-    door = keeper()
-    door.hear([Entry(2, 0, CLAIMED, C)], [], C, all_answer)
-    door.expire(0.0)
-    door.hear([Entry(2, 0, LISTENING, C, False, "tcp://10.0.0.3:1")], [], C, all_answer)
-    assert not door.expire(CLAIM_S)
+    join_server = keeper()
+    join_server.hear([PeerEntry(2, 0, CLAIMED, C)], [], C, all_answer)
+    join_server.expire(0.0)
+    join_server.hear([PeerEntry(2, 0, LISTENING, C, False, "tcp://10.0.0.3:1")], [], C, all_answer)
+    assert not join_server.expire(CLAIM_S)
 
 
 def test_a_door_keeps_its_address_and_only_who_visits_it_finds_it_closed() -> None:
-    door = met()
-    (there,) = [other for other in door.doors.values() if other.door == B]
-    moved, closed = DoorEntry(B, "10.6.6.6:1", B), DoorEntry(B, there.address, B, ended=True)
-    assert not door.meet(moved), "somebody else answers under its number"
-    heard = door.hear([], [moved, closed], b"", all_answer)
-    assert (heard.doors, heard.closed) == ((), (closed,))
-    assert door.doors[B] == there
-    door.forget(B)
-    assert door.doors[B].ended
-    assert door.hear([], [there], b"", all_answer).doors == (there,), "it lives after all"
+    join_server = met()
+    (there,) = [other for other in join_server.join_servers.values() if other.join_server == B]
+    moved, closed = ServerEntry(B, "10.6.6.6:1", B), ServerEntry(B, there.address, B, ended=True)
+    assert not join_server.meet(moved), "somebody else answers under its number"
+    heard = join_server.hear([], [moved, closed], b"", all_answer)
+    assert (heard.join_servers, heard.closed) == ((), (closed,))
+    assert join_server.join_servers[B] == there
+    join_server.forget(B)
+    assert join_server.join_servers[B].ended
+    assert join_server.hear([], [there], b"", all_answer).join_servers == (there,), "it lives after all"
 
 
 def test_doors_that_are_made_up_fill_little_and_nobody_is_told_of_them() -> None:
-    door = met()
-    made_up = [DoorEntry(number.to_bytes(8, "big"), f"10.6.6.6:{number}", C) for number in range(10 * UNMET_MAX)]
-    door.hear([], made_up, C, all_answer)
-    assert len(door.doors) <= UNMET_MAX + 3
-    assert {other.door for other in door.told} == {A, B}
-    door.forget(made_up[0].door)
-    assert made_up[0].door not in door.doors
+    join_server = met()
+    made_up = [ServerEntry(number.to_bytes(8, "big"), f"10.6.6.6:{number}", C) for number in range(10 * UNMET_MAX)]
+    join_server.hear([], made_up, C, all_answer)
+    assert len(join_server.join_servers) <= UNMET_MAX + 3
+    assert {other.join_server for other in join_server.told} == {A, B}
+    join_server.forget(made_up[0].join_server)
+    assert made_up[0].join_server not in join_server.join_servers

@@ -9,28 +9,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gossip.core.events import Contributed, Effect, Likeness, Payload, Received, Report
-from gossip.core.ledger.replicated_state import Agreed
-from gossip.core.messages import CHARGES_MAX, Charge, Commit, Contribution, Hello, Query
-from gossip.core.rounds.departures import Partings
+from gossip.core.events import Contributed, Effect, Payload, Received, Report, ResultSimilarity
+from gossip.core.ledger.replicated_state import ReplicatedState
+from gossip.core.messages import ACCUSATIONS_MAX, Accusation, Commit, Contribution, Hello, UpdateRequest
+from gossip.core.rounds.departures import Departures
 from gossip.core.rounds.shard import ShardRound
-from gossip.core.rounds.validation import ROUNDS_KEPT, Doubts
+from gossip.core.rounds.validation import ROUNDS_KEPT, ResultValidator
 from gossip.core.settings import CoreSettings
 from gossip.topologies.base import Roster
-from gossip.vectors.likeness import likeness_of
+from gossip.vectors.likeness import similarity_of
 
-OPPOSED, ALIKE = Likeness(1.0, 1.0, -0.9), Likeness(1.0, 1.0, 0.9)
+OPPOSED, ALIKE = ResultSimilarity(1.0, 1.0, -0.9), ResultSimilarity(1.0, 1.0, 0.9)
 
 
-class Desk:
+class ResultBench:
     """Peer 1 of n, at attempt 0 of a shard that peer 0 serves."""
 
     def __init__(self, n: int = 8, f: int = 2) -> None:
         self.shard = ShardRound(0, tuple(range(n)))
         self.handed_on: list[str] = []
         self.closed = 0
-        self.agreed = Agreed(CoreSettings(b"r", b"l", 0, tuple(range(n)), f=f))
-        self.partings = Partings(8)
+        self.agreed = ReplicatedState(CoreSettings(b"r", b"l", 0, tuple(range(n)), f=f))
+        self.departures = Departures(8)
         self.skipped: dict[int, str] = {}
         self.unknown: set[int] = set()
         self.passed = False
@@ -41,13 +41,13 @@ class Desk:
             maybe_close=self.maybe_close,
             expected=lambda: [peer for peer in range(n) if peer not in self.skipped],
             quorum=lambda: n // 2 + 1,
-            partings=self.partings,
+            departures=self.departures,
             skip_reason=lambda peer: self.skipped.get(peer, ""),
         )
-        astray: Any = SimpleNamespace(is_passed=lambda round_id: self.passed, shards=[self.shard], forked={})
+        lag_detector: Any = SimpleNamespace(is_passed=lambda round_id: self.passed, shards=[self.shard], forked={})
         view: Any = SimpleNamespace(is_gone=self.is_gone, met=lambda: {*range(16)} - self.unknown)
         self.trust = self.agreed.trust
-        self.doubts = Doubts(self.agreed, astray, server, view, self.advance)
+        self.result_validator = ResultValidator(self.agreed, lag_detector, server, view, self.advance)
 
     def is_gone(self, peer: int) -> bool:
         return self.skipped.get(peer) == "dead"
@@ -62,11 +62,11 @@ class Desk:
         return []
 
     def judge(
-        self, sender: int, likeness: Likeness | None, maker: int = 0, round_id: int = 0, samples: int = 8, own: int = 0
+        self, sender: int, similarity: ResultSimilarity | None, maker: int = 0, round_id: int = 0, samples: int = 8, own: int = 0
     ) -> list[Effect] | None:
         """``samples``: of the result, as its server says; ``own``: that this peer has given to it."""
         commit = replace(self.commit(samples), round_id=round_id, attempt=self.shard.attempt, server=maker)
-        return self.doubts.judge(sender, self.shard, commit, likeness, Contributed(round_id, own, ()), 1.0)
+        return self.result_validator.judge(sender, self.shard, commit, similarity, Contributed(round_id, own, ()), 1.0)
 
     def commit(self, samples: int = 8, **claims: Any) -> Commit:
         of, everybody = (Contribution(4, samples, 1.0, 1.0),), self.agreed.roster.peers
@@ -74,11 +74,11 @@ class Desk:
 
     def why(self, own: tuple[float, ...] = (), **claims: Any) -> str:
         """Why a result of peer 0 with such claims is doubted by this one, which would step with ``own``."""
-        return self.doubts.claims.doubt(self.commit(**claims), Contributed(0, 1, (), rates=own)).why
+        return self.result_validator.result_checks.objection(self.commit(**claims), Contributed(0, 1, (), rates=own)).why
 
 
 def test_a_result_that_opposes_the_own_update_is_refused_and_the_next_server_asked() -> None:
-    desk = Desk()
+    desk = ResultBench()
     refused = desk.judge(0, OPPOSED)
     assert refused is not None
     [report] = refused
@@ -91,17 +91,17 @@ def test_a_result_that_opposes_the_own_update_is_refused_and_the_next_server_ask
 
 @pytest.mark.parametrize(("made_at", "remembered"), [(3, True), (11, True), (4, False), (19, False)])
 def test_only_what_is_handed_over_in_a_turn_of_its_server_is_remembered(made_at: int, remembered: bool) -> None:
-    desk = Desk()
+    desk = ResultBench()
     lineage = desk.agreed.lineage
     lineage.restart(7, b"h" * 16)
     said = desk.commit(server=3, made_at=made_at, round_id=7, parent=lineage.head)
     for claims in ({}, {"digest": b"e" * 16}, {"shard": 1}, {"round_id": 6}, {"round_id": 8}, {"parent": b"g" * 16}):
-        desk.doubts.saw(Received(3, 0, replace(said, **claims)))
-    assert len(desk.doubts.witness.statements(7)) == remembered
+        desk.result_validator.saw(Received(3, 0, replace(said, **claims)))
+    assert len(desk.result_validator.witness.statements(7)) == remembered
 
 
 def test_what_more_than_f_have_handed_over_is_taken() -> None:
-    desk = Desk(f=2)
+    desk = ResultBench(f=2)
     assert desk.judge(0, OPPOSED) is not None
     assert desk.judge(0, OPPOSED) is not None  # the same peer again is one voice
     assert desk.judge(2, OPPOSED) is not None
@@ -109,40 +109,40 @@ def test_what_more_than_f_have_handed_over_is_taken() -> None:
 
 
 def test_who_serves_the_attempt_itself_closes_without_those_who_hold_what_it_refuses() -> None:
-    desk = Desk()
+    desk = ResultBench()
     desk.shard.attempt = 1
     assert desk.judge(0, OPPOSED) is not None
     assert (desk.closed, desk.handed_on, desk.shard.doubted) == (1, [], {0})
 
 
 def test_who_serves_an_attempt_that_others_have_left_makes_no_second_result() -> None:
-    desk = Desk()
+    desk = ResultBench()
     desk.shard.attempt = 1  # which this peer serves; those who have updates with it may have given them to peer 3, too
     later = replace(desk.commit(), attempt=3, made_at=3, server=3)
-    assert desk.doubts.judge(3, desk.shard, later, OPPOSED, Contributed(0, 0, ()), 1.0) is not None
+    assert desk.result_validator.judge(3, desk.shard, later, OPPOSED, Contributed(0, 0, ()), 1.0) is not None
     assert (desk.closed, len(desk.handed_on), desk.shard.attempt) == (0, 1, 2)
     desk.shard.attempt = 1  # in another's name, it is a word that any liar could say
-    assert desk.doubts.judge(4, desk.shard, later, OPPOSED, Contributed(0, 0, ()), 1.0) is not None
+    assert desk.result_validator.judge(4, desk.shard, later, OPPOSED, Contributed(0, 0, ()), 1.0) is not None
     assert (desk.closed, desk.shard.attempt) == (1, 1)
 
 
 def test_what_is_no_result_of_a_later_attempt_takes_no_servers_turn() -> None:
-    desk = Desk()
+    desk = ResultBench()
     desk.shard.attempt = 1
     bad = replace(desk.commit(), attempt=3, made_at=3, server=3)
-    desk.doubts.refuse(3, desk.shard, bad, "bad_commit", "it is no result of this round", 1.0)
+    desk.result_validator.refuse(3, desk.shard, bad, "bad_commit", "it is no result of this round", 1.0)
     assert (desk.closed, desk.handed_on, desk.shard.attempt) == (1, [], 1)
 
 
 def test_a_doubtful_result_of_another_attempt_hands_nothing_on() -> None:
-    desk = Desk()
+    desk = ResultBench()
     desk.shard.attempt = 3
     assert desk.judge(0, OPPOSED) is not None
     assert desk.handed_on == []
 
 
 def test_what_somebody_hands_over_in_the_name_of_who_serves_hands_nothing_on() -> None:
-    desk = Desk()
+    desk = ResultBench()
     assert desk.judge(5, OPPOSED, maker=0) is not None
     assert desk.handed_on == []
     assert desk.judge(0, OPPOSED) is not None
@@ -150,63 +150,63 @@ def test_what_somebody_hands_over_in_the_name_of_who_serves_hands_nothing_on() -
 
 
 def test_nobody_goes_round_the_order_twice_at_the_speed_of_the_network() -> None:
-    desk = Desk()
+    desk = ResultBench()
     desk.shard.attempt = 8  # peer 0 again
     assert desk.judge(0, OPPOSED) is not None
     assert desk.handed_on == []
 
 
 def test_a_result_may_be_as_long_as_the_own_update_or_as_those_that_more_than_f_servers_have_made() -> None:
-    assert Desk().judge(0, Likeness(2.9, 1.0, 1.0)) is None
-    assert Desk().judge(0, Likeness(3.1, 1.0, 1.0)) is not None
-    assert Desk().judge(0, Likeness(float("inf"), 1.0, float("nan"))) is not None
-    assert Desk().judge(0, Likeness(5.0)) is None  # nothing is known that it could be compared with
-    desk = Desk(f=2)
+    assert ResultBench().judge(0, ResultSimilarity(2.9, 1.0, 1.0)) is None
+    assert ResultBench().judge(0, ResultSimilarity(3.1, 1.0, 1.0)) is not None
+    assert ResultBench().judge(0, ResultSimilarity(float("inf"), 1.0, float("nan"))) is not None
+    assert ResultBench().judge(0, ResultSimilarity(5.0)) is None  # nothing is known that it could be compared with
+    desk = ResultBench(f=2)
     for server in (3, 4):  # two liars, each a little longer every time
         for round_id in range(10):
-            assert desk.judge(server, Likeness(2.0 * round_id, 100.0), server, 10 * server + round_id) is None
-    assert desk.judge(0, Likeness(9.0, 1.0, 1.0)) is not None
-    desk = Desk(f=2)
+            assert desk.judge(server, ResultSimilarity(2.0 * round_id, 100.0), server, 10 * server + round_id) is None
+    assert desk.judge(0, ResultSimilarity(9.0, 1.0, 1.0)) is not None
+    desk = ResultBench(f=2)
     for server in (3, 4, 5):
-        assert desk.judge(server, Likeness(4.0, 100.0), server, server) is None
-    assert desk.judge(0, Likeness(9.0, 1.0, 1.0)) is None
-    assert desk.judge(0, Likeness(12.1, 1.0, 1.0)) is not None
+        assert desk.judge(server, ResultSimilarity(4.0, 100.0), server, server) is None
+    assert desk.judge(0, ResultSimilarity(9.0, 1.0, 1.0)) is None
+    assert desk.judge(0, ResultSimilarity(12.1, 1.0, 1.0)) is not None
 
 
 def test_a_result_of_few_samples_may_be_longer() -> None:
-    desk = Desk(f=1)
+    desk = ResultBench(f=1)
     for server in (3, 4):
-        assert desk.judge(server, Likeness(1.0), server, server, samples=64) is None
-    assert desk.judge(0, Likeness(3.1), samples=64) is not None
-    assert desk.judge(0, Likeness(23.9), round_id=8, samples=1) is None
-    desk = Desk(f=1)
+        assert desk.judge(server, ResultSimilarity(1.0), server, server, samples=64) is None
+    assert desk.judge(0, ResultSimilarity(3.1), samples=64) is not None
+    assert desk.judge(0, ResultSimilarity(23.9), round_id=8, samples=1) is None
+    desk = ResultBench(f=1)
     for server in (3, 4):
-        assert desk.judge(server, Likeness(1.0), server, server, samples=64) is None
-    assert desk.judge(0, Likeness(24.1), samples=1) is not None
+        assert desk.judge(server, ResultSimilarity(1.0), server, server, samples=64) is None
+    assert desk.judge(0, ResultSimilarity(24.1), samples=1) is not None
 
 
 def test_a_server_cannot_leave_out_the_own_samples_to_make_its_result_longer() -> None:
-    desk = Desk(f=1)
+    desk = ResultBench(f=1)
     for server in (3, 4):
-        assert desk.judge(server, Likeness(1.0), server, server, samples=64) is None
-    assert desk.judge(0, Likeness(12.1), samples=1, own=4) is not None
+        assert desk.judge(server, ResultSimilarity(1.0), server, server, samples=64) is None
+    assert desk.judge(0, ResultSimilarity(12.1), samples=1, own=4) is not None
     desk.shard.attempt = 0
-    assert desk.judge(2, Likeness(11.9), maker=2, round_id=9, samples=1, own=4) is None
+    assert desk.judge(2, ResultSimilarity(11.9), maker=2, round_id=9, samples=1, own=4) is None
 
 
 def test_results_of_more_samples_are_not_expected_to_be_shorter() -> None:
-    desk = Desk(f=1)
+    desk = ResultBench(f=1)
     for server in (3, 4):
-        assert desk.judge(server, Likeness(1.0), server, server, samples=1) is None
-    assert desk.judge(0, Likeness(2.9), samples=64) is None
+        assert desk.judge(server, ResultSimilarity(1.0), server, server, samples=1) is None
+    assert desk.judge(0, ResultSimilarity(2.9), samples=64) is None
 
 
 def test_lengths_are_forgotten() -> None:
-    desk = Desk(f=1)
+    desk = ResultBench(f=1)
     for round_id in range(ROUNDS_KEPT + 2):
         length = 50.0 if round_id < 2 else 1.0
-        assert desk.judge(round_id % 4, Likeness(length, 100.0), round_id % 4, round_id) is None
-    assert desk.judge(0, Likeness(10.0, 1.0)) is not None
+        assert desk.judge(round_id % 4, ResultSimilarity(length, 100.0), round_id % 4, round_id) is None
+    assert desk.judge(0, ResultSimilarity(10.0, 1.0)) is not None
 
 
 def payload(*numbers: float) -> Payload:
@@ -215,63 +215,65 @@ def payload(*numbers: float) -> Payload:
 
 
 def test_the_own_update_is_compared_with_results_of_its_round_and_shard_only() -> None:
-    desk, own = Desk(), Contributed(4, 2, (payload(1.0), payload(2.0)))
+    desk, own = ResultBench(), Contributed(4, 2, (payload(1.0), payload(2.0)))
     commit = Commit(b"l", 4, 1, 0, 0, 0, b"", b"d" * 16, (), (), (), None, "")
-    assert desk.doubts.compared_with(commit, 4, own) == (own.payloads[1],)
-    assert desk.doubts.compared_with(commit, 3, own) == ()
-    assert desk.doubts.compared_with(commit, 4, None) == ()
-    assert desk.doubts.compared_with(Query(b"l", 4, 0, 0, b""), 4, own) is None
+    assert desk.result_validator.compared_with(commit, 4, own) == (own.payloads[1],)
+    assert desk.result_validator.compared_with(commit, 3, own) == ()
+    assert desk.result_validator.compared_with(commit, 4, None) == ()
+    assert desk.result_validator.compared_with(UpdateRequest(b"l", 4, 0, 0, b""), 4, own) is None
     truth = payload(-1.0)
-    assert desk.doubts.compared_with(commit, 4, Contributed(4, 2, (payload(1.0),), own=truth)) == (truth,)
+    assert desk.result_validator.compared_with(commit, 4, Contributed(4, 2, (payload(1.0),), own=truth)) == (truth,)
 
 
 @pytest.mark.parametrize(("n", "f"), [(4, 0), (3, 1), (5, 2)])
 def test_among_too_few_to_vouch_for_an_honest_server_nothing_is_compared(n: int, f: int) -> None:
     commit = Commit(b"l", 4, 0, 0, 0, 0, b"", b"d" * 16, (), (), (), None, "")
-    assert Desk(n, f).doubts.compared_with(commit, 4, None) is None
-    assert Desk(2 * f + 2, f or 1).doubts.compared_with(commit, 4, None) == (() if f else None)
+    assert ResultBench(n, f).result_validator.compared_with(commit, 4, None) is None
+    assert ResultBench(2 * f + 2, f or 1).result_validator.compared_with(commit, 4, None) == (() if f else None)
 
 
 def test_likeness_is_lengths_and_product() -> None:
-    found = likeness_of(payload(3.0, 4.0), (payload(-6.0, -8.0),))
-    assert found == Likeness(5.0, 10.0, -50.0)
+    found = similarity_of(payload(3.0, 4.0), (payload(-6.0, -8.0),))
+    assert found == ResultSimilarity(5.0, 10.0, -50.0)
     assert found.cosine == -1.0
-    assert likeness_of(payload(3.0, 4.0), ()) == Likeness(5.0)
-    assert likeness_of(payload(1e30), (payload(1.0),)).length == float("inf")
-    assert Likeness(1.0).cosine == 0.0
-    assert Likeness(float("inf"), 1.0, float("nan")).cosine == 0.0
+    assert similarity_of(payload(3.0, 4.0), ()) == ResultSimilarity(5.0)
+    assert similarity_of(payload(1e30), (payload(1.0),)).length == float("inf")
+    assert ResultSimilarity(1.0).cosine == 0.0
+    assert ResultSimilarity(float("inf"), 1.0, float("nan")).cosine == 0.0
 
 
 def test_who_has_refused_a_result_says_so_until_it_is_in_the_history() -> None:
-    desk = Desk()
-    assert desk.doubts.charges() == ()
+    desk = ResultBench()
+    assert desk.result_validator.accusations() == ()
     desk.judge(0, OPPOSED, round_id=6)
     desk.judge(2, OPPOSED, maker=3, round_id=6)  # that peer 3 has made it is peer 2's word
-    assert desk.doubts.charges() == (Charge(0, 6),) == desk.doubts.charges()
-    commit = Commit(b"l", 7, 0, 0, 0, 1, b"", b"d" * 16, (), (), tuple(range(8)), None, "", charges=desk.doubts.charges())
+    assert desk.result_validator.accusations() == (Accusation(0, 6),) == desk.result_validator.accusations()
+    commit = Commit(
+        b"l", 7, 0, 0, 0, 1, b"", b"d" * 16, (), (), tuple(range(8)), None, "", accusations=desk.result_validator.accusations()
+    )
     desk.trust.observe_round([commit])
-    assert desk.doubts.charges() == ()
+    assert desk.result_validator.accusations() == ()
 
 
 def test_a_commit_has_room_for_a_few_charges_the_latest_first() -> None:
-    desk = Desk(f=3)
+    desk = ResultBench(f=3)
     for round_id in range(12):
         desk.judge(0, OPPOSED, round_id=round_id)
-    assert desk.doubts.charges() == tuple([Charge(0, at) for at in range(12 - CHARGES_MAX, 12)])
+    assert desk.result_validator.accusations() == tuple([Accusation(0, at) for at in range(12 - ACCUSATIONS_MAX, 12)])
 
 
 def test_with_no_liars_to_bear_a_damaged_result_hands_nothing_on() -> None:
-    desk = Desk(4, f=0)
+    desk = ResultBench(4, f=0)
     commit = Commit(b"l", 0, 0, 0, 0, 0, b"", b"d" * 16, (), (), (), None, "")
-    assert [type(effect) for effect in desk.doubts.refuse(0, desk.shard, commit, "bad_commit", "", 1.0)] == [Report]
-    assert (desk.handed_on, desk.doubts.charges()) == ([], ())
+    assert [type(effect) for effect in desk.result_validator.refuse(0, desk.shard, commit, "bad_commit", "", 1.0)] == [Report]
+    assert (desk.handed_on, desk.result_validator.accusations()) == ([], ())
 
 
 # --- what a result says beside its numbers ------------------------------------------------------------------------------------
 
 
 def test_rates_far_above_the_own_and_the_last_are_doubted_and_far_below_as_well() -> None:
-    desk = Desk()
+    desk = ResultBench()
     desk.agreed.rates = (0.1, 1.0)
     assert "a learning rate of 31 is far above" in desk.why((0.2, 10.0), rates=(0.2, 31.0))
     assert desk.why((0.2, 10.0), rates=(0.59, 29.0)) == ""
@@ -281,7 +283,7 @@ def test_rates_far_above_the_own_and_the_last_are_doubted_and_far_below_as_well(
 
 
 def test_rates_are_compared_with_what_is_known() -> None:
-    desk = Desk()
+    desk = ResultBench()
     assert desk.why((), rates=(1e9,)) == "", "nothing is"
     assert "far above" in desk.why((0.1,), rates=(1e9,))
     assert "it has 0 learning rates, and the own optimizer 1" in desk.why((0.1,), rates=())
@@ -289,18 +291,23 @@ def test_rates_are_compared_with_what_is_known() -> None:
     assert desk.why((0.1,), rates=(1e9,), shard=1) == "", "the first shard speaks for all"
     desk.agreed.rates = (0.1,)
     assert "far above" in desk.why((), rates=(1e9,))
-    both = [desk.doubts.claims.doubt(desk.commit(rates=(1e9,)), Contributed(0, 1, (), rates=own)) for own in ((0.1,), ())]
-    assert [doubt.charged for doubt in both] == [True, False], "who has nothing of its own to compare with accuses nobody"
+    both = [
+        desk.result_validator.result_checks.objection(desk.commit(rates=(1e9,)), Contributed(0, 1, (), rates=own))
+        for own in ((0.1,), ())
+    ]
+    assert [objection.is_evidence for objection in both] == [True, False], (
+        "who has nothing of its own to compare with accuses nobody"
+    )
 
 
 def test_a_roster_without_those_who_are_here_is_doubted() -> None:
-    desk = Desk(8, f=2)
+    desk = ResultBench(8, f=2)
     everybody = set(range(8))
     assert "leaves out [3], who are here" in desk.why(roster=tuple(everybody - {3}))
     assert desk.why(roster=tuple(everybody - {1})) == "", "nobody knows of itself how others see it"
     desk.skipped[3] = "suspect"
     assert desk.why(roster=tuple(everybody - {3})) == ""
-    desk.partings.hear(4, Hello(b"l", b"", b"", 5, "leaving", "", ""))
+    desk.departures.hear(4, Hello(b"l", b"", b"", 5, "leaving", "", ""))
     assert desk.why(roster=tuple(everybody - {3, 4})) == ""
     assert "leaves out [1, 2, 5, 6, 7], who are here" in desk.why(roster=(0,))
     desk.passed = True
@@ -308,38 +315,38 @@ def test_a_roster_without_those_who_are_here_is_doubted() -> None:
 
 
 def test_a_roster_with_those_who_are_not_here_is_doubted() -> None:
-    desk = Desk(8, f=2)
+    desk = ResultBench(8, f=2)
     desk.unknown, desk.skipped = {12}, {11: "dead", 10: "connecting"}
     assert desk.why(roster=(*range(8), 9, 10)) == ""
     assert "takes in [11, 12], who are not" in desk.why(roster=(*range(8), 11, 12))
 
 
 def test_only_what_two_honest_views_cannot_differ_by_is_charged() -> None:
-    desk = Desk(8, f=2)
+    desk = ResultBench(8, f=2)
     for round_id, out, charged in ((0, {2, 3}, False), (1, {2, 3, 4}, True)):
         commit = desk.commit(roster=tuple(set(range(8)) - out), round_id=round_id)
         desk.shard = ShardRound(0, tuple(range(8)))
-        assert desk.doubts.judge(0, desk.shard, commit, None, None, 1.0) is not None
-        assert desk.doubts.charges() == ((Charge(0, round_id),) if charged else ())
+        assert desk.result_validator.judge(0, desk.shard, commit, None, None, 1.0) is not None
+        assert desk.result_validator.accusations() == ((Accusation(0, round_id),) if charged else ())
 
 
 def test_among_few_a_roster_is_doubted_for_more_than_f_alone_and_with_no_liars_to_bear_for_nothing() -> None:
-    assert Desk(3, f=1).why(roster=(0, 2)) == ""
-    assert Desk(3, f=1).why(roster=(0, 1)) == ""
-    assert "leaves out [1, 2]" in Desk(3, f=1).why(roster=(0,))
-    assert Desk(3, f=0).why((0.1,), roster=(0,), rates=(9.9,)) == ""
+    assert ResultBench(3, f=1).why(roster=(0, 2)) == ""
+    assert ResultBench(3, f=1).why(roster=(0, 1)) == ""
+    assert "leaves out [1, 2]" in ResultBench(3, f=1).why(roster=(0,))
+    assert ResultBench(3, f=0).why((0.1,), roster=(0,), rates=(9.9,)) == ""
 
 
 def test_who_is_not_in_the_roster_believes_what_was_committed() -> None:
-    desk = Desk(8, f=2)
-    desk.doubts.server.roster = Roster((0, 2, 3, 4, 5, 6, 7))
+    desk = ResultBench(8, f=2)
+    desk.result_validator.server.roster = Roster((0, 2, 3, 4, 5, 6, 7))
     assert desk.why((0.1,), roster=(0,), rates=(9.9,)) == ""
 
 
 def test_what_more_than_f_hand_over_is_taken_whatever_it_claims() -> None:
-    desk = Desk(8, f=2)
+    desk = ResultBench(8, f=2)
     commit = desk.commit(roster=(0,))
-    taken = [desk.doubts.judge(sender, desk.shard, commit, ALIKE, None, 1.0) is None for sender in (0, 2, 3)]
+    taken = [desk.result_validator.judge(sender, desk.shard, commit, ALIKE, None, 1.0) is None for sender in (0, 2, 3)]
     assert taken == [False, False, True]
 
 
@@ -347,18 +354,18 @@ def test_what_more_than_f_hand_over_is_taken_whatever_it_claims() -> None:
 
 
 def test_who_has_waited_for_a_result_in_vain_says_so() -> None:
-    desk = Desk(8, f=2)
-    desk.doubts.give_up(desk.shard, 1.0)
+    desk = ResultBench(8, f=2)
+    desk.result_validator.give_up(desk.shard, 1.0)
     assert desk.handed_on == ["no commit from 0 in time"]
-    assert desk.doubts.charges() == (Charge(0, 7, silent=True),)
-    desk.doubts.give_up(desk.shard, 1.0)  # of attempt 1, which it serves itself
-    assert desk.doubts.charges() == (Charge(0, 7, silent=True),)
+    assert desk.result_validator.accusations() == (Accusation(0, 7, silent=True),)
+    desk.result_validator.give_up(desk.shard, 1.0)  # of attempt 1, which it serves itself
+    assert desk.result_validator.accusations() == (Accusation(0, 7, silent=True),)
 
 
 def test_a_server_that_has_no_majority_within_reach_is_not_blamed_nor_anybody_where_none_are_to_be_borne() -> None:
-    desk = Desk(8, f=2)
+    desk = ResultBench(8, f=2)
     desk.skipped = dict.fromkeys((2, 3), "disconnected")  # six are there, five are needed, and two of the six may be liars
-    desk.doubts.give_up(desk.shard, 1.0)
-    trusting = Desk(8, f=0)
-    trusting.doubts.give_up(trusting.shard, 1.0)
-    assert (desk.doubts.charges(), trusting.doubts.charges()) == ((), ())
+    desk.result_validator.give_up(desk.shard, 1.0)
+    trusting = ResultBench(8, f=0)
+    trusting.result_validator.give_up(trusting.shard, 1.0)
+    assert (desk.result_validator.accusations(), trusting.result_validator.accusations()) == ((), ())

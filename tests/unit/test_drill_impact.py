@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gossip.errors import BadFault
-from gossip.faults.drills import Drill, DrillBook, write
-from gossip.faults.plan import Liar, Slow
+from gossip.faults.drills import Drill, DrillFile, write
+from gossip.faults.plan import ByzantineFault, Slow
 from gossip.faults.syntax import peers_of, seconds_of
 from gossip.faults.world import Partition
 from gossip.launch.drill import impact
@@ -82,8 +82,8 @@ def test_a_kill_is_told_with_who_noticed_when_and_when_it_was_back() -> None:
 
 
 def test_what_lasts_is_read_as_it_was_written_and_holds_only_while_it_does(tmp_path: Any) -> None:
-    faults = (Partition(((0, 1), (2,)), 0.0, 5.0), Slow(1, 4.0), Liar("sign_flip", (2,), 10.0))
-    book = DrillBook(tmp_path)
+    faults = (Partition(((0, 1), (2,)), 0.0, 5.0), Slow(1, 4.0), ByzantineFault("sign_flip", (2,), 10.0))
+    book = DrillFile(tmp_path)
     assert book.on(99.0) == ()
     write(tmp_path, [Drill(number, fault, 100.0 + number, 105.0) for number, fault in enumerate(faults)])
     assert book.on(99.9) == ()

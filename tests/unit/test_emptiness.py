@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gossip.core.transfer.attestation import SURE_TURNS, Emptiness
+from gossip.core.transfer.attestation import SURE_TURNS, NoStateEvidence
 from gossip.core.transfer.donor import NO_STATE, TAKES_OVER
 
 OTHERS = (1, 2, 3)
 
 
-class Swarm:
+class PolledPeers:
     """Peers 1 to 3 can be asked, peer 4 is away. ``far``: who was in which later round."""
 
     def __init__(self, far: dict[int, int]) -> None:
@@ -27,7 +27,7 @@ class Swarm:
 
 
 def after(f: int, *said: dict[int, str], waited: bool = True, far: dict[int, int] | None = None) -> bool:
-    emptiness = Emptiness(0, f, Swarm(far or {}))
+    emptiness = NoStateEvidence(0, f, PolledPeers(far or {}))
     for answers in said:
         for peer, reason in answers.items():
             emptiness.hear(peer, reason)

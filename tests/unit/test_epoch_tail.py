@@ -2,7 +2,7 @@
 
 from gossip.core.events import EpochReport
 from gossip.core.ledger.data_cursor import DataCursor
-from gossip.core.ledger.replicated_state import Agreed
+from gossip.core.ledger.replicated_state import ReplicatedState
 from gossip.core.messages import Contribution, Rejection
 from gossip.core.settings import CoreSettings
 
@@ -18,7 +18,7 @@ def sizes(cursor: DataCursor, roster: tuple[int, ...]) -> dict[int, int]:
 
 def test_with_a_liar_in_quarantine_the_rule_needs_fewer_so_the_dead_get_nothing_of_the_tail() -> None:
     settings = CoreSettings(b"run", b"lineage", 0, (0, 1, 2, 3), f=1, updates_for=(1, 3))
-    agreed = Agreed(settings)
+    agreed = ReplicatedState(settings)
     for round_id in range(40):
         contributors = [Contribution(peer, 32, 0.3, 1.0) for peer in (0, 1, 3)]
         agreed.trust.observe_commit(round_id, contributors, [Rejection(2, "non_finite")], roster=settings.peers)

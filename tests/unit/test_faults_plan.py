@@ -7,8 +7,8 @@ import pytest
 
 from gossip.errors import BadFault
 from gossip.faults import plan as faults
-from gossip.faults.plan import ATTACKS, KINDS, Crash, FaultPlan, Hang, Liar, Restart, Slow
-from gossip.faults.world import RESULT_LIES, NodeLie
+from gossip.faults.plan import ATTACKS, KINDS, ByzantineFault, Crash, FaultPlan, Hang, Restart, Slow
+from gossip.faults.world import RESULT_ATTACKS, NodeAttack
 
 
 @pytest.mark.parametrize(
@@ -22,18 +22,18 @@ from gossip.faults.world import RESULT_LIES, NodeLie
         ("hang:3@50+1.5s", (Hang(3, 50, 1.5),)),
         ("hang:3@50+1m", (Hang(3, 50, 60.0),)),
         ("slow:2*4", (Slow(2, 4.0),)),
-        ("sign_flip:5,6*10", (Liar("sign_flip", (5, 6), 10.0),)),
-        ("sign-flip:5,6*10", (Liar("sign_flip", (5, 6), 10.0),)),
-        ("sign_flip:5", (Liar("sign_flip", (5,), 1.0),)),
-        ("bit_flip:5", (Liar("bit_flip", (5,), 1.0),)),
-        ("gaussian:5*200", (Liar("gaussian", (5,), 200.0),)),
-        ("scale:5*1e3", (Liar("scale", (5,), 1000.0),)),
-        ("nan:5", (Liar("nan", (5,), 1.0),)),
-        ("label_flip:5", (Liar("label_flip", (5,), 1.0),)),
-        ("stale:5*10", (Liar("stale", (5,), 10.0),)),
-        ("zero:5", (Liar("zero", (5,), 1.0),)),
-        ("wrong_results:5-7", (NodeLie("wrong_results", (5, 6, 7)),)),
-        ("kept-states:5", (NodeLie("kept_states", (5,)),)),
+        ("sign_flip:5,6*10", (ByzantineFault("sign_flip", (5, 6), 10.0),)),
+        ("sign-flip:5,6*10", (ByzantineFault("sign_flip", (5, 6), 10.0),)),
+        ("sign_flip:5", (ByzantineFault("sign_flip", (5,), 1.0),)),
+        ("bit_flip:5", (ByzantineFault("bit_flip", (5,), 1.0),)),
+        ("gaussian:5*200", (ByzantineFault("gaussian", (5,), 200.0),)),
+        ("scale:5*1e3", (ByzantineFault("scale", (5,), 1000.0),)),
+        ("nan:5", (ByzantineFault("nan", (5,), 1.0),)),
+        ("label_flip:5", (ByzantineFault("label_flip", (5,), 1.0),)),
+        ("stale:5*10", (ByzantineFault("stale", (5,), 10.0),)),
+        ("zero:5", (ByzantineFault("zero", (5,), 1.0),)),
+        ("wrong_results:5-7", (NodeAttack("wrong_results", (5, 6, 7)),)),
+        ("kept-states:5", (NodeAttack("kept_states", (5,)),)),
     ],
 )
 def test_every_kind_is_read_as_typed(spec: str, expected: tuple[faults.Fault, ...]) -> None:
@@ -108,13 +108,13 @@ def test_a_peer_tells_one_kind_of_lie() -> None:
 
 def test_who_lies_about_updates_may_lie_about_results_and_states_too_and_all_who_lie_are_counted() -> None:
     plan = faults.parse(["sign_flip:3*10", "wrong_results:3,4", "kept_states:4,5", "kept_states:4"]).checked(peers=8)
-    assert plan.liars == {3, 4, 5}
+    assert plan.byzantine == {3, 4, 5}
     assert set(plan.attackers) == {3}
     assert plan.lies_of(4) == ("wrong_results", "kept_states")
     assert plan.lies_of(0) == ()
 
 
-@pytest.mark.parametrize("lie", RESULT_LIES)
+@pytest.mark.parametrize("lie", RESULT_ATTACKS)
 def test_lies_of_servers_are_refused_where_nobody_serves(lie: str) -> None:
     plan = faults.parse(f"{lie}:3")
     with pytest.raises(BadFault, match="in random-k rounds nobody does") as caught:
@@ -127,10 +127,10 @@ def test_lies_of_servers_are_refused_where_nobody_serves(lie: str) -> None:
 
 def test_each_peer_gets_its_own_faults_and_those_of_whoever_serves() -> None:
     plan = faults.parse(["crash:server@9", "hang:3@5+1s", "sign_flip:3,4*10"])
-    assert plan.for_peer(3) == (Crash("server", 9), Hang(3, 5, 1.0), Liar("sign_flip", (3, 4), 10.0))
-    assert plan.for_peer(4) == (Crash("server", 9), Liar("sign_flip", (3, 4), 10.0))
+    assert plan.for_peer(3) == (Crash("server", 9), Hang(3, 5, 1.0), ByzantineFault("sign_flip", (3, 4), 10.0))
+    assert plan.for_peer(4) == (Crash("server", 9), ByzantineFault("sign_flip", (3, 4), 10.0))
     assert plan.for_peer(0) == (Crash("server", 9),)
-    assert set(plan.liars) == {3, 4}
+    assert set(plan.byzantine) == {3, 4}
 
 
 ALL = ["crash:3@50", "crash:server@60", "restart:2@50+2s", "hang:1@50+500ms", "slow:2*4", "sign_flip:5,6*10", "nan:7"]
@@ -148,7 +148,7 @@ def test_a_plan_file_is_read(tmp_path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "plan.toml"
     crash = '[[fault]]\nkind = "crash"\npeer = 3\nround = 50\n'
     path.write_text(crash + '[[fault]]\nkind = "sign-flip"\npeers = [5, 6]\nstrength = 10\n')
-    assert faults.load(path) == FaultPlan((Crash(3, 50), Liar("sign_flip", (5, 6), 10.0)))
+    assert faults.load(path) == FaultPlan((Crash(3, 50), ByzantineFault("sign_flip", (5, 6), 10.0)))
 
 
 @pytest.mark.parametrize(

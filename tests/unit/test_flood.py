@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gossip.run.event_rates import BURST, PER_S, TELL_EVERY_S, Flood
+from gossip.run.event_rates import BURST, PER_S, TELL_EVERY_S, EventRateLimiter
 from gossip.run.journal import Journal
 from gossip.run.telemetry import read_lines
 
 
 def test_a_burst_passes_then_so_many_a_second_and_the_rest_is_counted() -> None:
-    flood = Flood()
+    flood = EventRateLimiter()
     passed = sum(flood.lets("fork", 3, 100.0 + at / 1000) for at in range(5000))
     assert passed == BURST + int(PER_S * 5) - 1
     assert flood.held(105.0) == [("fork", 3, 5000 - passed)]
@@ -19,7 +19,7 @@ def test_a_burst_passes_then_so_many_a_second_and_the_rest_is_counted() -> None:
 
 
 def test_the_count_comes_once_a_second_and_at_the_end() -> None:
-    flood = Flood()
+    flood = EventRateLimiter()
     for _ in range(BURST + 7):
         flood.lets("fork", 3, 100.0)
     assert flood.held(100.0 + TELL_EVERY_S / 2) == []
@@ -29,7 +29,7 @@ def test_the_count_comes_once_a_second_and_at_the_end() -> None:
 
 
 def test_a_flood_about_one_peer_hides_neither_others_nor_other_kinds() -> None:
-    flood = Flood()
+    flood = EventRateLimiter()
     for _ in range(1000):
         flood.lets("fork", 3, 100.0)
     assert flood.lets("fork", 4, 100.0)
@@ -45,7 +45,7 @@ def test_a_journal_stays_small_under_a_flood_and_says_how_much_it_left_out(tmp_p
     journal.close()
     rows = list(read_lines(tmp_path / "events.jsonl"))
     written = sum(row["event"] == "bad_commit" for row in rows)
-    more = [row for row in rows if row["event"] == "and_more"]
+    more = [row for row in rows if row["event"] == "events_suppressed"]
     assert {(row["of"], row["about"]) for row in more} == {("bad_commit", 3)}
     assert written + sum(row["count"] for row in more) == 20_000
     assert written < 1000

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gossip.errors import Malformed
 from gossip.launch.ssh import frames
 from gossip.launch.ssh.frames import FRAME_BYTES_MAX, Decoder, encode
-from gossip.launch.ssh.remote import Remote
+from gossip.launch.ssh.remote import RemoteAgent
 from gossip.run.rendezvous import parse_seed
 
 FRAMES = st.lists(st.fixed_dictionaries({"kind": st.text()}, optional={"text": st.text(), "n": st.integers()}), max_size=5)
@@ -58,17 +58,17 @@ def test_a_frame_that_no_reader_would_take_is_not_sent() -> None:
 def test_a_word_that_cannot_be_taken_costs_that_word_and_is_told_once() -> None:
     heard: list[dict[str, object]] = []
 
-    def on_frame(remote: Remote, frame: dict[str, object]) -> None:
+    def on_frame(remote: RemoteAgent, frame: dict[str, object]) -> None:
         if frame["kind"] == "row":
             raise OSError(28, "No space left on device")
         heard.append({"peer": int(str(frame["peer"]))} if frame["kind"] == "output" else frame)
 
-    remote = Remote.__new__(Remote)
+    remote = RemoteAgent.__new__(RemoteAgent)
     remote._on_frame, remote.stumbled = on_frame, False
     for frame in ({"kind": "output"}, {"kind": "row"}, {"kind": "output", "peer": "x"}, {"kind": "output", "peer": 3}):
         remote._give(frame)
     assert heard == [{"kind": "say", "text": "! some of what it tells is lost: KeyError: 'peer'"}, {"peer": 3}]
-    on_frame_that_says_nothing = Remote.__new__(Remote)
+    on_frame_that_says_nothing = RemoteAgent.__new__(RemoteAgent)
     on_frame_that_says_nothing._on_frame, on_frame_that_says_nothing.stumbled = on_frame, False
     on_frame_that_says_nothing._give({"kind": "row"})
     assert heard[-1]["kind"] == "say"

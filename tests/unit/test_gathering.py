@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.lifecycle.bootstrap import PARDONS_MAX, Begin, Decision, Follow, Gathering, Wait
+from gossip.core.lifecycle.bootstrap import PARDONS_MAX, BeginFresh, Bootstrap, Decision, TakeState, WaitForPeers
 from gossip.core.messages import Hello, PeerId
 from gossip.core.settings import CoreSettings
 
 PEERS = (0, 1, 2, 3)
 
 
-class Here:
+class FixedView:
     """All are there but those who are ``gone``."""
 
     version = 0
@@ -40,14 +40,14 @@ class Here:
         return PEERS
 
 
-class Bench:
+class BootstrapBench:
     """Peer 1 of four, each with weights of its own, after all have said hello: it wants those of peer 0."""
 
     def __init__(self, f: int = 0) -> None:
         needed = {"updates_for": (1, 3)} if f else {}
         self.settings = CoreSettings(b"run-0001", b"lineage!", 1, PEERS, f, **needed)
-        self.view, self.now = Here(), 0.0
-        self.core = Gathering(1, self.settings, self.view)
+        self.view, self.now = FixedView(), 0.0
+        self.core = Bootstrap(1, self.settings, self.view)
         self.core.start(0.0)
         self.all_say_hello()
         assert self.followed() == 0
@@ -67,7 +67,7 @@ class Bench:
 
     def followed(self) -> PeerId:
         decision = self.decided()
-        assert isinstance(decision, Follow)
+        assert isinstance(decision, TakeState)
         return decision.donor
 
     def in_vain(self, after_s: float) -> None:
@@ -77,36 +77,36 @@ class Bench:
 
 
 def test_those_of_the_next_where_the_first_is_gone() -> None:
-    bench = Bench()
+    bench = BootstrapBench()
     bench.view.gone.add(0)
     bench.in_vain(1.0)
-    assert bench.decided() == Wait((2, 3)), "they may have begun meanwhile"
+    assert bench.decided() == WaitForPeers((2, 3)), "they may have begun meanwhile"
     bench.all_say_hello()
-    assert bench.decided() == Begin((1, 2, 3))
+    assert bench.decided() == BeginFresh((1, 2, 3))
 
 
 def test_who_comes_back_from_the_dead_is_waited_for_until_it_says_whose_weights_it_has() -> None:
-    bench = Bench()
+    bench = BootstrapBench()
     bench.view.gone.add(0)
     bench.decided()
     bench.view.gone.clear()
-    assert bench.decided() == Wait((0,))
+    assert bench.decided() == WaitForPeers((0,))
     bench.hear(0, state=b"other weights")
     assert bench.followed() == 0
 
 
 def test_who_is_there_and_late_is_followed_again_until_it_had_the_time_of_a_round() -> None:
-    bench = Bench()
+    bench = BootstrapBench()
     bench.in_vain(1.0)
     bench.all_say_hello()
     assert bench.followed() == 0
     bench.in_vain(bench.settings.rounds.round_timeout_s)
     bench.all_say_hello()
-    assert bench.decided() == Begin(PEERS)
+    assert bench.decided() == BeginFresh(PEERS)
 
 
 def test_a_new_life_may_give_what_the_last_has_not_given() -> None:
-    bench = Bench()
+    bench = BootstrapBench()
     bench.in_vain(bench.settings.rounds.round_timeout_s + 1.0)
     bench.core.begins_anew(0)
     bench.all_say_hello()
@@ -114,32 +114,32 @@ def test_a_new_life_may_give_what_the_last_has_not_given() -> None:
 
 
 def test_who_gives_nothing_life_after_life_is_waited_for_no_more() -> None:
-    bench = Bench()
+    bench = BootstrapBench()
     for _ in range(1 + PARDONS_MAX):
         assert bench.followed() == 0
         bench.in_vain(bench.settings.rounds.round_timeout_s + 1.0)
         bench.core.begins_anew(0)
         bench.all_say_hello()
-    assert bench.decided() == Begin(PEERS)
+    assert bench.decided() == BeginFresh(PEERS)
 
 
 def test_what_was_said_of_having_begun_counts_when_it_is_said_again() -> None:
     """Nobody had a state. Who has come to one since says so."""
-    bench = Bench()
+    bench = BootstrapBench()
     bench.view.gone.add(0)
     bench.hear(2, begun=True)
     assert bench.followed() == 2
     bench.in_vain(1.0)
     bench.hear(3)
-    assert not isinstance(bench.decided(), Follow)
+    assert not isinstance(bench.decided(), TakeState)
     bench.hear(2, begun=True)
     assert bench.followed() == 2
 
 
 @pytest.mark.parametrize(("f", "follows"), [(0, True), (1, False)])
 def test_who_says_that_it_has_begun_and_has_given_nothing_is_one_of_f_liars(f: int, follows: bool) -> None:
-    bench = Bench(f)
+    bench = BootstrapBench(f)
     bench.in_vain(bench.settings.rounds.round_timeout_s + 1.0)
     bench.all_say_hello()
     bench.hear(0, begun=True)
-    assert isinstance(bench.decided(), Follow) is follows
+    assert isinstance(bench.decided(), TakeState) is follows

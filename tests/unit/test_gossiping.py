@@ -15,16 +15,16 @@ from gossip.core.events import (
     CancelTimer,
     Contributed,
     Effect,
-    Go,
     Payload,
     Received,
     Report,
     Send,
     SetTimer,
+    StartRound,
 )
 from gossip.core.messages import Hello, Push
 from gossip.core.rounds.gossip import BEHIND_ROUNDS, GossipRounds, GossipTimer
-from gossip.core.rounds.pushes import Kind, Pushed, Pushes
+from gossip.core.rounds.pushes import Kind, Pushed, PushStore
 from gossip.core.settings import CoreSettings, GossipSettings, TrustSettings
 from gossip.core.timers import Timers
 from gossip.errors import ConfigError
@@ -73,7 +73,7 @@ def reports(effects: list[Effect], event: str) -> list[dict[str, Any]]:
     return [report.fields for report in only(effects, Report) if report.event == event]
 
 
-class Table:
+class GossipTable:
     """Peer 0 of a few that push to everybody, with shorthand for what happens to it."""
 
     def __init__(self, peers: int = 4, topology: Any = "full", f: int = 0, **settings: Any) -> None:
@@ -120,7 +120,7 @@ class Table:
 
 
 def test_a_rule_is_given_the_aggregate_that_was_applied_last_and_none_of_another_state() -> None:
-    table = Table(gossip={"mix_every": 2})
+    table = GossipTable(gossip={"mix_every": 2})
     table.start()
     (first,) = only(table.whole_round(), Aggregate)
     assert first.previous is None
@@ -141,8 +141,8 @@ def test_a_rule_is_given_the_aggregate_that_was_applied_last_and_none_of_another
 
 
 def test_a_round_goes_from_go_to_the_next_go() -> None:
-    table = Table()
-    assert table.start() == [Go(0, None, want_parameters=False)]
+    table = GossipTable()
+    assert table.start() == [StartRound(0, None, want_parameters=False)]
     sent = only(table.contribute(), Send)
     assert sorted(send.peer for send in sent) == [1, 2, 3]
     assert {send.message for send in sent} == {Push(LINEAGE, 0, "gradient", 8, 0.5, b"")}
@@ -154,20 +154,20 @@ def test_a_round_goes_from_go_to_the_next_go() -> None:
     assert only(effects, Apply) == [Apply(0, (only(effects, Apply)[0].payloads[0],), None, 0.0)]
     (told,) = reports(effects, "round")
     assert (told["round"], told["loss"], told["contributors"], told["alive"]) == (0, 0.5, [0, 1, 2, 3], 4)
-    assert table.applied() == [Go(1, None, want_parameters=False)]
+    assert table.applied() == [StartRound(1, None, want_parameters=False)]
 
 
 def test_a_swarm_of_one_applies_its_own_update() -> None:
-    table = Table(peers=1)
+    table = GossipTable(peers=1)
     table.start()
     effects = table.contribute(3.0, 4.0)
     assert only(effects, Apply)[0].payloads[0].data == (3.0, 4.0)
     assert not only(effects, Aggregate)
-    assert table.applied() == [Go(1, None)]
+    assert table.applied() == [StartRound(1, None)]
 
 
 def test_a_liar_pushes_the_lie_and_keeps_its_true_update() -> None:
-    table = Table(gossip={"mix_every": 1})
+    table = GossipTable(gossip={"mix_every": 1})
     table.start()
     lie, truth, lied_at, true_at = vector(-9.0, -9.0), vector(1.0, 1.0), vector(5.0, 5.0), vector(2.0, 2.0)
     effects = table.contribute(payloads=(lie,), own=truth, parameters=lied_at, own_parameters=true_at)
@@ -183,7 +183,7 @@ def test_a_liar_pushes_the_lie_and_keeps_its_true_update() -> None:
 
 
 def test_a_peer_without_samples_answers_and_aggregates_the_others() -> None:
-    table = Table()
+    table = GossipTable()
     table.start()
     effects = table.contribute(samples=0, payloads=())
     assert [(send.message.samples, send.payload) for send in only(effects, Send)] == [(0, None)] * 3  # type: ignore[union-attr]
@@ -195,7 +195,7 @@ def test_a_peer_without_samples_answers_and_aggregates_the_others() -> None:
 
 
 def test_a_rule_that_cannot_leaves_the_own_update_and_says_why() -> None:
-    table = Table()
+    table = GossipTable()
     table.start()
     effects = table.contribute(3.0, 4.0)
     for peer in (1, 2, 3):
@@ -211,7 +211,7 @@ def test_a_rule_that_cannot_leaves_the_own_update_and_says_why() -> None:
 
 
 def test_nobody_waits_for_a_skipped_source() -> None:
-    table = Table()
+    table = GossipTable()
     table.view.skipped[2] = "its link closed"
     table.start()
     assert sorted(send.peer for send in only(table.contribute(), Send)) == [1, 3]
@@ -220,7 +220,7 @@ def test_nobody_waits_for_a_skipped_source() -> None:
 
 
 def test_a_source_that_is_skipped_meanwhile_ends_the_wait_at_once() -> None:
-    table = Table()
+    table = GossipTable()
     table.start()
     (timer,) = only(table.contribute(), SetTimer)
     table.push(1)
@@ -232,7 +232,7 @@ def test_a_source_that_is_skipped_meanwhile_ends_the_wait_at_once() -> None:
 
 
 def test_the_grace_bounds_the_wait_and_names_who_was_late() -> None:
-    table = Table()
+    table = GossipTable()
     table.start()
     (timer,) = only(table.contribute(), SetTimer)
     assert timer.at == table.rounds.deadline.grace_s()
@@ -244,7 +244,7 @@ def test_the_grace_bounds_the_wait_and_names_who_was_late() -> None:
 
 
 def test_the_grace_learns_from_those_who_came_too_late_for_it() -> None:
-    table = Table(peers=3)
+    table = GossipTable(peers=3)
     table.start()
     for _ in range(12):
         began = table.now
@@ -263,7 +263,7 @@ def test_the_grace_learns_from_those_who_came_too_late_for_it() -> None:
 
 
 def test_a_timer_of_a_former_round_closes_nothing() -> None:
-    table = Table()
+    table = GossipTable()
     table.start()
     (timer,) = only(table.contribute(), SetTimer)
     what = table.timers.fire(timer.token)
@@ -277,7 +277,7 @@ def test_a_timer_of_a_former_round_closes_nothing() -> None:
 
 
 def test_a_peer_that_has_finished_is_neither_expected_nor_pushed_to() -> None:
-    table = Table(peers=3)
+    table = GossipTable(peers=3)
     table.start()
     table.rounds.on_hello(2, Hello(LINEAGE, b"", b"", 5, "leaving", "", ""), 0.0)
     assert [send.peer for send in only(table.contribute(), Send)] == [1]
@@ -288,7 +288,7 @@ def test_a_peer_that_has_finished_is_neither_expected_nor_pushed_to() -> None:
 
 
 def test_an_older_push_is_used_when_nothing_newer_came_and_only_once() -> None:
-    table = Table(peers=3, gossip={"staleness_max": 2})
+    table = GossipTable(peers=3, gossip={"staleness_max": 2})
     table.start(10)
     table.push(1, 8)
     table.push(1, 9)
@@ -303,14 +303,14 @@ def test_an_older_push_is_used_when_nothing_newer_came_and_only_once() -> None:
 
 
 def test_too_old_a_push_is_dropped() -> None:
-    table = Table(peers=3, gossip={"staleness_max": 2})
+    table = GossipTable(peers=3, gossip={"staleness_max": 2})
     table.start(10)
     table.push(1, 7)
     assert len(table.rounds.pushes) == 0
 
 
 def test_a_source_that_is_already_past_this_round_is_not_waited_for() -> None:
-    table = Table(peers=3)
+    table = GossipTable(peers=3)
     table.start(10)
     table.push(1, 12)
     table.contribute()
@@ -319,7 +319,7 @@ def test_a_source_that_is_already_past_this_round_is_not_waited_for() -> None:
 
 
 def test_parameters_of_a_source_that_is_past_this_round_are_not_waited_for() -> None:
-    table = Table(peers=2, gossip={"mix_every": 2})
+    table = GossipTable(peers=2, gossip={"mix_every": 2})
     table.start(1)
     table.push(1, 2)
     (ask,) = only(table.contribute(parameters=vector(1.0, 1.0)), Aggregate)
@@ -327,7 +327,7 @@ def test_parameters_of_a_source_that_is_past_this_round_are_not_waited_for() -> 
 
 
 def test_pushes_of_later_rounds_wait_for_their_round() -> None:
-    table = Table(peers=3)
+    table = GossipTable(peers=3)
     table.start()
     for round_id in (0, 1):
         table.push(1, round_id)
@@ -340,7 +340,7 @@ def test_pushes_of_later_rounds_wait_for_their_round() -> None:
 
 
 def test_what_is_kept_of_one_sender_is_bounded() -> None:
-    table = Table(peers=3, gossip={"staleness_max": 3})
+    table = GossipTable(peers=3, gossip={"staleness_max": 3})
     table.start()
     for round_id in range(500):
         table.push(1, round_id)
@@ -349,7 +349,7 @@ def test_what_is_kept_of_one_sender_is_bounded() -> None:
 
 
 def test_a_second_push_of_a_round_takes_the_place_of_the_first() -> None:
-    table = Table(peers=3)
+    table = GossipTable(peers=3)
     table.start()
     table.push(1, payload=vector(5.0, 5.0))
     table.push(1, payload=vector(6.0, 6.0))
@@ -360,7 +360,7 @@ def test_a_second_push_of_a_round_takes_the_place_of_the_first() -> None:
 
 @pytest.mark.parametrize("what", ["gradient", "parameters"])
 def test_a_push_that_the_network_doubles_is_used_once(what: Kind) -> None:
-    pushes = Pushes(staleness_max=2)
+    pushes = PushStore(staleness_max=2)
     for at in (4, 5):
         pushes.add(what, 1, Pushed(at, 32, None))
     assert pushes.take(what, 5, [1], [])[1].round_id == 5
@@ -373,7 +373,7 @@ def test_a_push_that_the_network_doubles_is_used_once(what: Kind) -> None:
 
 
 def test_nothing_outside_the_schedule_is_taken() -> None:
-    table = Table(peers=5, topology="ring")
+    table = GossipTable(peers=5, topology="ring")
     table.start()
     for stranger in (2, 3, 0, 9):
         table.push(stranger)
@@ -384,7 +384,7 @@ def test_nothing_outside_the_schedule_is_taken() -> None:
 
 
 def test_a_push_is_scheduled_when_the_full_roster_or_our_view_names_us() -> None:
-    table = Table(peers=5, topology="ring")
+    table = GossipTable(peers=5, topology="ring")
     table.view.gone = {1}
     table.start()
     assert only(table.contribute(), Send)
@@ -394,7 +394,7 @@ def test_a_push_is_scheduled_when_the_full_roster_or_our_view_names_us() -> None
 
 
 def test_a_former_life_of_a_peer_is_not_listened_to_and_its_pushes_are_forgotten() -> None:
-    table = Table(peers=3)
+    table = GossipTable(peers=3)
     table.start()
     table.push(1, 9, incarnation=1)
     table.push(1, 0, incarnation=2)
@@ -406,7 +406,7 @@ def test_a_former_life_of_a_peer_is_not_listened_to_and_its_pushes_are_forgotten
 
 
 def test_a_push_that_is_not_finite_counts_as_an_answer_and_as_evidence_but_is_not_used() -> None:
-    table = Table(peers=3)
+    table = GossipTable(peers=3)
     table.start()
     table.contribute()
     table.push(1, payload=vector(float("nan"), 0.0, finite=False))
@@ -418,7 +418,7 @@ def test_a_push_that_is_not_finite_counts_as_an_answer_and_as_evidence_but_is_no
 
 
 def test_the_payload_of_a_push_has_the_size_of_our_own_layout() -> None:
-    rounds = Table().rounds
+    rounds = GossipTable().rounds
     push = Push(LINEAGE, 0, "gradient", 8, None, b"")
     assert rounds.payload_bytes(push) == 8
     assert rounds.payload_bytes(replace(push, samples=0)) == 0
@@ -431,7 +431,7 @@ def test_the_payload_of_a_push_has_the_size_of_our_own_layout() -> None:
 
 
 def test_a_source_that_keeps_standing_out_is_suspected_then_quarantined_and_no_longer_expected() -> None:
-    table = Table(peers=5, f=1, trust=TrustSettings(quarantine_rounds=20))
+    table = GossipTable(peers=5, f=1, trust=TrustSettings(quarantine_rounds=20))
     table.start()
     effects = []
     for _ in range(18):
@@ -452,7 +452,7 @@ def test_a_source_that_keeps_standing_out_is_suspected_then_quarantined_and_no_l
 
 
 def test_f_is_what_the_rule_can_tolerate_with_so_few_rows() -> None:
-    table = Table(peers=8, f=2, updates_for=(3, 5, 7))  # krum: 2 f + 3
+    table = GossipTable(peers=8, f=2, updates_for=(3, 5, 7))  # krum: 2 f + 3
     table.start()
     table.contribute()
     for skipped in (4, 5, 6, 7):
@@ -474,7 +474,7 @@ def test_f_is_what_the_rule_can_tolerate_with_so_few_rows() -> None:
 # --- mixing ---------------------------------------------------------------------------------------------------------------
 
 
-def mixing_round(table: Table, others: dict[int, bytes], own: bytes) -> list[Effect]:
+def mixing_round(table: GossipTable, others: dict[int, bytes], own: bytes) -> list[Effect]:
     effects = table.contribute(parameters=vector(1.0, 1.0), sketch=own)
     for peer, packed in others.items():
         effects += table.push(peer) + table.push(peer, what="parameters", sketch=packed)
@@ -484,11 +484,11 @@ def mixing_round(table: Table, others: dict[int, bytes], own: bytes) -> list[Eff
 
 
 def test_parameters_travel_in_every_mth_round_only() -> None:
-    table = Table(peers=2, gossip={"mix_every": 3})
+    table = GossipTable(peers=2, gossip={"mix_every": 3})
     wanted = []
     effects = table.start()
     for _ in range(6):
-        wanted += [go.want_parameters for go in only(effects, Go)]
+        wanted += [go.want_parameters for go in only(effects, StartRound)]
         own = vector(1.0, 1.0) if table.rounds.mixes else None
         effects = table.contribute(parameters=own)
         sent = {send.message.what for send in only(effects, Send)}  # type: ignore[union-attr]
@@ -502,7 +502,7 @@ def test_parameters_travel_in_every_mth_round_only() -> None:
 
 
 def test_a_mixing_round_waits_for_parameters_too() -> None:
-    table = Table(peers=2, gossip={"mix_every": 1})
+    table = GossipTable(peers=2, gossip={"mix_every": 1})
     table.start()
     table.contribute(parameters=vector(1.0, 1.0))
     assert not only(table.push(1), Aggregate)
@@ -513,14 +513,14 @@ def test_a_mixing_round_waits_for_parameters_too() -> None:
 
 def test_one_keeps_at_least_the_weight_of_one_among_those_mixed() -> None:
     for others, most in ((1, 1 / 2), (2, 2 / 3), (3, 3 / 4)):
-        table = Table(peers=others + 1, gossip={"mix_every": 1, "mixing": 1.0})
+        table = GossipTable(peers=others + 1, gossip={"mix_every": 1, "mixing": 1.0})
         table.start()
         effects = mixing_round(table, dict.fromkeys(range(1, others + 1), b""), b"")
         assert only(effects, Apply)[0].mix_scale == pytest.approx(most)
 
 
 def test_the_weight_of_oneself_follows_who_came_not_who_was_expected() -> None:
-    table = Table(peers=4, gossip={"mix_every": 1, "mixing": 1.0})
+    table = GossipTable(peers=4, gossip={"mix_every": 1, "mixing": 1.0})
     table.view.skipped = {2: "suspected", 3: "suspected"}
     table.start()
     effects = mixing_round(table, {1: b""}, b"")
@@ -528,7 +528,7 @@ def test_the_weight_of_oneself_follows_who_came_not_who_was_expected() -> None:
 
 
 def test_mixing_is_raised_when_replicas_are_far_apart_and_until_they_are_close() -> None:
-    table = Table(peers=4, gossip={"mix_every": 1, "mixing": 0.3, "consensus_bound": 0.1})
+    table = GossipTable(peers=4, gossip={"mix_every": 1, "mixing": 0.3, "consensus_bound": 0.1})
     table.start()
     scales = []
     for apart in (0.01, 0.2, 0.08, 0.01, 0.08):
@@ -544,7 +544,7 @@ def test_mixing_is_raised_when_replicas_are_far_apart_and_until_they_are_close()
 
 
 def test_a_liars_sketch_cannot_raise_the_mixing_of_others() -> None:
-    table = Table(peers=6, f=1, gossip={"mix_every": 1})
+    table = GossipTable(peers=6, f=1, gossip={"mix_every": 1})
     table.start()
     others = {peer: sketch(10.0, 0.0) for peer in (1, 2, 3, 4)} | {5: sketch(-1e6, 1e6)}
     effects = mixing_round(table, others, sketch(10.0, 0.1))
@@ -554,25 +554,25 @@ def test_a_liars_sketch_cannot_raise_the_mixing_of_others() -> None:
 
 @pytest.mark.parametrize("junk", [b"", b"abc", sketch(float("nan"), 1.0), sketch(float("inf"), 1.0), sketch(1.0, 2.0, 3.0)])
 def test_a_sketch_that_is_none_is_passed_over(junk: bytes) -> None:
-    table = Table(peers=3, gossip={"mix_every": 1})
+    table = GossipTable(peers=3, gossip={"mix_every": 1})
     table.start()
     effects = mixing_round(table, {1: junk, 2: sketch(10.0, 0.0)}, sketch(10.0, 0.0))
     assert reports(effects, "round")[0]["consensus_distance"] == 0.0
 
 
 def test_mixing_that_fails_leaves_the_step() -> None:
-    table = Table(peers=2, gossip={"mix_every": 1})
+    table = GossipTable(peers=2, gossip={"mix_every": 1})
     table.start()
     table.contribute(parameters=vector(1.0, 1.0))
     table.push(1)
     gradient, mix = only(table.push(1, what="parameters"), Aggregate)
     effects = table.rounds.on_aggregated(Aggregated(mix.ticket, None, reason="too few"), table.now)
-    assert reports(effects, "unmixed") == [{"round": 0, "reason": "too few"}]
+    assert reports(effects, "mixing_failed") == [{"round": 0, "reason": "too few"}]
     (apply,) = only(table.answer(gradient), Apply)
     assert (apply.mix, apply.mix_scale, len(apply.payloads)) == (None, 0.0, 1)
 
 
-def ran_ahead(table: Table, alone: int) -> None:
+def ran_ahead(table: GossipTable, alone: int) -> None:
     """Twenty rounds of half a second in which all are prompt, then ``alone`` rounds in which nobody comes in time."""
     table.start()
     for _ in range(20):
@@ -587,7 +587,7 @@ def ran_ahead(table: Table, alone: int) -> None:
 
 def test_who_is_far_ahead_of_all_others_waits_for_them() -> None:
     """Simulation seed 199: a peer eleven rounds ahead neither waited for the others nor was followed, and trained alone."""
-    table = Table(peers=4, f=1)
+    table = GossipTable(peers=4, f=1)
     ran_ahead(table, alone=12)
     prompt = table.rounds.deadline.grace_s()
     assert prompt < 0.1
@@ -599,7 +599,7 @@ def test_who_is_far_ahead_of_all_others_waits_for_them() -> None:
 
 def test_one_neighbour_far_behind_does_not_slow_a_peer_that_has_another() -> None:
     """Of two sources one: a median over both would go either way."""
-    table = Table(peers=4, topology="ring")
+    table = GossipTable(peers=4, topology="ring")
     table.start()
     for _ in range(40):
         table.now += 0.5
@@ -616,7 +616,7 @@ def test_one_neighbour_far_behind_does_not_slow_a_peer_that_has_another() -> Non
 
 
 def test_a_peer_far_behind_passes_over_rounds_and_lands_where_parameters_are_mixed() -> None:
-    table = Table(peers=3, gossip={"mix_every": 4})
+    table = GossipTable(peers=3, gossip={"mix_every": 4})
     table.start()
     for peer in (1, 2):
         table.push(peer, 0)
@@ -624,20 +624,20 @@ def test_a_peer_far_behind_passes_over_rounds_and_lands_where_parameters_are_mix
     table.answer(only(table.contribute(), Aggregate)[0])
     effects = table.applied()
     assert reports(effects, "behind") == [{"round": 1, "ahead": 29}]
-    assert only(effects, Go) == [Go(27, None, want_parameters=True)]
+    assert only(effects, StartRound) == [StartRound(27, None, want_parameters=True)]
 
 
 def test_a_peer_a_little_behind_passes_over_nothing() -> None:
-    table = Table(peers=3)
+    table = GossipTable(peers=3)
     table.start()
     for peer in (1, 2):
         table.push(peer, 1 + BEHIND_ROUNDS)
     table.answer(only(table.contribute(), Aggregate)[0])
-    assert table.applied() == [Go(1, None)]
+    assert table.applied() == [StartRound(1, None)]
 
 
 def test_the_word_of_f_liars_takes_nobody_ahead() -> None:
-    table = Table(peers=5, f=2)
+    table = GossipTable(peers=5, f=2)
     table.start()
     effects = table.contribute()
     for peer in (1, 2):
@@ -645,17 +645,17 @@ def test_the_word_of_f_liars_takes_nobody_ahead() -> None:
     for peer in (3, 4):
         effects += table.push(peer)
     table.answer(only(effects, Aggregate)[0])
-    assert table.applied() == [Go(1, None)]
+    assert table.applied() == [StartRound(1, None)]
 
 
 def test_a_jump_breaks_off_the_round_and_its_answers_are_ignored() -> None:
-    table = Table()
+    table = GossipTable()
     table.start()
     table.contribute()
     table.push(1)
     table.push(2)
     (ask,) = only(table.push(3), Aggregate)
-    assert only(table.rounds.jump(40, table.now), Go) == [Go(40, None)]
+    assert only(table.rounds.jump(40, table.now), StartRound) == [StartRound(40, None)]
     assert table.contribute(round_id=0) == []
     table.contribute()
     table.push(1)
@@ -667,7 +667,7 @@ def test_a_jump_breaks_off_the_round_and_its_answers_are_ignored() -> None:
 
 
 def test_a_state_of_another_run_or_of_rolling_rounds_is_refused() -> None:
-    rounds, other = Table().rounds, Table().rounds
+    rounds, other = GossipTable().rounds, GossipTable().rounds
     chain, snapshot = other.snapshot(12) or (b"", ())
     rounds.adopt(12, chain, snapshot)
     assert rounds.round_id == 12
@@ -678,7 +678,7 @@ def test_a_state_of_another_run_or_of_rolling_rounds_is_refused() -> None:
 
 
 def test_nothing_happens_before_the_start_and_after_the_stop() -> None:
-    table = Table()
+    table = GossipTable()
     assert table.contribute() == table.push(1) == table.rounds.on_view_change(0.0) == []
     table.start()
     (timer,) = only(table.contribute(), SetTimer)
@@ -690,19 +690,19 @@ def test_nothing_happens_before_the_start_and_after_the_stop() -> None:
 
 
 def test_go_comes_again_when_the_data_are_known() -> None:
-    table = Table(peers=4)
+    table = GossipTable(peers=4)
     table.start()
-    (go,) = only(table.rounds.configure_data(100, 10), Go)
+    (go,) = only(table.rounds.configure_data(100, 10), StartRound)
     assert go.samples is not None
     assert (go.samples.epoch, go.samples.ranges, go.samples.coming) == (0, ((0, 10),), ())
-    (go,) = only(table.rounds.configure_data(100, 10, 2), Go)
+    (go,) = only(table.rounds.configure_data(100, 10, 2), StartRound)
     assert go.samples.coming == ((0, ((10, 18),)), (0, ((18, 25),)))
     table.contribute()
     assert table.rounds.configure_data(100, 10) == []
 
 
 def test_fixed_global_batches_are_refused_where_nothing_is_committed() -> None:
-    table = Table(peers=4)
+    table = GossipTable(peers=4)
     table.rounds.settings = replace(table.rounds.settings, batch_policy="fixed_global")
     table.start()
     with pytest.raises(ConfigError, match="fixed_global"):
@@ -713,7 +713,7 @@ def test_a_topology_may_be_anybodys_function() -> None:
     def star(roster: Roster, round_id: int, seed: int) -> Plan:
         return Plan(pushes={peer: ((1,) if peer != 1 else tuple(p for p in roster if p != 1)) for peer in roster})
 
-    table = Table(peers=4, topology=star)
+    table = GossipTable(peers=4, topology=star)
     table.start()
     assert [send.peer for send in only(table.contribute(), Send)] == [1]
     assert only(table.push(1), Aggregate)

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from gossip.launch.report.holders import Holders
+from gossip.launch.report.holders import StateHolders
 
 
-def after(*rows: tuple[int, str] | tuple[int, str, dict[str, Any]]) -> Holders:
-    holders = Holders()
+def after(*rows: tuple[int, str] | tuple[int, str, dict[str, Any]]) -> StateHolders:
+    holders = StateHolders()
     for peer, event, *fields in rows:
         holders.feed({"peer": peer, "event": event, **(fields[0] if fields else {})})  # type: ignore[dict-item]
     return holders
@@ -25,7 +25,7 @@ BORN, AGAIN, KILLED, DONE = {"incarnation": 0}, {"incarnation": 1}, {"signal": 9
         ([(0, "spawned", BORN), (0, "ready"), (0, "exited", KILLED)], False, False),  # nobody is there who could want it
         ([(0, "spawned", BORN), (0, "ready"), (0, "exited", KILLED), (0, "spawned", AGAIN)], False, True),
         ([(0, "spawned", AGAIN), (0, "recovering")], True, False),
-        ([(0, "spawned", AGAIN), (0, "recovering"), (0, "nobody_has_begun")], False, True),
+        ([(0, "spawned", AGAIN), (0, "recovering"), (0, "no_state_found")], False, True),
         ([(0, "spawned", AGAIN), (0, "recovering"), (0, "restored"), (1, "spawned", AGAIN)], True, False),
         (
             [(0, "spawned", AGAIN), (0, "restored"), (0, "started", {"incarnation": 2})],

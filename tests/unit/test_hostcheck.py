@@ -6,10 +6,10 @@ import pytest
 
 from gossip.launch.local.feasible import PEER_BYTES
 from gossip.launch.local.gpus import HINT, Gpu, Gpus
-from gossip.launch.ssh.hostcheck import Report, choose, judge_hosts, judge_pairs
+from gossip.launch.ssh.hostcheck import HostReport, choose, judge_hosts, judge_pairs
 from gossip.launch.ssh.hostlist import Host, parse_list
 from gossip.launch.ssh.ssh import Unreachable, explain
-from gossip.launch.ssh.survey import Survey, Unfit, refuse
+from gossip.launch.ssh.survey import HostsUnfit, HostSurvey, refuse
 
 A, B = "10.77.0.11", "10.77.0.12"
 
@@ -43,7 +43,7 @@ def facts(**other: Any) -> dict[str, Any]:
 
 def judged(host: Host, **other: Any) -> list[str]:
     """The lines about a second host, after a first one with which all is well."""
-    report = Report()
+    report = HostReport()
     judge_hosts(report, [Host("first"), host], {"first": facts(), host.name: facts(**other)}, "train.py", "d1")
     return [line for line in report.as_text() if not line.startswith("ok    first")]
 
@@ -145,7 +145,7 @@ LISTENING = {"a": [A, "127.0.0.1"], "b": [B, "127.0.0.1"]}
 
 
 def pairs(measured: dict[tuple[str, str], float] | None = None, **said: Any) -> list[str]:
-    report, tried = Report(), probed(**said)
+    report, tried = HostReport(), probed(**said)
     judge_pairs(report, ["a", "b"], choose(["a", "b"], LISTENING, tried), tried, measured or {})
     return report.as_text()
 
@@ -180,7 +180,7 @@ def test_of_the_addresses_of_a_host_that_is_taken_which_the_others_reach() -> No
 
 
 def test_an_address_that_nobody_else_can_reach_is_refused() -> None:
-    report = Report()
+    report = HostReport()
     judge_pairs(report, ["a", "b"], {"a": "127.0.0.1", "b": B}, {B: {("a", "b"): FINE}}, {})
     assert report.as_text() == [
         "fail  b -> a  a has no address but 127.0.0.1, other machines cannot reach that",
@@ -195,7 +195,7 @@ def test_many_pairs_share_a_line() -> None:
         chosen[target]: {(source, target): {"ms": 0.5, "seen": chosen[source]} for source in names if source != target}
         for target in names
     }
-    report = Report()
+    report = HostReport()
     judge_pairs(report, names, chosen, tried, {})
     assert report.as_text() == ["ok    21 pairs  of 21 reach each other  0.50 ms"]
 
@@ -249,30 +249,30 @@ def test_why_there_is_no_agent_is_told_with_what_to_do(code: int | None, said: l
 
 def test_one_host_that_cannot_be_reached_is_the_error_and_the_others_are_told_to_be_fine() -> None:
     denied = Unreachable("nodeb", "Permission denied (publickey). gossip never asks for passwords", "ssh nodeb true must work")
-    report = Report()
+    report = HostReport()
     report.add("fail", "nodeb", str(denied), denied.hint)
     judge_hosts(report, parse_list("nodea,nodeb"), {"nodea": facts()}, "train.py", "d1")
     with pytest.raises(Unreachable) as wrong:
-        refuse(Survey(report, {}, [denied]))
+        refuse(HostSurvey(report, {}, [denied]))
     assert str(wrong.value) == "ssh nodeb: Permission denied (publickey). gossip never asks for passwords"
     assert wrong.value.hint == "ssh nodeb true must work. nodea is fine, nothing was started"
     assert wrong.value.exit_code == 4
 
 
 def test_what_only_a_person_can_mend_on_a_host_is_a_mistake_and_the_network_is_none() -> None:
-    report = Report()
+    report = HostReport()
     judge_hosts(report, [Host("a"), Host("b")], {"a": facts(), "b": facts(script=None)}, "train.py", "d1")
-    with pytest.raises(Unfit, match=r"^b: there is no train\.py in /srv$") as wrong:
-        refuse(Survey(report, {}, []))
+    with pytest.raises(HostsUnfit, match=r"^b: there is no train\.py in /srv$") as wrong:
+        refuse(HostSurvey(report, {}, []))
     assert wrong.value.exit_code == 2
     report.add("fail", "a -> b", "nobody answered")
-    with pytest.raises(Unfit, match="2 things are wrong on a, b") as wrong:
-        refuse(Survey(report, {}, []))
+    with pytest.raises(HostsUnfit, match="2 things are wrong on a, b") as wrong:
+        refuse(HostSurvey(report, {}, []))
     assert wrong.value.exit_code == 4
 
 
 def test_warnings_stop_nothing() -> None:
-    report = Report()
+    report = HostReport()
     judge_hosts(report, [Host("a", 9)], {"a": facts()}, "train.py", "d1")
-    refuse(Survey(report, {}, []))
+    refuse(HostSurvey(report, {}, []))
     assert [line.level for line in report.lines] == ["warn", "warn"]

@@ -13,8 +13,8 @@ import pytest
 from gossip.errors import GossipError
 from gossip.launch.ssh import swarm as hosts
 from gossip.launch.ssh.hostlist import Host
-from gossip.launch.ssh.remote import Remote
-from gossip.launch.ssh.swarm import BACK_OFF_S, STEADY_S, Launch, Place, Program
+from gossip.launch.ssh.remote import RemoteAgent
+from gossip.launch.ssh.swarm import BACK_OFF_S, STEADY_S, AgentProgram, HostsLauncher, HostState
 
 
 class Hurried(selectors.DefaultSelector):
@@ -63,16 +63,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     loop.close()
 
 
-def launch_of(agents: Agents, restarts: int) -> tuple[Launch, Place, list[str]]:
+def launch_of(agents: Agents, restarts: int) -> tuple[HostsLauncher, HostState, list[str]]:
     said: list[str] = []
-    launch = Launch.__new__(Launch)
-    launch.program = Program((Host("a"),), "train.py", restarts=restarts)
+    launch = HostsLauncher.__new__(HostsLauncher)
+    launch.program = AgentProgram((Host("a"),), "train.py", restarts=restarts)
     launch.outcome = cast(Any, SimpleNamespace(finished=[]))
     launch.view = cast(Any, SimpleNamespace(rows=[SimpleNamespace(incarnation=0)]))
     launch._wanted = cast(Any, SimpleNamespace(on=lambda host: {}))
     launch._stop, launch._say = asyncio.Event(), said.append  # type: ignore[method-assign]
-    launch._remote = lambda host: cast(Remote, agents)  # type: ignore[method-assign]
-    found = Place(Host("a"), range(1), cast(Remote, agents), since=agents.clock.time())
+    launch._remote = lambda host: cast(RemoteAgent, agents)  # type: ignore[method-assign]
+    found = HostState(Host("a"), range(1), cast(RemoteAgent, agents), since=agents.clock.time())
     launch._start = lambda found, incarnations: setattr(found, "since", agents.clock.time())  # type: ignore[method-assign]
     return launch, found, said
 

@@ -13,10 +13,10 @@ from gossip.launch.cli import app
 from gossip.launch.ssh import hostfacts, ssh
 from gossip.launch.ssh.collecting import Collector, merge_events
 from gossip.launch.ssh.command import check_list, environment, plan, without_values
-from gossip.launch.ssh.hostcheck import Report
+from gossip.launch.ssh.hostcheck import HostReport
 from gossip.launch.ssh.hostlist import Host, parse_list
-from gossip.launch.ssh.survey import Survey, with_keys
-from gossip.launch.ssh.swarm import Program
+from gossip.launch.ssh.survey import HostSurvey, with_keys
+from gossip.launch.ssh.swarm import AgentProgram
 
 
 def test_only_what_is_named_is_sent() -> None:
@@ -72,7 +72,7 @@ def test_this_machine_needs_no_ssh() -> None:
 def test_what_would_be_started_is_told_without_secrets() -> None:
     config = resolve({"peers": 3, "f": 0, "name": "x", "run_dir": "runs/x"}).config
     sent = {"DATA": "/data", "API_KEY": "hunter2"}
-    told = "\n".join(plan(config, Program(parse_list("a:2,b"), "train.py", ("--lr", "a b"), "/work", sent)))
+    told = "\n".join(plan(config, AgentProgram(parse_list("a:2,b"), "train.py", ("--lr", "a b"), "/work", sent)))
     for words in ("host    a: peers 0 1", "host    b: peers 2", "in /work: ", "train.py --lr 'a b'", "run folder runs/x/hosts/b"):
         assert words in told
     assert "env     DATA=/data" in told
@@ -80,7 +80,10 @@ def test_what_would_be_started_is_told_without_secrets() -> None:
 
 
 def test_peers_beyond_loopback_have_keys_unless_somebody_says_otherwise() -> None:
-    near, far = Survey(Report(), {"a": "127.0.0.1"}, []), Survey(Report(), {"a": "10.0.0.1", "b": "127.0.0.1"}, [])
+    near, far = (
+        HostSurvey(HostReport(), {"a": "127.0.0.1"}, []),
+        HostSurvey(HostReport(), {"a": "10.0.0.1", "b": "127.0.0.1"}, []),
+    )
     assert with_keys(resolve({}), near).config.keyed is False
     assert with_keys(resolve({}), far).config.keyed is True
     assert with_keys(resolve({"insecure": True}), far).config.keyed is False
@@ -152,17 +155,17 @@ def test_a_host_writes_nothing_about_peers_of_others(path: str, tmp_path: Path) 
 
 def test_times_are_moved_to_our_clock(tmp_path: Path) -> None:
     collector = Collector(tmp_path, "b", range(2, 4))
-    rows = b'{"schema":"gossip.commits/1"}\n{"t":5.0,"round":1}\n{"round":2}\n{"t":7.0,"rou'
+    rows = b'{"schema":"gossip.commits/2"}\n{"t":5.0,"round":1}\n{"round":2}\n{"t":7.0,"rou'
     for frame in pieces("peer-2/commits.jsonl", rows) + pieces("peer-2/out.log", b'{"t":1}\n'):
         collector.take(frame)
     collector.to_our_clock(-1.5)
     lines = (tmp_path / "peer-2" / "commits.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [{"schema": "gossip.commits/1"}, {"t": 3.5, "round": 1}, {"round": 2}]
+    assert [json.loads(line) for line in lines] == [{"schema": "gossip.commits/2"}, {"t": 3.5, "round": 1}, {"round": 2}]
     assert (tmp_path / "peer-2" / "out.log").read_text() == '{"t":1}\n'
 
 
 def test_events_are_those_of_the_hosts_own_files_and_else_what_they_had_sent(tmp_path: Path) -> None:
-    head = '{"schema":"gossip.events/1"}\n'
+    head = '{"schema":"gossip.events/2"}\n'
     sent = '{"t":2,"peer":0,"host":"a"}\n{"t":1,"peer":1,"host":"b"}\n{"t":9,"peer":null,"event":"stopping"}\n'
     (tmp_path / "events.jsonl").write_text(head + sent)
     (tmp_path / "fetched" / "a").mkdir(parents=True)
@@ -170,7 +173,7 @@ def test_events_are_those_of_the_hosts_own_files_and_else_what_they_had_sent(tmp
     merge_events(tmp_path, ["a", "b"])
     rows = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert rows == [
-        {"schema": "gossip.events/1"},
+        {"schema": "gossip.events/2"},
         {"t": 1, "peer": 1, "host": "b"},
         {"t": 2, "peer": 0, "host": "a"},
         {"t": 3, "peer": 0, "host": "a"},

@@ -15,10 +15,10 @@ from gossip.launch.local import gpus
 from gossip.launch.local.gpus import Gpus
 from gossip.launch.ssh import frames, hostfacts
 from gossip.launch.ssh import swarm as hosts
-from gossip.launch.ssh.agent import Agent, Outbox
+from gossip.launch.ssh.agent import Agent, LauncherBacklog
 from gossip.launch.ssh.hostlist import Host
-from gossip.launch.ssh.remote import Remote
-from gossip.launch.ssh.swarm import LOST_S, Launch, Place
+from gossip.launch.ssh.remote import RemoteAgent
+from gossip.launch.ssh.swarm import LOST_S, HostsLauncher, HostState
 from gossip.run.rendezvous import SeedFolder, read_seed
 
 AGENT = """
@@ -32,9 +32,9 @@ sys.stdin.read()
 """
 
 
-def remote(ended: list[str], *argv: str) -> Remote:
+def remote(ended: list[str], *argv: str) -> RemoteAgent:
     nobody = cast(Any, SimpleNamespace(watch=lambda process: None, forget=lambda process: None))
-    return Remote(Host("a"), argv, "token", nobody, lambda remote, frame: None, lambda remote: ended.append(remote.name))
+    return RemoteAgent(Host("a"), argv, "token", nobody, lambda remote, frame: None, lambda remote: ended.append(remote.name))
 
 
 async def test_an_agent_that_says_what_is_none_of_the_language_ends_and_its_host_is_told_lost() -> None:
@@ -50,7 +50,7 @@ async def test_an_agent_that_says_what_is_none_of_the_language_ends_and_its_host
 
 async def test_a_process_that_not_even_a_kill_ends_in_time_is_over_for_us(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gossip.launch.ssh.remote.BYE_S", 0.0)
-    monkeypatch.setattr(Remote, "_signal", lambda remote, number: None)
+    monkeypatch.setattr(RemoteAgent, "_signal", lambda remote, number: None)
     ended: list[str] = []
     agent = remote(ended, sys.executable, "-c", AGENT.replace("pong", "x"))
     await asyncio.wait_for(agent.open(), 60)
@@ -71,9 +71,9 @@ async def test_a_host_that_stays_silent_is_given_up_once() -> None:
             self.closing = True
             closed.append(now)
 
-    launch = Launch.__new__(Launch)
+    launch = HostsLauncher.__new__(HostsLauncher)
     launch._running, launch._tasks, launch._say = True, set(), said.append  # type: ignore[method-assign]
-    place = Place(Host("a"), range(2), cast(Remote, Silent()))
+    place = HostState(Host("a"), range(2), cast(RemoteAgent, Silent()))
     for _ in range(5):
         launch._listen_for(place)
         await asyncio.gather(*launch._tasks)
@@ -97,7 +97,7 @@ async def test_an_agent_whose_driver_hangs_is_heard_meanwhile(tmp_path: Path, mo
         return Gpus(error="" if answer.wait(10.0) else "nobody was heard while the driver was asked")
 
     monkeypatch.setattr(gpus, "look", hangs)
-    agent, orders = Agent(outbox := Outbox()), asyncio.StreamReader()
+    agent, orders = Agent(outbox := LauncherBacklog()), asyncio.StreamReader()
     orders.feed_data(look_order(tmp_path) + frames.encode({"kind": "ping", "n": 7}))
     run = asyncio.create_task(agent.run(orders))
     async with asyncio.timeout(60):
@@ -121,12 +121,12 @@ async def test_an_agent_that_cannot_look_ends_with_the_reason(
     monkeypatch.setattr(hostfacts, "look", fails)
     orders = asyncio.StreamReader()
     orders.feed_data(look_order(tmp_path))
-    assert await asyncio.wait_for(Agent(Outbox()).run(orders), 60) == 1
+    assert await asyncio.wait_for(Agent(LauncherBacklog()).run(orders), 60) == 1
     assert capsys.readouterr().err == "gossip agent: [Errno 13] Permission denied: 'train.py'\n"
 
 
 def test_the_end_of_a_lost_hosts_peer_is_not_said_of_the_newcomer_that_has_its_id_since(tmp_path: Path) -> None:
-    agent, seeds = Agent(Outbox()), tmp_path / "seeds"
+    agent, seeds = Agent(LauncherBacklog()), tmp_path / "seeds"
     agent._folder = tmp_path
     for peer, life in ((1, 1), (2, 0)):
         SeedFolder(seeds, peer, 4).announce("tcp://a:1", "tcp://a:2", life)

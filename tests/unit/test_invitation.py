@@ -18,18 +18,18 @@ def config(**options: Any) -> RunConfig:
     return resolve({"peers": 3, "room": 5, **options}).config
 
 
-def line_of(given: RunConfig, doors: list[str], key: Path | None, *words: str) -> str:
-    return invitation("room for 2 more", given, doors, key, words or ["train.py"], "only")[-1].strip()
+def line_of(given: RunConfig, join_servers: list[str], key: Path | None, *words: str) -> str:
+    return invitation("room for 2 more", given, join_servers, key, words or ["train.py"], "only")[-1].strip()
 
 
 def test_of_many_hosts_several_doors_are_named_and_the_key_that_has_to_be_copied(tmp_path: Path) -> None:
     given = config(keys=True)
-    doors = [f"10.0.0.{number}:7000" for number in range(1, 5)]
+    join_servers = [f"10.0.0.{number}:7000" for number in range(1, 5)]
     words = ["train.py", "--lr", "a b"]
-    assert of_many_hosts(given, tmp_path, [*doors, ""], words) == [], "not all are there"
-    assert of_many_hosts(given.model_copy(update={"room": 3}), tmp_path, doors, words) == [], "nobody else has room"
+    assert of_many_hosts(given, tmp_path, [*join_servers, ""], words) == [], "not all are there"
+    assert of_many_hosts(given.model_copy(update={"room": 3}), tmp_path, join_servers, words) == [], "nobody else has room"
     seeds = "--seed 10.0.0.2:7000 --seed 10.0.0.3:7000"
-    assert of_many_hosts(given, tmp_path, doors, words) == [
+    assert of_many_hosts(given, tmp_path, join_servers, words) == [
         f"room for 2 more, on any machine with train.py and a copy of {tmp_path}/swarm.key:",
         f"  gossip join --key swarm.key {seeds} 10.0.0.1:7000 -- train.py --lr 'a b'",
     ]

@@ -9,10 +9,10 @@ from dataclasses import replace
 from itertools import combinations_with_replacement
 
 import pytest
-from test_rolling import Table, vector
+from test_rolling import RollingTable, vector
 
-from gossip.core.events import Aggregate, Aggregated, Contributed, Part, Received
-from gossip.core.messages import ROUND_MAX, Commit, Message, Overdue, Partial, Query, Update
+from gossip.core.events import Aggregate, Aggregated, Contributed, Received, ShardStatistics
+from gossip.core.messages import ROUND_MAX, Commit, Message, PartialOverdue, PartialStatistics, Update, UpdateRequest
 from gossip.core.rounds.cross_shard import ASKED_MAX, points_of
 
 PEERS, SHARDS = 7, 3
@@ -24,19 +24,19 @@ def measure(values: list[float]) -> bytes:
     return struct.pack(f"<{2 + len(triangle)}d", 0.0, 0.0, *triangle)
 
 
-def squares(part: Part) -> dict[int, float]:
+def squares(part: ShardStatistics) -> dict[int, float]:
     count = len(part.peers)
     numbers = struct.unpack(f"<{len(part.statistics) // 8}d", part.statistics)[2:]
     places = [sum(count - row for row in range(at)) for at in range(count)]
     return {peer: numbers[place] for peer, place in zip(part.peers, places, strict=True)}
 
 
-class Together(Table):
+class CrossShardTable(RollingTable):
     """Its rule takes the update with the least sum of squares over all shards, whole."""
 
     def __init__(self, n: int = PEERS, shards: int = SHARDS, f: int = 0) -> None:
         self.steps: list[tuple[int, Aggregate]] = []
-        super().__init__(n, shards, f=f, joint=True)
+        super().__init__(n, shards, f=f, cross_shard=True)
 
     def answer(self, i: int, ask: Aggregate) -> None:
         self.steps.append((i, ask))
@@ -75,9 +75,9 @@ class Together(Table):
         return [self.order(shard)[attempt] for shard in range(SHARDS)]
 
 
-def apart(n: int = PEERS) -> Together:
+def apart(n: int = PEERS) -> CrossShardTable:
     """A table at whose round the first two servers of each shard are all different, so that one can fail alone."""
-    table = Together(n)
+    table = CrossShardTable(n)
     for _ in range(500):
         servers = table.servers()
         if len(set(servers)) == SHARDS and not set(servers) & set(table.servers(1)):
@@ -93,7 +93,7 @@ def uneven(peer: int, shard: int) -> float:
 
 
 def test_all_shards_are_combined_by_one_decision() -> None:
-    table = Together()
+    table = CrossShardTable()
     for number in range(4):
         table.offer(uneven)
         table.deliver()
@@ -108,17 +108,17 @@ def test_all_shards_are_combined_by_one_decision() -> None:
 
 
 def test_one_shard_is_aggregated_in_one_step() -> None:
-    table = Together(5, shards=1)
+    table = CrossShardTable(5, shards=1)
     table.contribute()
     table.deliver()
     assert [ask.step for _, ask in table.steps] == ["whole"]
-    assert not [message for _, _, message in table.sent if isinstance(message, Partial)]
+    assert not [message for _, _, message in table.sent if isinstance(message, PartialStatistics)]
 
 
 def test_nobody_decides_before_all_have_measured() -> None:
     table = apart()
     first, second, _ = table.servers()
-    table.lose = lambda sender, to, message: isinstance(message, Partial) and sender == second
+    table.lose = lambda sender, to, message: isinstance(message, PartialStatistics) and sender == second
     before = len(table.made_by_step("decide"))
     table.offer(uneven)
     table.deliver()
@@ -152,7 +152,7 @@ def test_a_part_that_was_lost_is_asked_for_and_costs_no_attempt() -> None:
     lost: list[Message] = []
 
     def lose(sender: int, to: int, message: Message) -> bool:
-        lost.extend([message] if isinstance(message, Partial) and sender == second and not lost else [])
+        lost.extend([message] if isinstance(message, PartialStatistics) and sender == second and not lost else [])
         return bool(lost) and lost[0] is message
 
     table.lose = lose
@@ -167,7 +167,7 @@ def test_a_part_that_was_lost_is_asked_for_and_costs_no_attempt() -> None:
 def test_a_server_that_dies_once_it_has_measured_is_handed_on(shard: int) -> None:
     table = apart()
     number, victim = table.peers[0].round_id, table.servers()[shard]
-    table.lose = lambda sender, to, message: isinstance(message, Partial | Commit) and sender == victim
+    table.lose = lambda sender, to, message: isinstance(message, PartialStatistics | Commit) and sender == victim
     table.offer(uneven)
     table.deliver()
     table.crash(victim)
@@ -183,18 +183,18 @@ def test_a_server_that_dies_once_it_has_measured_is_handed_on(shard: int) -> Non
 def test_what_a_dead_server_has_measured_is_not_decided_on() -> None:
     table = apart()
     number, (first, second, third) = table.peers[0].round_id, table.servers()
-    kept: list[Partial] = []
+    kept: list[PartialStatistics] = []
 
     def lose(sender: int, to: int, message: Message) -> bool:
-        late = isinstance(message, Partial) and sender == third and not kept
-        kept.extend([message] if late and isinstance(message, Partial) else [])
+        late = isinstance(message, PartialStatistics) and sender == third and not kept
+        kept.extend([message] if late and isinstance(message, PartialStatistics) else [])
         return late
 
     table.lose = lose
     table.offer(uneven)
     table.deliver()
     table.crash(second)
-    assert table.peers[first].joint._part_of(table.peers[first]._shards[1]) is None
+    assert table.peers[first].cross_shard._part_of(table.peers[first]._shards[1]) is None
     table.mail.append((third, first, kept[0], None))
     table.pass_time(3.0)
     assert all(commit.digest for commit in table.commits(number)), "nobody can combine what it had"
@@ -226,8 +226,8 @@ def test_the_same_updates_measured_again_are_combined_by_the_decision() -> None:
     table.lose = lambda sender, to, message: isinstance(message, Commit) and to == late and message.attempt == 0
     table.offer(uneven)
     table.deliver()
-    liar = next(peer for peer in range(PEERS) if peer not in (*table.servers(), *table.servers(1)))
-    table.run(liar, table.peers[liar]._advance(table.peers[liar]._shards[2], "a whim", table.now))
+    attacker = next(peer for peer in range(PEERS) if peer not in (*table.servers(), *table.servers(1)))
+    table.run(attacker, table.peers[attacker]._advance(table.peers[attacker]._shards[2], "a whim", table.now))
     table.pass_time(25.0)
     assert table.commits(number)[2].made_at == 1
     assert all(commit.digest for commit in table.commits(number))
@@ -240,11 +240,11 @@ def test_another_update_for_the_server_of_a_later_attempt_is_not_counted_by_the_
     table.lose = lambda sender, to, message: isinstance(message, Commit) and to == late and message.attempt == 0
     table.offer(uneven)
     table.deliver()
-    liar = next(peer for peer in range(PEERS) if peer not in (*table.servers(), *table.servers(1)))
-    own = table.peers[liar]._own
+    attacker = next(peer for peer in range(PEERS) if peer not in (*table.servers(), *table.servers(1)))
+    own = table.peers[attacker]._own
     assert own is not None
-    table.peers[liar]._own = replace(own, payloads=(*own.payloads[:2], vector(1e30)))
-    table.run(liar, table.peers[liar]._advance(table.peers[liar]._shards[2], "a whim", table.now))
+    table.peers[attacker]._own = replace(own, payloads=(*own.payloads[:2], vector(1e30)))
+    table.run(attacker, table.peers[attacker]._advance(table.peers[attacker]._shards[2], "a whim", table.now))
     table.pass_time(25.0)
     assert not table.commits(number)[2].digest
     assert not [ask for _, ask in table.made_by_step("combine") if any(row.payload.data == 1e30 for row in ask.rows)]
@@ -274,8 +274,8 @@ def test_a_decision_that_is_lost_with_all_who_had_it_is_not_made_again() -> None
 def test_whoever_keeps_back_what_it_has_measured_is_handed_on_in_time() -> None:
     table = apart()
     began, number = table.now, table.peers[0].round_id
-    _, liar, third = table.servers()
-    table.lose = lambda sender, to, message: isinstance(message, Partial) and sender == liar
+    _, attacker, third = table.servers()
+    table.lose = lambda sender, to, message: isinstance(message, PartialStatistics) and sender == attacker
     table.offer(uneven)
     timeout_s = max(peer.deadline.round_timeout_s() for peer in table.peers)
     while table.peers[0].round_id == number and table.now < began + 30.0:
@@ -289,23 +289,23 @@ def test_whoever_keeps_back_what_it_has_measured_is_handed_on_in_time() -> None:
 
 def test_two_that_keep_back_what_they_have_measured_one_after_the_other_are_both_handed_on() -> None:
     table = apart()
-    number, liars = table.peers[0].round_id, {table.order(1)[0], table.order(1)[1]}
-    table.lose = lambda sender, to, message: isinstance(message, Partial) and sender in liars
+    number, attackers = table.peers[0].round_id, {table.order(1)[0], table.order(1)[1]}
+    table.lose = lambda sender, to, message: isinstance(message, PartialStatistics) and sender in attackers
     table.offer(uneven)
     table.pass_time(60.0)
     assert table.commits(number)[1].made_at >= 2
     table.assert_one_history(number + 1)
 
 
-def deciding() -> tuple[Together, int, int, int, Partial]:
+def deciding() -> tuple[CrossShardTable, int, int, int, PartialStatistics]:
     """A table where the last part is on its way to the server of the first shard: from whom, and what it says."""
     table = apart()
     first, second, _ = table.servers()
-    kept: list[Partial] = []
+    kept: list[PartialStatistics] = []
 
     def lose(sender: int, to: int, message: Message) -> bool:
-        kept.extend([message] if isinstance(message, Partial) and sender == second else [])
-        return isinstance(message, Partial) and sender == second
+        kept.extend([message] if isinstance(message, PartialStatistics) and sender == second else [])
+        return isinstance(message, PartialStatistics) and sender == second
 
     table.lose = lose
     table.offer(uneven)
@@ -340,7 +340,7 @@ NAN, HUGE = struct.pack("<d", math.nan), struct.pack("<d", math.inf)
         lambda part: {"lineage": b"foreign!"},
     ],
 )
-def test_what_is_no_measure_counts_as_nothing_said(forge: Callable[[Partial], dict[str, object]]) -> None:
+def test_what_is_no_measure_counts_as_nothing_said(forge: Callable[[PartialStatistics], dict[str, object]]) -> None:
     table, first, second, number, partial = deciding()
     before = len(table.made_by_step("decide"))
     table.mail.append((second, first, replace(partial, **forge(partial)), None))  # type: ignore[arg-type]
@@ -355,14 +355,14 @@ def test_what_is_no_measure_counts_as_nothing_said(forge: Callable[[Partial], di
 def test_only_who_serves_a_shard_speaks_for_it_and_does_not_take_it_back() -> None:
     table, first, second, _, partial = deciding()
     stranger = next(peer for peer in range(PEERS) if peer not in (first, second))
-    held = table.peers[first].joint._parts.get(1)
-    table.run(first, table.peers[first].joint.on_message(stranger, partial, table.now))
-    assert table.peers[first].joint._parts.get(1) is held is None
+    held = table.peers[first].cross_shard._parts.get(1)
+    table.run(first, table.peers[first].cross_shard.on_message(stranger, partial, table.now))
+    assert table.peers[first].cross_shard._parts.get(1) is held is None
     other = replace(partial, statistics=measure([5.0] * len(partial.contributors)))
     table.held_back = []
-    table.run(first, table.peers[first].joint.on_message(second, partial, table.now))
-    table.run(first, table.peers[first].joint.on_message(second, other, table.now))
-    assert table.peers[first].joint._parts[1].part.statistics == partial.statistics
+    table.run(first, table.peers[first].cross_shard.on_message(second, partial, table.now))
+    table.run(first, table.peers[first].cross_shard.on_message(second, other, table.now))
+    assert table.peers[first].cross_shard._parts[1].part.statistics == partial.statistics
 
 
 def test_a_liar_cannot_have_servers_handed_on_as_often_as_it_likes() -> None:
@@ -371,11 +371,11 @@ def test_a_liar_cannot_have_servers_handed_on_as_often_as_it_likes() -> None:
     rounds = table.peers[victim]
     for attempt in (0, 1, 2, 3, ROUND_MAX):
         where = (rounds.settings.lineage, number, 2, attempt, rounds.chain)
-        table.run(victim, rounds.joint.on_message(first, Overdue(*where, 0, True), table.now))
+        table.run(victim, rounds.cross_shard.on_message(first, PartialOverdue(*where, 0, True), table.now))
     assert rounds._shards[2].attempt == 1
     where = (rounds.settings.lineage, number, 1, 0, rounds.chain)
     stranger = next(peer for peer in partial.contributors if peer not in (first, victim))
-    table.run(victim, rounds.joint.on_message(stranger, Overdue(*where, 0, True), table.now))
+    table.run(victim, rounds.cross_shard.on_message(stranger, PartialOverdue(*where, 0, True), table.now))
     assert rounds._shards[1].attempt == 0, "somebody else than the server of the first shard says what is overdue"
 
 
@@ -384,7 +384,7 @@ def test_a_liar_is_not_given_the_same_for_ever() -> None:
     rounds, given = table.peers[second], 0
     for _ in range(10):
         where = (rounds.settings.lineage, number, 1, 0, rounds.chain)
-        given += len(rounds.joint.on_message(first, Overdue(*where, 0, False), table.now))
+        given += len(rounds.cross_shard.on_message(first, PartialOverdue(*where, 0, False), table.now))
     assert given == ASKED_MAX
 
 
@@ -400,7 +400,7 @@ def test_a_server_about_to_commit_what_was_decided_is_not_moved_on_by_a_query() 
     table.run(server, table.peers[server].on_message(Received(sender, 1, commit, payload), table.now))
     assert [ask.step for _, ask in table.held_back] == ["combine"]
     rounds, later = table.peers[server], table.order(2)[1]
-    query = Query(rounds.settings.lineage, number, 2, 1, rounds.chain)
+    query = UpdateRequest(rounds.settings.lineage, number, 2, 1, rounds.chain)
     assert rounds.on_message(Received(later, 1, query), table.now) == []
     assert rounds._shards[2].attempt == 0
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from node_fakes import FakeCore, Stage
+from node_fakes import FakeCore, NodeRig
 
 from gossip.errors import ConfigError
 from gossip.run.keyring import ALLOWED_S, LOOK_S, Keyring, allow_list, own_pair
@@ -17,7 +17,7 @@ from gossip.transport.curve import new_pair
 ONE, OTHER = new_pair(), new_pair()
 
 
-class Clock:
+class ManualClock:
     now = 100.0
 
     def __call__(self) -> float:
@@ -27,7 +27,7 @@ class Clock:
 
 @pytest.fixture
 def ring(tmp_path: Path) -> Keyring:
-    return Keyring(OTHER, SeedFolder(tmp_path, 1, 4), clock=Clock())
+    return Keyring(OTHER, SeedFolder(tmp_path, 1, 4), clock=ManualClock())
 
 
 def announce(tmp_path: Path, key: str, peer: int = 0, incarnation: int = 0) -> None:
@@ -48,11 +48,11 @@ def test_who_names_anothers_key_as_its_own_neither_speaks_for_it_nor_silences_it
     announce(tmp_path, ONE.public)
     ring.look()
     assert ring.peer_of(ONE.public) == 0
-    for liar in (2, 3):
-        announce(tmp_path, ONE.public, peer=liar)
+    for attacker in (2, 3):
+        announce(tmp_path, ONE.public, peer=attacker)
     ring.look()
     assert ring.peer_of(ONE.public) == 0
-    late = Keyring(OTHER, SeedFolder(tmp_path, 1, 4), clock=Clock())
+    late = Keyring(OTHER, SeedFolder(tmp_path, 1, 4), clock=ManualClock())
     late.look()
     assert late.peer_of(ONE.public) is None, "who comes later cannot tell whose it is"
 
@@ -61,7 +61,7 @@ def test_what_a_look_finds_is_told_to_the_node_too(tmp_path: Path):
     folder = SeedFolder(tmp_path, 1, 4)
     folder.look(0.0, True)
     announce(tmp_path, ONE.public)
-    Keyring(OTHER, folder, clock=Clock()).look()
+    Keyring(OTHER, folder, clock=ManualClock()).look()
     assert [seed.peer for seed in folder.look(0.1, True)] == [0], "it is not the time for a look, but there is news"
     assert folder.look(0.2, True) == []
 
@@ -122,7 +122,7 @@ def test_a_peers_key_is_new_in_every_life_unless_there_is_a_file(tmp_path: Path)
 def test_with_a_list_of_who_is_allowed_a_seed_file_is_not_enough(tmp_path: Path):
     path = tmp_path / "allowed"
     path.write_text(f"{OTHER.public} somebody else\n")
-    clock = Clock()
+    clock = ManualClock()
     ring = Keyring(OTHER, SeedFolder(tmp_path, 1, 4), allow_list(str(path)), clock)
     announce(tmp_path, ONE.public)
     ring.look()
@@ -151,7 +151,7 @@ def test_a_list_that_is_none_is_found_at_the_start(tmp_path: Path):
 def test_a_node_whose_own_key_is_not_on_the_list_does_not_start(tmp_path: Path):
     path = tmp_path / "allowed"
     path.write_text(f"{OTHER.public} somebody else\n")
-    with Stage(FakeCore(), run_dir=tmp_path / "run", peers=2, keys=True, allowed=str(path)) as stage:
+    with NodeRig(FakeCore(), run_dir=tmp_path / "run", peers=2, keys=True, allowed=str(path)) as stage:
         assert stage.join() == 2
         error = json.loads((tmp_path / "run" / "peer-0" / "node_error.json").read_text())
         assert f"cannot be on the allow-list {path}" in error["message"]

@@ -19,8 +19,8 @@ from gossip.config import RunConfig
 from gossip.errors import ConfigError
 from gossip.launch.cli import commands as cli
 from gossip.launch.contrib.kubernetes import peer as kubernetes_peer
-from gossip.launch.registry.door import Door
-from gossip.launch.registry.doorkeeper import LISTENING, Entry
+from gossip.launch.registry.door import JoinServer
+from gossip.launch.registry.doorkeeper import LISTENING, PeerEntry
 from gossip.run.keys import make_pair, parse_pair, read_pair
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -205,7 +205,7 @@ def test_names_that_nobody_knows_yet_cost_nothing(monkeypatch: pytest.MonkeyPatc
 
 def test_only_who_is_missing_is_looked_up_and_ever_less_often() -> None:
     here: set[int] = {0, 2}
-    sought = kubernetes_peer.Sought({peer: f"t-{peer}.t" for peer in range(3)})
+    sought = kubernetes_peer.PodLookups({peer: f"t-{peer}.t" for peer in range(3)})
     asked = {float(now): sought.due(here.__contains__, float(now)) for now in range(301)}
     assert {now: names for now, names in asked.items() if names} == {at: ["t-1.t"] for at in (5, 15, 35, 75, 135, 195, 255)}
     here.add(1)
@@ -227,25 +227,25 @@ def test_a_pod_looks_up_who_is_missing_and_no_other(monkeypatch: pytest.MonkeyPa
         return ["10.0.0.7:7421"]
 
     monkeypatch.setattr(kubernetes_peer, "look_up", look_up)
-    doors = {1: b"a", 2: b"b", 3: b"c"}
-    entries = {peer: Entry(peer, 0, LISTENING, owner, ended=peer == 3) for peer, owner in doors.items()}
+    join_servers = {1: b"a", 2: b"b", 3: b"c"}
+    entries = {peer: PeerEntry(peer, 0, LISTENING, owner, ended=peer == 3) for peer, owner in join_servers.items()}
     met: list[str] = []
 
     async def some() -> None:
         ended = asyncio.get_running_loop().create_future()
 
-        class FakeDoor:
+        class FakeJoinServer:
             address = "10.0.0.1:7421"
             keeper = SimpleNamespace(entries=entries)
-            neighbours = SimpleNamespace(answers=lambda door: door == b"a")
-            is_met = Door.is_met
+            neighbours = SimpleNamespace(answers=lambda join_server: join_server == b"a")
+            is_met = JoinServer.is_met
 
             def meet(self, addresses: list[str]) -> None:
                 met.extend(addresses)
                 if len(met) == 2:
                     ended.set_result(None)
 
-        supervisor = SimpleNamespace(doorway=SimpleNamespace(door=FakeDoor()))
+        supervisor = SimpleNamespace(join_service=SimpleNamespace(join_server=FakeJoinServer()))
         names = {peer: f"t-{peer}.t" for peer in (1, 2, 3, 4)}
         keeping = asyncio.create_task(kubernetes_peer.keep_meeting(supervisor, names, 7421))
         await asyncio.wait_for(ended, 10)

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from gossip.core.ledger.chain import HISTORY_ROUNDS, Lineage, chain_hash, genesis, header_bytes
-from gossip.core.messages import Charge, Commit, Contribution, Rejection
+from gossip.core.messages import Accusation, Commit, Contribution, Rejection
 
 RUN, LINEAGE = b"run-0001", b"line-001"
 
@@ -47,7 +47,7 @@ OTHERS = {
     "decision": (0.5, 0.5),
     "measured": (b"m" * 16,),
     "rates": (0.1,),
-    "charges": (Charge(3, 0),),
+    "accusations": (Accusation(3, 0),),
 }
 
 

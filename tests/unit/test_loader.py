@@ -17,11 +17,11 @@ from torch.utils.data import (
 
 from gossip.core.events import EpochReport
 from gossip.errors import ConfigError
-from gossip.ipc.messages import Go
+from gossip.ipc.messages import StartRoundCommand
 from gossip.training.loader import ShardedLoader, loader_of
 
 
-class Script:
+class ScriptedRounds:
     """Hands out the slices of a script, as a session does."""
 
     id = 0
@@ -39,11 +39,13 @@ class Script:
         self.at = 0
         self.handed = 0
 
-    def next_round(self) -> Go | None:
+    def next_round(self) -> StartRoundCommand | None:
         if self.at >= len(self.slices):
             return None
         epoch, ranges = self.slices[self.at]
-        return Go(self.at, 0, True, epoch, ranges, False, self.peers, self.peers, 0, (), self.last.get(self.at, ()))
+        return StartRoundCommand(
+            self.at, 0, True, epoch, ranges, False, self.peers, self.peers, 0, (), self.last.get(self.at, ())
+        )
 
     def pass_round(self) -> None:
         self.passed.append(self.at)
@@ -65,13 +67,13 @@ def numbers(n: int = 10) -> TensorDataset:
     return TensorDataset(torch.arange(float(n)), torch.arange(n) % 3)
 
 
-def sharded(loader: Any, script: Script, seed: int = 7, flip: bool = False, classes: int | None = None) -> ShardedLoader:
+def sharded(loader: Any, script: ScriptedRounds, seed: int = 7, flip: bool = False, classes: int | None = None) -> ShardedLoader:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ShardedLoader(loader, script, seed, flip, classes)
 
 
-def epoch_of(script: Script, loader: ShardedLoader) -> list[list[int]]:
+def epoch_of(script: ScriptedRounds, loader: ShardedLoader) -> list[list[int]]:
     seen = []
     for x, _ in loader:
         seen.append(x.int().tolist())
@@ -80,7 +82,7 @@ def epoch_of(script: Script, loader: ShardedLoader) -> list[list[int]]:
 
 
 def test_an_epoch_reads_each_sample_once_whoever_gets_which_slice():
-    first, second = Script([(0, ((0, 3),)), (0, ((6, 8),))]), Script([(0, ((3, 6),)), (0, ((8, 10),))])
+    first, second = ScriptedRounds([(0, ((0, 3),)), (0, ((6, 8),))]), ScriptedRounds([(0, ((3, 6),)), (0, ((8, 10),))])
     seen = [epoch_of(script, sharded(DataLoader(numbers(), batch_size=3), script)) for script in (first, second)]
     assert sorted(index for part in seen for batch in part for index in batch) == list(range(10))
     assert first.stepped == [3, 2]
@@ -90,18 +92,18 @@ def test_the_order_is_new_each_epoch_and_the_same_on_every_peer():
     slices = [(0, ((0, 10),)), (1, ((0, 10),))]
     orders = []
     for _ in range(2):
-        script = Script(slices)
+        script = ScriptedRounds(slices)
         loader = sharded(DataLoader(numbers(), batch_size=10, shuffle=True), script)
         torch.randn(5)  # whatever the user draws meanwhile
         orders.append((epoch_of(script, loader), epoch_of(script, loader)))
     assert orders[0] == orders[1]
     assert orders[0][0] != orders[0][1]
-    other = Script(slices)
+    other = ScriptedRounds(slices)
     assert epoch_of(other, sharded(DataLoader(numbers(), batch_size=10), other, seed=8)) != orders[0][0]
 
 
 def test_reading_leaves_the_users_random_numbers_alone():
-    script = Script([(0, ((0, 10),))])
+    script = ScriptedRounds([(0, ((0, 10),))])
     loader = sharded(DataLoader(numbers(), batch_size=10), script)
     before = torch.get_rng_state()
     epoch_of(script, loader)
@@ -109,13 +111,13 @@ def test_reading_leaves_the_users_random_numbers_alone():
 
 
 def test_one_iteration_is_one_epoch_and_the_next_goes_on():
-    script = Script([(3, ((0, 5),)), (3, ((5, 10),)), (4, ((0, 5),)), (6, ((0, 5),))])
+    script = ScriptedRounds([(3, ((0, 5),)), (3, ((5, 10),)), (4, ((0, 5),)), (6, ((0, 5),))])
     loader = sharded(DataLoader(numbers(), batch_size=5), script)
     assert [len(epoch_of(script, loader)) for _ in range(4)] == [2, 1, 1, 0]
 
 
 def test_the_report_of_the_last_epoch_is_there_when_its_loop_has_ended():
-    script = Script([(0, ((0, 5),)), (0, ((5, 10),)), (1, ((0, 5),))], last={2: (0, 10, 0, 0, 2)})
+    script = ScriptedRounds([(0, ((0, 5),)), (0, ((5, 10),)), (1, ((0, 5),))], last={2: (0, 10, 0, 0, 2)})
     loader = sharded(DataLoader(numbers(), batch_size=5), script)
     for _ in loader:
         assert loader.report is None
@@ -124,24 +126,24 @@ def test_the_report_of_the_last_epoch_is_there_when_its_loop_has_ended():
 
 
 def test_several_ranges_make_one_batch_in_order():
-    script = Script([(0, ((0, 2), (5, 6))), (0, ((2, 5), (6, 10)))])
+    script = ScriptedRounds([(0, ((0, 2), (5, 6))), (0, ((2, 5), (6, 10)))])
     loader = sharded(DataLoader(numbers(), batch_size=3), script)
     parts = epoch_of(script, loader)
     assert [len(part) for part in parts] == [3, 7]
-    whole = Script([(0, ((0, 10),))])
+    whole = ScriptedRounds([(0, ((0, 10),))])
     (order,) = epoch_of(whole, sharded(DataLoader(numbers(), batch_size=3), whole))
     assert parts[0] == order[0:2] + order[5:6]
 
 
 def test_an_empty_slice_is_passed_without_the_users_code():
-    script = Script([(0, ()), (0, ((0, 5),)), (0, ((4, 4),)), (0, ())])
+    script = ScriptedRounds([(0, ()), (0, ((0, 5),)), (0, ((4, 4),)), (0, ())])
     assert len(epoch_of(script, sharded(DataLoader(numbers(), batch_size=5), script))) == 1
     assert script.passed == [0, 2, 3]
     assert script.stepped == [5]
 
 
 def test_a_batch_without_a_step_is_passed_when_the_next_is_asked_for():
-    script = Script([(0, ((0, 5),)), (0, ((5, 10),))])
+    script = ScriptedRounds([(0, ((0, 5),)), (0, ((5, 10),))])
     for at, _ in enumerate(sharded(DataLoader(numbers(), batch_size=5), script)):
         if at == 1:
             script.step()
@@ -150,7 +152,7 @@ def test_a_batch_without_a_step_is_passed_when_the_next_is_asked_for():
 
 
 def test_peeking_at_the_first_batch_loses_nothing():
-    script = Script([(0, ((0, 5),)), (0, ((5, 10),))])
+    script = ScriptedRounds([(0, ((0, 5),)), (0, ((5, 10),))])
     loader = sharded(DataLoader(numbers(), batch_size=5), script)
     peeked = next(iter(loader))[0].tolist()
     seen = epoch_of(script, loader)
@@ -179,27 +181,27 @@ class ManyPairs(Pairs):
 
 @pytest.mark.parametrize("kind", [Pairs, ManyPairs])
 def test_any_map_style_data_set_is_collated_by_the_loaders_own_function(kind):
-    script = Script([(0, ((0, 4),))])
+    script = ScriptedRounds([(0, ((0, 4),))])
     dataset = kind()
     (batch,) = list(sharded(DataLoader(dataset, batch_size=4), script))
     assert batch["y"].tolist() == dataset.asked
     assert batch["x"].shape == (4, 1)
-    script = Script([(0, ((0, 4),))])
+    script = ScriptedRounds([(0, ((0, 4),))])
     (batch,) = list(sharded(DataLoader(dataset, batch_size=4, collate_fn=len), script))
     assert batch == 4
 
 
 def test_tensors_are_collated_as_torch_would():
-    script = Script([(0, ((0, 10),))])
+    script = ScriptedRounds([(0, ((0, 10),))])
     (fast,) = list(sharded(DataLoader(numbers(), batch_size=10), script))
-    script = Script([(0, ((0, 10),))])
+    script = ScriptedRounds([(0, ((0, 10),))])
     (slow,) = list(sharded(DataLoader(Subset(numbers(), range(10)), batch_size=10), script))
     assert type(fast) is type(slow) is list
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(fast, slow, strict=True))
 
 
 def test_a_subset_sampler_is_honoured():
-    script = Script([(0, ((0, 4),))])
+    script = ScriptedRounds([(0, ((0, 4),))])
     loader = sharded(DataLoader(numbers(), batch_size=4, sampler=SubsetRandomSampler([1, 3, 5, 7])), script)
     assert loader.samples_total == 4
     assert sorted(epoch_of(script, loader)[0]) == [1, 3, 5, 7]
@@ -207,14 +209,14 @@ def test_a_subset_sampler_is_honoured():
 
 def test_a_data_set_is_asked_for_plain_numbers():
     """Not for tensors, which nobody's dictionary finds."""
-    script, dataset = Script([(0, ((0, 2), (3, 4)))]), Pairs()
+    script, dataset = ScriptedRounds([(0, ((0, 2), (3, 4)))]), Pairs()
     list(sharded(DataLoader(dataset, batch_size=4, sampler=SubsetRandomSampler([9, 8, 7, 6])), script))
     assert len(dataset.asked) == 3
     assert all(type(index) is int and index >= 6 for index in dataset.asked)
 
 
 def test_the_length_is_rounds_an_epoch_with_the_peers_there_are():
-    script = Script([], peers=4)
+    script = ScriptedRounds([], peers=4)
     loader = sharded(DataLoader(numbers(100), batch_size=8), script)
     assert len(loader) == 4
     script.peers = 3
@@ -237,7 +239,7 @@ class Unmeasured(Dataset):
 )
 def test_what_cannot_be_split_is_refused_with_what_to_do(loader, says):
     with pytest.raises(ConfigError, match=says):
-        sharded(loader(), Script([]))
+        sharded(loader(), ScriptedRounds([]))
 
 
 def test_a_batch_sampler_of_the_users_own_is_refused():
@@ -246,23 +248,23 @@ def test_a_batch_sampler_of_the_users_own_is_refused():
 
     mine = Mine(torch.utils.data.SequentialSampler(numbers()), 2, False)
     with pytest.raises(ConfigError):
-        sharded(DataLoader(numbers(), batch_sampler=mine), Script([]))
+        sharded(DataLoader(numbers(), batch_sampler=mine), ScriptedRounds([]))
 
 
 def test_what_has_no_effect_is_said_once():
     with pytest.warns(UserWarning, match="ignores drop_last, shuffle=False") as seen:
-        ShardedLoader(DataLoader(numbers(), batch_size=2, drop_last=True), Script([]), 0, False, None)
+        ShardedLoader(DataLoader(numbers(), batch_size=2, drop_last=True), ScriptedRounds([]), 0, False, None)
     assert len(seen) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ShardedLoader(DataLoader(numbers(), batch_size=2, shuffle=True, num_workers=2), Script([]), 0, False, None)
+        ShardedLoader(DataLoader(numbers(), batch_size=2, shuffle=True, num_workers=2), ScriptedRounds([]), 0, False, None)
 
 
 def test_a_data_set_may_be_given_without_a_loader():
     dataset = numbers()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        made = ShardedLoader(loader_of(dataset, 4, {"collate_fn": len}), Script([(0, ((0, 3),))]), 0, False, None)
+        made = ShardedLoader(loader_of(dataset, 4, {"collate_fn": len}), ScriptedRounds([(0, ((0, 3),))]), 0, False, None)
         assert (made.dataset, made.batch_size, list(made)) == (dataset, 4, [3])
         loader = DataLoader(dataset, batch_size=2)
         assert loader_of(loader, None, {}) is loader
@@ -285,14 +287,14 @@ def test_what_shard_cannot_make_a_loader_of_is_named(data, batch_size, options, 
 
 def test_a_label_flipper_reads_wrong_targets_and_spoils_nobody_elses():
     dataset = numbers()
-    script = Script([(0, ((0, 10),))])
+    script = ScriptedRounds([(0, ((0, 10),))])
     (batch,) = list(sharded(DataLoader(dataset, batch_size=10), script, flip=True))
     assert torch.equal(batch[1], 2 - batch[0].long() % 3)
     assert torch.equal(dataset.tensors[1], torch.arange(10) % 3)
 
 
 def test_a_label_flipper_takes_pairs_of_any_kind():
-    script = Script([(0, ((0, 4),))])
+    script = ScriptedRounds([(0, ((0, 4),))])
     loader = DataLoader(numbers(), batch_size=4, collate_fn=lambda items: tuple(map(torch.stack, zip(*items, strict=True))))
     (batch,) = list(sharded(loader, script, flip=True))
     assert type(batch) is tuple
@@ -300,18 +302,18 @@ def test_a_label_flipper_takes_pairs_of_any_kind():
 
 
 def test_a_label_flipper_takes_the_number_of_classes_it_is_given():
-    script = Script([(0, ((0, 10),))])
+    script = ScriptedRounds([(0, ((0, 10),))])
     (batch,) = list(sharded(DataLoader(numbers(), batch_size=10), script, flip=True, classes=10))
     assert torch.equal(batch[1], 9 - batch[0].long() % 3)
 
 
 def test_a_label_flipper_learns_the_classes_of_a_data_set_that_does_not_tell():
-    script = Script([(0, ((0, 10),))])
+    script = ScriptedRounds([(0, ((0, 10),))])
     (batch,) = list(sharded(DataLoader(Subset(numbers(), range(10)), batch_size=10), script, flip=True))
     assert torch.equal(batch[1], 2 - batch[0].long() % 3)
 
 
 def test_a_label_flipper_without_labels_says_so():
-    script = Script([(0, ((0, 4),))])
+    script = ScriptedRounds([(0, ((0, 4),))])
     with pytest.raises(ConfigError, match="integer targets"):
         list(sharded(DataLoader(Pairs(), batch_size=4), script, flip=True))

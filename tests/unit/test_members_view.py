@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from gossip.core.membership.table import LARGE, Member, View
+from gossip.core.membership.table import LARGE, Member, MemberTable
 
 
-def view_of(n: int, linked: range) -> View:
-    view = View(Member(0, 0, met=True))
+def view_of(n: int, linked: range) -> MemberTable:
+    view = MemberTable(Member(0, 0, met=True))
     for peer in range(1, n):
         view.add(Member(peer, 0, linked=peer in linked))
     return view

@@ -6,23 +6,23 @@ address of another connected to it before it heard that this was a later life; t
 
 from __future__ import annotations
 
-from member_bench import NEXT_LIFE, Bench, rumour
+from member_bench import NEXT_LIFE, MemberBench, rumor
 
 from gossip.core.events import Connect, Disconnect
 
 
 def test_a_connection_that_stands_when_a_new_life_at_its_address_is_heard_of_is_used() -> None:
-    bench = Bench(3)
+    bench = MemberBench(3)
     bench.speak_again(1)
-    bench.gossip(2, rumour(1, "alive", NEXT_LIFE, control="c1"))
+    bench.gossip(2, rumor(1, "alive", NEXT_LIFE, control="c1"))
     assert bench.core.members[1].incarnation == 1
     assert bench.core.skip_reason(1) == ""
 
 
 def test_a_connection_to_the_address_of_a_former_life_is_not() -> None:
-    bench = Bench(3)
+    bench = MemberBench(3)
     bench.speak_again(1)
-    bench.gossip(2, rumour(1, "alive", NEXT_LIFE, control="elsewhere"))
+    bench.gossip(2, rumor(1, "alive", NEXT_LIFE, control="elsewhere"))
     assert bench.core.skip_reason(1) == "connecting"
     assert bench.connects[-1] == Connect(1, "elsewhere", "elsewhere")
     bench.link(1)
@@ -30,28 +30,28 @@ def test_a_connection_to_the_address_of_a_former_life_is_not() -> None:
 
 
 def test_a_connection_that_closed_meanwhile_is_waited_for() -> None:
-    bench = Bench(3)
+    bench = MemberBench(3)
     bench.link(1, up=False, reason="closed")
     bench.speak_again(1)
-    bench.gossip(2, rumour(1, "alive", NEXT_LIFE, control="c1"))
+    bench.gossip(2, rumor(1, "alive", NEXT_LIFE, control="c1"))
     assert bench.core.skip_reason(1) == "connecting"
     bench.link(1)
     assert bench.core.skip_reason(1) == ""
 
 
 def test_one_that_came_up_again_before_the_news_is_used() -> None:
-    bench = Bench(3)
+    bench = MemberBench(3)
     bench.link(1, up=False, reason="closed")
     bench.link(1)
     bench.speak_again(1)
-    bench.gossip(2, rumour(1, "alive", NEXT_LIFE, control="c1"))
+    bench.gossip(2, rumor(1, "alive", NEXT_LIFE, control="c1"))
     assert bench.core.skip_reason(1) == ""
 
 
 def test_a_connection_that_comes_up_while_the_address_of_the_new_life_is_unknown_counts_once_it_is_known_to_be_the_same() -> None:
-    bench = Bench(3)
+    bench = MemberBench(3)
     bench.speak_again(1)
-    bench.gossip(2, rumour(1, "alive", NEXT_LIFE))
+    bench.gossip(2, rumor(1, "alive", NEXT_LIFE))
     bench.link(1, up=False, reason="closed")
     bench.link(1)
     assert bench.core.skip_reason(1) == "connecting"
@@ -60,13 +60,13 @@ def test_a_connection_that_comes_up_while_the_address_of_the_new_life_is_unknown
 
 
 def test_who_left_was_disconnected_and_returns_to_the_same_address_is_connected_to_anew() -> None:
-    bench = Bench(3)
-    bench.gossip(1, rumour(1, "left", 0))
+    bench = MemberBench(3)
+    bench.gossip(1, rumor(1, "left", 0))
     bench.advance(bench.settings.gossip_to_dead_s + 1.0)
     assert bench.disconnects == [Disconnect(1)]
     before = len(bench.connects)
     bench.speak_again(1)
-    bench.gossip(2, rumour(1, "alive", NEXT_LIFE, control="c1"))
+    bench.gossip(2, rumor(1, "alive", NEXT_LIFE, control="c1"))
     assert bench.connects[before:] == [Connect(1, "c1", "c1")]
     assert bench.core.skip_reason(1) == "connecting"
     bench.link(1)

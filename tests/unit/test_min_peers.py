@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gossip.config import RunConfig, resolve
-from gossip.core.lifecycle.bootstrap import Begin, Decision, Gathering, TooFew, Wait
+from gossip.core.lifecycle.bootstrap import BeginFresh, Bootstrap, Decision, HaltTooFewPeers, WaitForPeers
 from gossip.core.messages import Hello
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.errors import ConfigError
-from gossip.launch.local.awaiting import Tries, waiting
+from gossip.launch.local.awaiting import ReachabilityProbe, waiting
 from gossip.launch.report.view import RunView
 from gossip.run import fitting
 from gossip.run.rendezvous import SeedFolder, announce_end
@@ -33,14 +33,14 @@ class NobodyGone:
         return ()
 
 
-def gathering(min_peers: int, peers: int = 5) -> Gathering:
+def gathering(min_peers: int, peers: int = 5) -> Bootstrap:
     rounds = RoundSettings(min_peers=min_peers, patience_s=PATIENCE_S, start_timeout_s=START_S)
-    found = Gathering(0, CoreSettings(b"run-0001", b"lineage!", 1, tuple(range(peers)), rounds=rounds), NobodyGone())
+    found = Bootstrap(0, CoreSettings(b"run-0001", b"lineage!", 1, tuple(range(peers)), rounds=rounds), NobodyGone())
     found.start(0.0)
     return found
 
 
-def come(found: Gathering, *peers: int, at: float) -> Decision:
+def come(found: Bootstrap, *peers: int, at: float) -> Decision:
     for peer in peers:
         found.hear(peer, HELLO, at)
     return found.decide(at)
@@ -48,34 +48,34 @@ def come(found: Gathering, *peers: int, at: float) -> Decision:
 
 def test_enough_peers_begin_when_their_patience_is_over() -> None:
     found = gathering(min_peers=4)
-    assert come(found, 0, 1, 2, at=20.0) == Wait((3, 4)), "a quorum, but not enough"
-    assert come(found, 3, at=25.0) == Wait((4,))
-    assert found.decide(25.0 + PATIENCE_S) == Wait((4,))
-    assert found.decide(25.1 + PATIENCE_S) == Begin((0, 1, 2, 3))
+    assert come(found, 0, 1, 2, at=20.0) == WaitForPeers((3, 4)), "a quorum, but not enough"
+    assert come(found, 3, at=25.0) == WaitForPeers((4,))
+    assert found.decide(25.0 + PATIENCE_S) == WaitForPeers((4,))
+    assert found.decide(25.1 + PATIENCE_S) == BeginFresh((0, 1, 2, 3))
 
 
 def test_the_patience_counts_from_when_they_were_enough_whoever_comes_later() -> None:
     found = gathering(min_peers=3)
     come(found, 0, 1, 2, at=1.0)
-    assert come(found, 3, at=10.0) == Wait((4,))
-    assert found.decide(11.1) == Begin((0, 1, 2, 3))
+    assert come(found, 3, at=10.0) == WaitForPeers((4,))
+    assert found.decide(11.1) == BeginFresh((0, 1, 2, 3))
 
 
 def test_all_of_them_do_not_wait() -> None:
-    assert come(gathering(min_peers=3), 0, 1, 2, 3, 4, at=1.0) == Begin((0, 1, 2, 3, 4))
+    assert come(gathering(min_peers=3), 0, 1, 2, 3, 4, at=1.0) == BeginFresh((0, 1, 2, 3, 4))
 
 
 def test_fewer_than_that_do_not_begin_though_they_are_a_quorum() -> None:
     found = gathering(min_peers=4)
-    assert come(found, 0, 1, 2, at=1.0) == Wait((3, 4))
-    assert found.decide(START_S + 1) == TooFew("3 of 4 needed peers came in 61 s; missing: 3, 4")
+    assert come(found, 0, 1, 2, at=1.0) == WaitForPeers((3, 4))
+    assert found.decide(START_S + 1) == HaltTooFewPeers("3 of 4 needed peers came in 61 s; missing: 3, 4")
 
 
 def test_without_a_number_only_the_start_timeout_ends_the_wait() -> None:
     found = gathering(min_peers=0)
     come(found, 0, 1, 2, 3, at=1.0)
-    assert found.decide(START_S - 1) == Wait((4,))
-    assert found.decide(START_S + 1) == Begin((0, 1, 2, 3))
+    assert found.decide(START_S - 1) == WaitForPeers((4,))
+    assert found.decide(START_S + 1) == BeginFresh((0, 1, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ async def test_why_somebody_is_missing_is_found_out_in_the_background(tmp_path: 
     for peer in (1, 2):
         SeedFolder(tmp_path / "seeds", peer, 9).announce("tcp://127.0.0.1:9", "tcp://127.0.0.1:9", 0)
     announce_end(tmp_path / "seeds", 2, 0)
-    tries = Tries(tmp_path, own={0})
+    tries = ReachabilityProbe(tmp_path, own={0})
     assert tries.troubles([0, 1, 2, 3], shared=True) == []
     assert tries._task is not None
     await tries._task

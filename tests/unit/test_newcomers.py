@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from gossip.core.lifecycle.bootstrap import WAITING_REPORT_S, Begin, Decision, Follow, Gathering, Refuse, TooFew, Wait
+from gossip.core.lifecycle.bootstrap import (
+    WAITING_REPORT_S,
+    BeginFresh,
+    Bootstrap,
+    Decision,
+    HaltModelDiffers,
+    HaltTooFewPeers,
+    TakeState,
+    WaitForPeers,
+)
 from gossip.core.messages import Hello
 from gossip.core.settings import CoreSettings
 from gossip.run.completion import nobody_left
@@ -47,7 +56,7 @@ def hello(round_id: int = 0, layout: bytes = b"layout", state: bytes = b"state")
 
 def decided(local: int, hellos: dict[int, Hello], after_s: float = 0.1, f: int = 0) -> Decision:
     settings = CoreSettings(b"run-0001", b"lineage!", 1, tuple(range(PEERS)), f, room=ROOM)
-    gathering = Gathering(local, settings, AllHere())
+    gathering = Bootstrap(local, settings, AllHere())
     gathering.start(0.0)
     for peer, said in hellos.items():
         gathering.hear(peer, said, 0.0)
@@ -59,24 +68,24 @@ OTHERS = {peer: hello(layout=b"other!", state=b"theirs") for peer in range(PEERS
 
 
 def test_newcomers_however_many_decide_neither_model_nor_weights_nor_who_begins() -> None:
-    assert decided(0, FIRST | OTHERS) == Begin((0, 1, 2))
-    assert decided(0, {0: hello()} | OTHERS) == Wait((1, 2))
+    assert decided(0, FIRST | OTHERS) == BeginFresh((0, 1, 2))
+    assert decided(0, {0: hello()} | OTHERS) == WaitForPeers((1, 2))
 
 
 def test_a_newcomer_waits_for_the_run_to_begin_and_then_takes_its_state() -> None:
-    assert decided(5, {5: hello(), 6: hello()}) == Wait((0, 1, 2))
-    assert decided(5, {**FIRST, 5: hello(state=b"mine")}) == Wait(())
-    assert isinstance(decided(5, {**FIRST, 5: hello(), 1: hello(round_id=4)}), Follow)
-    assert isinstance(decided(5, {5: hello(), 6: hello(round_id=4)}), Follow), "of the first peers nobody need be left"
-    assert isinstance(decided(5, {5: hello(), 6: hello()}, after_s=61.0), TooFew)
+    assert decided(5, {5: hello(), 6: hello()}) == WaitForPeers((0, 1, 2))
+    assert decided(5, {**FIRST, 5: hello(state=b"mine")}) == WaitForPeers(())
+    assert isinstance(decided(5, {**FIRST, 5: hello(), 1: hello(round_id=4)}), TakeState)
+    assert isinstance(decided(5, {5: hello(), 6: hello(round_id=4)}), TakeState), "of the first peers nobody need be left"
+    assert isinstance(decided(5, {5: hello(), 6: hello()}, after_s=61.0), HaltTooFewPeers)
 
 
 def test_a_newcomer_with_another_model_is_sent_away_by_more_than_f() -> None:
     running = {peer: hello(round_id=4) for peer in (0, 1)}
-    assert isinstance(decided(5, {**running, 5: hello(layout=b"other!")}, f=1), Refuse)
+    assert isinstance(decided(5, {**running, 5: hello(layout=b"other!")}, f=1), HaltModelDiffers)
     one_says_so = {0: hello(round_id=4), 5: hello(layout=b"other!")}
-    assert decided(5, one_says_so, f=1) == Wait((1, 2)), "that one may lie"
-    assert isinstance(decided(5, one_says_so, f=1, after_s=WAITING_REPORT_S + 1), Refuse), "and nobody says otherwise"
+    assert decided(5, one_says_so, f=1) == WaitForPeers((1, 2)), "that one may lie"
+    assert isinstance(decided(5, one_says_so, f=1, after_s=WAITING_REPORT_S + 1), HaltModelDiffers), "and nobody says otherwise"
 
 
 def test_no_two_newcomers_take_the_same_id(tmp_path: Path) -> None:

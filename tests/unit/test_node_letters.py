@@ -12,17 +12,17 @@ import pytest
 
 from gossip.core.digests import digest_of, digests_of
 from gossip.core.events import Payload, SnapshotTaken
-from gossip.core.messages import Commit, Gossip, Message, PeerId, StateOffer, Update, Voucher
-from gossip.core.transfer.donor import vouched_digest
+from gossip.core.messages import Commit, Gossip, Message, PeerId, StateAttestation, StateOffer, Update
+from gossip.core.transfer.donor import attested_digest
 from gossip.faults import plan as faults
-from gossip.faults.world import LAST_LIES, REAL_LIES, RESULT_LIES, STATE_LIES
+from gossip.faults.world import FINAL_ROUND_ATTACKS, REAL_ATTACKS, RESULT_ATTACKS, STATE_ATTACKS
 from gossip.inject.message_attacks import LIES
-from gossip.inject.outbox import Letters
+from gossip.inject.outbox import Outbox
 from gossip.inject.state_attacks import FAR_ROUNDS
-from gossip.inject.update_attacks import Tongue
+from gossip.inject.update_attacks import UpdateAttack
 from gossip.run.journal import Journal
 
-LIAR, OTHER = 1, 2
+ATTACKER, OTHER = 1, 2
 TOLD = (0, 2, 3)
 LINEAGE = b"lineage!"
 RESULT = np.linspace(-1.0, 2.0, 1 << 20, dtype=np.float32)  # 4 MiB
@@ -35,40 +35,40 @@ class Sent:
     """A transport that keeps what it is given."""
 
     def __init__(self) -> None:
-        self.letters: list[tuple[PeerId, Message, Payload | None]] = []
+        self.outbox: list[tuple[PeerId, Message, Payload | None]] = []
 
     def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
-        self.letters.append((peer, message, payload))
+        self.outbox.append((peer, message, payload))
         return True
 
 
-def letters_of(
-    word: str, sent: Sent, folder: Path | None = None, core: Any = None, peer: PeerId = LIAR, rounds: int | None = None
-) -> Letters:
+def outbox_of(
+    word: str, sent: Sent, folder: Path | None = None, core: Any = None, peer: PeerId = ATTACKER, rounds: int | None = None
+) -> Outbox:
     plan = faults.parse(word)
     journal = Journal(peer, folder, None)
-    who = (plan, peer, 4, "seed", sent, Tongue(plan, peer, 7, 4), journal)
-    return Letters(*who, lambda: core, lambda: 9, rounds=rounds)  # type: ignore[arg-type]
+    who = (plan, peer, 4, "seed", sent, UpdateAttack(plan, peer, 7, 4), journal)
+    return Outbox(*who, lambda: core, lambda: 9, rounds=rounds)  # type: ignore[arg-type]
 
 
-def commit(server: PeerId = LIAR) -> Commit:
+def commit(server: PeerId = ATTACKER) -> Commit:
     return Commit(LINEAGE, 9, 0, 0, 0, server, b"parent", TRUTH.digest, (), (), (0, 1, 2, 3), 0.5, "")
 
 
 def told(word: str, message: Message, payload: Payload | None) -> dict[PeerId, tuple[Message, Payload | None]]:
     """Whom the liar sends what, when its core sends this to everybody."""
     sent = Sent()
-    letters = letters_of(word, sent)
+    outbox = outbox_of(word, sent)
     for peer in TOLD:
-        letters.send(peer, message, payload)
-    assert len({peer for peer, _, _ in sent.letters}) == len(sent.letters)
-    return {peer: (said, content) for peer, said, content in sent.letters}
+        outbox.send(peer, message, payload)
+    assert len({peer for peer, _, _ in sent.outbox}) == len(sent.outbox)
+    return {peer: (said, content) for peer, said, content in sent.outbox}
 
 
 @pytest.mark.parametrize("word", ["", "wrong_results:2,3", "sign_flip:1*10"])
 def test_who_tells_no_such_lie_hands_its_letters_to_the_transport_itself(word: str) -> None:
     sent = Sent()
-    assert letters_of(word, sent).send == sent.send if word else letters_of("crash:0@1", sent).send == sent.send
+    assert outbox_of(word, sent).send == sent.send if word else outbox_of("crash:0@1", sent).send == sent.send
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_who_equivocates_tells_the_truth_to_even_numbers_only() -> None:
 def test_who_lies_at_last_does_so_in_the_last_round_and_to_one_peer() -> None:
     for rounds, victims in ((10, [0]), (11, []), (None, [])):
         sent = Sent()
-        letters = letters_of("last_results:1", sent, rounds=rounds)
+        outbox = outbox_of("last_results:1", sent, rounds=rounds)
         for peer in TOLD:
-            letters.send(peer, commit(), TRUTH)  # of round 9
-        assert [peer for peer, said, _ in sent.letters if said != commit()] == victims
+            outbox.send(peer, commit(), TRUTH)  # of round 9
+        assert [peer for peer, said, _ in sent.outbox if said != commit()] == victims
 
 
 def test_a_kept_result_reaches_nobody_and_a_roster_is_changed_without_the_result() -> None:
@@ -132,17 +132,17 @@ def test_what_a_result_says_beside_its_numbers_is_changed_without_them() -> None
     core = SimpleNamespace(settings=SimpleNamespace(everybody=tuple(range(6))))
     for lie, changes in (
         ("high_rates", {"rates": (500.0, 250.0)}),
-        ("lone_roster", {"roster": (LIAR,)}),
+        ("lone_roster", {"roster": (ATTACKER,)}),
         ("ghost_roster", {"roster": tuple(range(6))}),
     ):
         sent = Sent()
-        letters = letters_of(f"{lie}:1", sent, core=core)
-        letters.send(OTHER, honest, TRUTH)
-        letters.send(OTHER, replace(honest, shard=1), TRUTH)
-        assert sent.letters == [(OTHER, replace(honest, **changes), TRUTH), (OTHER, replace(honest, shard=1), TRUTH)]
+        outbox = outbox_of(f"{lie}:1", sent, core=core)
+        outbox.send(OTHER, honest, TRUTH)
+        outbox.send(OTHER, replace(honest, shard=1), TRUTH)
+        assert sent.outbox == [(OTHER, replace(honest, **changes), TRUTH), (OTHER, replace(honest, shard=1), TRUTH)]
 
 
-@pytest.mark.parametrize("lie", RESULT_LIES)
+@pytest.mark.parametrize("lie", RESULT_ATTACKS)
 def test_updates_and_results_of_others_leave_a_lying_server_as_they_are(lie: str) -> None:
     update = Update(LINEAGE, 9, 0, 0, b"parent", 4, 0.5)
     for message, payload in ((update, TRUTH), (commit(server=OTHER), TRUTH), (Gossip(()), None)):
@@ -152,23 +152,23 @@ def test_updates_and_results_of_others_leave_a_lying_server_as_they_are(lie: str
 def test_what_a_liar_has_made_of_a_result_is_not_lied_about_again_when_it_comes_back() -> None:
     """Others hand it on, and then its own core does."""
     sent = Sent()
-    letters = letters_of("wrong_results:1", sent)
-    letters.send(OTHER, commit(), TRUTH)
-    _, once, content = sent.letters[-1]
-    letters.send(0, once, content)
-    assert sent.letters[-1] == (0, once, content)
+    outbox = outbox_of("wrong_results:1", sent)
+    outbox.send(OTHER, commit(), TRUTH)
+    _, once, content = sent.outbox[-1]
+    outbox.send(0, once, content)
+    assert sent.outbox[-1] == (0, once, content)
 
 
 def test_a_lie_is_told_of_once_and_counted(tmp_path: Path) -> None:
     sent = Sent()
-    letters = letters_of("wrong_results:1", sent, tmp_path)
+    outbox = outbox_of("wrong_results:1", sent, tmp_path)
     for peer in TOLD:
-        letters.send(peer, commit(), TRUTH)
-    letters._journal.close()
+        outbox.send(peer, commit(), TRUTH)
+    outbox._journal.close()
     rows = (tmp_path / "events.jsonl").read_text().splitlines()
     assert [row.count('"fault": "wrong_results:1"') + row.count('"fault":"wrong_results:1"') for row in rows].count(1) == 1
-    assert letters.ended_with == {"lies": {"wrong_results": len(TOLD)}}
-    assert letters_of("nan:1", sent).ended_with == {}
+    assert outbox.ended_with == {"attacks": {"wrong_results": len(TOLD)}}
+    assert outbox_of("nan:1", sent).ended_with == {}
 
 
 def offer() -> tuple[StateOffer, Payload]:
@@ -186,10 +186,10 @@ def test_a_forged_state_is_another_in_what_all_hold_alike_and_vouched_for_where_
     copy = SimpleNamespace(taken=SnapshotTaken(9, payload, PARTS), chain=b"chain", core=b"core")
     core = SimpleNamespace(recovery=SimpleNamespace(giving=SimpleNamespace(copies={9: copy})))
     sent = Sent()
-    letters_of("wrong_states:1", sent, core=core).send(OTHER, Voucher(LINEAGE, 5, 9, b"chain", b"truth", b"", ""), None)
-    vouched = sent.letters[0][1]
-    assert isinstance(vouched, Voucher)
-    assert vouched.digest == vouched_digest(LINEAGE, 9, b"chain", b"core", content.parts[0])
+    outbox_of("wrong_states:1", sent, core=core).send(OTHER, StateAttestation(LINEAGE, 5, 9, b"chain", b"truth", b"", ""), None)
+    vouched = sent.outbox[0][1]
+    assert isinstance(vouched, StateAttestation)
+    assert vouched.digest == attested_digest(LINEAGE, 9, b"chain", b"core", content.parts[0])
 
 
 def test_a_state_is_broken_swapped_hollow_kept_or_of_a_round_that_nobody_has_come_to() -> None:
@@ -211,6 +211,6 @@ def test_a_state_is_broken_swapped_hollow_kept_or_of_a_round_that_nobody_has_com
 
 
 def test_every_lie_of_a_real_run_has_a_word_and_a_liar_who_can_tell_it() -> None:
-    assert {*RESULT_LIES, *LAST_LIES, *STATE_LIES} == set(REAL_LIES) <= set(LIES)
-    for lie in REAL_LIES:
-        assert letters_of(f"{lie}:1", Sent()).ended_with == {"lies": {}}
+    assert {*RESULT_ATTACKS, *FINAL_ROUND_ATTACKS, *STATE_ATTACKS} == set(REAL_ATTACKS) <= set(LIES)
+    for lie in REAL_ATTACKS:
+        assert outbox_of(f"{lie}:1", Sent()).ended_with == {"attacks": {}}

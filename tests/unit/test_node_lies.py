@@ -13,7 +13,7 @@ from gossip.core.messages import Ping, Push
 from gossip.errors import BadFault
 from gossip.faults import plan as faults
 from gossip.faults.plan import ATTACKS
-from gossip.inject.update_attacks import Tongue, rule_of
+from gossip.inject.update_attacks import UpdateAttack, rule_of
 
 D = 40
 
@@ -43,65 +43,65 @@ def test_the_fault_plan_knows_every_attack_with_a_strength_where_the_library_has
 
 @pytest.mark.parametrize("name", [name for name in attacks.names(lonely=True) if attacks.KINDS[name].shape != "apart"])
 def test_every_lie_that_one_can_tell_alone_is_told_by_a_node(name: str) -> None:
-    tongue = Tongue(faults.parse(f"{name}:1,2"), 1, 7, 5, rule_of(load("median"), 2, centered=False))
-    assert tongue.lies
-    assert not tongue.tells_each
+    update_attack = UpdateAttack(faults.parse(f"{name}:1,2"), 1, 7, 5, rule_of(load("median"), 2, centered=False))
+    assert update_attack.lies
+    assert not update_attack.tells_each
     for round_id in range(4):
         truth = vector(round_id)
-        said = tongue.twist(truth, round_id, "update")
+        said = update_attack.tamper_with(truth, round_id, "update")
         assert (said.shape, said.dtype) == ((D,), np.float32)
         assert np.array_equal(truth, vector(round_id))
         assert not np.may_share_memory(said, truth)
-        tongue.saw(Apply(round_id, (payload(vector(100 + round_id)[:30]), payload(vector(100 + round_id)[30:]))))
+        update_attack.saw(Apply(round_id, (payload(vector(100 + round_id)[:30]), payload(vector(100 + round_id)[30:]))))
 
 
 def test_two_liars_apart_send_the_same_as_soon_as_there_is_a_result() -> None:
     plan = faults.parse("ipm:1,2*0.5")
-    tongues = [Tongue(plan, peer, 7, 5) for peer in (1, 2)]
+    update_attacks = [UpdateAttack(plan, peer, 7, 5) for peer in (1, 2)]
     result = vector(9)
-    for peer, tongue in enumerate(tongues):
-        tongue.twist(vector(peer), 0, "update")
-        tongue.saw(Apply(0, (payload(result),)))
-    said = [tongue.twist(vector(10 + peer), 1, "update") for peer, tongue in enumerate(tongues)]
+    for peer, update_attack in enumerate(update_attacks):
+        update_attack.tamper_with(vector(peer), 0, "update")
+        update_attack.saw(Apply(0, (payload(result),)))
+    said = [update_attack.tamper_with(vector(10 + peer), 1, "update") for peer, update_attack in enumerate(update_attacks)]
     assert np.array_equal(*said)
     assert np.allclose(said[0], -0.5 * result)
 
 
 def test_a_guess_of_parameters_is_of_where_the_neighbours_stand() -> None:
-    tongue = Tongue(faults.parse("ipm:1*1"), 1, 7, 5)
+    update_attack = UpdateAttack(faults.parse("ipm:1*1"), 1, 7, 5)
     own, mix = vector(1), vector(2)
-    tongue.twist(own, 0, "parameters")
-    tongue.saw(Apply(0, (payload(vector(3)),), mix=payload(mix), mix_scale=0.5))
-    assert np.allclose(tongue.twist(vector(4), 1, "parameters"), -(own + mix), atol=1e-6)
+    update_attack.tamper_with(own, 0, "parameters")
+    update_attack.saw(Apply(0, (payload(vector(3)),), mix=payload(mix), mix_scale=0.5))
+    assert np.allclose(update_attack.tamper_with(vector(4), 1, "parameters"), -(own + mix), atol=1e-6)
 
 
 def test_an_honest_peer_and_one_that_lies_about_its_data_say_what_is_so() -> None:
     for words, peer in (("alie:2", 1), ("label_flip:1", 1)):
-        tongue = Tongue(faults.parse(words), peer, 7, 5)
-        assert not tongue.lies
-        assert not tongue.tells_each
+        update_attack = UpdateAttack(faults.parse(words), peer, 7, 5)
+        assert not update_attack.lies
+        assert not update_attack.tells_each
         said = payload(vector(0))
-        assert tongue.tell(3, push(), said) is said
+        assert update_attack.tell(3, push(), said) is said
 
 
 def test_dissensus_uses_what_neighbours_have_told_of_the_same_kind() -> None:
-    tongue = Tongue(faults.parse("dissensus:1,4"), 1, 7, 5)
-    assert tongue.tells_each
-    assert not tongue.lies, "its own trainer and record have the truth"
+    update_attack = UpdateAttack(faults.parse("dissensus:1,4"), 1, 7, 5)
+    assert update_attack.tells_each
+    assert not update_attack.lies, "its own trainer and record have the truth"
     for peer in (0, 2, 3, 4):
-        tongue.heard(peer, push(), payload(vector(peer)))
-        tongue.heard(peer, push("parameters"), payload(vector(50 + peer)))
-    told = tongue.tell(2, push(), payload(vector(1)))
+        update_attack.heard(peer, push(), payload(vector(peer)))
+        update_attack.heard(peer, push("parameters"), payload(vector(50 + peer)))
+    told = update_attack.tell(2, push(), payload(vector(1)))
     assert told is not None
     pull = (vector(0) - vector(2)) + (vector(3) - vector(2))  # of 4 it knows that it lies as well
     assert np.allclose(told.data, vector(2) - pull / 2, atol=1e-5)
     assert told.nbytes == told.data.nbytes
-    assert tongue.tell(2, Ping(1, 2, ()), None) is None
+    assert update_attack.tell(2, Ping(1, 2, ()), None) is None
 
 
 def test_equivocation_tells_odd_and_even_neighbours_the_opposite() -> None:
-    tongue = Tongue(faults.parse("equivocation:1*3"), 1, 7, 5)
-    odd, even = (tongue.tell(peer, push(), payload(vector(1))) for peer in (3, 4))
+    update_attack = UpdateAttack(faults.parse("equivocation:1*3"), 1, 7, 5)
+    odd, even = (update_attack.tell(peer, push(), payload(vector(1))) for peer in (3, 4))
     assert odd is not None
     assert even is not None
     assert np.array_equal(odd.data, -even.data)

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from node_fakes import FakeCore, Stage, end_of, socket_pair, vector
+from node_fakes import FakeCore, NodeRig, end_of, socket_pair, vector
 from trainer_fakes import allocate_bytes
 
 from gossip.aggregators import kernels
 from gossip.core import events
 from gossip.core.digests import digest_of
-from gossip.core.events import Aggregate, Aggregated, Apply, EpochReport, Go, Halt, Payload, Row, Slice
+from gossip.core.events import Aggregate, Aggregated, Apply, DataSlice, EpochReport, Halt, Payload, Row, StartRound
 from gossip.core.messages import Commit, Contribution, Rejection
 from gossip.ipc import messages as control
 from gossip.ipc.arena import map_bytes, map_rows
@@ -35,14 +35,14 @@ def test_a_timer_fires_in_order_of_time_and_a_cancelled_one_does_not() -> None:
         return [events.SetTimer(1, 0.02), events.SetTimer(2, 0.01), events.SetTimer(3, 0.015), events.CancelTimer(3)]
 
     core = FakeCore(on)
-    with Stage(core):
+    with NodeRig(core):
         core.wait_for(events.TimerFired, 1)
         assert [event.token for event in core.heard if isinstance(event, events.TimerFired)] == [2, 1]
 
 
 def test_halt_tells_the_trainer_and_gives_its_exit_code() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
         core.say(Halt("enough", 5))
         assert stage.hear() == control.Halted("enough", 5)
@@ -52,9 +52,9 @@ def test_halt_tells_the_trainer_and_gives_its_exit_code() -> None:
 
 def test_the_round_goes_to_the_trainer_and_its_update_comes_back_by_reference() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
-        core.say(Go(7, Slice(2, ((0, 4), (8, 9)), ((2, ((4, 6),)),), EpochReport(1, 30, 0, 2, 4))))
+        core.say(StartRound(7, DataSlice(2, ((0, 4), (8, 9)), ((2, ((4, 6),)),), EpochReport(1, 30, 0, 2, 4))))
         go = stage.hear()
         assert (go.round_id, go.sharded, go.epoch, go.ranges) == (7, True, 2, ((0, 4), (8, 9)))
         assert (go.rank, go.coming) == (0, ((2, ((4, 6),)),))
@@ -70,9 +70,9 @@ def test_the_round_goes_to_the_trainer_and_its_update_comes_back_by_reference() 
 
 def test_an_update_that_is_not_finite_is_marked() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
-        core.say(Go(0, None))
+        core.say(StartRound(0, None))
         go = stage.hear()
         stage.arena.updates[go.slot][:] = (np.inf, -np.inf, 0, 1)
         stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False))
@@ -81,9 +81,9 @@ def test_an_update_that_is_not_finite_is_marked() -> None:
 
 def test_a_lie_is_not_finite_because_the_truth_is() -> None:
     core = FakeCore()
-    with Stage(core, faults=("nan:0",)) as stage:
+    with NodeRig(core, faults=("nan:0",)) as stage:
         stage.prepare()
-        core.say(Go(0, None))
+        core.say(StartRound(0, None))
         go = stage.hear()
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
         stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False, finite=True))
@@ -92,15 +92,15 @@ def test_a_lie_is_not_finite_because_the_truth_is() -> None:
 
 def test_a_slot_that_is_free_again_is_used_again() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
         slots = []
         for r in range(6):
-            core.say(Apply(r, (vector(r, r, r, r),)), Go(r + 1, None))
+            core.say(Apply(r, (vector(r, r, r, r),)), StartRound(r + 1, None))
             told, go = stage.hear(), stage.hear()
             slots.append((told.slot, go.slot))
             contribute = control.Contribute(r + 1, go.slot, 1, None, 0.1, False)
-            stage.trainer.send(control.Applied(r, told.slot), contribute)
+            stage.trainer.send(control.AppliedReply(r, told.slot), contribute)
             core.wait_for(events.Contributed, r)
         assert len(set(slots)) == 1, "memory that was used last is in the cache, the others' is not"
 
@@ -113,14 +113,14 @@ def test_timers_fire_though_every_turn_has_an_answer_for_the_trainer() -> None:
             return [events.SetTimer(event.token + 1, 0.0)]
         if isinstance(event, events.Contributed):
             assert all_sent.wait(10)
-            return [Go(event.round_id + 1, None)]
+            return [StartRound(event.round_id + 1, None)]
         return []
 
     all_sent = threading.Event()
     core = FakeCore(on)
-    with Stage(core, probe_interval_s=60.0) as stage:  # it may block without having overslept
+    with NodeRig(core, probe_interval_s=60.0) as stage:  # it may block without having overslept
         stage.prepare()
-        core.say(Go(0, None))
+        core.say(StartRound(0, None))
         stage.hear()
         for r in range(100):  # whenever the node looks, another update is there
             stage.trainer.send(control.Contribute(r, 0, 0, None, 0.1, False))
@@ -134,18 +134,18 @@ def test_timers_fire_though_every_turn_has_an_answer_for_the_trainer() -> None:
 
 def test_no_samples_means_no_payload() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
-        core.say(Go(0, None))
+        core.say(StartRound(0, None))
         stage.trainer.send(control.Contribute(0, stage.hear().slot, 0, None, 0.1, False))
         assert core.wait_for(events.Contributed).payloads == ()
 
 
 def test_parameters_come_with_a_sketch_when_they_are_mixed() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
-        core.say(Go(3, None, want_parameters=True))
+        core.say(StartRound(3, None, want_parameters=True))
         go = stage.hear()
         assert go.want_parameters
         stage.arena.parameters[go.slot][:] = (4, 3, 2, 1)
@@ -157,9 +157,9 @@ def test_parameters_come_with_a_sketch_when_they_are_mixed() -> None:
 
 def test_a_liar_sends_the_lie_and_believes_the_truth_where_it_aggregates_for_itself() -> None:
     core = FakeCore()
-    with Stage(core, faults=("sign_flip:0*10",), topology="ring") as stage:
+    with NodeRig(core, faults=("sign_flip:0*10",), topology="ring") as stage:
         stage.prepare()
-        core.say(Go(0, None))
+        core.say(StartRound(0, None))
         go = stage.hear()
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
         stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False))
@@ -172,9 +172,9 @@ def test_a_liar_sends_the_lie_and_believes_the_truth_where_it_aggregates_for_its
 @pytest.mark.parametrize("attack", ["bit_flip:0", "gaussian:0*200", "scale:0*1000", "nan:0", "stale:0*10", "zero:0"])
 def test_every_lie_can_be_told(attack: str) -> None:
     core = FakeCore()
-    with Stage(core, faults=(attack,)) as stage:
+    with NodeRig(core, faults=(attack,)) as stage:
         stage.prepare()
-        core.say(Go(0, None))
+        core.say(StartRound(0, None))
         go = stage.hear()
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
         stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False))
@@ -185,7 +185,7 @@ def test_every_lie_can_be_told(attack: str) -> None:
 
 def test_the_rule_runs_and_its_answer_has_the_digest_of_its_bytes() -> None:
     core = FakeCore()
-    with Stage(core):
+    with NodeRig(core):
         core.say(Aggregate(5, 0, 0, rows(vector(1, 2), vector(3, 6)), 0, 0))
         heard = core.wait_for(Aggregated)
         assert (heard.ticket, heard.reason) == (5, "")
@@ -203,7 +203,7 @@ def rule_file(folder: Path, body: str) -> str:
 
 def test_a_row_that_the_rule_chose_is_not_overwritten_by_the_next_round(tmp_path: Path) -> None:
     core = FakeCore()
-    with Stage(core, aggregator=rule_file(tmp_path, "return updates[0]")):
+    with NodeRig(core, aggregator=rule_file(tmp_path, "return updates[0]")):
         core.say(Aggregate(1, 0, 0, rows(vector(1, 1), vector(9, 9)), 0, 0))
         first = core.wait_for(Aggregated)
         core.say(Aggregate(2, 1, 0, rows(*[vector(5, 5)] * 2), 0, 0))
@@ -213,7 +213,7 @@ def test_a_row_that_the_rule_chose_is_not_overwritten_by_the_next_round(tmp_path
 
 def test_a_rule_that_raises_gives_a_reason_and_the_node_lives_on(tmp_path: Path) -> None:
     core = FakeCore()
-    with Stage(core, aggregator=rule_file(tmp_path, "return updates @ updates")):
+    with NodeRig(core, aggregator=rule_file(tmp_path, "return updates @ updates")):
         core.say(Aggregate(1, 0, 0, rows(vector(1, 2, 3), vector(3, 6, 7)), 0, 0))
         heard = core.wait_for(Aggregated)
         assert heard.payload is None
@@ -224,7 +224,7 @@ def test_a_rule_that_raises_gives_a_reason_and_the_node_lives_on(tmp_path: Path)
 
 def test_too_few_updates_give_a_reason_and_no_payload() -> None:
     core = FakeCore()
-    with Stage(core, aggregator="krum"):
+    with NodeRig(core, aggregator="krum"):
         core.say(Aggregate(1, 0, 0, rows(vector(1, 2)), 3, 0))
         heard = core.wait_for(Aggregated)
         assert heard.payload is None
@@ -238,7 +238,7 @@ def test_a_result_that_is_not_finite_is_none(tmp_path: Path) -> None:
         ("mean", (vector(1, 1), vector(np.nan, 1)), "mean: update 1 of 2 is not finite"),
     ):
         core = FakeCore()
-        with Stage(core, aggregator=rule):
+        with NodeRig(core, aggregator=rule):
             core.say(Aggregate(1, 0, 0, rows(*updates), 0, 0))
             heard = core.wait_for(Aggregated)
             assert heard.payload is None
@@ -247,7 +247,7 @@ def test_a_result_that_is_not_finite_is_none(tmp_path: Path) -> None:
 
 def test_a_mix_is_the_aggregate_of_the_differences_to_the_own_row() -> None:
     core = FakeCore()
-    with Stage(core):
+    with NodeRig(core):
         core.say(Aggregate(1, 0, 0, rows(vector(1, 1), vector(3, 5)), 0, own=0, mix=True))
         assert core.wait_for(Aggregated).payload.data.tolist() == [1, 2]
 
@@ -262,7 +262,7 @@ def test_a_large_input_is_aggregated_while_the_loop_goes_on(tmp_path: Path) -> N
         return updates.mean(dim=0)
     """
     core = FakeCore()
-    with Stage(core, aggregator=rule_file(tmp_path, body)) as stage:
+    with NodeRig(core, aggregator=rule_file(tmp_path, body)) as stage:
         stage.prepare()
         large = [Payload(np.full(2**19, float(i), np.float32), 2**21) for i in range(3)]
         core.say(Aggregate(1, 0, 0, rows(*large), 1, 0))
@@ -282,7 +282,7 @@ def test_the_core_hears_of_the_trainer_when_the_kernels_are_there_and_the_loop_g
     monkeypatch.setattr(kernels, "compile_apart", lambda n, d, patience_s: compiled.wait(20))
     monkeypatch.setattr(kernels, "prepare", lambda n, d: ())
     core = FakeCore()
-    with Stage(core, aggregator="krum", run_dir=tmp_path) as stage:
+    with NodeRig(core, aggregator="krum", run_dir=tmp_path) as stage:
         stage.trainer.send(control.Prepare(4, b"layout", b"state", 8, 0.1, True), fds=(stage.arena.fd,))
         stage.poke()
         assert core.count(events.Prepared) == 0, "a round would wait for the compiler"
@@ -296,7 +296,7 @@ def test_the_core_hears_of_the_trainer_when_the_kernels_are_there_and_the_loop_g
 
 def test_a_rule_that_needs_the_loss_is_run_by_the_trainer() -> None:
     core = FakeCore()
-    with Stage(core, aggregator="zeno:b=0") as stage:
+    with NodeRig(core, aggregator="zeno:b=0") as stage:
         stage.prepare()
         core.say(
             Aggregate(1, 0, 0, rows(vector(1, 2, 3, 4), vector(5, 6, 7, 8)), 0, 1),
@@ -308,44 +308,44 @@ def test_a_rule_that_needs_the_loss_is_run_by_the_trainer() -> None:
         assert memory[:2].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
         memory[2] = (0, 1, 0, 1)
         assert stage.is_silent(), "the memory is in use: the second question must wait"
-        stage.trainer.send(control.Judged(1, (0.0, 1.0), (2.0, 1.0), ""))
+        stage.trainer.send(control.JudgeReply(1, (0.0, 1.0), (2.0, 1.0), ""))
         heard = core.wait_for(Aggregated)
         assert (heard.payload.data.tolist(), heard.weights, heard.outlyingness) == ([0, 1, 0, 1], (0.0, 1.0), (2.0, 1.0))
         question, fds = stage.next()
         assert (question.ticket, question.capacity, fds, question.own) == (2, 0, [], -1)
         assert memory[0].tolist() == [1, 1, 1, 1]
-        stage.trainer.send(control.Judged(2, (), (), "no loss"))
+        stage.trainer.send(control.JudgeReply(2, (), (), "no loss"))
         assert core.wait_for(Aggregated, 1).reason == "no loss"
 
 
 def test_the_aggregate_of_all_shards_is_in_one_slot_and_a_mix_beside_it() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
         core.say(Apply(4, (vector(1, 2, 3), vector(4)), vector(5, 6, 7, 8), 0.5), Apply(5, ()))
         told = stage.hear()
         assert (told.round_id, told.mix_scale) == (4, 0.5)
         assert stage.arena.results[told.slot].tolist() == [1, 2, 3, 4]
         assert stage.arena.mixes[told.slot].tolist() == [5, 6, 7, 8]
-        assert stage.hear() == control.Apply(5, -1, 0.0)
-        stage.trainer.send(control.Applied(4, told.slot), control.Applied(5, -1))
+        assert stage.hear() == control.ApplyCommand(5, -1, 0.0)
+        stage.trainer.send(control.AppliedReply(4, told.slot), control.AppliedReply(5, -1))
         assert core.wait_for(events.Applied, 1).round_id == 5
 
 
 def test_several_messages_of_one_turn_share_a_packet() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
-        core.say(Apply(0, (vector(1, 2, 3, 4),)), Go(1, None))
+        core.say(Apply(0, (vector(1, 2, 3, 4),)), StartRound(1, None))
         messages, _ = stage.trainer.receive(20)
-        assert [type(message) for message in messages] == [control.Apply, control.Go]
+        assert [type(message) for message in messages] == [control.ApplyCommand, control.StartRoundCommand]
 
 
 def test_rounds_wait_for_a_free_slot_in_order_and_none_is_overwritten() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
-        core.say(*[Apply(r, (vector(r, r, r, r),)) for r in range(10)], Go(10, None))
+        core.say(*[Apply(r, (vector(r, r, r, r),)) for r in range(10)], StartRound(10, None))
         held = [stage.hear() for _ in range(control.RESULT_SLOTS)]
         assert stage.is_silent()
         assert [told.round_id for told in held] == [0, 1, 2, 3]
@@ -354,11 +354,11 @@ def test_rounds_wait_for_a_free_slot_in_order_and_none_is_overwritten() -> None:
             if not held:
                 held.append(stage.hear())
             told = held.pop(0)
-            if isinstance(told, control.Go):
+            if isinstance(told, control.StartRoundCommand):
                 break
             assert stage.arena.results[told.slot].tolist() == [told.round_id] * 4
             order.append(told.round_id)
-            stage.trainer.send(control.Applied(told.round_id, told.slot))
+            stage.trainer.send(control.AppliedReply(told.round_id, told.slot))
         assert order == list(range(10))
         assert told.round_id == 10
 
@@ -366,7 +366,7 @@ def test_rounds_wait_for_a_free_slot_in_order_and_none_is_overwritten() -> None:
 def test_a_trainer_that_takes_nothing_does_not_eat_the_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr("gossip.node.trainer_link.BACKLOG_BYTES", 100)
     core = FakeCore()
-    with Stage(core, run_dir=tmp_path) as stage:
+    with NodeRig(core, run_dir=tmp_path) as stage:
         stage.prepare()
         core.say(*[Apply(r, (vector(r, r, r, r),)) for r in range(20)])
         assert stage.join() == 70
@@ -377,13 +377,13 @@ def test_a_trainer_that_takes_nothing_does_not_eat_the_memory(monkeypatch: pytes
 
 def test_a_slot_that_is_still_being_sent_is_not_given_again() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
         reading: list[Any] = []
         stage.node.trainer._in_flight = lambda data: any(data is each for each in reading)
         used = []
         for r in range(8):
-            core.say(Go(r, None))
+            core.say(StartRound(r, None))
             go = stage.hear()
             assert not any(np.shares_memory(stage.arena.updates[go.slot], each) for each in reading)
             stage.arena.updates[go.slot][:] = r
@@ -397,9 +397,9 @@ def test_a_slot_that_is_still_being_sent_is_not_given_again() -> None:
 
 def test_a_round_told_again_with_samples_keeps_its_slot() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
-        core.say(Go(0, None), Go(0, Slice(0, ((0, 1),))))
+        core.say(StartRound(0, None), StartRound(0, DataSlice(0, ((0, 1),))))
         first, second = stage.hear(), stage.hear()
         assert first.slot == second.slot
         assert (first.sharded, second.sharded) == (False, True)
@@ -407,10 +407,10 @@ def test_a_round_told_again_with_samples_keeps_its_slot() -> None:
 
 def test_a_snapshot_comes_in_shared_memory_with_its_digest() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
         core.say(events.TakeSnapshot())
-        assert stage.hear() == control.TakeSnapshot()
+        assert stage.hear() == control.SnapshotCommand()
         fd = allocate_bytes(b"the state")
         stage.trainer.send(control.Snapshot(9, 9, ""), fds=(fd,))
         os.close(fd)
@@ -423,20 +423,20 @@ def test_a_snapshot_comes_in_shared_memory_with_its_digest() -> None:
 def test_a_state_goes_to_the_trainer_before_the_rounds_on_it(nbytes: int) -> None:
     core = FakeCore()
     state = np.arange(nbytes, dtype=np.uint8)
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
-        core.say(events.Restore(30, Payload(state, nbytes)), Go(30, None))
+        core.say(events.Restore(30, Payload(state, nbytes)), StartRound(30, None))
         told, fds = stage.next()
-        assert told == control.Restore(30, nbytes)
+        assert told == control.RestoreCommand(30, nbytes)
         assert bytes(map_bytes(fds[0], nbytes)) == state.tobytes()
         assert stage.hear().round_id == 30
-        stage.trainer.send(control.Restored(30, ""))
+        stage.trainer.send(control.RestoredReply(30, ""))
         assert core.wait_for(events.Restored) == events.Restored(30, "")
 
 
 def test_progress_is_read_from_shared_memory_without_the_trainer_doing_anything() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
         stage.arena.note_progress(12)
         core.wait(lambda: [e for e in core.heard if isinstance(e, events.TrainerProgress) and e.step == 12])
@@ -444,7 +444,7 @@ def test_progress_is_read_from_shared_memory_without_the_trainer_doing_anything(
 
 def test_a_trainer_that_dies_is_announced_and_the_node_ends() -> None:
     core = FakeCore(lambda event: [Halt("gone", 1)] if isinstance(event, events.TrainerLost) else [])
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
         stage.trainer.close()
         assert stage.join() == 1
@@ -454,7 +454,7 @@ def test_a_trainer_that_dies_is_announced_and_the_node_ends() -> None:
 def test_a_core_that_does_not_halt_after_its_trainers_death_does_not_keep_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gossip.node.loop.ANNOUNCE_S", 0.05)
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
         stage.trainer.close()
         assert stage.join() == 1
@@ -462,7 +462,7 @@ def test_a_core_that_does_not_halt_after_its_trainers_death_does_not_keep_the_no
 
 def test_a_trainer_that_says_goodbye_is_not_lost_when_it_closes() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
         stage.trainer.send(control.Close("finished"))
         stage.trainer.close()
@@ -475,7 +475,7 @@ def test_a_trainer_that_says_goodbye_is_not_lost_when_it_closes() -> None:
 
 def test_a_node_that_helps_others_leaves_when_its_trainer_is_gone() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.prepare()
         stage.trainer.send(control.Close("finished"))
         assert core.wait_for(events.Stop) == events.Stop("finished", completed=True)
@@ -487,14 +487,14 @@ def test_a_node_that_helps_others_leaves_when_its_trainer_is_gone() -> None:
 
 def test_stop_from_another_thread_is_heard() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.node.stop("SIGTERM")
         assert core.wait_for(events.Stop) == events.Stop("SIGTERM")
 
 
 def test_nothing_comes_after_halt() -> None:
     core = FakeCore(lambda event: [Halt("now")] if isinstance(event, events.Stop) else [])
-    with Stage(core) as stage:
+    with NodeRig(core) as stage:
         stage.trainer.send(control.Close("finished"), control.Shard(10, 1))
         assert stage.join() == 0
         assert isinstance(core.heard[-1], events.Stop)
@@ -502,7 +502,7 @@ def test_nothing_comes_after_halt() -> None:
 
 def test_a_rule_that_nobody_knows_is_said_to_the_trainer_with_its_exit_code() -> None:
     core = FakeCore()
-    with Stage(core, aggregator="trimed_mean") as stage:
+    with NodeRig(core, aggregator="trimed_mean") as stage:
         halted = stage.hear()
         assert halted.exit_code == 2
         assert "Did you mean 'trimmed_mean'" in halted.reason
@@ -511,7 +511,7 @@ def test_a_rule_that_nobody_knows_is_said_to_the_trainer_with_its_exit_code() ->
 
 def test_a_crash_cannot_be_carried_out_where_others_would_be_hit() -> None:
     core = FakeCore()
-    with Stage(core, faults=("crash:0@5",), peers=1) as stage:
+    with NodeRig(core, faults=("crash:0@5",), peers=1) as stage:
         halted = stage.hear()
         assert halted.exit_code == 2
         assert "crash:0@5 cannot be carried out" in halted.reason
@@ -525,7 +525,7 @@ def test_an_exception_in_the_core_is_written_down_and_ends_the_node(tmp_path: An
 
     launcher, status = socket_pair()
     core = FakeCore(on)
-    with Stage(core, run_dir=tmp_path, status_fd=status.fileno()) as stage:
+    with NodeRig(core, run_dir=tmp_path, status_fd=status.fileno()) as stage:
         stage.trainer.send(control.Prepare(4, b"", b"", 8, 0.1, False), fds=(stage.arena.fd,))
         assert stage.join() == 70
         assert end_of(stage.trainer), "no last word: the trainer is to start another node"
@@ -538,7 +538,7 @@ def test_an_exception_in_the_core_is_written_down_and_ends_the_node(tmp_path: An
 def test_reports_reach_the_launcher_and_the_files(tmp_path: Any) -> None:
     launcher, status = socket_pair()
     core = FakeCore()
-    with Stage(core, run_dir=tmp_path, status_fd=status.fileno()) as stage:
+    with NodeRig(core, run_dir=tmp_path, status_fd=status.fileno()) as stage:
         stage.prepare()
         core.say(events.Report("skip", {"subject": 3, "reason": "suspect", "round": 5}), Halt("done", 0))
         assert stage.join() == 0
@@ -551,7 +551,7 @@ def test_reports_reach_the_launcher_and_the_files(tmp_path: Any) -> None:
     assert lines[2]["traffic"]["sent_bytes"] == 0
     in_file = [json.loads(line) for line in (tmp_path / "peer-0" / "events.jsonl").read_text().splitlines()]
     assert in_file[1:] == lines
-    assert in_file[0] == {"schema": "gossip.events/1"}
+    assert in_file[0] == {"schema": "gossip.events/2"}
 
 
 def test_a_commit_made_here_becomes_a_line_and_another_does_not(tmp_path: Any) -> None:
@@ -559,7 +559,7 @@ def test_a_commit_made_here_becomes_a_line_and_another_does_not(tmp_path: Any) -
     by, refused = (Contribution(2, 8, 0.5, 1.5),), (Rejection(3, "non_finite"),)
     commit = Commit(b"\1" * 8, 5, 0, 1, 1, 2, b"\2" * 16, b"\3" * 16, by, refused, (0, 2), 0.25, "")
     made = events.Committed(commit, b"\4" * 16, True, {0: 1.0, 2: 0.5}, {0: [(0, 8)]}, 3, 100)
-    with Stage(core, run_dir=tmp_path) as stage:
+    with NodeRig(core, run_dir=tmp_path) as stage:
         core.say(made, events.Committed(commit, b"\5" * 16, False), Halt("done"))
         assert stage.join() == 0
     lines = [json.loads(line) for line in (tmp_path / "peer-0" / "commits.jsonl").read_text().splitlines()]
@@ -578,7 +578,7 @@ def test_a_commit_made_here_becomes_a_line_and_another_does_not(tmp_path: Any) -
         "chain": "04" * 16,
         "contributors": [{"peer": 2, "samples": 8, "weight": 0.5, "outlyingness": 1.5, "took_us": 0}],
         "rejected": [{"peer": 3, "reason": "non_finite"}],
-        "charges": [],
+        "accusations": [],
         "roster": [0, 2],
         "loss": 0.25,
         "rates": [],
@@ -592,7 +592,7 @@ def test_a_commit_made_here_becomes_a_line_and_another_does_not(tmp_path: Any) -
 
 def test_what_the_script_logs_is_in_the_metrics(tmp_path: Any) -> None:
     core = FakeCore()
-    with Stage(core, run_dir=tmp_path) as stage:
+    with NodeRig(core, run_dir=tmp_path) as stage:
         stage.prepare()
         stage.trainer.send(control.Log('{"accuracy": 0.5}'), control.Log("[1]"), control.Close("finished"))
         core.wait_for(events.Stop)
@@ -605,7 +605,7 @@ def test_what_the_script_logs_is_in_the_metrics(tmp_path: Any) -> None:
 def test_addresses_come_from_the_folder_and_the_own_goes_there(tmp_path: Any) -> None:
     core = FakeCore()
     seeds = tmp_path / "seeds"
-    with Stage(core, run_dir=tmp_path, peers=3, peer=1, transport=_memory()) as stage:
+    with NodeRig(core, run_dir=tmp_path, peers=3, peer=1, transport=_memory()) as stage:
         core.wait_for(events.Started)
         own = json.loads((seeds / "1.addr").read_text())
         assert own["control"] == stage.node.transport.control
@@ -623,8 +623,8 @@ def _memory() -> Any:
 
 def test_the_core_is_told_of_a_peer_that_has_ended_for_good(tmp_path: Path) -> None:
     core = FakeCore()
-    with Stage(core, run_dir=tmp_path, peers=3, peer=1, transport=_memory()):
+    with NodeRig(core, run_dir=tmp_path, peers=3, peer=1, transport=_memory()):
         core.wait(lambda: (tmp_path / "seeds" / "1.addr").exists())
         announce_end(tmp_path / "seeds", 2)
-        assert core.wait_for(events.Ended) == events.Ended(2)
+        assert core.wait_for(events.PeerEnded) == events.PeerEnded(2)
         assert core.count(events.AddressLearned) == 0

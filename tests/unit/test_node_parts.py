@@ -19,10 +19,10 @@ from gossip.core.events import Aggregate, Aggregated, Committed, Payload, Row
 from gossip.core.messages import Commit
 from gossip.errors import BadFault
 from gossip.faults.plan import parse
-from gossip.inject.process import Saboteur
-from gossip.inject.update_attacks import Tongue
-from gossip.node.alarms import Alarms, Oversleep
-from gossip.node.plan_cache import Foresight
+from gossip.inject.process import FaultInjector
+from gossip.inject.update_attacks import UpdateAttack
+from gossip.node.alarms import StallDetector, TimerHeap
+from gossip.node.plan_cache import PlanCache
 from gossip.node.reducer import Reducer, answer
 from gossip.node.worker import Worker
 from gossip.run import journal as node_files
@@ -35,7 +35,7 @@ from gossip.vectors.finite import is_finite
 
 
 def test_alarms_come_in_order_and_only_when_due() -> None:
-    alarms = Alarms()
+    alarms = TimerHeap()
     for token, at in ((1, 3.0), (2, 1.0), (3, 2.0)):
         alarms.set(token, at)
     assert alarms.next_at() == 1.0
@@ -44,7 +44,7 @@ def test_alarms_come_in_order_and_only_when_due() -> None:
 
 
 def test_an_alarm_that_an_earlier_one_cancels_does_not_come() -> None:
-    alarms = Alarms()
+    alarms = TimerHeap()
     alarms.set(1, 1.0)
     alarms.set(2, 1.5)
     due = alarms.due(2.0)
@@ -55,7 +55,7 @@ def test_an_alarm_that_an_earlier_one_cancels_does_not_come() -> None:
 
 
 def test_an_alarm_set_while_others_fire_waits_for_the_next_turn() -> None:
-    alarms = Alarms()
+    alarms = TimerHeap()
     alarms.set(1, 1.0)
     fired = []
     for token in alarms.due(5.0):
@@ -66,7 +66,7 @@ def test_an_alarm_set_while_others_fire_waits_for_the_next_turn() -> None:
 
 
 def test_cancelled_alarms_do_not_pile_up() -> None:
-    alarms = Alarms()
+    alarms = TimerHeap()
     for token in range(10_000):
         alarms.set(token, 1e9)
         alarms.cancel(token)
@@ -74,7 +74,7 @@ def test_cancelled_alarms_do_not_pile_up() -> None:
 
 
 def test_being_a_little_late_is_nothing_and_being_very_late_is_told() -> None:
-    sleep = Oversleep(0.2, 10.0)
+    sleep = StallDetector(0.2, 10.0)
     sleep.expect(10.1)
     assert sleep.look(10.25) == 0.0
     sleep.expect(10.3)
@@ -235,7 +235,7 @@ def test_what_is_no_address_is_left_alone(text: str) -> None:
 
 def test_a_fault_that_would_hit_others_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadFault, match="shares its process group"):
-        in_thread(lambda: Saboteur(parse("hang:0@5+1s"), 0, 0, tmp_path, Journal(0, None)))
+        in_thread(lambda: FaultInjector(parse("hang:0@5+1s"), 0, 0, tmp_path, Journal(0, None)))
 
 
 def in_thread(call: Any) -> None:
@@ -255,20 +255,20 @@ def in_thread(call: Any) -> None:
 
 
 def test_a_peer_that_the_plan_does_not_name_may_share_its_group(tmp_path: Path) -> None:
-    in_thread(lambda: Saboteur(parse("crash:4@5"), 0, 0, tmp_path, Journal(0, None)))
+    in_thread(lambda: FaultInjector(parse("crash:4@5"), 0, 0, tmp_path, Journal(0, None)))
 
 
 def test_a_liar_about_labels_sends_what_it_has() -> None:
-    assert not Tongue(parse("label_flip:0"), 0, 1).lies
-    assert not Tongue(parse("sign_flip:0"), 1, 1).lies
-    assert Tongue(parse("sign_flip:0"), 0, 1).lies
+    assert not UpdateAttack(parse("label_flip:0"), 0, 1).lies
+    assert not UpdateAttack(parse("sign_flip:0"), 1, 1).lies
+    assert UpdateAttack(parse("sign_flip:0"), 0, 1).lies
 
 
 def test_a_stale_liar_replays_each_stream_by_itself() -> None:
-    tongue = Tongue(parse("stale:0*1"), 0, 1)
+    update_attack = UpdateAttack(parse("stale:0*1"), 0, 1)
     for number in range(4):
-        update = tongue.twist(np.full(2, number, np.float32), number, "update")
-        parameters = tongue.twist(np.full(2, 10 + number, np.float32), number, "parameters")
+        update = update_attack.tamper_with(np.full(2, number, np.float32), number, "update")
+        parameters = update_attack.tamper_with(np.full(2, 10 + number, np.float32), number, "parameters")
     assert (update[0], parameters[0]) == (2, 12)
 
 
@@ -320,17 +320,17 @@ def test_a_plan_that_was_foreseen_is_the_one_that_would_be_drawn_and_is_drawn_on
         return rolling(roster, round_id, seed, shards=shards)
 
     four, three = Roster((0, 1, 2, 3), b"lineage1"), Roster((0, 1, 3), b"lineage1")
-    rolling, foresight = topologies.load("rolling"), Foresight(counted)
-    foresight.look_ahead()  # nobody has asked for anything
-    assert foresight(four, 5, 1, shards=2) == rolling(four, 5, 1, shards=2)
-    foresight.look_ahead()
-    foresight.look_ahead()
+    rolling, lookahead = topologies.load("rolling"), PlanCache(counted)
+    lookahead.look_ahead()  # nobody has asked for anything
+    assert lookahead(four, 5, 1, shards=2) == rolling(four, 5, 1, shards=2)
+    lookahead.look_ahead()
+    lookahead.look_ahead()
     assert drawn == [5, 6]
-    assert foresight(four, 6, 1, shards=2) == rolling(four, 6, 1, shards=2)
+    assert lookahead(four, 6, 1, shards=2) == rolling(four, 6, 1, shards=2)
     assert drawn == [5, 6]
-    foresight.look_ahead()
-    assert foresight(three, 7, 1, shards=2) == rolling(three, 7, 1, shards=2)  # somebody has gone
-    assert foresight(three, 7, 1, shards=1) == rolling(three, 7, 1, shards=1)
+    lookahead.look_ahead()
+    assert lookahead(three, 7, 1, shards=2) == rolling(three, 7, 1, shards=2)  # somebody has gone
+    assert lookahead(three, 7, 1, shards=1) == rolling(three, 7, 1, shards=1)
     assert drawn == [5, 6, 7, 7, 7]
 
 

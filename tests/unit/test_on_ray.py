@@ -11,7 +11,7 @@ import pytest
 from gossip.errors import ConfigError
 from gossip.launch.cli import commands as cli
 from gossip.launch.schedulers import ray_command as on_ray
-from gossip.launch.schedulers.ray_peer import Register, newer
+from gossip.launch.schedulers.ray_peer import RayRegistry, newer
 from gossip.run.rendezvous import Seed, read_seed, write_seed
 
 
@@ -52,7 +52,7 @@ def test_of_two_seeds_the_later_life_counts_and_its_end_more() -> None:
 
 
 def test_a_register_tells_each_what_all_know() -> None:
-    register = Register()
+    register = RayRegistry()
     assert register.exchange(0, [asdict(seed(0))]) == ([asdict(seed(0))], False)
     known, stop = register.exchange(1, [asdict(seed(1)), asdict(seed(0, 0))])
     assert [fields["peer"] for fields in known] == [0, 1]
@@ -64,17 +64,17 @@ def test_a_register_tells_each_what_all_know() -> None:
 
 
 def test_every_life_has_an_incarnation_of_its_own() -> None:
-    register = Register()
+    register = RayRegistry()
     assert [register.begin(2), register.begin(2)] == [0, 1], "one that died before anybody knew where it was"
     register.exchange(0, [asdict(seed(2, 5)), asdict(seed(0))])
     assert register.begin(2) == 6
-    fresh = Register()  # Ray has started it again: it knows what it is told
+    fresh = RayRegistry()  # Ray has started it again: it knows what it is told
     fresh.exchange(0, [asdict(seed(2, 6)), asdict(seed(0))])
     assert fresh.begin(2) == 7
 
 
 def test_who_comes_back_when_all_others_have_ended_comes_too_late() -> None:
-    register = Register()
+    register = RayRegistry()
     register.exchange(0, [asdict(seed(0, 0, ended=True)), asdict(seed(1)), asdict(seed(2))])
     assert register.begin(2) == 1
     register.exchange(1, [asdict(seed(1, 0, ended=True))])
@@ -82,7 +82,7 @@ def test_who_comes_back_when_all_others_have_ended_comes_too_late() -> None:
 
 
 def test_seeds_keep_their_keys_on_the_way(tmp_path: Path) -> None:
-    register = Register()
+    register = RayRegistry()
     register.exchange(0, [asdict(seed(0))])
     (fields,), _ = register.exchange(1, [])
     write_seed(tmp_path, Seed(**fields))

@@ -122,7 +122,7 @@ def test_an_answer_of_a_desk_that_is_none_is_told(tmp_path: Path, answer: bytes)
 
         serving = threading.Thread(target=serve)
         serving.start()
-        with pytest.raises(desks.NobodyThere, match="does not answer"):
+        with pytest.raises(desks.RunUnreachable, match="does not answer"):
             desks.ask(tmp_path, {"drill": "heal"})
         serving.join(30)
 

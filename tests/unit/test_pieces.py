@@ -6,13 +6,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_recovery import CHAIN, CORE, LINEAGE, Bench, answers, ask, begins, packed
+from test_recovery import CHAIN, CORE, LINEAGE, RecoveryBench, answers, ask, begins, packed
 
 from gossip.core.digests import digest_of, digests_of
 from gossip.core.events import Payload, Restored
-from gossip.core.messages import PIECES_MAX, StateOffer, StateRequest, Voucher
-from gossip.core.transfer.chunks import CREDIT, Gathering, Outline, cut, described
-from gossip.core.transfer.donor import BUSY, ENOUGH, GIVEN_TIMES_MAX, MOVED_ON, NO_SUCH_PIECE, TAKERS_MAX, TAKES_S, vouched_digest
+from gossip.core.messages import PIECES_MAX, StateAttestation, StateOffer, StateRequest
+from gossip.core.transfer.chunks import CREDIT, PieceFetcher, PieceManifest, cut, described
+from gossip.core.transfer.donor import (
+    BUSY,
+    ENOUGH,
+    GIVEN_TIMES_MAX,
+    MOVED_ON,
+    NO_SUCH_PIECE,
+    TAKERS_MAX,
+    TAKES_S,
+    attested_digest,
+)
 from gossip.core.transfer.receiver import STATE_SLACK
 
 PIECE_BYTES = 4
@@ -25,7 +34,7 @@ def state(alike: bytes = b"parameters in five", settings: bytes = b"lr", own: by
 
 
 TRUE = state()
-OUTLINE = Outline.read(TRUE.parts[0])
+OUTLINE = PieceManifest.read(TRUE.parts[0])
 assert OUTLINE is not None
 LIE = state(b"PARAMETERS in five")
 
@@ -44,12 +53,12 @@ def test_an_outline_says_how_long_the_pieces_are_and_what_each_is() -> None:
     assert [OUTLINE.bounds(piece) for piece in (1, 2, 5)] == [(0, 4), (4, 8), (16, 18)]
     assert OUTLINE.digests[4] == digest_of(b"ve")
     assert TRUE.parts[1:] == (digest_of(b"lr"), digest_of(b"own"))
-    assert Outline.read(OUTLINE.packed()) == OUTLINE
+    assert PieceManifest.read(OUTLINE.packed()) == OUTLINE
 
 
 def test_of_more_pieces_than_a_message_can_name_each_is_larger() -> None:
     _, parts = described(bytes(PIECES_MAX * 8 + 6), (PIECES_MAX * 8 + 1, 5), 2)
-    outline = Outline.read(parts[0])
+    outline = PieceManifest.read(parts[0])
     assert outline is not None
     assert (outline.piece_bytes, len(outline.digests)) == (16, PIECES_MAX // 2 + 1)
 
@@ -57,26 +66,26 @@ def test_of_more_pieces_than_a_message_can_name_each_is_larger() -> None:
 @pytest.mark.parametrize(
     "outline",
     [
-        Outline(18, 0, OUTLINE.digests),
-        Outline(21, 4, OUTLINE.digests),
-        Outline(16, 4, OUTLINE.digests),
-        Outline(2**63, 4, OUTLINE.digests),
-        Outline(4, 4, OUTLINE.digests[:1]),
-        Outline(4 * PIECES_MAX + 4, 4, (PIECES_MAX + 1) * OUTLINE.digests[:1]),
+        PieceManifest(18, 0, OUTLINE.digests),
+        PieceManifest(21, 4, OUTLINE.digests),
+        PieceManifest(16, 4, OUTLINE.digests),
+        PieceManifest(2**63, 4, OUTLINE.digests),
+        PieceManifest(4, 4, OUTLINE.digests[:1]),
+        PieceManifest(4 * PIECES_MAX + 4, 4, (PIECES_MAX + 1) * OUTLINE.digests[:1]),
     ],
 )
-def test_an_outline_that_cannot_be_one_is_none(outline: Outline) -> None:
-    assert Outline.read(outline.packed()) is None
-    assert Outline.read(OUTLINE.packed()[:-1]) is None
-    assert Outline.read(b"") is None
+def test_an_outline_that_cannot_be_one_is_none(outline: PieceManifest) -> None:
+    assert PieceManifest.read(outline.packed()) is None
+    assert PieceManifest.read(OUTLINE.packed()[:-1]) is None
+    assert PieceManifest.read(b"") is None
 
 
 def test_pieces_that_are_alike_come_once_and_what_is_here_already_is_not_asked_for() -> None:
     _, parts = described(b"aaaaaaaabbbb" + b"cc", (12, 2), 4)
-    outline = Outline.read(parts[0])
+    outline = PieceManifest.read(parts[0])
     assert outline is not None
     kept: dict[bytes, Any] = {digest_of(b"bbbb"): b"bbbb", digest_of(b"former"): b"former"}
-    gathering = Gathering(outline, kept, (1, 2))
+    gathering = PieceFetcher(outline, kept, (1, 2))
     assert kept == {digest_of(b"bbbb"): b"bbbb"}, "of what it has no use for nothing is kept"
     assert gathering.ask((1, 2), 9.0) == [(1, 1)]
     assert gathering.take(1, 1, Payload(b"aaaa", 4, True, digest_of(b"aaaa")))
@@ -87,8 +96,8 @@ def test_pieces_that_are_alike_come_once_and_what_is_here_already_is_not_asked_f
 # --- the taker ----------------------------------------------------------------------------------------------------------------
 
 
-def offer(bench: Bench, sender: int, of: Payload = TRUE, outline: bytes | None = None) -> None:
-    known = Outline.read(of.parts[0])
+def offer(bench: RecoveryBench, sender: int, of: Payload = TRUE, outline: bytes | None = None) -> None:
+    known = PieceManifest.read(of.parts[0])
     assert known is not None
     rest = cut(of, known, 0)
     nonce, said = bench.core._nonce, known.packed() if outline is None else outline
@@ -97,8 +106,8 @@ def offer(bench: Bench, sender: int, of: Payload = TRUE, outline: bytes | None =
     bench.hear(sender, message, rest)
 
 
-def give(bench: Bench, sender: int, piece: int, of: Payload = TRUE) -> None:
-    known = Outline.read(of.parts[0])
+def give(bench: RecoveryBench, sender: int, piece: int, of: Payload = TRUE) -> None:
+    known = PieceManifest.read(of.parts[0])
     assert known is not None
     content = cut(of, known, piece)
     message = StateOffer(LINEAGE, bench.core._nonce, 9, CHAIN, content.digest, content.nbytes, b"", "", (), b"", piece)
@@ -106,20 +115,20 @@ def give(bench: Bench, sender: int, piece: int, of: Payload = TRUE) -> None:
         bench.hear(sender, message, content)
 
 
-def wanted(bench: Bench) -> list[tuple[int, int]]:
+def wanted(bench: RecoveryBench) -> list[tuple[int, int]]:
     """Who was asked for which pieces since the last look."""
     said, bench.said = bench.said, []
     return [(to, message.piece) for to, message in said if isinstance(message, StateRequest) and message.piece]
 
 
-def offered() -> Bench:
+def offered() -> RecoveryBench:
     """Peers 1, 2 and 3 have vouched, and peer 1 has offered."""
-    bench = Bench()
+    bench = RecoveryBench()
     bench.core.state_bytes = TRUE.nbytes
     bench.begin()
     for peer in (1, 2, 3):
-        digest = vouched_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
-        bench.hear(peer, Voucher(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], ""))
+        digest = attested_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
+        bench.hear(peer, StateAttestation(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], ""))
     assert set(bench.asked("state")) == {1}
     offer(bench, 1)
     return bench
@@ -205,9 +214,9 @@ def test_of_those_who_vouch_who_has_failed_before_is_asked_last() -> None:
     bench.others.gone.clear()
     bench.wait(bench.settings.membership.probe_interval_s)
     bench.asked()
-    digest = vouched_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
+    digest = attested_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
     for peer in (1, 2, 5):
-        bench.hear(peer, Voucher(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], ""))
+        bench.hear(peer, StateAttestation(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], ""))
     assert set(bench.asked("state")) == {5}
 
 
@@ -220,9 +229,9 @@ def test_when_all_have_failed_the_pieces_stay_for_the_next_try() -> None:
     assert bench.core.stage == "polling"
     bench.others.gone = {1, 2}
     bench.wait(bench.settings.membership.probe_interval_s)
-    digest = vouched_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
+    digest = attested_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
     for peer in (3, 4, 5):
-        bench.hear(peer, Voucher(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], ""))
+        bench.hear(peer, StateAttestation(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], ""))
     offer(bench, 3)
     assert sorted(piece for _, piece in wanted(bench)) == [1, 2, 4, 5]
 
@@ -240,7 +249,7 @@ def test_a_state_that_the_trainer_refuses_is_offered_anew_and_its_pieces_are_not
 
 
 def test_a_state_with_the_memory_of_an_optimizer_is_taken_by_one_that_has_none_yet_and_none_without_end() -> None:
-    bench = Bench(f=0)
+    bench = RecoveryBench(f=0)
     bench.core.state_bytes = 2**22
     bench.begin()
     whole = StateOffer(LINEAGE, bench.core._nonce, 9, CHAIN, b"d", 3 * 2**22, CORE, "")
@@ -249,10 +258,10 @@ def test_a_state_with_the_memory_of_an_optimizer_is_taken_by_one_that_has_none_y
 
 @pytest.mark.parametrize("what", ["another state", "no outline", "longer than a state can be"])
 def test_an_offer_whose_outline_was_not_vouched_for_is_refused(what: str) -> None:
-    bench = Bench(f=0 if what == "longer than a state can be" else 2)
+    bench = RecoveryBench(f=0 if what == "longer than a state can be" else 2)
     if bench.core.need == 1:
         bench.begin()
-        long = Outline(STATE_SLACK + 5, STATE_SLACK, OUTLINE.digests[:2])
+        long = PieceManifest(STATE_SLACK + 5, STATE_SLACK, OUTLINE.digests[:2])
         offer(bench, 1, TRUE, long.packed())
     else:
         bench = offered()
@@ -268,13 +277,13 @@ def test_an_offer_whose_outline_was_not_vouched_for_is_refused(what: str) -> Non
 # --- the donor ----------------------------------------------------------------------------------------------------------------
 
 
-def holding() -> Bench:
+def holding() -> RecoveryBench:
     """It has vouched for round 9 to peer 1."""
-    bench = Bench(n=12)
+    bench = RecoveryBench(n=12)
     ask(bench, 1, 9)
     begins(bench, 9)
     packed(bench, 9, TRUE, SIZES)
-    assert isinstance(answers(bench)[1], Voucher)
+    assert isinstance(answers(bench)[1], StateAttestation)
     return bench
 
 
@@ -328,7 +337,7 @@ def test_one_peer_is_given_a_piece_so_many_times_at_most_and_then_holds_up_nobod
     assert not bench.core.giving.copies, "a copy is not kept for who has had enough of it"
 
 
-def _piece(bench: Bench, taker: int, piece: int = 1) -> StateOffer:
+def _piece(bench: RecoveryBench, taker: int, piece: int = 1) -> StateOffer:
     bench.hear(taker, StateRequest(LINEAGE, 1, 9, "state", piece))
     said = answers(bench)[taker]
     assert isinstance(said, StateOffer)
@@ -336,7 +345,7 @@ def _piece(bench: Bench, taker: int, piece: int = 1) -> StateOffer:
 
 
 def test_with_f_0_a_copy_that_is_given_in_pieces_is_kept_until_they_are_taken() -> None:
-    bench = Bench(f=0)
+    bench = RecoveryBench(f=0)
     ask(bench, 1, 0, "state")
     packed(bench, 7, TRUE, SIZES)
     assert isinstance(answers(bench)[1], StateOffer)

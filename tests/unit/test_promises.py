@@ -6,7 +6,7 @@ import numpy as np
 
 from gossip.core.events import Payload
 from gossip.core.messages import Commit
-from gossip.core.rounds.attempt_locks import ROUNDS_KEPT, Promises
+from gossip.core.rounds.attempt_locks import ROUNDS_KEPT, AttemptLocks
 from gossip.core.rounds.shard import ShardRound
 
 HERE, THERE = b"here", b"there"
@@ -22,14 +22,14 @@ def commit(shard: int) -> Commit:
 
 
 def test_attempts_that_were_moved_on_from_are_not_gone_back_to() -> None:
-    promises = Promises()
+    promises = AttemptLocks()
     promises.keep(5, HERE, shards(2, 0))
     assert [promises.first(5, HERE, shard) for shard in (0, 1)] == [2, 0]
     assert promises.first(5, THERE, 0) == 0
 
 
 def test_a_round_that_was_finished_binds_as_well_and_its_maker_to_the_next_attempt() -> None:
-    promises, done = Promises(), shards(1, 3)
+    promises, done = AttemptLocks(), shards(1, 3)
     done[0].hold(commit(0), PAYLOAD, made_here=False)
     done[1].hold(commit(1), PAYLOAD, made_here=True)
     promises.keep_finished(5, HERE, done)
@@ -37,7 +37,7 @@ def test_a_round_that_was_finished_binds_as_well_and_its_maker_to_the_next_attem
 
 
 def test_a_commit_that_was_held_is_held_again_in_that_very_round() -> None:
-    promises, left = Promises(), shards(0, 1)
+    promises, left = AttemptLocks(), shards(0, 1)
     left[1].hold(commit(1), PAYLOAD, made_here=True)
     promises.keep(5, HERE, left)
     promises.keep(5, THERE, shards(0, 0))
@@ -50,7 +50,7 @@ def test_a_commit_that_was_held_is_held_again_in_that_very_round() -> None:
 
 
 def test_payloads_of_rounds_long_past_are_let_go() -> None:
-    promises, left = Promises(), shards(0)
+    promises, left = AttemptLocks(), shards(0)
     left[0].hold(commit(0), PAYLOAD, made_here=False)
     promises.keep(5, HERE, left)
     promises.recall(6 + ROUNDS_KEPT, THERE, shards(0))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from trainer_fakes import FakeNode, Swarm, backward, same_bits, small_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, same_bits, small_model
 
 from gossip.core.ledger.rates import RATES_MAX, agree, are_sound
 from gossip.ipc import messages as control
@@ -76,14 +76,14 @@ def test_a_peer_whose_scheduler_is_behind_steps_as_the_others_do_and_its_schedul
         assert n.expect(control.Contribute).rates == (0.1, 0.9)
         n.put(1, result)
         n.put(2, result)
-        n.send(control.Apply(0, 1, 0.0, (0.025, 0.5)))
-        n.send(control.Apply(1, 2, 0.0))  # of a swarm in which nobody told
-        n.expect(control.Applied)
-        n.expect(control.Applied)
+        n.send(control.ApplyCommand(0, 1, 0.0, (0.025, 0.5)))
+        n.send(control.ApplyCommand(1, 2, 0.0))  # of a swarm in which nobody told
+        n.expect(control.AppliedReply)
+        n.expect(control.AppliedReply)
         n.go(2)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
         backward(model, 0)
@@ -107,12 +107,12 @@ def test_who_contributes_nothing_tells_no_rates() -> None:
         n.prepared()
         n.go(0)
         said.append(n.expect(control.Contribute))
-        n.send(control.Apply(0, -1, 0.0))
-        n.expect(control.Applied)
+        n.send(control.ApplyCommand(0, -1, 0.0))
+        n.expect(control.AppliedReply)
         n.go(1)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         swarm.session.pass_round()
     assert said[0].rates == ()

@@ -6,78 +6,78 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.ledger.equivocation import SAID_MAX, STATED_MAX, TURNS_KEPT, Receipts, Witness
+from gossip.core.ledger.equivocation import SAID_MAX, STATED_MAX, TURNS_KEPT, EquivocationDetector, EquivocationWitness
 from gossip.core.ledger.trust import TrustTable
-from gossip.core.messages import Charge, Commit, PeerId
+from gossip.core.messages import Accusation, Commit, PeerId
 from gossip.core.settings import TrustSettings
 
-LIAR = 7
-TRUE = Commit(b"l", 5, 0, 0, 0, LIAR, b"p" * 16, b"d" * 16, (), (), tuple(range(8)), None, "")
+ATTACKER = 7
+TRUE = Commit(b"l", 5, 0, 0, 0, ATTACKER, b"p" * 16, b"d" * 16, (), (), tuple(range(8)), None, "")
 FALSE = replace(TRUE, digest=b"e" * 16)
 
 
-def stated(by: PeerId, *charges: Charge) -> Commit:
-    return replace(TRUE, round_id=9, server=by, charges=charges)
+def stated(by: PeerId, *accusations: Accusation) -> Commit:
+    return replace(TRUE, round_id=9, server=by, accusations=accusations)
 
 
-def receipt(content: bytes, round_id: int = 5, turn: bytes = b"t" * 16) -> Charge:
-    return Charge(LIAR, round_id, turn=turn, content=content * 16)
+def receipt(content: bytes, round_id: int = 5, turn: bytes = b"t" * 16) -> Accusation:
+    return Accusation(ATTACKER, round_id, turn=turn, content=content * 16)
 
 
 def test_two_contents_with_more_than_f_voices_each_are_proof_once() -> None:
-    table = Receipts(f=1)
+    table = EquivocationDetector(f=1)
     said = [(0, b"a"), (1, b"b"), (2, b"a"), (2, b"b"), (3, b"b"), (4, b"b"), (5, b"a")]
-    assert [table.observe_round([stated(by, receipt(content))]) for by, content in said] == [[], [], [], [], [LIAR], [], []]
+    assert [table.observe_round([stated(by, receipt(content))]) for by, content in said] == [[], [], [], [], [ATTACKER], [], []]
     assert not table.wants(6, receipt(b"a"))
 
 
 def test_f_liars_prove_nothing_whatever_they_state() -> None:
-    table = Receipts(f=2)
+    table = EquivocationDetector(f=2)
     for by in range(5):
         assert table.observe_round([stated(by, receipt(b"a"))]) == []
     for by in (5, 6, 5, 6):
         assert table.observe_round([stated(by, receipt(b"b"))]) == []
-    assert table.observe_round([stated(LIAR, receipt(b"b"))]) == [], "of itself it says nothing"
+    assert table.observe_round([stated(ATTACKER, receipt(b"b"))]) == [], "of itself it says nothing"
 
 
 def test_other_turns_are_no_contradiction() -> None:
-    table = Receipts(f=0)
+    table = EquivocationDetector(f=0)
     assert table.observe_round([stated(0, receipt(b"a")), stated(1, receipt(b"b", turn=b"u" * 16))]) == []
     assert table.observe_round([stated(2, receipt(b"b", round_id=6))]) == []
 
 
 def test_no_peer_can_push_out_what_others_state() -> None:
-    table = Receipts(f=1)
+    table = EquivocationDetector(f=1)
     table.observe_round([stated(0, receipt(b"a")), stated(1, receipt(b"a")), stated(2, receipt(b"b"))])
     for round_id in range(6, 60):
         table.observe_round([stated(3, receipt(b"c", round_id))])
     assert len(table.pack()[0]) == 3 + STATED_MAX
     assert not table.wants(3, receipt(b"c", 2))
-    assert table.observe_round([stated(4, receipt(b"b"))]) == [LIAR]
+    assert table.observe_round([stated(4, receipt(b"b"))]) == [ATTACKER]
 
 
 def test_a_witness_states_what_it_was_handed_itself_once_it_hears_of_another() -> None:
-    table = Receipts(f=1)
-    witness = Witness(0, table)
+    table = EquivocationDetector(f=1)
+    witness = EquivocationWitness(0, table)
     witness.saw(3, 0, FALSE)
     assert witness.statements(0) == [], "hearsay"
-    witness.saw(LIAR, 0, TRUE)
-    [charge] = witness.statements(0)
-    assert (charge.peer, charge.round_id) == (LIAR, 5)
-    table.observe_round([stated(0, charge)])
+    witness.saw(ATTACKER, 0, TRUE)
+    [accusation] = witness.statements(0)
+    assert (accusation.peer, accusation.round_id) == (ATTACKER, 5)
+    table.observe_round([stated(0, accusation)])
     assert witness.statements(0) == [], "it is known"
 
 
 def test_a_witness_states_it_too_when_it_reads_of_another() -> None:
-    table = Receipts(f=1)
-    witness, other = Witness(0, table), Witness(1, table)
-    witness.saw(LIAR, 0, TRUE)
-    other.saw(LIAR, 0, FALSE)
+    table = EquivocationDetector(f=1)
+    witness, other = EquivocationWitness(0, table), EquivocationWitness(1, table)
+    witness.saw(ATTACKER, 0, TRUE)
+    other.saw(ATTACKER, 0, FALSE)
     assert (witness.statements(0), other.statements(0)) == ([], [])
     other.saw(3, 0, TRUE)
     table.observe_round([stated(1, *other.statements(0))])
-    [charge] = witness.statements(0)
-    assert charge.turn.hex() == table.pack()[0][0][3]
+    [accusation] = witness.statements(0)
+    assert accusation.turn.hex() == table.pack()[0][0][3]
 
 
 def test_another_life_attempt_shard_or_history_is_another_turn() -> None:
@@ -89,24 +89,24 @@ def test_another_life_attempt_shard_or_history_is_another_turn() -> None:
         (0, replace(TRUE, shard=1)),
         (0, replace(TRUE, parent=b"q" * 16)),
     ):
-        witness = Witness(0, Receipts(f=1))
-        witness.saw(LIAR, incarnation, commit)
+        witness = EquivocationWitness(0, EquivocationDetector(f=1))
+        witness.saw(ATTACKER, incarnation, commit)
         witness.saw(3, 0, replace(commit, digest=b"x" * 16))
-        turns.update(charge.turn for charge in witness.statements(0))
+        turns.update(accusation.turn for accusation in witness.statements(0))
     assert len(turns) == 5
 
 
 def test_what_is_remembered_is_bounded_for_each_who_says_it() -> None:
-    witness = Witness(0, Receipts(f=1))
+    witness = EquivocationWitness(0, EquivocationDetector(f=1))
     for round_id in range(2 * TURNS_KEPT):
-        witness.saw(LIAR, 0, replace(TRUE, round_id=round_id))
+        witness.saw(ATTACKER, 0, replace(TRUE, round_id=round_id))
         witness.saw(3, 0, replace(TRUE, round_id=round_id, digest=b"z" * 16))
-    assert [charge.round_id for charge in witness.statements(0)] == list(range(TURNS_KEPT, 2 * TURNS_KEPT))
+    assert [accusation.round_id for accusation in witness.statements(0)] == list(range(TURNS_KEPT, 2 * TURNS_KEPT))
     assert max(map(len, (*witness._heard.values(), *witness._handed.values()))) == TURNS_KEPT
 
 
 def test_turns_that_a_liar_makes_up_push_out_nothing_of_others_nor_its_own_of_a_later_round() -> None:
-    witness = Witness(0, Receipts(f=1))
+    witness = EquivocationWitness(0, EquivocationDetector(f=1))
     other = replace(TRUE, server=6)
     for commit in (TRUE, other):
         witness.saw(commit.server, 0, commit)
@@ -114,24 +114,24 @@ def test_turns_that_a_liar_makes_up_push_out_nothing_of_others_nor_its_own_of_a_
     for made_at in range(4 * TURNS_KEPT):
         witness.saw(5, 0, replace(TRUE, server=5, made_at=made_at))
         witness.saw(5, 0, replace(TRUE, server=6, made_at=made_at))
-        witness.saw(LIAR, 0, replace(TRUE, round_id=4, made_at=made_at))
-    assert {charge.peer for charge in witness.statements(0)} == {LIAR, 6}
+        witness.saw(ATTACKER, 0, replace(TRUE, round_id=4, made_at=made_at))
+    assert {accusation.peer for accusation in witness.statements(0)} == {ATTACKER, 6}
 
 
 def test_what_one_peer_says_of_all_servers_is_bounded_and_ages() -> None:
-    table = Receipts(f=1)
+    table = EquivocationDetector(f=1)
     for server in range(20):
-        table.observe_round([replace(TRUE, round_id=9, server=30, charges=(replace(receipt(b"a", 9), peer=server),))])
+        table.observe_round([replace(TRUE, round_id=9, server=30, accusations=(replace(receipt(b"a", 9), peer=server),))])
     assert len(table.pack()[0]) == SAID_MAX
     table.observe_round([replace(TRUE, round_id=9 + table.window, server=30)])
     assert len(table.pack()[0]) == SAID_MAX
     table.observe_round([replace(TRUE, round_id=10 + table.window, server=30)])
     assert table.pack()[0] == ()
-    late = replace(TRUE, round_id=10 + table.window, server=30, charges=(receipt(b"a", 9),))
+    late = replace(TRUE, round_id=10 + table.window, server=30, accusations=(receipt(b"a", 9),))
     table.observe_round([late])
     assert table.pack()[0] == ()
-    witness = Witness(0, table)
-    witness.saw(LIAR, 0, replace(TRUE, round_id=9))
+    witness = EquivocationWitness(0, table)
+    witness.saw(ATTACKER, 0, replace(TRUE, round_id=9))
     witness.saw(3, 0, replace(TRUE, round_id=9, digest=b"z" * 16))
     assert [len(witness.statements(at)) for at in (9 + table.window, 10 + table.window)] == [1, 0]
 
@@ -139,20 +139,20 @@ def test_what_one_peer_says_of_all_servers_is_bounded_and_ages() -> None:
 def test_two_proofs_are_enough_for_quarantine_and_the_reason_is_told() -> None:
     trust = TrustTable(TrustSettings(), f=2)
     commit = replace(TRUE, server=0)
-    assert [c.change for c in trust.observe_round([commit], [LIAR])] == ["suspected"]
-    [change] = trust.observe_round([replace(commit, round_id=6)], [LIAR])
-    assert (change.peer, change.change) == (LIAR, "quarantined")
+    assert [c.change for c in trust.observe_round([commit], [ATTACKER])] == ["suspected"]
+    [change] = trust.observe_round([replace(commit, round_id=6)], [ATTACKER])
+    assert (change.peer, change.change) == (ATTACKER, "quarantined")
     assert change.reasons == ("it told different peers different results in 2 of its turns",)
 
 
 def test_it_travels_with_the_state_and_what_is_none_is_refused() -> None:
-    table, other = Receipts(f=1), Receipts(f=1)
+    table, other = EquivocationDetector(f=1), EquivocationDetector(f=1)
     for by, content in ((0, b"a"), (1, b"a"), (2, b"b"), (3, b"b")):
         table.observe_round([stated(by, receipt(content))])
     other.unpack(table.pack())
     assert other.pack() == table.pack()
-    row = (LIAR, 0, 5, "0a" * 16, "0b" * 16)
-    for junk in (3, ((), 3), (((1, 2),), ()), (((*row[:4], "0x" * 16),), ()), ((), ((LIAR, -1, row[3]),))):
+    row = (ATTACKER, 0, 5, "0a" * 16, "0b" * 16)
+    for junk in (3, ((), 3), (((1, 2),), ()), (((*row[:4], "0x" * 16),), ()), ((), ((ATTACKER, -1, row[3]),))):
         with pytest.raises(ValueError, match="receipts"):
             other.unpack(junk)
     with pytest.raises(ValueError, match="states too much"):

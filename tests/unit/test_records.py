@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gossip.run import records
-from gossip.run.records import KEPT_BYTES, Appender, Troubles
+from gossip.run.records import KEPT_BYTES, Appender, WriteFailures
 
 
 class Disk:
@@ -44,11 +44,11 @@ def told() -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def troubles(told: list[tuple[str, str]]) -> Troubles:
-    return Troubles(lambda path, why: told.append((path, why)))
+def troubles(told: list[tuple[str, str]]) -> WriteFailures:
+    return WriteFailures(lambda path, why: told.append((path, why)))
 
 
-def test_lines_are_appended_behind_a_header(tmp_path: Path, troubles: Troubles) -> None:
+def test_lines_are_appended_behind_a_header(tmp_path: Path, troubles: WriteFailures) -> None:
     path = tmp_path / "a"
     for _ in range(2):
         file = Appender(path, troubles, b"head\n")
@@ -59,7 +59,7 @@ def test_lines_are_appended_behind_a_header(tmp_path: Path, troubles: Troubles) 
 
 
 def test_what_finds_no_room_is_told_of_once_kept_and_written_later(
-    tmp_path: Path, troubles: Troubles, told: list[tuple[str, str]], disk: Disk
+    tmp_path: Path, troubles: WriteFailures, told: list[tuple[str, str]], disk: Disk
 ) -> None:
     file, other = Appender(tmp_path / "a", troubles), Appender(tmp_path / "b", troubles)
     disk.room = 6
@@ -77,7 +77,7 @@ def test_what_finds_no_room_is_told_of_once_kept_and_written_later(
     assert troubles.lacking == {}, "nothing is missing in the end"
 
 
-def test_a_full_disk_is_tried_once_a_second(tmp_path: Path, troubles: Troubles, disk: Disk) -> None:
+def test_a_full_disk_is_tried_once_a_second(tmp_path: Path, troubles: WriteFailures, disk: Disk) -> None:
     file = Appender(tmp_path / "a", troubles)
     disk.room = 0
     for _ in range(100):
@@ -88,7 +88,7 @@ def test_a_full_disk_is_tried_once_a_second(tmp_path: Path, troubles: Troubles, 
 
 @pytest.mark.parametrize("gather", [False, True])
 def test_what_is_kept_has_a_bound_and_what_is_lost_is_counted(
-    tmp_path: Path, troubles: Troubles, disk: Disk, gather: bool
+    tmp_path: Path, troubles: WriteFailures, disk: Disk, gather: bool
 ) -> None:
     file = Appender(tmp_path / "a", troubles, gather=gather)
     disk.room = 3
@@ -106,7 +106,7 @@ def test_what_is_kept_has_a_bound_and_what_is_lost_is_counted(
     assert set(lines) == {line}
 
 
-def test_what_still_waits_at_the_end_is_lost_and_counted(tmp_path: Path, troubles: Troubles, disk: Disk) -> None:
+def test_what_still_waits_at_the_end_is_lost_and_counted(tmp_path: Path, troubles: WriteFailures, disk: Disk) -> None:
     file = Appender(tmp_path / "a", troubles)
     disk.room = 0
     file.append(b"one\n")
@@ -115,7 +115,9 @@ def test_what_still_waits_at_the_end_is_lost_and_counted(tmp_path: Path, trouble
     assert troubles.lacking == {str(tmp_path / "a"): 2}
 
 
-def test_a_folder_that_is_not_there_may_come(tmp_path: Path, troubles: Troubles, told: list[tuple[str, str]], disk: Disk) -> None:
+def test_a_folder_that_is_not_there_may_come(
+    tmp_path: Path, troubles: WriteFailures, told: list[tuple[str, str]], disk: Disk
+) -> None:
     file = Appender(tmp_path / "folder" / "a", troubles)
     file.append(b"one\n")
     assert [why for _, why in told] == ["No such file or directory"]
@@ -125,7 +127,7 @@ def test_a_folder_that_is_not_there_may_come(tmp_path: Path, troubles: Troubles,
     assert (tmp_path / "folder" / "a").read_bytes() == b"one\ntwo\n"
 
 
-def test_whatever_else_writes_says_whether_it_did(tmp_path: Path, troubles: Troubles, told: list[tuple[str, str]]) -> None:
+def test_whatever_else_writes_says_whether_it_did(tmp_path: Path, troubles: WriteFailures, told: list[tuple[str, str]]) -> None:
     assert troubles.try_to(tmp_path / "a", (tmp_path / "a").touch)
     assert not troubles.try_to(tmp_path / "b" / "c", (tmp_path / "b" / "c").touch)
     assert told == [(str(tmp_path / "b" / "c"), "No such file or directory")]
@@ -133,7 +135,7 @@ def test_whatever_else_writes_says_whether_it_did(tmp_path: Path, troubles: Trou
 
 
 def test_a_file_that_was_deleted_lacks_all_its_lines_and_its_folder_stays_away(
-    tmp_path: Path, troubles: Troubles, told: list[tuple[str, str]], disk: Disk
+    tmp_path: Path, troubles: WriteFailures, told: list[tuple[str, str]], disk: Disk
 ) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -154,7 +156,7 @@ def test_a_file_that_was_deleted_lacks_all_its_lines_and_its_folder_stays_away(
 
 
 def test_a_file_that_was_deleted_is_noticed_at_the_end_though_nothing_more_was_written(
-    tmp_path: Path, troubles: Troubles, disk: Disk
+    tmp_path: Path, troubles: WriteFailures, disk: Disk
 ) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -167,7 +169,7 @@ def test_a_file_that_was_deleted_is_noticed_at_the_end_though_nothing_more_was_w
 
 
 def test_a_file_that_alone_was_deleted_is_begun_again_and_lacks_what_it_had(
-    tmp_path: Path, troubles: Troubles, disk: Disk
+    tmp_path: Path, troubles: WriteFailures, disk: Disk
 ) -> None:
     file = Appender(tmp_path / "a", troubles, b"head\n")
     file.append(b"one\n")
@@ -183,7 +185,7 @@ def test_a_file_that_alone_was_deleted_is_begun_again_and_lacks_what_it_had(
 
 @pytest.mark.parametrize("room", [0, 3])
 def test_a_file_that_found_no_room_for_long_begins_with_its_header(
-    tmp_path: Path, troubles: Troubles, disk: Disk, room: int
+    tmp_path: Path, troubles: WriteFailures, disk: Disk, room: int
 ) -> None:
     disk.room = room
     file = Appender(tmp_path / "a", troubles, b"head\n")

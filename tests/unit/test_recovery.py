@@ -22,7 +22,7 @@ from gossip.core.events import (
     SnapshotTaken,
     TakeSnapshot,
 )
-from gossip.core.messages import Message, StateOffer, StateRequest, Voucher
+from gossip.core.messages import Message, StateAttestation, StateOffer, StateRequest
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.transfer.donor import (
@@ -33,10 +33,10 @@ from gossip.core.transfer.donor import (
     TAKERS_MAX,
     TAKES_OVER,
     TOO_EARLY,
-    CopyExpires,
-    vouched_digest,
+    SnapshotExpired,
+    attested_digest,
 )
-from gossip.core.transfer.receiver import HURRY_S, REMIND_S, AskAnother, Recovery
+from gossip.core.transfer.receiver import HURRY_S, REMIND_S, DonorTimeout, Recovery
 
 LINEAGE = b"lineage!"
 CHAIN = b"chain of commits"
@@ -54,7 +54,7 @@ SIZES = (10, 2, 3)
 TRUE = state()
 
 
-class Rounds:
+class FakeRounds:
     def __init__(self) -> None:
         self.round_id = 7
         self.adopted: list[tuple[int, bytes, tuple[Any, ...]]] = []
@@ -70,7 +70,7 @@ class Rounds:
         self.adopted.append((round_id, chain, snapshot))
 
 
-class Others:
+class FakePeers:
     def __init__(self, n: int) -> None:
         self.here = list(range(1, n))
         self.gone: set[int] = set()
@@ -92,12 +92,12 @@ class Others:
         return tuple(self.here)
 
 
-class Bench:
+class RecoveryBench:
     """One peer's recovery; ``said`` is what it sent since it was looked at last."""
 
     def __init__(self, n: int = 6, f: int = 2) -> None:
         self.settings = CoreSettings(b"run-id!!", LINEAGE, seed=1, peers=tuple(range(n)), f=f)
-        self.rounds, self.others, self.timers, self.now = Rounds(), Others(n), Timers[Any](), 10.0
+        self.rounds, self.others, self.timers, self.now = FakeRounds(), FakePeers(n), Timers[Any](), 10.0
         self.core = Recovery(0, self.settings, self.rounds, self.timers, self.others, f + 1)
         self.said: list[tuple[int, Message]] = []
         self.reports: list[Report] = []
@@ -135,11 +135,11 @@ class Bench:
         self.do(self.core.on_message(Received(sender, 0, message, payload), able, self.now))
 
     def vouch(self, sender: int, round_id: int, of: Payload = TRUE, chain: bytes = CHAIN) -> None:
-        digest = vouched_digest(LINEAGE, round_id, chain, CORE, of.parts[0])
-        self.hear(sender, Voucher(LINEAGE, self.core._nonce, round_id, chain, digest, of.parts[1], ""))
+        digest = attested_digest(LINEAGE, round_id, chain, CORE, of.parts[0])
+        self.hear(sender, StateAttestation(LINEAGE, self.core._nonce, round_id, chain, digest, of.parts[1], ""))
 
     def refuse(self, sender: int, round_id: int, reason: str = MOVED_ON) -> None:
-        self.hear(sender, Voucher(LINEAGE, self.core._nonce, round_id, b"", b"", b"", reason))
+        self.hear(sender, StateAttestation(LINEAGE, self.core._nonce, round_id, b"", b"", b"", reason))
 
     def offer(self, sender: int, round_id: int, of: Payload = TRUE) -> None:
         offer = StateOffer(LINEAGE, self.core._nonce, round_id, CHAIN, of.digest, of.nbytes, CORE, "", SIZES)
@@ -151,7 +151,7 @@ class Bench:
             token = min(self.alarms, key=lambda token: self.alarms[token])
             self.now = max(self.now, self.alarms.pop(token))
             what = self.timers.fire(token)
-            if isinstance(what, AskAnother | CopyExpires):
+            if isinstance(what, DonorTimeout | SnapshotExpired):
                 self.do(self.core.on_timer(what, self.now))
         self.now = until
 
@@ -166,11 +166,11 @@ LIE = state(b"PARAMETERS")
 
 
 def test_what_f_plus_1_vouch_for_is_asked_for_compared_and_restored() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     bench.begin()
     asked = bench.asked()
     assert set(asked) == {1, 2, 3, 4, 5}, "2f + 1"
-    assert {(request.round_id, request.what) for request in asked.values()} == {(0, "voucher")}
+    assert {(request.round_id, request.what) for request in asked.values()} == {(0, "attestation")}
     bench.vouch(1, 9)
     bench.vouch(2, 9)
     assert bench.asked() == {}, "two say so, and two may be lying"
@@ -183,11 +183,11 @@ def test_what_f_plus_1_vouch_for_is_asked_for_compared_and_restored() -> None:
 
 
 def test_two_lying_donors_of_five_that_agree_on_a_lie_are_not_followed_whoever_answers_first() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     bench.begin()
     bench.asked()
-    for liar in (1, 2):
-        bench.vouch(liar, 9, LIE)
+    for attacker in (1, 2):
+        bench.vouch(attacker, 9, LIE)
     bench.vouch(3, 9)
     bench.vouch(4, 9)
     assert bench.asked() == {}
@@ -199,7 +199,7 @@ def test_two_lying_donors_of_five_that_agree_on_a_lie_are_not_followed_whoever_a
     "what", ["another payload", "its own digest is wrong", "another round", "none", "silence", "it dies", "other settings"]
 )
 def test_a_donor_that_does_not_send_what_it_vouched_for_gives_way_to_the_next_and_nothing_is_restored(what: str) -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     bench.begin()
     for peer in (1, 2, 3):
         bench.vouch(peer, 9)
@@ -227,14 +227,14 @@ def test_a_donor_that_does_not_send_what_it_vouched_for_gives_way_to_the_next_an
 
 
 def test_those_in_different_rounds_are_asked_for_one_ahead_that_no_liar_chooses() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     bench.begin()
     bench.vouch(1, 10**9)  # the liars
     bench.vouch(2, 10**9, LIE)
     bench.asked()
     for peer, round_id in ((3, 30), (4, 31), (5, 32)):
         bench.vouch(peer, round_id)
-    named = {request.round_id for request in bench.asked("voucher").values()}
+    named = {request.round_id for request in bench.asked("attestation").values()}
     assert named == {32 + 2}, "the third highest that different peers say they are in, and two"
     for peer in (3, 4, 5):
         bench.vouch(peer, 34)
@@ -242,17 +242,17 @@ def test_those_in_different_rounds_are_asked_for_one_ahead_that_no_liar_chooses(
 
 
 def test_a_silent_liar_does_not_keep_those_who_disagree_from_being_asked_again() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     bench.begin()
     for peer, round_id in ((1, 30), (2, 31), (3, 31)):
         bench.vouch(peer, round_id)
     bench.asked()
     bench.wait(HURRY_S)
-    assert {request.round_id for request in bench.asked("voucher").values()} != set()
+    assert {request.round_id for request in bench.asked("attestation").values()} != set()
 
 
 def test_a_swarm_that_moved_on_and_one_that_stands_still_are_asked_again() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     bench.begin()
     for peer in (1, 2, 3, 4, 5):
         bench.vouch(peer, 30 + peer)
@@ -261,14 +261,14 @@ def test_a_swarm_that_moved_on_and_one_that_stands_still_are_asked_again() -> No
         bench.refuse(peer, 90)
     assert bench.asked() == {}, "not at once"
     bench.wait(bench.settings.membership.probe_interval_s)
-    assert {request.round_id for request in bench.asked("voucher").values()} == {0}, "where they are"
+    assert {request.round_id for request in bench.asked("attestation").values()} == {0}, "where they are"
     for peer in (1, 2, 3):
         bench.vouch(peer, 91)
     assert len(bench.asked("state")) == 1
 
 
 def test_settings_that_differ_are_left_out_after_two_tries_and_the_state_is_taken() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     bench.begin()
     for _ in range(2):
         for peer in (1, 2, 3, 4, 5):
@@ -283,7 +283,7 @@ def test_settings_that_differ_are_left_out_after_two_tries_and_the_state_is_take
 
 
 def test_the_word_of_the_last_survivor_is_taken_and_reported_when_nobody_else_can_have_a_state() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     bench.others.gone = {2, 3}
     bench.begin()
     bench.vouch(1, 9)
@@ -291,11 +291,11 @@ def test_the_word_of_the_last_survivor_is_taken_and_reported_when_nobody_else_ca
     assert bench.asked("state") == {}
     bench.refuse(5, 0, NO_STATE)
     assert set(bench.asked("state")) == {1}
-    assert "unvouched_state" in bench.told()
+    assert "unattested_state" in bench.told()
 
 
 def test_while_enough_may_have_a_state_the_word_of_few_is_not_taken_however_long_that_takes() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     bench.begin()
     for _ in range(40):
         for peer in (1, 2):
@@ -305,13 +305,13 @@ def test_while_enough_may_have_a_state_the_word_of_few_is_not_taken_however_long
 
 
 def test_those_who_are_too_few_to_outvote_the_liars_are_followed_after_a_while_and_that_is_reported() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     bench.others.gone = {4, 5}
     bench.begin()
     bench.vouch(1, 9, LIE)
     bench.vouch(2, 9)
     bench.vouch(3, 9)
-    assert "unvouched_state" not in bench.told()
+    assert "unattested_state" not in bench.told()
     for _ in range(8):
         bench.wait(bench.settings.rounds.round_timeout_s / 2)
         for peer, of in ((1, LIE), (2, TRUE), (3, TRUE)):
@@ -320,14 +320,14 @@ def test_those_who_are_too_few_to_outvote_the_liars_are_followed_after_a_while_a
             break
     else:
         pytest.fail("it waits for a third one for ever")
-    assert "unvouched_state" in bench.told()
+    assert "unattested_state" in bench.told()
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_of_as_many_voices_no_liar_can_make_its_own_weigh_more(seed: int) -> None:
     chosen = set()
     for chain in (bytes(16), b"\xff" * 16):
-        bench = Bench()
+        bench = RecoveryBench()
         bench.core.settings = replace(bench.settings, seed=seed)
         bench.others.gone = {3, 4, 5}
         bench.begin()
@@ -338,7 +338,7 @@ def test_of_as_many_voices_no_liar_can_make_its_own_weigh_more(seed: int) -> Non
 
 
 def test_there_is_room_for_the_state_of_who_was_asked_for_it_alone() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     bench.begin()
     for peer in (1, 2, 3):
         bench.vouch(peer, 9)
@@ -350,20 +350,20 @@ def test_there_is_room_for_the_state_of_who_was_asked_for_it_alone() -> None:
 
 
 def test_one_with_a_state_of_its_own_goes_back_to_it_when_nobody_vouches() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     bench.begin(has_own=True)
     for peer in (1, 2, 3, 4, 5):
         bench.refuse(peer, 0, NO_STATE)
-    assert bench.core.in_vain(AskAnother(bench.core._nonce))
-    bench = Bench()
+    assert bench.core.in_vain(DonorTimeout(bench.core._nonce))
+    bench = RecoveryBench()
     bench.begin()
     for peer in (1, 2, 3, 4, 5):
         bench.refuse(peer, 0, NO_STATE)
-    assert not bench.core.in_vain(AskAnother(bench.core._nonce))
+    assert not bench.core.in_vain(DonorTimeout(bench.core._nonce))
 
 
 def test_who_has_finished_and_comes_to_no_round_that_is_named_has_a_state_all_the_same() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     bench.begin(has_own=True)
     for peer in (1, 2, 3, 4, 5):
         bench.vouch(peer, 30 + peer)
@@ -371,11 +371,11 @@ def test_who_has_finished_and_comes_to_no_round_that_is_named_has_a_state_all_th
         bench.refuse(peer, 35, TOO_EARLY)
     bench.refuse(5, 35, NO_STATE)
     assert bench.core.poll.paused
-    assert not bench.core.in_vain(AskAnother(bench.core._nonce))
+    assert not bench.core.in_vain(DonorTimeout(bench.core._nonce))
 
 
 def test_with_f_0_one_donor_is_asked_for_its_state_at_once() -> None:
-    bench = Bench(f=0)
+    bench = RecoveryBench(f=0)
     bench.begin()
     assert {peer: request.what for peer, request in bench.asked().items()} == {1: "state"}
     bench.offer(1, 9)
@@ -385,36 +385,36 @@ def test_with_f_0_one_donor_is_asked_for_its_state_at_once() -> None:
 # --- the donor ----------------------------------------------------------------------------------------------------------------
 
 
-def ask(bench: Bench, sender: int, round_id: int, what: Any = "voucher") -> None:
+def ask(bench: RecoveryBench, sender: int, round_id: int, what: Any = "attestation") -> None:
     bench.hear(sender, StateRequest(LINEAGE, 1, round_id, what))
 
 
-def answers(bench: Bench) -> dict[int, Message]:
+def answers(bench: RecoveryBench) -> dict[int, Message]:
     said, bench.said = bench.said, []
     return dict(said)
 
 
-def begins(bench: Bench, round_id: int) -> None:
+def begins(bench: RecoveryBench, round_id: int) -> None:
     bench.rounds.round_id = round_id
     if bench.core.giving.next_named <= round_id:
         bench.do(bench.core.giving.on_round(bench.now))
 
 
-def packed(bench: Bench, round_id: int, payload: Payload = TRUE, sizes: tuple[int, ...] = SIZES) -> None:
+def packed(bench: RecoveryBench, round_id: int, payload: Payload = TRUE, sizes: tuple[int, ...] = SIZES) -> None:
     bench.do(bench.core.giving.on_snapshot(SnapshotTaken(round_id, payload, sizes), bench.now))
 
 
 def test_a_donor_vouches_when_it_comes_to_the_round_and_gives_that_state_though_it_has_moved_on() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     ask(bench, 1, 9)
     begins(bench, 8)
     assert bench.snapshots == 0
     begins(bench, 9)
     assert bench.snapshots == 1
     packed(bench, 9)
-    voucher = answers(bench)[1]
-    assert isinstance(voucher, Voucher)
-    assert voucher.digest == vouched_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
+    attestation = answers(bench)[1]
+    assert isinstance(attestation, StateAttestation)
+    assert attestation.digest == attested_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
     begins(bench, 30)
     ask(bench, 1, 9, "state")
     offer = answers(bench)[1]
@@ -423,19 +423,19 @@ def test_a_donor_vouches_when_it_comes_to_the_round_and_gives_that_state_though_
 
 
 def test_a_state_is_vouched_for_however_many_rounds_it_takes_to_copy_and_describe() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     ask(bench, 1, 9)
     begins(bench, 9)
     begins(bench, 9 + 30)
     assert bench.rounds.snapshot(9) is None
     packed(bench, 9)
     said = answers(bench)[1]
-    assert isinstance(said, Voucher)
-    assert (said.round_id, said.digest) == (9, vouched_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0]))
+    assert isinstance(said, StateAttestation)
+    assert (said.round_id, said.digest) == (9, attested_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0]))
 
 
 def test_all_who_ask_at_one_round_cost_the_trainer_one_copy() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     for peer in (1, 2, 3, 4, 5):
         ask(bench, peer, 9)
     ask(bench, 5, 9)
@@ -448,20 +448,20 @@ def test_all_who_ask_at_one_round_cost_the_trainer_one_copy() -> None:
 
 def test_who_has_taken_over_another_state_vouches_for_no_copy_of_the_one_before() -> None:
     """It may be of the very same round: of a branch that it has left. Found by seed 91 of the simulator."""
-    bench = Bench()
+    bench = RecoveryBench()
     ask(bench, 1, 9)
     begins(bench, 9)
     packed(bench, 9)
-    assert answers(bench)[1].digest == vouched_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])  # type: ignore[union-attr]
+    assert answers(bench)[1].digest == attested_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])  # type: ignore[union-attr]
     bench.core.giving.restart()
     ask(bench, 2, 9)
     assert not answers(bench)
     packed(bench, 9, LIE)
-    assert answers(bench)[2].digest == vouched_digest(LINEAGE, 9, CHAIN, CORE, LIE.parts[0])  # type: ignore[union-attr]
+    assert answers(bench)[2].digest == attested_digest(LINEAGE, 9, CHAIN, CORE, LIE.parts[0])  # type: ignore[union-attr]
 
 
 def test_a_copy_that_was_under_way_then_is_not_taken_for_one_of_the_new_state() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     ask(bench, 1, 9)
     ask(bench, 2, 12)
     begins(bench, 9)
@@ -471,29 +471,33 @@ def test_a_copy_that_was_under_way_then_is_not_taken_for_one_of_the_new_state() 
     packed(bench, 9, LIE)
     assert not answers(bench)
     packed(bench, 9)
-    assert answers(bench)[1].digest == vouched_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])  # type: ignore[union-attr]
+    assert answers(bench)[1].digest == attested_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])  # type: ignore[union-attr]
     begins(bench, 12)
     packed(bench, 12)
-    assert isinstance(answers(bench)[2], Voucher)
+    assert isinstance(answers(bench)[2], StateAttestation)
 
 
 def test_a_donor_that_is_past_the_round_or_far_from_it_says_where_it_is() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     ask(bench, 1, 6)
     ask(bench, 2, 7 + AHEAD_MAX + 1)
-    bench.hear(3, StateRequest(LINEAGE, 1, 7, "voucher"), able=False)
+    bench.hear(3, StateRequest(LINEAGE, 1, 7, "attestation"), able=False)
     said = answers(bench)
-    reasons = {peer: (voucher.round_id, voucher.reason) for peer, voucher in said.items() if isinstance(voucher, Voucher)}
+    reasons = {
+        peer: (attestation.round_id, attestation.reason)
+        for peer, attestation in said.items()
+        if isinstance(attestation, StateAttestation)
+    }
     assert reasons == {1: (7, MOVED_ON), 2: (7, TOO_EARLY), 3: (7, NO_STATE)}
     ask(bench, 4, 9)
     begins(bench, 11)  # over two rounds at once
-    voucher = answers(bench)[4]
-    assert isinstance(voucher, Voucher)
-    assert (voucher.round_id, voucher.reason) == (11, MOVED_ON)
+    attestation = answers(bench)[4]
+    assert isinstance(attestation, StateAttestation)
+    assert (attestation.round_id, attestation.reason) == (11, MOVED_ON)
 
 
 def test_what_a_donor_keeps_is_bounded_and_forgotten_after_a_while() -> None:
-    bench = Bench(n=12)
+    bench = RecoveryBench(n=12)
     for round_id in (8, 9, 10):
         ask(bench, round_id - 7, round_id)
     for round_id in (8, 9, 10):
@@ -512,7 +516,7 @@ def test_what_a_donor_keeps_is_bounded_and_forgotten_after_a_while() -> None:
 
 
 def test_a_copy_that_nobody_vouched_for_is_not_kept() -> None:
-    bench = Bench(f=0)
+    bench = RecoveryBench(f=0)
     ask(bench, 1, 0, "state")
     packed(bench, 7)
     assert isinstance(answers(bench)[1], StateOffer)
@@ -520,49 +524,49 @@ def test_a_copy_that_nobody_vouched_for_is_not_kept() -> None:
 
 
 def test_a_trainer_that_cannot_pack_its_state_makes_nobody_wait() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     ask(bench, 1, 0)
     packed(bench, 7, Payload(np.empty(0, np.uint8), 0))
-    voucher = answers(bench)[1]
-    assert isinstance(voucher, Voucher)
-    assert voucher.digest == b""
+    attestation = answers(bench)[1]
+    assert isinstance(attestation, StateAttestation)
+    assert attestation.digest == b""
     ask(bench, 1, 0)
     assert bench.snapshots == 2, "it is asked again"
 
 
 def test_who_does_not_answer_is_asked_again_as_long_as_it_has_time_to() -> None:
     """A question that is lost must not cost the whole patience: those who have finished do not stay for so long."""
-    bench = Bench()
+    bench = RecoveryBench()
     bench.begin()
-    assert set(bench.asked("voucher")) == {1, 2, 3, 4, 5}
+    assert set(bench.asked("attestation")) == {1, 2, 3, 4, 5}
     bench.vouch(1, 9)
     bench.wait(REMIND_S)
-    assert set(bench.asked("voucher")) == {2, 3, 4, 5}
+    assert set(bench.asked("attestation")) == {2, 3, 4, 5}
     bench.vouch(2, 9)
     bench.wait(REMIND_S)
     bench.vouch(3, 9)
-    assert set(bench.asked("voucher")) == {3, 4, 5}
-    assert bench.core.vouchers == (1, 2, 3)
+    assert set(bench.asked("attestation")) == {3, 4, 5}
+    assert bench.core.attestations == (1, 2, 3)
 
 
 def test_who_comes_while_nobody_is_there_to_ask_has_the_time_of_a_round_to_vouch() -> None:
     """A large state is not copied and described in the moment after which one looks again for somebody to ask."""
-    bench = Bench()
+    bench = RecoveryBench()
     bench.others.gone = {1, 2, 3, 4, 5}
     bench.begin()
     bench.wait(0.9 * bench.settings.membership.probe_interval_s)
     bench.others.gone.clear()
     bench.do(bench.core.on_view_change(bench.now))
-    (nonce,) = {request.nonce for request in bench.asked("voucher").values()}
+    (nonce,) = {request.nonce for request in bench.asked("attestation").values()}
     bench.wait(0.9 * bench.settings.rounds.round_timeout_s)
-    assert {request.nonce for request in bench.asked("voucher").values()} == {nonce}, "their answers still count"
+    assert {request.nonce for request in bench.asked("attestation").values()} == {nonce}, "their answers still count"
     for peer in (1, 2, 3):
         bench.vouch(peer, 9)
-    assert bench.core.vouchers == (1, 2, 3)
+    assert bench.core.attestations == (1, 2, 3)
 
 
 def test_what_is_asked_for_again_is_answered_once() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     for _ in range(3):
         ask(bench, 1, 0)
     assert bench.snapshots == 1
@@ -574,42 +578,44 @@ def test_what_is_asked_for_again_is_answered_once() -> None:
 
 
 def test_a_donor_that_has_no_more_rounds_keeps_the_copy_that_its_taker_did_not_wait_for() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     bench.do(bench.core.giving.close())
     here = bench.rounds.round_id
     ask(bench, 1, 0)
-    bench.hear(1, StateRequest(LINEAGE, 2, here + 2, "voucher"))
+    bench.hear(1, StateRequest(LINEAGE, 2, here + 2, "attestation"))
     answers(bench)
     packed(bench, here)
-    bench.hear(1, StateRequest(LINEAGE, 3, 0, "voucher"))
+    bench.hear(1, StateRequest(LINEAGE, 3, 0, "attestation"))
     assert bench.snapshots == 1
     assert answers(bench)[1].digest  # type: ignore[union-attr]
 
 
 def test_a_donor_that_has_no_more_rounds_says_so_to_all_who_wait_for_one() -> None:
-    bench = Bench()
+    bench = RecoveryBench()
     ask(bench, 1, 9)
     ask(bench, 2, 7)
     bench.do(bench.core.giving.close())
     ask(bench, 3, 9)
-    refused = {peer: voucher.reason for peer, voucher in answers(bench).items() if isinstance(voucher, Voucher)}
+    refused = {
+        peer: attestation.reason for peer, attestation in answers(bench).items() if isinstance(attestation, StateAttestation)
+    }
     assert refused == {1: TOO_EARLY, 3: TOO_EARLY}
     packed(bench, 7)
-    voucher = answers(bench)[2]
-    assert isinstance(voucher, Voucher)
-    assert (voucher.round_id, voucher.reason) == (7, ""), "what it holds it vouches for"
+    attestation = answers(bench)[2]
+    assert isinstance(attestation, StateAttestation)
+    assert (attestation.round_id, attestation.reason) == (7, ""), "what it holds it vouches for"
 
 
-def answer(bench: Bench) -> str:
+def answer(bench: RecoveryBench) -> str:
     """Why it has nothing to vouch for, while its trainer holds no state of the rounds."""
-    bench.hear(5, StateRequest(LINEAGE, 99, 0, "voucher"), able=False)
-    (said,) = [message for to, message in bench.said if to == 5 and isinstance(message, Voucher) and message.nonce == 99]
+    bench.hear(5, StateRequest(LINEAGE, 99, 0, "attestation"), able=False)
+    (said,) = [message for to, message in bench.said if to == 5 and isinstance(message, StateAttestation) and message.nonce == 99]
     bench.said.clear()
     return said.reason
 
 
 def test_who_takes_over_a_state_does_not_say_that_there_is_none_once_it_is_about_to_have_one() -> None:
-    bench = Bench(f=0)
+    bench = RecoveryBench(f=0)
     bench.begin()
     assert answer(bench) == NO_STATE  # who it has asked may have none, or be dead
     bench.offer(1, 0)
@@ -618,13 +624,13 @@ def test_who_takes_over_a_state_does_not_say_that_there_is_none_once_it_is_about
 
 
 def test_when_all_have_said_twice_that_there_is_none_it_is_in_vain() -> None:
-    bench, vain = Bench(n=3, f=0), []
+    bench, vain = RecoveryBench(n=3, f=0), []
 
     def turn() -> None:
         for _ in range(2):
             (asked,) = bench.asked("state")
             bench.hear(asked, StateOffer(LINEAGE, bench.core._nonce, 0, b"", b"", 0, b"", NO_STATE, SIZES))
-        vain.append(bench.core.in_vain(AskAnother(bench.core._nonce)))
+        vain.append(bench.core.in_vain(DonorTimeout(bench.core._nonce)))
         bench.wait(bench.settings.membership.probe_interval_s)
 
     bench.begin()
@@ -634,7 +640,7 @@ def test_when_all_have_said_twice_that_there_is_none_it_is_in_vain() -> None:
 
 
 def test_who_has_begun_to_load_a_state_has_none_of_its_own_to_begin_with() -> None:
-    bench = Bench(n=3, f=0)
+    bench = RecoveryBench(n=3, f=0)
     bench.begin()
     bench.offer(1, 0)
     bench.do(bench.core.on_restored(Restored(0, "it does not fit"), bench.now)[0])
@@ -643,14 +649,14 @@ def test_who_has_begun_to_load_a_state_has_none_of_its_own_to_begin_with() -> No
             for peer in asked:
                 bench.hear(peer, StateOffer(LINEAGE, bench.core._nonce, 0, b"", b"", 0, b"", NO_STATE, SIZES))
         assert bench.core.donor is None, "all have said that they have none"
-        assert not bench.core.in_vain(AskAnother(bench.core._nonce))
+        assert not bench.core.in_vain(DonorTimeout(bench.core._nonce))
         bench.wait(bench.settings.membership.probe_interval_s)
 
 
 @pytest.mark.parametrize("core", [b"", b"{}", b'"x"', b"\xff", b"[" * 100_000, b"[]"])
 def test_a_state_whose_snapshot_is_none_is_not_loaded(core: bytes) -> None:
     """The own one would be lost."""
-    bench = Bench(n=3, f=0)
+    bench = RecoveryBench(n=3, f=0)
     bench.begin()
     bench.hear(1, StateOffer(LINEAGE, bench.core._nonce, 0, CHAIN, TRUE.digest, TRUE.nbytes, core, "", SIZES), TRUE)
     assert not bench.restores

@@ -18,17 +18,28 @@ from gossip.core.events import (
     Committed,
     Contributed,
     Effect,
-    Go,
-    Likeness,
     Payload,
     Received,
     Report,
+    ResultSimilarity,
     Send,
     SetTimer,
+    StartRound,
 )
-from gossip.core.messages import Commit, CommitRequest, Contribution, Envelope, Hello, Message, NotMe, Query, Rejection, Update
-from gossip.core.rounds.lag import StillBehind
-from gossip.core.rounds.punctuality import AMENDS, PATIENCE_S, Punctuality
+from gossip.core.messages import (
+    Commit,
+    CommitRequest,
+    Contribution,
+    Envelope,
+    Hello,
+    Message,
+    NotServing,
+    Rejection,
+    Update,
+    UpdateRequest,
+)
+from gossip.core.rounds.lag import CatchUpOverdue
+from gossip.core.rounds.punctuality import AMENDS, PATIENCE_S, LatenessTracker
 from gossip.core.rounds.rolling import RollingRounds
 from gossip.core.rounds.shard import PASSED_ON_MAX, ShardRound
 from gossip.core.rounds.timeouts import Deadline
@@ -73,7 +84,7 @@ def vector(value: float, digest: bool = False) -> Payload:
     return Payload(value, 4, value == value, hashlib.blake2b(raw, digest_size=16).digest() if digest else b"")
 
 
-class Table:
+class RollingTable:
     """n peers; ``deliver`` carries messages one by one, ``lose`` says which never arrive."""
 
     def __init__(
@@ -82,7 +93,7 @@ class Table:
         shards: int = 1,
         quorum: str = "majority",
         f: int = 0,
-        joint: bool = False,
+        cross_shard: bool = False,
         updates_for: tuple[int, ...] = (1,),
     ) -> None:
         settings = CoreSettings(
@@ -91,7 +102,7 @@ class Table:
             seed=7,
             peers=tuple(range(n)),
             f=f,
-            joint=joint,
+            cross_shard=cross_shard,
             updates_for=updates_for,
             rounds=RoundSettings(quorum=quorum),  # type: ignore[arg-type]
         )
@@ -100,7 +111,7 @@ class Table:
         self.timers = [Timers() for _ in range(n)]
         self.peers = [RollingRounds(i, settings, rolling, self.views[i], self.timers[i]) for i in range(n)]
         for rounds in self.peers:
-            rounds.agreed.lineage.begin(b"weights")  # before, nobody is on a branch
+            rounds.replicated.lineage.begin(b"weights")  # before, nobody is on a branch
         self.mail: deque[tuple[int, int, Message, Payload | None]] = deque()
         self.lose: Callable[[int, int, Message], bool] = lambda sender, to, message: False
         self.sent: list[tuple[int, int, Message]] = []
@@ -139,7 +150,7 @@ class Table:
                 case Apply(round_id=round_id, payloads=payloads):
                     self.applied[i].append((round_id, b"".join(p.digest for p in payloads)))
                     self.run(i, self.peers[i].on_applied(Applied(round_id), self.now))
-                case Go(round_id=round_id):
+                case StartRound(round_id=round_id):
                     self.go[i] = round_id
                 case Report():
                     self.reports[i].append(effect)
@@ -216,7 +227,7 @@ class Table:
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_round_ends_with_the_same_chain_everywhere(shards: int) -> None:
-    table = Table(5, shards)
+    table = RollingTable(5, shards)
     for _ in range(4):
         table.contribute()
         table.deliver()
@@ -226,7 +237,7 @@ def test_a_round_ends_with_the_same_chain_everywhere(shards: int) -> None:
 
 
 def test_whoever_serves_is_given_the_last_aggregate_of_its_shard() -> None:
-    table = Table(5, shards=2)
+    table = RollingTable(5, shards=2)
     table.peers[2].adopt(0, table.peers[2].chain, table.peers[2].snapshot(0)[1])  # type: ignore[index]
     last: dict[int, bytes] = {}
     for number in range(6):
@@ -248,14 +259,14 @@ def test_whoever_serves_is_given_the_last_aggregate_of_its_shard() -> None:
 
 
 def test_a_swarm_of_one_trains() -> None:
-    table = Table(1)
+    table = RollingTable(1)
     table.contribute()
     table.assert_one_history(1)
     assert table.go == [1]
 
 
 def test_the_server_role_moves() -> None:
-    table = Table(4)
+    table = RollingTable(4)
     for _ in range(24):
         table.contribute()
         table.deliver()
@@ -263,7 +274,7 @@ def test_the_server_role_moves() -> None:
 
 
 def test_a_peer_known_to_be_skipped_costs_no_wait() -> None:
-    table = Table(5)
+    table = RollingTable(5)
     server = table.order()[0]
     table.crash(server)
     table.contribute()
@@ -273,7 +284,7 @@ def test_a_peer_known_to_be_skipped_costs_no_wait() -> None:
 
 
 def test_a_server_that_dies_while_it_collects_is_replaced_in_the_same_round() -> None:
-    table = Table(5)
+    table = RollingTable(5)
     server, successor = table.order()[:2]
     table.held_back = []  # the rule never answers on the first server
     table.contribute()
@@ -288,7 +299,7 @@ def test_a_server_that_dies_while_it_collects_is_replaced_in_the_same_round() ->
 
 
 def test_a_commit_that_reached_one_peer_is_spread_and_not_made_again() -> None:
-    table = Table(5)
+    table = RollingTable(5)
     server, successor = table.order()[:2]
     lucky = next(i for i in range(5) if i not in (server, successor))
     table.lose = lambda sender, to, message: isinstance(message, Commit) and sender == server and to != lucky
@@ -303,7 +314,7 @@ def test_a_commit_that_reached_one_peer_is_spread_and_not_made_again() -> None:
 
 
 def test_a_commit_that_reached_nobody_is_made_again() -> None:
-    table = Table(4)
+    table = RollingTable(4)
     server = table.order()[0]
     table.lose = lambda sender, to, message: isinstance(message, Commit) and sender == server
     table.contribute()
@@ -315,7 +326,7 @@ def test_a_commit_that_reached_nobody_is_made_again() -> None:
 
 
 def test_two_servers_in_a_row_may_die() -> None:
-    table = Table(6)
+    table = RollingTable(6)
     first, second, third = table.order()[:3]
     table.held_back = []
     table.contribute()
@@ -330,7 +341,7 @@ def test_two_servers_in_a_row_may_die() -> None:
 
 
 def test_a_silent_server_is_given_up_after_the_round_timeout() -> None:
-    table = Table(4)
+    table = RollingTable(4)
     server = table.order()[0]
     table.crash(server, noticed=False)
     table.contribute()
@@ -342,7 +353,7 @@ def test_a_silent_server_is_given_up_after_the_round_timeout() -> None:
 
 
 def test_who_has_moved_on_takes_no_result_of_an_earlier_attempt() -> None:
-    table = Table(5)
+    table = RollingTable(5)
     server, successor = table.order()[:2]
     mover = next(i for i in range(5) if i not in (server, successor))
     table.lose = lambda sender, to, message: True
@@ -362,7 +373,7 @@ def test_who_has_moved_on_takes_no_result_of_an_earlier_attempt() -> None:
 
 
 def test_the_server_of_a_later_attempt_hands_on_an_earlier_commit() -> None:
-    table = Table(5)
+    table = RollingTable(5)
     server, successor = table.order()[:2]
     mistaken = next(i for i in range(5) if i not in (server, successor))
     table.views[mistaken].skipped[server] = "suspected"
@@ -374,7 +385,7 @@ def test_the_server_of_a_later_attempt_hands_on_an_earlier_commit() -> None:
 
 
 def test_a_server_that_hears_of_a_commit_while_its_rule_runs_spreads_that_one() -> None:
-    table = Table(5)
+    table = RollingTable(5)
     server, successor, holder = table.order()[:3]
 
     def lose(sender: int, to: int, message: Message) -> bool:
@@ -402,7 +413,7 @@ def test_a_server_that_hears_of_a_commit_while_its_rule_runs_spreads_that_one() 
 
 
 def test_a_zombie_server_is_harmless() -> None:
-    table = Table(5)
+    table = RollingTable(5)
     server = table.order()[0]
     table.held_back = []
     table.contribute()
@@ -424,12 +435,12 @@ def test_a_zombie_server_is_harmless() -> None:
         view.skipped.clear()
     table.contribute()
     table.pass_time(1.0)
-    chains = {peer.agreed.lineage.at(0) for i, peer in enumerate(table.peers) if i != server}
+    chains = {peer.replicated.lineage.at(0) for i, peer in enumerate(table.peers) if i != server}
     assert len(chains) == 1, "the zombie's commit was taken by somebody"
 
 
 def test_a_minority_does_not_commit() -> None:
-    table = Table(5)
+    table = RollingTable(5)
     table.lose = lambda sender, to, message: (sender < 2) != (to < 2)
     for i, view in enumerate(table.views):
         view.skipped = {j: "cut off" for j in range(5) if (j < 2) != (i < 2)}
@@ -441,7 +452,7 @@ def test_a_minority_does_not_commit() -> None:
 
 
 def test_with_quorum_available_a_minority_goes_on() -> None:
-    table = Table(5, quorum="available")
+    table = RollingTable(5, quorum="available")
     for view in table.views[:2]:
         view.skipped = {2: "cut", 3: "cut", 4: "cut"}
     table.lose = lambda sender, to, message: (sender < 2) != (to < 2)
@@ -452,7 +463,7 @@ def test_with_quorum_available_a_minority_goes_on() -> None:
     assert [peer.round_id for peer in table.peers[:2]] == [1, 1]
 
 
-def without(table: Table, *lost: int) -> None:
+def without(table: RollingTable, *lost: int) -> None:
     """Plays a round without these, who have died and will not be of the next roster."""
     for view in table.views:
         view.gone.update(lost)
@@ -463,7 +474,7 @@ def without(table: Table, *lost: int) -> None:
 
 
 def test_where_too_few_are_left_for_the_rule_the_round_waits_until_it_can_let_somebody_in() -> None:
-    table = Table(6, f=1, updates_for=(3, 5))
+    table = RollingTable(6, f=1, updates_for=(3, 5))
     without(table, 5)
     without(table, 4)
     here = table.peers[:4]
@@ -484,7 +495,7 @@ def test_where_too_few_are_left_for_the_rule_the_round_waits_until_it_can_let_so
 
 @pytest.mark.parametrize(("proven", "rounds"), [((), 0), ((3,), 1)])
 def test_one_found_to_lie_is_one_less_to_tolerate(proven: tuple[int, ...], rounds: int) -> None:
-    table = Table(4, f=1, updates_for=(3, 5))
+    table = RollingTable(4, f=1, updates_for=(3, 5))
     for peer in table.peers:
         peer.server.locked = frozenset(proven)
     table.contribute()
@@ -493,19 +504,19 @@ def test_one_found_to_lie_is_one_less_to_tolerate(proven: tuple[int, ...], round
 
 
 def test_with_quorum_available_fewer_liars_are_tolerated_rather_than_none_trained() -> None:
-    table = Table(6, quorum="available", f=2, updates_for=(1, 3, 5))
+    table = RollingTable(6, quorum="available", f=2, updates_for=(1, 3, 5))
     told = []
     for lost in (5, 4, 3, 2, 1):
         without(table, lost)
         told.append(table.asked[-1].f)
     assert told == [2, 1, 1, 0, 0]
     assert table.peers[0].round_id == 5
-    less = [report.fields for report in table.reports[0] if report.event == "tolerates_less"]
+    less = [report.fields for report in table.reports[0] if report.event == "reduced_tolerance"]
     assert less[-1]["f"] == 0
 
 
 def test_one_that_is_late_is_waited_for_and_one_that_is_late_again_and_again_for_the_grace_only() -> None:
-    table = Table(4)
+    table = RollingTable(4)
     for _ in range(24):  # so that each server has learnt the grace
         table.contribute()
         table.deliver()
@@ -517,7 +528,7 @@ def test_one_that_is_late_is_waited_for_and_one_that_is_late_again_and_again_for
             table.contribute()
             table.deliver()
             continue
-        known = table.peers[quick[0]].server.punctuality.is_slow(slow)
+        known = table.peers[quick[0]].server.lateness.is_slow(slow)
         waits.append(table.settings.rounds.grace_floor_s if known else PATIENCE_S)
         table.contribute(*quick)
         table.pass_time(0.9 * waits[-1])
@@ -535,14 +546,14 @@ def test_one_that_is_late_is_waited_for_and_one_that_is_late_again_and_again_for
 
 def test_the_lag_of_one_that_comes_after_the_end_teaches_the_grace() -> None:
     """Else those who take as long as ever would be late for good: two peers, of which one needs no network for its own update."""
-    punctuality = Table(2).peers[0].server.punctuality
+    lateness = RollingTable(2).peers[0].server.lateness
     update = Update(LINEAGE, 0, 0, 0, b"", 4, None)
     for round_id in range(8):
-        punctuality.came(1, replace(update, round_id=round_id), 0.0, 0.05)
-    assert punctuality.patience_s(()) == pytest.approx(0.05)
+        lateness.came(1, replace(update, round_id=round_id), 0.0, 0.05)
+    assert lateness.patience_s(()) == pytest.approx(0.05)
     for round_id in range(8):
-        punctuality.came_late(1, replace(update, round_id=round_id), 2.0)
-    assert punctuality.patience_s(()) > 2.0
+        lateness.came_late(1, replace(update, round_id=round_id), 2.0)
+    assert lateness.patience_s(()) > 2.0
 
 
 @pytest.mark.parametrize(("others", "slow"), [((), False), ((2,), True)])
@@ -550,32 +561,32 @@ def test_who_takes_a_little_longer_than_it_used_to_is_slow_only_beside_others_th
     others: tuple[int, ...], slow: bool
 ) -> None:
     """A link gives the same time each time, to a fraction of a millisecond, and a busy processor a little more for a while."""
-    punctuality = Punctuality(Deadline(4.0, 0.001, 10.0))
+    lateness = LatenessTracker(Deadline(4.0, 0.001, 10.0))
     update = Update(LINEAGE, 0, 0, 0, b"", 4, None)
     for round_id in range(60):
         now = 0.016 if round_id < 52 else 0.019
         for peer in (1, *others):
-            punctuality.came(peer, replace(update, round_id=round_id), 0.0, now if peer == 1 else 0.016)
-    assert punctuality.is_slow(1) is slow
-    assert punctuality.patience_s([1]) == pytest.approx(0.016 if slow else PATIENCE_S)
+            lateness.came(peer, replace(update, round_id=round_id), 0.0, now if peer == 1 else 0.016)
+    assert lateness.is_slow(1) is slow
+    assert lateness.patience_s([1]) == pytest.approx(0.016 if slow else PATIENCE_S)
 
 
 def test_one_that_is_in_time_now_and_then_holds_up_the_others_seldom() -> None:
-    punctuality = Punctuality(Deadline(4.0, 0.05, 10.0))
+    lateness = LatenessTracker(Deadline(4.0, 0.05, 10.0))
     held_up = 0
     for round_id in range(90):
-        held_up += not punctuality.is_slow(2) and round_id % 3 != 0
-        punctuality.committed((0, 1, 2), (0, 1, 2), (0, 1, 2) if round_id % 3 == 0 else (0, 1))
+        held_up += not lateness.is_slow(2) and round_id % 3 != 0
+        lateness.committed((0, 1, 2), (0, 1, 2), (0, 1, 2) if round_id % 3 == 0 else (0, 1))
     assert held_up <= 12
     for _ in range(AMENDS):
-        punctuality.committed((0, 1, 2), (0, 1, 2), ())  # a round that is lost tells nothing
-        punctuality.committed((0, 1, 2), (0, 1, 2), (0, 1, 2))
-        punctuality.committed((0, 1, 2), (0, 1, 2), (0, 1, 2))
-    assert not punctuality.is_slow(2)
+        lateness.committed((0, 1, 2), (0, 1, 2), ())  # a round that is lost tells nothing
+        lateness.committed((0, 1, 2), (0, 1, 2), (0, 1, 2))
+        lateness.committed((0, 1, 2), (0, 1, 2), (0, 1, 2))
+    assert not lateness.is_slow(2)
 
 
 def test_an_update_that_is_not_finite_never_reaches_the_rule() -> None:
-    table = Table(4)
+    table = RollingTable(4)
     table.contribute(0, 1, 2)
     bad = Contributed(0, 4, (vector(float("nan")),))
     table.run(3, table.peers[3].on_contributed(bad, table.now))
@@ -586,7 +597,7 @@ def test_an_update_that_is_not_finite_never_reaches_the_rule() -> None:
 
 
 def test_a_round_without_samples_changes_nothing_but_counts() -> None:
-    table = Table(3)
+    table = RollingTable(3)
     table.contribute(samples=0)
     table.deliver()
     assert list(table.applied) == [[(0, b"")]] * 3
@@ -594,7 +605,7 @@ def test_a_round_without_samples_changes_nothing_but_counts() -> None:
 
 
 def test_one_that_missed_a_commit_asks_for_it() -> None:
-    table = Table(4)
+    table = RollingTable(4)
     server = table.order()[0]
     unlucky = next(i for i in range(4) if i != server)
     table.lose = lambda sender, to, message: isinstance(message, Commit) and to == unlucky and message.round_id == 0
@@ -611,7 +622,7 @@ def test_one_that_missed_a_commit_asks_for_it() -> None:
 
 def test_one_that_is_told_that_the_commits_are_not_kept_asks_for_the_state_and_not_again() -> None:
     """Whoever has taken over a state keeps no earlier commits. Seed 407 with a median: asked 50 times a second for 18 s."""
-    table = Table(4)
+    table = RollingTable(4)
     server = table.order()[0]
     unlucky = next(i for i in range(4) if i != server)
     table.lose = lambda sender, to, message: isinstance(message, Commit) and to == unlucky
@@ -625,22 +636,22 @@ def test_one_that_is_told_that_the_commits_are_not_kept_asks_for_the_state_and_n
     for peer in table.peers:
         peer.log.clear()
     asked = len(table.sent)
-    notice = NotMe(LINEAGE, 0, 0, 0, ahead, b"h" * 16)
+    notice = NotServing(LINEAGE, 0, 0, 0, ahead, b"h" * 16)
     table.run(unlucky, late.on_message(Received(server, 1, notice), table.now))
-    assert late.astray.lost_track is None, "it has not been asked for commits yet"
+    assert late.lag_detector.lost_track is None, "it has not been asked for commits yet"
     table.pass_time(1.0)
     assert sum(isinstance(message, CommitRequest) for _, _, message in table.sent[asked:]) == 1
-    assert late.astray.lost_track is not None
-    assert "are not kept" in late.astray.lost_track[1]
+    assert late.lag_detector.lost_track is not None
+    assert "are not kept" in late.lag_detector.lost_track[1]
 
 
 def test_one_too_far_behind_for_the_log_asks_for_the_state() -> None:
-    table = Table(3)
+    table = RollingTable(3)
     late = table.peers[2]
-    notice = NotMe(LINEAGE, 0, 0, 0, 1000, b"h" * 16)
+    notice = NotServing(LINEAGE, 0, 0, 0, 1000, b"h" * 16)
     late.on_message(Received(0, 1, notice), table.now)
-    assert late.astray.lost_track is not None
-    assert late.astray.lost_track[0] == 0
+    assert late.lag_detector.lost_track is not None
+    assert late.lag_detector.lost_track[0] == 0
 
 
 LATER_S = 11.0
@@ -648,65 +659,65 @@ LATER_S = 11.0
 
 
 def test_one_liar_who_is_far_ahead_does_not_make_a_peer_leave_its_rounds_and_two_sayers_do() -> None:
-    table = Table(5, f=1)
+    table = RollingTable(5, f=1)
     peer = table.peers[2]
-    far = NotMe(LINEAGE, 0, 0, 0, 10**9, b"h" * 16)
+    far = NotServing(LINEAGE, 0, 0, 0, 10**9, b"h" * 16)
     for _ in range(3):
         peer.on_message(Received(0, 1, far), table.now)
     peer.on_progress(0, 10**9, table.now)
-    assert peer.astray.lost_track is None, "one peer says so"
-    peer.on_message(Received(4, 1, NotMe(LINEAGE, 0, 0, 0, 1000, b"h" * 16)), table.now)
-    assert peer.astray.lost_track is not None
+    assert peer.lag_detector.lost_track is None, "one peer says so"
+    peer.on_message(Received(4, 1, NotServing(LINEAGE, 0, 0, 0, 1000, b"h" * 16)), table.now)
+    assert peer.lag_detector.lost_track is not None
 
 
 def test_one_word_is_enough_for_a_peer_that_stands_still() -> None:
-    table = Table(5, f=1)
+    table = RollingTable(5, f=1)
     peer = table.peers[2]
-    far = NotMe(LINEAGE, 0, 0, 0, 10**9, b"h" * 16)
+    far = NotServing(LINEAGE, 0, 0, 0, 10**9, b"h" * 16)
     peer.on_message(Received(0, 1, far), table.now + LATER_S)
-    assert peer.astray.lost_track is not None
+    assert peer.lag_detector.lost_track is not None
 
 
 def test_one_liar_on_a_branch_of_its_own_draws_nobody_over_and_two_peers_do() -> None:
     """Of equals the lower hash wins, which a liar chooses."""
-    table = Table(5, f=1)
+    table = RollingTable(5, f=1)
     peer = table.peers[2]
-    assert peer.astray.is_elsewhere(0, b"\0" * 16, table.now)
-    assert peer.astray.lost_track is None
-    assert peer.astray.is_elsewhere(1, b"\0" * 16, table.now)
-    assert peer.astray.lost_track is not None
+    assert peer.lag_detector.is_on_other_branch(0, b"\0" * 16, table.now)
+    assert peer.lag_detector.lost_track is None
+    assert peer.lag_detector.is_on_other_branch(1, b"\0" * 16, table.now)
+    assert peer.lag_detector.lost_track is not None
 
 
 @pytest.mark.parametrize("answer", ["not kept", "another branch"])
 def test_the_answer_of_one_who_was_asked_for_commits_is_not_enough_while_the_others_are_here(answer: str) -> None:
-    table = Table(5, f=1)
+    table = RollingTable(5, f=1)
     peer = table.peers[2]
 
     def answers(sender: int) -> None:
         if answer == "not kept":
-            peer.on_message(Received(sender, 1, NotMe(LINEAGE, 0, 0, 0, 5, b"h" * 16)), table.now)
+            peer.on_message(Received(sender, 1, NotServing(LINEAGE, 0, 0, 0, 5, b"h" * 16)), table.now)
         else:
             commit = Commit(LINEAGE, 0, 0, 0, 0, sender, b"their branch ...", b"", (), (), (0, 1, 2, 3, 4), None, "")
             peer.on_message(Received(sender, 1, commit), table.now)
 
     peer.on_progress(0, 5, table.now)
-    peer.astray.still_behind(StillBehind(0, 0), table.now)
+    peer.lag_detector.still_behind(CatchUpOverdue(0, 0), table.now)
     answers(0)
-    assert peer.astray.lost_track is None
+    assert peer.lag_detector.lost_track is None
     peer.on_progress(1, 5, table.now)
-    peer.astray.still_behind(StillBehind(0, 1), table.now)
+    peer.lag_detector.still_behind(CatchUpOverdue(0, 1), table.now)
     answers(1)
-    assert peer.astray.lost_track is not None
+    assert peer.lag_detector.lost_track is not None
 
 
 def test_a_lone_peer_on_another_branch_changes_over_and_a_majority_does_not() -> None:
-    table = Table(5)
+    table = RollingTable(5)
     other = table.peers[4]
-    other.agreed.lineage.restart(0, b"another branch!!")
+    other.replicated.lineage.restart(0, b"another branch!!")
     table.contribute()
     table.pass_time(30.0)
-    assert other.astray.lost_track is not None
-    assert all(peer.astray.lost_track is None for peer in table.peers[:4])
+    assert other.lag_detector.lost_track is not None
+    assert all(peer.lag_detector.lost_track is None for peer in table.peers[:4])
     assert {peer.round_id for peer in table.peers[:4]} == {1}
 
 
@@ -714,36 +725,36 @@ def test_a_lone_peer_on_another_branch_changes_over_and_a_majority_does_not() ->
 def test_a_lone_peer_on_another_branch_hears_so_from_all_at_once_also_when_it_serves_itself(turn: int) -> None:
     """Real run: three of eight had to say so. One that had taken a lying server's result was told by two and was the third server
     in the order; nobody answered what it asked then, and all waited 7 s for its update."""
-    table = Table(8, f=2)
+    table = RollingTable(8, f=2)
     other = table.peers[table.order()[turn]]
-    other.agreed.lineage.restart(0, b"another branch!!")
+    other.replicated.lineage.restart(0, b"another branch!!")
     other.server.parent = other.chain
     table.contribute(other.local)
     table.deliver()
     table.pass_time(0.1)
-    assert other.astray.lost_track is not None
+    assert other.lag_detector.lost_track is not None
 
 
 def test_a_larger_part_that_waits_changes_over_to_the_branch_that_goes_on() -> None:
     """Simulation seed 2101: four of nine waited on one branch, three of the five that had gone on were left on the other."""
-    table = Table(9)
+    table = RollingTable(9)
     for peer in table.peers[:4]:
-        peer.agreed.lineage.restart(0, b"another branch!!")
+        peer.replicated.lineage.restart(0, b"another branch!!")
     waiting = table.peers[0]
     for mate in (1, 2, 3):
-        assert not waiting.astray.is_elsewhere(mate, b"another branch!!", table.now)
+        assert not waiting.lag_detector.is_on_other_branch(mate, b"another branch!!", table.now)
     commit = Commit(LINEAGE, 0, 0, 0, 0, 4, b"their branch ...", b"", (), (), tuple(range(9)), None, "")
-    assert waiting.astray.is_off_branch(5, commit, table.now)
-    assert waiting.astray.lost_track is None, "it was not asked for that"
-    waiting.astray.still_behind(StillBehind(0, 4), 0.0)
-    assert waiting.astray.is_off_branch(4, commit, table.now)
-    assert waiting.astray.lost_track is not None
-    assert waiting.astray.lost_track[0] == 4
+    assert waiting.lag_detector.is_on_a_fork(5, commit, table.now)
+    assert waiting.lag_detector.lost_track is None, "it was not asked for that"
+    waiting.lag_detector.still_behind(CatchUpOverdue(0, 4), 0.0)
+    assert waiting.lag_detector.is_on_a_fork(4, commit, table.now)
+    assert waiting.lag_detector.lost_track is not None
+    assert waiting.lag_detector.lost_track[0] == 4
 
 
 def test_one_that_is_out_of_the_rounds_says_at_once_that_it_does_not_serve() -> None:
     """Simulation seed 55: a server that took over a state kept the updates that it was sent, and dropped them with its own."""
-    table = Table(4)
+    table = RollingTable(4)
     server = table.order()[0]
     table.contribute()
     table.pass_time(0.1)
@@ -752,28 +763,28 @@ def test_one_that_is_out_of_the_rounds_says_at_once_that_it_does_not_serve() -> 
     update = Update(LINEAGE, 5, 0, 0, b"p" * 16, 4, None)
     [answer] = out.on_message(Received(other, 1, update, vector(1.0)), table.now)
     assert isinstance(answer, Send)
-    assert isinstance(answer.message, NotMe)
+    assert isinstance(answer.message, NotServing)
     assert (answer.message.asked_round, answer.message.attempt) == (5, 0)
-    assert not out.elsewhere.take(5)
+    assert not out.future_buffer.take(5)
 
 
 def test_a_result_that_a_peer_may_not_take_is_handed_on_only_if_it_would() -> None:
     """Real run: a result a thousand times too long came when all had promised to take nothing of its attempt. They handed it to
     the next server, which counted them as ones who had taken it, and took it, too: the model was lost in round 0."""
-    table = Table(8, f=2)
+    table = RollingTable(8, f=2)
     server, second, one, other = table.order()[:4]
     content = vector(1.0, digest=True)
     for local, product, handed in ((one, -0.9, []), (other, 0.9, [second])):
         peer = table.peers[local]
         peer._shards[0].attempt = 1
         commit = Commit(LINEAGE, 0, 0, 0, 0, server, peer.chain, content.digest, (), (), tuple(range(8)), 0.5, "")
-        effects = peer.on_message(Received(server, 1, commit, content, Likeness(1.0, 1.0, product)), table.now)
+        effects = peer.on_message(Received(server, 1, commit, content, ResultSimilarity(1.0, 1.0, product)), table.now)
         assert [effect.peer for effect in effects if isinstance(effect, Send) and effect.message == commit] == handed
         assert peer.round_id == 0
 
 
 def test_a_commit_with_a_wrong_digest_is_refused() -> None:
-    table = Table(3)
+    table = RollingTable(3)
     table.lose = lambda sender, to, message: True
     server = table.order()[0]
     victim = next(i for i in range(3) if i != server)
@@ -784,7 +795,7 @@ def test_a_commit_with_a_wrong_digest_is_refused() -> None:
 
 
 def test_a_dead_peer_leaves_the_roster_with_the_next_commit_and_a_ready_one_enters() -> None:
-    table = Table(5)
+    table = RollingTable(5)
     table.crash(4)
     for view in table.views:
         view.gone.add(4)
@@ -796,7 +807,7 @@ def test_a_dead_peer_leaves_the_roster_with_the_next_commit_and_a_ready_one_ente
 
 
 def test_what_comes_too_early_is_kept_for_its_round() -> None:
-    table = Table(3)
+    table = RollingTable(3)
 
     def server_of(round_id: int) -> int:
         return rolling(table.peers[0].roster, round_id, 7, shards=1).servers[0][0]
@@ -824,7 +835,7 @@ def test_what_comes_too_early_is_kept_for_its_round() -> None:
 
 
 def test_progress_told_in_an_ack_shows_a_missed_round() -> None:
-    table = Table(3)
+    table = RollingTable(3)
     server = table.order()[0]
     unlucky = next(i for i in range(3) if i != server)
     table.lose = lambda sender, to, message: to == unlucky
@@ -838,7 +849,7 @@ def test_progress_told_in_an_ack_shows_a_missed_round() -> None:
 
 
 def test_an_unasked_query_of_a_peer_that_does_not_serve_moves_nobody() -> None:
-    table = Table(4)
+    table = RollingTable(4)
     table.lose = lambda sender, to, message: True
     order = table.order()
     stranger, victim = order[3], order[2]
@@ -846,18 +857,20 @@ def test_an_unasked_query_of_a_peer_that_does_not_serve_moves_nobody() -> None:
     before = len(table.sent)
     table.run(
         victim,
-        table.peers[victim].on_message(Received(stranger, 1, Query(LINEAGE, 0, 0, 1, table.peers[victim].chain)), table.now),
+        table.peers[victim].on_message(
+            Received(stranger, 1, UpdateRequest(LINEAGE, 0, 0, 1, table.peers[victim].chain)), table.now
+        ),
     )
     assert len(table.sent) == before
 
 
 def test_messages_of_another_lineage_are_ignored() -> None:
-    table = Table(3)
+    table = RollingTable(3)
     update = Update(b"elsewhere", 0, 0, 0, table.peers[0].chain, 4, None)
     assert table.peers[0].on_message(Received(1, 1, update, vector(1.0)), table.now) == []
 
 
-def commit_for(table: Table, victim: int, **changes: object) -> Commit:
+def commit_for(table: RollingTable, victim: int, **changes: object) -> Commit:
     """What the first server of round 0 would rightly send."""
     server, roster = table.order()[0], tuple(range(len(table.peers)))
     commit = Commit(LINEAGE, 0, 0, 0, 0, server, table.peers[victim].chain, vector(1.0, True).digest, (), (), roster, None, "")
@@ -884,7 +897,7 @@ def commit_for(table: Table, victim: int, **changes: object) -> Commit:
     ],
 )
 def test_a_commit_that_is_well_formed_and_wrong_is_refused(changes: dict[str, object]) -> None:
-    table = Table(4)
+    table = RollingTable(4)
     table.lose = lambda sender, to, message: True
     server = table.order()[0]
     victim = next(i for i in range(4) if i != server)
@@ -898,7 +911,7 @@ def test_a_commit_that_is_well_formed_and_wrong_is_refused(changes: dict[str, ob
 
 
 def test_nobody_commits_a_round_that_it_does_not_serve() -> None:
-    table = Table(4)
+    table = RollingTable(4)
     order = table.order()
     intruder, victim = order[3], order[2]
     table.lose = lambda sender, to, message: True
@@ -908,7 +921,7 @@ def test_nobody_commits_a_round_that_it_does_not_serve() -> None:
 
 
 def test_a_huge_loss_of_one_peer_freezes_nobody() -> None:
-    table = Table(3)
+    table = RollingTable(3)
     for i in range(3):
         loss = 1.7e308 if i else 0.5
         table.run(i, table.peers[i].on_contributed(Contributed(0, 32, (vector(1.0 + i),), loss), table.now))
@@ -920,7 +933,7 @@ def test_a_huge_loss_of_one_peer_freezes_nobody() -> None:
 
 
 def test_a_rule_that_explains_itself_at_length_still_fits_a_message() -> None:
-    table = Table(3)
+    table = RollingTable(3)
     table.held_back = []
     table.contribute()
     table.deliver()
@@ -932,15 +945,15 @@ def test_a_rule_that_explains_itself_at_length_still_fits_a_message() -> None:
 
 @pytest.mark.parametrize("roster", [[], [-1], [2**70], [1, 0], [0, 0], "012", None, [0.5]])
 def test_a_donors_roster_that_is_none_is_not_adopted(roster: object) -> None:
-    peer = Table(3).peers[0]
+    peer = RollingTable(3).peers[0]
     with pytest.raises(ValueError, match="roster"):
-        peer.adopt(7, b"h" * 16, (roster, peer.agreed.trust.pack(), peer.agreed.cursor.pack()))
+        peer.adopt(7, b"h" * 16, (roster, peer.replicated.trust.pack(), peer.replicated.cursor.pack()))
     assert peer.roster.peers == (0, 1, 2)
 
 
 def test_a_peer_that_leaves_a_round_and_comes_back_to_it_keeps_its_promise() -> None:
     """It may have moved to attempt 1 there, and sent an update under that promise, before it took another's state and lost it."""
-    table = Table(4)
+    table = RollingTable(4)
     table.lose = lambda sender, to, message: True
     order = table.order()
     one = order[2]
@@ -981,17 +994,17 @@ def test_nobody_makes_us_remember_commits_without_end() -> None:
 
 
 def test_the_trainer_is_told_what_it_will_probably_read_next() -> None:
-    rounds = Table(3).peers[1]
+    rounds = RollingTable(3).peers[1]
     told, go = rounds.configure_data(120, 10, 2)
     assert told == Report("batch", {"round": 0, "policy": "fixed_local", "peers": 3, "local": 10, "samples": 30})
-    assert isinstance(go, Go)
+    assert isinstance(go, StartRound)
     assert go.samples is not None
     # Each round begins one peer later.
     assert (go.samples.ranges, go.samples.coming) == (((10, 20),), ((0, ((30, 40),)), (0, ((80, 90),))))
 
 
 def test_a_commit_repeats_how_long_updates_took() -> None:
-    table = Table(3)
+    table = RollingTable(3)
     table.now += 0.25
     table.contribute(0)
     table.now += 0.5
@@ -1002,12 +1015,12 @@ def test_a_commit_repeats_how_long_updates_took() -> None:
 
 
 def test_a_server_does_not_wait_for_one_whose_result_it_has_refused() -> None:
-    table = Table(4, f=1)
-    liar, server = table.order()[:2]
-    table.lose = lambda sender, to, message: liar in (sender, to)
-    table.peers[server]._shards[0].spent.add(liar)
+    table = RollingTable(4, f=1)
+    attacker, server = table.order()[:2]
+    table.lose = lambda sender, to, message: attacker in (sender, to)
+    table.peers[server]._shards[0].spent.add(attacker)
     for i in table.order()[1:]:
         table.contribute(i)
         table.run(i, table.peers[i]._advance(table.peers[i]._shards[0], "its result is refused", table.now))
     table.deliver()
-    assert [peer.round_id for i, peer in enumerate(table.peers) if i != liar] == [1, 1, 1]
+    assert [peer.round_id for i, peer in enumerate(table.peers) if i != attacker] == [1, 1, 1]

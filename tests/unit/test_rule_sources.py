@@ -10,7 +10,7 @@ import pytest
 
 from gossip.errors import ConfigError
 from gossip.launch.bench import rule_sources, trials
-from gossip.launch.bench.learning import Outcome, Trial
+from gossip.launch.bench.learning import Trial, TrialResult
 
 RULE = "{first}\ndef mine(updates, *, f):\n    return updates.mean(0)\n"
 POINTS = "[gossip.aggregators]\nfrom_elsewhere = pk_of_sources.mymod:mine\n"
@@ -43,10 +43,10 @@ SPECS = ["pk_of_sources.mymod:mine", "from_elsewhere", "nnm+pk_of_sources.mymod:
 @pytest.mark.parametrize("changed", ["mymod.py", "helper.py", "deeper.py"])
 def test_a_changed_module_or_one_that_it_imports_is_another_rule(spec: str, changed: str, package: Path, tmp_path: Path) -> None:
     trial = Trial(spec)
-    trials.remember(tmp_path, trial, "digits", Outcome(0.5))
-    assert trials.recall(tmp_path, trial, "digits") == Outcome(0.5)
+    trials.remember(tmp_path, trial, "digits", TrialResult(0.5))
+    assert trials.recall(tmp_path, trial, "digits") == TrialResult(0.5)
     (package / "other.py").write_text("ASIDE = 2 + 2\n")
-    assert trials.recall(tmp_path, trial, "digits") == Outcome(0.5), "which it does not use"
+    assert trials.recall(tmp_path, trial, "digits") == TrialResult(0.5), "which it does not use"
     file = package / changed
     file.write_text(f"{file.read_text()}# mended\n")
     assert trials.recall(tmp_path, trial, "digits") is None
@@ -84,8 +84,8 @@ def test_built_in_rules_count_with_their_family_the_kernels_the_attacks_and_the_
 def test_data_of_another_content_are_other_data(tmp_path: Path) -> None:
     data, trial = tmp_path / "some.npz", Trial("median")
     data.write_bytes(b"first")
-    trials.remember(tmp_path, trial, str(data), Outcome(0.5))
-    assert trials.recall(tmp_path, trial, str(data)) == Outcome(0.5)
+    trials.remember(tmp_path, trial, str(data), TrialResult(0.5))
+    assert trials.recall(tmp_path, trial, str(data)) == TrialResult(0.5)
     data.write_bytes(b"other ones")
     assert trials.recall(tmp_path, trial, str(data)) is None
 

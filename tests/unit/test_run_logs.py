@@ -8,7 +8,7 @@ from gossip.launch.report import run_logs
 from gossip.launch.report.run_logs import Tail
 
 
-class Run:
+class LoggedRun:
     """A run's folder, and what was shown of it."""
 
     def __init__(self, folder: Path) -> None:
@@ -26,15 +26,15 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run(tmp_path)
+def run(tmp_path: Path) -> LoggedRun:
+    return LoggedRun(tmp_path)
 
 
 @pytest.mark.parametrize("block", [1, 3, 1 << 16])
 @pytest.mark.parametrize("end", [b"", b"\n"])
 @pytest.mark.parametrize("lines", [0, 1, 2, 5, 6, 7, None])
 def test_the_last_lines_are_those_of_the_text(
-    run: Run, lines: int | None, end: bytes, block: int, monkeypatch: pytest.MonkeyPatch
+    run: LoggedRun, lines: int | None, end: bytes, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_logs, "BLOCK_BYTES", block)
     text = b"one\n\nthree\nfour\n\nsix" + end
@@ -44,13 +44,13 @@ def test_the_last_lines_are_those_of_the_text(
     assert [line for _, line in run.seen] == (everything if lines is None else everything[len(everything) - min(lines, 6) :])
 
 
-def test_nothing_is_shown_of_an_empty_log(run: Run) -> None:
+def test_nothing_is_shown_of_an_empty_log(run: LoggedRun) -> None:
     run.write(0, b"")
     run_logs.show(run.folder, [0], 3, run.note)
     assert run.seen == []
 
 
-def test_following_shows_newcomers_and_what_was_written_last(run: Run) -> None:
+def test_following_shows_newcomers_and_what_was_written_last(run: LoggedRun) -> None:
     run.write(0, b"old\nolder\n")
     tails = run_logs.show(run.folder, [0], 1, run.note)
     happenings = iter([lambda: run.write(0, b"ne"), lambda: run.write(0, b"w\n"), lambda: run.write(7, b"hello\n")])
@@ -70,19 +70,19 @@ def test_following_shows_newcomers_and_what_was_written_last(run: Run) -> None:
     assert run.seen == [(0, "older"), (0, "new"), (0, "no end"), (7, "hello")]
 
 
-def test_only_the_peers_that_were_asked_for_are_followed(run: Run) -> None:
+def test_only_the_peers_that_were_asked_for_are_followed(run: LoggedRun) -> None:
     run.write(3, b"mine\n")
     run.write(4, b"not mine\n")
     run_logs.follow(run.folder, {}, lambda peer: peer == 3, lambda: False, run.note)
     assert run.seen == [(3, "mine")]
 
 
-def test_of_a_progress_bar_its_last_state_is_shown(run: Run) -> None:
+def test_of_a_progress_bar_its_last_state_is_shown(run: LoggedRun) -> None:
     run.write(0, b" 1%\r50%\r99%\rwhat\xff is this\r\n")
     assert list(Tail(run.folder, f"peer-0/{run_logs.LOG}", None).read()) == ["what\ufffd is this"]
 
 
-def test_a_line_without_end_does_not_fill_the_memory(run: Run) -> None:
+def test_a_line_without_end_does_not_fill_the_memory(run: LoggedRun) -> None:
     run.write(0, b"x" * (3 * run_logs.LINE_BYTES_MAX))
     lines = list(Tail(run.folder, f"peer-0/{run_logs.LOG}", None).read())
     assert sum(map(len, lines)) == 3 * run_logs.LINE_BYTES_MAX

@@ -12,11 +12,11 @@ import pytest
 
 from gossip.errors import ConfigError
 from gossip.faults import plan as faults
-from gossip.faults.kinds import Crash, Hang, Liar, Restart
+from gossip.faults.kinds import ByzantineFault, Crash, Hang, Restart
 from gossip.faults.plan import concerned
 from gossip.faults.start import LateStart, LateTrainer, NeverStarts, StartFault
 from gossip.faults.world import (
-    STATE_LIES,
+    STATE_ATTACKS,
     CrashBroadcast,
     CrashMidway,
     Delay,
@@ -26,13 +26,13 @@ from gossip.faults.world import (
     Leave,
     Loss,
     Narrow,
-    NodeLie,
+    NodeAttack,
     Partition,
     Ring,
     Trickle,
 )
-from gossip.simulation.campaign.runner import Question
-from gossip.simulation.schedules.generator import JOINT, KINDS, LIES, RULES, WEIGHTED, generate, needs_a_server
+from gossip.simulation.campaign.runner import SearchQuery
+from gossip.simulation.schedules.generator import CROSS_SHARD, KINDS, LIES, RULES, WEIGHTED, generate, needs_a_server
 from gossip.simulation.schedules.late_starts import FIRST_S
 from gossip.simulation.schedules.lots import BEGIN_S
 from gossip.simulation.schedules.schedule import KINDS_MIN, Schedule, without_peer
@@ -97,11 +97,13 @@ def hung(schedule: Schedule) -> set[int]:
 
 def test_somebody_who_tells_the_truth_about_its_state_stays_up_all_the_time() -> None:
     for schedule in [*MANY, generate(85), generate(92)]:
-        liars = {p for fault in schedule.faults if isinstance(fault, NodeLie) and fault.lie in STATE_LIES for p in fault.peers}
+        attackers = {
+            p for fault in schedule.faults if isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS for p in fault.peers
+        }
         mortal = {
             fault.peer for fault in schedule.faults if isinstance(fault, Crash | Leave | Restart | CrashMidway | KillTrainer)
         }
-        assert len((mortal | liars) - {"server"}) + ("server" in mortal) < schedule.peers
+        assert len((mortal | attackers) - {"server"}) + ("server" in mortal) < schedule.peers
 
 
 def test_a_trainer_dies_once_or_again_and_again() -> None:
@@ -112,11 +114,11 @@ def test_a_trainer_dies_once_or_again_and_again() -> None:
         assert all(0.1 <= b.at_s - a.at_s <= 1.001 and b.after_s <= 0.2 for a, b in pairwise(killed))
 
 
-NEEDS = RULES | JOINT
+NEEDS = RULES | CROSS_SHARD
 
 
 def test_liars_meet_means_and_robust_rules_that_have_an_update_to_spare() -> None:
-    lied_to = [schedule for schedule in MANY if any(isinstance(fault, Liar) for fault in schedule.faults)]
+    lied_to = [schedule for schedule in MANY if any(isinstance(fault, ByzantineFault) for fault in schedule.faults)]
     assert set(RULES) <= {schedule.aggregator for schedule in lied_to} <= set(NEEDS)
     assert all(NEEDS[schedule.aggregator] < schedule.peers for schedule in lied_to)
     others = [schedule for schedule in MANY if schedule not in lied_to]
@@ -172,7 +174,7 @@ def test_in_some_schedules_one_dies_hangs_or_is_cut_off_while_all_are_to_begin_w
     assert len(kinds) >= 3
     lowest = [fault.sides[0] == (0,) if isinstance(fault, Partition) else getattr(fault, "peer", None) == 0 for (fault,) in first]
     assert 0.4 < sum(lowest) / len(lowest) < 0.95
-    assert not any(isinstance(fault, Liar) for schedule in made for fault in schedule.faults)
+    assert not any(isinstance(fault, ByzantineFault) for schedule in made for fault in schedule.faults)
 
 
 def test_in_some_schedules_those_who_are_left_are_no_majority_without_the_server_that_lies() -> None:
@@ -232,7 +234,7 @@ def test_a_schedule_as_a_plan_is_the_same_schedule_again() -> None:
     for schedule in MANY[:100]:
         plan = faults.from_toml(schedule.plan.to_toml())
         assert Schedule(0).with_plan(plan) == schedule
-        assert Question(plan=plan).schedule(schedule.seed) == schedule
+        assert SearchQuery(plan=plan).schedule(schedule.seed) == schedule
 
 
 @pytest.mark.parametrize(
@@ -269,7 +271,7 @@ def test_a_peer_that_goes_takes_its_faults_along_and_the_others_move_down() -> N
         Loss(0.1, 1.0, 1.0, (2,)),
         Loss(0.1, 1.0, 1.0),
         Ring((3, 2, 1, 0), 1.0, 1.0),
-        Liar("nan", (2, 3), 1.0),
+        ByzantineFault("nan", (2, 3), 1.0),
     )
     small = without_peer(Schedule(1, peers=4, faults=plan, server_weights="0:2,2:10,3:4"), 2)
     assert small.peers == 3
@@ -279,7 +281,7 @@ def test_a_peer_that_goes_takes_its_faults_along_and_the_others_move_down() -> N
         Partition(((0,), (1, 2)), 1.0, 1.0),
         Flap((1, 2), 1.0, 1.0, 0.5),
         Loss(0.1, 1.0, 1.0),
-        Liar("nan", (2,), 1.0),
+        ByzantineFault("nan", (2,), 1.0),
     )
     small.checked()
 

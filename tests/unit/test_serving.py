@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_rolling import Table, vector
+from test_rolling import RollingTable, vector
 
 from gossip.core.messages import Update
 
@@ -25,7 +25,7 @@ from gossip.core.messages import Update
 def test_who_keeps_to_a_refused_result_counts_where_nobody_else_can_come(
     answers: tuple[int, ...], kept: tuple[int, ...], gone: tuple[int, ...], skipped: tuple[int, ...], attempt: int, may: bool
 ) -> None:
-    table = Table(5, f=1)
+    table = RollingTable(5, f=1)
     rounds, view = table.peers[0], table.views[0]
     shard = rounds._shards[0]
     update = Update(b"lineage!", 0, 0, attempt, b"", 1, None)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
-from trainer_fakes import FakeNode, Swarm, backward, echo, flat_parameters, same_bits, small_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, flat_parameters, same_bits, small_model
 
 from gossip.errors import ConfigError, NodeLost, Refused, SwarmError, UnsupportedModel
 from gossip.ipc import messages as control
@@ -39,7 +39,7 @@ def step_with(model, optimizer, gradient: np.ndarray) -> None:
 def test_training_through_a_swarm_of_one_is_bit_identical_to_training_without():
     model, optimizer = small_model()
     twin, twin_optimizer = small_model()
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         same_model, same_optimizer = swarm.session.prepare(model, optimizer)
         assert same_model is model
         assert same_optimizer is optimizer
@@ -65,11 +65,11 @@ def test_the_first_update_that_the_node_sees_is_the_first_gradient():
         assert contribution.slot == 2
         seen.append(n.arena.updates[2].copy())
         n.apply(0, 1, vector(1))
-        assert n.expect(control.Applied) == control.Applied(0, 1)
+        assert n.expect(control.AppliedReply) == control.AppliedReply(0, 1)
         n.go(1)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 3)
         expected = torch.cat([p.grad.reshape(-1) for p in model.parameters()]).numpy().copy()
@@ -89,16 +89,16 @@ def test_rounds_committed_without_us_are_applied_in_order_before_step_returns():
         n.expect(control.Contribute)
         for round_id in range(4):
             n.put(round_id, vector(round_id))
-        n.send(*[control.Apply(round_id, round_id, 0.0) for round_id in range(3)])
-        n.send(control.Apply(3, 3, 0.0), control.Apply(4, -1, 0.0))
-        assert [n.expect(control.Applied) for _ in range(5)] == [
-            *[control.Applied(r, r) for r in range(4)],
-            control.Applied(4, -1),
+        n.send(*[control.ApplyCommand(round_id, round_id, 0.0) for round_id in range(3)])
+        n.send(control.ApplyCommand(3, 3, 0.0), control.ApplyCommand(4, -1, 0.0))
+        assert [n.expect(control.AppliedReply) for _ in range(5)] == [
+            *[control.AppliedReply(r, r) for r in range(4)],
+            control.AppliedReply(4, -1),
         ]
         n.go(5)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -121,12 +121,12 @@ def test_what_the_swarm_did_before_our_gradient_came_is_applied_too():
         n.apply(1, 1, vector(1))
         queued.set()
         assert n.expect(control.Contribute).round_id == 0
-        assert n.expect(control.Applied).round_id == 0
-        assert n.expect(control.Applied).round_id == 1
+        assert n.expect(control.AppliedReply).round_id == 0
+        assert n.expect(control.AppliedReply).round_id == 1
         n.go(2)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         assert queued.wait(20)
@@ -149,12 +149,12 @@ def test_a_parameter_difference_is_added_before_the_step():
         assert np.array_equal(n.arena.parameters[1], [*flat_parameters(twin).numpy(), 0, 0, 0, 0])
         n.put(2, vector(1))
         n.arena.mixes[2][:ELEMENTS] = vector(2)
-        n.send(control.Apply(0, 2, 0.25))
-        n.expect(control.Applied)
+        n.send(control.ApplyCommand(0, 2, 0.25))
+        n.expect(control.AppliedReply)
         n.go(1)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -174,12 +174,12 @@ def test_a_lost_round_changes_nothing_and_the_next_follows():
         n.prepared()
         n.go(0)
         n.expect(control.Contribute)
-        n.send(control.Apply(0, -1, 0.0))
-        assert n.expect(control.Applied) == control.Applied(0, -1)
+        n.send(control.ApplyCommand(0, -1, 0.0))
+        assert n.expect(control.AppliedReply) == control.AppliedReply(0, -1)
         n.go(1)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -189,7 +189,7 @@ def test_a_lost_round_changes_nothing_and_the_next_follows():
 
 def test_loss_and_learning_rate_travel_with_the_update():
     model, optimizer = small_model()
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         swarm.session.log(loss=torch.tensor(0.75), note="first")
@@ -210,7 +210,7 @@ def test_loss_and_learning_rate_travel_with_the_update():
 
 def test_the_update_says_whether_it_is_finite():
     model, optimizer = small_model()
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -222,7 +222,7 @@ def test_the_update_says_whether_it_is_finite():
 
 def test_a_closure_is_evaluated_once_and_its_loss_returned():
     model, optimizer = small_model()
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
         calls = []
 
@@ -256,12 +256,12 @@ def test_a_trainer_that_waits_for_a_slow_round_is_not_stalled(monkeypatch):
             time.sleep(0.001)
         assert n.arena.progress()[0] == 0
         n.apply(0, 0, vector(0))
-        n.expect(control.Applied)
+        n.expect(control.AppliedReply)
         assert n.arena.progress()[0] == 1
         n.go(1)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -274,7 +274,7 @@ def test_a_trainer_that_waits_for_a_slow_round_is_not_stalled(monkeypatch):
 def test_schedulers_made_before_and_after_prepare_work_without_a_warning(first, recwarn):
     model, optimizer = small_model()
     twin, twin_optimizer = small_model()
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         if first == "scheduler":
             scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
             swarm.session.prepare(model, optimizer)
@@ -299,7 +299,7 @@ def test_hooks_of_the_optimizer_see_the_aggregate():
     model, optimizer = small_model()
     norms = []
     optimizer.register_step_pre_hook(lambda *_: norms.append(float(model[0].bias.grad.norm())))
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         expected = float(model[0].bias.grad.norm())
@@ -309,7 +309,7 @@ def test_hooks_of_the_optimizer_see_the_aggregate():
 
 def test_what_cannot_be_exchanged_is_refused_before_anything_is_sent():
     model, _ = small_model()
-    with Swarm(lambda n: n.halt()) as swarm:
+    with FakeNodeSwarm(lambda n: n.halt()) as swarm:
         with pytest.raises(UnsupportedModel, match="LBFGS"):
             swarm.session.prepare(model, torch.optim.LBFGS(model.parameters()))
         with pytest.raises(ConfigError, match=r"takes a torch.optim.Optimizer"):
@@ -318,7 +318,7 @@ def test_what_cannot_be_exchanged_is_refused_before_anything_is_sent():
 
 def test_parameters_are_fixed_once_they_are_exchanged():
     model, optimizer = small_model()
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
         with pytest.raises(UnsupportedModel, match="add_param_group"):
             optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
@@ -345,11 +345,11 @@ def test_a_swarm_that_is_ahead_hands_its_state_over_before_the_first_step():
         said = n.prepared()
         assert said.state != state_digest(state)
         n.restore(40, state)
-        assert n.expect(control.Restored) == control.Restored(40, "")
+        assert n.expect(control.RestoredReply) == control.RestoredReply(40, "")
         n.go(40)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         assert swarm.session.round == 40
     assert pack_state(model, optimizer, {}) == pack_state(theirs, their_optimizer, {})
@@ -365,12 +365,12 @@ def test_a_state_that_comes_in_the_middle_of_a_step_replaces_the_round():
         n.expect(control.Contribute)
         n.restore(70, state)
         n.apply(70, 0, vector(5))  # made meanwhile, without us
-        assert n.expect(control.Restored) == control.Restored(70, "")
-        assert n.expect(control.Applied) == control.Applied(70, 0)
+        assert n.expect(control.RestoredReply) == control.RestoredReply(70, "")
+        assert n.expect(control.AppliedReply) == control.AppliedReply(70, 0)
         n.go(71)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -387,11 +387,11 @@ def test_a_state_that_does_not_fit_is_refused_and_told():
     def node(n: FakeNode) -> None:
         n.prepared()
         n.restore(40, pack_state(wide, torch.optim.SGD(wide.parameters(), lr=0.1), {}))
-        said = n.expect(control.Restored)
+        said = n.expect(control.RestoredReply)
         assert "in the packed state" in said.error or "the packed state has no" in said.error
         n.send(control.Halted("refused by the swarm: another model", 6))
 
-    with Swarm(node) as swarm, pytest.raises(Refused, match="another model"):
+    with FakeNodeSwarm(node) as swarm, pytest.raises(Refused, match="another model"):
         swarm.session.prepare(model, optimizer)
     assert pack_state(model, optimizer, {}) == before
 
@@ -405,15 +405,15 @@ def test_a_snapshot_is_the_state_of_its_round():
         n.go(0)
         n.expect(control.Contribute)
         n.put(0, vector(0))
-        n.send(control.Apply(0, 0, 0.0), control.TakeSnapshot())
-        n.expect(control.Applied)
+        n.send(control.ApplyCommand(0, 0, 0.0), control.SnapshotCommand())
+        n.expect(control.AppliedReply)
         said = n.expect(control.Snapshot)
         assert said.round_id == 1
         snapshots.append(os.pread(n.fds.pop(0), said.nbytes, 0))
         n.go(1)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -432,16 +432,18 @@ def test_a_snapshot_that_is_asked_for_while_a_round_can_be_computed_is_made_when
         n.go(0)
         n.expect(control.Contribute)
         n.put(0, vector(0))
-        n.send(control.Apply(0, 0, 0.0), control.Go(1, 1, False, 0, (), False, 1, 1), control.TakeSnapshot())
+        n.send(
+            control.ApplyCommand(0, 0, 0.0), control.StartRoundCommand(1, 1, False, 0, (), False, 1, 1), control.SnapshotCommand()
+        )
         while not told or type(told[-1]) is not control.Snapshot:
             told.append(n.next())
         told.append(os.pread(n.fds.pop(0), told[-1].nbytes, 0))
         n.apply(1, 1, vector(1))
-        n.expect(control.Applied)
+        n.expect(control.AppliedReply)
         n.go(2)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         for at in (0, 1):
             backward(model, at)
@@ -465,15 +467,17 @@ def test_a_snapshot_comes_before_a_round_that_is_applied_behind_it():
     def node(n: FakeNode) -> None:
         n.prepared()
         n.put(0, vector(0))
-        n.send(control.Go(0, 0, False, 0, (), False, 1, 1), control.TakeSnapshot(), control.Apply(0, 0, 0.0))
+        n.send(
+            control.StartRoundCommand(0, 0, False, 0, (), False, 1, 1), control.SnapshotCommand(), control.ApplyCommand(0, 0, 0.0)
+        )
         said = n.expect(control.Snapshot)
         assert said.round_id == 0
         data.append(os.pread(n.fds.pop(0), said.nbytes, 0))
-        n.expect(control.Applied)
+        n.expect(control.AppliedReply)
         n.go(1)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
     assert data == [before]
     assert pack_state(model, optimizer, {}) != before
@@ -503,11 +507,11 @@ def test_kept_schedulers_are_part_of_the_state(kind):
     def node(n: FakeNode) -> None:
         n.prepared()
         n.restore(3, state)
-        n.expect(control.Restored)
+        n.expect(control.RestoredReply)
         n.go(3)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         scheduler = schedule(optimizer)
         swarm.session.keep(scheduler=scheduler)
@@ -533,7 +537,7 @@ def test_a_node_that_dies_mid_round_is_started_again_and_gets_the_same_update():
         n.go(0)
         n.expect(control.Contribute)
         n.apply(0, 0, vector(0))
-        n.expect(control.Applied)
+        n.expect(control.AppliedReply)
         n.go(1, slot=1)
         n.expect(control.Contribute)
         first_update.append(n.arena.updates[1].copy())
@@ -548,11 +552,11 @@ def test_a_node_that_dies_mid_round_is_started_again_and_gets_the_same_update():
         assert (again.round_id, again.slot, again.samples) == (1, 3, 1)
         assert np.array_equal(n.arena.updates[3], first_update[0])
         n.apply(1, 0, vector(1))
-        n.expect(control.Applied)
+        n.expect(control.AppliedReply)
         n.go(2)
         n.halt()
 
-    with Swarm(dies, lives) as swarm:
+    with FakeNodeSwarm(dies, lives) as swarm:
         swarm.session.prepare(model, optimizer)
         for seed in range(2):
             backward(model, seed)
@@ -571,18 +575,18 @@ def test_a_node_that_was_started_again_cannot_make_us_apply_a_round_twice():
         n.go(0)
         n.expect(control.Contribute)
         n.apply(0, 0, vector(0))
-        n.expect(control.Applied)
+        n.expect(control.AppliedReply)
 
     def repeats(n: FakeNode) -> None:
         assert n.prepared().round_id == 1
         n.apply(0, 0, vector(0))
-        assert n.expect(control.Applied) == control.Applied(0, 0)
+        assert n.expect(control.AppliedReply) == control.AppliedReply(0, 0)
         n.apply(1, 1, vector(1))
-        n.expect(control.Applied)
+        n.expect(control.AppliedReply)
         n.go(2)
         n.halt()
 
-    with Swarm(dies, repeats) as swarm:
+    with FakeNodeSwarm(dies, repeats) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -604,11 +608,11 @@ def test_an_update_that_another_state_has_overtaken_is_not_sent_again(round_id):
     def restores(n: FakeNode) -> None:
         n.prepared()
         n.restore(round_id, state)
-        n.expect(control.Restored)
+        n.expect(control.RestoredReply)
         n.go(round_id)
         n.halt()
 
-    with Swarm(dies, restores) as swarm:
+    with FakeNodeSwarm(dies, restores) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -622,7 +626,7 @@ def test_a_node_that_dies_while_the_trainer_computes_is_noticed_at_the_next_step
         n.prepared()
         n.go(0)
 
-    with Swarm(dies, echo) as swarm:
+    with FakeNodeSwarm(dies, echo) as swarm:
         swarm.session.prepare(model, optimizer)
         swarm.nodes[0].result()
         backward(model, 0)
@@ -635,7 +639,7 @@ def test_a_node_that_dies_while_the_trainer_computes_is_noticed_at_the_next_step
 
 def test_a_node_that_dies_before_the_model_is_known_is_no_problem_either():
     model, optimizer = small_model()
-    with Swarm(lambda n: None, echo) as swarm:
+    with FakeNodeSwarm(lambda n: None, echo) as swarm:
         swarm.nodes[0].result()
         swarm.session.prepare(model, optimizer)
         assert swarm.session.round == 0
@@ -647,7 +651,7 @@ def test_a_node_that_keeps_dying_is_given_up_with_its_last_words():
     def dies(n: FakeNode) -> None:
         n.prepared()
 
-    with Swarm(dies, dies, dies, dies) as swarm:
+    with FakeNodeSwarm(dies, dies, dies, dies) as swarm:
         with pytest.raises(NodeLost, match="died 4 times: scripted end of incarnation 3"):
             swarm.session.prepare(model, optimizer)
         assert [node.incarnation for node in swarm.nodes] == [0, 1, 2, 3]
@@ -667,7 +671,7 @@ def test_the_shard_is_told_to_the_next_node_too():
         n.go(0, ranges=[(0, 5)])
         n.halt()
 
-    with Swarm(dies, lives) as swarm:
+    with FakeNodeSwarm(dies, lives) as swarm:
         swarm.session.prepare(model, optimizer)
         loader = swarm.session.shard(DataLoader(TensorDataset(torch.randn(20, 5)), batch_size=5, shuffle=True))
         assert len(next(iter(loader))[0]) == 5
@@ -694,7 +698,7 @@ def shard_node(epochs: int = 1, empty: tuple[int, ...] = ()):
             assert said.round_id == round_id
             assert said.samples == (0 if round_id in empty else 5)
             n.apply(round_id, round_id % 4, vector(round_id))
-            n.expect(control.Applied)
+            n.expect(control.AppliedReply)
         n.go(4 * epochs, ranges=[(0, 5)], epoch=epochs)
         n.halt()
 
@@ -703,7 +707,7 @@ def shard_node(epochs: int = 1, empty: tuple[int, ...] = ()):
 
 def test_an_epoch_of_the_sharded_loader_is_what_the_rounds_say():
     model, optimizer = small_model()
-    with Swarm(shard_node(epochs=2, empty=(1,))) as swarm:
+    with FakeNodeSwarm(shard_node(epochs=2, empty=(1,))) as swarm:
         peer = swarm.session
         loader = peer.shard(data())
         peer.prepare(model, optimizer)
@@ -731,7 +735,7 @@ def test_the_node_is_asked_what_workers_may_fetch_beforehand(workers, each, ahea
         asked.append(n.expect(control.Shard))
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         data = TensorDataset(torch.randn(20, 5))
         swarm.session.shard(data, batch_size=5, num_workers=workers, prefetch_factor=each)
@@ -744,7 +748,7 @@ def test_a_stream_needs_no_samples_of_the_node():
             return iter([(torch.ones(5), at) for at in range(3)])
 
     model, optimizer = small_model()
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
         loader = swarm.session.shard(Three(), batch_size=2)
         for epoch in swarm.session.epochs(2):
@@ -759,7 +763,7 @@ def test_a_stream_needs_no_samples_of_the_node():
 
 def test_a_round_that_passes_without_us_does_not_touch_the_users_gradients():
     model, optimizer = small_model()
-    with Swarm(shard_node(empty=(1, 2))) as swarm:
+    with FakeNodeSwarm(shard_node(empty=(1, 2))) as swarm:
         swarm.session.prepare(model, optimizer)
         batches = iter(swarm.session.shard(data()))
         next(batches)
@@ -778,7 +782,7 @@ def test_a_round_that_passes_without_us_does_not_touch_the_users_gradients():
 
 def test_a_step_without_a_fresh_batch_is_refused():
     model, optimizer = small_model()
-    with Swarm(shard_node()) as swarm:
+    with FakeNodeSwarm(shard_node()) as swarm:
         swarm.session.prepare(model, optimizer)
         loader = swarm.session.shard(data())
         for _ in loader:
@@ -795,18 +799,18 @@ def test_a_peer_that_returned_runs_the_epochs_that_remain():
     def node(n: FakeNode) -> None:
         n.prepared()
         n.restore(12, state)
-        n.expect(control.Restored)
+        n.expect(control.RestoredReply)
         n.go(12)
         n.expect(control.Shard)
         for round_id, epoch in ((12, 3), (13, 4)):
             n.go(round_id, ranges=[(0, 5)], epoch=epoch)
             assert n.expect(control.Contribute).round_id == round_id
             n.apply(round_id, 0, vector(0))
-            n.expect(control.Applied)
+            n.expect(control.AppliedReply)
         n.go(14, ranges=[(0, 5)], epoch=5)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         loader = swarm.session.shard(data())
         seen = []
@@ -829,10 +833,10 @@ def test_the_runs_rounds_end_the_loader_and_then_the_script():
             n.go(round_id, ranges=[(0, 5)])
             n.expect(control.Contribute)
             n.apply(round_id, 0, vector(0))
-            n.expect(control.Applied)
+            n.expect(control.AppliedReply)
         n.halt()
 
-    with Swarm(node, rounds=3) as swarm:
+    with FakeNodeSwarm(node, rounds=3) as swarm:
         swarm.session.prepare(model, optimizer)
         steps = 0
         for _ in swarm.session.shard(data()):
@@ -857,11 +861,11 @@ def test_a_peer_that_catches_up_to_the_last_round_is_done():
         n.expect(control.Contribute)
         for round_id in range(3):
             n.apply(round_id, round_id, vector(round_id))
-            n.expect(control.Applied)
+            n.expect(control.AppliedReply)
         n.go(3, ranges=[(0, 5)])
         n.halt()
 
-    with Swarm(node, rounds=3) as swarm:
+    with FakeNodeSwarm(node, rounds=3) as swarm:
         swarm.session.prepare(model, optimizer)
         steps = 0
         for _ in swarm.session.shard(data()):
@@ -873,7 +877,7 @@ def test_a_peer_that_catches_up_to_the_last_round_is_done():
 
 
 def test_sharding_twice_or_reading_before_prepare_is_refused():
-    with Swarm(lambda n: n.halt()) as swarm:
+    with FakeNodeSwarm(lambda n: n.halt()) as swarm:
         loader = swarm.session.shard(data())
         with pytest.raises(ConfigError, match="before prepare"):
             next(iter(loader))
@@ -883,7 +887,7 @@ def test_sharding_twice_or_reading_before_prepare_is_refused():
 
 def test_a_peer_with_flipped_labels_reads_them_wrong():
     model, optimizer = small_model()
-    with Swarm(shard_node(), faults=("label_flip:0",)) as swarm:
+    with FakeNodeSwarm(shard_node(), faults=("label_flip:0",)) as swarm:
         swarm.session.prepare(model, optimizer)
         honest = torch.arange(20)
         seen = []
@@ -893,7 +897,7 @@ def test_a_peer_with_flipped_labels_reads_them_wrong():
             backward(model, 0)
             optimizer.step()
         assert sorted(seen) == honest.tolist()  # 19 - y of all y
-        swarm_free = Swarm(shard_node())
+        swarm_free = FakeNodeSwarm(shard_node())
         with swarm_free:
             other, other_optimizer = small_model()
             swarm_free.session.prepare(other, other_optimizer)
@@ -911,7 +915,7 @@ def test_a_slow_peer_takes_its_time_before_it_contributes(monkeypatch):
     naps = []
     monkeypatch.setattr(module.time, "sleep", naps.append)
     model, optimizer = small_model()
-    with Swarm(echo, faults=("slow:0*4",)) as swarm:
+    with FakeNodeSwarm(echo, faults=("slow:0*4",)) as swarm:
         swarm.session.prepare(model, optimizer)
         now = module.time.monotonic()
         swarm.session._computing_since = now - 10
@@ -936,7 +940,7 @@ def test_a_halt_of_the_node_is_raised_as_what_it_means(code, kind):
         n.expect(control.Contribute)
         n.send(control.Halted("the reason", code))
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         with pytest.raises(kind) as raised:
@@ -956,10 +960,10 @@ def test_a_halt_after_the_last_round_does_not_spoil_the_step_that_was_done():
         n.go(0)
         n.expect(control.Contribute)
         n.apply(0, 0, vector(0))
-        n.expect(control.Applied)
+        n.expect(control.AppliedReply)
         n.send(control.Halted("too few peers are left", 5))
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -977,12 +981,12 @@ def test_closing_serves_a_last_snapshot_and_takes_no_round_any_more():
         n.go(0)
         assert n.expect(control.Close).reason == "finished"
         n.apply(0, 0, vector(0))
-        n.send(control.TakeSnapshot())
+        n.send(control.SnapshotCommand())
         said = n.expect(control.Snapshot)
         snapshots.append(os.pread(n.fds.pop(0), said.nbytes, 0))
         n.send(control.Halted("finished", 0))
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         before = pack_state(model, optimizer, {})
         swarm.session.close()
@@ -998,9 +1002,9 @@ def test_the_context_manager_says_how_it_ended(tmp_path):
         reasons.append(n.halt().reason)
 
     reasons: list[str] = []
-    with Swarm(node) as swarm, swarm.session:
+    with FakeNodeSwarm(node) as swarm, swarm.session:
         assert swarm.session.id == 0
-    with Swarm(node, run_dir_path=tmp_path) as swarm, pytest.raises(KeyError), swarm.session:
+    with FakeNodeSwarm(node, run_dir_path=tmp_path) as swarm, pytest.raises(KeyError), swarm.session:
         raise KeyError("of the user")
     assert reasons == ["finished", "raised"]
     error = json.loads((tmp_path / "peer-0" / "error.json").read_text())
@@ -1010,7 +1014,7 @@ def test_the_context_manager_says_how_it_ended(tmp_path):
 
 
 def test_what_cannot_be_logged_is_named():
-    with Swarm(lambda n: n.halt()) as swarm:
+    with FakeNodeSwarm(lambda n: n.halt()) as swarm:
         for bad in (torch.zeros(2), [1], "x" * 201, None):
             with pytest.raises(ConfigError, match="cannot log thing"):
                 swarm.session.log(thing=bad)
@@ -1024,7 +1028,7 @@ def test_a_session_leaks_no_descriptors():
 
     def life() -> None:
         model, optimizer = small_model()
-        with Swarm(echo) as swarm:
+        with FakeNodeSwarm(echo) as swarm:
             swarm.session.prepare(model, optimizer)
             backward(model, 0)
             optimizer.step()
@@ -1040,7 +1044,7 @@ def test_a_session_leaks_no_descriptors():
 
 def test_a_forked_child_lets_go_of_the_channel_and_takes_no_part():
     model, optimizer = small_model()
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
         read, write = os.pipe()
         child = os.fork()

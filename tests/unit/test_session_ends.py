@@ -27,8 +27,8 @@ from gossip.config import RunConfig
 from gossip.errors import SwarmError
 from gossip.ipc import messages as control
 from gossip.training.session import Session
-from gossip.training.spawn import Place, connect
-from gossip.training.watch import Termination
+from gossip.training.spawn import PeerPlace, connect
+from gossip.training.watch import TerminationHandler
 
 def say(*words):
     print(*words, flush=True)
@@ -44,9 +44,9 @@ def begin(**place):
     global SCRIPT
     config = RunConfig(peers=1, run="00" * 8, f=0, aggregator="mean", node="thread")
     start = lambda incarnation, end: FakeNode(incarnation, end, node)
-    termination = Termination()
+    termination = TerminationHandler()
     termination.install()
-    return Session(Place(config, **place), start, connect(start, 0), termination)
+    return Session(PeerPlace(config, **place), start, connect(start, 0), termination)
 
 SCRIPT = echo
 model, optimizer = small_model()

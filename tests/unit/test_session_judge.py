@@ -7,13 +7,13 @@ import random
 import numpy as np
 import pytest
 import torch
-from trainer_fakes import FakeNode, Swarm, flat_parameters
+from trainer_fakes import FakeNode, FakeNodeSwarm, flat_parameters
 
 from gossip.aggregators.registry import load
 from gossip.errors import ConfigError
 from gossip.ipc import messages as control
 from gossip.ipc.arena import allocate, map_rows
-from gossip.training.judging import Bench
+from gossip.training.judging import LossJudge
 from gossip.training.layout import Layout
 
 
@@ -53,11 +53,11 @@ def same(one: list, other: list) -> bool:
     return len(one) == len(other) and all(a is b is None or torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def bench() -> tuple[torch.nn.Module, Data, Bench, Layout]:
+def bench() -> tuple[torch.nn.Module, Data, LossJudge, Layout]:
     model, optimizer = network()
     layout = Layout(model, optimizer)
     judge = Data(model)
-    return model, judge, Bench(model, layout, judge, b"seed"), layout
+    return model, judge, LossJudge(model, layout, judge, b"seed"), layout
 
 
 def in_rows(layout: Layout, *updates: torch.Tensor) -> torch.Tensor:
@@ -65,8 +65,8 @@ def in_rows(layout: Layout, *updates: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(torch.stack(updates), (0, layout.elements - layout.trained))
 
 
-def question(rows: int, own: int = -1, mix: bool = False, f: int = 1, round_id: int = 0) -> control.Judge:
-    return control.Judge(1, round_id, rows, 0, f, own, mix)
+def question(rows: int, own: int = -1, mix: bool = False, f: int = 1, round_id: int = 0) -> control.JudgeCommand:
+    return control.JudgeCommand(1, round_id, rows, 0, f, own, mix)
 
 
 @pytest.mark.parametrize("rule", ["zeno", "zeno_pp", "median"])
@@ -90,7 +90,7 @@ def test_a_judge_that_raises_leaves_no_trace_either():
 
     before = everything(model)
     with pytest.raises(RuntimeError, match="of the user"):
-        Bench(model, layout, raises, b"").explain(load("zeno"), question(2), np.ones((3, layout.elements), np.float32), 0.1)
+        LossJudge(model, layout, raises, b"").explain(load("zeno"), question(2), np.ones((3, layout.elements), np.float32), 0.1)
     assert same(before, everything(model))
 
 
@@ -109,7 +109,9 @@ def test_two_peers_judge_on_different_data():
     drawn = []
     for seed in (b"0/1", b"0/2"):
         judge = Data(model)
-        Bench(model, layout, judge, seed).explain(load("zeno"), question(1, f=0), np.ones((2, layout.elements), np.float32), 0.1)
+        LossJudge(model, layout, judge, seed).explain(
+            load("zeno"), question(1, f=0), np.ones((2, layout.elements), np.float32), 0.1
+        )
         drawn.append(judge.batches[0])
     assert drawn[0] != drawn[1]
 
@@ -123,7 +125,7 @@ def test_evaluate_is_the_loss_at_x_minus_the_step():
         seen.append(flat_parameters(model))
         return (flat_parameters(model) ** 2).sum()
 
-    on_bench = Bench(model, layout, look, b"")
+    on_bench = LossJudge(model, layout, look, b"")
     rows = torch.randn(3, layout.elements)
     x = flat_parameters(model)
     on_bench.explain(load("zeno"), question(2), rows.numpy(), 0.25)
@@ -142,7 +144,7 @@ def test_parameters_that_are_mixed_are_rated_as_moves_towards_them():
 
     x = flat_parameters(model)
     rows = in_rows(layout, x * 0.5, x, x * 3, torch.zeros_like(x))
-    verdict = Bench(model, layout, look, b"").explain(load("zeno"), question(3, own=1, mix=True), rows.numpy(), 0.25)
+    verdict = LossJudge(model, layout, look, b"").explain(load("zeno"), question(3, own=1, mix=True), rows.numpy(), 0.25)
     assert torch.allclose(seen[1], x * 0.5, atol=1e-6)
     assert torch.allclose(seen[3], x * 3, atol=1e-6)
     assert verdict.weights.tolist() == [0.5, 0.5, 0.0]  # going to 3 x triples the norm
@@ -157,7 +159,7 @@ def test_a_rule_that_needs_the_gradient_gets_that_of_the_judges_loss():
 
     x = flat_parameters(model)
     rows = in_rows(layout, x, -x, 2 * x, torch.zeros_like(x))
-    verdict = Bench(model, layout, loss, b"").explain(load("zeno_pp"), question(3), rows.numpy(), 0.1)
+    verdict = LossJudge(model, layout, loss, b"").explain(load("zeno_pp"), question(3), rows.numpy(), 0.1)
     assert verdict.weights.tolist() == [0.5, 0.0, 0.5]  # x agrees with the gradient x, -x does not
     assert all(p.grad is None for p in model.parameters())
 
@@ -166,7 +168,7 @@ def test_a_rule_that_needs_the_gradient_gets_that_of_the_judges_loss():
 def test_what_is_no_loss_is_named(loss):
     model, _, _, layout = bench()
     with pytest.raises(ConfigError, match="not a loss"):
-        Bench(model, layout, loss, b"").explain(load("zeno"), question(2), np.ones((3, layout.elements), np.float32), 0.1)
+        LossJudge(model, layout, loss, b"").explain(load("zeno"), question(2), np.ones((3, layout.elements), np.float32), 0.1)
 
 
 # --- over the channel -----------------------------------------------------------------------------------------------------
@@ -175,7 +177,7 @@ def test_what_is_no_loss_is_named(loss):
 def test_zeno_finds_the_liar_over_the_channel_and_leaves_the_parameters_bit_identical():
     model, optimizer = network()
     judge = Data(model)
-    answers: list[control.Judged] = []
+    answers: list[control.JudgeReply] = []
 
     def node(n: FakeNode) -> None:
         elements = n.prepared().elements
@@ -186,15 +188,15 @@ def test_zeno_finds_the_liar_over_the_channel_and_leaves_the_parameters_bit_iden
         rows[:3] = n.arena.updates[0]
         rows[3] = -10 * n.arena.updates[0]
         for ticket, capacity in ((7, 5), (8, 0)):
-            n.send(control.Judge(ticket, 0, 4, capacity, 1, -1, False), fds=[fd] if capacity else [])
-            answers.append(n.expect(control.Judged))
+            n.send(control.JudgeCommand(ticket, 0, 4, capacity, 1, -1, False), fds=[fd] if capacity else [])
+            answers.append(n.expect(control.JudgeReply))
             assert np.allclose(rows[4], n.arena.updates[0])
-        n.send(control.Apply(0, -1, 0.0))
-        n.expect(control.Applied)
+        n.send(control.ApplyCommand(0, -1, 0.0))
+        n.expect(control.AppliedReply)
         n.go(1)
         n.halt()
 
-    with Swarm(node, aggregator="zeno", peers=4) as swarm:
+    with FakeNodeSwarm(node, aggregator="zeno", peers=4) as swarm:
         swarm.session.prepare(model, optimizer, judge=judge)
         torch.manual_seed(3)
         model.zero_grad()
@@ -214,14 +216,14 @@ def test_a_rule_that_cannot_answers_with_the_reason():
         elements = n.prepared().elements
         n.go(0)
         n.expect(control.Contribute)
-        n.send(control.Judge(1, 0, 1, 3, 2, -1, False), fds=[allocate(4 * 3 * elements)])
-        assert "zeno needs 3 updates" in n.expect(control.Judged).reason
-        n.send(control.Apply(0, -1, 0.0))
-        n.expect(control.Applied)
+        n.send(control.JudgeCommand(1, 0, 1, 3, 2, -1, False), fds=[allocate(4 * 3 * elements)])
+        assert "zeno needs 3 updates" in n.expect(control.JudgeReply).reason
+        n.send(control.ApplyCommand(0, -1, 0.0))
+        n.expect(control.AppliedReply)
         n.go(1)
         n.halt()
 
-    with Swarm(node, aggregator="zeno", peers=4) as swarm:
+    with FakeNodeSwarm(node, aggregator="zeno", peers=4) as swarm:
         swarm.session.prepare(model, optimizer, judge=Data(model))
         model(torch.randn(8, 5)).sum().backward()
         optimizer.step()
@@ -229,5 +231,8 @@ def test_a_rule_that_cannot_answers_with_the_reason():
 
 def test_a_rule_that_needs_the_loss_is_refused_without_a_judge():
     model, optimizer = network()
-    with Swarm(lambda n: n.halt(), aggregator="zeno", peers=4) as swarm, pytest.raises(ConfigError, match="zeno needs the loss"):
+    with (
+        FakeNodeSwarm(lambda n: n.halt(), aggregator="zeno", peers=4) as swarm,
+        pytest.raises(ConfigError, match="zeno needs the loss"),
+    ):
         swarm.session.prepare(model, optimizer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from torch import Tensor
-from trainer_fakes import FakeNode, Swarm, backward, flat_parameters, small_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, flat_parameters, small_model
 
 from gossip.ipc import messages as control
 from gossip.training.state import pack_state
@@ -20,7 +20,7 @@ def to_the_end(node: FakeNode) -> None:
     node.go(0)
     node.expect(control.Contribute)
     node.apply(0, 0, LAST)
-    node.expect(control.Applied)
+    node.expect(control.AppliedReply)
     node.go(1)
 
 
@@ -31,17 +31,17 @@ def others_state() -> tuple[bytes, Tensor]:
 
 def corrected(node: FakeNode) -> None:
     to_the_end(node)
-    assert node.expect(control.Confirm) == control.Confirm(1)
+    assert node.expect(control.ConfirmRequest) == control.ConfirmRequest(1)
     node.restore(1, others_state()[0])
-    assert node.expect(control.Restored) == control.Restored(1, "")
+    assert node.expect(control.RestoredReply) == control.RestoredReply(1, "")
     node.go(1)
-    node.send(control.Confirmed(1, True))
+    node.send(control.ConfirmReply(1, True))
     node.halt()
 
 
 def test_a_script_whose_rounds_are_counted_sees_the_corrected_parameters_behind_its_last_step() -> None:
     model, optimizer = small_model()
-    with Swarm(corrected, f=1, rounds=1) as swarm:
+    with FakeNodeSwarm(corrected, f=1, rounds=1) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -52,7 +52,7 @@ def test_a_script_whose_rounds_are_counted_sees_the_corrected_parameters_behind_
 
 def test_a_script_that_counts_its_passes_sees_them_behind_its_loop() -> None:
     model, optimizer = small_model()
-    with Swarm(corrected, f=1) as swarm:
+    with FakeNodeSwarm(corrected, f=1) as swarm:
         swarm.session.prepare(model, optimizer)
         for _ in swarm.session.epochs(1):
             backward(model, 0)
@@ -62,7 +62,7 @@ def test_a_script_that_counts_its_passes_sees_them_behind_its_loop() -> None:
 
 def test_who_counts_by_itself_has_them_when_it_has_closed_and_so_has_its_last_word() -> None:
     model, optimizer = small_model()
-    with Swarm(corrected, f=1) as swarm:
+    with FakeNodeSwarm(corrected, f=1) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -76,14 +76,14 @@ def test_who_counts_by_itself_has_them_when_it_has_closed_and_so_has_its_last_wo
 def test_a_copy_is_given_meanwhile_to_one_that_needs_it() -> None:
     def node(n: FakeNode) -> None:
         to_the_end(n)
-        n.expect(control.Confirm)
-        n.send(control.TakeSnapshot())
+        n.expect(control.ConfirmRequest)
+        n.send(control.SnapshotCommand())
         assert n.expect(control.Snapshot).round_id == 1
-        n.send(control.Confirmed(1, True))
+        n.send(control.ConfirmReply(1, True))
         n.halt()
 
     model, optimizer = small_model()
-    with Swarm(node, f=1) as swarm:
+    with FakeNodeSwarm(node, f=1) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -93,15 +93,15 @@ def test_a_copy_is_given_meanwhile_to_one_that_needs_it() -> None:
 def test_what_is_known_is_not_asked_again_and_what_is_not_is(agreed: bool) -> None:
     def node(n: FakeNode) -> None:
         to_the_end(n)
-        n.expect(control.Confirm)
-        n.send(control.Confirmed(1, agreed))
+        n.expect(control.ConfirmRequest)
+        n.send(control.ConfirmReply(1, agreed))
         if not agreed:
-            n.expect(control.Confirm)
-            n.send(control.Confirmed(1, False))
+            n.expect(control.ConfirmRequest)
+            n.send(control.ConfirmReply(1, False))
         n.halt()
 
     model, optimizer = small_model()
-    with Swarm(node, f=1, rounds=1) as swarm:
+    with FakeNodeSwarm(node, f=1, rounds=1) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         assert swarm.session.confirmed is None
@@ -117,7 +117,7 @@ def test_nobody_is_asked_where_nobody_is_expected_to_lie_or_replicas_differ(f: i
         n.halt()
 
     model, optimizer = small_model()
-    with Swarm(node, f=f, topology=topology, rounds=1) as swarm:
+    with FakeNodeSwarm(node, f=f, topology=topology, rounds=1) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -127,12 +127,12 @@ def test_nobody_is_asked_where_nobody_is_expected_to_lie_or_replicas_differ(f: i
 def test_a_signal_ends_the_wait_of_one_that_closes() -> None:
     def node(n: FakeNode) -> None:
         to_the_end(n)
-        n.expect(control.Confirm)
+        n.expect(control.ConfirmRequest)
         swarm.termination.since = 0.0
         assert n.halt().reason == "finished"
 
     model, optimizer = small_model()
-    with Swarm(node, f=1) as swarm:
+    with FakeNodeSwarm(node, f=1) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -143,9 +143,9 @@ def test_a_node_that_dies_meanwhile_keeps_nobody() -> None:
 
     def node(n: FakeNode) -> None:
         to_the_end(n)
-        n.expect(control.Confirm)
+        n.expect(control.ConfirmRequest)
 
-    with Swarm(node, f=1) as swarm:
+    with FakeNodeSwarm(node, f=1) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from trainer_fakes import FakeNode, Swarm, backward, echo, flat_parameters, same_bits, small_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, flat_parameters, same_bits, small_model
 
 from gossip.errors import ConfigError, UnsupportedModel
 from gossip.ipc import messages as control
 from gossip.training.batches import pieces_of
 
 
-def contributions(swarm: Swarm) -> list[control.Contribute]:
+def contributions(swarm: FakeNodeSwarm) -> list[control.Contribute]:
     return [message for message in swarm.nodes[0].heard if isinstance(message, control.Contribute)]
 
 
@@ -44,8 +44,8 @@ def slices(*ranges: tuple[int, int]) -> Any:
             if said.samples:
                 n.apply(at, at % 4, n.arena.updates[said.slot])
             else:
-                n.send(control.Apply(at, -1, 0.0))
-            n.expect(control.Applied)
+                n.send(control.ApplyCommand(at, -1, 0.0))
+            n.expect(control.AppliedReply)
         n.go(len(ranges), ranges=[(0, 1)], epoch=1)
         n.halt()
 
@@ -60,7 +60,7 @@ def test_several_batches_make_one_step_and_are_all_counted_with_it():
     twin, twin_optimizer = small_model()
     loader = data()
     x_all = loader.dataset.tensors[0]
-    with Swarm(slices((0, 8), (8, 16), (16, 24))) as swarm:
+    with FakeNodeSwarm(slices((0, 8), (8, 16), (16, 24))) as swarm:
         swarm.session.prepare(model, optimizer)
         sharded = swarm.session.shard(loader, accumulate=4)
         assert len(sharded) == 12
@@ -111,7 +111,7 @@ def test_batchnorm_never_gets_a_single_sample(samples, accumulate, sizes):
     model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     seen = []
-    with Swarm(slices((3, 3 + samples))) as swarm:
+    with FakeNodeSwarm(slices((3, 3 + samples))) as swarm:
         swarm.session.prepare(model, optimizer)
         for x, y in swarm.session.shard(data(), accumulate=accumulate):
             seen.append(y)
@@ -125,7 +125,7 @@ def test_batchnorm_never_gets_a_single_sample(samples, accumulate, sizes):
 
 def test_a_short_slice_is_counted_as_what_it_is():
     model, optimizer = small_model()
-    with Swarm(slices((0, 8), (8, 11))) as swarm:
+    with FakeNodeSwarm(slices((0, 8), (8, 11))) as swarm:
         swarm.session.prepare(model, optimizer)
         for i, (x, _) in enumerate(swarm.session.shard(data(), accumulate=4)):
             (model(x).square().mean() / 4).backward()
@@ -137,7 +137,7 @@ def test_a_short_slice_is_counted_as_what_it_is():
 
 def test_a_step_before_the_last_batch_of_its_round_is_refused():
     model, optimizer = small_model()
-    with Swarm(slices((0, 8))) as swarm:
+    with FakeNodeSwarm(slices((0, 8))) as swarm:
         swarm.session.prepare(model, optimizer)
         batches = iter(swarm.session.shard(data(), accumulate=4))
         for count in range(1, 4):
@@ -151,7 +151,7 @@ def test_a_step_before_the_last_batch_of_its_round_is_refused():
 
 def test_a_step_inside_no_sync_is_refused():
     model, optimizer = small_model()
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         with pytest.raises(ConfigError, match=r"inside peer\.no_sync"), swarm.session.no_sync():
@@ -163,7 +163,7 @@ def test_a_step_inside_no_sync_is_refused():
 
 def test_accumulating_over_rounds_is_refused_because_those_samples_would_be_used_again():
     model, optimizer = small_model()
-    with Swarm(slices((0, 2), (2, 4))) as swarm:
+    with FakeNodeSwarm(slices((0, 2), (2, 4))) as swarm:
         swarm.session.prepare(model, optimizer)
         batches = iter(swarm.session.shard(data()))
         next(batches)
@@ -177,7 +177,7 @@ def test_accumulating_over_rounds_is_refused_because_those_samples_would_be_used
 
 def gives_back(propagate: bool, clear: bool) -> list[str]:
     model, optimizer = small_model()
-    with Swarm(slices((0, 2), (2, 4), (4, 6))) as swarm:
+    with FakeNodeSwarm(slices((0, 2), (2, 4), (4, 6))) as swarm:
         swarm.session.prepare(model, optimizer)
         batches = iter(swarm.session.shard(data()))
         next(batches)
@@ -207,7 +207,7 @@ def test_a_batch_that_is_left_out_goes_back_and_one_whose_gradient_is_kept_is_wa
 
 @pytest.mark.parametrize("accumulate", [0, -1, 2.0])
 def test_a_number_of_batches_is_a_number(accumulate):
-    with Swarm(lambda n: n.halt()) as swarm, pytest.raises(ConfigError, match="accumulate is"):
+    with FakeNodeSwarm(lambda n: n.halt()) as swarm, pytest.raises(ConfigError, match="accumulate is"):
         swarm.session.shard(data(), accumulate=accumulate)
 
 
@@ -230,7 +230,7 @@ def test_a_gradient_scaler_does_what_it_does_without_us(kind, fused, clip):
     optimizer, twin_optimizer = (kind(m.parameters(), lr=0.1, fused=fused) for m in (model, twin))
     first_scale = 1024.0 if fused else 1000.0  # a fused optimizer divides by the scale, which is the same for a power of two
     scaler, twin_scaler = (torch.amp.GradScaler("cpu", init_scale=first_scale, growth_interval=3) for _ in range(2))
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
         for seed in range(8):
             for m, o, s in ((model, optimizer, scaler), (twin, twin_optimizer, twin_scaler)):
@@ -249,7 +249,7 @@ def test_an_overflow_contributes_nothing_and_is_told():
     model, optimizer = small_model()
     before = flat_parameters(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
         scaled(model, scaler, 0, bad=True)
         scaler.step(optimizer)
@@ -267,7 +267,7 @@ def test_an_overflow_contributes_nothing_and_is_told():
 def test_the_samples_of_a_batch_that_overflowed_go_back():
     model, optimizer = small_model()
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with Swarm(slices((0, 2), (2, 4))) as swarm:
+    with FakeNodeSwarm(slices((0, 2), (2, 4))) as swarm:
         swarm.session.prepare(model, optimizer)
         for at, _ in enumerate(swarm.session.shard(data())):
             scaled(model, scaler, at, bad=at == 0)
@@ -286,12 +286,12 @@ def test_what_the_swarm_made_of_a_round_is_applied_by_a_peer_that_overflowed():
         n.go(0)
         assert n.expect(control.Contribute).samples == 0
         n.apply(0, 1, result)
-        n.expect(control.Applied)
+        n.expect(control.AppliedReply)
         n.go(1)
         n.halt()
 
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         scaled(model, scaler, 0, bad=True)
         scaler.step(optimizer)
@@ -316,9 +316,9 @@ def test_clipping_between_backward_and_step_is_of_the_own_gradient_and_a_hook_cl
         n.expect(control.Contribute)
         sent.append(float(np.linalg.norm(n.arena.updates[0][:66])))
         n.apply(0, 1, np.full(66, 10.0, np.float32))
-        n.expect(control.Applied)
+        n.expect(control.AppliedReply)
         n.apply(1, 2, np.full(66, 10.0, np.float32))  # a round without us
-        n.expect(control.Applied)
+        n.expect(control.AppliedReply)
         n.go(2)
         n.halt()
 
@@ -327,7 +327,7 @@ def test_clipping_between_backward_and_step_is_of_the_own_gradient_and_a_hook_cl
 
     optimizer.param_groups[0].update(lr=1.0, momentum=0.0)
     before = flat_parameters(model)
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         optimizer.register_step_pre_hook(clip)
         backward(model, 0)
@@ -353,7 +353,7 @@ def two_optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
 def test_two_optimizers_do_in_a_swarm_of_one_what_they_do_alone(order):
     (model, _), (twin, _) = small_model(), small_model()
     both, alone = two_optimizers(model), two_optimizers(twin)
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         assert swarm.session.prepare(model, both)[1] is both
         for seed in range(6):
             backward(model, seed)
@@ -369,7 +369,7 @@ def test_two_optimizers_that_both_use_a_scaler_contribute_both_or_nothing():
     model, _ = small_model()
     both = two_optimizers(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, both)
         for at in range(2):
             scaled(model, scaler, at)
@@ -393,11 +393,11 @@ def test_a_loss_that_is_propagated_between_the_steps_does_not_change_what_the_fi
         n.expect(control.Contribute)
         sent.append(n.arena.updates[0][:66].copy())
         n.apply(0, 1, n.arena.updates[0])
-        n.expect(control.Applied)
+        n.expect(control.AppliedReply)
         n.go(1)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, both)
         backward(model, 0)
         first = model[0].weight.grad.clone()
@@ -414,7 +414,7 @@ def test_a_loss_that_is_propagated_between_the_steps_does_not_change_what_the_fi
 def test_one_of_two_optimizers_cannot_run_ahead():
     model, _ = small_model()
     both = two_optimizers(model)
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, both)
         backward(model, 0)
         both[0].step()
@@ -453,7 +453,7 @@ def test_the_state_of_two_optimizers_is_handed_over_and_a_wrong_one_changes_neit
 
 def test_what_is_no_list_of_optimizers_is_refused():
     model, optimizer = small_model()
-    with Swarm(lambda n: n.halt()) as swarm:
+    with FakeNodeSwarm(lambda n: n.halt()) as swarm:
         for wrong, words in (
             ([], "no optimizer"),
             ([optimizer, "sgd"], "got str"),
@@ -473,7 +473,7 @@ def decaying(model: torch.nn.Module) -> torch.optim.Optimizer:
 def test_parameters_that_are_frozen_after_prepare_stay_where_they_are_and_may_be_trained_again():
     (model, _), (twin, _) = small_model(), small_model()
     optimizer, twin_optimizer = decaying(model), decaying(twin)
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
         for seed in range(9):
             for m, o in ((model, optimizer), (twin, twin_optimizer)):
@@ -488,7 +488,7 @@ def test_parameters_that_are_frozen_after_prepare_stay_where_they_are_and_may_be
 def test_a_parameter_without_a_gradient_in_some_steps_is_left_alone_in_those():
     (model, _), (twin, _) = small_model(), small_model()
     optimizer, twin_optimizer = decaying(model), decaying(twin)
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
         for seed in range(6):
             for m, o in ((model, optimizer), (twin, twin_optimizer)):
@@ -505,7 +505,7 @@ def test_training_what_was_frozen_at_prepare_is_refused_at_the_step():
     model, _ = small_model()
     model[0].requires_grad_(False)
     optimizer = decaying(model)
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -529,7 +529,7 @@ def test_a_closure_is_evaluated_without_a_warning_and_may_return_a_number():
 
             yield closure
 
-    with Swarm(echo) as swarm, warnings.catch_warnings():
+    with FakeNodeSwarm(echo) as swarm, warnings.catch_warnings():
         warnings.simplefilter("error")
         swarm.session.prepare(model, optimizer)
         for closure in closures():
@@ -571,7 +571,7 @@ def sparse_model() -> torch.nn.Module:
 def test_a_model_that_cannot_be_exchanged_is_refused_when_it_is_prepared(make, optimizer, words, hint):
     model = make()
     made = optimizer(model)
-    with Swarm(lambda n: n.halt()) as swarm:
+    with FakeNodeSwarm(lambda n: n.halt()) as swarm:
         with pytest.raises(UnsupportedModel, match=words) as caught:
             swarm.session.prepare(model, made)
         assert hint in str(caught.value.hint)
@@ -580,7 +580,7 @@ def test_a_model_that_cannot_be_exchanged_is_refused_when_it_is_prepared(make, o
 def test_a_sparse_embedding_that_is_not_trained_is_no_obstacle_and_a_list_of_models_is():
     model = sparse_model()
     model[0].requires_grad_(False)
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         with pytest.raises(ConfigError, match="got list") as caught:
             swarm.session.prepare([model, model], sgd(model))
         assert "ModuleList" in str(caught.value.hint)
@@ -599,7 +599,7 @@ def test_peers_that_compile_train_with_peers_that_do_not():
             n.go(0)
             n.halt()
 
-        with Swarm(node) as swarm:
+        with FakeNodeSwarm(node) as swarm:
             assert swarm.session.prepare(given, optimizer)[0] is given
     assert (said[0].layout, said[0].state) == (said[1].layout, said[1].state)
 
@@ -609,7 +609,7 @@ def test_two_models_that_play_against_each_other_are_one_list_of_modules():
     one, other = torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)
     before = one.weight.detach().clone(), other.weight.detach().clone()
     both = [sgd(one), torch.optim.Adam(other.parameters())]
-    with Swarm(echo) as swarm:
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(torch.nn.ModuleList([one, other]), both)
         for at, optimizer in enumerate(both):
             loss = other(one(torch.ones(4, 2))).square().mean()

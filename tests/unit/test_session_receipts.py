@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from trainer_fakes import FakeNode, Swarm, backward, small_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model
 
 from gossip.ipc import messages as control
 from gossip.ipc.channel import Channel
 from gossip.training import exchange as exchange_module
-from gossip.training.outbox import Outbox
+from gossip.training.outbox import PacketQueue
 
 ELEMENTS = 66
 SOON, LATE = 1e9, 0.0
@@ -30,14 +30,14 @@ def apply_and_go(n: FakeNode, *rounds: int) -> None:
     for round_id in rounds:
         n.put(round_id % 4, np.zeros(ELEMENTS, np.float32))
     n.send(
-        *[control.Apply(round_id, round_id % 4, 0.0) for round_id in rounds],
-        control.Go(rounds[-1] + 1, (rounds[-1] + 1) % 4, False, 0, (), False, 1, 1),
+        *[control.ApplyCommand(round_id, round_id % 4, 0.0) for round_id in rounds],
+        control.StartRoundCommand(rounds[-1] + 1, (rounds[-1] + 1) % 4, False, 0, (), False, 1, 1),
     )
 
 
 def train(script, steps: int) -> None:
     model, optimizer = small_model()
-    with Swarm(script) as swarm:
+    with FakeNodeSwarm(script) as swarm:
         swarm.session.prepare(model, optimizer)
         for seed in range(steps):
             backward(model, seed)
@@ -52,9 +52,9 @@ def test_a_receipt_travels_with_the_next_update_when_that_may_be_computed(monkey
         n.go(0)
         assert packet(n) == [control.Contribute]
         apply_and_go(n, 0)
-        assert packet(n) == [control.Applied, control.Contribute]
+        assert packet(n) == [control.AppliedReply, control.Contribute]
         apply_and_go(n, 1)
-        assert packet(n) == [control.Applied, control.Close]
+        assert packet(n) == [control.AppliedReply, control.Close]
         n.send(control.Halted("finished", 0))
 
     train(node, 2)
@@ -68,7 +68,7 @@ def test_a_receipt_is_sent_at_once_when_steps_are_long(monkeypatch):
         n.go(0)
         assert packet(n) == [control.Contribute]
         apply_and_go(n, 0)
-        assert packet(n) == [control.Applied]
+        assert packet(n) == [control.AppliedReply]
         n.halt()
 
     train(node, 1)
@@ -82,7 +82,7 @@ def test_a_receipt_is_sent_at_once_when_the_next_round_is_not_ours_yet(monkeypat
         n.go(0)
         n.expect(control.Contribute)
         n.apply(0, 0, np.zeros(ELEMENTS, np.float32))
-        assert packet(n) == [control.Applied]
+        assert packet(n) == [control.AppliedReply]
         n.go(1)
         n.halt()
 
@@ -98,7 +98,7 @@ def test_several_receipts_are_sent_at_once(monkeypatch):
         n.go(0)
         n.expect(control.Contribute)
         apply_and_go(n, 0, 1)
-        assert packet(n) == [control.Applied, control.Applied]
+        assert packet(n) == [control.AppliedReply, control.AppliedReply]
         n.halt()
 
     train(node, 1)
@@ -117,11 +117,11 @@ def test_a_go_without_samples_does_not_keep_a_receipt_back(monkeypatch):
         n.go(0, ranges=((0, 4),))
         n.expect(control.Contribute)
         apply_and_go(n, 0)
-        assert packet(n) == [control.Applied]
+        assert packet(n) == [control.AppliedReply]
         n.go(1, ranges=(), epoch=1)
         n.halt()
 
-    with Swarm(node) as swarm:
+    with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         for (x,) in swarm.session.shard(DataLoader(data, batch_size=4, shuffle=True)):
             optimizer.zero_grad()
@@ -134,15 +134,15 @@ def test_a_go_without_samples_does_not_keep_a_receipt_back(monkeypatch):
     [
         ([], 0, True),
         ([control.Log("{}")], 0, True),
-        ([control.Applied(0, 0)], 0, False),
-        ([control.Applied(0, 0), control.Log("{}")], 1, True),
-        ([control.Applied(0, 0), control.Applied(1, 1)], 1, False),
-        ([control.Restored(0, "")], 1, False),
-        ([control.Judged(0, (), (), "")], 1, False),
+        ([control.AppliedReply(0, 0)], 0, False),
+        ([control.AppliedReply(0, 0), control.Log("{}")], 1, True),
+        ([control.AppliedReply(0, 0), control.AppliedReply(1, 1)], 1, False),
+        ([control.RestoredReply(0, "")], 1, False),
+        ([control.JudgeReply(0, (), (), "")], 1, False),
     ],
 )
 def test_nothing_waits_but_log_lines_and_receipts(messages, receipts_max, may_wait):
-    outbox = Outbox()
+    outbox = PacketQueue()
     for message in messages:
         outbox.put(message)
     assert outbox.may_wait(receipts_max) is may_wait
@@ -150,7 +150,7 @@ def test_nothing_waits_but_log_lines_and_receipts(messages, receipts_max, may_wa
 
 def test_an_outbox_sends_one_packet_and_closes_its_descriptors():
     one, other = map(Channel, Channel.pair())
-    outbox, fd = Outbox(), os.memfd_create("test")
+    outbox, fd = PacketQueue(), os.memfd_create("test")
     outbox.put(control.Log("{}"))
     outbox.put(control.Snapshot(0, 1, ""), fd)
     outbox.flush(one)
@@ -168,7 +168,7 @@ def test_an_outbox_sends_one_packet_and_closes_its_descriptors():
 
 def test_what_was_for_a_node_that_is_gone_is_dropped_but_for_the_log():
     one, other = map(Channel, Channel.pair())
-    outbox, fd = Outbox(), os.memfd_create("test")
+    outbox, fd = PacketQueue(), os.memfd_create("test")
     outbox.put(control.Log("{}"))
     outbox.put(control.Snapshot(0, 1, ""), fd)
     outbox.drop()

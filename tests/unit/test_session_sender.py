@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from trainer_fakes import FakeNode, Swarm, backward, echo, same_bits, small_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, same_bits, small_model
 
 from gossip.aggregators import senders
 from gossip.config import RunConfig
@@ -21,7 +21,7 @@ def test_a_swarm_of_one_trains_on_what_the_sender_makes_of_its_gradients() -> No
     model, optimizer = small_model()
     twin, twin_optimizer = small_model()
     sender, memory = senders.load("momentum:beta=0.8+clip:0.5"), None
-    with Swarm(echo, sender="momentum:beta=0.8+clip:0.5") as swarm:
+    with FakeNodeSwarm(echo, sender="momentum:beta=0.8+clip:0.5") as swarm:
         swarm.session.prepare(model, optimizer)
         for seed in range(6):
             backward(model, seed)
@@ -51,11 +51,11 @@ def test_a_node_that_dies_in_a_round_is_offered_the_same_update_again_and_the_me
         n.expect(control.Contribute)
         seen.append(n.arena.updates[2].copy())  # type: ignore[union-attr]
         n.apply(0, 1, seen[1])
-        n.expect(control.Applied)
+        n.expect(control.AppliedReply)
         n.go(1)
         n.halt()
 
-    with Swarm(first, second, sender="momentum:0.9") as swarm:
+    with FakeNodeSwarm(first, second, sender="momentum:0.9") as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 3)
         raw = gradient_of(model)

@@ -18,14 +18,14 @@ from gossip.testing.transports import TRANSPORT_CHECKS, TransportCheck
 from gossip.transport.base import LINK_TIMEOUT_S as SILENT_S
 from gossip.transport.base import Arrival
 from gossip.transport.memory import Hub, MemoryTransport
-from gossip.transport.sieve import RECONNECT_S, Fault, Sieve
+from gossip.transport.sieve import RECONNECT_S, Fault, FaultyTransport
 
 
 def maker():
     hub = Hub()
 
     def make(run, local, incarnation, payload_limit, at=None):
-        return Sieve(MemoryTransport(hub, run, local, incarnation, payload_limit, *(at or ())))
+        return FaultyTransport(MemoryTransport(hub, run, local, incarnation, payload_limit, *(at or ())))
 
     return make
 
@@ -42,7 +42,7 @@ class Pair:
         self.now = 100.0
         hub = Hub()
         self.inner = [MemoryTransport(hub, RUN, peer, 0, lambda sender, message: 8) for peer in (0, 1)]
-        self.ends = [Sieve(inner, 1, lambda: self.now) for inner in self.inner]
+        self.ends = [FaultyTransport(inner, 1, lambda: self.now) for inner in self.inner]
         for here, there in ((0, 1), (1, 0)):
             self.ends[here].connect(there, self.ends[there].control, self.ends[there].bulk)
         assert self.heard(0) == [LinkUp(1)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gossip.core.ledger.omissions import OPEN_MAX, Silences
+from gossip.core.ledger.omissions import OPEN_MAX, OmissionTracker
 from gossip.core.ledger.trust import TrustTable
-from gossip.core.messages import Charge, Commit, PeerId
+from gossip.core.messages import Accusation, Commit, PeerId
 from gossip.core.settings import TrustSettings
 
 ROSTER = tuple(range(8))
@@ -15,18 +15,18 @@ SILENT = 5
 
 
 def commit(round_id: int, server: PeerId, *silent: tuple[PeerId, int]) -> Commit:
-    charges = tuple([Charge(peer, at, silent=True) for peer, at in silent])
-    return Commit(b"l", round_id, 0, 0, 0, server, b"", b"d" * 16, (), (), ROSTER, None, "", charges=charges)
+    accusations = tuple([Accusation(peer, at, silent=True) for peer, at in silent])
+    return Commit(b"l", round_id, 0, 0, 0, server, b"", b"d" * 16, (), (), ROSTER, None, "", accusations=accusations)
 
 
-def told(table: Silences, of_round: int, by: tuple[PeerId, ...], peer: PeerId = SILENT, first: int = 100) -> list[str]:
+def told(table: OmissionTracker, of_round: int, by: tuple[PeerId, ...], peer: PeerId = SILENT, first: int = 100) -> list[str]:
     """What changes when each of ``by`` says in a round of its own that it has waited for that result."""
     rounds = [table.observe_round([commit(first + i, each, (peer, of_round))], ()) for i, each in enumerate(by)]
     return [f"{who} {what}" for changes in rounds for who, what in changes]
 
 
 def test_a_server_for_which_more_than_f_have_waited_in_three_rounds_is_passed_over_for_a_while() -> None:
-    table = Silences(SETTINGS, f=2)
+    table = OmissionTracker(SETTINGS, f=2)
     assert told(table, 90, (0, 1, 2)) == []
     assert told(table, 91, (0, 1, 2)) == []
     assert told(table, 92, (0, 1)) == []
@@ -41,17 +41,17 @@ def test_a_server_for_which_more_than_f_have_waited_in_three_rounds_is_passed_ov
 
 
 def test_f_liars_cannot_have_a_server_passed_over() -> None:
-    table = Silences(SETTINGS, f=2)
+    table = OmissionTracker(SETTINGS, f=2)
     for of_round in range(40):
         assert told(table, of_round + 80, (6, 7, 6)) == []
     assert table.may_serve(SILENT)
-    assert told(Silences(SETTINGS, f=0), 90, (0, 1, 2, 3)) == []
+    assert told(OmissionTracker(SETTINGS, f=0), 90, (0, 1, 2, 3)) == []
 
 
 def test_one_does_not_speak_of_itself_and_a_charge_for_a_refused_result_is_no_silence() -> None:
-    table, trust = Silences(SETTINGS, f=0), TrustTable(SETTINGS, f=0)
+    table, trust = OmissionTracker(SETTINGS, f=0), TrustTable(SETTINGS, f=0)
     table.observe_round([commit(9, SILENT, (SILENT, 8))], ())
-    refused = Commit(b"l", 9, 0, 0, 0, 1, b"", b"d" * 16, (), (), ROSTER, None, "", charges=(Charge(SILENT, 8),))
+    refused = Commit(b"l", 9, 0, 0, 0, 1, b"", b"d" * 16, (), (), ROSTER, None, "", accusations=(Accusation(SILENT, 8),))
     table.observe_round([refused], ())
     assert table.pack() == ()
     trust.observe_round([commit(9, 1, (SILENT, 8))])
@@ -59,19 +59,19 @@ def test_one_does_not_speak_of_itself_and_a_charge_for_a_refused_result_is_no_si
 
 
 def test_at_most_f_are_passed_over_those_in_quarantine_counted_in_and_never_a_majority() -> None:
-    table = Silences(TrustSettings(), f=2)
+    table = OmissionTracker(TrustSettings(), f=2)
     for peer in (4, 5, 6):
         for of_round in (90, 91, 92):
             told(table, of_round, (0, 1, 2), peer)
     assert [peer for peer in ROSTER if not table.may_serve(peer)] == [4, 5]
-    table = Silences(SETTINGS, f=1)
+    table = OmissionTracker(SETTINGS, f=1)
     for of_round in (90, 91, 92):
         for i, by in enumerate((0, 1)):
             assert table.observe_round([commit(100 + i, by, (SILENT, of_round))], (7,)) == []
 
 
 def test_results_that_come_bring_hope_back() -> None:
-    table = Silences(SETTINGS, f=1)
+    table = OmissionTracker(SETTINGS, f=1)
     for at in range(200):
         table.observe_round([commit(100 + at, SILENT)], ())
         if at % 20 == 0:
@@ -80,7 +80,7 @@ def test_results_that_come_bring_hope_back() -> None:
 
 
 def test_the_same_word_again_and_one_too_old_are_of_no_use() -> None:
-    table = Silences(SETTINGS, f=2)
+    table = OmissionTracker(SETTINGS, f=2)
     told(table, 90, (0,))
     assert not table.lacks(0, SILENT, 90, 101)
     assert table.lacks(1, SILENT, 90, 101)
@@ -91,7 +91,7 @@ def test_the_same_word_again_and_one_too_old_are_of_no_use() -> None:
 
 
 def test_it_travels_with_the_state_and_what_is_none_is_refused() -> None:
-    table, other = Silences(SETTINGS, f=2), Silences(SETTINGS, f=2)
+    table, other = OmissionTracker(SETTINGS, f=2), OmissionTracker(SETTINGS, f=2)
     for of_round in (90, 91, 92):
         told(table, of_round, (0, 1, 2))
     told(table, 93, (0,), 3)

@@ -6,7 +6,7 @@ import asyncio
 import signal
 from typing import Any
 
-from gossip.launch.local.pauses import Sleepers
+from gossip.launch.local.pauses import StoppedProcesses
 
 
 class FakeProcess:
@@ -25,7 +25,7 @@ class Bed:
     def __init__(self, monkeypatch: Any) -> None:
         self.now, self.timers = 100.0, dict[int, tuple[float, Any]]()
         self.woken: list[tuple[int, float]] = []
-        self.sleepers = Sleepers(lambda peer, slept_s: self.woken.append((peer, slept_s)))
+        self.sleepers = StoppedProcesses(lambda peer, slept_s: self.woken.append((peer, slept_s)))
         monkeypatch.setattr("gossip.launch.local.pauses.time.monotonic", lambda: self.now)
         monkeypatch.setattr(asyncio, "get_running_loop", lambda: self)
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from gossip.transport.strangers import FORGET_S, NOTICE_S, OF_AN_ADDRESS_MAX, STRANGERS_MAX, TOLD_MAX, Strangers
+from gossip.transport.strangers import FORGET_S, NOTICE_S, OF_AN_ADDRESS_MAX, STRANGERS_MAX, TOLD_MAX, RefusedKeys
 
 
 def nobody(key: str) -> bool:
     return False
 
 
-def told(strangers: Strangers, now: float) -> list[tuple[str, str]]:
+def told(strangers: RefusedKeys, now: float) -> list[tuple[str, str]]:
     """What is told at that time of those who were looked at once before."""
     list(strangers.to_tell(now - NOTICE_S, nobody))
     return list(strangers.to_tell(now, nobody))
 
 
 def test_a_stranger_is_told_of_once_and_again_when_it_comes_back_later() -> None:
-    strangers = Strangers()
+    strangers = RefusedKeys()
     strangers.refuse("key", "10.0.0.1")
     assert not list(strangers.to_tell(100.0, nobody))
     assert not list(strangers.to_tell(100.0 + NOTICE_S / 2, nobody)), "its key may be on its way"
@@ -31,7 +31,7 @@ def test_a_stranger_is_told_of_once_and_again_when_it_comes_back_later() -> None
 
 
 def test_one_whose_key_has_come_is_told_of_never() -> None:
-    strangers = Strangers()
+    strangers = RefusedKeys()
     strangers.refuse("key", "10.0.0.1")
     assert not list(strangers.to_tell(0.1, nobody))
     assert not list(strangers.to_tell(50.0, lambda key: key == "key"))
@@ -39,7 +39,7 @@ def test_one_whose_key_has_come_is_told_of_never() -> None:
 
 
 def test_a_host_with_many_keys_is_told_of_once_and_leaves_room_for_others() -> None:
-    strangers = Strangers()
+    strangers = RefusedKeys()
     for number in range(10 * STRANGERS_MAX):
         strangers.refuse(f"key-{number}", "10.6.6.6")
     assert strangers.by_address() == {"10.6.6.6": OF_AN_ADDRESS_MAX}
@@ -48,7 +48,7 @@ def test_a_host_with_many_keys_is_told_of_once_and_leaves_room_for_others() -> N
 
 
 def test_many_hosts_fill_no_more_than_there_is_and_who_comes_last_is_still_taken() -> None:
-    strangers = Strangers()
+    strangers = RefusedKeys()
     for number in range(10 * STRANGERS_MAX):
         strangers.refuse(f"key-{number}", f"10.6.{number // 250}.{number % 250}")
     strangers.refuse("key", "10.0.0.1")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from gossip.ipc.messages import Go
+from gossip.ipc.messages import StartRoundCommand
 from gossip.training.streaming import ShardedStream, _Every
 
 
@@ -41,8 +41,12 @@ class Rounds:
         self.passed: list[int] = []
         self.steps: list[int] = []
 
-    def next_round(self) -> Go | None:
-        return Go(self.at, 0, False, 0, (), False, self.peers, self.peers, self.rank) if self.at < self.rounds else None
+    def next_round(self) -> StartRoundCommand | None:
+        return (
+            StartRoundCommand(self.at, 0, False, 0, (), False, self.peers, self.peers, self.rank)
+            if self.at < self.rounds
+            else None
+        )
 
     def hand_out(self, samples: int, batch: int = 0) -> None:
         self.handed = samples
@@ -174,14 +178,14 @@ def test_the_length_is_batches_a_pass_if_the_stream_knows_it() -> None:
 
 
 def test_a_label_flipper_lies_about_streams_too() -> None:
-    class Pairs(IterableDataset):
+    class PairStream(IterableDataset):
         classes = ("a", "b", "c")
 
         def __iter__(self) -> Iterator[tuple[float, int]]:
             return iter([(float(at), at % 3) for at in range(4)])
 
     rounds = Rounds()
-    ((_, targets),) = list(stream(rounds, Pairs(), flip=True, batch_size=4))
+    ((_, targets),) = list(stream(rounds, PairStream(), flip=True, batch_size=4))
     assert targets.tolist() == [2, 1, 0, 2]
 
 

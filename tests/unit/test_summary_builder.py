@@ -58,7 +58,7 @@ def test_it_has_every_field_that_is_promised(tmp_path: Path) -> None:
     assert set(promised.split()) <= set(made)
     assert set(made["accuracy"]) == {"mean_model", "worst_replica"}
     assert json.loads((run / "summary.json").read_text()) == made
-    assert (made["schema"], made["status"], made["wall_s"]) == ("gossip.summary/1", "finished", 1.5)
+    assert (made["schema"], made["status"], made["wall_s"]) == ("gossip.summary/2", "finished", 1.5)
 
 
 def test_commits_of_all_peers_are_merged_in_order_and_without_doubles(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_commits_of_all_peers_are_merged_in_order_and_without_doubles(tmp_path: 
     rows = summary.merge_commits(run)
     assert [row["round"] for row in rows] == [0, 1, 2]
     lines = (run / "commits.jsonl").read_text().splitlines()
-    assert json.loads(lines[0]) == {"schema": "gossip.commits/1"}
+    assert json.loads(lines[0]) == {"schema": "gossip.commits/2"}
     assert len(lines) == 4
 
 
@@ -147,13 +147,13 @@ def test_a_partition_is_told_with_who_paused_who_went_on_alone_and_what_was_give
     events = [
         {"t": 101.9, "peer": 0, "event": "fault", "kind": "partition", "round": 2, "fault": word, "seconds": 3.0},
         {"t": 102.1, "peer": 5, "event": "paused", "alive": [5, 6, 7], "need": 5, "round": 2},
-        {"t": 102.0, "peer": 6, "event": "alone", "alive": [5, 6, 7], "of": 8, "round": 2},
+        {"t": 102.0, "peer": 6, "event": "minority_continues", "alive": [5, 6, 7], "of": 8, "round": 2},
         {"t": 104.9, "peer": 1, "event": "fault_over", "kind": "partition", "round": 5, "fault": word},
     ]
     run = folder(tmp_path, events, {0: [commit(0), commit(1), *heavy], 5: light}, peers=8)
     (told,) = summary.write(run, 0, 1.0)["partitions"]
     assert (told["fault"], told["round"], told["for_s"]) == (word, 2, 3.0)
-    assert (told["paused"], told["alone"]) == ([5], [5, 6, 7])
+    assert (told["paused"], told["continued"]) == ([5], [5, 6, 7])
     assert told["given_up"] == [
         {"peers": [5, 6, 7], "first_round": 2, "rounds": 2, "samples_given_back": 12, "samples_read_twice": 2}
     ]
@@ -200,11 +200,11 @@ def test_suspects_are_named_and_their_reasons_kept(tmp_path: Path) -> None:
     made = summary.write(folder(tmp_path, events, {0: [commit(0)]}, faults=("nan:3", "wrong_results:2,3")), 0, 1.0)
     assert made["suspected"] == [3]
     assert made["suspicion"] == {"3": {"round": 9, "trust": 0.4, "reasons": ["far out"]}}
-    assert made["liars"] == [2, 3]
+    assert made["byzantine"] == [2, 3]
 
 
 def test_who_could_not_tell_whether_its_end_is_everybodys_is_named_unless_it_took_over_the_others_state(tmp_path: Path) -> None:
-    rows = [{"peer": peer, "event": "unconfirmed_end", "round": 9, "same": 1, "other": 2, "silent": []} for peer in (3, 1)]
+    rows = [{"peer": peer, "event": "unconfirmed_result", "round": 9, "same": 1, "other": 2, "silent": []} for peer in (3, 1)]
     rows.append({"peer": 3, "event": "restored", "round": 9, "from": 0, "nbytes": 8})
     assert summary.write(folder(tmp_path, rows, {0: [commit(0)]}), 0, 1.0)["unconfirmed"] == [1]
 
@@ -330,7 +330,7 @@ def test_a_folder_that_holds_only_a_part_of_a_run_counts_no_round_of_the_others_
     rounds = [{"peer": 5, "event": "round", "round": number, "t": 2.0} for number in (70, 80)]
     run = folder(tmp_path, [came, *rounds, epoch, halted(5, round=80)], {5: [commit(72, 5), commit(77, 5, parent="h72")]}, room=8)
     made = summary.write(run, 0, 1.0)
-    assert (made["elsewhere"], made["rounds_lost"], made["rounds"]) == ([0, 1, 2, 3], 0, 81)
+    assert (made["remote_peers"], made["rounds_lost"], made["rounds"]) == ([0, 1, 2, 3], 0, 81)
     assert made["samples"] == {"once": 97, "twice": 0, "never": 0}
     assert [each["epoch"] for each in made["epochs"]] == [3]
 
@@ -339,7 +339,7 @@ def test_where_all_peers_were_started_here_nobody_is_elsewhere(tmp_path: Path) -
     spawned = [{"peer": peer, "event": "spawned"} for peer in range(4)]
     run = folder(tmp_path, spawned, {0: [commit(0), commit(2, parent="h0")], 1: [], 2: [], 3: []})
     made = summary.write(run, 0, 1.0)
-    assert (made["elsewhere"], made["rounds_lost"]) == ([], 1)
+    assert (made["remote_peers"], made["rounds_lost"]) == ([], 1)
 
 
 @pytest.mark.parametrize(("spawned", "missing"), [(4, 4), (4, 3)], ids=["a newcomer of another machine", "a host that was lost"])
@@ -351,7 +351,7 @@ def test_rounds_that_somebody_whose_files_are_elsewhere_has_written_down_are_not
     came = [{"peer": peer, "event": "spawned"} for peer in range(spawned)]
     epochs = [{"peer": 0, "event": "epoch", "epoch": 0, "once": 10, "twice": 0, "never": 0, "rounds": 6}]
     made = summary.write(folder(tmp_path, came + epochs, {0: rows, **{peer: [] for peer in range(1, missing)}}, room=6), 0, 1.0)
-    assert (made["elsewhere"], made["rounds_lost"], made["rounds"]) == ([missing], 0, 6)
+    assert (made["remote_peers"], made["rounds_lost"], made["rounds"]) == ([missing], 0, 6)
     assert made["samples"] == {"once": 10, "twice": 0, "never": 0}, "as the peers here tell it"
 
 

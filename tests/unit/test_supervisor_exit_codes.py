@@ -5,24 +5,24 @@ import signal
 import pytest
 
 from gossip.config import resolve
-from gossip.launch.local.outcome import Outcome, exit_code
-from gossip.launch.local.peer_process import Life
+from gossip.launch.local.outcome import RunOutcome, exit_code
+from gossip.launch.local.peer_process import ProcessLife
 from gossip.launch.report.view import RunView
 
 
-def outcome(*lives: Life, stopped: str = "", halted: dict[int, int] | None = None) -> Outcome:
+def outcome(*lives: ProcessLife, stopped: str = "", halted: dict[int, int] | None = None) -> RunOutcome:
     view = RunView(4)
     for peer, code in (halted or {}).items():
         view.feed({"peer": peer, "event": "halted", "exit_code": code, "t": 1.0})
-    return Outcome(resolve({}).config, view, list(lives), stopped)  # type: ignore[arg-type]
+    return RunOutcome(resolve({}).config, view, list(lives), stopped)  # type: ignore[arg-type]
 
 
-def left(peer: int, code: int) -> Life:
-    return Life(peer, 0, code, None, (), 0.0, 0.0)
+def left(peer: int, code: int) -> ProcessLife:
+    return ProcessLife(peer, 0, code, None, (), 0.0, 0.0)
 
 
-def killed(peer: int) -> Life:
-    return Life(peer, 0, None, signal.SIGKILL, (), 0.0, 0.0)
+def killed(peer: int) -> ProcessLife:
+    return ProcessLife(peer, 0, None, signal.SIGKILL, (), 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def killed(peer: int) -> Life:
         (outcome(killed(0), stopped="never_started"), 4),
     ],
 )
-def test_the_exit_code_says_how_the_run_went(run: Outcome, expected: int) -> None:
+def test_the_exit_code_says_how_the_run_went(run: RunOutcome, expected: int) -> None:
     assert exit_code(run) == expected
 
 
@@ -61,5 +61,5 @@ def test_a_run_that_only_waited_for_who_might_come_back_was_not_cut_short(stoppe
 
 
 def test_the_last_life_of_a_peer_counts() -> None:
-    run = outcome(killed(2), Life(2, 1, 0, None, (), 0.0, 0.0))
+    run = outcome(killed(2), ProcessLife(2, 1, 0, None, (), 0.0, 0.0))
     assert run.finished == [2]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gossip.launch.local.failures import LINES_MAX, explain
-from gossip.launch.local.peer_process import Life
+from gossip.launch.local.peer_process import ProcessLife
 
 TRACEBACK = """Traceback (most recent call last):
   File "/home/me/train.py", line 48, in <module>
@@ -19,8 +19,8 @@ ValueError: Expected input batch_size (32) to match target batch_size (31)
 """
 
 
-def life(tail: str = "", code: int | None = 1, number: int | None = None) -> Life:
-    return Life(2, 0, code, number, tuple(tail.splitlines()), 0.0, 1.0)
+def life(tail: str = "", code: int | None = 1, number: int | None = None) -> ProcessLife:
+    return ProcessLife(2, 0, code, number, tuple(tail.splitlines()), 0.0, 1.0)
 
 
 def write(folder: Path, **fields: Any) -> None:

@@ -251,7 +251,7 @@ def test_the_last_round_is_known_though_its_event_was_throttled() -> None:
 def test_a_flood_about_a_peer_is_told_once() -> None:
     view = RunView(4)
     flood = {"of": "bad_commit", "about": 3, "count": 1203, "message": "and 1,203 more"}
-    lines = told(view, *(event("and_more", peer, 10.0 + at, **flood) for at in range(5) for peer in (0, 1)))
+    lines = told(view, *(event("events_suppressed", peer, 10.0 + at, **flood) for at in range(5) for peer in (0, 1)))
     assert lines == ["! events.jsonl has only some of the events bad_commit about 3, and counts the others"]
 
 

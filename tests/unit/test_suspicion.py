@@ -42,7 +42,7 @@ def test_a_death_needs_an_own_failed_probe_or_two_accusers_and_no_answer() -> No
     assert not Suspicion(0.0, {1: None}).proven
     assert Suspicion(0.0, {1: None}, own=True).proven
     assert Suspicion(0.0, {1: None, 2: None}).proven
-    assert not Suspicion(0.0, {1: None, 2: None}, vouched=True).proven
+    assert not Suspicion(0.0, {1: None, 2: None}, answered_since=True).proven
 
 
 def test_a_hurried_suspicion_gets_the_shortest_time_whoever_confirms() -> None:

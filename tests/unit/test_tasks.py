@@ -14,7 +14,7 @@ from gossip.config import resolve
 from gossip.errors import ConfigError, RunExists
 from gossip.run.completion import over
 from gossip.run.rendezvous import SeedFolder, announce_end, claim, claim_life
-from gossip.run.scheduler_env import Meeting, Task, meet, torchrun_task
+from gossip.run.scheduler_env import Task, TaskRendezvous, meet, torchrun_task
 from gossip.training.voice import words
 from gossip.transport import addresses
 
@@ -35,7 +35,7 @@ def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def arrive(task: Task, **options: Any) -> Meeting:
+def arrive(task: Task, **options: Any) -> TaskRendezvous:
     return meet(task, resolve({"aggregator": "mean", **options}), ["train.py"])
 
 
@@ -94,7 +94,7 @@ def test_who_was_slower_takes_the_run_of_who_was_faster(monkeypatch: pytest.Monk
     """Both have seen no folder; one makes it while the other is about to."""
     from gossip.run import scheduler_env as tasks
 
-    settle, others = tasks.settled, list[Meeting]()
+    settle, others = tasks.settled, list[TaskRendezvous]()
 
     def slowly(*given: Any) -> Any:
         monkeypatch.setattr(tasks, "settled", settle)

@@ -9,7 +9,7 @@ import pytest
 
 from gossip.core.digests import PartsDigest, digest_of, digests_of
 from gossip.core.messages import Commit, Envelope, Ping, StateOffer, Update
-from gossip.transport.assembly import ORPHANED_S, STALLED_S, Assembly, Gate, Incoming, Reception
+from gossip.transport.assembly import ORPHANED_S, STALLED_S, Assembly, HeaderFilter, IncomingPayload, Reception
 from gossip.transport.base import Traffic
 from gossip.transport.chunks import (
     AHEAD_MARK,
@@ -29,8 +29,10 @@ RUN = b"this-run"
 UPDATE = Update(b"lineage1", 7, 0, 0, b"d" * 16, 32, 0.5)
 
 
-def incoming(nbytes: int, sender: int = 0, incarnation: int = 0, message=UPDATE, total: int = 0, now: float = 0.0) -> Incoming:
-    return Incoming(Envelope(RUN, sender, incarnation, message), nbytes, total, now)
+def incoming(
+    nbytes: int, sender: int = 0, incarnation: int = 0, message=UPDATE, total: int = 0, now: float = 0.0
+) -> IncomingPayload:
+    return IncomingPayload(Envelope(RUN, sender, incarnation, message), nbytes, total, now)
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 4, 7, 8, 9, CHUNK_BYTES - 4, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 20])
@@ -99,7 +101,7 @@ def test_a_corrupt_payload_is_not_finished():
 @pytest.mark.parametrize(("summed", "dropped"), [(True, {"corrupt": 1}), (False, {})])
 def test_a_lane_that_copies_at_once_needs_no_checksum(summed: bool, dropped: dict[str, int]):
     traffic = Traffic()
-    reception = Reception(Gate(RUN, 1, lambda sender, message: 400, traffic), summed=summed)
+    reception = Reception(HeaderFilter(RUN, 1, lambda sender, message: 400, traffic), summed=summed)
     data = np.ones(100, np.float32)
     header, chunk = Outgoing(encode(Envelope(RUN, 0, 0, UPDATE)), bytes_of(data), 0).frames()
     target = reception.chunk("connection", header, 0.0)
@@ -126,8 +128,8 @@ def test_a_value_that_is_not_finite_is_seen_in_any_chunk(at: int, value: float):
     assert not received.payload.finite
 
 
-def gate(limit: int) -> Gate:
-    return Gate(RUN, 1, lambda sender, message: limit, Traffic())
+def gate(limit: int) -> HeaderFilter:
+    return HeaderFilter(RUN, 1, lambda sender, message: limit, Traffic())
 
 
 def header(message, sender: int = 0, run: bytes = RUN) -> bytes:

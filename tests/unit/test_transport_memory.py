@@ -9,7 +9,7 @@ from gossip.errors import AddressInUse
 from gossip.testing.transport_world import RUN
 from gossip.testing.transports import TRANSPORT_CHECKS, TransportCheck, check_transport
 from gossip.transport.codec import encode
-from gossip.transport.memory import Hub, MemoryTransport, Parcel
+from gossip.transport.memory import Hub, MemoryTransport, Packet
 
 
 def maker():
@@ -42,12 +42,12 @@ def test_what_a_stranger_puts_in_is_counted_and_nothing_more():
     ping = encode(Envelope(RUN, 0, 0, Ping(1, 1, ())))
     stranger = object()
     for on_bulk, parcel in [
-        (False, Parcel(stranger, b"")),
-        (False, Parcel(stranger, b"\xc1" * 100)),
-        (True, Parcel(stranger, update, 8, 0, b"12345678")),
-        (True, Parcel(stranger, update, 8, 0, b"1234")),
-        (True, Parcel(stranger, ping)),
-        (False, Parcel(stranger, update)),
+        (False, Packet(stranger, b"")),
+        (False, Packet(stranger, b"\xc1" * 100)),
+        (True, Packet(stranger, update, 8, 0, b"12345678")),
+        (True, Packet(stranger, update, 8, 0, b"1234")),
+        (True, Packet(stranger, ping)),
+        (False, Packet(stranger, update)),
     ]:
         assert hub.inject(transport.control, transport.bulk, parcel, on_bulk=on_bulk)
     assert transport.poll(0.0) == []

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from gossip.errors import ConfigError, LocalError
 from gossip.launch.bench import trials
-from gossip.launch.bench.learning import Outcome, Trial
+from gossip.launch.bench.learning import Trial, TrialResult
 from gossip.launch.cli import app
 
 
@@ -82,7 +82,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_anything_runs(capfd: 
     with pytest.raises(ConfigError, match="cannot write to the folder /proc/self: "):
         bench(Path("/proc/self"))  # root may not write there either
     assert "to run" not in capfd.readouterr().err
-    trial, outcome = Trial("mean"), Outcome(0.9)
+    trial, outcome = Trial("mean"), TrialResult(0.9)
     with pytest.raises(ConfigError, match="cannot write /proc/self/mean-none"):
         trials.remember(Path("/proc/self"), trial, "digits", outcome)
 

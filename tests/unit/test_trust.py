@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gossip.core.ledger.trust import Transition, TrustTable
-from gossip.core.messages import Charge, Commit, Contribution, Rejection
+from gossip.core.ledger.trust import TrustTable, TrustTransition
+from gossip.core.messages import Accusation, Commit, Contribution, Rejection
 from gossip.core.settings import TrustSettings
 
 PEERS = tuple(range(8))
@@ -17,7 +17,7 @@ def contributions(far: dict[int, float], absent: tuple[int, ...] = ()) -> list[C
     return [Contribution(peer, 32, 0.125, far.get(peer, 1.0)) for peer in PEERS if peer not in absent]
 
 
-def run(table: TrustTable, rounds: range, far: dict[int, float], rejected: dict[int, str] | None = None) -> list[Transition]:
+def run(table: TrustTable, rounds: range, far: dict[int, float], rejected: dict[int, str] | None = None) -> list[TrustTransition]:
     rejections = [Rejection(peer, reason) for peer, reason in (rejected or {}).items()]
     changes = []
     for round_id in rounds:
@@ -26,7 +26,7 @@ def run(table: TrustTable, rounds: range, far: dict[int, float], rejected: dict[
     return changes
 
 
-def names(changes: list[Transition]) -> list[tuple[int, str]]:
+def names(changes: list[TrustTransition]) -> list[tuple[int, str]]:
     return [(change.peer, change.change) for change in changes]
 
 
@@ -91,7 +91,7 @@ def test_honest_peers_of_a_converged_model_are_not_suspected_though_some_stand_o
 
 def test_a_liar_among_the_honest_of_a_converged_model_is_found() -> None:
     table = TrustTable(SETTINGS, f=2)
-    changes: list[Transition] = []
+    changes: list[TrustTransition] = []
     for round_id, row in enumerate(converged()):
         # It sends its own update ten times as large, or 25 times: sign_flip and its kin.
         far = {peer: value * {2: 10.0, 6: 25.0}.get(peer, 1.0) for peer, value in enumerate(row)}
@@ -230,10 +230,10 @@ def test_absurd_distances_stay_readable() -> None:
 # --- results --------------------------------------------------------------------------------------------------------------
 
 
-def served(table: TrustTable, round_id: int, server: int, *charges: tuple[int, int]) -> list[tuple[int, str]]:
+def served(table: TrustTable, round_id: int, server: int, *accusations: tuple[int, int]) -> list[tuple[int, str]]:
     """``server`` commits a round, and says of these peers that it has refused their results of these rounds."""
-    said = tuple(Charge(*charge) for charge in charges)
-    commit = Commit(b"l", round_id, 0, 0, 0, server, b"", b"d" * 16, (), (), tuple(range(8)), None, "", charges=said)
+    said = tuple(Accusation(*accusation) for accusation in accusations)
+    commit = Commit(b"l", round_id, 0, 0, 0, server, b"", b"d" * 16, (), (), tuple(range(8)), None, "", accusations=said)
     return names(table.observe_round([commit]))
 
 
@@ -306,7 +306,7 @@ def test_charges_travel_with_the_table() -> None:
     assert other.score(5) == pytest.approx(0.75)
 
 
-@pytest.mark.parametrize("charges", [3, ((1,),), ((-1, ()),), ((1, (True,)),), ((1, 2),), tuple((i, ()) for i in range(17))])
-def test_what_are_no_charges_is_refused(charges: object) -> None:
+@pytest.mark.parametrize("accusations", [3, ((1,),), ((-1, ()),), ((1, (True,)),), ((1, 2),), tuple((i, ()) for i in range(17))])
+def test_what_are_no_charges_is_refused(accusations: object) -> None:
     with pytest.raises(ValueError, match="charge"):
-        TrustTable(TrustSettings(), f=2).unpack(((5, 1.0, False, "normal", 0, (), 1.0, 0, 0, charges),))
+        TrustTable(TrustSettings(), f=2).unpack(((5, 1.0, False, "normal", 0, (), 1.0, 0, 0, accusations),))

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gossip.training.unexchanged import STEPS, Unexchanged
+from gossip.training.unexchanged import STEPS, UnexchangedWarning
 
 
 @pytest.fixture
-def watch() -> Iterator[Unexchanged]:
-    found = Unexchanged()
+def watch() -> Iterator[UnexchangedWarning]:
+    found = UnexchangedWarning()
     yield found
     found.over()
 
@@ -29,7 +29,7 @@ def sgd() -> torch.optim.SGD:
     return torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
 
 
-def test_steps_without_prepare_are_told_once_and_where(watch: Unexchanged) -> None:
+def test_steps_without_prepare_are_told_once_and_where(watch: UnexchangedWarning) -> None:
     optimizer = sgd()
     assert steps(optimizer, STEPS - 1) == []
     (said,) = steps(optimizer, STEPS)
@@ -37,13 +37,13 @@ def test_steps_without_prepare_are_told_once_and_where(watch: Unexchanged) -> No
     assert said.filename == __file__, "the line that steps is named"
 
 
-def test_another_optimizer_than_the_prepared_one_is_named(watch: Unexchanged) -> None:
+def test_another_optimizer_than_the_prepared_one_is_named(watch: UnexchangedWarning) -> None:
     watch.prepared([sgd()])
     (said,) = steps(torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))]), STEPS)
     assert "peer.prepare() was given another optimizer (SGD) than the one that steps here (AdamW)" in str(said.message)
 
 
-def test_nothing_is_said_once_something_was_exchanged(watch: Unexchanged) -> None:
+def test_nothing_is_said_once_something_was_exchanged(watch: UnexchangedWarning) -> None:
     optimizer = sgd()
     steps(optimizer, STEPS - 1)
     watch.over()

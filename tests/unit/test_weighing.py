@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_fakes import FakeCore, Stage, config
+from node_fakes import FakeCore, NodeRig, config
 
 from gossip.config import Resolved, RunConfig, resolve
 from gossip.core.events import Started
 from gossip.errors import ConfigError
 from gossip.launch.ssh.command import plan
-from gossip.launch.ssh.hostcheck import Report
+from gossip.launch.ssh.hostcheck import HostReport
 from gossip.launch.ssh.hostlist import parse_file, parse_list
-from gossip.launch.ssh.swarm import Program
+from gossip.launch.ssh.swarm import AgentProgram
 from gossip.launch.ssh.weighing import by_bandwidth, said, speeds, told, weights_of
 from gossip.node.spec import NodeSpec, real_core
 from gossip.run import fitting, recorder
@@ -34,7 +34,7 @@ def access(up: Mapping[str, float], down: Mapping[str, float] | None = None) -> 
 def weighed(
     measured: Mapping[tuple[str, str], float], resolved: Resolved | None = None, **other: Any
 ) -> tuple[Resolved, list[str]]:
-    report = Report()
+    report = HostReport()
     found = by_bandwidth(resolved or resolve({"peers": 4}), ABC, other.get("addresses", FAR), measured, report)
     return found, report.as_text()
 
@@ -101,7 +101,7 @@ def test_the_line_names_every_step_and_not_a_hundred_hosts() -> None:
 
 def test_what_is_told_is_what_counts_where_nobody_may_serve_more_than_half() -> None:
     measured: dict[tuple[str, str], float] = {**access(dict.fromkeys("abc", 100.0)), ("a", "b"): 900.0, ("c", "a"): 900.0}
-    report = Report()
+    report = HostReport()
     found = by_bandwidth(resolve({"peers": 3}), parse_list("a,b,c"), FAR, measured, report)
     assert found.config.server_weights == "0:2"
     assert report.as_text() == ["ok    servers  each peer of a serves 2 times as often as each of b, c (900 / 100 Mbit/s)"]
@@ -109,7 +109,7 @@ def test_what_is_told_is_what_counts_where_nobody_may_serve_more_than_half() -> 
 
 
 def test_a_slow_host_with_half_of_the_peers_is_not_spared_as_it_carries_as_much_whoever_serves() -> None:
-    report = Report()
+    report = HostReport()
     found = by_bandwidth(resolve({"peers": 4}), parse_list("a,b:2,c"), FAR, access({"a": 900, "b": 100, "c": 900}), report)
     assert found.config.server_weights == ""
     assert report.as_text() == ["ok    servers  b, with 100 of 900 Mbit/s, has 2 of 4 peers: as much to carry whoever serves"]
@@ -149,7 +149,7 @@ def test_weights_stand_behind_hosts_in_their_file() -> None:
     found = said(resolve({"peers": 4}), hosts)
     assert (found.config.server_weights, found.sources["server_weights"]) == ("0:4,1:4,3:10", "the hosts")
     assert said(resolve({"peers": 4, "server_weights": "0:2"}), ABC).config.server_weights == "0:2"
-    told_in_plan = "\n".join(plan(found.with_values("x", run_dir="runs/x", f=0).config, Program(hosts, "train.py")))
+    told_in_plan = "\n".join(plan(found.with_values("x", run_dir="runs/x", f=0).config, AgentProgram(hosts, "train.py")))
     assert "serve   0:4,1:4,3:10, others 1" in told_in_plan
     with pytest.raises(ConfigError, match="and hosts have a weight, too"):
         said(resolve({"peers": 4, "server_weights": "0:2"}), hosts)
@@ -211,7 +211,7 @@ def test_a_topology_of_ones_own_may_take_weights(tmp_path: Path) -> None:
 
 
 def test_a_node_serves_by_the_weights_of_its_run() -> None:
-    with Stage(FakeCore(), server_weights="0:4") as stage:
+    with NodeRig(FakeCore(), server_weights="0:4") as stage:
         stage.prepare()
         topology = stage.made_of[2]
     assert topology.bound == {"weights": "0:4"}

@@ -41,7 +41,7 @@ def test_a_run_of_one_that_is_full_says_so_of_one(most: int, wanted: int, said: 
 @pytest.mark.parametrize(("n", "local", "said"), [(1, 1, "1 peer x 1 sample"), (2, 8, "2 peers x 8 samples")])
 def test_the_batch_of_one_peer_is_said_of_one(n: int, local: int, said: str) -> None:
     batch = {"event": "batch", "round": 0, "policy": "scale", "peers": n, "local": local, "samples": n * local}
-    (line,) = RunView(n, cast(Any, SimpleNamespace(liars=[])))._batch(batch)
+    (line,) = RunView(n, cast(Any, SimpleNamespace(byzantine=[])))._batch(batch)
     assert line.startswith(f"= batch: {said}, {n * local} a round (scale)")
 
 

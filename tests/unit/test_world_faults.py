@@ -11,8 +11,8 @@ from gossip.faults.start import LateStart, LateTrainer, NeverStarts
 from gossip.faults.syntax import LINK_KINDS
 from gossip.faults.tables import ALL_KINDS
 from gossip.faults.world import (
-    LAST_LIES,
-    NODE_LIES,
+    FINAL_ROUND_ATTACKS,
+    NODE_ATTACKS,
     WORLD_KINDS,
     CrashBroadcast,
     CrashMidway,
@@ -160,4 +160,4 @@ def test_a_peer_that_does_not_exist_is_refused_on_either_side_of_a_partition() -
 
 
 def test_the_lies_of_plans_are_those_that_the_simulator_can_tell() -> None:
-    assert sorted((*NODE_LIES, *LAST_LIES)) == sorted(LIES)
+    assert sorted((*NODE_ATTACKS, *FINAL_ROUND_ATTACKS)) == sorted(LIES)

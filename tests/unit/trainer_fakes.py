@@ -17,8 +17,8 @@ from gossip.ipc.arena import Arena, allocate, map_bytes
 from gossip.ipc.channel import Channel, ChannelClosed
 from gossip.training.layout import PRESENT
 from gossip.training.session import Session
-from gossip.training.spawn import Place, connect
-from gossip.training.watch import Termination
+from gossip.training.spawn import PeerPlace, connect
+from gossip.training.watch import TerminationHandler
 
 PATIENCE_S = 20.0
 
@@ -104,7 +104,9 @@ class FakeNode:
         return said
 
     def go(self, round_id: int, slot: int = 0, ranges: Any = None, epoch: int = 0, want_parameters: bool = False) -> None:
-        self.send(control.Go(round_id, slot, ranges is not None, epoch, tuple(ranges or ()), want_parameters, 1, 1))
+        self.send(
+            control.StartRoundCommand(round_id, slot, ranges is not None, epoch, tuple(ranges or ()), want_parameters, 1, 1)
+        )
 
     def put(self, slot: int, vector: np.ndarray) -> None:
         """``vector``: of all parameters, which then all have a gradient, or as long as an update is."""
@@ -114,10 +116,10 @@ class FakeNode:
 
     def apply(self, round_id: int, slot: int, vector: np.ndarray) -> None:
         self.put(slot, vector)
-        self.send(control.Apply(round_id, slot, 0.0))
+        self.send(control.ApplyCommand(round_id, slot, 0.0))
 
     def restore(self, round_id: int, state: bytes) -> None:
-        self.send(control.Restore(round_id, len(state)), fds=[allocate_bytes(state)])
+        self.send(control.RestoreCommand(round_id, len(state)), fds=[allocate_bytes(state)])
 
     def halt(self) -> control.Close:
         said = self.expect(control.Close)
@@ -137,8 +139,8 @@ def echo(node: FakeNode) -> None:
                 if message.samples:
                     node.apply(message.round_id, message.round_id % 4, node.arena.updates[message.slot])
                 else:
-                    node.send(control.Apply(message.round_id, -1, 0.0))
-            case control.Applied():
+                    node.send(control.ApplyCommand(message.round_id, -1, 0.0))
+            case control.AppliedReply():
                 round_id = message.round_id + 1
                 node.go(round_id, round_id % 4)
             case control.Close():
@@ -146,7 +148,7 @@ def echo(node: FakeNode) -> None:
                 return
 
 
-class Swarm:
+class FakeNodeSwarm:
     """A session whose node lives ``scripts``, one a life."""
 
     def __init__(self, *scripts: Callable[[FakeNode], None], **options: Any) -> None:
@@ -154,8 +156,8 @@ class Swarm:
         self._scripts = list(scripts)
         settings = {"peers": 1, "run": "00" * 8, "f": 0, "aggregator": "mean", "node": "thread", **options}
         place_options = {key: settings.pop(key) for key in ("run_dir_path",) if key in settings}
-        self.place = Place(RunConfig(**settings), run_dir=place_options.get("run_dir_path"))
-        self.termination = Termination()
+        self.place = PeerPlace(RunConfig(**settings), run_dir=place_options.get("run_dir_path"))
+        self.termination = TerminationHandler()
         self.session = Session(self.place, self.start, connect(self.start, 0), self.termination)
 
     def start(self, incarnation: int, end: socket.socket) -> FakeNode:
@@ -163,7 +165,7 @@ class Swarm:
         self.nodes.append(node)
         return node
 
-    def __enter__(self) -> Swarm:
+    def __enter__(self) -> FakeNodeSwarm:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -193,4 +195,4 @@ def same_bits(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
 
 
-__all__ = ["ChannelClosed", "FakeNode", "Swarm", "backward", "echo", "flat_parameters", "same_bits", "small_model"]
+__all__ = ["ChannelClosed", "FakeNode", "FakeNodeSwarm", "backward", "echo", "flat_parameters", "same_bits", "small_model"]

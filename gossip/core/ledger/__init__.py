@@ -8,7 +8,7 @@ from .chain import genesis as genesis
 from .chain import header_bytes as header_bytes
 from .data_cursor import Ranges as Ranges
 from .data_share import share_of as share_of
-from .equivocation import Witness as Witness
+from .equivocation import EquivocationWitness as EquivocationWitness
 from .log import CommitLog as CommitLog
 from .log import Held as Held
 from .log import reissue as reissue
@@ -16,7 +16,7 @@ from .pace import since_us as since_us
 from .prefetch import AHEAD_MAX as AHEAD_MAX
 from .rates import RATES_MAX as RATES_MAX
 from .rates import agree as agree
-from .replicated_state import Agreed as Agreed
-from .replicated_state import whence as whence
+from .replicated_state import ReplicatedState as ReplicatedState
+from .replicated_state import provenance as provenance
 from .trust import RECENT as RECENT
 from .trust import TrustTable as TrustTable

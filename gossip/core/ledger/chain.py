@@ -23,7 +23,7 @@ _SHARD = struct.Struct(">4q")  # round, shard, made_at, server
 _COUNT = struct.Struct(">q")
 _LENGTH = struct.Struct(">I")
 _CONTRIBUTION = struct.Struct(">3q2d")
-_CHARGE = struct.Struct(">2q")
+_ACCUSATION = struct.Struct(">2q")
 _REAL = struct.Struct(">d")
 
 
@@ -62,10 +62,10 @@ def header_bytes(commit: Commit) -> bytes:
     if commit.decision or commit.measured:
         parts += [_COUNT.pack(len(commit.decision)), *[_REAL.pack(_real(weight)) for weight in commit.decision]]
         parts += [_blob(digest) for digest in commit.measured]
-    if commit.charges:
-        parts.append(_COUNT.pack(-len(commit.charges)))  # below zero: no weights of a decision
-        for c in commit.charges:
-            parts += [_CHARGE.pack(c.peer, -1 - c.round_id if c.silent else c.round_id), _blob(c.turn), _blob(c.content)]
+    if commit.accusations:
+        parts.append(_COUNT.pack(-len(commit.accusations)))  # below zero: no weights of a decision
+        for c in commit.accusations:
+            parts += [_ACCUSATION.pack(c.peer, -1 - c.round_id if c.silent else c.round_id), _blob(c.turn), _blob(c.content)]
     return b"".join(parts)
 
 

@@ -6,7 +6,7 @@ ahead passed over, is not read by anybody in that epoch.
 
 from __future__ import annotations
 
-from gossip.core.events import Slice
+from gossip.core.events import DataSlice
 
 from .data_cursor import Ranges
 from .prefetch import AHEAD_MAX, bounded
@@ -18,7 +18,7 @@ def rounds_per_epoch(peers: int, samples_total: int, batch: int) -> int:
     return -(-largest // batch)
 
 
-def share_of(rank: int, peers: int, samples_total: int, batch: int, round_id: int, ahead: int = 0) -> Slice:
+def share_of(rank: int, peers: int, samples_total: int, batch: int, round_id: int, ahead: int = 0) -> DataSlice:
     """What the ``rank``-th of ``peers`` reads in a round: the next part of its own contiguous share of the epoch.
 
     The last two rounds of an epoch halve what is left, so that neither is a step on a handful of samples. With batches of one
@@ -39,4 +39,4 @@ def share_of(rank: int, peers: int, samples_total: int, batch: int, round_id: in
         start, stop = beginning(step), beginning(step + 1)
         return epoch, ((start, stop),) if start < stop else ()
 
-    return Slice(*part(round_id), bounded([part(round_id + k) for k in range(1, min(ahead, AHEAD_MAX) + 1)]))
+    return DataSlice(*part(round_id), bounded([part(round_id + k) for k in range(1, min(ahead, AHEAD_MAX) + 1)]))

@@ -2,7 +2,7 @@
 
 Nobody can prove to another what it was sent, and what is handed on in a server's name may be somebody else's lie. So each peer
 remembers what servers have handed it themselves. Once it hears of another result of the same turn it says, when it serves next,
-what it was given (a ``Charge`` with a ``turn``), and so does whoever reads that and was given something else. Who sees that
+what it was given (a ``Accusation`` with a ``turn``), and so does whoever reads that and was given something else. Who sees that
 others have another history behind a round says it, too: each side of a fork holds what it was told, and never hears of the
 other's. When more than f peers state one content and more than f another, at least one of each is honest, so the server has said
 both: that is proof.
@@ -17,7 +17,7 @@ from hashlib import blake2b
 from struct import pack
 from typing import Any, TypeAlias
 
-from gossip.core.messages import DIGEST_BYTES, Charge, Commit, PeerId
+from gossip.core.messages import DIGEST_BYTES, Accusation, Commit, PeerId
 
 from .chain import header_bytes
 
@@ -39,7 +39,7 @@ Place: TypeAlias = tuple[PeerId, int, int, int, bytes]  # server, round, shard, 
 Turn: TypeAlias = tuple[int, bytes]  # round and turn
 
 
-class Receipts:
+class EquivocationDetector:
     """What peers have stated in commits: a pure function of these, as trust is."""
 
     def __init__(self, f: int) -> None:
@@ -47,12 +47,12 @@ class Receipts:
         self._stated: dict[tuple[PeerId, PeerId], OrderedDict[Turn, bytes]] = {}  # server and who says so
         self._proven: OrderedDict[tuple[PeerId, Turn], None] = OrderedDict()
 
-    def wants(self, by: PeerId, charge: Charge) -> bool:
+    def wants(self, by: PeerId, accusation: Accusation) -> bool:
         """Whether it is of use that this peer states that: not known yet, not proven yet, and not older than what is."""
-        turn, known = (charge.round_id, charge.turn), self._stated.get((charge.peer, by), OrderedDict())
+        turn, known = (accusation.round_id, accusation.turn), self._stated.get((accusation.peer, by), OrderedDict())
         late = len(known) >= STATED_MAX and turn < min(known)
-        late = late or (len(said := self._said(by)) >= SAID_MAX and (*turn, charge.peer) < min(said))
-        return turn not in known and not late and (charge.peer, turn) not in self._proven
+        late = late or (len(said := self._said(by)) >= SAID_MAX and (*turn, accusation.peer) < min(said))
+        return turn not in known and not late and (accusation.peer, turn) not in self._proven
 
     def contents(self) -> dict[tuple[PeerId, Turn], set[bytes]]:
         """Of each turn of which anything is stated, all that is."""
@@ -67,13 +67,13 @@ class Receipts:
         proven = []
         for commit in commits:
             oldest = commit.round_id - self.window
-            for charge in commit.charges:
-                of_use = charge.turn and charge.peer != commit.server and charge.round_id >= oldest
-                if of_use and self.wants(commit.server, charge):
-                    self._state(commit.server, charge)
-                    if self._is_proof(charge):
-                        self._proven[charge.peer, (charge.round_id, charge.turn)] = None
-                        proven.append(charge.peer)
+            for accusation in commit.accusations:
+                of_use = accusation.turn and accusation.peer != commit.server and accusation.round_id >= oldest
+                if of_use and self.wants(commit.server, accusation):
+                    self._state(commit.server, accusation)
+                    if self._is_proof(accusation):
+                        self._proven[accusation.peer, (accusation.round_id, accusation.turn)] = None
+                        proven.append(accusation.peer)
             for key, known in list(self._stated.items()):
                 kept = OrderedDict((turn, content) for turn, content in known.items() if turn[0] >= oldest)
                 self._stated[key] = kept
@@ -87,20 +87,20 @@ class Receipts:
         """The turns of which that peer's word is kept, and whose they are."""
         return [(*turn, server) for (server, peer), known in self._stated.items() if peer == by for turn in known]
 
-    def _state(self, by: PeerId, charge: Charge) -> None:
-        known = self._stated.setdefault((charge.peer, by), OrderedDict())
-        known[charge.round_id, charge.turn] = charge.content
+    def _state(self, by: PeerId, accusation: Accusation) -> None:
+        known = self._stated.setdefault((accusation.peer, by), OrderedDict())
+        known[accusation.round_id, accusation.turn] = accusation.content
         while len(known) > STATED_MAX:
             del known[min(known)]
         if len(said := self._said(by)) > SAID_MAX:
             at, turn, server = min(said)
             del self._stated[server, by][at, turn]
 
-    def _is_proof(self, charge: Charge) -> bool:
+    def _is_proof(self, accusation: Accusation) -> bool:
         """Whether two contents have more than f voices each."""
         voices: dict[bytes, int] = {}
         for (server, _), known in self._stated.items():
-            content = known.get((charge.round_id, charge.turn)) if server == charge.peer else None
+            content = known.get((accusation.round_id, accusation.turn)) if server == accusation.peer else None
             if content is not None:
                 voices[content] = voices.get(content, 0) + 1
         return sum([count > self.f for count in voices.values()]) > 1
@@ -136,13 +136,13 @@ class Receipts:
         self._stated, self._proven = stated, proven
 
 
-class Witness:
+class EquivocationWitness:
     """What this peer was handed, and by whom. One that makes up turns pushes out what it has said itself before, its oldest
     rounds first, and nothing of anybody else's."""
 
-    def __init__(self, local: PeerId, receipts: Receipts) -> None:
-        self.local, self.receipts = local, receipts
-        self._handed: dict[PeerId, dict[Place, Charge]] = {}  # by the server itself, the first in its turn
+    def __init__(self, local: PeerId, equivocations: EquivocationDetector) -> None:
+        self.local, self.equivocations = local, equivocations
+        self._handed: dict[PeerId, dict[Place, Accusation]] = {}  # by the server itself, the first in its turn
         self._heard: dict[PeerId, dict[tuple[Place, bytes], int]] = {}  # contents, with their rounds, that each has handed over
 
     def saw(self, sender: PeerId, incarnation: int, commit: Commit) -> None:
@@ -156,26 +156,28 @@ class Witness:
         handed = self._handed.setdefault(sender, {}) if sender == commit.server else {}
         if sender == commit.server and place not in handed:
             turn = _hash(pack(">3q", incarnation, commit.shard, commit.made_at) + commit.parent)
-            handed[place] = Charge(sender, commit.round_id, turn=turn, content=content)
+            handed[place] = Accusation(sender, commit.round_id, turn=turn, content=content)
             while len(handed) > TURNS_KEPT:
                 del handed[min(handed, key=lambda place: place[1])]
 
-    def statements(self, round_id: int, forked: Container[int] = ()) -> list[Charge]:
+    def statements(self, round_id: int, forked: Container[int] = ()) -> list[Accusation]:
         """What is disputed of it, and not yet stated, in that round: the latest last. ``forked``: rounds after which others were
         seen with another history, though nobody here may have seen the result that they have."""
-        oldest, apart, first = round_id - self.receipts.window, set[Place](), dict[Place, bytes]()
+        oldest, apart, first = round_id - self.equivocations.window, set[Place](), dict[Place, bytes]()
         for heard in self._heard.values():
             for place, content in heard:
                 if first.setdefault(place, content) != content:
                     apart.add(place)
         handed = [item for known in self._handed.values() for item in known.items() if item[1].round_id >= oldest]
-        stated = self.receipts.contents()
+        stated = self.equivocations.contents()
         disputed = [
             c
             for place, c in handed
             if place in apart or place[1] in forked or stated.get((c.peer, (c.round_id, c.turn)), NONE) - {c.content}
         ]
-        return sorted([c for c in disputed if self.receipts.wants(self.local, c)], key=lambda charge: charge.round_id)
+        return sorted(
+            [c for c in disputed if self.equivocations.wants(self.local, c)], key=lambda accusation: accusation.round_id
+        )
 
 
 def _hash(content: bytes) -> bytes:

@@ -7,7 +7,16 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from gossip.core.events import Effect, Payload, Send
-from gossip.core.messages import Commit, CommitRequest, NotMe, Overdue, Partial, PeerId, Query, Update
+from gossip.core.messages import (
+    Commit,
+    CommitRequest,
+    NotServing,
+    PartialOverdue,
+    PartialStatistics,
+    PeerId,
+    Update,
+    UpdateRequest,
+)
 
 Held: TypeAlias = tuple[tuple[Commit, Payload | None], ...]
 """The commits of one round with their payloads, one a shard."""
@@ -56,7 +65,7 @@ class CommitLog:
         """
         rounds = self.since(request.first)
         if not rounds and request.first < round_id:
-            return [Send(peer, NotMe(request.lineage, request.first, 0, 0, round_id, chain))]
+            return [Send(peer, NotServing(request.lineage, request.first, 0, 0, round_id, chain))]
         # Of the rounds after the first it has promised nothing yet.
         attempts = [request.attempt, *[0] * len(rounds)]
         effects: list[Effect] = []
@@ -70,11 +79,15 @@ class CommitLog:
         return effects
 
     def answer_late(
-        self, peer: PeerId, message: Update | Query | Commit | Partial | Overdue, round_id: int, chain: bytes
+        self,
+        peer: PeerId,
+        message: Update | UpdateRequest | Commit | PartialStatistics | PartialOverdue,
+        round_id: int,
+        chain: bytes,
     ) -> list[Effect]:
         """A message of a round that is over here, and H of the round before. Most often it crossed the commit on the way, and
         needs no answer."""
-        if isinstance(message, Commit | Partial | Overdue):
+        if isinstance(message, Commit | PartialStatistics | PartialOverdue):
             return []
         held = self.get(message.round_id)
         if held is not None and message.shard < len(held):
@@ -83,7 +96,7 @@ class CommitLog:
                 return [reissue(peer, commit, payload, message.attempt)]
         if message.round_id == round_id - 1:
             return []
-        return [Send(peer, NotMe(message.lineage, message.round_id, message.shard, message.attempt, round_id, chain))]
+        return [Send(peer, NotServing(message.lineage, message.round_id, message.shard, message.attempt, round_id, chain))]
 
     def clear(self) -> None:
         self._rounds.clear()

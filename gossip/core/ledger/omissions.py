@@ -2,7 +2,7 @@
 
 A server that keeps what it has made costs everybody a timeout at each of its turns. Silence is no evidence of a lie, for a slow
 link or a busy machine looks the same from outside, so it costs no trust: its updates count as before, and nobody suspects it.
-Who has waited for a result in vain says so when it serves next (``Charge.silent``). Once more than f have said so of the same
+Who has waited for a result in vain says so when it serves next (``Accusation.silent``). Once more than f have said so of the same
 round, one of them is honest. A pure function of the commits, as trust is.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from gossip.core.messages import Charge, Commit, PeerId
+from gossip.core.messages import Accusation, Commit, PeerId
 from gossip.core.settings import TrustSettings
 
 OPEN_MAX = 16
@@ -29,7 +29,7 @@ class _Server:
     open: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()  # round -> who has waited in vain; (): enough
 
 
-class Silences:
+class OmissionTracker:
     """Args: ``f``: the most that are passed over at once, those in quarantine counted in; with 0 nobody is."""
 
     def __init__(self, settings: TrustSettings, f: int) -> None:
@@ -62,17 +62,21 @@ class Silences:
             if made is not None and commit.digest and made.heard < 1.0 and not made.rests:
                 made.heard += self.settings.served_recovery * (1.0 - made.heard)
         for commit in commits:
-            for charge in commit.charges:
+            for accusation in commit.accusations:
                 by = commit.server
-                if charge.silent and charge.peer != by and self.lacks(by, charge.peer, charge.round_id, commit.round_id):
-                    self._note(self._servers.setdefault(charge.peer, _Server()), charge, commit)
+                if (
+                    accusation.silent
+                    and accusation.peer != by
+                    and self.lacks(by, accusation.peer, accusation.round_id, commit.round_id)
+                ):
+                    self._note(self._servers.setdefault(accusation.peer, _Server()), accusation, commit)
         return changes + self._pass_over(commits[0].roster, locked)
 
-    def _note(self, server: _Server, charge: Charge, commit: Commit) -> None:
+    def _note(self, server: _Server, accusation: Accusation, commit: Commit) -> None:
         rounds = {at: by for at, by in server.open if at >= commit.round_id - self._window}
-        by = tuple(sorted({*rounds.get(charge.round_id, ()), commit.server}))
+        by = tuple(sorted({*rounds.get(accusation.round_id, ()), commit.server}))
         enough = len(by) > self.f
-        rounds[charge.round_id] = () if enough else by
+        rounds[accusation.round_id] = () if enough else by
         kept = sorted(rounds.items(), key=lambda item: (not item[1], len(item[1]), item[0]))[-OPEN_MAX:]
         server.open = tuple(sorted(kept))
         if enough:

@@ -24,7 +24,7 @@ Coming: TypeAlias = tuple[tuple[int, Ranges], ...]
 """Epoch and slice of rounds to come, in order. Rounds in which the peer gets nothing are left out."""
 
 
-class Foresight:
+class CursorLookahead:
     """Plays the next rounds on a copy of the data cursor. While its guesses hold, a round costs one more ``assign``."""
 
     def __init__(self) -> None:

@@ -8,17 +8,17 @@ from copy import copy
 from dataclasses import asdict
 from typing import Any
 
-from gossip.core.events import Apply, Committed, Effect, Payload, Report, Slice
-from gossip.core.messages import CHARGES_MAX, DIGEST_BYTES, Commit, PeerId
+from gossip.core.events import Apply, Committed, DataSlice, Effect, Payload, Report
+from gossip.core.messages import ACCUSATIONS_MAX, DIGEST_BYTES, Commit, PeerId
 from gossip.core.settings import CoreSettings
 from gossip.topologies import Roster
 
 from .chain import Lineage
 from .data_cursor import DataCursor, Ranges
-from .equivocation import Receipts
+from .equivocation import EquivocationDetector
 from .log import Held
-from .omissions import Silences
-from .prefetch import AHEAD_MAX, Foresight
+from .omissions import OmissionTracker
+from .prefetch import AHEAD_MAX, CursorLookahead
 from .rates import are_sound
 from .trust import TrustTable
 
@@ -26,18 +26,18 @@ SNAPSHOTS_KEPT = 8
 """Rounds that a trainer which packs its state may be behind the commits."""
 
 
-class Agreed:
+class ReplicatedState:
     """Follows from the commits alone, so every peer at the same round has the same; ``adopt`` takes it over from another."""
 
     def __init__(self, settings: CoreSettings) -> None:
         self.settings = settings
         self.lineage = Lineage(settings.run, settings.lineage)
         self.trust = TrustTable(settings.trust, settings.f)
-        self.silences = Silences(settings.trust, settings.f)
-        self.receipts = Receipts(settings.f)
+        self.omissions = OmissionTracker(settings.trust, settings.f)
+        self.equivocations = EquivocationDetector(settings.f)
         batches = len(settings.peers) if settings.batch_policy == "fixed_global" else 0
         self.cursor = DataCursor(batches=batches, paced=settings.slices == "speed")
-        self.foresight = Foresight()
+        self.lookahead = CursorLookahead()
         self.roster = Roster(settings.peers, settings.lineage)
         self.rates: tuple[float, ...] = ()  # that were stepped with last, as far as that is known here
         self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()  # roster, tables and cursor before each recent round
@@ -62,7 +62,7 @@ class Agreed:
         return tuple([peer for peer in self.roster.peers if peer not in locked])
 
     def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:
-        self.foresight.ahead = min(ahead, AHEAD_MAX)
+        self.lookahead.ahead = min(ahead, AHEAD_MAX)
         self.cursor.configure(samples_total, batch)
         self._slices = self.cursor.assign(self._sharers)
         return self._tell_batch(len(self._sharers))
@@ -84,17 +84,17 @@ class Agreed:
         was, share = ({peer: 0.5 ** levels.get(peer, 0) for peer in moved} for levels in (before, after))
         return [Report("share", {"subject": p, "was": was[p], "share": share[p], "round": round_id}) for p in moved]
 
-    def slice_of(self, peer: PeerId) -> Slice | None:
+    def slice_of(self, peer: PeerId) -> DataSlice | None:
         """A peer's samples of this round; None while nobody has said how many there are."""
         if not self.cursor.configured:
             return None
-        coming = self.foresight.look(self.cursor, self._sharers, peer)
-        return Slice(self.cursor.epoch, self._slices.get(peer, ()), coming, self.cursor.epoch_report())
+        coming = self.lookahead.look(self.cursor, self._sharers, peer)
+        return DataSlice(self.cursor.epoch, self._slices.get(peer, ()), coming, self.cursor.epoch_report())
 
-    def electorate(self) -> Roster:
+    def serving_roster(self) -> Roster:
         """Those who may serve in this round."""
         trusted = tuple([peer for peer in self.roster.peers if self.trust.may_serve(peer)])
-        heard = tuple([peer for peer in trusted if self.silences.may_serve(peer)])
+        heard = tuple([peer for peer in trusted if self.omissions.may_serve(peer)])
         return Roster(heard or trusted, self.roster.lineage) if trusted else self.roster
 
     def _scores(self) -> dict[PeerId, float]:
@@ -115,9 +115,9 @@ class Agreed:
         used = set() if lost else set.intersection(*[{c.peer for c in commit.contributors} for commit in commits])
         effects: list[Effect] = [
             Report(t.change, {"subject": t.peer, "trust": round(t.trust, 3), "reasons": list(t.reasons), "round": t.round_id})
-            for t in self.trust.observe_round(commits, self.receipts.observe_round(commits))
+            for t in self.trust.observe_round(commits, self.equivocations.observe_round(commits))
         ]
-        turns = self.silences.observe_round(commits, self.trust.quarantined())
+        turns = self.omissions.observe_round(commits, self.trust.quarantined())
         effects += [Report(turn, {"subject": peer, "round": round_id}) for peer, turn in turns]
         data: dict[str, Any] = {"epoch": self.cursor.epoch, "samples_total": self.cursor.samples_total}
         data["slices"] = self._slices if self.cursor.configured else None
@@ -139,9 +139,9 @@ class Agreed:
         effects.append(_report(commits[0], alive, scores))
         return effects
 
-    def _tables(self) -> tuple[TrustTable | DataCursor | Silences | Receipts, ...]:
+    def _tables(self) -> tuple[TrustTable | DataCursor | OmissionTracker | EquivocationDetector, ...]:
         """In the order of a snapshot."""
-        return self.trust, self.cursor, self.silences, self.receipts
+        return self.trust, self.cursor, self.omissions, self.equivocations
 
     # --- handing it over ----------------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Agreed:
         step with, and with a payload that is finite and what the digest says."""
         if commit.roster != self.roster.peers and not self.is_roster(commit.roster):
             return False
-        if not (self.may_have_contributed(commit) and self._may_charge(commit) and are_sound(commit.rates)):
+        if not (self.may_have_contributed(commit) and self._may_accuse(commit) and are_sound(commit.rates)):
             return False
         return commit.digest == (payload.digest if payload is not None else b"") and (payload is None or payload.finite)
 
@@ -175,13 +175,16 @@ class Agreed:
             once and ascending and with_samples and named <= set(self.roster.peers) and bool(contributors) <= bool(commit.digest)
         )
 
-    def _may_charge(self, commit: Commit) -> bool:
+    def _may_accuse(self, commit: Commit) -> bool:
         """Whether its charges are of members of the run and of rounds so far, each once, ascending, and few."""
-        named = [(charge.peer, charge.round_id, charge.silent, charge.turn, charge.content) for charge in commit.charges]
+        named = [
+            (accusation.peer, accusation.round_id, accusation.silent, accusation.turn, accusation.content)
+            for accusation in commit.accusations
+        ]
         known = all(self.settings.may_be(peer) and at <= commit.round_id for peer, at, *_ in named)
         sizes = (0, 0), (DIGEST_BYTES, DIGEST_BYTES)
-        known = known and all((len(c.turn), len(c.content)) in sizes and not (c.silent and c.turn) for c in commit.charges)
-        return known and len(named) <= CHARGES_MAX and named == sorted(set(named))
+        known = known and all((len(c.turn), len(c.content)) in sizes and not (c.silent and c.turn) for c in commit.accusations)
+        return known and len(named) <= ACCUSATIONS_MAX and named == sorted(set(named))
 
     def check(self, snapshot: tuple[Any, ...]) -> None:
         """Raises ValueError or OverflowError unless it is a snapshot that can be adopted; changes nothing."""
@@ -209,6 +212,6 @@ def _report(commit: Commit, alive: int, scores: dict[PeerId, float]) -> Report:
     return Report("round", {"round": commit.round_id, "loss": commit.loss, **served, "alive": alive, "trust": scores})
 
 
-def whence(sender: PeerId, commit: Commit) -> dict[str, Any]:
+def provenance(sender: PeerId, commit: Commit) -> dict[str, Any]:
     """Where a commit comes from, for a report."""
     return {"round": commit.round_id, "shard": commit.shard, "server": commit.server, "from": sender}

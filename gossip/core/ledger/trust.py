@@ -1,7 +1,8 @@
 """One score a peer from evidence with a name: who is suspected, quarantined, on parole, and why.
 
 A pure function of the commits, so all peers whose commits agree hold the same table. Crashes and lateness are no evidence:
-only what a peer has sent is. What it has sent as a server is told by others when they serve (``Charge``): once more than f have
+only what a peer has sent is. What it has sent as a server is told by others when they serve (``Accusation``): once more than f
+have
 said so of the same round, one of them is honest. A peer's life in the table:
 
     normal --score < quarantine_below--> quarantined --quarantine_rounds--> on parole --parole_rounds--> normal
@@ -30,7 +31,7 @@ NOBODY: frozenset[PeerId] = frozenset()
 
 Change: TypeAlias = Literal["suspected", "trusted", "quarantined", "parole", "cleared"]
 
-CHARGES_OPEN = 16
+ACCUSATIONS_OPEN = 16
 """Rounds of one peer's results of which others have said that they refused them, at most."""
 
 # What counts as evidence, in words for "3 of the last 20 updates ...". Rejections for any other reason say nothing about lying.
@@ -38,7 +39,7 @@ WORDS = {"outlying": "stood out", "non_finite": "were not finite", "wrong_size":
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class TrustTransition:
     """Something that changed about a peer with the commit of ``round_id``."""
 
     peer: PeerId
@@ -58,7 +59,7 @@ class _Standing:
     recent: tuple[tuple[str, float], ...] = ()  # evidence ("" for none) and outlyingness, oldest first
     refused: int = 0  # results that more than f have refused, since it was locked up last
     twice: int = 0  # turns in which it is proven to have told two results, likewise
-    charges: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()  # round of a result -> who refused it; (): enough
+    accusations: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()  # round of a result -> who refused it; (): enough
 
     @property
     def trust(self) -> float:
@@ -134,13 +135,13 @@ class TrustTable:
     def lacks(self, accuser: PeerId, peer: PeerId, of_round: int, round_id: int) -> bool:
         """Whether the charge of ``accuser`` is of use: not known yet, and not too old in ``round_id``."""
         standing = self._standings.get(peer, _UNKNOWN)
-        known = dict(standing.charges).get(of_round)
+        known = dict(standing.accusations).get(of_round)
         new = known is None or (bool(known) and accuser not in known)
         return new and of_round >= round_id - self._window and standing.phase != "quarantined"
 
     # --- what it learns ---------------------------------------------------------------------------------------------------
 
-    def observe_round(self, commits: Sequence[Commit], proven: Sequence[PeerId] = ()) -> list[Transition]:
+    def observe_round(self, commits: Sequence[Commit], proven: Sequence[PeerId] = ()) -> list[TrustTransition]:
         """Learns from the commits of one round, one a shard. A peer that stands out in one shard stands out. ``proven``: who has
         told different peers different results in one turn, as it is certain with this round."""
         assert commits, "a round has at least one shard"
@@ -172,22 +173,24 @@ class TrustTable:
                 server.served += self.settings.served_recovery * (1.0 - server.served)
                 changed.append(commit.server)
         for commit in commits:
-            for charge in commit.charges:
-                accused = not (charge.silent or charge.turn) and charge.peer != commit.server
-                if accused and self.lacks(commit.server, charge.peer, charge.round_id, commit.round_id):
-                    self._charge(self._standings.setdefault(charge.peer, _Standing()), commit, charge.round_id)
-                    changed.append(charge.peer)
+            for accusation in commit.accusations:
+                accused = not (accusation.silent or accusation.turn) and accusation.peer != commit.server
+                if accused and self.lacks(commit.server, accusation.peer, accusation.round_id, commit.round_id):
+                    self._accusation(self._standings.setdefault(accusation.peer, _Standing()), commit, accusation.round_id)
+                    changed.append(accusation.peer)
         return tuple(changed)
 
-    def _charge(self, standing: _Standing, commit: Commit, of_round: int) -> None:
+    def _accusation(self, standing: _Standing, commit: Commit, of_round: int) -> None:
         """The server of ``commit`` says that it has refused a result. Once more than f have, it counts."""
-        charges = {at: by for at, by in standing.charges if at >= commit.round_id - self._window}
-        by = tuple(sorted({*charges.get(of_round, ()), commit.server}))
+        accusations = {at: by for at, by in standing.accusations if at >= commit.round_id - self._window}
+        by = tuple(sorted({*accusations.get(of_round, ()), commit.server}))
         enough = len(by) > self.f
-        charges[of_round] = () if enough else by
+        accusations[of_round] = () if enough else by
         # No liar can push out by charges of its own what others say, too.
-        kept = sorted(charges.items(), key=lambda charge: (not charge[1], len(charge[1]), charge[0]))[-CHARGES_OPEN:]
-        standing.charges = tuple(sorted(kept))
+        kept = sorted(accusations.items(), key=lambda accusation: (not accusation[1], len(accusation[1]), accusation[0]))[
+            -ACCUSATIONS_OPEN:
+        ]
+        standing.accusations = tuple(sorted(kept))
         if enough:
             standing.served *= self.settings.served_memory
             standing.refused = min(standing.refused + 1, RECENT)
@@ -200,7 +203,7 @@ class TrustTable:
         *,
         roster: Sequence[PeerId] | None = None,
         accused: Sequence[PeerId] = (),
-    ) -> list[Transition]:
+    ) -> list[TrustTransition]:
         """Learns from one round.
 
         Args:
@@ -245,9 +248,9 @@ class TrustTable:
         standing.score = memory * standing.score + (1.0 - memory) * (0.0 if verdict[0] else 1.0)
         standing.recent = (*standing.recent[1 - RECENT :], verdict)
 
-    def _release(self, round_id: int) -> list[Transition]:
+    def _release(self, round_id: int) -> list[TrustTransition]:
         """A round less to go, and whoever has none left goes on: from quarantine to parole, from there to normal."""
-        changes: list[Transition] = []
+        changes: list[TrustTransition] = []
         if not self._locked_ever:
             return changes
         for peer, standing in sorted([(peer, s) for peer, s in self._standings.items() if s.phase != "normal"]):
@@ -267,7 +270,7 @@ class TrustTable:
                 changes.append(self._transition(peer, "cleared", round_id))
         return changes
 
-    def _suspect(self, round_id: int, judged: Iterable[PeerId]) -> list[Transition]:
+    def _suspect(self, round_id: int, judged: Iterable[PeerId]) -> list[TrustTransition]:
         changes = []
         for peer in judged:
             standing = self._standings.get(peer)
@@ -281,7 +284,7 @@ class TrustTable:
                 changes.append(self._transition(peer, "trusted", round_id))
         return changes
 
-    def _quarantine(self, round_id: int, roster: Sequence[PeerId] | None) -> list[Transition]:
+    def _quarantine(self, round_id: int, roster: Sequence[PeerId] | None) -> list[TrustTransition]:
         below = self.settings.quarantine_below
         low = [(s.trust, peer) for peer, s in self._standings.items() if s.trust < below and s.phase != "quarantined"]
         if not low:
@@ -298,8 +301,8 @@ class TrustTable:
             changes.append(self._transition(peer, "quarantined", round_id))
         return changes
 
-    def _transition(self, peer: PeerId, change: Change, round_id: int) -> Transition:
-        return Transition(peer, change, round_id, self.score(peer), self.reasons(peer))
+    def _transition(self, peer: PeerId, change: Change, round_id: int) -> TrustTransition:
+        return TrustTransition(peer, change, round_id, self.score(peer), self.reasons(peer))
 
     # --- as data ----------------------------------------------------------------------------------------------------------
 
@@ -308,7 +311,7 @@ class TrustTable:
         table = sorted(self._standings.items())
         return tuple(
             [
-                (p, s.score, s.suspected, s.phase, s.rounds_left, s.recent, s.served, s.refused, s.twice, s.charges)
+                (p, s.score, s.suspected, s.phase, s.rounds_left, s.recent, s.served, s.refused, s.twice, s.accusations)
                 for p, s in table
             ]
         )
@@ -334,7 +337,7 @@ def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
     for row in packed:
         if not isinstance(row, tuple | list) or len(row) != 10:
             raise ValueError("trust: a row has 10 fields")
-        peer, score, suspected, phase, rounds_left, recent, served, refused, twice, charges = row
+        peer, score, suspected, phase, rounds_left, recent, served, refused, twice, accusations = row
         if not _are_counts((peer, rounds_left, refused, twice)):
             raise ValueError("trust: peers and rounds are whole numbers")
         for value in (score, served):
@@ -349,7 +352,7 @@ def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
                 raise ValueError("trust: evidence without a name")
             if not isinstance(item[1], int | float):
                 raise ValueError("trust: evidence without a number")
-        memory, known = tuple([(str(name), float(far)) for name, far in recent]), _charges_of(charges)
+        memory, known = tuple([(str(name), float(far)) for name, far in recent]), _accusations_of(accusations)
         standings[peer] = _Standing(float(score), float(served), suspected, rounds_left, phase, memory, refused, twice, known)
     return standings
 
@@ -358,8 +361,8 @@ def _are_counts(values: Iterable[Any]) -> bool:
     return all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values)
 
 
-def _charges_of(packed: Any) -> tuple[tuple[int, tuple[PeerId, ...]], ...]:
-    if not isinstance(packed, tuple | list) or len(packed) > CHARGES_OPEN:
+def _accusations_of(packed: Any) -> tuple[tuple[int, tuple[PeerId, ...]], ...]:
+    if not isinstance(packed, tuple | list) or len(packed) > ACCUSATIONS_OPEN:
         raise ValueError("trust: too many charges")
     for item in packed:
         if not isinstance(item, tuple | list) or len(item) != 2 or not isinstance(item[1], tuple | list):

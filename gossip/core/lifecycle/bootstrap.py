@@ -22,21 +22,21 @@ PARDONS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitForPeers:
     """Not everybody is here yet."""
 
     missing: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class BeginFresh:
     """We hold what the swarm begins with."""
 
     present: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
+class TakeState:
     """The swarm is ahead, or begins with other weights than ours: take the state of ``donor``."""
 
     donor: PeerId
@@ -44,41 +44,41 @@ class Follow:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class HaltStateLost:
     """The run has had rounds, and nobody came who has their state."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class HaltModelDiffers:
     """We train another model than the swarm."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class TooFew:
+class HaltTooFewPeers:
     """No quorum came in time."""
 
     reason: str
 
 
-Decision: TypeAlias = Wait | Begin | Follow | Lost | Refuse | TooFew
+Decision: TypeAlias = WaitForPeers | BeginFresh | TakeState | HaltStateLost | HaltModelDiffers | HaltTooFewPeers
 
 
-def end_of(decision: Refuse | TooFew | Lost) -> Halt:
+def end_of(decision: HaltModelDiffers | HaltTooFewPeers | HaltStateLost) -> Halt:
     """How a peer ends that cannot begin."""
     match decision:
-        case Refuse(reason):
+        case HaltModelDiffers(reason):
             return Halt(f"refused by the swarm: {reason}", REFUSED)
-        case TooFew(reason):
+        case HaltTooFewPeers(reason):
             return Halt(reason, NEVER_STARTED)
-        case Lost(reason):
+        case HaltStateLost(reason):
             return Halt(f"state lost: {reason}", STATE_LOST)
 
 
-class Gathering:
+class Bootstrap:
     """Collects the ``Hello`` of each peer and says what to do. Every peer that has heard the same decides alike."""
 
     def __init__(self, local: PeerId, settings: CoreSettings, view: View) -> None:
@@ -108,7 +108,7 @@ class Gathering:
             self._passed.add(self._followed[0])
         self._prepared_at, self._stale = now, set(self.hellos)
         self._heard_since.clear()
-        return [Report("nobody_has_begun", {"passed": sorted(self._passed)})]
+        return [Report("no_state_found", {"passed": sorted(self._passed)})]
 
     def begins_anew(self, peer: PeerId) -> None:
         """It speaks in another life, and may give what it did not give in the last; but not life after life."""
@@ -190,7 +190,9 @@ class Gathering:
         # Those that were followed in vain are taken for liars, as long as there may be so many.
         running = sorted(ahead_of_us - self._passed if len(self._passed & ahead_of_us) <= self.settings.f else ahead_of_us)
         if own.layout != layout and self._believes(sum([hello.layout == layout for hello in voices.values()]), now):
-            return Refuse(f"the swarm trains a model of layout {layout.hex()}, this peer one of layout {own.layout.hex()}")
+            return HaltModelDiffers(
+                f"the swarm trains a model of layout {layout.hex()}, this peer one of layout {own.layout.hex()}"
+            )
         if running and own.round_id == 0 and own.layout == layout:
             ahead = max(running, key=lambda peer: self.hellos[peer].round_id)
             return self._follow(ahead, f"the swarm is in round {self.hellos[ahead].round_id}", now)
@@ -201,15 +203,15 @@ class Gathering:
         missing = tuple(peer for peer in expected if peer not in present)
         time_is_up = self._is_patience_over(present, now) or self.waited_s(now) > self.settings.rounds.start_timeout_s
         if any(peer not in gone for peer in missing) and not time_is_up:
-            return Wait(missing)
+            return WaitForPeers(missing)
         if not any(self.hellos[peer].state for peer in present):
             held = f"the run has been in round {self.had_round}, and nobody who has its state came in {self.waited_s(now):.0f} s"
-            return Lost(held) if time_is_up else Wait(missing)
+            return HaltStateLost(held) if time_is_up else WaitForPeers(missing)
         if len(present) < self.needed:
             if not time_is_up:
-                return Wait(missing)
+                return WaitForPeers(missing)
             came = f"{len(present)} of {self.needed} needed peers came in {self.waited_s(now):.0f} s"
-            return TooFew(f"{came}; missing: {', '.join(map(str, missing))}")
+            return HaltTooFewPeers(f"{came}; missing: {', '.join(map(str, missing))}")
         states = {peer: self.hellos[peer].state for peer in present if self.hellos[peer].state}
         states = {peer: state for peer, state in states.items() if peer not in self._passed} or states
         state = _most_common(states)
@@ -217,13 +219,13 @@ class Gathering:
             donor = next(peer for peer in states if states[peer] == state)
             return self._follow(donor, "the swarm begins with other weights than this peer's", now)
         if unsure := self._may_have_begun(present, state, now):
-            return Wait(unsure)
-        return Begin(present)
+            return WaitForPeers(unsure)
+        return BeginFresh(present)
 
-    def _follow(self, donor: PeerId, reason: str, now: float) -> Follow:
+    def _follow(self, donor: PeerId, reason: str, now: float) -> TakeState:
         if self._followed is None or self._followed[0] != donor:
             self._followed = donor, now
-        return Follow(donor, reason)
+        return TakeState(donor, reason)
 
     def _may_have_begun(self, present: tuple[PeerId, ...], state: bytes, now: float) -> tuple[PeerId, ...]:
         """Who had other weights than we would begin with when it was heard last, before we had any ourselves: it may have begun
@@ -252,8 +254,8 @@ class Gathering:
         """As long as nobody of the run has said anything, or as a newcomer to one that has not begun."""
         waited_s = self.waited_s(now)
         if self.local in self.settings.peers or waited_s <= self.settings.rounds.start_timeout_s:
-            return Wait(missing)
-        return TooFew(f"nobody of the run has let this newcomer in for {waited_s:.0f} s")
+            return WaitForPeers(missing)
+        return HaltTooFewPeers(f"nobody of the run has let this newcomer in for {waited_s:.0f} s")
 
 
 def _most_common(values: dict[PeerId, bytes]) -> bytes:

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from gossip.core.events import Confirmed, Effect, Report
+from gossip.core.events import Effect, Report, StateConfirmed
 from gossip.core.membership import Membership
 from gossip.core.messages import Commit, Hello, Message, PeerId
-from gossip.core.rounds import Housekeeping, RollingRounds
+from gossip.core.rounds import PeerTimer, RollingRounds
 from gossip.core.timers import Timers
 
-from .hello import Greeting
-from .shutdown import Ending
+from .hello import HelloExchange
+from .shutdown import Shutdown
 
 ASK_EVERY_S = 0.25
 LATER_ROUNDS = 3.0  # usual ones: the result comes late, and a state for who was told another
@@ -28,7 +28,7 @@ GRACE_S = 1.0
 """How long those are waited for whose word cannot change anything any more: one of them may need our state, and not know yet."""
 
 
-class Confirming:
+class FinalCheck:
     """``round_id``: before which the trainer holds its last state and waits for others' word; None: it does not."""
 
     def __init__(
@@ -36,11 +36,11 @@ class Confirming:
         local: PeerId,
         rounds: RollingRounds | None,
         membership: Membership,
-        greeting: Greeting,
-        ending: Ending,
+        hello_exchange: HelloExchange,
+        shutdown: Shutdown,
         timers: Timers[Any],
     ) -> None:
-        self.local, self.membership, self.greeting, self.timers = local, membership, greeting, timers
+        self.local, self.membership, self.hello_exchange, self.timers = local, membership, hello_exchange, timers
         self.rounds = rounds if rounds is not None and rounds.settings.f else None  # else there is nothing to confirm
         self.round_id: int | None = None
         self._said: dict[PeerId, tuple[int, bytes]] = {}  # the round that each is in, and its H of the one before
@@ -49,18 +49,18 @@ class Confirming:
         self._taking_since: float | None = None  # a state that does not come yet
         self._left: bytes | None = None  # the H that was given up for another: once is enough, no liar sends us to and fro
         self._changes = False
-        ending.differs = self.differs
+        shutdown.differs = self.differs
 
     def ask(self, round_id: int, phase: str, now: float) -> list[Effect]:
         """The trainer of a peer in that ``phase`` has had all its rounds before ``round_id``."""
         if self.rounds is None or phase not in ("running", "recovering"):  # then there are no others to ask
-            return [Confirmed(round_id, self.rounds is None)]
+            return [StateConfirmed(round_id, self.rounds is None)]
         if self.round_id == round_id:
             return []
         if round_id != self._last:  # who asks again has had its time, and is told what is known by then
             self._last, self._since, self._left = round_id, now, None
         self.round_id = round_id
-        self.greeting.asks = True
+        self.hello_exchange.asks = True
         return self._tell(now)
 
     def hear(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
@@ -69,7 +69,7 @@ class Confirming:
             return []
         self._said[peer] = hello.round_id, hello.chain
         answers = hello.asks and self.round_id is None and hello.round_id == self.rounds.round_id
-        return self.greeting.answer(peer, incarnation, now) if answers else []
+        return self.hello_exchange.answer(peer, incarnation, now) if answers else []
 
     def differs(self, peer: PeerId) -> bool:
         """Whether it holds another state before our round than we do."""
@@ -83,20 +83,20 @@ class Confirming:
         that it is a lie: it takes more than f who say that they are past it."""
         if self.rounds is None or self.round_id is None or not isinstance(message, Commit):
             return False
-        return message.round_id == self.round_id and not self.rounds.astray.is_passed(message.round_id)
+        return message.round_id == self.round_id and not self.rounds.lag_detector.is_passed(message.round_id)
 
     def lets_go(self) -> bool:
         """Whether the rounds may be left for another's state. While others' word is waited for only where that was weighed here,
         or where two sides may have gone on, which ``fork_choice`` weighs."""
         weighed, self._changes = self._changes, False
-        return weighed or self.round_id is None or (self.rounds is not None and self.rounds.astray.sides.may_differ)
+        return weighed or self.round_id is None or (self.rounds is not None and self.rounds.lag_detector.fork_choice.may_differ)
 
     def look(self, now: float) -> list[Effect]:
         """To be called after whatever happens, while ``round_id`` is not None."""
         rounds, asked = self.rounds, self.round_id
         assert rounds is not None
         assert asked is not None
-        if rounds.mode == "off" or rounds.astray.lost_track is not None:
+        if rounds.mode == "off" or rounds.lag_detector.lost_track is not None:
             return self._await_state(now)
         self._taking_since = None
         if rounds.round_id != asked:  # more than f are past it
@@ -109,7 +109,7 @@ class Confirming:
         over = now >= self._since + self._patience_s(rounds, others > 0)
         chain, theirs = min(voices.items(), key=lambda voice: (-voice[1], voice[0]), default=(b"", 0))
         # Who could give us a state may have been about to take one over itself, and gave none.
-        may_change = self._left in (None, rounds.chain) and not rounds.astray.sides.may_differ
+        may_change = self._left in (None, rounds.chain) and not rounds.lag_detector.fork_choice.may_differ
         if theirs > f and (theirs, rounds.chain) > (ours, chain) and may_change:
             if over or not missing or theirs > ours + len(missing) or (waited and len(missing) <= f):
                 return self._change(chain, theirs, ours)
@@ -122,7 +122,7 @@ class Confirming:
     def _patience_s(self, rounds: RollingRounds, differ: bool) -> float:
         """How long others' word is waited for. Where results take long to arrive, some have the last one later than we do; and
         where some hold another one, they need time to take over ours, or we theirs."""
-        usual_s = rounds.deadline.usual_round_s() if rounds.server.moving.takes_time else None
+        usual_s = rounds.deadline.typical_round_s() if rounds.server.transfer_tracker.takes_time else None
         taken_over_s = rounds.deadline.cap_s if differ else 0.0
         return rounds.settings.rounds.drain_timeout_s + LATER_ROUNDS * (usual_s or 0.0) + taken_over_s
 
@@ -138,26 +138,26 @@ class Confirming:
 
     def _tell(self, now: float) -> list[Effect]:
         self._again_at = now + ASK_EVERY_S
-        return [*self.greeting.to_all(), self.timers.set(self._again_at, Housekeeping("confirm"))]
+        return [*self.hello_exchange.to_all(), self.timers.set(self._again_at, PeerTimer("confirm"))]
 
     def stop(self) -> None:
         """The trainer does not wait any more."""
-        self.round_id, self.greeting.asks = None, False
+        self.round_id, self.hello_exchange.asks = None, False
 
     def _has_said(self, peer: PeerId) -> bool:
         return peer == self.local or self._said.get(peer, (-1, b""))[0] == self.round_id
 
     def _change(self, chain: bytes, theirs: int, ours: int) -> list[Effect]:
         assert self.rounds is not None
-        self._left, self._changes, astray = self.rounds.chain, True, self.rounds.astray
+        self._left, self._changes, lag_detector = self.rounds.chain, True, self.rounds.lag_detector
         there = sorted(peer for peer, said in self._said.items() if said == (self.round_id, chain))
-        astray.sides.choose(there)
-        astray.lost_track = (there[0], f"{theirs} peers hold another result of the last round, {ours} ours")
+        lag_detector.fork_choice.choose(there)
+        lag_detector.lost_track = (there[0], f"{theirs} peers hold another result of the last round, {ours} ours")
         return []
 
     def _confirm(self, agreed: bool) -> list[Effect]:
         assert self.round_id is not None
-        confirmed = Confirmed(self.round_id, agreed)
+        confirmed = StateConfirmed(self.round_id, agreed)
         self.stop()
         return [confirmed]
 
@@ -166,4 +166,4 @@ class Confirming:
         assert self.rounds is not None
         agreed = ours > self.rounds.settings.f + sum(others.values())
         told = {"round": self.round_id, "same": ours, "other": sum(others.values()), "silent": missing}
-        return [*([] if agreed else [Report("unconfirmed_end", told)]), *self._confirm(agreed)]
+        return [*([] if agreed else [Report("unconfirmed_result", told)]), *self._confirm(agreed)]

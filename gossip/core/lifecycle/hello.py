@@ -7,19 +7,19 @@ from typing import Protocol
 
 from gossip.core.events import Effect, Prepared, Received, Send
 from gossip.core.membership import Membership
-from gossip.core.messages import Hello, PeerId, Query, Stage, Update
+from gossip.core.messages import Hello, PeerId, Stage, Update, UpdateRequest
 from gossip.core.settings import CoreSettings
 
 ANSWER_EVERY_S = 0.1  # to the same life of a peer: two that are in round 0 would answer each other's answers for ever
 
 
-class Progressing(Protocol):
+class RoundsForHello(Protocol):
     """The rounds, as far as a hello tells of them."""
 
     round_id: int
 
 
-class Greeting:
+class HelloExchange:
     """``stage``: unless it is ``ready``, nobody is to expect anything of us any more.
 
     Args:
@@ -31,7 +31,7 @@ class Greeting:
         local: PeerId,
         settings: CoreSettings,
         membership: Membership,
-        rounds: Progressing,
+        rounds: RoundsForHello,
         address: tuple[str, str],
         may_begin: Callable[[], bool],
     ) -> None:
@@ -85,7 +85,7 @@ class Greeting:
 
     def again(self, event: Received, now: float) -> list[Effect]:
         """To one that counts on us though we have said that we go on no more: it has missed that."""
-        missed = self.stage != "ready" and isinstance(event.message, Update | Query)
+        missed = self.stage != "ready" and isinstance(event.message, Update | UpdateRequest)
         return self.answer(event.sender, event.incarnation, now) if missed else []
 
     def to_all(self) -> list[Send]:

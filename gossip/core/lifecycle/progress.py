@@ -6,22 +6,22 @@ from gossip.core.membership import Membership
 from gossip.core.messages import Hello, PeerId
 from gossip.core.rounds import GossipRounds, RollingRounds
 
-from .bootstrap import Gathering
+from .bootstrap import Bootstrap
 
 
-class Others:
-    def __init__(self, local: PeerId, membership: Membership, rounds: RollingRounds | GossipRounds, gathering: Gathering) -> None:
-        self.local, self.membership, self.rounds, self.gathering = local, membership, rounds, gathering
+class PeerProgress:
+    def __init__(self, local: PeerId, membership: Membership, rounds: RollingRounds | GossipRounds, bootstrap: Bootstrap) -> None:
+        self.local, self.membership, self.rounds, self.bootstrap = local, membership, rounds, bootstrap
         self._turn = 0
         self._lives: dict[PeerId, int] = {}  # the latest that each has spoken in
 
-    def greeted(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> bool:
+    def on_hello(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> bool:
         """It says where it is. Returns whether we have never heard of it before. What it said in a former life is void."""
         if incarnation > self._lives.get(peer, -1):
             self._lives[peer] = incarnation
-            self.gathering.begins_anew(peer)
-            self.rounds.elsewhere.begins_anew(peer, incarnation)
-        return self.gathering.hear(peer, hello, now)
+            self.bootstrap.begins_anew(peer)
+            self.rounds.future_buffer.begins_anew(peer, incarnation)
+        return self.bootstrap.hear(peer, hello, now)
 
     def donors(self) -> tuple[PeerId, ...]:
         """Who may have the state: alive and not skipped. Those of the side that we want to be on first, then the furthest."""
@@ -38,29 +38,29 @@ class Others:
         self._turn += 1
         return donors[self._turn % len(donors)]
 
-    def is_elsewhere(self, peer: PeerId) -> bool:
+    def is_on_other_branch(self, peer: PeerId) -> bool:
         """Whether it has shown to be on another branch of history."""
-        return isinstance(self.rounds, RollingRounds) and self.rounds.astray.sides.is_elsewhere(peer)
+        return isinstance(self.rounds, RollingRounds) and self.rounds.lag_detector.fork_choice.is_on_other_branch(peer)
 
-    def may_be_elsewhere(self, peer: PeerId, hello: Hello) -> bool:
+    def may_be_on_other_branch(self, peer: PeerId, hello: Hello) -> bool:
         """Whether it is on another branch, or ahead of us and perhaps on one: only it can tell, and what it said when it heard
         our hello is lost if that came before there was a way back."""
-        parted = isinstance(self.rounds, RollingRounds) and self.rounds.astray.sides.parted(peer)
-        return self.is_elsewhere(peer) or (parted and hello.round_id > self.rounds.round_id)
+        is_partitioned = isinstance(self.rounds, RollingRounds) and self.rounds.lag_detector.fork_choice.is_partitioned(peer)
+        return self.is_on_other_branch(peer) or (is_partitioned and hello.round_id > self.rounds.round_id)
 
     def _wanted(self, peer: PeerId) -> bool:
         """Not of the side that we are about to leave, if there is another."""
-        return not isinstance(self.rounds, RollingRounds) or self.rounds.astray.sides.prefers(peer)
+        return not isinstance(self.rounds, RollingRounds) or self.rounds.lag_detector.fork_choice.prefers(peer)
 
     def round_of(self, peer: PeerId) -> int:
         """The latest round that it says it is in."""
-        hello, member = self.gathering.hellos.get(peer), self.membership.members.get(peer)
+        hello, member = self.bootstrap.hellos.get(peer), self.membership.members.get(peer)
         applied = member.progress.step if member is not None and member.progress is not None else 0
-        return max(self.rounds.elsewhere.seen.get(peer, 0), hello.round_id if hello is not None else 0, applied)
+        return max(self.rounds.future_buffer.seen.get(peer, 0), hello.round_id if hello is not None else 0, applied)
 
     def heard_in(self, peer: PeerId, round_id: int) -> None:
         """It says that it is in that round."""
-        self.rounds.elsewhere.heard(peer, round_id)
+        self.rounds.future_buffer.heard(peer, round_id)
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether it is dead or has left."""

@@ -9,7 +9,7 @@ from gossip.core.messages import PeerId
 from gossip.core.rounds import quorum_of
 from gossip.core.settings import CoreSettings
 
-from .shutdown import QUORUM_LOST, Ending
+from .shutdown import QUORUM_LOST, Shutdown
 
 WATCH_INTERVAL_S = 1.0
 STALL_ROUNDS = 2.0  # round timeouts without progress after which a trainer counts as stalled
@@ -18,8 +18,8 @@ STALL_ROUNDS = 2.0  # round timeouts without progress after which a trainer coun
 class QuorumWatch:
     """To be asked every ``WATCH_INTERVAL_S``. ``skip_reason`` is "" for a peer of whom something can be expected."""
 
-    def __init__(self, local: PeerId, settings: CoreSettings, skip_reason: Callable[[PeerId], str], ending: Ending) -> None:
-        self.local, self.settings, self.skip_reason, self.ending = local, settings, skip_reason, ending
+    def __init__(self, local: PeerId, settings: CoreSettings, skip_reason: Callable[[PeerId], str], shutdown: Shutdown) -> None:
+        self.local, self.settings, self.skip_reason, self.shutdown = local, settings, skip_reason, shutdown
         self._missing_since: float | None = None
 
     def look(self, roster: Collection[PeerId], need: int, round_id: int, now: float) -> tuple[list[Report], Halt | None]:
@@ -28,7 +28,9 @@ class QuorumWatch:
         Args:
             need: Peers of ``roster`` without which no round is closed.
         """
-        if (halt := self.ending.verdict(now)) is not None or (self.ending.last_round_had() and self.ending.wanted < round_id):
+        if (halt := self.shutdown.verdict(now)) is not None or (
+            self.shutdown.had_last_round() and self.shutdown.wanted < round_id
+        ):
             return [], halt  # our trainer needs nobody for what it still does
         here = [peer for peer in roster if peer == self.local or not self.skip_reason(peer)]
         if len(here) >= need:
@@ -41,11 +43,11 @@ class QuorumWatch:
             return [Report("paused", {"alive": here, "need": need, "round": round_id, "why": why.strip()})], None
         waited_s = now - self._missing_since
         # Who is back at a rule's service need not be of the roster yet; to agree on anything, it takes those who are.
-        ended = self.ending.membership.has_ended
+        ended = self.shutdown.membership.has_ended
         come_back = [peer for peer in roster if peer not in here and not ended(peer)]
         others = [peer for peer in self.settings.everybody if peer not in here and not ended(peer)]
         # Where all the others have ended, newcomers stand in for them.
-        enough = len(here) + len(come_back) + len(self.ending.membership.newcomers(roster)) >= quorum
+        enough = len(here) + len(come_back) + len(self.shutdown.membership.newcomers(roster)) >= quorum
         possible = enough and len(here) + len(others) >= need
         if waited_s < self.settings.rounds.quorum_timeout_s and possible:
             return [], None

@@ -9,25 +9,38 @@ from gossip.core.frozen import record
 from gossip.core.rounds import RollingRounds
 from gossip.core.timers import Timers
 
-from .hello import Greeting
-from .progress import Others
-from .shutdown import Ending
+from .hello import HelloExchange
+from .progress import PeerProgress
+from .shutdown import Shutdown
 
 RETURN_INTERVAL_S = 0.02  # how often one that returns asks for the commits made meanwhile
 RETURN_HELLO_EVERY = 5  # such turns: everybody is told that it is ready, in case the first word was lost
 
 
 @record
-class ReturnTurn:
+class RejoinRetry:
     """It is time to ask again."""
 
 
-class Returning:
+class Rejoin:
     """Under way as long as the rounds are followed and not taken part in."""
 
-    def __init__(self, rounds: RollingRounds, timers: Timers[Any], greeting: Greeting, others: Others, ending: Ending) -> None:
-        self.rounds, self.timers, self.greeting, self.others, self.ending = rounds, timers, greeting, others, ending
-        greeting.branch, greeting.begin_branch = rounds.astray.sides.told, rounds.agreed.lineage.begin
+    def __init__(
+        self,
+        rounds: RollingRounds,
+        timers: Timers[Any],
+        hello_exchange: HelloExchange,
+        peer_progress: PeerProgress,
+        shutdown: Shutdown,
+    ) -> None:
+        self.rounds, self.timers, self.hello_exchange, self.peer_progress, self.shutdown = (
+            rounds,
+            timers,
+            hello_exchange,
+            peer_progress,
+            shutdown,
+        )
+        hello_exchange.branch, hello_exchange.begin_branch = rounds.lag_detector.fork_choice.told, rounds.replicated.lineage.begin
         self._under_way = False
         self._turns = 0
 
@@ -37,19 +50,20 @@ class Returning:
         return self.rounds.mode == "following" and not self._under_way
 
     def go_on(self, running: bool, now: float) -> list[Effect]:
-        """When it is due, and whenever ``ReturnTurn`` fires. ``running``: the trainer holds the state of the rounds."""
+        """When it is due, and whenever ``RejoinRetry`` fires. ``running``: the trainer holds the state of the rounds."""
         self._turns = self._turns + 1 if self._under_way else 0
         self._under_way = running and self.rounds.mode == "following"
         if not self._under_way:
             return []
-        effects: list[Effect] = [self.timers.set(now + RETURN_INTERVAL_S, ReturnTurn())]
+        effects: list[Effect] = [self.timers.set(now + RETURN_INTERVAL_S, RejoinRetry())]
         if self._turns % RETURN_HELLO_EVERY == 0:
-            effects += self.greeting.to_all()
-        astray = self.rounds.astray
-        waits = astray.lost_track is not None or astray.moving.is_busy(self.rounds.local, now)  # what it asked for is coming
-        if not waits and (donor := self.others.next_donor()) is not None:
-            effects.append(self.rounds.astray.request(donor))
-        if self.ending.last_round_had():
+            effects += self.hello_exchange.to_all()
+        lag_detector = self.rounds.lag_detector
+        # what it asked for is coming
+        waits = lag_detector.lost_track is not None or lag_detector.transfer_tracker.is_busy(self.rounds.local, now)
+        if not waits and (donor := self.peer_progress.next_donor()) is not None:
+            effects.append(self.rounds.lag_detector.request(donor))
+        if self.shutdown.had_last_round():
             # No commit will name us any more. Our trainer may see for itself that it has had all its rounds.
             effects += self.rounds.let_go()
         return effects

@@ -16,7 +16,7 @@ from gossip.core.events import Effect, Halt, Report
 from gossip.core.frozen import record
 from gossip.core.membership import Change, Membership
 from gossip.core.messages import Hello, Message, PeerId, StateRequest
-from gossip.core.rounds import Elsewhere
+from gossip.core.rounds import FutureBuffer
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 
@@ -24,25 +24,25 @@ QUORUM_LOST = 5  # exit code
 STATE_LOST = 7  # exit code
 
 
-class Progressing(Protocol):
+class RoundsForShutdown(Protocol):
     """The rounds, as far as the end hangs on them."""
 
     round_id: int
-    elsewhere: Elsewhere
+    future_buffer: FutureBuffer
 
     def quorum(self) -> int: ...
 
 
 @record
-class Helped:
+class LingerExpired:
     """Those who were behind have had their time."""
 
 
-class Ending:
+class Shutdown:
     """``completed``: who said that its training is, and at which round."""
 
     def __init__(
-        self, local: PeerId, settings: CoreSettings, membership: Membership, rounds: Progressing, timers: Timers[Any]
+        self, local: PeerId, settings: CoreSettings, membership: Membership, rounds: RoundsForShutdown, timers: Timers[Any]
     ) -> None:
         self.local, self.settings, self.membership, self.rounds, self.timers = local, settings, membership, rounds, timers
         self.completed: dict[PeerId, int] = {}
@@ -88,14 +88,14 @@ class Ending:
 
     def stay(self, now: float) -> list[Effect]:
         """Says for whom, and looks again when their time is over: one may have come back meanwhile, and have more."""
-        until = self.stay_until()
+        until = self.linger_until()
         if until <= now:
             return []
         lost = sorted(peer for peer in self._others() if self.membership.skip_reason(peer) and self._needed_until(peer) > now)
         told = [Report("lingering", {"for": lost, "at_most_s": round(until - now, 1)})] if lost else []
-        return [*told, self.timers.set(until, Helped())]
+        return [*told, self.timers.set(until, LingerExpired())]
 
-    def stay_until(self) -> float:
+    def linger_until(self) -> float:
         """How long those who are behind may need us at most; ``-inf``: there is nobody."""
         rounds = self.settings.rounds
         until = max([self._needed_until(peer) for peer in self._others()], default=-inf)
@@ -104,7 +104,7 @@ class Ending:
 
     def _needed_until(self, peer: PeerId) -> float:
         drain_s = self.settings.rounds.drain_timeout_s
-        here = self.rounds.elsewhere.seen.get(peer, 0) >= self.rounds.round_id and not self.differs(peer)
+        here = self.rounds.future_buffer.seen.get(peer, 0) >= self.rounds.round_id and not self.differs(peer)
         # One that is in our round may have another result of it, and not have said so but by asking.
         here = here and self._asked_in.get(peer) != self.rounds.round_id
         behind = peer not in self.completed and not here
@@ -130,7 +130,7 @@ class Ending:
         rounds = sorted(self.completed.values(), reverse=True)
         return rounds[sayers - 1] if len(rounds) >= sayers else None
 
-    def last_round_had(self) -> bool:
+    def had_last_round(self) -> bool:
         """Whether whoever can be reached has completed the training, and nobody at a later round than ours."""
         if not self._nobody_trains():
             return False

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from math import ceil, log2
 
-from gossip.core.messages import PeerId, Rumour
+from gossip.core.messages import PeerId, Rumor
 from gossip.core.settings import MembershipSettings
 
 TELLERS_MAX = 16
@@ -20,74 +20,74 @@ def retransmit_limit(n: int, settings: MembershipSettings) -> int:
 
 
 @dataclass(slots=True)
-class _Saying:
-    rumour: Rumour
+class _QueuedRumor:
+    rumor: Rumor
     order: int  # of its coming
     known: set[PeerId] = field(default_factory=set)  # who has told it to us
 
 
-class Rumours:
+class RumorQueue:
     """What this peer has to tell. At most one rumour a subject, and for a suspect one an accuser, up to ``accusers_max``."""
 
     def __init__(self, settings: MembershipSettings) -> None:
         self.settings = settings
         self.accusers_max = max(1, settings.suspicion_mult - 1)  # the first one and those whose confirmation counts
-        self._about: dict[PeerId, dict[PeerId, _Saying]] = {}
-        self._sayings: dict[int, _Saying] = {}  # by order
+        self._about: dict[PeerId, dict[PeerId, _QueuedRumor]] = {}
+        self._queued: dict[int, _QueuedRumor] = {}  # by order
         self._said: dict[int, int] = {}  # order -> how often
         self._waiting: list[list[int]] = []  # how often said -> orders, ascending
         self._order = 0
 
     def __len__(self) -> int:
-        return len(self._sayings)
+        return len(self._queued)
 
     @property
     def waiting(self) -> bool:
         """Whether there is anything to tell."""
-        return bool(self._sayings)
+        return bool(self._queued)
 
-    def add(self, rumour: Rumour) -> None:
+    def add(self, rumor: Rumor) -> None:
         """Replaces what was said about the subject before, unless it is a further accusation of the same standing."""
-        sayings = self._about.setdefault(rumour.peer, {})
-        others = [saying.rumour for saying in sayings.values()]
-        if any(r.status != "suspect" or rumour.status != "suspect" or r.incarnation != rumour.incarnation for r in others):
+        sayings = self._about.setdefault(rumor.peer, {})
+        others = [saying.rumor for saying in sayings.values()]
+        if any(r.status != "suspect" or rumor.status != "suspect" or r.incarnation != rumor.incarnation for r in others):
             for saying in sayings.values():
                 self._take(saying.order)
             sayings.clear()
-        if rumour.origin in sayings:
-            self._take(sayings[rumour.origin].order)
+        if rumor.origin in sayings:
+            self._take(sayings[rumor.origin].order)
         elif len(sayings) >= self.accusers_max:
             return
         self._order += 1
-        saying = sayings[rumour.origin] = self._sayings[self._order] = _Saying(rumour, self._order)
+        saying = sayings[rumor.origin] = self._queued[self._order] = _QueuedRumor(rumor, self._order)
         self._put(saying.order, 0)
 
-    def told_by(self, sender: PeerId, rumour: Rumour) -> None:
+    def told_by(self, sender: PeerId, rumor: Rumor) -> None:
         """``sender`` knows it, so it need not be told."""
-        sayings = self._about.get(rumour.peer)
-        saying = sayings.get(rumour.origin) if sayings else None
-        if saying is not None and len(saying.known) < TELLERS_MAX and saying.rumour == rumour:
+        sayings = self._about.get(rumor.peer)
+        saying = sayings.get(rumor.origin) if sayings else None
+        if saying is not None and len(saying.known) < TELLERS_MAX and saying.rumor == rumor:
             saying.known.add(sender)
 
     def begins_anew(self, peer: PeerId) -> None:
         """A new life of ``peer``, which knows nothing of what the former one has told."""
-        for saying in self._sayings.values():
+        for saying in self._queued.values():
             saying.known.discard(peer)
 
-    def pick(self, n: int, limit: int, to: PeerId | None = None) -> tuple[Rumour, ...]:
+    def pick(self, n: int, limit: int, to: PeerId | None = None) -> tuple[Rumor, ...]:
         """At most ``limit`` rumours for one message, those said least first, the newest of those first. Counts them as said.
 
         Args:
             n: members, for the number of times that each is said.
             to: whom the message goes to. It is told nothing of itself, nor what it has told us, which counts as said.
         """
-        if not self._sayings or limit <= 0:
+        if not self._queued or limit <= 0:
             return ()
-        chosen: list[_Saying] = []
+        chosen: list[_QueuedRumor] = []
         for orders in self._waiting:
             for order in reversed(orders):
-                saying = self._sayings[order]
-                if saying.rumour.peer != to:
+                saying = self._queued[order]
+                if saying.rumor.peer != to:
                     chosen.append(saying)
                     if len(chosen) == limit:
                         break
@@ -98,14 +98,14 @@ class Rumours:
             said = self._said[saying.order] + 1
             self._take(saying.order)
             if said < last:
-                self._sayings[saying.order] = saying
+                self._queued[saying.order] = saying
                 self._put(saying.order, said)
                 continue
-            about = self._about[saying.rumour.peer]
-            del about[saying.rumour.origin]
+            about = self._about[saying.rumor.peer]
+            del about[saying.rumor.origin]
             if not about:
-                del self._about[saying.rumour.peer]
-        return tuple([saying.rumour for saying in chosen if to not in saying.known])
+                del self._about[saying.rumor.peer]
+        return tuple([saying.rumor for saying in chosen if to not in saying.known])
 
     def _put(self, order: int, said: int) -> None:
         while len(self._waiting) <= said:
@@ -116,4 +116,4 @@ class Rumours:
     def _take(self, order: int) -> None:
         orders = self._waiting[self._said.pop(order)]
         del orders[bisect_left(orders, order)]
-        del self._sayings[order]
+        del self._queued[order]

@@ -9,12 +9,12 @@ from typing import Any
 
 from gossip.core.events import Effect, Send, Token
 from gossip.core.frozen import record
-from gossip.core.messages import Ack, Nack, PeerId, Ping, PingRequest, Progress, Rumour
+from gossip.core.messages import Ack, Nack, PeerId, Ping, PingRequest, Progress, Rumor
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
 
 from .awareness import Awareness
-from .table import Member, View
+from .table import Member, MemberTable
 
 RELAYS_MAX = 256  # probes under way for others; more are refused with a Nack
 NACK_AFTER = 0.8  # of the probe timeout, so that a helper's Nack is there before the asker's verdict
@@ -64,7 +64,7 @@ class Relay:
 
 
 @record
-class Answer:
+class ProbeAnswered:
     """``peer`` answered a ping that was sent at ``asked_at`` or later; ``direct`` when it told us itself."""
 
     peer: PeerId
@@ -74,7 +74,7 @@ class Answer:
 
 
 @record
-class Silence:
+class ProbeTimedOut:
     """Neither ``peer`` nor any helper answered in time. ``unheard`` helpers said nothing at all: our own ears may be bad."""
 
     peer: PeerId
@@ -90,9 +90,9 @@ class Prober:
         settings: MembershipSettings,
         timers: Timers[Any],
         rng: random.Random,
-        view: View,
+        view: MemberTable,
         awareness: Awareness,
-        talk: Callable[[PeerId], tuple[Rumour, ...]],
+        talk: Callable[[PeerId], tuple[Rumor, ...]],
     ) -> None:
         self.settings, self.timers, self.rng = settings, timers, rng
         self.view, self.awareness, self.talk = view, awareness, talk
@@ -106,7 +106,7 @@ class Prober:
 
     # --- whom to probe next -----------------------------------------------------------------------------------------------
 
-    def enlist(self, peer: PeerId) -> None:
+    def add_member(self, peer: PeerId) -> None:
         """A new member, at a random place of the circle, so that nobody is predictably last."""
         self._circle.insert(self.rng.randint(0, len(self._circle)), peer)
 
@@ -159,7 +159,7 @@ class Prober:
         """A ping without consequences: to one that is thought dead, which shall hear of it."""
         return [Send(peer, Ping(self._nonce(), peer, self.talk(peer)))]
 
-    def on_step(self, step: ProbeStep, now: float) -> tuple[list[Effect], Silence | None]:
+    def on_step(self, step: ProbeStep, now: float) -> tuple[list[Effect], ProbeTimedOut | None]:
         probe = self.probes.get(step.nonce)
         if probe is None:
             return [], None
@@ -170,7 +170,7 @@ class Prober:
                 return [timer], None
             self._end(probe)
             unheard = sum(self._is_missed(h, probe) for h in probe.helpers) if probe.helpers else 1
-            return [], Silence(probe.peer, unheard, probe.began)
+            return [], ProbeTimedOut(probe.peer, unheard, probe.began)
         if step.stage == self.settings.probe_tries:
             return self._ask_helpers(probe, now), None
         at = now + self.awareness.scale(self.settings.probe_timeout_s) / self.settings.probe_tries
@@ -220,20 +220,20 @@ class Prober:
         probe.token = timer.token
         return [*(Send(h, PingRequest(probe.nonce, probe.peer, self.talk(h))) for h in probe.helpers), timer]
 
-    def on_ack(self, sender: PeerId, ack: Ack, now: float) -> tuple[list[Effect], Answer | None]:
+    def on_ack(self, sender: PeerId, ack: Ack, now: float) -> tuple[list[Effect], ProbeAnswered | None]:
         """Ends the probe or the relay that the ack answers. An ack that answers nothing, or for another, is ignored."""
         relay = self.relays.get(ack.nonce)
         if relay is not None and sender == relay.peer == ack.target:
             del self.relays[ack.nonce]
             forward = Send(relay.asker, Ack(relay.asked_nonce, relay.peer, ack.progress, self.talk(relay.asker)))
-            return [forward, *self.timers.cancel(relay.token)], Answer(relay.peer, relay.began, ack.progress, True)
+            return [forward, *self.timers.cancel(relay.token)], ProbeAnswered(relay.peer, relay.began, ack.progress, True)
         probe = self.probes.get(ack.nonce)
         if probe is None or ack.target != probe.peer or (sender != probe.peer and sender not in probe.helpers):
             return [], None
         self._end(probe)
-        return [*self.timers.cancel(probe.token)], Answer(probe.peer, probe.began, ack.progress, sender == probe.peer)
+        return [*self.timers.cancel(probe.token)], ProbeAnswered(probe.peer, probe.began, ack.progress, sender == probe.peer)
 
-    def on_nack(self, sender: PeerId, nack: Nack) -> tuple[list[Effect], Silence | None]:
+    def on_nack(self, sender: PeerId, nack: Nack) -> tuple[list[Effect], ProbeTimedOut | None]:
         """The last Nack is a verdict where no link stands: nobody reaches that peer, and nothing of its own can come."""
         probe = self.probes.get(nack.nonce)
         if probe is None or sender not in probe.helpers:
@@ -242,7 +242,7 @@ class Prober:
         if len(probe.nacks) < len(probe.helpers) or self.view.members[probe.peer].linked:
             return [], None
         self._end(probe)
-        return [*self.timers.cancel(probe.token)], Silence(probe.peer, 0, probe.began)
+        return [*self.timers.cancel(probe.token)], ProbeTimedOut(probe.peer, 0, probe.began)
 
     def drop(self, peer: PeerId | None = None) -> list[Effect]:
         """Ends probes without a verdict: those of one peer, or all."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gossip.core.events import Effect, Send
-from gossip.core.messages import Gossip, PeerId, Rumour
+from gossip.core.messages import Gossip, PeerId, Rumor
 from gossip.core.settings import MembershipSettings
 
 from .awareness import Awareness
-from .dissemination import Rumours
-from .table import RANK, REFUTATIONS, Member, View, first_standing, incarnation_of
-from .transitions import Cases
+from .dissemination import RumorQueue
+from .table import RANK, REFUTATIONS, Member, MemberTable, first_standing, incarnation_of
+from .transitions import StatusTransitions
 
 LAST_WORDS_S = 2.0  # what a process said may arrive for so long after others have heard of its successor
 MEMBERS_MAX = 4096  # where no list says who may be one
 TABLE_MAX = 500  # members in one PushPull: a header holds about twice as many
 
 
-class Hearsay:
+class RumorHandler:
     """Merges rumours into the table. ``me`` is the local peer's own entry, whose standing only a refutation raises.
 
     ``voices``: who spoke before its address was known, and its incarnation. While a peer that has spoken to us is linked, what
@@ -30,41 +30,41 @@ class Hearsay:
         settings: MembershipSettings,
         allowed: frozenset[PeerId] | None,
         me: Member,
-        view: View,
-        rumours: Rumours,
-        cases: Cases,
+        view: MemberTable,
+        rumors: RumorQueue,
+        transitions: StatusTransitions,
         awareness: Awareness,
     ) -> None:
         self.settings, self.allowed, self.me = settings, allowed, me
-        self.view, self.rumours, self.cases, self.awareness = view, rumours, cases, awareness
+        self.view, self.rumors, self.transitions, self.awareness = view, rumors, transitions, awareness
         self.voices: dict[PeerId, int] = {}
-        self._shouted_at = float("-inf")
+        self._broadcast_at = float("-inf")
 
-    def hear(self, rumours: tuple[Rumour, ...], sender: PeerId, now: float, table: bool = False) -> list[Effect]:
-        most = TABLE_MAX if table else 2 * self.settings.rumours_per_message
+    def hear(self, rumors: tuple[Rumor, ...], sender: PeerId, now: float, table: bool = False) -> list[Effect]:
+        most = TABLE_MAX if table else 2 * self.settings.rumors_per_message
         effects: list[Effect] = []
         members, local = self.view.members, self.me.peer
-        for rumour in rumours[:most]:
-            if rumour.peer == local:
-                effects += self._about_me(rumour, sender, now)
+        for rumor in rumors[:most]:
+            if rumor.peer == local:
+                effects += self._about_me(rumor, sender, now)
                 continue
-            member = members.get(rumour.peer)
-            if member is not None and rumour.incarnation <= member.standing:
+            member = members.get(rumor.peer)
+            if member is not None and rumor.incarnation <= member.standing:
                 # Most of what is heard is known already: this is all that a large swarm has time for.
                 called = member.lane_up or member.lane == member.control
-                if rumour.incarnation < member.standing:
-                    known = member.spoken or (member.lane_up and sender != rumour.peer)
+                if rumor.incarnation < member.standing:
+                    known = member.spoken or (member.lane_up and sender != rumor.peer)
                 else:
-                    known = rumour.status == "alive" and member.met and called and member.control != ""
-                    known = known and (member.spoken or sender != rumour.peer)
+                    known = rumor.status == "alive" and member.met and called and member.control != ""
+                    known = known and (member.spoken or sender != rumor.peer)
                 if known:
-                    if self.rumours.waiting:
-                        self.rumours.told_by(sender, rumour)
+                    if self.rumors.waiting:
+                        self.rumors.told_by(sender, rumor)
                     continue
-            effects += self._about(rumour, sender, now, table)
-            self.rumours.told_by(sender, rumour)
+            effects += self._about(rumor, sender, now, table)
+            self.rumors.told_by(sender, rumor)
             if self.voices:
-                self._recognize(rumour.peer, now)
+                self._recognize(rumor.peer, now)
         return effects
 
     def _recognize(self, peer: PeerId, now: float) -> None:
@@ -74,115 +74,117 @@ class Hearsay:
             del self.voices[peer]
             member.heard_at = now
 
-    def _about(self, rumour: Rumour, sender: PeerId, now: float, table: bool) -> list[Effect]:
-        if not self.allows(rumour.peer) or not self.allows(rumour.origin):
+    def _about(self, rumor: Rumor, sender: PeerId, now: float, table: bool) -> list[Effect]:
+        if not self.allows(rumor.peer) or not self.allows(rumor.origin):
             return []
-        member = self.view.members.get(rumour.peer)
-        if not self.plausible(rumour.incarnation, member):
+        member = self.view.members.get(rumor.peer)
+        if not self.plausible(rumor.incarnation, member):
             return []
-        if member is not None and incarnation_of(rumour.incarnation) != member.incarnation:
-            if not self._is_its_life(rumour, member, sender):
-                return self._look_there(rumour, member, now)
-            if rumour.incarnation < member.standing:  # the later life was invented
-                return self.cases.revive(member, rumour, sender, now) if rumour.status == "alive" else []
+        if member is not None and incarnation_of(rumor.incarnation) != member.incarnation:
+            if not self._is_its_life(rumor, member, sender):
+                return self._look_there(rumor, member, now)
+            if rumor.incarnation < member.standing:  # the later life was invented
+                return self.transitions.revive(member, rumor, sender, now) if rumor.status == "alive" else []
         effects: list[Effect] = []
         if member is None:
-            member = self.cases.enlist(rumour.peer, rumour.incarnation, now)
-            effects += self.cases.set_address(member, rumour.control, rumour.bulk)
-        if rumour.incarnation < member.standing:
+            member = self.transitions.add_member(rumor.peer, rumor.incarnation, now)
+            effects += self.transitions.set_address(member, rumor.control, rumor.bulk)
+        if rumor.incarnation < member.standing:
             return effects  # old news
-        newer = rumour.incarnation > member.standing
-        if rumour.status == "alive":
-            effects += self._about_living(member, rumour, newer, sender, now)
-        elif rumour.origin == rumour.peer or not member.met:
+        newer = rumor.incarnation > member.standing
+        if rumor.status == "alive":
+            effects += self._about_living(member, rumor, newer, sender, now)
+        elif rumor.origin == rumor.peer or not member.met:
             # Its own last word, or one that was gone before we knew of it.
-            effects += self._about_gone(member, rumour, newer, now)
-        elif newer and member.gone and rumour.status == "dead":
-            effects += self.cases.rebury(member, rumour, now)
+            effects += self._about_gone(member, rumor, newer, now)
+        elif newer and member.gone and rumor.status == "dead":
+            effects += self.transitions.mark_dead_again(member, rumor, now)
         elif newer or not member.gone:
             if newer:  # the refutation before this accusation passed us by
-                effects += self.cases.revive(member, replace(rumour, status="alive"), sender, now)
-            told_dead = rumour.status == "dead" and not table
-            effects += self.cases.accuse(member, rumour.origin, now, hurried=told_dead)
+                effects += self.transitions.revive(member, replace(rumor, status="alive"), sender, now)
+            told_dead = rumor.status == "dead" and not table
+            effects += self.transitions.accuse(member, rumor.origin, now, hurried=told_dead)
             # That others think it dead is one more accusation, and decides only where there was a case already.
             if told_dead and member.suspicion is not None and member.suspicion.proven:
-                effects += self.cases.bury(member, rumour.origin, now, "told so")
+                effects += self.transitions.mark_dead(member, rumor.origin, now, "told so")
         return effects
 
-    def _about_living(self, member: Member, rumour: Rumour, newer: bool, sender: PeerId, now: float) -> list[Effect]:
+    def _about_living(self, member: Member, rumor: Rumor, newer: bool, sender: PeerId, now: float) -> list[Effect]:
         effects: list[Effect] = []
         if newer:
-            effects += self.cases.revive(member, rumour, sender, now)
+            effects += self.transitions.revive(member, rumor, sender, now)
         elif not member.control:
-            effects += self.cases.set_address(member, rumour.control, rumour.bulk)
+            effects += self.transitions.set_address(member, rumor.control, rumor.bulk)
         elif member.lane != member.control and not member.lane_up:  # the search for another life of it found nothing
-            effects += self.cases.set_address(member, member.control, member.bulk)
-        self.cases.meet(member)
+            effects += self.transitions.set_address(member, member.control, member.bulk)
+        self.transitions.meet(member)
         return effects
 
-    def _about_gone(self, member: Member, rumour: Rumour, newer: bool, now: float) -> list[Effect]:
-        if rumour.status == "suspect":  # of a peer that we have not met: it is there, and somebody misses it
-            effects = self.cases.revive(member, replace(rumour, status="alive"), rumour.origin, now) if newer else []
-            self.cases.meet(member)
-            return effects + self.cases.accuse(member, rumour.origin, now)
+    def _about_gone(self, member: Member, rumor: Rumor, newer: bool, now: float) -> list[Effect]:
+        if rumor.status == "suspect":  # of a peer that we have not met: it is there, and somebody misses it
+            effects = self.transitions.revive(member, replace(rumor, status="alive"), rumor.origin, now) if newer else []
+            self.transitions.meet(member)
+            return effects + self.transitions.accuse(member, rumor.origin, now)
         if newer:
-            return self.cases.rebury(member, rumour, now)
-        if RANK[rumour.status] <= RANK[member.status]:
+            return self.transitions.mark_dead_again(member, rumor, now)
+        if RANK[rumor.status] <= RANK[member.status]:
             return []
-        return self.cases.bury(member, rumour.origin, now, "own word", rumour.status)
+        return self.transitions.mark_dead(member, rumor.origin, now, "own word", rumor.status)
 
-    def _about_me(self, rumour: Rumour, sender: PeerId, now: float) -> list[Effect]:
+    def _about_me(self, rumor: Rumor, sender: PeerId, now: float) -> list[Effect]:
         """Only the accused may raise its own standing; that is what makes a refutation final."""
-        if incarnation_of(rumour.incarnation) != self.me.incarnation:
+        if incarnation_of(rumor.incarnation) != self.me.incarnation:
             # Of a former life, or of a later one: whoever has heard us does not believe in that before it speaks, and where it
             # does speak nobody talks to us any more.
             return []
-        if self.me.gone or not self.plausible(rumour.incarnation, self.me):
+        if self.me.gone or not self.plausible(rumor.incarnation, self.me):
             return []
-        alive = rumour.status == "alive"
-        if alive and rumour.incarnation <= self.me.standing:
+        alive = rumor.status == "alive"
+        if alive and rumor.incarnation <= self.me.standing:
             return []
-        if rumour.incarnation < self.me.standing:  # refuted, which the speaker has missed
-            return [Send(sender, Gossip((self.me.rumour(),)))] if sender in self.view.members else []
+        if rumor.incarnation < self.me.standing:  # refuted, which the speaker has missed
+            return [Send(sender, Gossip((self.me.rumor(),)))] if sender in self.view.members else []
         self.awareness.worsen()
-        self.me.standing = rumour.incarnation + 1
-        denial = self.me.rumour()
-        self.rumours.add(denial)
-        if now - self._shouted_at < self.settings.gossip_interval_s:
+        self.me.standing = rumor.incarnation + 1
+        denial = self.me.rumor()
+        self.rumors.add(denial)
+        if now - self._broadcast_at < self.settings.gossip_interval_s:
             return []  # whoever keeps accusing us shall not make us flood the others
-        self._shouted_at = now
-        return self.shout(denial)
+        self._broadcast_at = now
+        return self.broadcast(denial)
 
-    def shout(self, rumour: Rumour) -> list[Effect]:
+    def broadcast(self, rumor: Rumor) -> list[Effect]:
         """To everybody at once, beside the rumour's usual way."""
-        told = Gossip((rumour,))
+        told = Gossip((rumor,))
         return [Send(m.peer, told) for m in self.view.others() if m.linked and not m.gone]
 
-    def _is_its_life(self, rumour: Rumour, member: Member, sender: PeerId) -> bool:
+    def _is_its_life(self, rumor: Rumor, member: Member, sender: PeerId) -> bool:
         """Whether to believe that a member lives another life than the one that we know."""
-        life = incarnation_of(rumour.incarnation)
+        life = incarnation_of(rumor.incarnation)
         if life < member.incarnation:
             return sender == member.peer and not member.spoken
         heard = member.spoken and member.linked and not member.gone
         return sender == member.peer or not heard or self.voices.get(member.peer) == life
 
-    def _look_there(self, rumour: Rumour, member: Member, now: float) -> list[Effect]:
+    def _look_there(self, rumor: Rumor, member: Member, now: float) -> list[Effect]:
         """Others know a peer in an earlier life than we do, and we have never heard the later one where it is said to be.
 
         It may be invented, and the peer been told the same of us: then neither calls the other where it is. Whoever answers
         at the address that the others know tells by its ``Hello`` which life it lives.
         """
         heard_of_long_ago = now - member.known_since >= LAST_WORDS_S
-        if rumour.status != "alive" or member.spoken or member.gone or not heard_of_long_ago:
+        if rumor.status != "alive" or member.spoken or member.gone or not heard_of_long_ago:
             return []
-        return self.cases.look_at(member, rumour.control, rumour.bulk)
+        return self.transitions.look_at(member, rumor.control, rumor.bulk)
 
-    def undeceive(self, sender: PeerId, incarnation: int, now: float) -> list[Effect]:
+    def correct_incarnation(self, sender: PeerId, incarnation: int, now: float) -> list[Effect]:
         """A peer speaks of which others have told a later life: that was invented. Where it is, it or others will say again."""
         member = self.view.members.get(sender)
         if member is None or member.spoken or incarnation >= member.incarnation:
             return []
-        effects = self.cases.revive(member, Rumour(sender, "alive", first_standing(incarnation), "", "", sender), sender, now)
+        effects = self.transitions.revive(
+            member, Rumor(sender, "alive", first_standing(incarnation), "", "", sender), sender, now
+        )
         self._recognize(sender, now)
         return effects
 

@@ -42,7 +42,7 @@ class Suspicion:
     since: float
     accusers: dict[PeerId, None] = field(default_factory=dict)  # distinct, in the order they were heard
     own: bool = False  # a probe of ours failed after it last answered us
-    vouched: bool = False  # it answered a ping that we sent after this began
+    answered_since: bool = False  # it answered a ping that we sent after this began
     hurried: bool = False  # nothing listens at its address: no more than the shortest time
     expired: bool = False  # the time is up, only the evidence is missing
     token: Token | None = None
@@ -54,4 +54,4 @@ class Suspicion:
     @property
     def proven(self) -> bool:
         """Enough for a death: a failed probe of ours or two accusers, and no answer to us in between."""
-        return not self.vouched and (self.own or len(self.accusers) >= 2)
+        return not self.answered_since and (self.own or len(self.accusers) >= 2)

@@ -14,16 +14,16 @@ from typing import Any, Literal, TypeAlias, assert_never
 
 from gossip.core.events import Disconnect, Effect, Send
 from gossip.core.frozen import record
-from gossip.core.messages import Ack, Gossip, Nack, PeerId, Ping, PingRequest, Progress, PushPull, Rumour
+from gossip.core.messages import Ack, Gossip, Nack, PeerId, Ping, PingRequest, Progress, PushPull, Rumor
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
 
 from .awareness import Awareness
-from .dissemination import Rumours
-from .prober import Prober, ProbeStep, RelayExpired, Silence
-from .rumors import LAST_WORDS_S, TABLE_MAX, Hearsay
-from .table import REFUTATIONS, Change, Member, View, first_standing
-from .transitions import Cases, Forget, SuspicionExpired
+from .dissemination import RumorQueue
+from .prober import Prober, ProbeStep, ProbeTimedOut, RelayExpired
+from .rumors import LAST_WORDS_S, TABLE_MAX, RumorHandler
+from .table import REFUTATIONS, Change, Member, MemberTable, first_standing
+from .transitions import ForgetMember, StatusTransitions, SuspicionExpired
 
 __all__ = ["TIMERS", "Change", "Member", "Membership", "MembershipMessage", "MembershipTimer"]
 
@@ -49,10 +49,10 @@ class TableTick:
     at: float
 
 
-TIMERS = (ProbeTick, GossipTick, TableTick, SuspicionExpired, Forget, ProbeStep, RelayExpired)
+TIMERS = (ProbeTick, GossipTick, TableTick, SuspicionExpired, ForgetMember, ProbeStep, RelayExpired)
 """What ``Membership.on_timer`` is for."""
 
-MembershipTimer: TypeAlias = ProbeTick | GossipTick | TableTick | SuspicionExpired | Forget | ProbeStep | RelayExpired
+MembershipTimer: TypeAlias = ProbeTick | GossipTick | TableTick | SuspicionExpired | ForgetMember | ProbeStep | RelayExpired
 
 
 def table_interval_s(n: int, settings: MembershipSettings) -> float:
@@ -90,14 +90,14 @@ class Membership:
         me = Member(
             local, first_standing(incarnation), control, bulk, skip="", met=True, linked=True, was_linked=True, origin=local
         )
-        self.view = View(me)
+        self.view = MemberTable(me)
         self.me = me
-        self.rumours = Rumours(settings)
+        self.rumors = RumorQueue(settings)
         self.awareness = Awareness(settings.awareness_max)
         self.prober = Prober(settings, timers, rng, self.view, self.awareness, self._talk)
-        self.cases = Cases(settings, timers, self.view, self.rumours, self.prober)
-        self.hearsay = Hearsay(settings, allowed, me, self.view, self.rumours, self.cases, self.awareness)
-        self._voices = self.hearsay.voices
+        self.transitions = StatusTransitions(settings, timers, self.view, self.rumors, self.prober)
+        self.rumor_handler = RumorHandler(settings, allowed, me, self.view, self.rumors, self.transitions, self.awareness)
+        self._voices = self.rumor_handler.voices
         self._awake_since = float("-inf")
         self._step = 0  # of the local trainer, and when it made it
         self._stepped_at: float | None = None
@@ -164,7 +164,7 @@ class Membership:
 
     def start(self, now: float) -> list[Effect]:
         self.me.known_since = now
-        self.rumours.add(self.me.rumour())
+        self.rumors.add(self.me.rumor())
         first = ((self.settings.probe_interval_s, ProbeTick), (self.settings.push_pull_interval_s, TableTick))
         # A random phase each, or all peers that start together would probe in step for ever.
         ticks = [(now + self.rng.uniform(0.0, interval_s), kind) for interval_s, kind in first]
@@ -195,21 +195,21 @@ class Membership:
 
         A peer that nobody has heard yet is connected to, but is neither "joined" nor accused before it has spoken.
         """
-        if peer == self.local or not self.hearsay.allows(peer):
+        if peer == self.local or not self.rumor_handler.allows(peer):
             return []
         standing = first_standing(incarnation)
         member = self.members.get(peer)
         effects: list[Effect] = []
         if member is None:
-            member = self.cases.enlist(peer, standing, now)
-            effects += self.cases.set_address(member, control, bulk)
-        elif (incarnation > member.incarnation and self.hearsay.plausible(standing, member)) or (
+            member = self.transitions.add_member(peer, standing, now)
+            effects += self.transitions.set_address(member, control, bulk)
+        elif (incarnation > member.incarnation and self.rumor_handler.plausible(standing, member)) or (
             incarnation < member.incarnation and self._voices.get(peer) == incarnation
         ):
-            effects += self.cases.revive(member, Rumour(peer, "alive", standing, control, bulk, peer), self.local, now)
+            effects += self.transitions.revive(member, Rumor(peer, "alive", standing, control, bulk, peer), self.local, now)
         elif incarnation == member.incarnation and (member.control, member.bulk) != (control, bulk):
             # Others may have told a false one before the peer came to say its own.
-            effects += self.cases.set_address(member, control, bulk)
+            effects += self.transitions.set_address(member, control, bulk)
         if self._voices.get(peer) == member.incarnation:
             del self._voices[peer]
             self.heard(peer, member.incarnation, now)
@@ -218,7 +218,7 @@ class Membership:
     def heard(self, sender: PeerId, incarnation: int, now: float) -> bool:
         """A message came. False when it must be dropped: from a stranger, or from a former life of its sender."""
         member = self.view.members.get(sender)
-        if member is self.me or not (self.hearsay.allows(sender) if self.allowed is None else sender in self.allowed):
+        if member is self.me or not (self.rumor_handler.allows(sender) if self.allowed is None else sender in self.allowed):
             return False
         life = -1 if member is None else member.standing // REFUTATIONS
         # Words of a former life may still be on their way. One that goes on speaking is no former life: who has never been heard
@@ -228,7 +228,7 @@ class Membership:
             return False
         if member is None or incarnation != life:
             # A new life. Its words count, but it becomes a member only when its address is known.
-            if not self.hearsay.plausible(first_standing(incarnation), member):
+            if not self.rumor_handler.plausible(first_standing(incarnation), member):
                 return False
             self._voices[sender] = incarnation
             return True
@@ -236,7 +236,7 @@ class Membership:
         if self._voices:
             self._voices.pop(sender, None)
         if not member.met:
-            self.cases.meet(member)
+            self.transitions.meet(member)
         if member.silent:
             member.silent = False
             self.view.settle(member)
@@ -244,17 +244,17 @@ class Membership:
 
     def on_message(self, sender: PeerId, incarnation: int, message: MembershipMessage, now: float) -> list[Effect]:
         """``heard`` has been asked before."""
-        effects = self.hearsay.undeceive(sender, incarnation, now) if self._voices else []
+        effects = self.rumor_handler.correct_incarnation(sender, incarnation, now) if self._voices else []
         match message:
-            case Gossip(rumours):
-                effects += self.hearsay.hear(rumours, sender, now)
-            case Ping(nonce, target, rumours):
-                if rumours:
-                    effects += self.hearsay.hear(rumours, sender, now)
+            case Gossip(rumors):
+                effects += self.rumor_handler.hear(rumors, sender, now)
+            case Ping(nonce, target, rumors):
+                if rumors:
+                    effects += self.rumor_handler.hear(rumors, sender, now)
                 if target == self.local and sender in self.members:
                     effects.append(Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender))))
-            case PingRequest(nonce, target, rumours):
-                effects += self.hearsay.hear(rumours, sender, now)
+            case PingRequest(nonce, target, rumors):
+                effects += self.rumor_handler.hear(rumors, sender, now)
                 if sender in self.members and target == self.local:
                     effects.append(Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender))))
                 elif sender in self.members:
@@ -265,14 +265,14 @@ class Membership:
                 effects += answered
                 if answer is not None:
                     self.awareness.improve()
-                    effects += self.cases.on_answer(answer, self._is_stalled(answer.progress), now)
-                if message.rumours:
-                    effects += self.hearsay.hear(message.rumours, sender, now)
+                    effects += self.transitions.on_answer(answer, self._is_stalled(answer.progress), now)
+                if message.rumors:
+                    effects += self.rumor_handler.hear(message.rumors, sender, now)
             case Nack():
                 ended, silence = self.prober.on_nack(sender, message)
                 effects += ended + self._conclude(silence, now)
-            case PushPull(rumours, reply):
-                effects += self.hearsay.hear(rumours[:TABLE_MAX], sender, now, table=True)
+            case PushPull(rumors, reply):
+                effects += self.rumor_handler.hear(rumors[:TABLE_MAX], sender, now, table=True)
                 member = self.members.get(sender)
                 if not reply and member is not None and now - member.told_table_at >= TABLE_EVERY_S:
                     member.told_table_at = now
@@ -293,7 +293,7 @@ class Membership:
         if member.gone or not member.was_linked:
             return []
         if "refused" in reason:
-            return self.cases.accuse(member, self.local, now, own=True, hurried=True)
+            return self.transitions.accuse(member, self.local, now, own=True, hurried=True)
         return self.prober.hasten(member, now)
 
     def _on_link_up(self, member: Member, now: float) -> list[Effect]:
@@ -333,8 +333,8 @@ class Membership:
             case RelayExpired():
                 effects += self.prober.on_relay_expired(what)
             case SuspicionExpired():
-                effects += self.cases.on_expiry(what, now)
-            case Forget(peer, standing):
+                effects += self.transitions.on_expiry(what, now)
+            case ForgetMember(peer, standing):
                 member = self.members[peer]
                 if member.status == "left" and member.standing == standing:
                     member.lane, member.lane_up, member.linked = "", False, False
@@ -343,13 +343,13 @@ class Membership:
                 assert_never(what)
         return effects
 
-    def _conclude(self, silence: Silence | None, now: float) -> list[Effect]:
+    def _conclude(self, silence: ProbeTimedOut | None, now: float) -> list[Effect]:
         if silence is None:
             return []
         if self.view.members[silence.peer].sending_at > silence.began:
             return []  # its answer waits while it copies, hashes and sends large payloads: they come, so it is there
         self.awareness.worsen(silence.unheard)
-        return self.cases.on_silence(silence, now)
+        return self.transitions.on_probe_timeout(silence, now)
 
     def sends(self, peer: PeerId, now: float) -> None:
         """A large payload of this peer is on its way here, and some of it has just come."""
@@ -365,7 +365,7 @@ class Membership:
         """This process stood still: nobody may be accused for that time, and others may have declared us dead."""
         self._awake_since = now
         self.awareness.worsen()
-        return self.prober.drop() + self.cases.postpone(now) + self._send_table(self._random_linked())
+        return self.prober.drop() + self.transitions.postpone(now) + self._send_table(self._random_linked())
 
     # --- leaving ----------------------------------------------------------------------------------------------------------
 
@@ -385,9 +385,9 @@ class Membership:
             return []
         self.me.gone_at = now
         self.view.place(self.me, status, met=True)
-        farewell = self.me.rumour()
-        self.rumours.add(farewell)
-        return [*self.prober.drop(), *self.hearsay.shout(farewell)]
+        farewell = self.me.rumor()
+        self.rumors.add(farewell)
+        return [*self.prober.drop(), *self.rumor_handler.broadcast(farewell)]
 
     # --- facts from the rest of the core ----------------------------------------------------------------------------------
 
@@ -420,7 +420,7 @@ class Membership:
 
     def speak(self, now: float) -> list[Effect]:
         """Call it after every event. While there is something to tell, a tick comes every ``gossip_interval_s``; else none."""
-        if self.speaks or not self.rumours.waiting or self.me.gone:
+        if self.speaks or not self.rumors.waiting or self.me.gone:
             return []
         self.speaks = True
         at = now + self.settings.gossip_interval_s
@@ -453,8 +453,8 @@ class Membership:
             return m.linked and (not m.gone or (m.status == "dead" and now - m.gone_at < patience_s))
 
         for member in self.view.sample(self.rng, self.settings.gossip_fanout, listens):
-            if rumours := self._talk(member.peer):
-                effects.append(Send(member.peer, Gossip(rumours)))
+            if rumors := self._talk(member.peer):
+                effects.append(Send(member.peer, Gossip(rumors)))
         return effects
 
     def _exchange_tables(self, now: float) -> list[Effect]:
@@ -473,16 +473,16 @@ class Membership:
     def _send_table(self, peer: PeerId | None) -> list[Effect]:
         return [] if peer is None else [Send(peer, PushPull(self._table(), reply=False))]
 
-    def _table(self) -> tuple[Rumour, ...]:
-        known = [m.rumour() for m in self.members.values() if m.met]
+    def _table(self) -> tuple[Rumor, ...]:
+        known = [m.rumor() for m in self.members.values() if m.met]
         return tuple(known if len(known) <= TABLE_MAX else self.rng.sample(known, TABLE_MAX))
 
-    def _talk(self, peer: PeerId) -> tuple[Rumour, ...]:
+    def _talk(self, peer: PeerId) -> tuple[Rumor, ...]:
         """Rumours for a message to ``peer``. Accused, or said to be gone, it hears that first, so that it can refute at once."""
         member = self.view.members.get(peer)
         if member is None or not member.linked:
             return ()  # the message will be lost, so nothing counts as said
-        buddy = (member.rumour(),) if member.status != "alive" else ()
-        if not self.rumours.waiting:
+        buddy = (member.rumor(),) if member.status != "alive" else ()
+        if not self.rumors.waiting:
             return buddy
-        return buddy + self.rumours.pick(len(self.view), self.settings.rumours_per_message - len(buddy), to=peer)
+        return buddy + self.rumors.pick(len(self.view), self.settings.rumors_per_message - len(buddy), to=peer)

@@ -1,7 +1,7 @@
 """The table of members as one peer sees it, and what changed in it.
 
 A peer's *incarnation* counts the lives of its process: its launcher raises it, every envelope carries it. Within a life a peer
-must also be able to contradict an accusation. Both are ordered by its *standing*, the number in a ``Rumour``: incarnation
+must also be able to contradict an accusation. Both are ordered by its *standing*, the number in a ``Rumor``: incarnation
 times ``REFUTATIONS`` plus the refutations in that life. So a restarted peer outranks whatever was said of its former life
 without having to know it.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, TypeAlias
 
-from gossip.core.messages import PeerId, Progress, Rumour, Status
+from gossip.core.messages import PeerId, Progress, Rumor, Status
 
 from .suspicion import Suspicion
 
@@ -85,13 +85,13 @@ class Member:
         """Whether it is there, though it is said to have left."""
         return self.status == "left" and self.linked and now - self.heard_at < SPEAKS_ON_S
 
-    def rumour(self) -> Rumour:
-        return Rumour(self.peer, self.status, self.standing, self.control, self.bulk, max(0, self.origin))
+    def rumor(self) -> Rumor:
+        return Rumor(self.peer, self.status, self.standing, self.control, self.bulk, max(0, self.origin))
 
     def why_skipped(self) -> str:
         if self.gone:
             return self.status
-        if self.suspicion is not None and not self.suspicion.vouched:
+        if self.suspicion is not None and not self.suspicion.answered_since:
             return "suspect"
         if not self.linked:
             return "disconnected" if self.was_linked else "connecting"
@@ -113,7 +113,7 @@ class Change:
         return {"subject": self.peer, "round": round_id, **why}
 
 
-class View:
+class MemberTable:
     """All members, the local peer among them, and the changes that nobody has been told of yet."""
 
     def __init__(self, local: Member) -> None:

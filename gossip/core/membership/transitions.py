@@ -7,14 +7,14 @@ from typing import Any
 
 from gossip.core.events import Connect, Effect
 from gossip.core.frozen import record
-from gossip.core.messages import PeerId, Rumour, Status
+from gossip.core.messages import PeerId, Rumor, Status
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
 
-from .dissemination import Rumours
-from .prober import Answer, Prober, Silence
+from .dissemination import RumorQueue
+from .prober import ProbeAnswered, Prober, ProbeTimedOut
 from .suspicion import Suspicion
-from .table import Member, View, incarnation_of
+from .table import Member, MemberTable, incarnation_of
 
 CONNECT_GRACE_S = 2.0  # for the first connections in both directions, handshakes included; nobody is accused for their lack
 
@@ -27,7 +27,7 @@ class SuspicionExpired:
 
 
 @record
-class Forget:
+class ForgetMember:
     """A peer that left has had the time to finish what it was saying."""
 
     peer: PeerId
@@ -35,20 +35,22 @@ class Forget:
     at: float
 
 
-class Cases:
+class StatusTransitions:
     """Status transitions of all members but the local one."""
 
-    def __init__(self, settings: MembershipSettings, timers: Timers[Any], view: View, rumours: Rumours, prober: Prober) -> None:
+    def __init__(
+        self, settings: MembershipSettings, timers: Timers[Any], view: MemberTable, rumors: RumorQueue, prober: Prober
+    ) -> None:
         self.settings, self.timers = settings, timers
-        self.view, self.rumours, self.prober = view, rumours, prober
+        self.view, self.rumors, self.prober = view, rumors, prober
 
     # --- coming -----------------------------------------------------------------------------------------------------------
 
-    def enlist(self, peer: PeerId, standing: int, now: float) -> Member:
+    def add_member(self, peer: PeerId, standing: int, now: float) -> Member:
         """A first entry in the table: an address at most, until the peer is met."""
         member = Member(peer, standing, known_since=now, origin=peer)
         self.view.add(member)
-        self.prober.enlist(peer)
+        self.prober.add_member(peer)
         return member
 
     def set_address(self, member: Member, control: str, bulk: str) -> list[Effect]:
@@ -74,38 +76,38 @@ class Cases:
         """It, or a member that knows it, has spoken."""
         if not member.met:
             self.view.place(member, member.status, met=True)
-            self.rumours.add(member.rumour())
+            self.rumors.add(member.rumor())
             if not member.gone:
                 self.view.note(member.peer, "joined")
 
-    def revive(self, member: Member, rumour: Rumour, by: PeerId, now: float) -> list[Effect]:
+    def revive(self, member: Member, rumor: Rumor, by: PeerId, now: float) -> list[Effect]:
         """It is alive with a higher standing: it refuted an accusation, or it was started again."""
         effects = self._close(member) + self.prober.drop(member.peer)
         again = member.gone
-        new_life = incarnation_of(rumour.incarnation) != member.incarnation  # a lower one: the later was invented
-        member.standing, member.origin = rumour.incarnation, member.peer
+        new_life = incarnation_of(rumor.incarnation) != member.incarnation  # a lower one: the later was invented
+        member.standing, member.origin = rumor.incarnation, member.peer
         self.view.place(member, "alive", member.met)
         if new_life:
             again = again or member.met
-            effects += self._begin_life(member, rumour, now)
+            effects += self._begin_life(member, rumor, now)
         elif not member.control:  # within a life an address does not change, whoever says so
-            effects += self.set_address(member, rumour.control, rumour.bulk)
-        self.rumours.add(member.rumour())
+            effects += self.set_address(member, rumor.control, rumor.bulk)
+        self.rumors.add(member.rumor())
         if again and member.met:
             self.view.note(member.peer, "alive_again", "restarted" if new_life else "refuted", by)
         self.view.settle(member, by)
         return effects
 
-    def _begin_life(self, member: Member, rumour: Rumour, now: float) -> list[Effect]:
-        self.rumours.begins_anew(member.peer)
+    def _begin_life(self, member: Member, rumor: Rumor, now: float) -> list[Effect]:
+        self.rumors.begins_anew(member.peer)
         member.known_since, member.heard_at = now, float("-inf")
         member.linked = member.was_linked = member.stalled = member.silent = False
         member.progress, member.control, member.bulk = None, "", ""
-        return self.set_address(member, rumour.control, rumour.bulk)
+        return self.set_address(member, rumor.control, rumor.bulk)
 
     # --- evidence ---------------------------------------------------------------------------------------------------------
 
-    def on_answer(self, answer: Answer, stalled: bool, now: float) -> list[Effect]:
+    def on_answer(self, answer: ProbeAnswered, stalled: bool, now: float) -> list[Effect]:
         """It lives, whoever says otherwise. An accusation stands until refuted, but is no reason to do without the peer."""
         member = self.view.members[answer.peer]
         member.progress = answer.progress
@@ -113,13 +115,13 @@ class Cases:
         effects: list[Effect] = []
         suspicion = member.suspicion
         if suspicion is not None and answer.asked_at >= suspicion.since:
-            suspicion.vouched, suspicion.own = True, False
-        elif suspicion is not None and not suspicion.vouched:
+            suspicion.answered_since, suspicion.own = True, False
+        elif suspicion is not None and not suspicion.answered_since:
             effects += self.prober.probe(member, now)  # that answer may be older than the accusation
         self.view.settle(member)
         return effects
 
-    def on_silence(self, silence: Silence, now: float) -> list[Effect]:
+    def on_probe_timeout(self, silence: ProbeTimedOut, now: float) -> list[Effect]:
         member = self.view.members[silence.peer]
         if member.gone or not member.met:
             return []
@@ -143,23 +145,23 @@ class Cases:
             suspicion = member.suspicion = Suspicion(now, {accuser: None})
             member.origin = accuser
             self.view.place(member, "suspect", member.met)
-            self.rumours.add(member.rumour())
+            self.rumors.add(member.rumor())
             self.view.note(member.peer, "suspect", "no link" if hurried and own else "no answer", accuser)
             news = True
         else:
             news = accuser not in suspicion.accusers and len(suspicion.accusers) < self.settings.suspicion_mult
             if news:
                 suspicion.accusers[accuser] = None
-                self.rumours.add(replace(member.rumour(), origin=accuser))
+                self.rumors.add(replace(member.rumor(), origin=accuser))
         if own:
-            if suspicion.vouched:  # it has answered since, so it has all the time again
-                suspicion.since, suspicion.vouched, news = now, False, True
+            if suspicion.answered_since:  # it has answered since, so it has all the time again
+                suspicion.since, suspicion.answered_since, news = now, False, True
             suspicion.own = True
         if hurried and not suspicion.hurried:
             suspicion.hurried = news = True
         self.view.settle(member, by=accuser)
         if suspicion.expired and suspicion.proven:
-            return self.bury(member, self.view.local, now, "no answer")
+            return self.mark_dead(member, self.view.local, now, "no answer")
         effects = self.arm(member, suspicion, now) if news else []
         if news and not own:
             effects += self.prober.probe(member, now)  # a second opinion, which also tells the accused
@@ -175,10 +177,10 @@ class Cases:
     def on_expiry(self, expired: SuspicionExpired, now: float) -> list[Effect]:
         member = self.view.members[expired.peer]
         suspicion = member.suspicion
-        if suspicion is None or member.standing != expired.standing or suspicion.vouched:
+        if suspicion is None or member.standing != expired.standing or suspicion.answered_since:
             return []
         if suspicion.proven:
-            return self.bury(member, self.view.local, now, "no answer")
+            return self.mark_dead(member, self.view.local, now, "no answer")
         # A single peer accuses it, and we have not asked ourselves: the next good evidence decides.
         suspicion.expired = True
         return self.prober.probe(member, now)
@@ -194,28 +196,28 @@ class Cases:
 
     # --- going ------------------------------------------------------------------------------------------------------------
 
-    def bury(self, member: Member, by: PeerId, now: float, reason: str, status: Status = "dead") -> list[Effect]:
+    def mark_dead(self, member: Member, by: PeerId, now: float, reason: str, status: Status = "dead") -> list[Effect]:
         """``dead`` or ``left``. One that was gone before we met it is entered in silence."""
         effects = self._close(member) + self.prober.drop(member.peer)
         met, again = member.met, member.gone and status == "dead"
         member.origin, member.gone_at = by, now
         self.view.place(member, status, met=True)
-        self.rumours.add(member.rumour())
+        self.rumors.add(member.rumor())
         member.skip_told = member.skip_told or not met
         self.view.settle(member, by)
         if met and not again:
             self.view.note(member.peer, "left" if status == "left" else "dead", reason, by)
         if status == "left":
             at = now + self.settings.gossip_to_dead_s
-            effects.append(self.timers.set(at, Forget(member.peer, member.standing, at)))
+            effects.append(self.timers.set(at, ForgetMember(member.peer, member.standing, at)))
         return effects
 
-    def rebury(self, member: Member, rumour: Rumour, now: float) -> list[Effect]:
+    def mark_dead_again(self, member: Member, rumor: Rumor, now: float) -> list[Effect]:
         """It had refuted its death, or even lived again, and is gone once more; we missed all of it."""
-        new_life = incarnation_of(rumour.incarnation) > member.incarnation
-        member.standing = rumour.incarnation
-        effects = self._begin_life(member, rumour, now) if new_life else []
-        return effects + self.bury(member, rumour.origin, now, "told so", rumour.status)
+        new_life = incarnation_of(rumor.incarnation) > member.incarnation
+        member.standing = rumor.incarnation
+        effects = self._begin_life(member, rumor, now) if new_life else []
+        return effects + self.mark_dead(member, rumor.origin, now, "told so", rumor.status)
 
     def _close(self, member: Member) -> list[Effect]:
         suspicion, member.suspicion = member.suspicion, None

@@ -15,7 +15,7 @@ from .timeouts import RecentMedian
 
 WINDOW_S = 0.5
 """The speed is that of the last window: one that began fast and trickles now is found out after it."""
-MOVING_FACTOR = 6.0
+TRANSFER_FACTOR = 6.0
 """Of the most that a round may wait without anything that moves: so long, at most, while something does."""
 TELL_EVERY_S = 0.3
 """How often the others hear that payloads come here."""
@@ -94,7 +94,7 @@ class Transfer:
         return now + (self.nbytes - self.received) * elapsed / came if came else float("inf")
 
 
-class Usual:
+class TransferTimes:
     """How long payloads of rounds take from each peer. One that trickles does not make that usual, however often it does."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Usual:
                     self._took[other].add(each)
 
 
-class Moving:
+class TransferTracker:
     """Who sends us payloads of rounds just now, and who says that it is being sent some.
 
     Attributes:
@@ -135,7 +135,7 @@ class Moving:
         self.takes_time = False
         self._came = False
         self.fair_bytes_per_s = 0.0
-        self._usual = Usual()
+        self._usual = TransferTimes()
         self._last: dict[PeerId, tuple[Message, Transfer]] = {}  # a peer sends us one after the other
         self._came_at: dict[PeerId, float] = {}
         self._tell_at = float("-inf")

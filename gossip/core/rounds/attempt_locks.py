@@ -14,7 +14,7 @@ ROUNDS_KEPT = 16
 Held = dict[int, tuple[Commit, Payload | None, bool]]  # by shard; whether it was made here
 
 
-class Promises:
+class AttemptLocks:
     """The attempt of each shard, by round and the parent that its commits have. Having been there excludes earlier attempts.
 
     Of the last round that was left with some shards committed, those commits are kept, too: whoever forgot what it has taken, or

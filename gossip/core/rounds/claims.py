@@ -10,38 +10,40 @@ from collections.abc import Sequence
 
 from gossip.core.events import Contributed
 from gossip.core.frozen import record
-from gossip.core.ledger import Agreed
+from gossip.core.ledger import ReplicatedState
 from gossip.core.messages import Commit
 from gossip.core.view import View
 
-from .lag import Astray
+from .lag import LagDetector
 from .server import Server
 
 
 @record
-class Doubt:
-    """``why`` is empty where there is none. ``charged``: more than f peers who hold it against a server are proof."""
+class Objection:
+    """``why`` is empty where there is none. ``is_evidence``: more than f peers who hold it against a server are proof."""
 
     why: str
-    charged: bool = True
+    is_evidence: bool = True
 
 
-class Claims:
+class ResultChecks:
     """What this peer can say of them by what it knows itself."""
 
-    def __init__(self, agreed: Agreed, astray: Astray, server: Server, view: View) -> None:
-        self.agreed, self.astray, self.server, self.view = agreed, astray, server, view
-        self.f, self.settings = agreed.settings.f, agreed.settings.results
+    def __init__(self, replicated: ReplicatedState, lag_detector: LagDetector, server: Server, view: View) -> None:
+        self.replicated, self.lag_detector, self.server, self.view = replicated, lag_detector, server, view
+        self.f, self.settings = replicated.settings.f, replicated.settings.results
 
-    def doubt(self, commit: Commit, own: Contributed | None) -> Doubt:
+    def objection(self, commit: Commit, own: Contributed | None) -> Objection:
         """What speaks against a sound commit of the present round, to which this peer has given ``own``."""
         if not self.f or commit.shard or self.server.local not in self.server.roster:
-            return Doubt("")  # who is not in the roster follows whatever was committed
-        enough = len(self.server.roster) >= 2 * self.f + 2  # as ``Doubts.compared_with``
-        told = [rates for rates in (own.rates if own is not None else (), self.agreed.rates) if rates]
+            return Objection("")  # who is not in the roster follows whatever was committed
+        enough = len(self.server.roster) >= 2 * self.f + 2  # as ``ResultValidator.compared_with``
+        told = [rates for rates in (own.rates if own is not None else (), self.replicated.rates) if rates]
         if enough and commit.digest and told and (why := self._rates(commit.rates, told)):
             # Where the others have come to meanwhile, who has nothing of its own to compare with cannot say.
-            return Doubt(why, charged=bool(own is not None and own.rates) and not self.astray.is_passed(commit.round_id))
+            return Objection(
+                why, is_evidence=bool(own is not None and own.rates) and not self.lag_detector.is_passed(commit.round_id)
+            )
         return self._roster(commit, enough)
 
     def _rates(self, rates: tuple[float, ...], told: Sequence[tuple[float, ...]]) -> str:
@@ -55,13 +57,13 @@ class Claims:
                 return f"a learning rate of {rate:.3g} is far below the own one and the last, at least {min(known):.3g}"
         return ""
 
-    def _roster(self, commit: Commit, enough: bool) -> Doubt:
+    def _roster(self, commit: Commit, enough: bool) -> Objection:
         here = self.server.roster.peers
         # Who has been away knows nothing of who was there in the rounds that the others had meanwhile.
-        if commit.roster == here or self.astray.is_passed(commit.round_id):
-            return Doubt("")
+        if commit.roster == here or self.lag_detector.is_passed(commit.round_id):
+            return Objection("")
         server, gone = self.server, self.view.is_gone
-        left_out = [peer for peer in here if peer not in commit.roster and not server.partings.leaves(peer)]
+        left_out = [peer for peer in here if peer not in commit.roster and not server.departures.leaves(peer)]
         missed = [peer for peer in left_out if peer == server.local or not server.skip_reason(peer)]
         come = set(commit.roster).difference(here)
         strange = sorted(come.difference(self.view.met()) | {peer for peer in come if gone(peer)}) if come else []
@@ -70,5 +72,5 @@ class Claims:
         if gross or (enough and (strange or missed not in ([], [server.local]))):
             out = f"leaves out {missed}, who are here" if missed else ""
             put_in = f"takes in {strange}, who are not" if strange else ""
-            return Doubt(f"the next roster {' and '.join(filter(None, (out, put_in)))}", charged=gross)
-        return Doubt("")
+            return Objection(f"the next roster {' and '.join(filter(None, (out, put_in)))}", is_evidence=gross)
+        return Objection("")

@@ -18,14 +18,14 @@ from math import isfinite, isqrt
 from typing import Any, TypeAlias
 
 from gossip.core.digests import digest_of
-from gossip.core.events import Effect, Part, Send
+from gossip.core.events import Effect, Send, ShardStatistics
 from gossip.core.frozen import record
-from gossip.core.messages import STATISTICS_BYTES_MAX, Overdue, Partial, PeerId
+from gossip.core.messages import STATISTICS_BYTES_MAX, PartialOverdue, PartialStatistics, PeerId
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 
 from .server import LOOK_EVERY_S, Server
-from .shard import ShardRound, Together
+from .shard import CrossShardProgress, ShardRound
 from .timeouts import Deadline
 
 POINTS_MAX = 4  # beside the updates, of any rule
@@ -50,21 +50,21 @@ def points_of(statistics: bytes, updates: int) -> int | None:
 
 
 @record
-class _Given:
+class _Measurement:
     """What the server of a shard has measured in an attempt of it."""
 
     attempt: int
-    part: Part
+    part: ShardStatistics
 
 
-class Joint:
+class CrossShardRound:
     """What the servers of a round do together. ``advance`` hands a shard on to its next server."""
 
     def __init__(self, local: PeerId, settings: CoreSettings, server: Server, timers: Timers[Any], advance: Advance) -> None:
         self.local, self.settings, self.server, self.timers, self.advance = local, settings, server, timers, advance
         self.shards: Sequence[ShardRound] = ()
         self.active = False
-        self._parts: dict[int, _Given] = {}
+        self._parts: dict[int, _Measurement] = {}
         self._given: dict[int, tuple[int, int]] = {}  # attempt that was given, of each shard, to which of the first
         self._asked: Counter[tuple[int, int]] = Counter()  # shard, and the attempt of the first that has asked for it
         self._renewed = -1  # attempt of the first shard that has got more time since others kept something back
@@ -75,7 +75,7 @@ class Joint:
 
     def begin(self, shards: Sequence[ShardRound]) -> None:
         """A round begins, or the local peer is back in it: some shards may be committed already."""
-        self.shards, self.active = shards, self.server.joint
+        self.shards, self.active = shards, self.server.cross_shard
         self._parts, self._given, self._renewed = {}, {}, -1
         self._asked.clear()
         self._want()
@@ -86,8 +86,8 @@ class Joint:
 
     def is_combining(self, shard: ShardRound) -> bool:
         """Whether it is about to be committed here by the decision that is out: that answers what asks for a later attempt."""
-        together = shard.together
-        return together is not None and together.step == "combine" and shard.serving == shard.attempt
+        progress = shard.cross_shard_progress
+        return progress is not None and progress.step == "combine" and shard.serving == shard.attempt
 
     # --- as the server of a shard -----------------------------------------------------------------------------------------
 
@@ -104,36 +104,36 @@ class Joint:
         """Gives whoever decides what was measured here, once; to the next one when that has been handed on."""
         effects: list[Effect] = []
         for shard in self.shards[1:] if self.active and self.shards[0].commit is None else ():
-            together, first = self._measured(shard), self.shards[0].attempt
-            if together is None or self._given.get(shard.index) == (shard.attempt, first):
+            progress, first = self._measured(shard), self.shards[0].attempt
+            if progress is None or self._given.get(shard.index) == (shard.attempt, first):
                 continue
             self._given[shard.index] = (shard.attempt, first)
             decides = self.shards[0].server(first)
             if decides == self.local:
-                self._parts[shard.index] = _Given(shard.attempt, _part(shard, together))
+                self._parts[shard.index] = _Measurement(shard.attempt, _part(shard, progress))
             else:
-                effects.append(Send(decides, self._partial(shard, together)))
+                effects.append(Send(decides, self._partial(shard, progress)))
         return effects
 
     def go_on(self, now: float) -> list[Effect]:
         """The next step of what is served here, where all that it takes is there."""
         effects: list[Effect] = []
         for shard in self.shards if self.active else ():
-            together = self._measured(shard)
-            if together is not None:
-                effects += self._follow(shard, together, now) if shard.index else self._decide(shard, together)
+            progress = self._measured(shard)
+            if progress is not None:
+                effects += self._follow(shard, progress, now) if shard.index else self._decide(shard, progress)
         return effects
 
-    def _measured(self, shard: ShardRound) -> Together | None:
+    def _measured(self, shard: ShardRound) -> CrossShardProgress | None:
         """Of a shard that is served here and waits for the others."""
-        together = shard.together
-        waits = together is not None and together.step == "measured" and shard.commit is None and shard.serving == shard.attempt
-        return together if waits else None
+        progress = shard.cross_shard_progress
+        waits = progress is not None and progress.step == "measured" and shard.commit is None and shard.serving == shard.attempt
+        return progress if waits else None
 
-    def _decide(self, shard: ShardRound, together: Together) -> list[Effect]:
+    def _decide(self, shard: ShardRound, progress: CrossShardProgress) -> list[Effect]:
         if any(each.commit is not None for each in self.shards):
-            return self._nothing(shard, together, "another shard was committed by a decision that is lost")
-        parts = [_part(shard, together)]
+            return self._nothing(shard, progress, "another shard was committed by a decision that is lost")
+        parts = [_part(shard, progress)]
         for each in self.shards[1:]:
             given = self._part_of(each)
             if given is None:
@@ -141,33 +141,33 @@ class Joint:
             parts.append(given)
         common = set.intersection(*[set(part.peers) for part in parts])
         if not common:
-            return self._nothing(shard, together, together.why or "no update has come to the servers of all shards")
-        together.step, together.rows = "decide", tuple([row for row in shard.rows if row.peer in common])
-        together.measured = tuple([digest_of(part.statistics) for part in parts])
-        peers = tuple([row.peer for row in together.rows])
+            return self._nothing(shard, progress, progress.why or "no update has come to the servers of all shards")
+        progress.step, progress.rows = "decide", tuple([row for row in shard.rows if row.peer in common])
+        progress.measured = tuple([digest_of(part.statistics) for part in parts])
+        peers = tuple([row.peer for row in progress.rows])
         return self.server.ask_rule(shard, shard.rows, step="decide", parts=tuple(parts), peers=peers)
 
-    def _follow(self, shard: ShardRound, together: Together, now: float) -> list[Effect]:
+    def _follow(self, shard: ShardRound, progress: CrossShardProgress, now: float) -> list[Effect]:
         decided = self.shards[0].commit
         if decided is None:
             return []
         if not decided.digest:
-            return self._nothing(shard, together, decided.reason)
+            return self._nothing(shard, progress, decided.reason)
         counted, index = {c.peer: weight for c, weight in zip(decided.contributors, decided.decision, strict=False)}, shard.index
-        meant = index < len(decided.measured) and decided.measured[index] == digest_of(together.statistics)
+        meant = index < len(decided.measured) and decided.measured[index] == digest_of(progress.statistics)
         here = {row.peer for row in shard.rows}
         if not meant and shard.attempt == 0:
             # It was made on what a later server has measured, who will commit: two results must not come to be.
             return self.advance(shard, "the decision was made on what another has measured", now)
         if not meant or len(counted) < len(decided.contributors) or not counted.keys() <= here:
-            return self._nothing(shard, together, f"what the decision was made on is lost with a server of shard {index}")
-        together.step, together.verdict = "combine", decided.contributors
-        together.rows = tuple([row for row in shard.rows if row.peer in counted])
+            return self._nothing(shard, progress, f"what the decision was made on is lost with a server of shard {index}")
+        progress.step, progress.verdict = "combine", decided.contributors
+        progress.rows = tuple([row for row in shard.rows if row.peer in counted])
         weights = [counted.get(row.peer, 0.0) for row in shard.rows] + list(decided.decision[len(counted) :])
         return self.server.ask_rule(shard, shard.rows, step="combine", decision=tuple(weights))
 
-    def _nothing(self, shard: ShardRound, together: Together, why: str) -> list[Effect]:
-        together.step, together.why = "nothing", why
+    def _nothing(self, shard: ShardRound, progress: CrossShardProgress, why: str) -> list[Effect]:
+        progress.step, progress.why = "nothing", why
         return self.server.ask_rule(shard, ())
 
     # --- as the server of the first ---------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class Joint:
         if self._measured(shard) is None or not lacking:
             return []
         over_at = shard.first_at + self._timeout_s(OVERDUE)
-        if now >= over_at and self.server.is_moving(shard, now):
+        if now >= over_at and self.server.is_transferring(shard, now):
             timer = self.server.timer("lack", shard, now + LOOK_EVERY_S)
             shard.lack = timer.token
             return [timer]
@@ -196,24 +196,28 @@ class Joint:
             effects.append(timer)
         return effects
 
-    def _part_of(self, shard: ShardRound) -> Part | None:
+    def _part_of(self, shard: ShardRound) -> ShardStatistics | None:
         """What was measured of a shard, of the attempt that we are at or a later one, and just what we have measured of ours."""
         given, first = self._parts.get(shard.index), self.shards[0]
-        if given is None or given.attempt < shard.attempt or first.together is None:
+        if given is None or given.attempt < shard.attempt or first.cross_shard_progress is None:
             return None
-        own = points_of(first.together.statistics, len(first.rows))
+        own = points_of(first.cross_shard_progress.statistics, len(first.rows))
         fits = own is None or not given.part.peers or points_of(given.part.statistics, len(given.part.peers)) == own
         return given.part if fits else None
 
     # --- what others say --------------------------------------------------------------------------------------------------
 
-    def on_message(self, sender: PeerId, message: Partial | Overdue, now: float) -> list[Effect]:
+    def on_message(self, sender: PeerId, message: PartialStatistics | PartialOverdue, now: float) -> list[Effect]:
         """Of this round and branch, about a shard that there is."""
         if not self.active:
             return []
-        return self._on_partial(sender, message, now) if isinstance(message, Partial) else self._on_overdue(sender, message, now)
+        return (
+            self._on_partial(sender, message, now)
+            if isinstance(message, PartialStatistics)
+            else self._on_overdue(sender, message, now)
+        )
 
-    def _on_partial(self, sender: PeerId, partial: Partial, now: float) -> list[Effect]:
+    def _on_partial(self, sender: PeerId, partial: PartialStatistics, now: float) -> list[Effect]:
         """Kept whoever decides just now: that may be us in a moment. What is no measure counts as nothing said."""
         shard, peers = self.shards[partial.shard], partial.contributors
         known = self._parts.get(shard.index)
@@ -225,10 +229,10 @@ class Joint:
         measure = points_of(partial.statistics, len(peers)) is not None if peers else not partial.statistics
         if not ascending or not measure:
             return []
-        self._parts[shard.index] = _Given(partial.attempt, Part(peers, partial.statistics))
+        self._parts[shard.index] = _Measurement(partial.attempt, ShardStatistics(peers, partial.statistics))
         return self.go_on(now)
 
-    def _on_overdue(self, sender: PeerId, overdue: Overdue, now: float) -> list[Effect]:
+    def _on_overdue(self, sender: PeerId, overdue: PartialOverdue, now: float) -> list[Effect]:
         """Gives again what is meant, or asks again for what it takes; or hands on whoever keeps it back, once for each attempt of
         the first shard."""
         first, shard = self.shards[0], self.shards[overdue.shard]
@@ -238,11 +242,11 @@ class Joint:
         if decides < first.attempt or first.server(decides) != sender:
             return []
         if shard.server(shard.attempt) == self.local and shard.serving == shard.attempt >= overdue.attempt:
-            together, key = self._measured(shard), (shard.index, decides)
+            progress, key = self._measured(shard), (shard.index, decides)
             if self._asked[key] >= ASKED_MAX or shard.query is not None:
                 return []
             self._asked[key] += 1
-            return [Send(sender, self._partial(shard, together))] if together else self.server.ask(shard, shard.attempt)
+            return [Send(sender, self._partial(shard, progress))] if progress else self.server.ask(shard, shard.attempt)
         if not overdue.time_is_up or shard.blamed >= decides:
             return []
         if not shard.attempt <= overdue.attempt < shard.attempt + len(shard.order):
@@ -275,8 +279,8 @@ class Joint:
             if each.commit is None:
                 effects += self.server.give_time(each, now)
         first = self.shards[0]
-        if first.commit is None and first.together is not None and first.together.step == "decide":
-            first.together.step = "measured"  # somebody has decided already, or lies: then there is none
+        if first.commit is None and first.cross_shard_progress is not None and first.cross_shard_progress.step == "decide":
+            first.cross_shard_progress.step = "measured"  # somebody has decided already, or lies: then there is none
         return effects + self.go_on(now)
 
     def _want(self) -> None:
@@ -288,18 +292,18 @@ class Joint:
 
     # --- messages ---------------------------------------------------------------------------------------------------------
 
-    def _partial(self, shard: ShardRound, together: Together) -> Partial:
-        part = _part(shard, together)
+    def _partial(self, shard: ShardRound, progress: CrossShardProgress) -> PartialStatistics:
+        part = _part(shard, progress)
         where = (self.settings.lineage, self.server.round_id, shard.index, shard.attempt, self.server.parent)
-        return Partial(*where, part.peers, part.statistics)
+        return PartialStatistics(*where, part.peers, part.statistics)
 
-    def _overdue(self, shard: ShardRound, time_is_up: bool) -> Overdue:
+    def _overdue(self, shard: ShardRound, time_is_up: bool) -> PartialOverdue:
         where = (self.settings.lineage, self.server.round_id, shard.index, shard.attempt, self.server.parent)
-        return Overdue(*where, self.shards[0].attempt, time_is_up)
+        return PartialOverdue(*where, self.shards[0].attempt, time_is_up)
 
     def _timeout_s(self, share: float) -> float:
         return share * self.deadline.round_timeout_s()
 
 
-def _part(shard: ShardRound, together: Together) -> Part:
-    return Part(tuple([row.peer for row in shard.rows]) if together.statistics else (), together.statistics)
+def _part(shard: ShardRound, progress: CrossShardProgress) -> ShardStatistics:
+    return ShardStatistics(tuple([row.peer for row in shard.rows]) if progress.statistics else (), progress.statistics)

@@ -18,7 +18,7 @@ from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 
 
-class Partings:
+class Departures:
     """What the others have said. ``kept``: rounds whose commits a peer hands to those behind it."""
 
     def __init__(self, kept: int) -> None:
@@ -56,25 +56,25 @@ class Partings:
 
 
 @record
-class Housekeeping:
+class PeerTimer:
     """``hello``: say hello again; ``watch``: is there a quorum; ``leave``: however things stand; ``confirm``: ask again."""
 
     what: Literal["hello", "watch", "leave", "confirm"]
 
 
-class Pledging(Protocol):
+class LeaveObligations(Protocol):
     """The rounds, as far as they keep one who wants to leave."""
 
     round_id: int
 
-    def pledged(self) -> bool:
+    def must_stay(self) -> bool:
         """Whether others may count on what this peer has said in the present round."""
 
 
-class Leaving:
+class LocalLeave:
     """The local peer's own leave. ``asked``: it has been asked to, and waits for the end of its round."""
 
-    def __init__(self, settings: CoreSettings, rounds: Pledging | None, timers: Timers[Any]) -> None:
+    def __init__(self, settings: CoreSettings, rounds: LeaveObligations | None, timers: Timers[Any]) -> None:
         self.settings, self.rounds, self.timers = settings, rounds, timers
         self.asked: Stop | None = None
         self._round, self._until, self._urged = -1, 0.0, False
@@ -82,24 +82,24 @@ class Leaving:
     def put_off(self, event: Stop, now: float) -> list[Effect] | None:
         """None: it goes now, for nobody counts on it, or because it is asked again and again: a trainer that was sent SIGTERM
         asks twice, and a third time when it is gone."""
-        if self.breaks_its_word() and not self._urged:
+        if self.breaks_obligation() and not self._urged:
             self._urged = True
             return []
-        if self.rounds is None or event.completed or self.asked is not None or not self.rounds.pledged():
+        if self.rounds is None or event.completed or self.asked is not None or not self.rounds.must_stay():
             return None
         self.asked, self._round, self._until = event, self.rounds.round_id, now + self.settings.rounds.drain_timeout_s
-        return [self.timers.set(self._until, Housekeeping("leave"))]
+        return [self.timers.set(self._until, PeerTimer("leave"))]
 
     def since(self, now: float) -> float:
         """When it was asked: it has the time of one drain for both, for the end of its round and for those behind it."""
         return now if self.asked is None else min(now, self._until - self.settings.rounds.drain_timeout_s)
 
-    def breaks_its_word(self) -> bool:
+    def breaks_obligation(self) -> bool:
         """Whether it goes although it was asked to stay for the end of its round: nobody may be told that it has not answered."""
-        return self.asked is not None and self.rounds is not None and self.rounds.pledged()
+        return self.asked is not None and self.rounds is not None and self.rounds.must_stay()
 
     def is_due(self, now: float) -> bool:
         """Whether that time is over."""
         return (
-            not self.breaks_its_word() or (self.rounds is not None and self.rounds.round_id > self._round) or now >= self._until
+            not self.breaks_obligation() or (self.rounds is not None and self.rounds.round_id > self._round) or now >= self._until
         )

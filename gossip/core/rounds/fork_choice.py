@@ -20,7 +20,7 @@ RECENT_ROUNDS = 8
 """Whoever has contributed to none of so many rounds does not count for our side."""
 
 
-class Sides:
+class ForkChoice:
     """Attributes:
     may_differ: Whether two sides of a partition may both go on. Else the one that is behind is always the lighter.
     """
@@ -44,15 +44,15 @@ class Sides:
             self._recent.append(frozenset(contributors))
             self._elsewhere.difference_update(self._recent[-1])
 
-    def parted(self, peer: PeerId) -> bool:
+    def is_partitioned(self, peer: PeerId) -> bool:
         """Whether it can have been on another side for long: it has contributed to none of our recent rounds."""
         return self.may_differ and peer != self.local and peer not in self._contributors()
 
-    def is_elsewhere(self, peer: PeerId) -> bool:
+    def is_on_other_branch(self, peer: PeerId) -> bool:
         """Whether it has shown to be on another branch."""
         return peer in self._elsewhere
 
-    def greeted(self, sender: PeerId, hello: Hello) -> Stance:
+    def on_hello(self, sender: PeerId, hello: Hello) -> Stance:
         """How the sender stands to us. Of one that is ahead of us its hello alone does not tell."""
         if not self.may_differ or not hello.chain:
             return "same"

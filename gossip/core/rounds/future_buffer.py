@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gossip.core.events import Received
-from gossip.core.messages import PeerId, Query
+from gossip.core.messages import PeerId, UpdateRequest
 
 STASH_ROUNDS = 8
 """How far ahead of us others may be and still be listened to."""
 
 
-class Elsewhere:
+class FutureBuffer:
     """What later rounds have sent us already, and how far each peer is known to be."""
 
     def __init__(self) -> None:
@@ -17,24 +17,24 @@ class Elsewhere:
         self.seen: dict[PeerId, int] = {}
         """The latest round that each peer was heard in."""
         self._unheard: set[PeerId] = set()
-        self.never_came: set[PeerId] = set()
+        self.absent_at_start: set[PeerId] = set()
         """Without whom the run has begun, and who have said nothing of its rounds since."""
         self._answered: tuple[int, dict[tuple[PeerId, int], int]] = (-1, {})  # round, then the latest attempt of each that asked
 
     def heard(self, peer: PeerId, round_id: int, contributes: bool = False) -> None:
         self.seen[peer] = max(self.seen.get(peer, 0), round_id)
-        self.never_came.discard(peer)
+        self.absent_at_start.discard(peer)
         if round_id > 0 or contributes:
             self._unheard.discard(peer)
 
-    def lost_sight(self, peer: PeerId) -> None:
+    def on_disconnect(self, peer: PeerId) -> None:
         """The link to it broke. Behind the next one may be another life, whose node is there long before its trainer's state."""
         self._unheard.add(peer)
 
     def why_not(self, peer: PeerId) -> str:
         """Why nobody need wait for a peer that is within reach, nor be served by it; "" when all may. Who has not told of any
         round since its link broke last may be another life."""
-        if peer in self.never_came:
+        if peer in self.absent_at_start:
             return "it has not come"
         return "it is silent since its link broke" if peer in self._unheard else ""
 
@@ -49,7 +49,7 @@ class Elsewhere:
             for key in [key for key, event in kept.items() if key[0] == peer and event.incarnation < incarnation]:
                 del kept[key]
 
-    def is_first(self, sender: PeerId, query: Query) -> bool:
+    def is_first(self, sender: PeerId, query: UpdateRequest) -> bool:
         """Whether it has not asked for this yet: what was kept for later is heard twice, and answered once."""
         if self._answered[0] != query.round_id:
             self._answered = (query.round_id, {})

@@ -19,12 +19,12 @@ from gossip.core.events import (
     Arriving,
     Contributed,
     Effect,
-    Go,
     Payload,
     Received,
     Report,
     Row,
     Send,
+    StartRound,
     Token,
 )
 from gossip.core.frozen import record
@@ -36,9 +36,9 @@ from gossip.core.view import View
 from gossip.errors import ConfigError
 from gossip.topologies import Plan, Roster
 
-from .future_buffer import Elsewhere
-from .mixing import Mixing
-from .pushes import Kind, Pushed, Pushes
+from .future_buffer import FutureBuffer
+from .mixing import MixingController
+from .pushes import Kind, Pushed, PushStore
 from .timeouts import Deadline
 
 BEHIND_ROUNDS = 8
@@ -76,9 +76,9 @@ class GossipRounds:
         rounds = settings.rounds
         self.trust = TrustTable(settings.trust, settings.f)
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
-        self.mixing = Mixing(local, settings.gossip, settings.f)
-        self.pushes = Pushes(settings.gossip.staleness_max)
-        self.elsewhere = Elsewhere()
+        self.mixing = MixingController(local, settings.gossip, settings.f)
+        self.pushes = PushStore(settings.gossip.staleness_max)
+        self.future_buffer = FutureBuffer()
         self.sizes: tuple[int, ...] = ()
         self.finished: set[PeerId] = set()  # done with training: neither expected nor pushed to
         self.phase: Phase = "off"
@@ -167,7 +167,7 @@ class GossipRounds:
         self.round_id, self._previous = round_id, None
 
     def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:
-        """The trainer reads its data through us. ``Go`` comes again, with samples, when it waits for that."""
+        """The trainer reads its data through us. ``StartRound`` comes again, with samples, when it waits for that."""
         if samples_total < 1 or batch < 1:
             raise ConfigError(f"data: {samples_total} samples in batches of {batch} cannot be shared out")
         if self.settings.batch_policy == "fixed_global":
@@ -202,7 +202,7 @@ class GossipRounds:
         if mix:
             self._mix = event.payload
             if event.payload is None:
-                effects.append(Report("unmixed", {"round": self.round_id, "reason": event.reason}))
+                effects.append(Report("mixing_failed", {"round": self.round_id, "reason": event.reason}))
         else:
             self._aggregate = event.payload if event.payload is not None else self._own_update()
             if event.payload is None:
@@ -243,20 +243,20 @@ class GossipRounds:
             payload = None  # it has answered: nobody waits for it, and nothing is used
         if push.what == "parameters" and payload is not None:
             self.mixing.learn(sender, push.round_id, push.sketch)
-        self.elsewhere.heard(sender, push.round_id)
+        self.future_buffer.heard(sender, push.round_id)
         self.pushes.add(push.what, sender, Pushed(push.round_id, push.samples, payload))
         return self._maybe_close(now)
 
     def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         """A peer says how far it is, and whether it goes on."""
-        self.elsewhere.heard(sender, hello.round_id)
+        self.future_buffer.heard(sender, hello.round_id)
         if hello.stage == "ready":
             self.finished.discard(sender)
             return []
         self.finished.add(sender)
         return self._maybe_close(now)  # its push is not waited for any more
 
-    def on_stood_still(self, still_s: float, now: float) -> list[Effect]:
+    def on_stalled(self, still_s: float, now: float) -> list[Effect]:
         """This peer was stopped for a while. Nobody relied on it: nothing to do."""
         return []
 
@@ -282,14 +282,14 @@ class GossipRounds:
 
     # --- collecting ---------------------------------------------------------------------------------------------------------
 
-    def _go(self) -> Go:
+    def _go(self) -> StartRound:
         samples = None
         if self._data is not None:
             # No commit says from when on there are more shares: who comes later reads one of the first once more.
             known, n = self.local in self._first, len(self._first)
             rank = self._first.index(self.local) if known else self.local % n
             samples = share_of(rank, n, *self._data[:2], self.round_id, self._data[2])
-        return Go(self.round_id, samples, want_parameters=self.mixes)
+        return StartRound(self.round_id, samples, want_parameters=self.mixes)
 
     def _push(self, own: Contributed) -> list[Effect]:
         pushes = self._plan(self.round_id, self._members()).pushes

@@ -14,13 +14,13 @@ from typing import Any
 from gossip.core.events import Effect, Send
 from gossip.core.frozen import record
 from gossip.core.ledger import Lineage, Stance
-from gossip.core.messages import Commit, CommitRequest, Hello, NotMe, PeerId, Query, Update
+from gossip.core.messages import Commit, CommitRequest, Hello, NotServing, PeerId, Update, UpdateRequest
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
 
-from .arrivals import MOVING_FACTOR, Moving
-from .fork_choice import Sides
+from .arrivals import TRANSFER_FACTOR, TransferTracker
+from .fork_choice import ForkChoice
 from .quorum import quorum_of
 from .shard import ShardRound
 from .timeouts import Deadline
@@ -39,14 +39,14 @@ FORKS_KEPT = 16
 
 
 @record
-class StillBehind:
+class CatchUpOverdue:
     """``peer`` is ahead of us, and the commits between have had the time to come by themselves."""
 
     round_id: int
     peer: PeerId
 
 
-class Astray:
+class LagDetector:
     """Notices that this peer is not where the others are.
 
     ``lost_track`` names a peer to take the state from, and why, when nothing else can help: too far behind, or on a fork.
@@ -61,9 +61,9 @@ class Astray:
         view: View,
         deadline: Deadline,
     ) -> None:
-        self.deadline, self.moving = deadline, Moving()
+        self.deadline, self.transfer_tracker = deadline, TransferTracker()
         self.local, self.settings, self.lineage, self.timers, self.view = local, settings, lineage, timers, view
-        self.sides = Sides(local, settings, lineage)
+        self.fork_choice = ForkChoice(local, settings, lineage)
         self.lost_track: tuple[PeerId, str] | None = None
         self.shards: Sequence[ShardRound] = ()  # of the present round
         self.began_at = 0.0  # when the present round did
@@ -87,17 +87,17 @@ class Astray:
         back to the smaller one with the first word from there, and to and fro."""
         if not same_round:
             self._branches.clear()
-        self.sides.restart(roster)
+        self.fork_choice.restart(roster)
         self._asked = -1
         self._open = None
 
     def behind(self, peer: PeerId, round_id: int, now: float) -> list[Effect]:
         """``peer`` is in a later round. The commits between may be on their way; if not, it is asked for them."""
-        if not self.settings.may_be(peer) or self.sides.is_elsewhere(peer):
+        if not self.settings.may_be(peer) or self.fork_choice.is_on_other_branch(peer):
             return []
         here = self.lineage.next_round
         self._ahead[peer] = max(round_id, self._ahead.get(peer, 0))
-        if self.sides.parted(peer):
+        if self.fork_choice.is_partitioned(peer):
             # The one that is ahead may be of the lighter side: its answer shows. Rounds may be too short for the timer.
             if now < self._not_before:
                 return []
@@ -105,17 +105,17 @@ class Astray:
             return [self.request(peer)]
         # Where two sides may go on, what a peer says of its progress may be of a branch that it has left.
         far = here + self.settings.rounds.commit_log
-        if round_id > far and (self.follows or not self.sides.may_differ) and self.is_believed(self._beyond(far), now):
+        if round_id > far and (self.follows or not self.fork_choice.may_differ) and self.is_credible(self._beyond(far), now):
             self.lost_track = (peer, f"round {round_id} is under way, this peer is in round {here}")
             return []
         if self._asked == here:
             return []
         self._asked = here
-        return [self.timers.set(max(now + self._behind_after_s(), self._not_before), StillBehind(here, peer))]
+        return [self.timers.set(max(now + self._behind_after_s(), self._not_before), CatchUpOverdue(here, peer))]
 
     def _behind_after_s(self) -> float:
         """How long the commits between have to come by themselves: large ones take a share of the round."""
-        share_s = min(BEHIND_SHARE * self.deadline.usual_round_s(), LOOK_EVERY_S) if self.moving.takes_time else 0.0
+        share_s = min(BEHIND_SHARE * self.deadline.typical_round_s(), LOOK_EVERY_S) if self.transfer_tracker.takes_time else 0.0
         return max(self.settings.rounds.behind_after_s, share_s)
 
     def _are_coming(self, now: float) -> bool:
@@ -124,9 +124,9 @@ class Astray:
         limit = now + self.deadline.cap_s
         if lacking and all(shard.result is not None and shard.result.ends_at(now) <= limit for shard in lacking):
             return True
-        return self.moving.is_busy(self.local, now) and now - self.began_at <= MOVING_FACTOR * self.deadline.cap_s
+        return self.transfer_tracker.is_busy(self.local, now) and now - self.began_at <= TRANSFER_FACTOR * self.deadline.cap_s
 
-    def still_behind(self, timer: StillBehind, now: float) -> list[Effect]:
+    def still_behind(self, timer: CatchUpOverdue, now: float) -> list[Effect]:
         """Asks. Each answer is all that is lacking: over a slow link it is on its way for long, and must not be asked for over
         and over meanwhile, so the pauses grow. What is on its way is not asked for."""
         if self._are_coming(now):
@@ -154,12 +154,12 @@ class Astray:
         lacking = lacking if len(lacking) < len(self.shards) else ()
         return Send(peer, CommitRequest(self.settings.lineage, self.lineage.next_round, attempt, lacking))
 
-    def not_me(self, asked: Update | Query) -> NotMe:
+    def not_serving(self, asked: Update | UpdateRequest) -> NotServing:
         """The answer to an update that is not served here, or to one who asks for ours on another branch."""
         where = (asked.lineage, asked.round_id, asked.shard, asked.attempt)
-        return NotMe(*where, round_id=self.lineage.next_round, chain=self.lineage.head)
+        return NotServing(*where, round_id=self.lineage.next_round, chain=self.lineage.head)
 
-    def not_kept(self, peer: PeerId, notice: NotMe, now: float) -> list[Effect]:
+    def not_kept(self, peer: PeerId, notice: NotServing, now: float) -> list[Effect]:
         """``peer``, which is in a later round, has answered with that and not with a commit.
 
         When it was asked for the commits it does not keep them, as one that has taken over a state itself: asking it again
@@ -173,7 +173,7 @@ class Astray:
             return self.behind(peer, round_id, now)
         self._open = None
         self._ahead[peer] = max(round_id, self._ahead.get(peer, 0))
-        if not self.is_believed(self._beyond(here), now):
+        if not self.is_credible(self._beyond(here), now):
             return self.behind(peer, round_id, now)
         self.lost_track = (peer, f"round {round_id} is under way, and the commits from round {here} on are not kept")
         return []
@@ -186,47 +186,47 @@ class Astray:
         """Whether it is certain that others have a commit of that round: more than f say that they are past it."""
         return self._beyond(round_id) > self.settings.f
 
-    def is_believed(self, sayers: int, now: float) -> bool:
+    def is_credible(self, sayers: int, now: float) -> bool:
         """Whether what so many peers say is reason enough to leave our rounds."""
         return sayers > self.settings.f or now - self.began_at > self.settings.rounds.round_timeout_s
 
-    def is_off_branch(self, peer: PeerId, commit: Commit, now: float) -> bool:
+    def is_on_a_fork(self, peer: PeerId, commit: Commit, now: float) -> bool:
         """Whether a commit of the present round, sent by ``peer``, is of another branch.
 
         When that is its answer to our request, its branch has gone on with a majority. Ours never can then, however many we are
         that wait on it: we change over.
         """
-        if not self.is_elsewhere(peer, commit.parent, now):
+        if not self.is_on_other_branch(peer, commit.parent, now):
             return False
-        if self.sides.may_differ:
+        if self.fork_choice.may_differ:
             return True
         if self._open == (peer, commit.round_id) and quorum_of(self.settings, len(self.settings.peers)) > 1:
             self._ahead.setdefault(peer, commit.round_id + 1)
-            if not self.is_believed(self._beyond(commit.round_id), now):
+            if not self.is_credible(self._beyond(commit.round_id), now):
                 return True
             self.lost_track = (peer, f"round {commit.round_id} was committed on another branch")
         return True
 
-    def greeted(self, peer: PeerId, hello: Hello, stance: Stance, now: float) -> list[Effect]:
+    def on_hello(self, peer: PeerId, hello: Hello, stance: Stance, now: float) -> list[Effect]:
         """``peer`` has said where it is. If that is on another branch and behind us, it cannot know, and is told."""
-        if not self.sides.may_differ and hello.chain and hello.round_id == self.lineage.next_round:
-            self.is_elsewhere(peer, hello.chain, now)
+        if not self.fork_choice.may_differ and hello.chain and hello.round_id == self.lineage.next_round:
+            self.is_on_other_branch(peer, hello.chain, now)
         self._weigh()
         if stance != "fork":
             return []
         where = (self.settings.lineage, hello.round_id, 0, 0)
-        return [Send(peer, NotMe(*where, self.lineage.next_round, self.lineage.before(hello.round_id)))]
+        return [Send(peer, NotServing(*where, self.lineage.next_round, self.lineage.before(hello.round_id)))]
 
-    def _shows(self, peer: PeerId, notice: NotMe) -> bool:
+    def _shows(self, peer: PeerId, notice: NotServing) -> bool:
         """Whether this answer of one that is ahead shows that it is on another branch. Who has forgotten its history is taken
         to be, unless it has contributed to ours lately."""
         if self.follows:
             return False  # it took its state from one of them, and is of no side
-        tells = self.sides.may_differ and (notice.chain or self.sides.parted(peer))
-        return bool(tells) and not self.sides.heard(peer, notice.asked_round, notice.chain)
+        tells = self.fork_choice.may_differ and (notice.chain or self.fork_choice.is_partitioned(peer))
+        return bool(tells) and not self.fork_choice.heard(peer, notice.asked_round, notice.chain)
 
     def _weigh(self) -> None:
-        if self.sides.may_differ and (heavier := self.sides.heavier()) is not None:
+        if self.fork_choice.may_differ and (heavier := self.fork_choice.heavier()) is not None:
             self.lost_track = heavier
 
     def is_back(self, now: float) -> bool:
@@ -234,7 +234,7 @@ class Astray:
         those leave again who know that the other branch is the larger, and the others stay, to give them a state."""
         return self._left == self.lineage.head and now - self.began_at <= self.settings.rounds.round_timeout_s
 
-    def is_elsewhere(self, peer: PeerId, parent: bytes, now: float) -> bool:
+    def is_on_other_branch(self, peer: PeerId, parent: bytes, now: float) -> bool:
         """Whether ``peer``, whose last round has the hash ``parent``, is on another branch.
 
         When more peers are on that branch than on ours, we change over; of equals, to the lower hash.
@@ -244,8 +244,8 @@ class Astray:
             return False
         if self.lineage.unbegun in (ours, parent):
             return parent != ours  # one of us has not begun, or says so: nobody changes over for that
-        if self.sides.may_differ:
-            apart = not self.sides.heard(peer, self.lineage.next_round, parent)
+        if self.fork_choice.may_differ:
+            apart = not self.fork_choice.heard(peer, self.lineage.next_round, parent)
             self._weigh()
             return apart
         self._branches[peer] = parent
@@ -261,7 +261,7 @@ class Astray:
             unheard = {*self.view.met()} - {*self._branches, self.local}
             silent = sum([not self.view.skip_reason(other) for other in unheard])
         more = with_them > with_us + silent or (with_them == with_us + silent and parent < ours)
-        if more and self.is_believed(with_them, now):
+        if more and self.is_credible(with_them, now):
             self._left = ours
             where = f"round {self.lineage.next_round}"
             self.lost_track = (peer, f"{with_them} peers are on another branch at {where}, {with_us} on ours")

@@ -7,18 +7,18 @@ from collections.abc import Callable, Collection
 from gossip.core.messages import PeerId
 from gossip.core.settings import GossipSettings
 
-from .sketch import Consensus, Sketch, consensus, read_sketch
+from .sketch import ConsensusDistance, Sketch, consensus, read_sketch
 
 CALM = 0.5
 """Mixing that was raised goes back when the consensus distance has fallen to this part of its bound."""
 
 
-class Mixing:
+class MixingController:
     """Keeps everybody's latest sketch, measures the consensus distance, and says how strongly to mix."""
 
     def __init__(self, local: PeerId, settings: GossipSettings, f: int) -> None:
         self.local, self.settings, self.f = local, settings, f
-        self.consensus: Consensus | None = None
+        self.consensus: ConsensusDistance | None = None
         """At the last round that mixed, None while unknown."""
         self.raised = False
         """Whether mixing is raised because the replicas are too far apart."""

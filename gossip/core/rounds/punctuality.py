@@ -30,7 +30,7 @@ LAGS_KEPT, LAGS_ENOUGH = 8, 4
 """Of each peer."""
 
 
-class Punctuality:
+class LatenessTracker:
     """``timeouts`` learns the lags of all, from which the grace follows."""
 
     def __init__(self, deadline: Deadline) -> None:
@@ -83,7 +83,7 @@ class Punctuality:
         """How long after the first update those who are ``missing`` may come."""
         if all(self.is_slow(peer) for peer in missing):
             return self._deadline.grace_s()
-        return max(self._deadline.grace_s(), PATIENCE_S + PATIENCE_ROUNDS * self._deadline.usual_round_s())
+        return max(self._deadline.grace_s(), PATIENCE_S + PATIENCE_ROUNDS * self._deadline.typical_round_s())
 
     def came(self, sender: PeerId, update: Update, first_at: float, now: float) -> None:
         """Somebody else's update, in time."""

@@ -19,7 +19,7 @@ class Pushed:
     payload: Payload | None  # None: it had no samples
 
 
-class Pushes:
+class PushStore:
     """Keeps the newest ``staleness_max + 1`` pushes of each kind and sender, and how far each sender is."""
 
     def __init__(self, staleness_max: int) -> None:

@@ -9,39 +9,51 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
-from gossip.core.events import Aggregated, Applied, Arriving, Contributed, Effect, Go, Payload, Received, Report, Send, Token
-from gossip.core.ledger import Agreed, CommitLog, Held, reissue, since_us, whence
+from gossip.core.events import (
+    Aggregated,
+    Applied,
+    Arriving,
+    Contributed,
+    Effect,
+    Payload,
+    Received,
+    Report,
+    Send,
+    StartRound,
+    Token,
+)
+from gossip.core.ledger import CommitLog, Held, ReplicatedState, provenance, reissue, since_us
 from gossip.core.messages import (
     ROUND_MAX,
     Commit,
     CommitRequest,
     Hello,
     Message,
-    NotMe,
-    Overdue,
-    Partial,
+    NotServing,
+    PartialOverdue,
+    PartialStatistics,
     PeerId,
     Push,
-    Query,
-    Receiving,
+    ReceivingPayload,
     Update,
+    UpdateRequest,
 )
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import RollingTopology, View
 from gossip.topologies import Roster
 
-from .arrivals import MOVING_FACTOR, Transfer
-from .attempt_locks import Promises
-from .cross_shard import Joint
-from .departures import Partings
-from .future_buffer import Elsewhere
-from .lag import Astray, StillBehind
+from .arrivals import TRANSFER_FACTOR, Transfer
+from .attempt_locks import AttemptLocks
+from .cross_shard import CrossShardRound
+from .departures import Departures
+from .future_buffer import FutureBuffer
+from .lag import CatchUpOverdue, LagDetector
 from .roster import next_roster, spread
 from .server import RoundTimer, Server
 from .shard import ShardRound, attempt_report, bytes_of
 from .timeouts import Deadline
-from .validation import Doubts
+from .validation import ResultValidator
 
 AFTER_STANDING_STILL_S = 1.0
 """How long a peer that was stopped does not serve: what it was sent before is drained by then, and was meant for another time."""
@@ -52,7 +64,7 @@ BEHIND_MAX, BEHIND_S = 2, 0.5
 SMALL_BYTES = 2**20
 """Results up to this size are sent once more to whoever may lack them."""
 
-RollingTimer: TypeAlias = RoundTimer | StillBehind
+RollingTimer: TypeAlias = RoundTimer | CatchUpOverdue
 Mode: TypeAlias = Literal["off", "following", "active"]
 
 
@@ -60,18 +72,18 @@ class RollingRounds:
     """The rounds of one peer.
 
     ``mode``: ``off`` until ``start``, ``following`` while it applies commits without being in the roster, then ``active``.
-    ``agreed`` is what it has in common with the others; ``lag.lost_track`` says when it needs their state instead.
+    ``replicated`` is what it has in common with the others; ``lag.lost_track`` says when it needs their state instead.
     """
 
     def __init__(self, local: PeerId, settings: CoreSettings, topology: RollingTopology, view: View, timers: Timers[Any]) -> None:
         self.local, self.settings, self.topology, self.view, self.timers = local, settings, topology, view, timers
         rounds = settings.rounds
-        self.agreed = Agreed(settings)
+        self.replicated = ReplicatedState(settings)
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
-        self.astray = Astray(local, settings, self.agreed.lineage, timers, view, self.deadline)
+        self.lag_detector = LagDetector(local, settings, self.replicated.lineage, timers, view, self.deadline)
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
         self.joining: set[PeerId] = set()  # ready to be in the roster
-        self.partings = Partings(rounds.commit_log)
+        self.departures = Departures(rounds.commit_log)
         self.server = Server(
             local,
             settings,
@@ -79,13 +91,13 @@ class RollingRounds:
             self.deadline,
             self.skip_reason,
             self.joining,
-            self.partings,
+            self.departures,
             view,
-            self.astray.moving,
+            self.lag_detector.transfer_tracker,
         )
-        self.joint = Joint(local, settings, self.server, timers, self._advance)
-        self.doubts = Doubts(self.agreed, self.astray, self.server, view, self._advance)
-        self.elsewhere = Elsewhere()
+        self.cross_shard = CrossShardRound(local, settings, self.server, timers, self._advance)
+        self.result_validator = ResultValidator(self.replicated, self.lag_detector, self.server, view, self._advance)
+        self.future_buffer = FutureBuffer()
         self.mode: Mode = "off"
         self.round_id = 0
         self.sizes: tuple[int, ...] = ()
@@ -94,7 +106,7 @@ class RollingRounds:
         self._applied = -1  # the last round that the trainer has applied
         self._go_round = self._said = -1  # the round that the trainer works on; that others have our answer in
         self._serves_from = float("-inf")
-        self._promises = Promises()
+        self._attempt_locks = AttemptLocks()
         self._made: tuple[ShardRound, Commit, Payload | None, Token] | None = None  # spread, and not yet held here
 
     # --- where we are -----------------------------------------------------------------------------------------------------
@@ -102,12 +114,12 @@ class RollingRounds:
     @property
     def chain(self) -> bytes:
         """H of the last round applied here."""
-        return self.agreed.lineage.head
+        return self.replicated.lineage.head
 
     @property
     def roster(self) -> Roster:
         """Who takes part in the present round."""
-        return self.agreed.roster
+        return self.replicated.roster
 
     def quorum(self) -> int:
         """Answers without which a round is not closed."""
@@ -117,7 +129,7 @@ class RollingRounds:
         """Whether others may have this peer's answer in the present round."""
         return self.mode == "active" and self._said == self.round_id and len(self.roster) > 1
 
-    def pledged(self) -> bool:
+    def must_stay(self) -> bool:
         """Whether others that are within reach may count on what this peer has said in the present round."""
         said = self.mode == "active" and self._said == self.round_id  # from another state of that round, it may be
         return said and any(peer != self.local and not self.skip_reason(peer) for peer in self.roster)
@@ -136,25 +148,25 @@ class RollingRounds:
         """Takes part no more until ``start``; goes on helping those behind."""
         effects = self.hold_made(now)
         effects += [effect for shard in self._shards for token in shard.tokens() for effect in self.timers.cancel(token)]
-        self._promises.keep(self.round_id, self.chain, self._shards)
+        self._attempt_locks.keep(self.round_id, self.chain, self._shards)
         self.mode, self._shards = "off", []
         return effects
 
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        self.agreed.check(snapshot)
+        self.replicated.check(snapshot)
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Takes over a peer's state before ``round_id``. Raises as ``check`` does, nothing changed."""
-        self.agreed.adopt(round_id, chain, snapshot)
+        self.replicated.adopt(round_id, chain, snapshot)
         self.log.clear()
-        self.astray.restart(round_id == self.round_id, self.roster)
+        self.lag_detector.restart(round_id == self.round_id, self.roster)
         self.round_id, self._go_round = round_id, -1
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        return self.agreed.snapshot(round_id)
+        return self.replicated.snapshot(round_id)
 
     def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:
-        told = self.agreed.configure_data(samples_total, batch, ahead)
+        told = self.replicated.configure_data(samples_total, batch, ahead)
         return [*told, self._go()] if self._go_round == self.round_id and self._own is None else told
 
     # --- the trainer --------------------------------------------------------------------------------------------------------
@@ -162,7 +174,7 @@ class RollingRounds:
     def on_contributed(self, event: Contributed, now: float) -> list[Effect]:
         if event.round_id != self.round_id:
             return []  # committed without us meanwhile: the trainer is told by Apply
-        self._own, self._said = replace(event, took_us=since_us(self.astray.began_at, now)), self.round_id
+        self._own, self._said = replace(event, took_us=since_us(self.lag_detector.began_at, now)), self.round_id
         effects: list[Effect] = []
         for shard in tuple(self._shards) if self.mode == "active" else ():
             if event.round_id == self.round_id:  # our own update may have ended the round
@@ -183,9 +195,9 @@ class RollingRounds:
         if self.mode != "active":
             return []
         if (measured := self.server.measured(event)) is not None:
-            return self.joint.on_measured(measured, now)
-        roster = next_roster(self.local, self.view, self.roster, self.joining, self.partings, self.elsewhere, now)
-        made = self.server.finish(event, roster, self.doubts.charges())
+            return self.cross_shard.on_measured(measured, now)
+        roster = next_roster(self.local, self.view, self.roster, self.joining, self.departures, self.future_buffer, now)
+        made = self.server.finish(event, roster, self.result_validator.accusations())
         if made is None:
             return []
         # The others wait for it: it leaves now, and what follows from it here comes in a turn of its own.
@@ -205,16 +217,19 @@ class RollingRounds:
 
     def on_message(self, event: Received, now: float) -> list[Effect]:
         sender, message = event.sender, event.message
-        assert isinstance(message, Update | Query | Commit | NotMe | CommitRequest | Partial | Overdue | Receiving)
+        assert isinstance(
+            message,
+            Update | UpdateRequest | Commit | NotServing | CommitRequest | PartialStatistics | PartialOverdue | ReceivingPayload,
+        )
         if message.lineage != self.settings.lineage:
             return []
         if isinstance(message, CommitRequest):
-            return self.log.catch_up(sender, message, self.round_id, self.agreed.lineage.before(message.first))
+            return self.log.catch_up(sender, message, self.round_id, self.replicated.lineage.before(message.first))
         if event.payload is not None:
-            self.server.moving.came(event, now)
-        if isinstance(message, Receiving):
-            self.server.moving.told(sender, message.received, now)
-            if self.server.moving.is_busy(sender, now):
+            self.server.transfer_tracker.came(event, now)
+        if isinstance(message, ReceivingPayload):
+            self.server.transfer_tracker.told(sender, message.received, now)
+            if self.server.transfer_tracker.is_busy(sender, now):
                 self.view.note_load(now)
             return []
         heard = self._heard(sender, message.round_id, isinstance(message, Update), now)
@@ -222,35 +237,35 @@ class RollingRounds:
 
     def _heard(self, peer: PeerId, round_id: int, contributes: bool, now: float) -> list[Effect]:
         """It says where it is. Until then nobody was to be served by it; now it may be the only one who can."""
-        silent = self.elsewhere.why_not(peer)
-        self.elsewhere.heard(peer, round_id, contributes)
-        return self.on_view_change(now) if silent and not self.elsewhere.why_not(peer) else []
+        silent = self.future_buffer.why_not(peer)
+        self.future_buffer.heard(peer, round_id, contributes)
+        return self.on_view_change(now) if silent and not self.future_buffer.why_not(peer) else []
 
     def _on_heard(self, event: Received, now: float) -> list[Effect]:
         sender, message = event.sender, event.message
-        assert isinstance(message, Update | Query | Commit | NotMe | Partial | Overdue)
-        self.doubts.saw(event)
-        if isinstance(message, NotMe):
-            return self._on_not_me(sender, message, now)
+        assert isinstance(message, Update | UpdateRequest | Commit | NotServing | PartialStatistics | PartialOverdue)
+        self.result_validator.saw(event)
+        if isinstance(message, NotServing):
+            return self._on_not_serving(sender, message, now)
         if message.round_id > self.round_id or not self._shards:
             return self._on_ahead(event, message, now)
         if message.round_id < self.round_id:
             if isinstance(message, Update):
-                self.server.punctuality.came_late(sender, message, now)
-            return self.log.answer_late(sender, message, self.round_id, self.agreed.lineage.before(message.round_id))
+                self.server.lateness.came_late(sender, message, now)
+            return self.log.answer_late(sender, message, self.round_id, self.replicated.lineage.before(message.round_id))
         if message.shard >= len(self._shards):
             return []
         shard = self._shards[message.shard]
         match message:
             case Update():
                 return self._on_update(sender, shard, message, event.payload, now)
-            case Query():
+            case UpdateRequest():
                 return self._on_query(event, shard, message, now)
             case Commit():
                 return self._on_commit(sender, shard, message, event, now)
-            case Partial() | Overdue():
-                heard = self.mode == "active" and not self.astray.is_elsewhere(sender, message.parent, now)
-                return self.joint.on_message(sender, message, now) if heard else []
+            case PartialStatistics() | PartialOverdue():
+                heard = self.mode == "active" and not self.lag_detector.is_on_other_branch(sender, message.parent, now)
+                return self.cross_shard.on_message(sender, message, now) if heard else []
 
     def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         """A peer says how far it is: ready to be in the roster, or finished."""
@@ -261,38 +276,38 @@ class RollingRounds:
         close = hello.round_id > 0 and self.round_id - hello.round_id <= self._rounds_behind_max()
         if hello.stage != "ready":
             self.joining.discard(sender)
-            self.partings.hear(sender, hello)
-            ahead = self.astray.behind(sender, hello.round_id, now) if hello.round_id > self.round_id else []
+            self.departures.hear(sender, hello)
+            ahead = self.lag_detector.behind(sender, hello.round_id, now) if hello.round_id > self.round_id else []
             return [*ahead, *self.on_view_change(now)]  # what it serves is handed on
-        if (stance := self.astray.sides.greeted(sender, hello)) == "same" and sender not in self.roster and close:
-            self.partings.is_back(sender)
+        if (stance := self.lag_detector.fork_choice.on_hello(sender, hello)) == "same" and sender not in self.roster and close:
+            self.departures.is_back(sender)
             self.joining.add(sender)
             return self.on_view_change(now)  # a round may be closed to let it in
         if not close:
             self.joining.discard(sender)
-        return self.astray.greeted(sender, hello, stance, now)
+        return self.lag_detector.on_hello(sender, hello, stance, now)
 
     def _rounds_behind_max(self) -> int:
         """Who is ready and no further behind keeps up with the rounds: it counts when it does, and not before. What is said takes
         a while to get here, in which short rounds pass."""
-        usual_s = self.deadline.usual_round_s()
+        usual_s = self.deadline.typical_round_s()
         return max(BEHIND_MAX, min(self.settings.rounds.commit_log, int(BEHIND_S / usual_s) if usual_s else 0))
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
         """An update for us, or a result, is on its way. Others hear of it now and then: they are not to give us up."""
-        message, moving = event.message, self.server.moving
+        message, transfer_tracker = event.message, self.server.transfer_tracker
         if self.mode == "off" or not isinstance(message, Update | Commit) or message.lineage != self.settings.lineage:
             return []
-        moving.grew(event, now)
+        transfer_tracker.grew(event, now)
         if isinstance(message, Commit) and message.round_id == self.round_id and message.shard < len(self._shards):
             shard = self._shards[message.shard]
             if shard.result is None or event.received < shard.result.received:
                 shard.result = Transfer.begun(event.nbytes, event.received, now)
             shard.result.grew(event.received, now)
-        if not moving.tell_now(now):
+        if not transfer_tracker.tell_now(now):
             return []
-        moving.told(self.local, moving.total, now)
-        told = Receiving(self.settings.lineage, min(moving.total, ROUND_MAX))
+        transfer_tracker.told(self.local, transfer_tracker.total, now)
+        told = ReceivingPayload(self.settings.lineage, min(transfer_tracker.total, ROUND_MAX))
         return [Send(peer, told) for peer in self.roster if peer != self.local and not self.skip_reason(peer)]
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
@@ -306,15 +321,15 @@ class RollingRounds:
             return []
         # A newcomer that is ahead of another has no commits to give, if there is anybody else.
         others = [other for other in self.roster if other != self.local and not self.skip_reason(other)]
-        return self.astray.behind(peer, step, now) if peer in self.roster or not others else []
+        return self.lag_detector.behind(peer, step, now) if peer in self.roster or not others else []
 
     def _on_update(self, sender: PeerId, shard: ShardRound, update: Update, payload: Payload | None, now: float) -> list[Effect]:
         if sender not in self.roster:
             return []
-        if self.astray.is_elsewhere(sender, update.parent, now):
-            return [Send(sender, self.astray.not_me(update))]
+        if self.lag_detector.is_on_other_branch(sender, update.parent, now):
+            return [Send(sender, self.lag_detector.not_serving(update))]
         if shard.commit is not None:
-            self.server.punctuality.came_late(sender, update, now)
+            self.server.lateness.came_late(sender, update, now)
             # A large one that was spread is on its way already. Should it be lost, the sender asks for it.
             spread_before = shard.made_here and update.attempt <= shard.commit.attempt
             large = shard.payload is not None and shard.payload.nbytes > SMALL_BYTES
@@ -323,7 +338,7 @@ class RollingRounds:
         if not serves or update.attempt < shard.attempt:
             if sender == self.local:
                 return []
-            return [*self._serve_later(shard, update.attempt), Send(sender, self.astray.not_me(update))]
+            return [*self._serve_later(shard, update.attempt), Send(sender, self.lag_detector.not_serving(update))]
         effects: list[Effect] = []
         if shard.serving is None or update.attempt > shard.serving:
             effects += self.server.serve(shard, update.attempt, now)
@@ -332,13 +347,17 @@ class RollingRounds:
                 effects += self.server.pulse(shard, now) + self._offer(shard, now)
         return effects + self.server.take(shard, sender, update, payload, now)
 
-    def _on_query(self, event: Received, shard: ShardRound, query: Query, now: float) -> list[Effect]:
+    def _on_query(self, event: Received, shard: ShardRound, query: UpdateRequest, now: float) -> list[Effect]:
         if shard.commit is not None:
             return [reissue(event.sender, shard.commit, shard.payload, query.attempt)]
-        if self.astray.is_elsewhere(event.sender, query.parent, now):
-            self.elsewhere.stash(self.round_id, query.round_id, event, query.shard)  # we may be there in a moment
-            return [Send(event.sender, self.astray.not_me(query))] if self.elsewhere.is_first(event.sender, query) else []
-        idle = self.mode != "active" or self.joint.is_combining(shard)
+        if self.lag_detector.is_on_other_branch(event.sender, query.parent, now):
+            self.future_buffer.stash(self.round_id, query.round_id, event, query.shard)  # we may be there in a moment
+            return (
+                [Send(event.sender, self.lag_detector.not_serving(query))]
+                if self.future_buffer.is_first(event.sender, query)
+                else []
+            )
+        idle = self.mode != "active" or self.cross_shard.is_combining(shard)
         if idle or shard.server(query.attempt) != event.sender or query.attempt < shard.attempt:
             return []
         shard.attempt = query.attempt
@@ -349,14 +368,16 @@ class RollingRounds:
         if shard.commit is not None:
             if shard.commit.digest == commit.digest or commit.parent != self.chain:
                 return []
-            return [Report("fork", {**whence(sender, commit), "held": shard.commit.digest.hex(), "heard": commit.digest.hex()})]
-        if self.astray.is_off_branch(sender, commit, now):
+            return [
+                Report("fork", {**provenance(sender, commit), "held": shard.commit.digest.hex(), "heard": commit.digest.hex()})
+            ]
+        if self.lag_detector.is_on_a_fork(sender, commit, now):
             return []
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
-        if not in_turn or not self.agreed.is_sound(commit, payload):
-            return self.doubts.refuse(sender, shard, commit, "bad_commit", "it is no result of this round", now)
+        if not in_turn or not self.replicated.is_sound(commit, payload):
+            return self.result_validator.refuse(sender, shard, commit, "bad_commit", "it is no result of this round", now)
         serves = shard.server(shard.attempt) == self.local
-        if (instead := self.doubts.judge(sender, shard, commit, event.likeness, self._own, now)) is not None:
+        if (instead := self.result_validator.judge(sender, shard, commit, event.similarity, self._own, now)) is not None:
             return instead
         if commit.attempt < shard.attempt and not serves:
             # We have promised not to take it, though we would. Who serves our attempt may, and re-issues it to everybody then.
@@ -368,12 +389,12 @@ class RollingRounds:
         effects = spread(self.local, self.view, self.roster, commit, payload) if serves else []
         return effects + self._hold(shard, commit, payload, False, now)
 
-    def _on_not_me(self, sender: PeerId, notice: NotMe, now: float) -> list[Effect]:
+    def _on_not_serving(self, sender: PeerId, notice: NotServing, now: float) -> list[Effect]:
         if notice.round_id > self.round_id:
-            return self.astray.not_kept(sender, notice, now) if self.mode != "off" else []
+            return self.lag_detector.not_kept(sender, notice, now) if self.mode != "off" else []
         if self.mode != "active" or notice.asked_round != self.round_id or notice.shard >= len(self._shards):
             return []
-        elsewhere = notice.round_id == self.round_id and self.astray.is_elsewhere(sender, notice.chain, now)
+        elsewhere = notice.round_id == self.round_id and self.lag_detector.is_on_other_branch(sender, notice.chain, now)
         shard = self._shards[notice.shard]
         refused = shard.commit is None and notice.attempt == shard.attempt and shard.server(shard.attempt) == sender
         # Once round the order at the speed of the network; after that only time can help.
@@ -399,7 +420,7 @@ class RollingRounds:
                 effects += self.server.maybe_close(shard, now)
         return effects
 
-    def on_stood_still(self, still_s: float, now: float) -> list[Effect]:
+    def on_stalled(self, still_s: float, now: float) -> list[Effect]:
         """This peer was stopped for a while. What it served meanwhile the others have handed on, so it must not commit it.
         What it has spread before they may have taken, so it holds that."""
         if len(self.roster) == 1:
@@ -416,8 +437,8 @@ class RollingRounds:
     def on_timer(self, timer: RollingTimer, now: float) -> list[Effect]:
         if timer.round_id != self.round_id:
             return []
-        if isinstance(timer, StillBehind):
-            return self.astray.still_behind(timer, now)
+        if isinstance(timer, CatchUpOverdue):
+            return self.lag_detector.still_behind(timer, now)
         if self.mode != "active" or (shard := self._shards[timer.shard]).commit is not None:
             return []
         match timer.what:
@@ -425,7 +446,7 @@ class RollingRounds:
                 shard.give_up = None
                 if timer.attempt != shard.attempt:
                     return []
-                return self.server.more_time(shard, now) or self.doubts.give_up(shard, now)
+                return self.server.more_time(shard, now) or self.result_validator.give_up(shard, now)
             case "grace":
                 shard.grace = None
                 return self.server.maybe_close(shard, now) if timer.attempt == shard.serving else []
@@ -434,7 +455,7 @@ class RollingRounds:
             case "pulse":
                 return self.server.pulse(shard, now)
             case "lack":
-                return self.joint.lacks(shard, now)
+                return self.cross_shard.lacks(shard, now)
             case "hold":
                 return self.hold_made(now)  # the token is spent, so there is nothing to cancel
             case "again":
@@ -444,19 +465,19 @@ class RollingRounds:
 
     def _begin(self, now: float) -> list[Effect]:
         self.mode = "active" if self.local in self.roster else "following"
-        plan = self.topology(self.agreed.electorate(), self.round_id, self.settings.seed, shards=len(self.sizes))
-        moving, most_s = self.server.moving, MOVING_FACTOR * self.deadline.cap_s
-        moving.fair_bytes_per_s, moving.credit.most_s = 4 * max(self.sizes, default=0) / most_s, most_s
-        self._shards = self.astray.shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
-        self._own, self.astray.began_at, self.astray.follows = None, now, self.mode == "following"
-        common = (self.round_id, self.roster, self.agreed.begin(), self.chain)
+        plan = self.topology(self.replicated.serving_roster(), self.round_id, self.settings.seed, shards=len(self.sizes))
+        transfer_tracker, most_s = self.server.transfer_tracker, TRANSFER_FACTOR * self.deadline.cap_s
+        transfer_tracker.fair_bytes_per_s, transfer_tracker.credit.most_s = 4 * max(self.sizes, default=0) / most_s, most_s
+        self._shards = self.lag_detector.shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
+        self._own, self.lag_detector.began_at, self.lag_detector.follows = None, now, self.mode == "following"
+        common = (self.round_id, self.roster, self.replicated.begin(), self.chain)
         self.server.begin(*common, self.log.previous, len(self._shards))
-        self._promises.recall(self.round_id, self.chain, self._shards)
-        self.joint.begin(self._shards)
+        self._attempt_locks.recall(self.round_id, self.chain, self._shards)
+        self.cross_shard.begin(self._shards)
         effects: list[Effect] = []
         if self.mode == "active":
             for shard in self._shards:
-                first = self._promises.first(self.round_id, self.chain, shard.index)
+                first = self._attempt_locks.first(self.round_id, self.chain, shard.index)
                 shard.attempt = self._next_attempt(shard, first, now)
                 if shard.attempt > first:
                     skipped = shard.server(first)
@@ -464,28 +485,28 @@ class RollingRounds:
                     effects.append(attempt_report(self.round_id, shard, f"{skipped} is skipped: {reason}"))
                 effects += self.server.pulse(shard, now)
             effects += self.let_go()
-        for event in self.elsewhere.take(self.round_id):
+        for event in self.future_buffer.take(self.round_id):
             effects += self.on_message(event, now)
         return effects
 
-    def _go(self) -> Go:
+    def _go(self) -> StartRound:
         self._go_round = self.round_id
-        return Go(self.round_id, self.agreed.slice_of(self.local))
+        return StartRound(self.round_id, self.replicated.slice_of(self.local))
 
     def _offer(self, shard: ShardRound, now: float) -> list[Effect]:
         """Sends our update to whoever serves our attempt, and gives that server its time."""
         own = self._own
-        effects = self.joint.give() if shard.index == 0 else []
+        effects = self.cross_shard.give() if shard.index == 0 else []
         if own is None or shard.commit is not None:
             return effects
         payload = own.payloads[shard.index] if own.samples else None
         where = (self.settings.lineage, self.round_id, shard.index, shard.attempt, self.chain)
         update = Update(*where, own.samples, own.loss, () if shard.index else own.rates, own.took_us)
-        effects += self.server.give_time(shard, now) if self.joint.is_timed(shard) else []
+        effects += self.server.give_time(shard, now) if self.cross_shard.is_timed(shard) else []
         if (server := shard.server(shard.attempt)) == self.local:
             return effects + self._on_update(self.local, shard, update, payload, now)
         effects.append(Send(server, update, payload))
-        if payload is not None and self.server.moving.may_take_time:
+        if payload is not None and self.server.transfer_tracker.may_take_time:
             self.view.note_load(now)
         return effects
 
@@ -544,41 +565,43 @@ class RollingRounds:
         shard.hold(commit, payload, made)
         if all(each.commit is not None for each in self._shards):
             return effects + self._finish(now)
-        return effects + self.joint.on_held(shard, self._own is not None, now)
+        return effects + self.cross_shard.on_held(shard, self._own is not None, now)
 
     def _finish(self, now: float) -> list[Effect]:
         """Every shard is committed: this round is history."""
         held = tuple([(shard.commit, shard.payload) for shard in self._shards if shard.commit is not None])
         self.log.append(self.round_id, held)
-        self._promises.keep_finished(self.round_id, self.chain, self._shards)
+        self._attempt_locks.keep_finished(self.round_id, self.chain, self._shards)
         alive = sum([peer == self.local or not self.skip_reason(peer) for peer in held[0][0].roster])
-        effects = self.agreed.append(held, [shard.made_here for shard in self._shards], alive)
-        self.deadline.observe_round(now - self.astray.began_at)
-        self.server.punctuality.committed(self.roster, self.server.expected(), _in_all(held))
-        self.astray.sides.committed([c.peer for c in held[0][0].contributors])
+        effects = self.replicated.append(held, [shard.made_here for shard in self._shards], alive)
+        self.deadline.observe_round(now - self.lag_detector.began_at)
+        self.server.lateness.committed(self.roster, self.server.expected(), _in_all(held))
+        self.lag_detector.fork_choice.committed([c.peer for c in held[0][0].contributors])
         self.joining.difference_update(self.roster)
         if self._own is not None and self._applied == self.round_id - 1:
             self._applied = self.round_id  # it will have, before it reads the Go behind it
         self.round_id += 1
-        self.astray.begin()
+        self.lag_detector.begin()
         return effects + self._begin(now)
 
     # --- others are elsewhere -----------------------------------------------------------------------------------------------
 
-    def _on_ahead(self, event: Received, message: Update | Query | Commit | Partial | Overdue, now: float) -> list[Effect]:
+    def _on_ahead(
+        self, event: Received, message: Update | UpdateRequest | Commit | PartialStatistics | PartialOverdue, now: float
+    ) -> list[Effect]:
         """A message of a later round: keep it. The commits between may be on their way; if not, ask for them."""
         if not self.settings.may_be(event.sender) or message.shard >= len(self.sizes):
             return []
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
-            return [Send(event.sender, self.astray.not_me(message))]  # not kept: it would be outdated when we are back
-        self.elsewhere.stash(self.round_id, message.round_id, event, message.shard)
+            return [Send(event.sender, self.lag_detector.not_serving(message))]  # not kept: it would be outdated when we are back
+        self.future_buffer.stash(self.round_id, message.round_id, event, message.shard)
         here = message.round_id <= self.round_id or self.mode == "off"
-        return [] if here else self.astray.behind(event.sender, message.round_id, now)
+        return [] if here else self.lag_detector.behind(event.sender, message.round_id, now)
 
     def skip_reason(self, peer: PeerId) -> str:
-        if self.partings.is_done(peer, self.round_id):
+        if self.departures.is_done(peer, self.round_id):
             return "it has finished"
-        return self.view.skip_reason(peer) or self.elsewhere.why_not(peer)
+        return self.view.skip_reason(peer) or self.future_buffer.why_not(peer)
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
         """What the payload of ``message`` must measure, by our own layout; -1 when there is no such shard."""
@@ -586,7 +609,7 @@ class RollingRounds:
 
     def compared_with(self, message: Message) -> tuple[Payload, ...] | None:
         """What the payload of a message is to be compared with before it comes: the own update, if any. None: with nothing."""
-        return self.doubts.compared_with(message, self.round_id, self._own) if self.mode == "active" else None
+        return self.result_validator.compared_with(message, self.round_id, self._own) if self.mode == "active" else None
 
 
 def _in_all(held: Held) -> frozenset[PeerId]:

@@ -9,8 +9,8 @@ from gossip.core.messages import Commit, PeerId
 from gossip.core.view import View
 from gossip.topologies import Roster
 
-from .departures import Partings
-from .future_buffer import Elsewhere
+from .departures import Departures
+from .future_buffer import FutureBuffer
 
 
 def next_roster(
@@ -18,8 +18,8 @@ def next_roster(
     view: View,
     roster: Roster,
     joining: Collection[PeerId],
-    partings: Partings,
-    elsewhere: Elsewhere,
+    departures: Departures,
+    future_buffer: FutureBuffer,
     now: float,
 ) -> tuple[PeerId, ...]:
     """Who takes part in the next round: those who do, are not gone and do not leave, and who is ready to. Whom the run has begun
@@ -27,10 +27,10 @@ def next_roster(
 
     def stays(peer: PeerId) -> bool:
         # A farewell that was forged for this server alone would cost it others' trust, who see that peer.
-        return not view.is_gone(peer) or (view.speaks_on(peer, now) and not partings.said_so(peer))
+        return not view.is_gone(peer) or (view.speaks_on(peer, now) and not departures.said_so(peer))
 
-    came = [peer for peer in roster if peer not in elsewhere.never_came]
-    stay = {peer for peer in came if peer == local or (stays(peer) and not partings.leaves(peer))}
+    came = [peer for peer in roster if peer not in future_buffer.absent_at_start]
+    stay = {peer for peer in came if peer == local or (stays(peer) and not departures.leaves(peer))}
     come = {peer for peer in joining if not view.skip_reason(peer)}
     return tuple(sorted(stay | come))
 

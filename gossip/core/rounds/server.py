@@ -8,17 +8,17 @@ from typing import Any, Literal
 
 from gossip.core.events import Aggregate, Aggregated, Effect, Payload, Report, Row, Send, SetTimer
 from gossip.core.frozen import record
-from gossip.core.messages import Charge, Commit, PeerId, Query, Update
+from gossip.core.messages import Accusation, Commit, PeerId, Update, UpdateRequest
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
 from gossip.topologies import Roster
 
-from .arrivals import MOVING_FACTOR, Moving
-from .departures import Partings
-from .punctuality import Punctuality
+from .arrivals import TRANSFER_FACTOR, TransferTracker
+from .departures import Departures
+from .punctuality import LatenessTracker
 from .quorum import needed_by_rule, quorum_of
-from .shard import ShardRound, Together
+from .shard import CrossShardProgress, ShardRound
 from .timeouts import Deadline
 
 CLOSE_BEFORE_GIVING_UP = 0.7
@@ -62,20 +62,20 @@ class Server:
         deadline: Deadline,
         skip_reason: Callable[[PeerId], str],
         joining: Collection[PeerId],
-        partings: Partings,
+        departures: Departures,
         view: View,
-        moving: Moving | None = None,
+        transfer_tracker: TransferTracker | None = None,
     ) -> None:
         self.local, self.settings, self.timers, self.deadline = local, settings, timers, deadline
-        self.punctuality, self.moving = Punctuality(deadline), moving or Moving()
-        self.skip_reason, self.joining, self.partings = skip_reason, joining, partings
+        self.lateness, self.transfer_tracker = LatenessTracker(deadline), transfer_tracker or TransferTracker()
+        self.skip_reason, self.joining, self.departures = skip_reason, joining, departures
         self.view, self.is_gone = view, view.is_gone
         self.round_id = 0
         self.roster = Roster(())
         self.locked: frozenset[PeerId] = frozenset()
         self.parent = b""
         self.previous: tuple[Payload, ...] = ()
-        self.joint = False  # the shards of this round decide together
+        self.cross_shard = False  # the shards of this round decide together
         self.wanted: frozenset[PeerId] = frozenset()  # without whose updates no shard helps any more
         self._tickets: dict[int, tuple[ShardRound, int]] = {}
         self._next_ticket = 1
@@ -98,7 +98,7 @@ class Server:
             shards: How many there are.
         """
         self.round_id, self.roster, self.locked, self.parent, self.previous = round_id, roster, locked, parent, previous
-        self.joint, self.wanted = self.settings.joint and shards > 1, frozenset()
+        self.cross_shard, self.wanted = self.settings.cross_shard and shards > 1, frozenset()
         self._tickets.clear()
 
     def quorum(self) -> int:
@@ -108,14 +108,14 @@ class Server:
         go by as fast as peers can speak, and the training be over before anybody is back.
         """
         quorum = self._majority()
-        absent = self.partings.absent(self.roster.peers, self.round_id)
+        absent = self.departures.absent(self.roster.peers, self.round_id)
         if absent or any(peer not in self.roster and not self.skip_reason(peer) for peer in self.joining):
             return quorum
         return max(quorum, needed_by_rule(self.settings, len(self.locked.intersection(self.roster))))
 
     def _majority(self) -> int:
         """Peers without whom a round is not closed, whatever they answer."""
-        quorum = quorum_of(self.settings, len(self.roster) - self.partings.absent(self.roster.peers, self.round_id))
+        quorum = quorum_of(self.settings, len(self.roster) - self.departures.absent(self.roster.peers, self.round_id))
         if self.settings.rounds.on_minority == "continue":
             left = sum([peer == self.local or not self.is_gone(peer) for peer in self.roster])
             quorum = min(quorum, quorum_of(self.settings, left))
@@ -171,22 +171,26 @@ class Server:
             shard.given_to, shard.given_at = shard.attempt, now
         where = (self.round_id, shard.index, shard.attempt)
         # Who has given up on everybody once is too impatient for the load that this makes.
-        turns = min(shard.attempt // len(shard.order), BACK_OFF_MAX) if self.moving.takes_time else 0
+        turns = min(shard.attempt // len(shard.order), BACK_OFF_MAX) if self.transfer_tracker.takes_time else 0
         timer = self.timers.set(now + self.deadline.round_timeout_s() * 2**turns, RoundTimer("give_up", *where))
         before, shard.give_up = shard.give_up, timer.token
         return [*self.timers.cancel(before), timer]
 
-    def is_moving(self, shard: ShardRound, now: float) -> bool:
+    def is_transferring(self, shard: ShardRound, now: float) -> bool:
         """Whether somebody on whom this round depends is being sent payloads, as fast as can be asked: then it is not for lack of
         will that a result is not here. Nothing moves for ever."""
-        if now - shard.given_at > MOVING_FACTOR * self.deadline.cap_s:
+        if now - shard.given_at > TRANSFER_FACTOR * self.deadline.cap_s:
             return False
-        return self._take_word([p for p in self.roster if not self.punctuality.is_missed(p)], shard.given_on_word, now)
+        return self._take_word([p for p in self.roster if not self.lateness.is_missed(p)], shard.given_on_word, now)
 
     def _take_word(self, peers: Iterable[PeerId], since: dict[PeerId, float], now: float) -> bool:
         """Whether any of ``peers`` says that it is being sent payloads, and has credit. ``since`` keeps who, and since when."""
-        moving = self.moving
-        busy = [p for p in peers if moving.is_busy(p, now) and moving.credit.is_left(p, now - since.get(p, now), now)]
+        transfer_tracker = self.transfer_tracker
+        busy = [
+            p
+            for p in peers
+            if transfer_tracker.is_busy(p, now) and transfer_tracker.credit.is_left(p, now - since.get(p, now), now)
+        ]
         for peer in busy:
             since.setdefault(peer, now)
         return bool(busy)
@@ -195,12 +199,12 @@ class Server:
         """It was in vain to wait for those who are not among ``came``."""
         for peer, at in since.items():
             if peer not in came and peer != self.local:
-                self.moving.credit.spend(peer, now - at, now)
+                self.transfer_tracker.credit.spend(peer, now - at, now)
         since.clear()
 
     def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
         """The time of the server of our attempt is over. It gets more as long as something moves."""
-        if not self.is_moving(shard, now):
+        if not self.is_transferring(shard, now):
             return []
         timer = self.timers.set(now + LOOK_EVERY_S, RoundTimer("give_up", self.round_id, shard.index, shard.attempt))
         shard.give_up = timer.token
@@ -227,7 +231,7 @@ class Server:
             shard.first_at = now
         shard.answers[sender] = (update, payload)
         if sender != self.local:  # the own one is here without having travelled
-            self.punctuality.came(sender, update, shard.first_at, now)
+            self.lateness.came(sender, update, shard.first_at, now)
         return self.maybe_close(shard, now)
 
     def ask(self, shard: ShardRound, attempt: int) -> list[Effect]:
@@ -235,7 +239,7 @@ class Server:
         shard.query = None
         if attempt != shard.serving or shard.ticket is not None:
             return []
-        query = Query(self.settings.lineage, self.round_id, shard.index, attempt, self.parent)
+        query = UpdateRequest(self.settings.lineage, self.round_id, shard.index, attempt, self.parent)
         return [Send(peer, query) for peer in self.expected() if peer not in shard.answers and peer != self.local]
 
     def maybe_close(self, shard: ShardRound, now: float) -> list[Effect]:
@@ -265,11 +269,11 @@ class Server:
     def _are_coming(self, shard: ShardRound, missing: Sequence[PeerId], now: float) -> bool:
         """Whether somebody whom we wait for sends, so that its update will be in time, or still receives what comes before. The
         update may wait behind another payload."""
-        until = shard.first_at + MOVING_FACTOR * self.deadline.cap_s
-        moving, awaited = self.moving, [peer for peer in missing if not self.punctuality.is_missed(peer)]
+        until = shard.first_at + TRANSFER_FACTOR * self.deadline.cap_s
+        transfer_tracker, awaited = self.transfer_tracker, [peer for peer in missing if not self.lateness.is_missed(peer)]
         if now >= until:
             return False
-        if any(moving.is_sending(peer, until, now) for peer in awaited):
+        if any(transfer_tracker.is_sending(peer, until, now) for peer in awaited):
             return True
         return self._take_word(awaited, shard.awaited_on_word, now)
 
@@ -278,19 +282,19 @@ class Server:
         timeout_s = CLOSE_BEFORE_GIVING_UP * self.deadline.round_timeout_s()
         usable = sum(1 for update, _ in shard.answers.values() if update.samples)
         enough = usable >= min(self.settings.updates_min, expected) and self.wanted <= shard.answers.keys()
-        return min(self.punctuality.patience_s(missing), timeout_s) if enough else timeout_s
+        return min(self.lateness.patience_s(missing), timeout_s) if enough else timeout_s
 
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
         self._spend(shard.awaited_on_word, now, came=shard.answers)
         shard.close(self.locked)
         effects: list[Effect] = []
-        of = len(self.roster) - self.partings.absent(self.roster.peers, self.round_id)
+        of = len(self.roster) - self.departures.absent(self.roster.peers, self.round_id)
         if shard.index == 0 and len(shard.answers) + len(self.keep_to_others(shard)) < quorum_of(self.settings, of):
             alone = {"alive": sorted(shard.answers), "of": len(self.roster), "round": self.round_id}
-            effects.append(Report("alone", alone))
-        if not self.joint:
+            effects.append(Report("minority_continues", alone))
+        if not self.cross_shard:
             return effects + self.ask_rule(shard, shard.rows)
-        shard.together = Together()
+        shard.cross_shard_progress = CrossShardProgress()
         return effects + self.ask_rule(shard, shard.rows, step="measure")
 
     def ask_rule(self, shard: ShardRound, rows: tuple[Row, ...], **step: Any) -> list[Effect]:
@@ -309,30 +313,30 @@ class Server:
             n, wanted = len(step.get("peers", rows)), f
             f = self.settings.tolerable(wanted, n)
             if (short := wanted - f) != self._short:
-                told.append(Report("tolerates_less", {"round": self.round_id, "f": f, "wanted": wanted, "updates": n}))
+                told.append(Report("reduced_tolerance", {"round": self.round_id, "f": f, "wanted": wanted, "updates": n}))
                 self._short = short
         return [*told, Aggregate(ticket, self.round_id, shard.index, rows, f, own, previous=previous, **step)]
 
     def measured(self, event: Aggregated) -> ShardRound | None:
         """The shard of which this tells what was measured. None when it tells something else, or comes too late."""
         shard, _ = self._tickets.get(event.ticket, (None, 0))
-        together = shard.together if shard is not None and shard.ticket == event.ticket else None
-        if together is None or together.step != "measure":
+        progress = shard.cross_shard_progress if shard is not None and shard.ticket == event.ticket else None
+        if progress is None or progress.step != "measure":
             return None
         del self._tickets[event.ticket]
-        together.step, together.statistics = "measured", event.statistics
-        together.why = "" if event.statistics else event.reason
+        progress.step, progress.statistics = "measured", event.statistics
+        progress.why = "" if event.statistics else event.reason
         return shard
 
     def finish(
-        self, event: Aggregated, roster: tuple[PeerId, ...], charges: tuple[Charge, ...] = ()
+        self, event: Aggregated, roster: tuple[PeerId, ...], accusations: tuple[Accusation, ...] = ()
     ) -> tuple[ShardRound, Commit] | None:
         """The rule has answered. None when that is no longer of use: we have promised a later attempt meanwhile."""
         shard, attempt = self._tickets.pop(event.ticket, (None, 0))
         if shard is None or shard.ticket != event.ticket or shard.commit is not None or attempt < shard.attempt:
             return None
         commit = shard.commit_of(event, self.settings.lineage, self.round_id, self.local, self.parent, roster)
-        return shard, replace(commit, charges=charges) if charges else commit
+        return shard, replace(commit, accusations=accusations) if accusations else commit
 
     def timer(self, what: Literal["grace", "ask", "lack"], shard: ShardRound, at: float) -> SetTimer:
         assert shard.serving is not None

@@ -27,7 +27,7 @@ def bytes_of(message: Update | Commit, sizes: Sequence[int]) -> int:
 
 
 @dataclass(slots=True)
-class Together:
+class CrossShardProgress:
     """How far the server of a shard is that decides with the others: the rule is at that step, or has answered ``measure``.
 
     ``why`` is the reason for the step ``nothing``: the rule is asked about no rows at all.
@@ -68,7 +68,7 @@ class ShardRound:
     grace_at: float = 0.0
     query: Token | None = None
     ticket: int | None = None  # the rule is running
-    together: Together | None = None
+    cross_shard_progress: CrossShardProgress | None = None
     lack: Token | None = None  # fires when what others have measured should be here
     blamed: int = -1  # attempt of the first shard whose server had this one handed on last
 
@@ -84,7 +84,7 @@ class ShardRound:
 
     def serve(self, attempt: int) -> None:
         """Starts collecting for ``attempt``; what came for an earlier one was sent under a promise that no longer binds."""
-        self.serving, self.answers, self.rows, self.ticket, self.together = attempt, {}, (), None, None
+        self.serving, self.answers, self.rows, self.ticket, self.cross_shard_progress = attempt, {}, (), None, None
 
     @property
     def turn(self) -> dict[str, int]:
@@ -120,15 +120,15 @@ class ShardRound:
     ) -> Commit:
         """The commit that the rule's answer makes of this shard."""
         assert self.serving is not None
-        together = self.together or Together(rows=self.rows)
+        progress = self.cross_shard_progress or CrossShardProgress(rows=self.rows)
         contributors: tuple[Contribution, ...] = ()
-        if result.payload is not None and together.step == "combine":
-            contributors = together.verdict
+        if result.payload is not None and progress.step == "combine":
+            contributors = progress.verdict
         elif result.payload is not None:
-            facts = zip(together.rows, result.weights, result.outlyingness, strict=True)
+            facts = zip(progress.rows, result.weights, result.outlyingness, strict=True)
             took_us = {peer: update.took_us for peer, (update, _) in self.answers.items()}
             contributors = tuple(Contribution(r.peer, r.samples, weight, far, took_us[r.peer]) for r, weight, far in facts)
-        decides = result.payload is not None and together.step == "decide"
+        decides = result.payload is not None and progress.step == "decide"
         return Commit(
             lineage=lineage,
             round_id=round_id,
@@ -141,11 +141,11 @@ class ShardRound:
             contributors=contributors,
             rejected=tuple(Rejection(peer, "non_finite") for peer in self.faulty),
             roster=roster,
-            loss=self._mean_loss(together.rows),
-            reason=(together.why or result.reason)[:REASON_CHARACTERS] if result.payload is None else "",
+            loss=self._mean_loss(progress.rows),
+            reason=(progress.why or result.reason)[:REASON_CHARACTERS] if result.payload is None else "",
             decision=result.decision if decides else (),
-            measured=together.measured if decides else (),
-            rates=agree(self.answers[row.peer][0].rates for row in together.rows),
+            measured=progress.measured if decides else (),
+            rates=agree(self.answers[row.peer][0].rates for row in progress.rows),
         )
 
     def _mean_loss(self, rows: tuple[Row, ...]) -> float | None:
@@ -158,7 +158,7 @@ class ShardRound:
 
     def hold(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
         self.commit, self.payload, self.made_here = commit, payload, made_here
-        self.answers, self.rows, self.together, self.result = {}, (), None, None
+        self.answers, self.rows, self.cross_shard_progress, self.result = {}, (), None, None
         self.give_up = self.grace = self.query = self.pulse = self.lack = self.again = None
 
     def tokens(self) -> tuple[Token | None, ...]:

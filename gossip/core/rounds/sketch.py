@@ -14,7 +14,7 @@ SKETCH_NUMBERS_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Consensus:
+class ConsensusDistance:
     """How far apart replicas are.
 
     Attributes:
@@ -39,7 +39,7 @@ def read_sketch(packed: bytes) -> Sketch | None:
     return numbers if math.isfinite(sum(map(abs, numbers))) else None
 
 
-def consensus(sketches: Collection[Sketch], f: int) -> Consensus | None:
+def consensus(sketches: Collection[Sketch], f: int) -> ConsensusDistance | None:
     """From sketches of equal length; None when fewer than two are left.
 
     The f farthest from the coordinate-wise median are left out, so that liars cannot talk a swarm into mixing more (as far
@@ -53,7 +53,7 @@ def consensus(sketches: Collection[Sketch], f: int) -> Consensus | None:
     mean = [math.fsum(column) / len(kept) for column in zip(*kept, strict=True)]
     distance = math.sqrt(math.fsum([_squared(sketch, mean) for sketch in kept]) / len(kept))
     norm = math.sqrt(math.fsum([math.fsum([x * x for x in sketch]) for sketch in kept]) / len(kept))
-    return Consensus(distance, norm)
+    return ConsensusDistance(distance, norm)
 
 
 def _squared(a: Sketch, b: Sketch) -> float:

@@ -80,7 +80,7 @@ class Deadline:
         """The most that is ever waited."""
         return self._cap_s
 
-    def usual_round_s(self) -> float:
+    def typical_round_s(self) -> float:
         """The median of the last rounds; 0.0 while nothing is known."""
         return self._rounds.median() if len(self._rounds) else 0.0
 

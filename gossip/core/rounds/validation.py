@@ -10,14 +10,14 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from gossip.core.events import Contributed, Effect, Likeness, Payload, Received, Report
-from gossip.core.ledger import Agreed, Witness, whence
-from gossip.core.messages import CHARGES_MAX, Charge, Commit, Message, PeerId
+from gossip.core.events import Contributed, Effect, Payload, Received, Report, ResultSimilarity
+from gossip.core.ledger import EquivocationWitness, ReplicatedState, provenance
+from gossip.core.messages import ACCUSATIONS_MAX, Accusation, Commit, Message, PeerId
 from gossip.core.view import View
 
-from .claims import Claims, Doubt
+from .claims import Objection, ResultChecks
 from .cross_shard import Advance
-from .lag import Astray
+from .lag import LagDetector
 from .server import Server
 from .shard import ShardRound
 
@@ -32,35 +32,37 @@ Lengths: TypeAlias = "OrderedDict[int, tuple[PeerId, float, int]]"
 """Round -> who made its result, how long that was, and of how many samples."""
 
 
-class Doubts:
+class ResultValidator:
     """What is known here of results, and so which ones this peer doubts. ``advance`` hands a shard on to its next server."""
 
-    def __init__(self, agreed: Agreed, astray: Astray, server: Server, view: View, advance: Advance) -> None:
-        self.local, self.server, self.advance, self.trust = server.local, server, advance, agreed.trust
-        self.f, self.settings, self.agreed = agreed.settings.f, agreed.settings.results, agreed
-        self.claims = Claims(agreed, astray, server, view)
+    def __init__(
+        self, replicated: ReplicatedState, lag_detector: LagDetector, server: Server, view: View, advance: Advance
+    ) -> None:
+        self.local, self.server, self.advance, self.trust = server.local, server, advance, replicated.trust
+        self.f, self.settings, self.replicated = replicated.settings.f, replicated.settings.results, replicated
+        self.result_checks = ResultChecks(replicated, lag_detector, server, view)
         self._lengths: dict[int, Lengths] = {}
         self._refused: OrderedDict[tuple[PeerId, int], None] = OrderedDict()  # whose results of which rounds
-        self.silences, self.witness = agreed.silences, Witness(server.local, agreed.receipts)
+        self.omissions, self.witness = replicated.omissions, EquivocationWitness(server.local, replicated.equivocations)
         self._present: Sequence[ShardRound] = ()
         self._orders: dict[int, tuple[tuple[PeerId, ...], ...]] = {}  # round -> who serves each shard, one after the other
         self._waited: OrderedDict[tuple[PeerId, int], None] = OrderedDict()  # likewise, for what did not come
 
-    def charges(self) -> tuple[Charge, ...]:
+    def accusations(self) -> tuple[Accusation, ...]:
         """What a commit that is made here says of others. Told again until it is in the history."""
         here = self.server.round_id
-        told = [(*charge, True) for charge in self._waited if self.silences.lacks(self.local, *charge, here)]
-        told += [(*charge, False) for charge in self._refused if self.trust.lacks(self.local, *charge, here)]
-        stated = self.witness.statements(here, self.claims.astray.forked)
-        charges = [*stated, *[Charge(*charge) for charge in told]][-CHARGES_MAX:]
-        return tuple(sorted(charges, key=lambda c: (c.peer, c.round_id, c.silent, c.turn, c.content)))
+        told = [(*accusation, True) for accusation in self._waited if self.omissions.lacks(self.local, *accusation, here)]
+        told += [(*accusation, False) for accusation in self._refused if self.trust.lacks(self.local, *accusation, here)]
+        stated = self.witness.statements(here, self.result_checks.lag_detector.forked)
+        accusations = [*stated, *[Accusation(*accusation) for accusation in told]][-ACCUSATIONS_MAX:]
+        return tuple(sorted(accusations, key=lambda c: (c.peer, c.round_id, c.silent, c.turn, c.content)))
 
     def saw(self, event: Received) -> None:
         """A message has come, whether it is of use or not."""
         commit = event.message
         if not self.f or not isinstance(commit, Commit):
             return
-        if (present := self.claims.astray.shards) is not self._present:
+        if (present := self.result_checks.lag_detector.shards) is not self._present:
             self._present = present
             self._orders[self.server.round_id] = tuple([shard.order for shard in present])
             while len(self._orders) > ORDERS_KEPT:
@@ -69,7 +71,7 @@ class Doubts:
         orders = self._orders.get(commit.round_id, ())
         order = orders[commit.shard] if commit.shard < len(orders) else ()
         true = commit.made_at < 2 * len(order) and order[commit.made_at % len(order)] == commit.server
-        if true and commit.parent and commit.parent == self.agreed.lineage.before(commit.round_id):
+        if true and commit.parent and commit.parent == self.replicated.lineage.before(commit.round_id):
             self.witness.saw(event.sender, event.incarnation, commit)
 
     def give_up(self, shard: ShardRound, now: float) -> list[Effect]:
@@ -96,30 +98,30 @@ class Doubts:
         sender: PeerId,
         shard: ShardRound,
         commit: Commit,
-        likeness: Likeness | None,
+        similarity: ResultSimilarity | None,
         own: Contributed | None,
         now: float,
     ) -> list[Effect] | None:
         """Whether a sound commit, handed over by ``sender``, is taken: then None; else what is done instead."""
-        doubt = self.claims.doubt(commit, own)
-        if not doubt.why and likeness is not None:
-            doubt = Doubt(self._why(commit, likeness, own))
-        if doubt.why:
+        objection = self.result_checks.objection(commit, own)
+        if not objection.why and similarity is not None:
+            objection = Objection(self._why(commit, similarity, own))
+        if objection.why:
             shard.doubted.add(sender)
             if len(shard.doubted) <= self.f:
-                return self.refuse(sender, shard, commit, "refused_result", doubt.why, now, doubt.charged)
-        self.learn(commit, likeness)
+                return self.refuse(sender, shard, commit, "refused_result", objection.why, now, objection.is_evidence)
+        self.learn(commit, similarity)
         return None
 
     def refuse(
-        self, sender: PeerId, shard: ShardRound, commit: Commit, event: str, why: str, now: float, charged: bool = True
+        self, sender: PeerId, shard: ShardRound, commit: Commit, event: str, why: str, now: float, is_evidence: bool = True
     ) -> list[Effect]:
         """Says so as ``event``, and goes to the next server when it is the present one that has handed this over."""
-        effects: list[Effect] = [Report(event, {**whence(sender, commit), "reason": why})]
+        effects: list[Effect] = [Report(event, {**provenance(sender, commit), "reason": why})]
         if not self.f:
             return effects  # nobody is expected to lie, so it was damaged on its way: it may come again
         shard.spent.add(sender)
-        if charged and sender == commit.server:  # what others say that it has made is their word
+        if is_evidence and sender == commit.server:  # what others say that it has made is their word
             _keep(self._refused, (sender, commit.round_id))
         server = shard.server(shard.attempt)
         # Others have gone on to it, from whom this server has updates: what it made of them would be a second result. What is no
@@ -134,22 +136,22 @@ class Doubts:
             effects += self.advance(shard, f"a result of {commit.server} is refused: {why}", now)
         return effects
 
-    def learn(self, commit: Commit, likeness: Likeness | None) -> None:
+    def learn(self, commit: Commit, similarity: ResultSimilarity | None) -> None:
         """A result is taken."""
-        if likeness is None:
+        if similarity is None:
             return
         lengths = self._lengths.setdefault(commit.shard, OrderedDict())
-        lengths[commit.round_id] = (commit.server, likeness.length, _samples(commit))
+        lengths[commit.round_id] = (commit.server, similarity.length, _samples(commit))
         while len(lengths) > ROUNDS_KEPT:
             lengths.popitem(last=False)
 
-    def _why(self, commit: Commit, likeness: Likeness, own: Contributed | None) -> str:
+    def _why(self, commit: Commit, similarity: ResultSimilarity, own: Contributed | None) -> str:
         # A server that says that there were few samples cannot leave out the own ones.
         samples = max(1, _samples(commit), own.samples if own is not None else 0)
-        usual = max(self._usual(commit.shard, samples), likeness.own)
-        if usual and not likeness.length <= self.settings.longer * usual:
-            return f"it is {likeness.length / usual:.3g} times as long as results and own updates are"
-        cosine = likeness.cosine
+        usual = max(self._usual(commit.shard, samples), similarity.own)
+        if usual and not similarity.length <= self.settings.longer * usual:
+            return f"it is {similarity.length / usual:.3g} times as long as results and own updates are"
+        cosine = similarity.cosine
         return f"it opposes the own update, with a cosine of {cosine:.2f}" if cosine < self.settings.opposed else ""
 
     def _usual(self, shard: int, samples: int) -> float:

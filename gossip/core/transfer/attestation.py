@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Protocol
 
-from gossip.core.messages import DIGEST_BYTES, PeerId, Voucher
+from gossip.core.messages import DIGEST_BYTES, PeerId, StateAttestation
 
 from .donor import NO_STATE
 
@@ -17,7 +17,7 @@ SURE_TURNS = 2
 """So often everybody has to say so: who takes over a state meanwhile has one the second time."""
 
 
-class Whom(Protocol):
+class PollPeers(Protocol):
     """The other peers, as far as it matters who of them may have a state."""
 
     def donors(self) -> tuple[PeerId, ...]:
@@ -29,12 +29,12 @@ class Whom(Protocol):
 
 
 @dataclass(slots=True)
-class Emptiness:
+class NoStateEvidence:
     """Has anybody a state? In each turn all who can be asked are."""
 
     local: PeerId
     f: int
-    swarm: Whom
+    swarm: PollPeers
     turns: int = 0  # one after the other in which nobody was found to have one
     _said: dict[PeerId, str] = field(default_factory=dict)  # in this turn, why they give none
 
@@ -73,14 +73,14 @@ class Poll:
     named: int = 0
     until: float = 0.0
     asked: tuple[PeerId, ...] = ()
-    votes: dict[PeerId, Voucher] = field(default_factory=dict)
+    votes: dict[PeerId, StateAttestation] = field(default_factory=dict)
     hurried: bool = False  # enough have answered, or all but f: the others have a moment left
     paused: bool = False  # it is over, and nothing came of it
 
     @property
     def empty(self) -> int:
         """Answers of those who have no state to vouch for."""
-        return sum([not voucher.digest for voucher in self.votes.values()])
+        return sum([not attestation.digest for attestation in self.votes.values()])
 
     def unanswered(self, donors: Collection[PeerId]) -> list[PeerId]:
         return [peer for peer in self.asked if peer not in self.votes and peer in donors]
@@ -95,9 +95,11 @@ class Poll:
                 nothing; it would in every poll.
         """
         groups: dict[tuple[bytes, bytes, int, bytes], list[PeerId]] = defaultdict(list)
-        for peer, voucher in self.votes.items():
-            if voucher.digest:
-                groups[voucher.chain, voucher.digest, voucher.round_id, voucher.settings if strict else b""].append(peer)
+        for peer, attestation in self.votes.items():
+            if attestation.digest:
+                groups[
+                    attestation.chain, attestation.digest, attestation.round_id, attestation.settings if strict else b""
+                ].append(peer)
         return min(groups.values(), key=lambda group: self._rank(group, failures), default=[])
 
     def _rank(self, group: list[PeerId], failures: Mapping[PeerId, int]) -> tuple[int, int, bytes]:

@@ -6,11 +6,11 @@ from collections import Counter
 
 from gossip.core.messages import PeerId
 
-REST_TIMES_MAX = 4
+BACKOFF_TIMES_MAX = 4
 """A rest is at most so many times as long as the first."""
 
 
-class Rests:
+class Backoff:
     """Of those who have failed, with ``first_s`` the length of the first; each is twice as long as the one before."""
 
     def __init__(self, first_s: float) -> None:
@@ -20,14 +20,14 @@ class Rests:
 
     def failed(self, peer: PeerId, now: float) -> None:
         self.failures[peer] += 1
-        times = min(2 ** (self.failures[peer] - 1), REST_TIMES_MAX)
+        times = min(2 ** (self.failures[peer] - 1), BACKOFF_TIMES_MAX)
         self._until[peer] = now + times * self.first_s
 
     def delivered(self, peer: PeerId) -> None:
         """It may be asked for more at once. That it has failed before is remembered."""
         self._until.pop(peer, None)
 
-    def rests(self, peer: PeerId, now: float) -> bool:
+    def is_resting(self, peer: PeerId, now: float) -> bool:
         return now < self._until.get(peer, now)
 
     def clear(self) -> None:

@@ -25,7 +25,7 @@ _NUMBER = 8  # bytes
 
 
 @record
-class Outline:
+class PieceManifest:
     """Of what is cut: its length, that of a piece, and the digest of each piece in order."""
 
     nbytes: int
@@ -37,7 +37,7 @@ class Outline:
         return b"".join([*[number.to_bytes(_NUMBER, "big") for number in (self.nbytes, self.piece_bytes)], *self.digests])
 
     @staticmethod
-    def read(data: bytes) -> Outline | None:
+    def read(data: bytes) -> PieceManifest | None:
         """None when it is none, whatever a peer may have sent."""
         nbytes, piece_bytes, rest = (
             int.from_bytes(data[:_NUMBER], "big"),
@@ -47,7 +47,9 @@ class Outline:
         count, odd = divmod(len(rest), DIGEST_BYTES)
         if odd or not 1 < count <= PIECES_MAX or piece_bytes < 1 or -(-nbytes // piece_bytes) != count:
             return None
-        return Outline(nbytes, piece_bytes, tuple([rest[at : at + DIGEST_BYTES] for at in range(0, len(rest), DIGEST_BYTES)]))
+        return PieceManifest(
+            nbytes, piece_bytes, tuple([rest[at : at + DIGEST_BYTES] for at in range(0, len(rest), DIGEST_BYTES)])
+        )
 
     def bounds(self, piece: int) -> tuple[int, int]:
         """Where the piece begins and ends. They are counted from 1."""
@@ -66,16 +68,16 @@ def described(data: Any, lengths: Sequence[int], piece_bytes: int = PIECE_BYTES)
     while -(-len(cut) // piece_bytes) > PIECES_MAX:
         piece_bytes *= 2
     digests = [digest_of(cut[at : at + piece_bytes]) for at in range(0, len(cut), piece_bytes)]
-    parts = Outline(len(cut), piece_bytes, tuple(digests)).packed(), *digests_of(whole[lengths[0] :], lengths[1:])[1]
+    parts = PieceManifest(len(cut), piece_bytes, tuple(digests)).packed(), *digests_of(whole[lengths[0] :], lengths[1:])[1]
     return digest_of(b"".join(parts)), parts
 
 
-def outline_of(payload: Payload) -> Outline | None:
+def outline_of(payload: Payload) -> PieceManifest | None:
     """None: it is not cut."""
-    return Outline.read(payload.parts[0]) if payload.parts and len(payload.parts[0]) > DIGEST_BYTES else None
+    return PieceManifest.read(payload.parts[0]) if payload.parts and len(payload.parts[0]) > DIGEST_BYTES else None
 
 
-def cut(payload: Payload, outline: Outline, piece: int) -> Payload:
+def cut(payload: Payload, outline: PieceManifest, piece: int) -> Payload:
     """A piece of a packed state, or with 0 all but its pieces."""
     if piece:
         start, stop = outline.bounds(piece)
@@ -84,7 +86,7 @@ def cut(payload: Payload, outline: Outline, piece: int) -> Payload:
     return Payload(payload.data[outline.nbytes :], payload.nbytes - outline.nbytes, True, digest_of(b"".join(rest)), rest)
 
 
-class Gathering:
+class PieceFetcher:
     """The pieces of one state: which are here, and who is asked for which of the others.
 
     Attributes:
@@ -92,7 +94,7 @@ class Gathering:
         lost: Who has not delivered, and is not asked again.
     """
 
-    def __init__(self, outline: Outline, kept: dict[bytes, Any], donors: Iterable[PeerId]) -> None:
+    def __init__(self, outline: PieceManifest, kept: dict[bytes, Any], donors: Iterable[PeerId]) -> None:
         """``kept``: what is here already, by digest, of whatever state; what this one has no use for is forgotten."""
         self.outline = outline
         for digest in kept.keys() - set(outline.digests):

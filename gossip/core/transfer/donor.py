@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from gossip.core.events import Effect, Payload, Report, Send, SnapshotTaken, TakeSnapshot
 from gossip.core.frozen import record
-from gossip.core.messages import CORE_BYTES_MAX, DIGEST_BYTES, PeerId, StateOffer, StateRequest, Voucher
+from gossip.core.messages import CORE_BYTES_MAX, DIGEST_BYTES, PeerId, StateAttestation, StateOffer, StateRequest
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 
@@ -55,7 +55,7 @@ ENOUGH = "has given it often enough"
 NO_SUCH_PIECE = "has no such piece"
 
 
-class Source(Protocol):
+class DonorRounds(Protocol):
     """The rounds, as recovery sees them."""
 
     round_id: int
@@ -70,7 +70,7 @@ class Source(Protocol):
         """The trainer was given the state before ``round_id``, which all that belongs to. Raises as ``check`` does."""
 
 
-def vouched_digest(lineage: bytes, round_id: int, chain: bytes, core: bytes, state: bytes) -> bytes:
+def attested_digest(lineage: bytes, round_id: int, chain: bytes, core: bytes, state: bytes) -> bytes:
     """What stands for all that peers hold alike before ``round_id``.
 
     Args:
@@ -96,12 +96,12 @@ def _is_again(request: StateRequest, waiting: StateRequest) -> bool:
 
 
 @record
-class CopyExpires:
+class SnapshotExpired:
     """Some copy may have had its time."""
 
 
 @dataclass(slots=True)
-class _Copy:
+class _HeldSnapshot:
     """What the trainer held before a round."""
 
     chain: bytes
@@ -114,11 +114,11 @@ class _Copy:
 class Donor:
     """Answers requests for the state."""
 
-    def __init__(self, settings: CoreSettings, source: Source, timers: Timers[Any]) -> None:
+    def __init__(self, settings: CoreSettings, source: DonorRounds, timers: Timers[Any]) -> None:
         self.settings, self.source, self.timers = settings, source, timers
         self.next_named = NEVER  # the first round to come that somebody has asked for
         self.asks: dict[PeerId, StateRequest] = {}  # one a peer, under the round that it waits for
-        self.copies: OrderedDict[int, _Copy] = OrderedDict()
+        self.copies: OrderedDict[int, _HeldSnapshot] = OrderedDict()
         self._now: set[PeerId] = set()  # who takes what there is, of whatever round
         self._takers: dict[PeerId, float] = {}  # of pieces, and when they asked last
         self._taking: deque[int] = deque()  # rounds at which the trainer was asked: it answers in order
@@ -215,7 +215,7 @@ class Donor:
         if len(core) > CORE_BYTES_MAX:
             whole, why = False, TOO_MUCH
         if kept is not None and whole:
-            self.copies[round_id] = _Copy(kept[0], core, event, now)
+            self.copies[round_id] = _HeldSnapshot(kept[0], core, event, now)
             while len(self.copies) > COPIES_MAX:
                 self.copies.popitem(last=False)
         effects: list[Effect] = []
@@ -226,7 +226,9 @@ class Donor:
                 effects += self._answer(peer, ask, round_id, now) if fits and whole else [self._refuse(peer, ask, why)]
         self._look_ahead()
         said = [effect.message for effect in effects if isinstance(effect, Send)]
-        again = any(isinstance(message, Voucher) or (isinstance(message, StateOffer) and message.outline) for message in said)
+        again = any(
+            isinstance(message, StateAttestation) or (isinstance(message, StateOffer) and message.outline) for message in said
+        )
         # After the last round it stays what it is: whoever gave up waiting for it comes back for it.
         if again or self.closing:
             return effects + self._sweep(now)
@@ -238,7 +240,7 @@ class Donor:
         if self._sweeps or not self.copies:
             return []
         self._sweeps = True
-        return [self.timers.set(max(now, min(copy.used_at for copy in self.copies.values()) + self._keep_s), CopyExpires())]
+        return [self.timers.set(max(now, min(copy.used_at for copy in self.copies.values()) + self._keep_s), SnapshotExpired())]
 
     @property
     def _keep_s(self) -> float:
@@ -253,14 +255,14 @@ class Donor:
     def _answer(self, peer: PeerId, ask: StateRequest, round_id: int, now: float) -> list[Effect]:
         copy, lineage = self.copies[round_id], self.settings.lineage
         payload = copy.taken.payload
-        if ask.what == "voucher":
+        if ask.what == "attestation":
             copy.used_at = now
             state, settings = parts_of(payload)
-            digest = vouched_digest(lineage, round_id, copy.chain, copy.core, state)
-            return [Send(peer, Voucher(lineage, ask.nonce, round_id, copy.chain, digest, settings, ""))]
+            digest = attested_digest(lineage, round_id, copy.chain, copy.core, state)
+            return [Send(peer, StateAttestation(lineage, ask.nonce, round_id, copy.chain, digest, settings, ""))]
         return self._give(peer, ask, round_id, copy, now)
 
-    def _give(self, peer: PeerId, ask: StateRequest, round_id: int, copy: _Copy, now: float) -> list[Effect]:
+    def _give(self, peer: PeerId, ask: StateRequest, round_id: int, copy: _HeldSnapshot, now: float) -> list[Effect]:
         """The whole, or one of its pieces, or all but these."""
         payload, parts = copy.taken.payload, copy.taken.parts
         outline = outline_of(payload)
@@ -304,8 +306,8 @@ class Donor:
     def _refuse(self, peer: PeerId, ask: StateRequest, reason: str) -> Send:
         """Says where we are, too."""
         here, lineage = self.source.round_id, self.settings.lineage
-        if ask.what == "voucher":
-            return Send(peer, Voucher(lineage, ask.nonce, here, b"", b"", b"", reason))
+        if ask.what == "attestation":
+            return Send(peer, StateAttestation(lineage, ask.nonce, here, b"", b"", b"", reason))
         return Send(peer, StateOffer(lineage, ask.nonce, here, b"", b"", 0, b"", reason, piece=ask.piece))
 
 
@@ -323,7 +325,7 @@ def core_of(offer: StateOffer) -> tuple[Any, ...]:
     return tuple(snapshot)
 
 
-def is_usable(source: Source, offer: StateOffer) -> bool:
+def is_usable(source: DonorRounds, offer: StateOffer) -> bool:
     """Whether the rounds can go on from it: the whole state, with a snapshot that can be adopted. To be asked before the state
     is loaded: the own one is lost then."""
     if offer.piece:

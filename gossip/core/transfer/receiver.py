@@ -11,7 +11,7 @@ else does but time (``backoff``), so nobody is asked often who answers soon and 
 
 Nobody can be asked for more than there is. When fewer than f + 1 others are left that can have a state (the rest is dead, or
 says that it has none), or those within reach do not agree in the time of a round and are no more than 2f, or are but f not before
-the first round, then what most of them say is taken, and reported as ``unvouched_state``.
+the first round, then what most of them say is taken, and reported as ``unattested_state``.
 
 With f = 0, and in gossip rounds, where replicas differ, one donor after the other is asked until one delivers.
 """
@@ -24,15 +24,26 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from gossip.core.events import Arriving, Effect, Payload, Received, Report, Restore, Restored, Send, Token
 from gossip.core.frozen import record
-from gossip.core.messages import PeerId, StateOffer, StateRequest, Voucher
-from gossip.core.rounds import MOVING_FACTOR, Transfer
+from gossip.core.messages import PeerId, StateAttestation, StateOffer, StateRequest
+from gossip.core.rounds import TRANSFER_FACTOR, Transfer
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 
-from .attestation import Emptiness, Poll
-from .backoff import Rests
-from .chunks import Gathering, Outline
-from .donor import AHEAD_MAX, NO_STATE, TAKES_OVER, CopyExpires, Donor, Source, core_of, is_usable, parts_of, vouched_digest
+from .attestation import NoStateEvidence, Poll
+from .backoff import Backoff
+from .chunks import PieceFetcher, PieceManifest
+from .donor import (
+    AHEAD_MAX,
+    NO_STATE,
+    TAKES_OVER,
+    Donor,
+    DonorRounds,
+    SnapshotExpired,
+    attested_digest,
+    core_of,
+    is_usable,
+    parts_of,
+)
 
 STATE_TIMES = 7
 """A donor's packed state may be so many times as large as ours was when we began. An optimizer's memory comes with its first
@@ -45,7 +56,7 @@ STRICT_TRIES = 2  # so often those who agree have to agree on what scripts set, 
 TRIES_MAX = 6  # of one that has a state of its own to go back to
 
 
-class Swarm(Protocol):
+class StateSources(Protocol):
     """The other peers, as one sees them that wants a state."""
 
     def donors(self) -> tuple[PeerId, ...]:
@@ -63,46 +74,46 @@ class Swarm(Protocol):
 
 
 @record
-class AskAnother:
+class DonorTimeout:
     """Who was asked under ``nonce`` has had its time."""
 
     nonce: int
 
 
 Stage: TypeAlias = Literal["idle", "polling", "asking", "restoring"]
-RecoveryTimer: TypeAlias = AskAnother | CopyExpires
+RecoveryTimer: TypeAlias = DonorTimeout | SnapshotExpired
 
 
 class Recovery:
     """Both sides of a state transfer.
 
     ``polling``: others are asked to vouch. ``asking``: ``donor`` is to send its state, or has offered it, and its ``pieces`` are
-    to come. ``agreed``: what it must be; None: nobody has vouched.
+    to come. ``attestation``: what it must be; None: nobody has vouched.
     """
 
     def __init__(
-        self, local: PeerId, settings: CoreSettings, source: Source, timers: Timers[Any], swarm: Swarm, need: int
+        self, local: PeerId, settings: CoreSettings, source: DonorRounds, timers: Timers[Any], swarm: StateSources, need: int
     ) -> None:
         """``need``: peers that must say the same; 1: nobody is asked to vouch."""
         self.settings, self.source, self.timers, self.swarm, self.need = settings, source, timers, swarm, need
         self.giving = Donor(settings, source, timers)
         self.stage: Stage = "idle"
         self.donor: PeerId | None = None
-        self.agreed: Voucher | None = None
-        self.vouchers: tuple[PeerId, ...] = ()  # who have vouched for that
+        self.attestation: StateAttestation | None = None
+        self.attestations: tuple[PeerId, ...] = ()  # who have vouched for that
         self.state_bytes = 0  # of the own one, packed
         self.local = local
         self._nonce = 0
         self._asked: set[PeerId] = set()
-        self.pieces: Gathering | None = None
+        self.pieces: PieceFetcher | None = None
         self._kept: dict[bytes, Any] = {}  # pieces that are here
-        self._liars: set[PeerId] = set()  # who have sent a wrong one
-        self._rests = Rests(settings.membership.probe_interval_s)
+        self._attackers: set[PeerId] = set()  # who have sent a wrong one
+        self._backoff = Backoff(settings.membership.probe_interval_s)
         self._offer: StateOffer | None = None
         self._rest: Payload | None = None  # of what is offered, all but the pieces
         self._untouched = True  # it has not begun to take another state
         self._has_own = False  # of the rounds, which it can go on with so long
-        self._emptiness = Emptiness(local, settings.f, swarm)
+        self._no_state = NoStateEvidence(local, settings.f, swarm)
         self._began_at = 0.0
         self._tries = 0
         self.poll = Poll(settings.seed)
@@ -119,8 +130,8 @@ class Recovery:
                 # all others have left their branches at once.
                 back = self.stage != "idle" and (self._has_own or self.pieces is not None or self.stage == "restoring")
                 return self.giving.on_request(event.sender, request, "" if able else TAKES_OVER if back else NO_STATE, now)
-            case Voucher() as voucher:
-                return self._on_voucher(event.sender, voucher, now)
+            case StateAttestation() as attestation:
+                return self._on_attestation(event.sender, attestation, now)
             case StateOffer() as offer:
                 return self._on_offer(event.sender, offer, event.payload, now)
             case _:
@@ -133,11 +144,11 @@ class Recovery:
         if self.stage != "idle":
             return []
         self._asked.clear()
-        self._has_own, self._began_at, self._tries, self.agreed, self.vouchers = has_own, now, 0, None, ()
+        self._has_own, self._began_at, self._tries, self.attestation, self.attestations = has_own, now, 0, None, ()
         self._untouched = True
-        self._emptiness.clear()
-        self._liars.clear()
-        self._rests.clear()
+        self._no_state.clear()
+        self._attackers.clear()
+        self._backoff.clear()
         return [Report("recovering", {"reason": reason, "from": first}), *self._again(first, now)]
 
     def _again(self, first: PeerId | None, now: float) -> list[Effect]:
@@ -146,8 +157,8 @@ class Recovery:
     def _another(self, now: float) -> list[Effect]:
         """The donor has not delivered, or those who help it have not."""
         if self.donor is not None and (self.pieces is None or self.stage == "restoring"):
-            self._rests.failed(self.donor, now)
-        return self._ask(None, now) if self.agreed is None else self._next_source(now)
+            self._backoff.failed(self.donor, now)
+        return self._ask(None, now) if self.attestation is None else self._next_source(now)
 
     def payload_bytes(self, sender: PeerId, offer: StateOffer) -> int:
         """The most that the payload of an offer may measure; -1 when none may come."""
@@ -179,7 +190,7 @@ class Recovery:
             first = fresh[0] if fresh else None
         if first is None:
             self._asked.clear()  # everybody was asked: begin again when the timer fires
-            self._emptiness.turn_is_over(self._has_waited(now))
+            self._no_state.turn_is_over(self._has_waited(now))
             return self._wait("asking", None, self.settings.membership.probe_interval_s, now)
         self._asked.add(first)
         return self._request_state(first, 0, now)
@@ -194,12 +205,12 @@ class Recovery:
         self._coming.clear()
         self._nonce += 1
         cancelled = self.timers.cancel(self._patience)
-        timer = self.timers.set(now + patience_s, AskAnother(self._nonce))
+        timer = self.timers.set(now + patience_s, DonorTimeout(self._nonce))
         self._patience = timer.token
         return [*cancelled, timer]
 
     def on_timer(self, timer: RecoveryTimer, now: float) -> list[Effect]:
-        if isinstance(timer, CopyExpires):
+        if isinstance(timer, SnapshotExpired):
             return self.giving.on_timer(now)
         if timer.nonce != self._nonce:
             return []
@@ -219,14 +230,14 @@ class Recovery:
         if transfer is None or event.received < transfer.received:
             transfer = self._coming[sender, offer.piece] = Transfer.begun(event.nbytes, event.received, now)
         transfer.grew(event.received, now)
-        if transfer.ends_at(now) > now + MOVING_FACTOR * timeout_s:
+        if transfer.ends_at(now) > now + TRANSFER_FACTOR * timeout_s:
             return []
         until = now + timeout_s
         if self.pieces is not None:
             self.pieces.put_off(sender, offer.piece, until)
             until = min(self.pieces.asked.values())
         cancelled = self.timers.cancel(self._patience)
-        timer = self.timers.set(until, AskAnother(self._nonce))
+        timer = self.timers.set(until, DonorTimeout(self._nonce))
         self._patience = timer.token
         return [*cancelled, timer]
 
@@ -236,14 +247,14 @@ class Recovery:
         Else peers that all leave their branches at once, each for another's, would wait for each other for ever; and so would
         those that want to begin with the weights of one that has gone.
         """
-        if not self._untouched or self.donor is not None or not isinstance(timer, AskAnother) or timer.nonce != self._nonce:
+        if not self._untouched or self.donor is not None or not isinstance(timer, DonorTimeout) or timer.nonce != self._nonce:
             return False
         if not self._has_own:
-            return self._emptiness.is_sure
+            return self._no_state.is_sure
         if self.stage != "polling":
             return self.stage == "asking"
         # Who has finished, or was asked about another round than its own, has a state all the same.
-        nobody = all(voucher.reason in (NO_STATE, TAKES_OVER) for voucher in self.poll.votes.values())
+        nobody = all(attestation.reason in (NO_STATE, TAKES_OVER) for attestation in self.poll.votes.values())
         return self.poll.paused and (self._tries >= TRIES_MAX or nobody)
 
     def give_up(self) -> None:
@@ -259,7 +270,7 @@ class Recovery:
                 return self._another(now)
             self.pieces.release(gone)
             for peer in gone:
-                self._rests.failed(peer, now)
+                self._backoff.failed(peer, now)
             return self._fetch(self.pieces, now)
         return []
 
@@ -285,30 +296,31 @@ class Recovery:
         if fresh and not self.poll.asked:
             self.poll.until = now + self.settings.rounds.round_timeout_s
         self.poll.asked += tuple(fresh)
-        return self._ask_to_vouch(fresh)
+        return self._ask_for_attestations(fresh)
 
-    def _ask_to_vouch(self, peers: Iterable[PeerId]) -> list[Effect]:
-        request = StateRequest(self.settings.lineage, self._nonce, self.poll.named, "voucher")
+    def _ask_for_attestations(self, peers: Iterable[PeerId]) -> list[Effect]:
+        request = StateRequest(self.settings.lineage, self._nonce, self.poll.named, "attestation")
         return [Send(peer, request) for peer in peers]
 
     def _remind(self, now: float) -> list[Effect]:
         """Asks those again who have not answered, as long as they have time to."""
         if self.poll.hurried or now >= self.poll.until:
             return self._conclude(now)
-        timer = self.timers.set(min(now + REMIND_S, self.poll.until), AskAnother(self._nonce))
+        timer = self.timers.set(min(now + REMIND_S, self.poll.until), DonorTimeout(self._nonce))
         self._patience = timer.token
-        return [timer, *self._ask_to_vouch(self.poll.unanswered(self.swarm.donors()))]
+        return [timer, *self._ask_for_attestations(self.poll.unanswered(self.swarm.donors()))]
 
-    def _on_voucher(self, sender: PeerId, voucher: Voucher, now: float) -> list[Effect]:
-        outdated = self.stage != "polling" or self.poll.paused or voucher.nonce != self._nonce
+    def _on_attestation(self, sender: PeerId, attestation: StateAttestation, now: float) -> list[Effect]:
+        outdated = self.stage != "polling" or self.poll.paused or attestation.nonce != self._nonce
         if outdated or sender not in self.poll.asked or sender in self.poll.votes:
             return []
-        self.poll.votes[sender] = voucher
-        if not voucher.digest:
-            self._emptiness.hear(sender, voucher.reason)
-        if voucher.digest or voucher.round_id:  # else it has not begun: its node answers for a trainer that is still to come
-            self.swarm.heard_in(sender, voucher.round_id)
-        return self._count(now) if voucher.digest else self._widen(now) + self._count(now)
+        self.poll.votes[sender] = attestation
+        if not attestation.digest:
+            self._no_state.hear(sender, attestation.reason)
+        # else it has not begun: its node answers for a trainer that is still to come
+        if attestation.digest or attestation.round_id:
+            self.swarm.heard_in(sender, attestation.round_id)
+        return self._count(now) if attestation.digest else self._widen(now) + self._count(now)
 
     def _count(self, now: float) -> list[Effect]:
         """Somebody has answered, or will not."""
@@ -318,33 +330,33 @@ class Recovery:
         donors = self.swarm.donors()
         if all(peer in self.poll.votes or peer not in donors for peer in self.poll.asked):
             return self._conclude(now)
-        answered = sum([bool(voucher.digest) for voucher in self.poll.votes.values()])
+        answered = sum([bool(attestation.digest) for attestation in self.poll.votes.values()])
         if not self.poll.hurried and (answered >= self.need or len(self.poll.votes) > max(0, len(self.poll.asked) - self.need)):
             self.poll.hurried = True
-            timer = self.timers.set(now + HURRY_S, AskAnother(self._nonce))
+            timer = self.timers.set(now + HURRY_S, DonorTimeout(self._nonce))
             cancelled, self._patience = self.timers.cancel(self._patience), timer.token
             return [*cancelled, timer]
         return []
 
     def _conclude(self, now: float) -> list[Effect]:
         """All have answered, or had their time, and too few say the same."""
-        group = self.poll.largest(strict=self._tries <= STRICT_TRIES, failures=self._rests.failures)
+        group = self.poll.largest(strict=self._tries <= STRICT_TRIES, failures=self._backoff.failures)
         if group and len(group) >= self._enough(now):
             where = {"round": self.poll.votes[group[0]].round_id, "vouchers": group, "need": self.need}
-            return [Report("unvouched_state", where), *self._agree(group, now)]
+            return [Report("unattested_state", where), *self._agree(group, now)]
         if group and self._tries % 2:
             return self._poll(now)  # they are in different rounds
         return self._pause(now)
 
     def _pause(self, now: float) -> list[Effect]:
         self.poll.paused = True
-        self._emptiness.turn_is_over(self._has_waited(now))
+        self._no_state.turn_is_over(self._has_waited(now))
         return self._wait("polling", None, self.settings.membership.probe_interval_s, now)
 
     def _enough(self, now: float) -> int:
         """How many are enough, now that not all who must do say the same: as many as there are when nobody else can have a
         state, or when there are so few that liars could keep them from agreeing for ever."""
-        without = {peer for peer, voucher in self.poll.votes.items() if voucher.reason == NO_STATE}
+        without = {peer for peer, attestation in self.poll.votes.items() if attestation.reason == NO_STATE}
         known = sorted({*self.settings.peers, *self.swarm.met()} - {self.local})
         here = [peer for peer in known if peer in self.poll.votes or not self.swarm.is_gone(peer)]
         may_have = [peer for peer in here if peer not in without]
@@ -359,20 +371,20 @@ class Recovery:
 
     def _agree(self, group: list[PeerId], now: float) -> list[Effect]:
         """Has one of ``group`` send what they all vouch for."""
-        vouchers = [self.poll.votes[peer] for peer in group]
-        self.agreed, self.vouchers = vouchers[0], tuple(group)
-        able = [peer for peer in self.swarm.donors() if peer in group and peer not in self._liars]
-        self._sources = sorted(able, key=lambda peer: self._rests.failures[peer])  # who has failed comes last
-        self._takes_settings = len({voucher.settings for voucher in vouchers}) == 1
+        attestations = [self.poll.votes[peer] for peer in group]
+        self.attestation, self.attestations = attestations[0], tuple(group)
+        able = [peer for peer in self.swarm.donors() if peer in group and peer not in self._attackers]
+        self._sources = sorted(able, key=lambda peer: self._backoff.failures[peer])  # who has failed comes last
+        self._takes_settings = len({attestation.settings for attestation in attestations}) == 1
         return self._next_source(now)
 
     def _next_source(self, now: float) -> list[Effect]:
-        assert self.agreed is not None
+        assert self.attestation is not None
         donors = self.swarm.donors()
         while self._sources:
             if (peer := self._sources.pop(0)) in donors:
-                return self._request_state(peer, self.agreed.round_id, now)
-        self.agreed, self.vouchers = None, ()
+                return self._request_state(peer, self.attestation.round_id, now)
+        self.attestation, self.attestations = None, ()
         return self._pause(now)
 
     # --- taking -----------------------------------------------------------------------------------------------------------
@@ -385,9 +397,9 @@ class Recovery:
         if sender != self.donor:
             return []
         if payload is None or not offer.digest:
-            self._emptiness.hear(sender, offer.reason)
+            self._no_state.hear(sender, offer.reason)
             return [Report("no_state", {"from": sender, "reason": offer.reason}), *self._another(now)]
-        outline = Outline.read(offer.outline) if offer.outline else None
+        outline = PieceManifest.read(offer.outline) if offer.outline else None
         fits = payload.digest == offer.digest and is_usable(self.source, offer) and self._is_agreed(offer, payload)
         if not fits or (offer.outline and (outline is None or outline.nbytes + payload.nbytes > self._state_bytes_max)):
             return [Report("bad_state", {"from": sender, "round": offer.round_id}), *self._another(now)]
@@ -395,33 +407,33 @@ class Recovery:
         if outline is None:
             return self._restore(offer, payload)
         self._rest = payload
-        self._rests.delivered(sender)
-        self.pieces = Gathering(outline, self._kept, [sender, *self._sources])
+        self._backoff.delivered(sender)
+        self.pieces = PieceFetcher(outline, self._kept, [sender, *self._sources])
         return self._fetch(self.pieces, now)
 
     def _restore(self, offer: StateOffer, payload: Payload) -> list[Effect]:
         self.stage, self._has_own, self._untouched = "restoring", False, False
-        return [Restore(offer.round_id, payload, self.agreed is None or self._takes_settings)]
+        return [Restore(offer.round_id, payload, self.attestation is None or self._takes_settings)]
 
-    def _fetch(self, pieces: Gathering, now: float) -> list[Effect]:
+    def _fetch(self, pieces: PieceFetcher, now: float) -> list[Effect]:
         """Asks for what is missing, as far as those who have it may be asked; or hands on the whole."""
         offer, patience_s = self._offer, self.settings.rounds.round_timeout_s
         assert offer is not None
         if pieces.whole:
             assert self._rest is not None
             return self._restore(offer, pieces.joined(self._rest))
-        rested = [peer for peer in self.swarm.donors() if not self._rests.rests(peer, now)]
+        rested = [peer for peer in self.swarm.donors() if not self._backoff.is_resting(peer, now)]
         fresh = pieces.ask(rested, now + patience_s)
         if not pieces.asked:
             return self._another(now)
         lineage, cancelled = self.settings.lineage, self.timers.cancel(self._patience)
-        timer = self.timers.set(min(pieces.asked.values()), AskAnother(self._nonce))
+        timer = self.timers.set(min(pieces.asked.values()), DonorTimeout(self._nonce))
         self._patience = timer.token
         asks = [Send(peer, StateRequest(lineage, self._nonce, offer.round_id, "state", piece)) for peer, piece in fresh]
         return [*cancelled, timer, *asks]
 
     def _on_piece(
-        self, pieces: Gathering, sender: PeerId, offer: StateOffer, payload: Payload | None, now: float
+        self, pieces: PieceFetcher, sender: PeerId, offer: StateOffer, payload: Payload | None, now: float
     ) -> list[Effect]:
         if pieces.length(sender, offer.piece) < 0:
             return []
@@ -429,32 +441,34 @@ class Recovery:
         if payload is None or not offer.digest:
             effects += self._lose(pieces, sender, "no_state", offer.reason, now)
         elif not pieces.take(sender, offer.piece, payload):
-            self._liars.add(sender)
+            self._attackers.add(sender)
             effects += self._lose(pieces, sender, "bad_state", f"piece {offer.piece} is not what was vouched for", now)
         return effects + self._fetch(pieces, now)
 
-    def _hurry(self, pieces: Gathering, now: float) -> list[Effect]:
+    def _hurry(self, pieces: PieceFetcher, now: float) -> list[Effect]:
         """Some may have had their time."""
         late = pieces.overdue(now)
         lost = [self._lose(pieces, peer, "no_state", "has not sent its pieces in time", now) for peer in late]
         return [effect for effects in lost for effect in effects] + self._fetch(pieces, now)
 
-    def _lose(self, pieces: Gathering, peer: PeerId, what: str, reason: str, now: float) -> list[Effect]:
+    def _lose(self, pieces: PieceFetcher, peer: PeerId, what: str, reason: str, now: float) -> list[Effect]:
         """``peer`` does not deliver."""
-        self._rests.failed(peer, now)
+        self._backoff.failed(peer, now)
         pieces.give_up([peer])
         self._sources = [source for source in self._sources if source != peer]
         return [Report(what, {"from": peer, "reason": reason})]
 
     def _is_agreed(self, offer: StateOffer, payload: Payload) -> bool:
         """Whether this is what was vouched for, if anything was."""
-        agreed = self.agreed
-        if agreed is None:
+        attestation = self.attestation
+        if attestation is None:
             return True
         state, settings = parts_of(replace(payload, parts=(offer.outline, *payload.parts)) if offer.outline else payload)
-        same = (offer.round_id, offer.chain) == (agreed.round_id, agreed.chain)
-        same = same and (settings == agreed.settings or not self._takes_settings)
-        return same and vouched_digest(self.settings.lineage, offer.round_id, offer.chain, offer.core, state) == agreed.digest
+        same = (offer.round_id, offer.chain) == (attestation.round_id, attestation.chain)
+        same = same and (settings == attestation.settings or not self._takes_settings)
+        return (
+            same and attested_digest(self.settings.lineage, offer.round_id, offer.chain, offer.core, state) == attestation.digest
+        )
 
     def on_restored(self, event: Restored, now: float) -> tuple[list[Effect], bool]:
         """Returns effects, and whether the rounds may go on from the new state."""

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from . import play as play
     from .chart import Chart as Chart
     from .picture import draw as draw
-    from .play import Outcome as Outcome
+    from .play import SimulationResult as SimulationResult
     from .play import run as run
-    from .replayer import Diverged as Diverged
+    from .replayer import ReplayDiverged as ReplayDiverged
     from .replayer import replay as replay
-    from .runner import Question as Question
-    from .runner import Tally as Tally
+    from .runner import CampaignTally as CampaignTally
+    from .runner import SearchQuery as SearchQuery
     from .runner import search as search
     from .shrinker import Shrunk as Shrunk
     from .shrinker import shrink as shrink
@@ -26,17 +26,17 @@ else:
             "chart": ("Chart",),
             "picture": ("draw",),
             "play": (
-                "Outcome",
+                "SimulationResult",
                 "play",
                 "run",
             ),
             "replayer": (
-                "Diverged",
+                "ReplayDiverged",
                 "replay",
             ),
             "runner": (
-                "Question",
-                "Tally",
+                "SearchQuery",
+                "CampaignTally",
                 "search",
             ),
             "shrinker": (

@@ -22,9 +22,9 @@ _GROUPS: dict[type, Group] = {
     **dict.fromkeys(
         (messages.Ping, messages.PingRequest, messages.Ack, messages.Nack, messages.PushPull, messages.Gossip), "membership"
     ),
-    **dict.fromkeys((messages.Hello, messages.StateRequest, messages.Voucher, messages.StateOffer), "joining"),
+    **dict.fromkeys((messages.Hello, messages.StateRequest, messages.StateAttestation, messages.StateOffer), "joining"),
 }
-RUMOURS_SHOWN = 2
+RUMORS_SHOWN = 2
 
 LOST = (
     *("no_link", "lost", "cut", "reset", "queue_full", "lost_by_reset", "gone"),
@@ -36,7 +36,7 @@ ALTERED = ("corrupted", "spoiled", "duplicated", "reordered", "spiked", "queued"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """One thing that happened at one peer, or (-1, a fault) in the network.
 
     ``sent`` and ``arrived`` carry the message and the other peer, and so do ``lied`` (what is said instead of what was sent),
@@ -69,7 +69,7 @@ class Chart(Observer):
     """Keeps the last lines of a run, ``lines_max`` of them (None: all)."""
 
     def __init__(self, lines_max: int | None = 20_000) -> None:
-        self.lines: deque[Line] = deque(maxlen=lines_max)
+        self.lines: deque[ChartLine] = deque(maxlen=lines_max)
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._add(swarm, peer, "started", f"incarnation {swarm.hosts[peer].incarnation}")
@@ -86,16 +86,16 @@ class Chart(Observer):
     def on_mishap(self, swarm: Swarm[Any], peer: PeerId, to: PeerId, what: str, message: Message | None) -> None:
         words = say(message) if message is not None else "bytes that mean nothing"
         if what == "lied":
-            self.lines.append(Line(swarm.now, peer, "lied", words, message, to))
+            self.lines.append(ChartLine(swarm.now, peer, "lied", words, message, to))
         elif what in LOST:
-            self.lines.append(Line(swarm.now, peer, "lost", f"{what}: {words}", message, to))
+            self.lines.append(ChartLine(swarm.now, peer, "lost", f"{what}: {words}", message, to))
         elif what in ALTERED:
-            self.lines.append(Line(swarm.now, peer, "altered", f"{what}: {words}", message, to))
+            self.lines.append(ChartLine(swarm.now, peer, "altered", f"{what}: {words}", message, to))
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         match event:
             case events.Received(sender, _, message):
-                self.lines.append(Line(swarm.now, peer, "arrived", say(message), message, sender))
+                self.lines.append(ChartLine(swarm.now, peer, "arrived", say(message), message, sender))
             case events.LinkDown(other, reason):
                 self._add(swarm, peer, "link", f"to {other} is down: {reason}")
             case events.LinkUp(other):
@@ -108,7 +108,7 @@ class Chart(Observer):
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         match effect:
             case events.Send(to, message):
-                self.lines.append(Line(swarm.now, peer, "sent", say(message), message, to))
+                self.lines.append(ChartLine(swarm.now, peer, "sent", say(message), message, to))
             case events.Committed(commit, chain):
                 self._add(swarm, peer, "committed", f"round {commit.round_id} #{chain.hex()[:6]} by {commit.server}")
             case events.Aggregate():
@@ -124,7 +124,7 @@ class Chart(Observer):
                 pass
 
     def _add(self, swarm: Swarm[Any], peer: PeerId, what: Any, text: str) -> None:
-        self.lines.append(Line(swarm.now, peer, what, text))
+        self.lines.append(ChartLine(swarm.now, peer, what, text))
 
 
 def say(message: Message) -> str:
@@ -139,16 +139,16 @@ def say(message: Message) -> str:
             return (
                 f"Commit r{message.round_id}{_shard(message.shard)}{_attempt(message.attempt)}{made} by {message.server}{digest}"
             )
-        case messages.Query(_, round_id, shard, attempt):
+        case messages.UpdateRequest(_, round_id, shard, attempt):
             return f"Query r{round_id}{_shard(shard)}{_attempt(attempt)}"
-        case messages.Partial(_, round_id, shard, attempt, _, contributors):
+        case messages.PartialStatistics(_, round_id, shard, attempt, _, contributors):
             return f"Partial r{round_id}{_shard(shard)}{_attempt(attempt)} of {','.join(map(str, contributors))}"
-        case messages.Overdue():
+        case messages.PartialOverdue():
             where = f"r{message.round_id}{_shard(message.shard)}{_attempt(message.attempt)}"
             return f"Overdue {where}{', time is up' if message.time_is_up else ''}"
-        case messages.Receiving():
+        case messages.ReceivingPayload():
             return f"Receiving, {message.received} bytes so far"
-        case messages.NotMe(_, asked, shard, attempt, round_id):
+        case messages.NotServing(_, asked, shard, attempt, round_id):
             return f"NotMe r{asked}{_shard(shard)}{_attempt(attempt)}, I am at r{round_id}"
         case messages.CommitRequest(_, first, attempt):
             return f"CommitRequest from r{first}{_attempt(attempt)}"
@@ -158,27 +158,27 @@ def say(message: Message) -> str:
             return f"Hello r{message.round_id} {message.stage}"
         case messages.StateRequest(_, _, round_id, what):
             return f"{name} {what}" + (f" r{round_id}" if round_id else "")
-        case messages.Voucher():
+        case messages.StateAttestation():
             return f"Voucher r{message.round_id} {message.digest.hex()[:6] or message.reason}"
         case messages.StateOffer():
             return f"StateOffer r{message.round_id}" if message.digest else f"StateOffer none: {message.reason}"
-        case messages.Ping(_, target, rumours) | messages.PingRequest(_, target, rumours):
-            return f"{name} {target}{_rumours(rumours)}"
-        case messages.Ack(_, target, _, rumours):
-            return f"Ack of {target}{_rumours(rumours)}"
+        case messages.Ping(_, target, rumors) | messages.PingRequest(_, target, rumors):
+            return f"{name} {target}{_rumors(rumors)}"
+        case messages.Ack(_, target, _, rumors):
+            return f"Ack of {target}{_rumors(rumors)}"
         case messages.Nack(_, target):
             return f"Nack of {target}"
         case messages.PushPull(members, reply):
-            return f"PushPull{' reply' if reply else ''}{_rumours(tuple(m for m in members if m.status != 'alive'))}"
-        case messages.Gossip(rumours):
-            return f"Gossip{_rumours(rumours)}"
+            return f"PushPull{' reply' if reply else ''}{_rumors(tuple(m for m in members if m.status != 'alive'))}"
+        case messages.Gossip(rumors):
+            return f"Gossip{_rumors(rumors)}"
 
 
-def _rumours(rumours: tuple[messages.Rumour, ...]) -> str:
-    if not rumours:
+def _rumors(rumors: tuple[messages.Rumor, ...]) -> str:
+    if not rumors:
         return ""
-    shown = " ".join(f"{r.peer}={r.status}.{r.incarnation}" for r in rumours[:RUMOURS_SHOWN])
-    more = len(rumours) - RUMOURS_SHOWN
+    shown = " ".join(f"{r.peer}={r.status}.{r.incarnation}" for r in rumors[:RUMORS_SHOWN])
+    more = len(rumors) - RUMORS_SHOWN
     return f" [{shown}{f' +{more}' if more > 0 else ''}]"
 
 

@@ -16,7 +16,7 @@ from itertools import cycle
 from typing import Any
 
 from gossip.core import Event, PeerId
-from gossip.simulation.checkers import Watch, watch_life
+from gossip.simulation.checkers import TableWatch, watch_life
 from gossip.simulation.world import LinkModel, MemberCore, Network, Observer, Swarm, all_fine, member_swarm
 
 LOSS, DUPLICATION, JITTER_S = 0.2, 0.2, 0.1
@@ -49,7 +49,7 @@ class FalseDeaths(Observer):
         self.excused = tuple(excused)
         self.found: list[FalseDeath] = []
         self.counts: Counter[str] = Counter()
-        self._watches: dict[PeerId, Watch] = {}
+        self._watches: dict[PeerId, TableWatch] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         watch_life(self._watches, swarm, peer)
@@ -75,21 +75,21 @@ class FalseDeaths(Observer):
 
 
 @dataclass(slots=True)
-class Seen:
+class FalseDeathCounts:
     """What came of one run, or of several."""
 
     node_seconds: float = 0.0
     false_deaths: list[FalseDeath] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: Seen) -> None:
+    def add(self, other: FalseDeathCounts) -> None:
         self.node_seconds += other.node_seconds
         self.false_deaths += other.false_deaths
         self.counts.update(other.counts)
 
 
 @dataclass(frozen=True, slots=True)
-class Rain:
+class LossySwarm:
     """A swarm in bad weather.
 
     Attributes:
@@ -111,7 +111,7 @@ class Rain:
     core: type[MemberCore] = MemberCore
 
 
-def rain(world: Rain) -> Seen:
+def rain(world: LossySwarm) -> FalseDeathCounts:
     """Plays it, then lets the sun shine: after that everybody must see everybody again. Raises Stuck when they do not."""
     model = LinkModel(delay_s=(0.0, world.jitter_s), loss=world.loss, duplicate=world.duplication)
     network = Network(model, fifo=world.in_order)
@@ -123,28 +123,28 @@ def rain(world: Rain) -> Seen:
         _disturb(swarm, world, seconds)
     else:
         swarm.run_for(seconds)
-    seen = Seen((world.n - world.sleepers) * seconds, counts=deaths.counts + swarm.counts)
+    seen = FalseDeathCounts((world.n - world.sleepers) * seconds, counts=deaths.counts + swarm.counts)
     network.default = LinkModel()
     swarm.run_until(lambda: all_fine(swarm), CALM_S)
     seen.false_deaths = deaths.found
     return seen
 
 
-def _disturb(swarm: Swarm[MemberCore], world: Rain, seconds: float) -> None:
+def _disturb(swarm: Swarm[MemberCore], world: LossySwarm, seconds: float) -> None:
     naps = cycle(CHURN_S)
     for turn in range(1_000_000):
         if swarm.now + 12.0 > seconds:
             break
-        for sleeper in range(world.sleepers):
-            if swarm.hosts[sleeper].state == "up":
+        for stalled_peer in range(world.sleepers):
+            if swarm.hosts[stalled_peer].state == "up":
                 if turn % 5 == 4:
-                    swarm.restart(sleeper, next(naps))
+                    swarm.restart(stalled_peer, next(naps))
                 else:
-                    swarm.pause_for(sleeper, next(naps))
+                    swarm.pause_for(stalled_peer, next(naps))
         swarm.run_for(swarm.rng.uniform(1.0, 9.0))
     swarm.run_for(seconds - swarm.now)
-    for sleeper in range(world.sleepers):
-        swarm.run_until(lambda sleeper=sleeper: swarm.hosts[sleeper].state == "up", 10.0)  # type: ignore[misc]
+    for stalled_peer in range(world.sleepers):
+        swarm.run_until(lambda stalled_peer=stalled_peer: swarm.hosts[stalled_peer].state == "up", 10.0)  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Pause:
     core: type[MemberCore] = MemberCore
 
 
-def pause(world: Pause) -> Seen:
+def pause(world: Pause) -> FalseDeathCounts:
     """Plays it. After it everybody must see everybody again. Raises Stuck when they do not.
 
     That the sleepers are taken for dead is right; that anybody who stayed awake is, by anybody, is a false death.
@@ -185,18 +185,20 @@ def pause(world: Pause) -> Seen:
     swarm.hooks.append(deaths)
     swarm.run_for(STARTED_S + swarm.rng.uniform(0.0, 1.0))  # at any moment of everybody's probes
     if world.loss:
-        swarm.run_until(lambda: any(_suspects_one_awake(swarm, sleeper, sleepers) for sleeper in sleepers), WORST_WITHIN_S)
-    for sleeper in sleepers:
-        swarm.pause(sleeper)
+        swarm.run_until(
+            lambda: any(_suspects_one_awake(swarm, stalled_peer, sleepers) for stalled_peer in sleepers), WORST_WITHIN_S
+        )
+    for stalled_peer in sleepers:
+        swarm.pause(stalled_peer)
     swarm.run_for(world.pause_s)
-    for sleeper in sleepers:
+    for stalled_peer in sleepers:
         if world.deaf:
-            swarm.hosts[sleeper].inbox.clear()
-        swarm.resume(sleeper)
+            swarm.hosts[stalled_peer].inbox.clear()
+        swarm.resume(stalled_peer)
     swarm.run_for(5.0)  # what they think of the others when they wake is judged in the weather in which they slept
     network.default = LinkModel()
     swarm.run_until(lambda: all_fine(swarm), MEET_S)
-    return Seen(world.n * swarm.now, deaths.found, deaths.counts + swarm.counts)
+    return FalseDeathCounts(world.n * swarm.now, deaths.found, deaths.counts + swarm.counts)
 
 
 def _suspects_one_awake(swarm: Swarm[MemberCore], observer: PeerId, sleepers: Collection[PeerId]) -> bool:

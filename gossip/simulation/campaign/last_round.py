@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gossip.core import Commit, Envelope, Payload, Peer, PeerId, RollingRounds, StateRequest, Voucher
-from gossip.inject import Letter
+from gossip.core import Commit, Envelope, Payload, Peer, PeerId, RollingRounds, StateAttestation, StateRequest
+from gossip.inject import OutMessage
 from gossip.simulation.checkers import EndsAlike
 from gossip.simulation.world import Outgoing, ToyTrainer, payload_of
 
@@ -32,7 +32,7 @@ COPY_SHARES = (0.0, 0.1, 0.2, 0.3)
 LOST_MOST = 3  # words about states from the one that is late to another, or back, one after the other
 
 
-class LiesAtLast:
+class FinalRoundAttack:
     """What ``Swarm.outgoing`` is set to: the first server that hands out its result of ``round_id`` gives some another one.
 
     Args:
@@ -52,25 +52,25 @@ class LiesAtLast:
     ) -> None:
         self.round_id, self.victims, self._then, self._beside = round_id, frozenset(victims), then, beside
         self._able = None if able is None else frozenset(able)
-        self.liar: PeerId = -1  # nobody yet
+        self.attacker: PeerId = -1  # nobody yet
         self.told = 0
 
-    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[Letter]:
+    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[OutMessage]:
         commit = envelope.message
         if isinstance(commit, Commit) and commit.round_id == self.round_id and commit.server == sender and payload is not None:
-            if self.liar < 0 and (self._able is None or sender in self._able):
-                self.liar = sender
-            if sender == self.liar and commit.shard == 0 and to in (self.victims - {sender} or {int(sender == 0)}):
+            if self.attacker < 0 and (self._able is None or sender in self._able):
+                self.attacker = sender
+            if sender == self.attacker and commit.shard == 0 and to in (self.victims - {sender} or {int(sender == 0)}):
                 self.told += 1
                 lie = payload_of((payload.data * LONGER).astype(np.float32), digest=True)
                 return [(to, replace(envelope, message=replace(commit, digest=lie.digest)), lie)]
-        elif sender == self.liar and self._beside is not None:
+        elif sender == self.attacker and self._beside is not None:
             said = self._beside(to, envelope)
             return [] if said is None else [(to, said, payload)]
         return [(to, envelope, payload)] if self._then is None else self._then(sender, to, envelope, payload)
 
 
-class Latecomer:
+class LateRejoin:
     """One that is killed in its last rounds, and comes back; what is said first to it and by it about states may be lost. Sets
     ``Swarm.outgoing``."""
 
@@ -88,9 +88,9 @@ class Latecomer:
             trainer.rounds = last
         swarm.outgoing = self
 
-    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[Letter]:
+    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[OutMessage]:
         asks = isinstance(envelope.message, StateRequest)
-        if self.peer in (sender, to) and (asks or isinstance(envelope.message, Voucher)):
+        if self.peer in (sender, to) and (asks or isinstance(envelope.message, StateAttestation)):
             words = to if sender == self.peer else sender, asks
             if (left := self._lost.get(words, 0)) > 0:  # nothing of one that joins at the end
                 self._lost[words] = left - 1
@@ -98,7 +98,7 @@ class Latecomer:
         return [(to, envelope, payload)] if self._then is None else self._then(sender, to, envelope, payload)
 
 
-def play_end(swarm: Swarm[Peer], liars: frozenset[PeerId], checker: EndsAlike) -> int:
+def play_end(swarm: Swarm[Peer], attackers: frozenset[PeerId], checker: EndsAlike) -> int:
     """Where somebody may lie, and a majority is needed: lets all come to their end, and judges it. How many were lied to.
 
     Args:
@@ -108,39 +108,39 @@ def play_end(swarm: Swarm[Peer], liars: frozenset[PeerId], checker: EndsAlike) -
     settings = next((core.settings for core in cores.values()), None)
     if settings is None or not settings.f or not all(isinstance(core.rounds, RollingRounds) for core in cores.values()):
         return 0
-    last = _last_of(max(cores.values(), key=lambda core: core.rounds.round_id), liars)
+    last = _last_of(max(cores.values(), key=lambda core: core.rounds.round_id), attackers)
     rng = Random(f"last round/{swarm.seed}")
     victims = rng.sample(sorted(cores), rng.randint(1, max(1, len(cores) - 1)))
-    lies = swarm.outgoing = LiesAtLast(last - 1, victims, liars or None, swarm.outgoing)
+    lies = swarm.outgoing = FinalRoundAttack(last - 1, victims, attackers or None, swarm.outgoing)
     for host in swarm.hosts.values():
         if isinstance(host.trainer, ToyTrainer):
             host.trainer.rounds = last
-    late = _latecomer(swarm, cores, liars, last, rng)
+    late = _latecomer(swarm, cores, attackers, last, rng)
     rounds = settings.rounds
     until = swarm.now + 2 * (rounds.drain_timeout_s + rounds.round_timeout_s) + (late.takes_s if late is not None else 0.0)
     while swarm.now < until and any(_trains(swarm, peer) for peer in cores):
         swarm.run_for(SLICE_S)
-    checker.judge_end(swarm, [peer for peer in cores if peer not in liars])
+    checker.judge_end(swarm, [peer for peer in cores if peer not in attackers])
     return lies.told
 
 
 def _latecomer(
-    swarm: Swarm[Peer], cores: dict[PeerId, Peer], liars: frozenset[PeerId], last: int, rng: Random
-) -> Latecomer | None:
+    swarm: Swarm[Peer], cores: dict[PeerId, Peer], attackers: frozenset[PeerId], last: int, rng: Random
+) -> LateRejoin | None:
     """Where the others are enough for the rounds that remain, and to tell it what they hold."""
-    lot, honest = rng.random(), [peer for peer in sorted(cores) if peer not in liars]
+    lot, honest = rng.random(), [peer for peer in sorted(cores) if peer not in attackers]
     settings, roster = next(iter(cores.values())).settings, max(len(core.rounds.roster) for core in cores.values())
     enough = max(2 * settings.f, roster // 2, settings.updates_min - 1) < len(cores) - 1
-    return Latecomer(swarm, rng.choice(honest), last, rng) if honest and enough and lot < LATE_SHARE else None
+    return LateRejoin(swarm, rng.choice(honest), last, rng) if honest and enough and lot < LATE_SHARE else None
 
 
-def _last_of(core: Peer, liars: frozenset[PeerId]) -> int:
+def _last_of(core: Peer, attackers: frozenset[PeerId]) -> int:
     """How many rounds there are in all: of a few, so many that a liar may serve the last one, if there are any."""
     rounds, settings = core.rounds, core.settings
     assert isinstance(rounds, RollingRounds)
     for last in range(rounds.round_id + ROUNDS, rounds.round_id + ROUNDS + LOOKED_AT):
-        plan = rounds.topology(rounds.agreed.electorate(), last - 1, settings.seed, shards=len(rounds.sizes))
-        if plan.servers[0][0] in liars:
+        plan = rounds.topology(rounds.replicated.serving_roster(), last - 1, settings.seed, shards=len(rounds.sizes))
+        if plan.servers[0][0] in attackers:
             return last
     return rounds.round_id + ROUNDS
 

@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from gossip.core import Change, Effect, Envelope, Event, MembershipSettings, Payload, PeerId, PushPull, Started, table_interval_s
-from gossip.inject import Letter
-from gossip.simulation.world import MemberCore, Network, Stuck, Swarm, all_fine, member_swarm
+from gossip.inject import OutMessage
+from gossip.simulation.world import MemberCore, Network, SimulationStuck, Swarm, all_fine, member_swarm
 from gossip.transport import encode
 
 SILENT = {"closing_s": (1e9, 1e9), "heartbeat_s": None}
@@ -35,7 +35,7 @@ class MassCrash:
         return tuple(range(0, self.n, round(1.0 / self.crashed_share)))
 
 
-class Acquainted(MemberCore):
+class ConnectedMemberCore(MemberCore):
     """Has met everybody before it starts, as after an hour of work together."""
 
     def _dispatch(self, event: Event, now: float) -> list[Effect]:
@@ -47,7 +47,7 @@ class Acquainted(MemberCore):
 
 
 @dataclass(frozen=True, slots=True)
-class Aftermath:
+class MassCrashResult:
     """Seconds count from the crash. Bytes are those of encoded messages, without the framing of ZeroMQ, TCP and IP."""
 
     victims: int
@@ -67,14 +67,14 @@ class Aftermath:
 
 
 @dataclass(slots=True)
-class Meter:
+class TrafficMeter:
     """Encodes what is sent and adds it up. What travels are these very bytes."""
 
     bytes: int = 0
     tables: int = 0
     messages: int = 0
 
-    def __call__(self, sender: PeerId, to: PeerId, said: Envelope, payload: Payload | None) -> tuple[Letter, ...]:
+    def __call__(self, sender: PeerId, to: PeerId, said: Envelope, payload: Payload | None) -> tuple[OutMessage, ...]:
         data = encode(said)
         self.bytes += len(data)
         self.messages += 1
@@ -112,11 +112,11 @@ class Deaths:
             self.false_suspicions += 1
 
 
-def mass_crash(world: MassCrash) -> Aftermath:
+def mass_crash(world: MassCrash) -> MassCrashResult:
     """Plays it. Raises Stuck when the survivors do not all agree within a minute of virtual time."""
     deaths = Deaths(dict.fromkeys(world.victims))
     swarm = started(world, deaths)
-    meter = Meter()
+    meter = TrafficMeter()
     swarm.outgoing = meter
     calm_s = table_interval_s(world.n, MembershipSettings())
     swarm.run_for(calm_s)
@@ -138,7 +138,7 @@ def mass_crash(world: MassCrash) -> Aftermath:
     first: dict[PeerId, float] = {}
     for (_, victim), at in deaths.dead.items():
         first[victim] = min(at, first.get(victim, math.inf))
-    return Aftermath(
+    return MassCrashResult(
         victims=len(world.victims),
         suspected_median_s=median(deaths.suspected.values()) - crashed_at,
         suspected_last_s=max(deaths.suspected.values()) - crashed_at,
@@ -159,12 +159,12 @@ def mass_crash(world: MassCrash) -> Aftermath:
 def started(world: MassCrash, deaths: Deaths) -> Swarm[MemberCore]:
     """A swarm in which everybody has met everybody and nobody has anything left to tell."""
     network = Network() if world.connections_close else Network(**SILENT)  # type: ignore[arg-type]
-    make = Acquainted if world.n > ACQUAINTED_ABOVE else MemberCore
+    make = ConnectedMemberCore if world.n > ACQUAINTED_ABOVE else MemberCore
     swarm = member_swarm(world.n, world.seed, network, encoded=False, listen=deaths.listen, make=make)
     swarm.run_for(FIRST_TABLES_S)
-    _advance(swarm, lambda: not any(len(core.membership.rumours) for core in swarm.cores.values()), "silence", deaths)
+    _advance(swarm, lambda: not any(len(core.membership.rumors) for core in swarm.cores.values()), "silence", deaths)
     if not all_fine(swarm):
-        raise Stuck(f"n={world.n}: after {swarm.now:.1f} s not everybody knows everybody\n{swarm.summary()[:2000]}")
+        raise SimulationStuck(f"n={world.n}: after {swarm.now:.1f} s not everybody knows everybody\n{swarm.summary()[:2000]}")
     return swarm
 
 
@@ -173,5 +173,7 @@ def _advance(swarm: Swarm[MemberCore], predicate: Any, what: str, deaths: Deaths
     limit_s = swarm.now + LIMIT_S
     while not predicate():
         if swarm.now >= limit_s:
-            raise Stuck(f"not so after {LIMIT_S} s: {what}; {len(deaths.dead)} deaths were heard of\n{swarm.summary()[:2000]}")
+            raise SimulationStuck(
+                f"not so after {LIMIT_S} s: {what}; {len(deaths.dead)} deaths were heard of\n{swarm.summary()[:2000]}"
+            )
         swarm.run_for(STEP_S)

@@ -12,8 +12,8 @@ from html import escape
 
 from gossip.core import PeerId
 
-from .chart import Chart, Line
-from .play import Outcome
+from .chart import Chart, ChartLine
+from .play import SimulationResult
 
 ROWS = 90
 ROW_PX, COLUMN_PX, LEFT_PX, RIGHT_PX, TOP_PX = 18, 170, 110, 190, 30
@@ -38,19 +38,19 @@ class _Arrow:
     """A message on its way: the row in which it was sent and those in which it arrived; ``fate``: why it did not."""
 
     sent: int | None
-    line: Line
+    line: ChartLine
     arrived: list[int] = field(default_factory=list)
     fate: str = ""
 
 
-def relevant(lines: Iterable[Line], invariant: str, rows: int = ROWS) -> list[Line]:
+def relevant(lines: Iterable[ChartLine], invariant: str, rows: int = ROWS) -> list[ChartLine]:
     """The last lines that bear on the invariant: probes and rumours are left out of what is about rounds, and so on."""
     about_members = invariant in _MEMBERSHIP
     kept = [line for line in lines if _concerns(line, about_members)]
     return kept[-rows:]
 
 
-def _concerns(line: Line, about_members: bool) -> bool:
+def _concerns(line: ChartLine, about_members: bool) -> bool:
     if line.what in ("lost", "altered"):
         return False  # their arrows say so
     if about_members:
@@ -58,7 +58,7 @@ def _concerns(line: Line, about_members: bool) -> bool:
     return line.group != "membership"
 
 
-def draw(outcome: Outcome, chart: Chart, rows: int = ROWS) -> str:
+def draw(outcome: SimulationResult, chart: Chart, rows: int = ROWS) -> str:
     """The picture of a run's end, as the text of an SVG file.
 
     Args:
@@ -107,14 +107,14 @@ def draw(outcome: Outcome, chart: Chart, rows: int = ROWS) -> str:
     )
 
 
-def _heading(outcome: Outcome) -> list[str]:
+def _heading(outcome: SimulationResult) -> list[str]:
     schedule = outcome.schedule
     title = f"seed {schedule.seed}: {schedule.peers} peers, {schedule.weighted_topology}, {schedule.aggregator}"
     faults = "; ".join(map(str, schedule.faults)) or "no faults"
     return [title, *textwrap.wrap(f"faults: {faults}", WRAP)]
 
 
-def _arrows(lines: Sequence[Line], lost: Iterable[Line] = ()) -> list[_Arrow]:
+def _arrows(lines: Sequence[ChartLine], lost: Iterable[ChartLine] = ()) -> list[_Arrow]:
     """Finds for each arrival the sending it belongs to; one that arrives twice has two ends, a forged one no beginning. Of each
     that does not arrive, ``lost`` says why."""
     found: list[_Arrow] = []
@@ -157,7 +157,7 @@ def _draw_arrow(arrow: _Arrow, x: dict[PeerId, int], top: int, rows: int) -> lis
     return shapes
 
 
-def _draw_band(line: Line, width: int, top: int, row: int) -> list[str]:
+def _draw_band(line: ChartLine, width: int, top: int, row: int) -> list[str]:
     """What befalls the network: right across."""
     y, stroke = _y(top, row), f'stroke="{RED}" stroke-opacity="0.35" stroke-width="{ROW_PX - 4}"'
     return [
@@ -166,7 +166,7 @@ def _draw_band(line: Line, width: int, top: int, row: int) -> list[str]:
     ]
 
 
-def _draw_note(line: Line, x: int, top: int, row: int) -> list[str]:
+def _draw_note(line: ChartLine, x: int, top: int, row: int) -> list[str]:
     y, colour = _y(top, row), _WORDS.get(line.what, INK)
     word = {"reported": "", "link": "link "}.get(line.what, f"{line.what} ")
     mark = (
@@ -177,7 +177,7 @@ def _draw_note(line: Line, x: int, top: int, row: int) -> list[str]:
     return [mark, _label(x, y + 6, f"{word}{line.text}"[:64], 1, colour)]
 
 
-def _lifelines(lines: Sequence[Line], x: dict[PeerId, int], top: int, bottom: int) -> list[str]:
+def _lifelines(lines: Sequence[ChartLine], x: dict[PeerId, int], top: int, bottom: int) -> list[str]:
     """Full while the peer runs, dotted while it does not."""
     shapes = []
     for peer, at in x.items():
@@ -194,7 +194,7 @@ def _lifelines(lines: Sequence[Line], x: dict[PeerId, int], top: int, bottom: in
     return shapes
 
 
-def _times(lines: Sequence[Line], top: int) -> list[str]:
+def _times(lines: Sequence[ChartLine], top: int) -> list[str]:
     """Where the time has changed."""
     shown, shapes = "", []
     for row, line in enumerate(lines):

@@ -32,7 +32,8 @@ from gossip.core import (
 )
 from gossip.errors import ConfigError
 from gossip.faults import (
-    STATE_LIES,
+    STATE_ATTACKS,
+    ByzantineFault,
     Corrupt,
     CrashBroadcast,
     CrashMidway,
@@ -40,10 +41,9 @@ from gossip.faults import (
     Flap,
     HangTrainer,
     LateTrainer,
-    Liar,
     Loss,
     Narrow,
-    NodeLie,
+    NodeAttack,
     Partition,
     Reorder,
     Reset,
@@ -55,10 +55,10 @@ from gossip.faults import (
 from gossip.inject import FAR_ROUNDS
 from gossip.simulation.checkers import (
     AT_ONCE_S,
-    Circumstances,
     EndsAlike,
     Panel,
     RemindsTheSilent,
+    RunConditions,
     SaysThatNoRoundComes,
     StaysForTakers,
     Violation,
@@ -68,13 +68,13 @@ from gossip.simulation.checkers import (
 from gossip.simulation.schedules import PEERS_MAX, Schedule
 from gossip.simulation.world import (
     PREPARE_S,
-    Judged,
     LinkModel,
     Nemesis,
     Network,
     Observer,
     Reducer,
-    Refused,
+    RuleRefusal,
+    RuleResult,
     Step,
     Swarm,
     ToyTrainer,
@@ -105,7 +105,7 @@ FORGETTING = Restart | CrashMidway | CrashBroadcast | HangTrainer
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ViolationRecord:
     """A violation as plain data, which crosses processes and fits a line of JSON."""
 
     invariant: str
@@ -118,7 +118,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationResult:
     """What came of one run.
 
     Attributes:
@@ -134,7 +134,7 @@ class Outcome:
     """
 
     schedule: Schedule
-    violation: Found | None
+    violation: ViolationRecord | None
     trace_hash: str
     rounds: int
     simulated_s: float
@@ -151,7 +151,7 @@ Folder = dict[PeerId, tuple[int, str, str]]
 """Incarnation, control and bulk address of everybody's present life: what the run's folder of addresses says."""
 
 
-class _Planned(Topology):
+class _CachedTopology(Topology):
     """Makes each plan once. A topology is a pure function, and all peers of a swarm ask it for much the same."""
 
     def __init__(self, topology: Topology) -> None:
@@ -166,7 +166,7 @@ class _Planned(Topology):
         return plan
 
 
-class _Newcomer(Peer):
+class _SeedingPeer(Peer):
     """Writes its address into the folder as it starts, and reads the others', as a node does."""
 
     def __init__(self, folder: Folder, *arguments: Any, **addresses: Any) -> None:
@@ -189,7 +189,7 @@ def _begotten(swarm: Swarm[Peer]) -> Violation:
     return Violation("S15", swarm.handler, swarm.now, text)
 
 
-def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
+def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationResult:
     """Plays a schedule to its end or to its first violation.
 
     Args:
@@ -202,7 +202,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
     most = int(100_000 + schedule.everybody * (500 * schedule.duration_s + 40 * schedule.everybody * rounds))
     swarm.deliveries_max = min(most, swarm.deliveries_max)
     swarm.too_many = _begotten
-    violation: Found | None = None
+    violation: ViolationRecord | None = None
     found: tuple[int, float, float, dict[str, int]] | None = None  # before the end
     lied_to = 0
     try:
@@ -220,13 +220,13 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         swarm.hooks.remove(panel)  # the lie that comes forks the history
         ends = next(checker for checker in panel.checkers if isinstance(checker, EndsAlike))
         swarm.hooks.extend([ends, *[checker for checker in panel.checkers if isinstance(checker, AT_THE_END)]])
-        lied_to = play_end(swarm, ends.circumstances.liars, ends)
+        lied_to = play_end(swarm, ends.circumstances.attackers, ends)
     except Exception as error:  # noqa: BLE001 - whatever leaves a core is a finding, not an end of the search
         blamed = panel.blame(swarm, error)
-        violation = Found(blamed.invariant, blamed.peer, blamed.now_s, blamed.text)
+        violation = ViolationRecord(blamed.invariant, blamed.peer, blamed.now_s, blamed.text)
     now = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
     rounds, simulated_s, left, reports = found or now
-    return Outcome(
+    return SimulationResult(
         schedule,
         violation,
         swarm.trace_hash,
@@ -276,7 +276,7 @@ def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
 
 
 def _left(swarm: Swarm[Peer]) -> float:
-    """As ``Outcome.left``; nan when nobody runs."""
+    """As ``SimulationResult.left``; nan when nobody runs."""
     trainers = [host.trainer for host in swarm.hosts.values() if host.running and isinstance(host.trainer, ToyTrainer)]
     if not trainers:
         return nan
@@ -292,20 +292,20 @@ def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
     return tuple(peers) if alone and 2 * len(peers) < schedule.peers else ()
 
 
-def circumstances(schedule: Schedule) -> Circumstances:
+def circumstances(schedule: Schedule) -> RunConditions:
     """What the faults of a schedule excuse. Flipped bits excuse no false words: a checksum finds each of them."""
-    node_lies = [fault for fault in schedule.faults if isinstance(fault, NodeLie)]
-    two_faced = [peer for fault in node_lies for peer in fault.peers]
-    liars = [peer for fault in schedule.faults if isinstance(fault, Liar) for peer in fault.peers]
-    return Circumstances.of(
-        (*liars, *two_faced),
+    node_attacks = [fault for fault in schedule.faults if isinstance(fault, NodeAttack)]
+    equivocating = [peer for fault in node_attacks for peer in fault.peers]
+    attackers = [peer for fault in schedule.faults if isinstance(fault, ByzantineFault) for peer in fault.peers]
+    return RunConditions.of(
+        (*attackers, *equivocating),
         forks=any(isinstance(fault, FORKING) for fault in schedule.faults),
-        two_faced=two_faced,
-        lies=[fault.lie for fault in node_lies],
+        equivocating=equivocating,
+        lies=[fault.lie for fault in node_attacks],
         forgetting=any(isinstance(fault, FORGETTING) for fault in schedule.faults),
         trickling=_trickling(schedule),
         faultless=not schedule.faults and not schedule.joins_s,
-        unborne=schedule.aggregator == "mean" and bool(liars) and tolerated(schedule) > 0,
+        untolerated=schedule.aggregator == "mean" and bool(attackers) and tolerated(schedule) > 0,
     )
 
 
@@ -314,9 +314,9 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
 
     Raises: ConfigError: There is no such topology or rule.
     """
-    topology = _Planned(topologies.load(schedule.weighted_topology))
-    liars = tolerated(schedule)
-    reducer, updates_for = reducer_of(schedule.aggregator, liars)
+    topology = _CachedTopology(topologies.load(schedule.weighted_topology))
+    attackers = tolerated(schedule)
+    reducer, updates_for = reducer_of(schedule.aggregator, attackers)
     step = step_of(schedule.aggregator) if topology.rolling and len(schedule.shards) > 1 else None
     settings = CoreSettings(
         b"simulate",
@@ -324,10 +324,10 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         seed=schedule.seed,
         peers=tuple(range(schedule.peers)),
         room=schedule.everybody if schedule.joins_s else 0,
-        f=liars,
+        f=attackers,
         updates_for=updates_for,
         batch_policy=schedule.batch_policy,
-        joint=step is not None,
+        cross_shard=step is not None,
         membership=MembershipSettings(probe_interval_s=schedule.probe_interval_s, link_timeout_s=schedule.link_timeout_s),
         rounds=RoundSettings(
             round_timeout_s=schedule.round_timeout_s,
@@ -344,7 +344,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
     def make_core(peer: PeerId, incarnation: int) -> Peer:
         control, bulk = address(peer, 0 if schedule.stable_addresses else incarnation)
         known = replace(settings, had_round=max([had_round(swarm) for swarm in made], default=0))
-        return _Newcomer(folder, peer, incarnation, known, topology, control=control, bulk=bulk)
+        return _SeedingPeer(folder, peer, incarnation, known, topology, control=control, bulk=bulk)
 
     late = {fault.peer: fault.at_s for fault in schedule.faults if isinstance(fault, LateTrainer)}
 
@@ -395,9 +395,9 @@ def had_round(swarm: Swarm[Peer]) -> int:
 def tolerated(schedule: Schedule) -> int:
     """The f of a schedule: at least one, whether anybody lies or not, but for the mean. Who lies about updates and who lies about
     states are counted apart: each rule has to bear with either."""
-    liars = {peer for fault in schedule.faults if isinstance(fault, Liar) for peer in fault.peers}
-    donors = {peer for f in schedule.faults if isinstance(f, NodeLie) and f.lie in STATE_LIES for peer in f.peers}
-    return max(schedule.f, *(() if schedule.aggregator == "mean" else (1, len(liars), len(donors))), 0)
+    attackers = {peer for fault in schedule.faults if isinstance(fault, ByzantineFault) for peer in fault.peers}
+    donors = {peer for f in schedule.faults if isinstance(f, NodeAttack) and f.lie in STATE_ATTACKS for peer in f.peers}
+    return max(schedule.f, *(() if schedule.aggregator == "mean" else (1, len(attackers), len(donors))), 0)
 
 
 def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
@@ -427,16 +427,16 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
 
     def reduce(
         rows: Sequence[Values], samples: Sequence[int], tolerated: int, last: Values | None, round_id: int
-    ) -> Judged | Refused:
+    ) -> RuleResult | RuleRefusal:
         previous = torch.tensor(last, dtype=torch.float32) if last is not None else None
         try:
             with torch.no_grad():
                 verdict = rule.explain(torch.tensor(rows, dtype=torch.float32), f=tolerated, previous=previous, round_id=round_id)
         except ConfigError as error:
-            return Refused(str(error))
+            return RuleRefusal(str(error))
         except Exception as error:  # noqa: BLE001 - as in a node: whatever a rule raises costs its round and nothing else
-            return Refused(f"{rule.name} failed: {type(error).__name__}: {error}"[:200])
-        return Judged(verdict.aggregate.tolist(), tuple(verdict.weights.tolist()), tuple(verdict.outlyingness.tolist()))
+            return RuleRefusal(f"{rule.name} failed: {type(error).__name__}: {error}"[:200])
+        return RuleResult(verdict.aggregate.tolist(), tuple(verdict.weights.tolist()), tuple(verdict.outlyingness.tolist()))
 
     return reduce, needs
 
@@ -452,7 +452,7 @@ def step_of(aggregator: str) -> Step | None:
     from gossip.node import take_step
 
     bound = aggregators.load(aggregator)
-    if not bound.joint:
+    if not bound.cross_shard:
         return None
     rule = ShardedRule(bound)
 
@@ -469,5 +469,5 @@ def step_of(aggregator: str) -> Step | None:
     return step
 
 
-RunFunction = Callable[[Schedule], Outcome]
+RunFunction = Callable[[Schedule], SimulationResult]
 """What searches call: ``run``, or something that stands in for it."""

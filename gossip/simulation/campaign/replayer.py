@@ -15,7 +15,7 @@ Listener: TypeAlias = Callable[[float, Event, list[Effect]], None]
 """``(now, event, effects)`` of each step, in order."""
 
 
-class Diverged(AssertionError):
+class ReplayDiverged(AssertionError):
     """The core did something else than when it was recorded: it was changed since, or it depends on more than its events."""
 
     def __init__(self, path: Path, number: int, step: Step, effects: list[Effect], changed: bool) -> None:
@@ -33,7 +33,7 @@ class Diverged(AssertionError):
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayResult:
     """A life that was lived again as recorded."""
 
     header: Header
@@ -58,7 +58,7 @@ class Replayed:
         return self.ended_s - self.began_s
 
 
-def replay(path: Path, listen: Listener | None = None) -> Replayed:
+def replay(path: Path, listen: Listener | None = None) -> ReplayResult:
     """Replays a recording and compares every effect with what the node's core asked for.
 
     Args:
@@ -69,7 +69,7 @@ def replay(path: Path, listen: Listener | None = None) -> Replayed:
     """
     header, steps = recorder.read(path)
     core = core_of(header)
-    seen = Replayed(header, changed=header.code != recorder.code_digest())
+    seen = ReplayResult(header, changed=header.code != recorder.code_digest())
     for number, step in enumerate(steps):
         if number == 0:
             seen.began_s = step.now
@@ -79,7 +79,7 @@ def replay(path: Path, listen: Listener | None = None) -> Replayed:
             break
         effects = core.handle(step.event, step.now)
         if recorder.digest_of(effects) != step.effects:
-            raise Diverged(path, number, step, effects, seen.changed)
+            raise ReplayDiverged(path, number, step, effects, seen.changed)
         _count(seen, effects)
         if listen is not None:
             listen(step.now, step.event, effects)
@@ -99,7 +99,7 @@ def core_of(header: Header) -> Peer:
     )
 
 
-def _count(seen: Replayed, effects: list[Effect]) -> None:
+def _count(seen: ReplayResult, effects: list[Effect]) -> None:
     seen.steps += 1
     seen.effects += len(effects)
     for effect in effects:

@@ -22,7 +22,7 @@ from gossip.faults import FaultPlan
 from gossip.simulation.schedules import PEERS, ROUNDS_MIN, Schedule, generate
 
 from . import play
-from .play import Outcome
+from .play import SimulationResult
 
 INTERRUPTIBLE_S = 0.2
 BATCH = 2  # schedules that a worker is given at a time: a second's work
@@ -35,7 +35,7 @@ EVERY_CHECKER = 1000  # schedules after which each has had something to judge
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SearchQuery:
     """What to look for: the seeds from ``first`` on, with some of what they would draw replaced.
 
     Attributes:
@@ -89,7 +89,7 @@ class Question:
         return iter(itertools.count(self.first) if self.count is None else range(self.first, self.first + self.count))
 
 
-def search(question: Question, jobs: int) -> Iterator[Outcome]:
+def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
     """Plays the schedules one after the other and yields what came of each, in no particular order.
 
     Args:
@@ -105,7 +105,7 @@ def search(question: Question, jobs: int) -> Iterator[Outcome]:
     over = context.Event()
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_work, initargs=(over,)) as pool:
         # Futures in the order of their seeds: what is yielded first must not depend on where objects lie in memory.
-        pending: dict[Future[list[Outcome]], bool] = {}
+        pending: dict[Future[list[SimulationResult]], bool] = {}
         try:
             while True:
                 while len(pending) < 2 * jobs and (batch := list(itertools.islice(seeds, BATCH))):
@@ -139,14 +139,14 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class _Worker:
+class _SearchWorker:
     """One process of a search."""
 
     over: Event | None = None
 
 
 def _begin_work(over: Event) -> None:
-    _Worker.over = over
+    _SearchWorker.over = over
     end_with_parent()
     gc.freeze()  # a run makes a great deal and next to no circles: looking for them meanwhile takes a twentieth of the time
     gc.disable()
@@ -165,10 +165,10 @@ def _await_orphanhood() -> None:
     os._exit(1)
 
 
-def _play(question: Question, seeds: list[int]) -> list[Outcome]:
+def _play(question: SearchQuery, seeds: list[int]) -> list[SimulationResult]:
     played = []
     for seed in seeds:
-        if _Worker.over is not None and _Worker.over.is_set():
+        if _SearchWorker.over is not None and _SearchWorker.over.is_set():
             break
         played.append(play.run(question.schedule(seed)))
     gc.collect()  # the swarms themselves
@@ -176,13 +176,13 @@ def _play(question: Question, seeds: list[int]) -> list[Outcome]:
 
 
 @dataclass(slots=True)
-class Tally:
+class CampaignTally:
     """What came of a campaign so far."""
 
     schedules: int = 0
     simulated_s: float = 0.0
     rounds: list[int] = field(default_factory=list)  # of each schedule that ran to its end
-    violations: list[Outcome] = field(default_factory=list)
+    violations: list[SimulationResult] = field(default_factory=list)
     drawn: Counter[str] = field(default_factory=Counter)  # kind of fault -> schedules that were to have it
     occurred: Counter[str] = field(default_factory=Counter)  # schedules in which it took place
     struck: Counter[str] = field(default_factory=Counter)  # how often in all
@@ -196,7 +196,7 @@ class Tally:
     cuts: int = 0
     kinds: Counter[int] = field(default_factory=Counter)  # kinds of fault that took place -> schedules
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: SimulationResult) -> None:
         from gossip.simulation.world import name_of
 
         self.schedules += 1

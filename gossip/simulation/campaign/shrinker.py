@@ -12,7 +12,7 @@ from typing import Any
 from gossip.faults import Fault
 from gossip.simulation.schedules import Schedule, without_peer
 
-from .play import Outcome, RunFunction, run
+from .play import RunFunction, SimulationResult, run
 
 RUNS_MAX = 150
 PEERS_MIN = 2
@@ -23,7 +23,7 @@ AFTER_S = 0.1  # that a run goes on after what is wrong, once it is cut short
 class Shrunk:
     """The smallest failing schedule that was found, and what it cost."""
 
-    outcome: Outcome
+    outcome: SimulationResult
     runs: int = 0
 
     @property
@@ -31,7 +31,7 @@ class Shrunk:
         return self.outcome.schedule
 
 
-def shrink(failed: Outcome, play: RunFunction = run, runs_max: int = RUNS_MAX) -> Shrunk:
+def shrink(failed: SimulationResult, play: RunFunction = run, runs_max: int = RUNS_MAX) -> Shrunk:
     """Tries smaller schedules until none of them fails, or ``runs_max`` were played.
 
     Args:
@@ -68,7 +68,7 @@ def _exhaust(best: Shrunk, step: Any, play: RunFunction, runs_max: int) -> bool:
     return best.outcome is not before
 
 
-def _fewer_faults(outcome: Outcome) -> Iterator[Schedule]:
+def _fewer_faults(outcome: SimulationResult) -> Iterator[Schedule]:
     """Without half of them, a quarter, ..., one (Zeller and Hildebrandt's delta debugging)."""
     schedule, faults = outcome.schedule, outcome.schedule.faults
     size = ceil(len(faults) / 2)
@@ -80,14 +80,14 @@ def _fewer_faults(outcome: Outcome) -> Iterator[Schedule]:
         size = ceil(size / 2)
 
 
-def _fewer_peers(outcome: Outcome) -> Iterator[Schedule]:
+def _fewer_peers(outcome: SimulationResult) -> Iterator[Schedule]:
     schedule = outcome.schedule
     for peer in reversed(range(schedule.everybody)):
         if peer >= schedule.peers or schedule.peers > PEERS_MIN:
             yield without_peer(schedule, peer)
 
 
-def _shorter(outcome: Outcome) -> Iterator[Schedule]:
+def _shorter(outcome: SimulationResult) -> Iterator[Schedule]:
     """Ends soon after what is wrong, or after the last fault; then each fault sooner over."""
     schedule = outcome.schedule
     assert outcome.violation is not None
@@ -106,7 +106,7 @@ def _shorter(outcome: Outcome) -> Iterator[Schedule]:
                 yield _with(schedule, number, **{key: round(seconds / 2, 3)})
 
 
-def _simpler(outcome: Outcome) -> Iterator[Schedule]:
+def _simpler(outcome: SimulationResult) -> Iterator[Schedule]:
     """One shard, all alike, and all there, whole tenths of seconds, everybody's links in place of some."""
     schedule = outcome.schedule
     if schedule.server_weights:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from gossip.simulation.world import Observer
 
-from .base import Checker, Circumstances, Onlooker, Violation
+from .base import Checker, PassiveObserver, RunConditions, Violation
 from .disturbances import Disturbances
 from .hearing import Hearing
 from .liveness import AT_ONCE_S as AT_ONCE_S
@@ -64,7 +64,7 @@ from .safety import (
     IdenticalReplicas,
     KeepsWhatWasHeld,
     NobodyAsksTheDead,
-    NoDeathByASleeper,
+    NoDeathByAStalledPeer,
     NoFalseDeath,
     NoReturnFromTheDead,
     NoSuspicionOfTheDead,
@@ -80,7 +80,7 @@ from .safety import (
     TakesWhatItWasPushed,
     TakesWhatWasCommitted,
     TheAccusedHear,
-    TimersAndSilence,
+    TimersAndHalt,
     UsedOnce,
 )
 from .safety import rule_has_enough as rule_has_enough
@@ -96,18 +96,18 @@ from .transfer import (
     StaysForTakers,
     TakesNoFewersWord,
 )
-from .transitions import Watch as Watch
+from .transitions import TableWatch as TableWatch
 from .transitions import watch_life as watch_life
-from .trust import ChargesByExperience, SilencesFollowTheCommits, TrustFollowsExperience, TrustFollowsTheCommits
+from .trust import AccusesByExperience, OmissionsFollowTheCommits, TrustFollowsExperience, TrustFollowsTheCommits
 
 __all__ = [
     "Checker",
-    "Circumstances",
     "EndsAlike",
     "Observer",
-    "Onlooker",
     "Panel",
+    "PassiveObserver",
     "RemindsTheSilent",
+    "RunConditions",
     "SaysThatNoRoundComes",
     "StaysForTakers",
     "Violation",
@@ -116,23 +116,23 @@ __all__ = [
 ]
 
 
-def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
+def every_checker(circumstances: RunConditions | None = None) -> list[PassiveObserver]:
     """Each checker by itself, after what they ask: for tests, and for a run that wants some of them."""
-    c = circumstances or Circumstances()
+    c = circumstances or RunConditions()
     disturbances, hearing, reach = Disturbances(), Hearing(), Reach()
     return [
         disturbances,
         hearing,
         reach,
         NothingRaises(c),
-        TimersAndSilence(c),
+        TimersAndHalt(c),
         StandingNeverFalls(c),
         NoReturnFromTheDead(c),
         NotDeadWhileRunning(c),
         NoSuspicionOfTheDead(c),
         OneAddressALife(c),
         NoFalseDeath(disturbances, c),
-        NoDeathByASleeper(disturbances, c),
+        NoDeathByAStalledPeer(disturbances, c),
         NoUnfoundedDeath(hearing, c),
         NoUnfoundedAccusation(hearing, reach, c),
         AnAnswerEndsTheSkip(hearing, c),
@@ -160,8 +160,8 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         EachReadsItsOwn(c),
         TrustFollowsTheCommits(c),
         TrustFollowsExperience(c),
-        ChargesByExperience(c),
-        SilencesFollowTheCommits(c),
+        AccusesByExperience(c),
+        OmissionsFollowTheCommits(c),
         TakesOverTheDonorsState(c),
         TakesNoFewersWord(c),
         AnswersForTheRoundAsked(c),
@@ -206,6 +206,6 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
     ]
 
 
-def all_checkers(circumstances: Circumstances | None = None) -> list[Observer]:
+def all_checkers(circumstances: RunConditions | None = None) -> list[Observer]:
     """Every checker behind one observer, a ``Panel``, which is several times faster than each by itself."""
     return [Panel(every_checker(circumstances))]

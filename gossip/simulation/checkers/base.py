@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gossip.core import CoreSettings, Membership, Peer, PeerId
-from gossip.faults import CLAIM_LIES, STATE_LIES
+from gossip.faults import CLAIM_ATTACKS, STATE_ATTACKS
 from gossip.simulation.world import Observer
 
 if TYPE_CHECKING:
@@ -38,37 +38,37 @@ class Violation(AssertionError):
 REFUSALS = ("refused_result", "bad_commit")
 """What a peer reports of a result that it does not take."""
 
-FORKING_LIES = frozenset({"two_results", "forged_departures"})
+FORKING_ATTACKS = frozenset({"two_results", "forged_departures"})
 """By which honest peers come to apply two results of one round for a while. A server that tells each another result is found out
 by the next round's hashes only, until results are compared. Who forges others' farewells speaks in their name, which nothing
 prevents before there are keys, and shrinks the roster until half of it is a majority."""
 
-SPLITTING_LIES = frozenset(
+SPLITTING_ATTACKS = frozenset(
     (
         *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results"),
         *("kept_results", "strange_roster", "wrong_decisions"),
-        *CLAIM_LIES,
+        *CLAIM_ATTACKS,
     )
 )
 """By which the liar holds another result than all others, who refused what it said. Peers that are started again have forgotten
 what they held, too: of five, two that forgot and the liar are as good as a majority. And whoever returns into that round takes
 the liar's result if the liar shows it then as it is."""
 
-INVENTING_LIES = frozenset({"forged_incarnations"})
+INVENTING_ATTACKS = frozenset({"forged_incarnations"})
 """By which honest peers come to believe in lives that never were: of peers that have not spoken to them, until they do; and in
 refutations that never were, which the peer then outbids."""
 
-DEADLY_LIES = frozenset({"false_deaths"})
+FATAL_ATTACKS = frozenset({"false_deaths"})
 """By which honest peers come to take for dead one that has never spoken to them: of such a one they have others' word alone, and
 a single word that it died before they came is believed until it speaks."""
 
-QUIET_LIES = frozenset(
+QUIET_ATTACKS = frozenset(
     (
         *("sign_flip", "nan", "huge", "two_updates"),
         *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results"),
         *("kept_results", "two_results", "strange_roster", "usurper"),
-        *CLAIM_LIES,
-        *STATE_LIES,
+        *CLAIM_ATTACKS,
+        *STATE_ATTACKS,
         *("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions"),
         "strangers",
     )
@@ -76,7 +76,7 @@ QUIET_LIES = frozenset(
 """By which nobody comes to believe anything of another's health: they are about updates, results and states. All other lies may
 make an honest peer accuse another, or close a connection to it."""
 
-TIMELY_LIES = frozenset(["sign_flip", "nan", "huge", "two_updates", "strangers", *STATE_LIES]) - {"far_states"}
+TIMELY_ATTACKS = frozenset(["sign_flip", "nan", "huge", "two_updates", "strangers", *STATE_ATTACKS]) - {"far_states"}
 """That cost a round no time: an update is taken or left, and a state is asked for beside the rounds."""
 
 FALSE_STATES = frozenset({"wrong_states", "swapped_states", "far_states"})
@@ -85,14 +85,14 @@ there was. Whoever took it over, and who took it over from that one, holds other
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class RunConditions:
     """What a run does to its peers, as far as it decides what may be demanded of them.
 
     Attributes:
         liars: peers that lie, about their updates at least.
         forks: a commit may reach some and not others (loss, cuts, resets, delays of the order of a round timeout), so that two
             branches come to be for a while. Without that, at most one digest is ever applied for a round.
-        two_faced: peers whose node says other things than it holds: what they hold themselves is compared with nobody's.
+        equivocating: peers whose node says other things than it holds: what they hold themselves is compared with nobody's.
         lies: what they say (the names of ``gossip.inject.message_attacks``): each excuses what the sets above say, and no more.
         forgetting: some are killed and started again, and know nothing of what they promised; or their trainer hangs, so that
             they have no update of their own to compare a result with, and are passed over while they hold one.
@@ -101,62 +101,64 @@ class Circumstances:
         unborne: the rule bears fewer liars than the run is told of: most may refuse what an honest server has made.
     """
 
-    liars: frozenset[PeerId] = frozenset()
+    attackers: frozenset[PeerId] = frozenset()
     forks: bool = False
-    two_faced: frozenset[PeerId] = frozenset()
+    equivocating: frozenset[PeerId] = frozenset()
     lies: frozenset[str] = frozenset()
     forgetting: bool = False
-    unborne: bool = False
+    untolerated: bool = False
     faultless: bool = False
     trickling: frozenset[PeerId] = frozenset()
 
     @staticmethod
     def of(
-        liars: Collection[PeerId] = (),
+        attackers: Collection[PeerId] = (),
         *,
         forks: bool = False,
-        two_faced: Collection[PeerId] = (),
+        equivocating: Collection[PeerId] = (),
         lies: Collection[str] = (),
         forgetting: bool = False,
-        unborne: bool = False,
+        untolerated: bool = False,
         faultless: bool = False,
         trickling: Collection[PeerId] = (),
-    ) -> Circumstances:
+    ) -> RunConditions:
         """Some lies fork the history like a network that loses commits."""
-        found = Circumstances(frozenset(liars), forks, frozenset(two_faced), frozenset(lies), forgetting, unborne, faultless)
+        found = RunConditions(
+            frozenset(attackers), forks, frozenset(equivocating), frozenset(lies), forgetting, untolerated, faultless
+        )
         return replace(found, forks=forks or found.forking_lies, trickling=frozenset(trickling))
 
     @property
     def forking_lies(self) -> bool:
         """A lie may come out long after it was told; what one peer holds and all others refuse, likewise."""
-        if self.unborne:
+        if self.untolerated:
             return True
-        return not FORKING_LIES.isdisjoint(self.lies) or (self.forgetting and not SPLITTING_LIES.isdisjoint(self.lies))
+        return not FORKING_ATTACKS.isdisjoint(self.lies) or (self.forgetting and not SPLITTING_ATTACKS.isdisjoint(self.lies))
 
     @property
     def defaming(self) -> bool:
         """Whether somebody lies so that an honest peer may come to accuse another."""
-        return not QUIET_LIES.issuperset(self.lies)
+        return not QUIET_ATTACKS.issuperset(self.lies)
 
     @property
     def delaying(self) -> bool:
         """Whether somebody lies so that rounds take longer."""
-        return self.unborne or not TIMELY_LIES.issuperset(self.lies)
+        return self.untolerated or not TIMELY_ATTACKS.issuperset(self.lies)
 
     @property
     def invented_lives(self) -> bool:
-        return not INVENTING_LIES.isdisjoint(self.lies)
+        return not INVENTING_ATTACKS.isdisjoint(self.lies)
 
     @property
     def unfounded_deaths(self) -> bool:
-        return not DEADLY_LIES.isdisjoint(self.lies)
+        return not FATAL_ATTACKS.isdisjoint(self.lies)
 
     @property
     def false_states(self) -> bool:
         return not FALSE_STATES.isdisjoint(self.lies)
 
 
-class Onlooker(Observer):
+class PassiveObserver(Observer):
     """Says what it looks at: ``events``, ``effects`` and ``afters`` are the types that ``on_event``, ``on_effect`` and
     ``after_event`` are for; none means all. A type of message stands for ``Received`` or ``Send`` with such a one. That saves
     time only: it passes over what it does not want by itself."""
@@ -166,7 +168,7 @@ class Onlooker(Observer):
     afters: ClassVar[tuple[type, ...]] = ()
 
 
-class Checker(Onlooker):
+class Checker(PassiveObserver):
     """Raises ``Violation`` as soon as its invariant is broken.
 
     Attributes:
@@ -175,8 +177,8 @@ class Checker(Onlooker):
 
     invariant: ClassVar[str]
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
-        self.circumstances = circumstances or Circumstances()
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
+        self.circumstances = circumstances or RunConditions()
         self.judged = 0
 
     def begin_calm(self, swarm: Swarm[Any]) -> None:
@@ -229,13 +231,13 @@ def lose_start(known: dict[tuple[int, bytes], tuple[bytes, PeerId]], swarm: Swar
         del known[key]
 
 
-class Misled:
+class TaintedStates:
     """Who holds a liar's state: took it over from the liar, or from one who did, and has taken over no other since.
 
     Nobody is for whom more than f have vouched, where no more than f are liars or misled.
     """
 
-    def __init__(self, circumstances: Circumstances) -> None:
+    def __init__(self, circumstances: RunConditions) -> None:
         self.circumstances = circumstances
         self._peers: dict[PeerId, None] = {}
 
@@ -249,7 +251,7 @@ class Misled:
     @property
     def lying(self) -> set[PeerId]:
         """Whose state cannot be relied on."""
-        return {*self.circumstances.two_faced, *self._peers}
+        return {*self.circumstances.equivocating, *self._peers}
 
     def restores(self, swarm: Swarm[Any], peer: PeerId) -> None:
         """``peer`` takes over the state of its donor."""
@@ -258,13 +260,13 @@ class Misled:
             return
         self._peers.pop(peer, None)
         lying, need = self.lying, core.recovery.need
-        if core.recovery.donor in lying and (need == 1 or len(lying) >= need or took_the_word_of_few(swarm, peer)):
+        if core.recovery.donor in lying and (need == 1 or len(lying) >= need or took_unattested_state(swarm, peer)):
             self._peers[peer] = None
 
 
-def took_the_word_of_few(swarm: Swarm[Any], peer: PeerId) -> bool:
+def took_unattested_state(swarm: Swarm[Any], peer: PeerId) -> bool:
     """Whether it has said so of the state that it is taking over."""
     for _, report in reversed(swarm.hosts[peer].reports):
-        if report.event in ("recovering", "unvouched_state"):
-            return report.event == "unvouched_state"
+        if report.event in ("recovering", "unattested_state"):
+            return report.event == "unattested_state"
     return False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gossip.core import Applied, ClockJumped, Event, PeerId, TimerFired
 from gossip.simulation.world import NS, LinkModel
 
-from .base import Onlooker
+from .base import PassiveObserver
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -27,7 +27,7 @@ LATE_S = 0.05
 NEVER = float("-inf")
 
 
-class Disturbances(Onlooker):
+class Disturbances(PassiveObserver):
     """Must come before the checkers that ask it."""
 
     events = (TimerFired, Applied, ClockJumped)

@@ -22,11 +22,11 @@ from gossip.core import (
     Probe,
     PushPull,
     Received,
-    Rumour,
+    Rumor,
     Send,
 )
 
-from .base import Onlooker, membership_of
+from .base import PassiveObserver, membership_of
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -35,7 +35,7 @@ STANDINGS_KEPT = 8
 
 
 @dataclass(slots=True)
-class Heard:
+class PeerContact:
     """What one peer has heard of another.
 
     Attributes:
@@ -45,7 +45,7 @@ class Heard:
     """
 
     asked_s: float = 0.0
-    vouched: int = -1
+    answered_since: int = -1
     accusers: dict[int, dict[PeerId, None]] = field(default_factory=dict)
     failed: bool = False
     nonce: int = -1  # of the probe under way
@@ -53,22 +53,22 @@ class Heard:
     nacks: dict[PeerId, None] = field(default_factory=dict)
 
 
-class Hearing(Onlooker):
+class Hearing(PassiveObserver):
     """Must come before the checkers that ask it."""
 
     events = (Ping, PingRequest, Ack, Nack, PushPull, Gossip, LinkDown, LinkUp)
     effects = (Ping, PingRequest)
 
     def __init__(self) -> None:
-        self._heard: dict[PeerId, dict[PeerId, Heard]] = {}
+        self._heard: dict[PeerId, dict[PeerId, PeerContact]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._heard[peer] = {}
 
-    def of(self, peer: PeerId, subject: PeerId) -> Heard:
+    def of(self, peer: PeerId, subject: PeerId) -> PeerContact:
         heard = self._heard[peer]
         if subject not in heard:
-            heard[subject] = Heard()
+            heard[subject] = PeerContact()
         return heard[subject]
 
     def own_evidence(self, swarm: Swarm[Any], peer: PeerId, subject: PeerId) -> bool:
@@ -88,9 +88,9 @@ class Hearing(Onlooker):
             elif kind is Nack:
                 self._on_nack(swarm, peer, event.sender, message.nonce)  # type: ignore[union-attr]
                 return
-            rumours = message.members if kind is PushPull else message.rumours  # type: ignore[union-attr]
-            if rumours:
-                self._listen(peer, rumours)
+            rumors = message.members if kind is PushPull else message.rumors  # type: ignore[union-attr]
+            if rumors:
+                self._listen(peer, rumors)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if type(effect) is not Send or type(effect.message) not in self.effects:
@@ -104,8 +104,8 @@ class Hearing(Onlooker):
             heard.nonce, heard.nacks, heard.asked_s = probe.nonce, {}, swarm.now
         heard.ends = probe.ends
 
-    def _fails(self, heard: Heard) -> None:
-        heard.failed, heard.vouched = True, -1
+    def _fails(self, heard: PeerContact) -> None:
+        heard.failed, heard.answered_since = True, -1
 
     def _on_ack(self, swarm: Swarm[Any], peer: PeerId, sender: PeerId, nonce: int, target: PeerId) -> None:
         probe = probe_of(swarm, peer, nonce)
@@ -116,7 +116,7 @@ class Hearing(Onlooker):
         membership = membership_of(swarm.hosts[peer].core)
         member = membership.members[target] if membership is not None else None
         if member is not None and member.suspicion is not None and probe.began >= member.suspicion.since:
-            heard.vouched = member.standing
+            heard.answered_since = member.standing
 
     def _on_nack(self, swarm: Swarm[Any], peer: PeerId, sender: PeerId, nonce: int) -> None:
         probe = probe_of(swarm, peer, nonce)
@@ -126,13 +126,13 @@ class Hearing(Onlooker):
             if len(heard.nacks) == len(probe.helpers):
                 self._fails(heard)
 
-    def _listen(self, peer: PeerId, rumours: tuple[Rumour, ...]) -> None:
-        for rumour in rumours:
-            if rumour.status != "alive" and rumour.status != "left" and rumour.peer != peer:
-                accusers = self.of(peer, rumour.peer).accusers
-                if rumour.incarnation not in accusers and len(accusers) >= STANDINGS_KEPT:
+    def _listen(self, peer: PeerId, rumors: tuple[Rumor, ...]) -> None:
+        for rumor in rumors:
+            if rumor.status != "alive" and rumor.status != "left" and rumor.peer != peer:
+                accusers = self.of(peer, rumor.peer).accusers
+                if rumor.incarnation not in accusers and len(accusers) >= STANDINGS_KEPT:
                     del accusers[next(iter(accusers))]
-                accusers.setdefault(rumour.incarnation, {})[rumour.origin] = None
+                accusers.setdefault(rumor.incarnation, {})[rumor.origin] = None
 
 
 def probe_of(swarm: Swarm[Any], peer: PeerId, nonce: int) -> Probe | None:

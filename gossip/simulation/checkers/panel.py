@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, get_args
 from gossip.core import Event, Message, PeerId, Received, Send
 from gossip.simulation.world import Observer, Watcher
 
-from .base import Checker, Onlooker, Violation
+from .base import Checker, PassiveObserver, Violation
 from .liveness import Liveness
 from .safety import NothingRaises
-from .transitions import TableChecker, Watch, watch_life
+from .transitions import TableChecker, TableWatch, watch_life
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -26,11 +26,11 @@ WANTS = {"on_event": "events", "on_effect": "effects", "after_event": "afters"}
 class Panel(Observer):
     """Seventeen checkers for the price of three: a run has some ten thousand events, most of which concern one or two."""
 
-    def __init__(self, checkers: Iterable[Onlooker]) -> None:
+    def __init__(self, checkers: Iterable[PassiveObserver]) -> None:
         self.checkers = tuple(checkers)
         self._tables = [checker for checker in self.checkers if isinstance(checker, TableChecker)]
         self._judges = [checker for checker in self.checkers if isinstance(checker, Checker)]
-        self._watches: dict[PeerId, Watch] = {}
+        self._watches: dict[PeerId, TableWatch] = {}
         self._raises = [checker for checker in self.checkers if isinstance(checker, NothingRaises)]
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:

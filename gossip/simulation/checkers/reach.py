@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gossip.core import ClockJumped, Event, PeerId, TimerFired, TrainerProgress
 from gossip.simulation.world import Link, LinkModel
 
-from .base import Onlooker
+from .base import PassiveObserver
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -21,7 +21,7 @@ DELAY_MAX_S = 0.005  # one way, up to which a link counts as undisturbed
 NEVER = float("-inf")
 
 
-class Reach(Onlooker):
+class Reach(PassiveObserver):
     """Must come before the checkers that ask it. Where it cannot tell what happened between two looks, it assumes the worst."""
 
     events = (TimerFired, TrainerProgress, ClockJumped)
@@ -49,7 +49,7 @@ class Reach(Onlooker):
         self._look(swarm)
         return self._well(swarm, a, since_s) and self._well(swarm, b, since_s) and self._fine(a, b, since_s)
 
-    def by_way_of(self, swarm: Swarm[Any], a: PeerId, b: PeerId, since_s: float) -> list[PeerId]:
+    def reachable_through(self, swarm: Swarm[Any], a: PeerId, b: PeerId, since_s: float) -> list[PeerId]:
         """The others that ``a`` and ``b`` have both reached, and been reached by, since then."""
         self._look(swarm)
         if not (self._well(swarm, a, since_s) and self._well(swarm, b, since_s)):

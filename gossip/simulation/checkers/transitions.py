@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NOTED = frozenset({"standing", "status", "control", "bulk"})
 
 
-class Transition(NamedTuple):
+class TableTransition(NamedTuple):
     """One attribute of one row changed; the rest is the row as it was just then, the change included."""
 
     subject: PeerId
@@ -34,13 +34,13 @@ class Transition(NamedTuple):
         return incarnation_of(self.standing)
 
 
-def _transition(member: Member, field: str, before: Any) -> Transition:
-    return Transition(member.peer, field, before, member.standing, member.status, member.control, member.bulk)
+def _transition(member: Member, field: str, before: Any) -> TableTransition:
+    return TableTransition(member.peer, field, before, member.standing, member.status, member.control, member.bulk)
 
 
 class _Watched(Member):
     __slots__ = ()
-    sinks: ClassVar[list[list[Transition]]] = []
+    sinks: ClassVar[list[list[TableTransition]]] = []
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in NOTED:
@@ -53,7 +53,7 @@ class _Watched(Member):
                 sink.append(_transition(self, name, before))
 
 
-class Watch:
+class TableWatch:
     """Collects the transitions of one membership from now on. Any number of watches may look at the same one.
 
     There is something fresh when ``sink`` holds anything, or ``members`` is not as long as ``count``.
@@ -61,7 +61,7 @@ class Watch:
 
     def __init__(self, membership: Membership) -> None:
         self.members = membership.members
-        self.sink: list[Transition] = []
+        self.sink: list[TableTransition] = []
         self.count = 0
         self._known: dict[PeerId, Member] = {}
         present = type(membership.me)
@@ -81,7 +81,7 @@ class Watch:
                 self.sink.append(_transition(member, "enlisted", None))
         self.count = len(self._known)
 
-    def fresh(self) -> list[Transition]:
+    def fresh(self) -> list[TableTransition]:
         """What has happened since the last call, in order. A row that appeared is told of as it is at the end of its event."""
         if len(self.members) != self.count:
             self._take_in()
@@ -97,10 +97,10 @@ class TableChecker(Checker):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._watches: dict[PeerId, Watch] = {}
+        self._watches: dict[PeerId, TableWatch] = {}
 
     @abstractmethod
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: Transition, event: Event | None) -> None:
+    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
         """``peer`` has changed a row while it handled ``event`` (None: it crashed while it did)."""
 
     def born(self, swarm: Swarm[Any], peer: PeerId) -> None:
@@ -123,10 +123,10 @@ class TableChecker(Checker):
                 self.judge(swarm, peer, transition, event)
 
 
-def watch_life(watches: dict[PeerId, Watch], swarm: Swarm[Any], peer: PeerId) -> None:
+def watch_life(watches: dict[PeerId, TableWatch], swarm: Swarm[Any], peer: PeerId) -> None:
     """A life begins: watches its table, when it has one."""
     membership = membership_of(swarm.hosts[peer].core)
     if membership is not None:
-        watches[peer] = Watch(membership)
+        watches[peer] = TableWatch(membership)
     else:
         watches.pop(peer, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gossip.faults import (
-    STATE_LIES,
+    STATE_ATTACKS,
     Crash,
     CrashBroadcast,
     CrashMidway,
@@ -15,7 +15,7 @@ from gossip.faults import (
     LateTrainer,
     Leave,
     NeverStarts,
-    NodeLie,
+    NodeAttack,
     Partition,
     Restart,
     Ring,
@@ -30,7 +30,7 @@ def bearable_of(faults: list[Fault], n: int) -> tuple[Fault, ...]:
     lives in memory alone. Who is late has none until it is there.
     """
     gone: list[int] = []
-    mortal = [peer for fault in faults if isinstance(fault, NodeLie) and fault.lie in STATE_LIES for peer in fault.peers]
+    mortal = [peer for fault in faults if isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS for peer in fault.peers]
     mortal += [fault.peer for fault in faults if isinstance(fault, LateStart | LateTrainer)]
     n -= sum(isinstance(fault, NeverStarts) for fault in faults)
     kept: list[Fault] = []

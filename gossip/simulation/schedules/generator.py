@@ -13,11 +13,12 @@ from random import Random
 from gossip import topologies
 from gossip.core import BatchPolicy
 from gossip.faults import (
-    CLAIM_LIES,
-    NODE_LIES,
-    PIECE_LIES,
-    SHARD_LIES,
-    STATE_LIES,
+    CLAIM_ATTACKS,
+    NODE_ATTACKS,
+    PIECE_ATTACKS,
+    SHARD_ATTACKS,
+    STATE_ATTACKS,
+    ByzantineFault,
     Corrupt,
     Crash,
     CrashBroadcast,
@@ -33,10 +34,9 @@ from gossip.faults import (
     KillTrainer,
     LateTimers,
     Leave,
-    Liar,
     Loss,
     Narrow,
-    NodeLie,
+    NodeAttack,
     Partition,
     Reorder,
     Reset,
@@ -51,10 +51,10 @@ from gossip.topologies import write_weights
 
 from .bearable import bearable_of
 from .late_starts import begun_late, disturbed
-from .lots import Lots
+from .lots import FaultSampler
 from .schedule import KINDS_MIN, PEERS_MAX, Schedule
 from .situations import situated, standing
-from .state_pieces import draw_liar_of_pieces, draw_pieces
+from .state_pieces import draw_attacker_of_pieces, draw_pieces
 from .strains import strained
 
 PEERS = {4: 8, 5: 6, 6: 4, 7: 2, 8: 1, 9: 1}
@@ -78,17 +78,17 @@ WEIGHTED = 0.2  # of those with rolling rounds
 WEIGHTS = (1, 1, 1, 2, 4, 10)
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
 """One of them where somebody lies about updates, and in a part of the others; and the updates that it needs against one liar."""
-JOINT = {"krum": 5, "multi_krum": 5, "geometric_median": 3, "centered_clipping": 3, "suspicion": 3}
+CROSS_SHARD = {"krum": 5, "multi_krum": 5, "geometric_median": 3, "centered_clipping": 3, "suspicion": 3}
 """Likewise, rules that the servers of shards run together: one of them in some schedules that have servers and peers for it."""
 TOGETHER, PEERS_TOGETHER = 0.4, 6
-SHARD_LIE = 0.5  # of the node lies where shards decide together: about that
-CLAIM_LIE = 0.5  # of the lies of servers where a rule bears a liar: about what a result says beside its numbers
+SHARD_ATTACK_SHARE = 0.5  # of the node lies where shards decide together: about that
+CLAIM_ATTACK_SHARE = 0.5  # of the lies of servers where a rule bears a liar: about what a result says beside its numbers
 ROBUST = 0.45  # of the schedules in which nobody does: the rule is drawn all the same, of which a mean is one
-SERVER_LIES = (
+SERVER_ATTACKS = (
     *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results", "two_results"),
     "kept_results",
     *("strange_roster", "usurper"),
-    *CLAIM_LIES,
+    *CLAIM_ATTACKS,
 )
 """About results of rounds that somebody serves: elsewhere nobody can tell them."""
 LIES = (("sign_flip", 1.0), ("nan", 1.0), ("zero", 1.0), ("stale", 3.0), ("scale", 20.0), ("bit_flip", 1.0))
@@ -141,41 +141,41 @@ def generate(
     )
     # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).
     order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))
-    made = [kind.draw(Lots(Random(f"schedule/{seed}/{kind.name}"), n, base.active_s)) for kind in KINDS]
+    made = [kind.draw(FaultSampler(Random(f"schedule/{seed}/{kind.name}"), n, base.active_s)) for kind in KINDS]
     if not topologies.load(chosen_topology).rolling:
         made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]  # nobody serves there
     pieces = draw_pieces(seed)
-    doubts = draw_liar_of_pieces(seed, n, base.active_s) if rolling and pieces is not None and world is None else []
+    doubts = draw_attacker_of_pieces(seed, n, base.active_s) if rolling and pieces is not None and world is None else []
     bearable: tuple[Fault, ...] = ()
     # Some that were drawn cannot be borne together with others: then more kinds make up for them.
     while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
         picked = [fault for number in sorted(order[:chosen]) for fault in made[number]]
-        bearable = bearable_of([fault for fault in picked if not (doubts and isinstance(fault, NodeLie))] + doubts, n)
+        bearable = bearable_of([fault for fault in picked if not (doubts and isinstance(fault, NodeAttack))] + doubts, n)
         chosen += 1
     # With one to spare, or a single crash would cost every round from then on; and with as many as are gone for good.
     spare = max(1, sum(isinstance(fault, Crash | Leave) for fault in bearable))
-    robust = Random(f"schedule/{seed}/robust").random() < ROBUST or any(_is_of_a_liar(fault) for fault in bearable)
+    robust = Random(f"schedule/{seed}/robust").random() < ROBUST or any(_is_of_an_attacker(fault) for fault in bearable)
     if aggregator is None and world is None and RULES[drawn_rule] < n and robust:
         rule = drawn_rule if RULES[drawn_rule] + spare <= n else "median"
         base = replace(base, aggregator="median" if doubts and rule == "mean" else rule)
     lot = Random(f"schedule/{seed}/together")
     if aggregator is None and world is None and rolling and n >= PEERS_TOGETHER and lot.random() < TOGETHER:
-        able = [rule for rule, need in JOINT.items() if need + spare <= n]
+        able = [rule for rule, need in CROSS_SHARD.items() if need + spare <= n]
         base = replace(base, aggregator=lot.choice(able), shards=shards if len(shards) > 1 else lot.choice(SHARDS[2:]))
-    if base.aggregator in JOINT and len(base.shards) > 1 and lot.random() < SHARD_LIE and not doubts:
-        told = lot.choice(SHARD_LIES)
-        bearable = tuple([replace(fault, lie=told) if isinstance(fault, NodeLie) else fault for fault in bearable])
+    if base.aggregator in CROSS_SHARD and len(base.shards) > 1 and lot.random() < SHARD_ATTACK_SHARE and not doubts:
+        told = lot.choice(SHARD_ATTACKS)
+        bearable = tuple([replace(fault, lie=told) if isinstance(fault, NodeAttack) else fault for fault in bearable])
     lot = Random(f"schedule/{seed}/claims")
-    if base.aggregator != "mean" and lot.random() < CLAIM_LIE:
-        told, lies = lot.choice(CLAIM_LIES), SERVER_LIES
-        bearable = tuple([replace(f, lie=told) if isinstance(f, NodeLie) and f.lie in lies else f for f in bearable])
+    if base.aggregator != "mean" and lot.random() < CLAIM_ATTACK_SHARE:
+        told, lies = lot.choice(CLAIM_ATTACKS), SERVER_ATTACKS
+        bearable = tuple([replace(f, lie=told) if isinstance(f, NodeAttack) and f.lie in lies else f for f in bearable])
     if world is None and pieces is not None:
         base = replace(base, piece_bytes=pieces)
     made_up = replace(base, faults=bearable)
     chosen_by_all = (peers, topology, aggregator, world) != (None, None, None, None)
     if chosen_by_all:
         return made_up
-    need = (RULES | JOINT)[base.aggregator]
+    need = (RULES | CROSS_SHARD)[base.aggregator]
     for make in (situated, lambda drawn: begun_late(drawn, need), standing, strained, lambda drawn: disturbed(drawn, need)):
         if (other := make(made_up)) is not made_up:
             return _weighted(other)
@@ -191,84 +191,84 @@ def _weighted(drawn: Schedule) -> Schedule:
     return replace(drawn, server_weights=write_weights(dict(enumerate(weights))))
 
 
-def _is_of_a_liar(fault: Fault) -> bool:
+def _is_of_an_attacker(fault: Fault) -> bool:
     """Whether it is a lie that the run's f counts."""
-    return isinstance(fault, Liar) or (isinstance(fault, NodeLie) and fault.lie in STATE_LIES)
+    return isinstance(fault, ByzantineFault) or (isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FaultGenerator:
     """How often a kind of fault is chosen, and how it is drawn. Draws the same number of lots whatever comes out."""
 
     name: str
     weight: float
-    draw: Callable[[Lots], list[Fault]]
+    draw: Callable[[FaultSampler], list[Fault]]
 
 
-def _crash(lots: Lots) -> list[Fault]:
+def _crash(lots: FaultSampler) -> list[Fault]:
     server, at_s = lots.random.random() < 0.5, lots.when()
     victim = lots.peers()[0]
     return [Crash("server" if server else victim, at_s=at_s)]
 
 
-def _restart(lots: Lots) -> list[Fault]:
+def _restart(lots: FaultSampler) -> list[Fault]:
     count, order = lots.few(3), lots.peers()
     drawn = [(lots.when(), lots.long(0.01, 4.0)) for _ in range(3)]
     return [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(order[:count], drawn, strict=False)]
 
 
-def _restart_loop(lots: Lots) -> list[Fault]:
+def _restart_loop(lots: FaultSampler) -> list[Fault]:
     """The same peer again and again, sooner than anybody has noticed."""
     victim, began, every_s, after_s = lots.peers()[0], lots.ms(1.0, 6.0), lots.long(0.2, 1.5), lots.long(0.01, 0.2)
     return [Restart(victim, None, after_s, round(began + i * every_s, 3)) for i in range(4)]
 
 
-def _massacre(lots: Lots) -> list[Fault]:
+def _massacre(lots: FaultSampler) -> list[Fault]:
     """All but one within a fifth of a second, back within two."""
     order, at_s = lots.peers(), lots.ms(3.0, lots.active_s - 4.0)
     drawn = [(lots.ms(0.0, 0.2), lots.long(0.05, 2.0)) for _ in range(PEERS_MAX)]
     return [Restart(peer, None, drawn[peer][1], round(at_s + drawn[peer][0], 3)) for peer in order[1:]]
 
 
-def _crash_midway(lots: Lots) -> list[Fault]:
+def _crash_midway(lots: FaultSampler) -> list[Fault]:
     order, count = lots.peers(), lots.few(2)
     drawn = [(lots.when(), lots.random.randint(0, 40), lots.long(0.02, 3.0)) for _ in range(2)]
     return [CrashMidway(peer, *each) for peer, each in zip(order[:count], drawn, strict=False)]
 
 
-def _crash_broadcast(lots: Lots) -> list[Fault]:
+def _crash_broadcast(lots: FaultSampler) -> list[Fault]:
     return [CrashBroadcast(lots.when(), int(lots.random.random() * (lots.n - 1)), lots.long(0.02, 8.0))]
 
 
-def _hang_server(lots: Lots) -> list[Fault]:
+def _hang_server(lots: FaultSampler) -> list[Fault]:
     return [HangServer(lots.when(), lots.long(0.2, 8.0))]
 
 
-def _hang(lots: Lots) -> list[Fault]:
+def _hang(lots: FaultSampler) -> list[Fault]:
     count, order = lots.few(2), lots.peers()
     drawn = [(lots.when(), lots.long(0.05, 8.0)) for _ in range(2)]
     return [Hang(peer, None, for_s, at_s) for peer, (at_s, for_s) in zip(order[:count], drawn, strict=False)]
 
 
-def _slow(lots: Lots) -> list[Fault]:
+def _slow(lots: FaultSampler) -> list[Fault]:
     return [Slow(lots.peers()[0], lots.random.choice((1.5, 2.0, 3.0)))]
 
 
-def _liar(lots: Lots) -> list[Fault]:
+def _attacker(lots: FaultSampler) -> list[Fault]:
     attack, strength = lots.random.choice(LIES)
-    return [Liar(attack, (lots.peers()[0],), strength)]
+    return [ByzantineFault(attack, (lots.peers()[0],), strength)]
 
 
-def _node_lie(lots: Lots) -> list[Fault]:
+def _node_lie(lots: FaultSampler) -> list[Fault]:
     """Who lies about states needs somebody who asks for one: others are started again."""
-    elsewhere = (*SHARD_LIES, *PIECE_LIES, *CLAIM_LIES, "hollow_states")  # the last one for starts without a seed
-    lie, (liar, *others) = lots.random.choice([lie for lie in NODE_LIES if lie not in elsewhere]), lots.peers()
+    elsewhere = (*SHARD_ATTACKS, *PIECE_ATTACKS, *CLAIM_ATTACKS, "hollow_states")  # the last one for starts without a seed
+    lie, (attacker, *others) = lots.random.choice([lie for lie in NODE_ATTACKS if lie not in elsewhere]), lots.peers()
     drawn = [(lots.when(), lots.long(0.01, 1.0)) for _ in range(3)]
     asking = [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(others, drawn, strict=False)]
-    return [NodeLie(lie, (liar,)), *(asking if lie in STATE_LIES else ())]
+    return [NodeAttack(lie, (attacker,)), *(asking if lie in STATE_ATTACKS else ())]
 
 
-def _partition(lots: Lots) -> list[Fault]:
+def _partition(lots: FaultSampler) -> list[Fault]:
     """One alone, a minority, halves, three parts, or halves with a bridge; one way now and then."""
     made: list[Fault] = []
     count, order = lots.few(2), lots.peers()
@@ -291,83 +291,83 @@ def _partition(lots: Lots) -> list[Fault]:
     return made
 
 
-def _flap(lots: Lots) -> list[Fault]:
+def _flap(lots: FaultSampler) -> list[Fault]:
     count, order = lots.few(2), lots.peers()
     drawn = [(lots.when(), lots.long(0.5, 5.0), lots.long(0.05, 2.0)) for _ in range(2)]
     pairs = [tuple(sorted(order[:2])), tuple(sorted(order[1:3]))]
     return [Flap(pair, *each) for pair, each in zip(pairs[:count], drawn, strict=False) if len(pair) == 2]
 
 
-def _near(lots: Lots) -> tuple[int, ...]:
+def _near(lots: FaultSampler) -> tuple[int, ...]:
     """Whom it concerns: in two of three cases everybody."""
     order, everybody, count = lots.peers(), lots.random.random() < 2 / 3, lots.few(2)
     return () if everybody else tuple(sorted(order[:count]))
 
 
-def _loss(lots: Lots) -> list[Fault]:
+def _loss(lots: FaultSampler) -> list[Fault]:
     return [Loss(round(lots.random.uniform(0.02, 0.4), 3), lots.when(0.2), lots.long(0.5, 10.0), _near(lots))]
 
 
-def _duplicate(lots: Lots) -> list[Fault]:
+def _duplicate(lots: FaultSampler) -> list[Fault]:
     return [Duplicate(round(lots.random.uniform(0.05, 0.5), 3), lots.when(0.2), lots.long(0.5, 12.0), _near(lots))]
 
 
-def _corrupt(lots: Lots) -> list[Fault]:
+def _corrupt(lots: FaultSampler) -> list[Fault]:
     return [Corrupt(round(lots.random.uniform(0.005, 0.1), 4), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
 
 
-def _delay(lots: Lots) -> list[Fault]:
+def _delay(lots: FaultSampler) -> list[Fault]:
     return [Delay(lots.long(0.005, 0.5), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
 
 
-def _reorder(lots: Lots) -> list[Fault]:
+def _reorder(lots: FaultSampler) -> list[Fault]:
     share, held_s = round(lots.random.uniform(0.05, 0.5), 3), lots.long(0.002, 0.2)
     return [Reorder(share, held_s, lots.when(0.2), lots.long(0.5, 10.0), _near(lots))]
 
 
-def _spike(lots: Lots) -> list[Fault]:
+def _spike(lots: FaultSampler) -> list[Fault]:
     share, spike_s = round(lots.random.uniform(0.002, 0.05), 4), lots.long(0.05, 2.0)
     return [Spike(share, spike_s, lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
 
 
-def _reset(lots: Lots) -> list[Fault]:
+def _reset(lots: FaultSampler) -> list[Fault]:
     return [Reset(round(lots.random.uniform(0.001, 0.05), 4), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
 
 
-def _narrow(lots: Lots) -> list[Fault]:
+def _narrow(lots: FaultSampler) -> list[Fault]:
     speed, queue_bytes = lots.long(100.0, 10_000.0), float(lots.random.choice((64, 256, 4096)))
     return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
 
 
-def _full_queue(lots: Lots) -> list[Fault]:
+def _full_queue(lots: FaultSampler) -> list[Fault]:
     """So slow that an update is still on its way when the next one comes, for which there is no room."""
     speed, queue_bytes = lots.long(10.0, 200.0), float(lots.random.choice((0, 16, 32)))
     return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(1.0, 8.0), _near(lots))]
 
 
-def _ring(lots: Lots) -> list[Fault]:
+def _ring(lots: FaultSampler) -> list[Fault]:
     return [Ring(tuple(lots.peers()), lots.when(), lots.long(0.2, 5.0))]
 
 
-def _drift(lots: Lots) -> list[Fault]:
+def _drift(lots: FaultSampler) -> list[Fault]:
     rate = round(1.0 + lots.random.uniform(-0.1, 0.1), 4)
     return [Drift(lots.peers()[0], rate, lots.when(0.2), lots.long(1.0, 10.0))]
 
 
-def _late_timers(lots: Lots) -> list[Fault]:
+def _late_timers(lots: FaultSampler) -> list[Fault]:
     return [LateTimers(lots.peers()[0], lots.long(0.005, 0.5), lots.when(), lots.long(0.5, 6.0))]
 
 
-def _slow_node(lots: Lots) -> list[Fault]:
+def _slow_node(lots: FaultSampler) -> list[Fault]:
     """Hardly noticed, or with more to do than it has time for."""
     return [SlowNode(lots.peers()[0], lots.long(0.0005, 0.03), lots.when(0.2), lots.long(0.5, 6.0))]
 
 
-def _hang_trainer(lots: Lots) -> list[Fault]:
+def _hang_trainer(lots: FaultSampler) -> list[Fault]:
     return [HangTrainer(lots.peers()[0], lots.when(), lots.long(0.2, 6.0))]
 
 
-def _kill_trainer(lots: Lots) -> list[Fault]:
+def _kill_trainer(lots: FaultSampler) -> list[Fault]:
     """Once, or again and again soon after each start: then its peer announces its end while others still spread that it came."""
     victim, at_s, after_s = lots.peers()[0], lots.when(), lots.long(0.02, 3.0)
     looping, every_s, soon_s = lots.random.random() < 0.5, lots.long(0.1, 1.0), lots.long(0.01, 0.2)
@@ -376,43 +376,43 @@ def _kill_trainer(lots: Lots) -> list[Fault]:
     return [KillTrainer(victim, round(at_s + i * every_s, 3), soon_s) for i in range(4)]
 
 
-def _leave(lots: Lots) -> list[Fault]:
+def _leave(lots: FaultSampler) -> list[Fault]:
     return [Leave(lots.peers()[0], lots.when())]
 
 
-KINDS: tuple[Kind, ...] = (
-    Kind("crash", 1.0, _crash),
-    Kind("restart", 2.0, _restart),
-    Kind("restart_loop", 0.5, _restart_loop),
-    Kind("massacre", 0.4, _massacre),
-    Kind("crash_midway", 2.0, _crash_midway),
-    Kind("hang", 2.0, _hang),
-    Kind("slow", 0.7, _slow),
-    Kind("liar", 0.6, _liar),
-    Kind("lie", 2.0, _node_lie),
-    Kind("partition", 2.0, _partition),
-    Kind("flap", 1.0, _flap),
-    Kind("loss", 1.5, _loss),
-    Kind("duplicate", 1.5, _duplicate),
-    Kind("corrupt", 0.7, _corrupt),
-    Kind("delay", 1.0, _delay),
-    Kind("reorder", 1.0, _reorder),
-    Kind("spike", 0.8, _spike),
-    Kind("reset", 1.0, _reset),
-    Kind("narrow", 0.5, _narrow),
-    Kind("queue_full", 0.6, _full_queue),
-    Kind("ring", 0.6, _ring),
-    Kind("drift", 0.5, _drift),
-    Kind("late_timers", 0.7, _late_timers),
-    Kind("slow_node", 0.8, _slow_node),
-    Kind("hang_trainer", 0.8, _hang_trainer),
-    Kind("kill_trainer", 0.8, _kill_trainer),
-    Kind("leave", 0.5, _leave),
-    Kind("crash_broadcast", 1.5, _crash_broadcast),
-    Kind("hang_server", 1.2, _hang_server),
+KINDS: tuple[FaultGenerator, ...] = (
+    FaultGenerator("crash", 1.0, _crash),
+    FaultGenerator("restart", 2.0, _restart),
+    FaultGenerator("restart_loop", 0.5, _restart_loop),
+    FaultGenerator("massacre", 0.4, _massacre),
+    FaultGenerator("crash_midway", 2.0, _crash_midway),
+    FaultGenerator("hang", 2.0, _hang),
+    FaultGenerator("slow", 0.7, _slow),
+    FaultGenerator("liar", 0.6, _attacker),
+    FaultGenerator("lie", 2.0, _node_lie),
+    FaultGenerator("partition", 2.0, _partition),
+    FaultGenerator("flap", 1.0, _flap),
+    FaultGenerator("loss", 1.5, _loss),
+    FaultGenerator("duplicate", 1.5, _duplicate),
+    FaultGenerator("corrupt", 0.7, _corrupt),
+    FaultGenerator("delay", 1.0, _delay),
+    FaultGenerator("reorder", 1.0, _reorder),
+    FaultGenerator("spike", 0.8, _spike),
+    FaultGenerator("reset", 1.0, _reset),
+    FaultGenerator("narrow", 0.5, _narrow),
+    FaultGenerator("queue_full", 0.6, _full_queue),
+    FaultGenerator("ring", 0.6, _ring),
+    FaultGenerator("drift", 0.5, _drift),
+    FaultGenerator("late_timers", 0.7, _late_timers),
+    FaultGenerator("slow_node", 0.8, _slow_node),
+    FaultGenerator("hang_trainer", 0.8, _hang_trainer),
+    FaultGenerator("kill_trainer", 0.8, _kill_trainer),
+    FaultGenerator("leave", 0.5, _leave),
+    FaultGenerator("crash_broadcast", 1.5, _crash_broadcast),
+    FaultGenerator("hang_server", 1.2, _hang_server),
 )
 
 
 def needs_a_server(fault: Fault) -> bool:
     """Whether it means nothing in gossip rounds."""
-    return isinstance(fault, ServerFault) or (isinstance(fault, NodeLie) and fault.lie in SERVER_LIES)
+    return isinstance(fault, ServerFault) or (isinstance(fault, NodeAttack) and fault.lie in SERVER_ATTACKS)

@@ -11,7 +11,8 @@ from dataclasses import replace
 from random import Random
 
 from gossip.faults import (
-    STATE_LIES,
+    STATE_ATTACKS,
+    ByzantineFault,
     Crash,
     Fault,
     Hang,
@@ -19,16 +20,15 @@ from gossip.faults import (
     LateStart,
     LateTrainer,
     Leave,
-    Liar,
     NeverStarts,
-    NodeLie,
+    NodeAttack,
     Partition,
     Restart,
     StartFault,
 )
 
 from .bearable import bearable_of
-from .lots import Lots
+from .lots import FaultSampler
 from .schedule import KINDS_MIN, Schedule
 
 SHARE = 0.2
@@ -54,7 +54,7 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
     Args:
         need: Updates that the rule needs against the liars there are.
     """
-    n, made, lots = drawn.peers, drawn, Lots(Random(f"schedule/{drawn.seed}/late start"), drawn.peers, drawn.active_s)
+    n, made, lots = drawn.peers, drawn, FaultSampler(Random(f"schedule/{drawn.seed}/late start"), drawn.peers, drawn.active_s)
     lot, two, apart, order = lots.random.random(), lots.random.random(), lots.random.random(), lots.peers()
     if lot >= SHARE:
         return drawn
@@ -86,7 +86,7 @@ def disturbed(drawn: Schedule, need: int) -> Schedule:
     Args:
         need: Updates that the rule needs against the liars there are.
     """
-    lots = Lots(Random(f"schedule/{drawn.seed}/first moments"), drawn.peers, drawn.active_s)
+    lots = FaultSampler(Random(f"schedule/{drawn.seed}/first moments"), drawn.peers, drawn.active_s)
     lot, lowest, order = lots.random.random(), lots.random.random() < LOWEST, lots.peers()
     at_s, for_s, way = lots.ms(*FIRST_S), lots.long(*AWAY_S), lots.random.choice(FIRST)
     if lot >= FIRST_SHARE or any(_is_told(fault) for fault in drawn.faults):
@@ -116,7 +116,7 @@ FIRST: tuple[Callable[[int, tuple[int, ...], float, float], Fault], ...] = (
 
 def _is_told(fault: Fault) -> bool:
     """Whether it is a lie that there need to be two honest peers against, who say the same."""
-    return isinstance(fault, Liar) or (isinstance(fault, NodeLie) and fault.lie in STATE_LIES)
+    return isinstance(fault, ByzantineFault) or (isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS)
 
 
 def _start(way: str, peer: int, at_s: float) -> StartFault:
@@ -127,7 +127,7 @@ def _start(way: str, peer: int, at_s: float) -> StartFault:
 
 def _is_of(peers: set[int], fault: Fault) -> bool:
     """Whether it is what one of them does, or what befalls it alone."""
-    if isinstance(fault, Liar | NodeLie):
+    if isinstance(fault, ByzantineFault | NodeAttack):
         return not peers.isdisjoint(fault.peers)
     return getattr(fault, "peer", None) in peers
 

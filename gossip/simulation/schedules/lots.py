@@ -11,7 +11,7 @@ BEGIN_S = 1.0  # the swarm has gathered by then
 
 
 @dataclass(slots=True)
-class Lots:
+class FaultSampler:
     """What one kind of fault draws from."""
 
     random: Random

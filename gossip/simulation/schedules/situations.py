@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from gossip.faults import (
-    RESULT_LIES,
+    RESULT_ATTACKS,
+    ByzantineFault,
     Crash,
     CrashBroadcast,
     Drift,
@@ -22,17 +23,16 @@ from gossip.faults import (
     HangServer,
     HangTrainer,
     Leave,
-    Liar,
     Loss,
     Narrow,
-    NodeLie,
+    NodeAttack,
     Partition,
     Reset,
     Restart,
     SlowNode,
 )
 
-from .lots import Lots
+from .lots import FaultSampler
 from .schedule import Schedule
 
 SHARE = 0.2
@@ -40,7 +40,7 @@ SHARE = 0.2
 STEADY_S, QUICK_S = (0.46, 0.58), (0.08, 0.11)
 """That a trainer takes for a round; of the short ones many go by while one peer is away."""
 OFTEN_S = 0.2  # between two probes
-LYING_RULES = ("geometric_median", "median", "trimmed_mean")  # that bear one of three
+RULES_UNDER_ATTACK = ("geometric_median", "median", "trimmed_mean")  # that bear one of three
 STANDING = 0.08
 """Of the random schedules that are of none of these and begin with everybody: results are refused where few are left."""
 REFUSED = ("wrong_results", "scaled_results", "nan_results")  # lies that whoever has an update of its own finds out
@@ -66,22 +66,22 @@ def standing(drawn: Schedule) -> Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class Scenario:
     """``least``, ``most``: peers that it takes, and may have."""
 
     name: str
     weight: float
     least: int
     most: int
-    arrange: Callable[[Lots, Schedule], Schedule]
+    arrange: Callable[[FaultSampler, Schedule], Schedule]
 
     def make(self, drawn: Schedule) -> Schedule:
         n = min(max(drawn.peers, self.least), self.most)
-        lots = Lots(Random(f"schedule/{drawn.seed}/{self.name}"), n, drawn.active_s)
+        lots = FaultSampler(Random(f"schedule/{drawn.seed}/{self.name}"), n, drawn.active_s)
         return self.arrange(lots, replace(drawn, peers=n, faults=()))
 
 
-def _harmless(lots: Lots, peers: Sequence[int] = ()) -> list[Fault]:
+def _harmless(lots: FaultSampler, peers: Sequence[int] = ()) -> list[Fault]:
     """By which no message is lost and nobody is taken for another than it is: to some of ``peers``, or of all."""
     order, at_s, for_s = peers or lots.peers(), [lots.when(0.2) for _ in range(3)], [lots.long(0.5, 6.0) for _ in range(3)]
     share, rate = round(lots.random.uniform(0.05, 0.3), 3), round(1.0 + lots.random.uniform(-0.05, 0.05), 4)
@@ -99,7 +99,7 @@ def _rolling(drawn: Schedule) -> Schedule:
     return replace(drawn, topology="rolling", aggregator="mean", batch_policy="fixed_local")
 
 
-def _exodus(lots: Lots, drawn: Schedule) -> Schedule:
+def _exodus(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Most of the swarm leaves in one moment, some of them amid a round that others count on them in; maybe whoever makes the
     result of that round dies when it has told them and nobody else, in a network that loses messages."""
     more, order, at_s = lots.few(2), lots.peers(), lots.ms(3.0, lots.active_s - 4.0)
@@ -119,22 +119,22 @@ def _exodus(lots: Lots, drawn: Schedule) -> Schedule:
     return replace(_rolling(drawn), compute_s=STEADY_S, rule_s=rule_s, faults=tuple(faults))
 
 
-def _overload(lots: Lots, drawn: Schedule) -> Schedule:
+def _overload(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """A node or two have more to do than they have time for, for seconds; nothing is lost, and everybody else is well."""
     order, count = lots.peers(), lots.few(2)
     slow = [SlowNode(peer, lots.long(0.02, 0.1), lots.ms(2.0, 8.0), lots.long(1.5, 6.0)) for peer in order[:2]]
     return replace(_rolling(drawn), probe_interval_s=OFTEN_S, faults=(*slow[:count], *_harmless(lots, order[count:])))
 
 
-def _lying_server(lots: Lots, drawn: Schedule) -> Schedule:
+def _byzantine_server(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """A server lies, under a rule that bears it; others are cut off, killed and started again meanwhile, and catch up."""
-    liar, *others = lots.peers()
-    lie = lots.random.choice((*RESULT_LIES, *RATHER, *RATHER))
-    rule = lots.random.choice(LYING_RULES)
+    attacker, *others = lots.peers()
+    lie = lots.random.choice((*RESULT_ATTACKS, *RATHER, *RATHER))
+    rule = lots.random.choice(RULES_UNDER_ATTACK)
     at_s, away_s = lots.ms(2.0, lots.active_s - 7.0), lots.long(1.0, 6.0)
     # Who died and is back before the other is there again was of no roster meanwhile.
     died_s, back_s, often = lots.ms(0.0, 1.0), round(away_s * lots.random.uniform(0.1, 0.8), 3), lots.random.random() < 0.7
-    deaf = Partition(((others[0],), tuple(sorted((liar, *others[1:])))), at_s, away_s)
+    deaf = Partition(((others[0],), tuple(sorted((attacker, *others[1:])))), at_s, away_s)
     killed = Restart(others[1], None, back_s, round(at_s + died_s, 3))
     slept = Hang(others[2], None, lots.long(0.3, 3.0), lots.when())
     hung = HangServer(lots.when(), lots.long(0.2, 3.0))
@@ -142,12 +142,12 @@ def _lying_server(lots: Lots, drawn: Schedule) -> Schedule:
     left_out = lots.random.randrange(len(more) + 1)
     chosen = [fault for number, fault in enumerate(more) if number != left_out]
     quick = lots.random.random() < 0.3
-    base = replace(_rolling(drawn), aggregator=rule, commit_log=64, faults=(NodeLie(lie, (liar,)), *chosen))
+    base = replace(_rolling(drawn), aggregator=rule, commit_log=64, faults=(NodeAttack(lie, (attacker,)), *chosen))
     base = replace(base, probe_interval_s=OFTEN_S) if often else base
     return replace(base, compute_s=QUICK_S, rule_s=0.0001) if quick and base.peers <= 6 else base
 
 
-def _slow_link(lots: Lots, drawn: Schedule) -> Schedule:
+def _slow_link(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """What is large comes to one peer seconds late, and what is small at once: it hears that others are ahead, and asks."""
     order, at_s, for_s = lots.peers(), lots.ms(2.0, lots.active_s - 9.0), lots.long(3.0, 8.0)
     bytes_per_s, late_s = lots.long(20.0, 200.0), lots.long(1.0, 4.0)
@@ -156,29 +156,35 @@ def _slow_link(lots: Lots, drawn: Schedule) -> Schedule:
     return replace(quick, faults=(slow, *_harmless(lots)))
 
 
-def _leap(lots: Lots, drawn: Schedule) -> Schedule:
+def _leap(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Somebody stands out and is locked up for some rounds; others sleep for as many, and go on from where the rest is then."""
-    liar, *others = lots.peers()
+    attacker, *others = lots.peers()
     topology = drawn.topology if drawn.topology != "rolling" else lots.random.choice(("random-k", "full"))
     slept = [Hang(peer, None, lots.long(0.8, 2.5), lots.ms(3.0, lots.active_s - 3.0)) for peer in [*others[:2], *others[:2]]]
-    lie = lots.random.choice((Liar("sign_flip", (liar,), 1.0), Liar("scale", (liar,), 20.0), Liar("nan", (liar,), 1.0)))
+    lie = lots.random.choice(
+        (
+            ByzantineFault("sign_flip", (attacker,), 1.0),
+            ByzantineFault("scale", (attacker,), 20.0),
+            ByzantineFault("nan", (attacker,), 1.0),
+        )
+    )
     base = replace(drawn, topology=topology, shards=(sum(drawn.shards),), aggregator="median", batch_policy="fixed_local")
     return replace(base, compute_s=QUICK_S, rule_s=0.0001, faults=(lie, *slept, *_harmless(lots)[:1]))
 
 
-def _broken_links(lots: Lots, drawn: Schedule) -> Schedule:
+def _broken_links(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """The connections of one peer break as soon as they stand, again and again."""
     order, share = lots.peers(), round(lots.random.uniform(0.2, 0.7), 2)
     broken = Reset(share, lots.ms(2.0, 8.0), lots.long(1.0, 6.0), (order[0],))
     return replace(drawn, aggregator="mean", probe_interval_s=1.0, faults=(broken, *_harmless(lots)))
 
 
-def _standstill(lots: Lots, drawn: Schedule) -> Schedule:
+def _standstill(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """A server's results are refused, and so many others are dead, or their trainers hang, that who is left is no majority
     without it. Rounds are quick, or the dead would have left the roster before the liar's next turn."""
-    liar, *others = lots.peers()
+    attacker, *others = lots.peers()
     n, lots.active_s, at_s = drawn.peers, BRIEF_S[0], lots.ms(1.0, 4.0)
-    rule, lie = lots.random.choice(LYING_RULES), lots.random.choice(REFUSED)
+    rule, lie = lots.random.choice(RULES_UNDER_ATTACK), lots.random.choice(REFUSED)
     away: list[Fault] = []
     for peer in others[: n - n // 2 - 1]:  # who is left is a majority with the liar
         how, when, for_s = lots.random.random(), round(at_s + lots.ms(0.0, 1.0), 3), lots.long(2.0, 9.0)
@@ -188,16 +194,16 @@ def _standstill(lots: Lots, drawn: Schedule) -> Schedule:
             away.append(Restart(peer, None, for_s, when) if how < 0.75 else HangTrainer(peer, when, for_s))
     base = replace(_rolling(drawn), compute_s=QUICK_S, rule_s=0.0001, probe_interval_s=OFTEN_S, commit_log=64)
     base = replace(base, active_s=BRIEF_S[0], duration_s=BRIEF_S[1])
-    return replace(base, aggregator=rule, faults=(NodeLie(lie, (liar,)), *away, *_harmless(lots, others[len(away) :])))
+    return replace(base, aggregator=rule, faults=(NodeAttack(lie, (attacker,)), *away, *_harmless(lots, others[len(away) :])))
 
 
-STANDSTILL = Situation("standstill", 1.0, 4, 6, _standstill)
+STANDSTILL = Scenario("standstill", 1.0, 4, 6, _standstill)
 """Drawn by itself: ``standing``."""
-SITUATIONS: tuple[Situation, ...] = (
-    Situation("lying server", 3.0, 5, 7, _lying_server),
-    Situation("exodus", 2.0, 7, 9, _exodus),
-    Situation("overload", 1.0, 4, 6, _overload),
-    Situation("slow link", 1.0, 4, 6, _slow_link),
-    Situation("leap", 1.0, 5, 6, _leap),
-    Situation("broken links", 1.0, 4, 5, _broken_links),
+SITUATIONS: tuple[Scenario, ...] = (
+    Scenario("lying server", 3.0, 5, 7, _byzantine_server),
+    Scenario("exodus", 2.0, 7, 9, _exodus),
+    Scenario("overload", 1.0, 4, 6, _overload),
+    Scenario("slow link", 1.0, 4, 6, _slow_link),
+    Scenario("leap", 1.0, 5, 6, _leap),
+    Scenario("broken links", 1.0, 4, 5, _broken_links),
 )

@@ -13,7 +13,7 @@ from random import Random
 
 from gossip.faults import Crash, Fault, Hang, HangTrainer, Narrow, SlowNode, Trickle
 
-from .lots import Lots
+from .lots import FaultSampler
 from .schedule import Schedule
 
 SHARE = 0.3
@@ -35,22 +35,22 @@ def strained(drawn: Schedule) -> Schedule:
     chosen = lot.choices(STRAINS, [strain.weight for strain in STRAINS])[0]
     n = min(max(drawn.peers, chosen.least), chosen.most)
     plain = replace(drawn, peers=n, topology="rolling", aggregator="mean", batch_policy="fixed_local", faults=())
-    lots = Lots(Random(f"schedule/{drawn.seed}/{chosen.name}"), n, drawn.active_s)
+    lots = FaultSampler(Random(f"schedule/{drawn.seed}/{chosen.name}"), n, drawn.active_s)
     return chosen.arrange(lots, replace(plain, rule_s=0.0001, prepare_s=0.001))
 
 
 @dataclass(frozen=True, slots=True)
-class Strain:
+class StressScenario:
     """``least``, ``most``: peers that it takes, and may have."""
 
     name: str
     weight: float
     least: int
     most: int
-    arrange: Callable[[Lots, Schedule], Schedule]
+    arrange: Callable[[FaultSampler, Schedule], Schedule]
 
 
-def _alone(lots: Lots, drawn: Schedule) -> Schedule:
+def _alone(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """One peer, from the start or because the other is gone, which is stopped, or slow, and maybe gets company."""
     begins_alone, for_s, at_s, joins = lots.random.random() < 0.6, lots.long(0.3, 4.0), lots.ms(3.0, 8.0), lots.random.random()
     trainer_s, slow_s, late_s = lots.long(0.3, 4.0), lots.long(0.002, 0.03), lots.ms(9.0, 12.0)
@@ -68,14 +68,14 @@ def _alone(lots: Lots, drawn: Schedule) -> Schedule:
     )
 
 
-def _all_stop(lots: Lots, drawn: Schedule) -> Schedule:
+def _all_stop(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """A laptop's lid, a host of virtual machines that stands still: all peers at nearly the same moment."""
     at_s, for_s, apart_s = lots.ms(2.0, 8.0), lots.long(0.3, 8.0), lots.random.choice((0.0, 0.02, 0.2))
     hangs = [Hang(peer, None, for_s, round(at_s + apart_s * number, 3)) for number, peer in enumerate(lots.peers())]
     return replace(drawn, compute_s=COMPUTE_S, faults=tuple(hangs))
 
 
-def _large(lots: Lots, drawn: Schedule) -> Schedule:
+def _large(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Nothing is wrong: links, or nodes, need seconds for the payloads of a round."""
     nbytes = 4.0 * max(drawn.shards)
     link, copies = lots.long(0.2, 40.0), lots.long(0.5, 60.0)  # payloads a second
@@ -93,7 +93,7 @@ def _large(lots: Lots, drawn: Schedule) -> Schedule:
     )
 
 
-def _slow_newcomers(lots: Lots, drawn: Schedule) -> Schedule:
+def _slow_newcomers(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """One or two come, over a link that may carry less than state and rounds need; once all is over it carries them."""
     count, at_s, apart_s = lots.few(2), lots.ms(2.0, 6.0), lots.long(0.05, 2.0)
     rate = lots.long(20.0, 2000.0)
@@ -103,13 +103,13 @@ def _slow_newcomers(lots: Lots, drawn: Schedule) -> Schedule:
     return replace(drawn, compute_s=drawn.compute_s, round_timeout_s=ROUND_TIMEOUT_S, faults=(narrow,), joins_s=joins_s)
 
 
-def _trickle(lots: Lots, drawn: Schedule) -> Schedule:
+def _trickle(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Payloads of one trickle for a while, all else that it says gets through."""
     peer, rate, at_s, for_s = lots.peers()[0], lots.long(1.0, 40.0), lots.ms(3.0, 6.0), lots.long(4.0, 10.0)
     return replace(drawn, compute_s=COMPUTE_S, faults=(Trickle((peer,), rate, at_s, for_s),))
 
 
-def _last_holder(lots: Lots, drawn: Schedule) -> Schedule:
+def _last_holder(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """All but one end for good in one moment, and their launchers say so; as many newcomers as there were are being started, or
     too few, now and then."""
     at_s, later_s, (_, *gone) = lots.ms(3.0, 6.0), lots.long(0.1, 2.5), lots.peers()
@@ -119,11 +119,11 @@ def _last_holder(lots: Lots, drawn: Schedule) -> Schedule:
     return replace(drawn, compute_s=COMPUTE_S, faults=crashes, joins_s=joins_s, told=True)
 
 
-STRAINS: tuple[Strain, ...] = (
-    Strain("alone", 2.0, 1, 2, _alone),
-    Strain("all stop", 1.5, 2, 6, _all_stop),
-    Strain("large", 2.0, 2, 6, _large),
-    Strain("slow newcomers", 1.5, 2, 5, _slow_newcomers),
-    Strain("trickle", 1.5, 3, 6, _trickle),
-    Strain("last holder", 1.0, 3, 5, _last_holder),
+STRAINS: tuple[StressScenario, ...] = (
+    StressScenario("alone", 2.0, 1, 2, _alone),
+    StressScenario("all stop", 1.5, 2, 6, _all_stop),
+    StressScenario("large", 2.0, 2, 6, _large),
+    StressScenario("slow newcomers", 1.5, 2, 5, _slow_newcomers),
+    StressScenario("trickle", 1.5, 3, 6, _trickle),
+    StressScenario("last holder", 1.0, 3, 5, _last_holder),
 )

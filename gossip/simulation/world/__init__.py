@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from .driver import Stuck as Stuck
+    from .driver import SimulationStuck as SimulationStuck
     from .driver import Swarm as Swarm
     from .driver import address as address
     from .machine import NS as NS
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from .observer import Watcher as Watcher
     from .toy_trainer import OWN_BYTES as OWN_BYTES
     from .toy_trainer import PREPARE_S as PREPARE_S
-    from .toy_trainer import Judged as Judged
     from .toy_trainer import Reducer as Reducer
-    from .toy_trainer import Refused as Refused
+    from .toy_trainer import RuleRefusal as RuleRefusal
+    from .toy_trainer import RuleResult as RuleResult
     from .toy_trainer import Step as Step
     from .toy_trainer import ToyTrainer as ToyTrainer
     from .toy_trainer import Values as Values
@@ -41,7 +41,7 @@ else:
         __name__,
         {
             "driver": (
-                "Stuck",
+                "SimulationStuck",
                 "Swarm",
                 "address",
             ),
@@ -66,11 +66,11 @@ else:
                 "Watcher",
             ),
             "toy_trainer": (
-                "Judged",
+                "RuleResult",
                 "OWN_BYTES",
                 "PREPARE_S",
                 "Reducer",
-                "Refused",
+                "RuleRefusal",
                 "Step",
                 "ToyTrainer",
                 "Values",

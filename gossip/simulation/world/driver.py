@@ -8,7 +8,7 @@ The same seed gives the same run, to the last bit: ``Swarm.trace_hash`` says so.
     swarm.run_for(2.0)
 
 Time inside is whole nanoseconds, so that no sum of delays depends on the order in which it was made. Cores are told seconds,
-by the clock of their machine. ``hooks`` look on (``observer``), ``outgoing`` lies (``liars``).
+by the clock of their machine. ``hooks`` look on (``observer``), ``outgoing`` lies (``attackers``).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from typing import Any, Generic
 from gossip.core import Commit, Effect, Event, PeerId, Received, Send, TimerFired, Token, events
 from gossip.vectors import compared
 
-from .host import C, Host
+from .host import C, SimProcess
 from .links import Links
 from .machine import NS, Machine, to_ns
 from .network import Network
 from .observer import MANY, Hooks
 from .slow_nodes import SlowNodes
-from .timeline import Stuck, Timeline
+from .timeline import SimulationStuck, Timeline
 from .toy_trainer import TRAINER_EFFECTS, Trainer
 from .trace import Trace
 from .wire import Outgoing, Wire
 
-__all__ = ["Stuck", "Swarm", "address", "node_rng"]
+__all__ = ["SimulationStuck", "Swarm", "address", "node_rng"]
 
 DELIVERIES_MAX = 50_000_000  # in one run: a core that answers itself for ever is a bug, not a long test
 CRASHED: str = "crashed"
-OVERSLEPT_S = 0.2  # a node that stood still for less does not notice: ``Oversleep`` in the node
+STALLED_AFTER_S = 0.2  # a node that stood still for less does not notice: ``StallDetector`` in the node
 
 
 def address(peer: PeerId, incarnation: int = 0) -> tuple[str, str]:
@@ -45,7 +45,7 @@ def address(peer: PeerId, incarnation: int = 0) -> tuple[str, str]:
 
 
 def _too_many(swarm: Swarm[Any]) -> Exception:
-    return Stuck(f"{swarm.deliveries_max} events in one run: some core answers itself for ever\n{swarm.summary()}")
+    return SimulationStuck(f"{swarm.deliveries_max} events in one run: some core answers itself for ever\n{swarm.summary()}")
 
 
 def node_rng(seed: int, peer: PeerId, incarnation: int) -> random.Random:
@@ -117,7 +117,7 @@ class Swarm(Timeline, Generic[C]):
         self._links: Links[C] = Links(self)
         self._wire = Wire(self, self._links)
         self._slow_nodes: SlowNodes[C] = SlowNodes(self)
-        self._carry_out: dict[type, Callable[[Host[C], Any], None]] = {
+        self._carry_out: dict[type, Callable[[SimProcess[C], Any], None]] = {
             Send: self._wire.send,
             events.SetTimer: self._set_timer,
             events.CancelTimer: self._cancel_timer,
@@ -128,8 +128,8 @@ class Swarm(Timeline, Generic[C]):
             events.Halt: self._halt,
             **dict.fromkeys(TRAINER_EFFECTS, self._ask_trainer),
         }
-        self.hosts: dict[PeerId, Host[C]] = {}
-        self.past: list[Host[C]] = []  # former lives
+        self.hosts: dict[PeerId, SimProcess[C]] = {}
+        self.past: list[SimProcess[C]] = []  # former lives
         for peer in range(n):
             after_s = self.rng.uniform(0.0, start_spread_s)
             if peer not in absent:
@@ -236,7 +236,7 @@ class Swarm(Timeline, Generic[C]):
         while host.inbox and host.state == "up":
             self._slow_nodes.handle(host, *host.inbox.popleft())
         still_s = host.machine.clock_s(self.now_ns) - host.machine.clock_s(host.paused_at_ns)
-        if still_s > OVERSLEPT_S:
+        if still_s > STALLED_AFTER_S:
             self._handle(host, events.ClockJumped(still_s))
         late, host.late_timers = sorted(host.late_timers), []
         for due_ns, token in late:
@@ -311,11 +311,11 @@ class Swarm(Timeline, Generic[C]):
         if incarnation == 0:
             self.machines[peer], self._dice[peer] = Machine(), random.Random(f"network/{self.seed}/{peer}")
         trainer = self.make_trainer(peer, incarnation) if self.make_trainer else None
-        host = Host(peer, incarnation, self.make_core(peer, incarnation), trainer, self.machines[peer], self._dice[peer])
+        host = SimProcess(peer, incarnation, self.make_core(peer, incarnation), trainer, self.machines[peer], self._dice[peer])
         self.hosts[peer] = host
         self.at_ns(self.now_ns + to_ns(after_s), self._start, host)
 
-    def _start(self, host: Host[C]) -> None:
+    def _start(self, host: SimProcess[C]) -> None:
         host.state = "up"
         host.machine.free_at_ns = self.now_ns
         for see in self.hooks.start:
@@ -325,14 +325,14 @@ class Swarm(Timeline, Generic[C]):
             self._answer(host, host.trainer.on_start(host.machine.clock_s(self.now_ns)))
             self._watch_progress(host)
 
-    def _watch_progress(self, host: Host[C]) -> None:
+    def _watch_progress(self, host: SimProcess[C]) -> None:
         if host.trainer is None or host.state in ("crashed", "halted"):
             return
         if host.state == "up":  # read from shared memory by the node, so a hung trainer has some too
             self.deliver(host, host.trainer.progress(host.machine.clock_s(self.now_ns)))
         self.at_ns(self.now_ns + to_ns(self.progress_s), self._watch_progress, host)
 
-    def _close_process(self, host: Host[C]) -> None:
+    def _close_process(self, host: SimProcess[C]) -> None:
         host.timers.clear()
         host.inbox.clear()
         host.waiting.clear()
@@ -340,7 +340,7 @@ class Swarm(Timeline, Generic[C]):
 
     # --- events and effects -----------------------------------------------------------------------------------------------
 
-    def deliver(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
+    def deliver(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> None:
         """Hands an event to a core; to one that is paused, when it goes on. ``said``: the bytes that it came as."""
         if host.state == "up":
             if not self._slow_nodes.puts_off(host, event, said):
@@ -348,12 +348,12 @@ class Swarm(Timeline, Generic[C]):
         elif host.state == "paused":
             host.inbox.append((event, said))
 
-    def _handle(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
+    def _handle(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> None:
         self._handle_one(host, event, said)
         while host.settling and host.state == "up":
             self._handle_one(host, host.settling.popleft())
 
-    def _handle_one(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
+    def _handle_one(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> None:
         if host.state != "up":
             return
         self.handling, self.handler, peer = event, host.peer, host.peer
@@ -392,21 +392,21 @@ class Swarm(Timeline, Generic[C]):
         for see in hooks.after[kind]:
             see(self, peer, event)
 
-    def _set_timer(self, host: Host[C], effect: events.SetTimer) -> None:
+    def _set_timer(self, host: SimProcess[C], effect: events.SetTimer) -> None:
         # A token that names two timers in one life is how stale timers kill the healthy (docs/design_notes.md N7).
         assert effect.token not in host.used_tokens, f"peer {host.peer} used timer token {effect.token} twice"
         host.used_tokens.add(effect.token)
         self._set_alarm(host, effect.token, effect.at)
 
-    def _set_alarm(self, host: Host[C], token: Token, at_s: float) -> None:
+    def _set_alarm(self, host: SimProcess[C], token: Token, at_s: float) -> None:
         due_ns = max(self.now_ns, host.machine.due_ns(at_s))
         host.timers[token] = (due_ns, at_s)
         self.at_ns(due_ns, self._fire, host, token, due_ns)
 
-    def _cancel_timer(self, host: Host[C], effect: events.CancelTimer) -> None:
+    def _cancel_timer(self, host: SimProcess[C], effect: events.CancelTimer) -> None:
         host.timers.pop(effect.token, None)
 
-    def _fire(self, host: Host[C], token: Token, due_ns: int) -> None:
+    def _fire(self, host: SimProcess[C], token: Token, due_ns: int) -> None:
         pending = host.timers.get(token)
         if pending is None or pending[0] != due_ns:
             return  # cancelled, or the clock was changed since
@@ -418,32 +418,32 @@ class Swarm(Timeline, Generic[C]):
             del host.timers[token]
             self._handle(host, event)
 
-    def _connect(self, host: Host[C], effect: events.Connect) -> None:
+    def _connect(self, host: SimProcess[C], effect: events.Connect) -> None:
         self._links.connect(host, effect.peer, effect.control)
 
-    def _disconnect(self, host: Host[C], effect: events.Disconnect) -> None:
+    def _disconnect(self, host: SimProcess[C], effect: events.Disconnect) -> None:
         self._links.disconnect(host, effect.peer)
 
-    def _report(self, host: Host[C], effect: events.Report) -> None:
+    def _report(self, host: SimProcess[C], effect: events.Report) -> None:
         host.reports.append((self.now, effect))
 
-    def _committed(self, host: Host[C], effect: events.Committed) -> None:
+    def _committed(self, host: SimProcess[C], effect: events.Committed) -> None:
         host.commits.append((self.now, effect))
 
-    def _halt(self, host: Host[C], effect: events.Halt) -> None:
+    def _halt(self, host: SimProcess[C], effect: events.Halt) -> None:
         host.halt, host.state = effect, "halted"
         self._close_process(host)
 
     # --- the trainer --------------------------------------------------------------------------------------------------------
 
-    def _ask_trainer(self, host: Host[C], effect: Effect) -> None:
+    def _ask_trainer(self, host: SimProcess[C], effect: Effect) -> None:
         assert host.trainer is not None, f"peer {host.peer} asks a trainer that is not there for {type(effect).__name__}"
         if host.trainer_stopped and not isinstance(effect, events.Aggregate):  # the node itself aggregates
             host.asked.append(effect)
         else:
             self._answer(host, host.trainer.on_effect(effect, host.machine.clock_s(self.now_ns)))
 
-    def _answer(self, host: Host[C], answers: list[tuple[float, Event]]) -> None:
+    def _answer(self, host: SimProcess[C], answers: list[tuple[float, Event]]) -> None:
         """Answers that take no time are settled before the node looks at its timers, as ``Node._settle`` does."""
         for delay_s, event in answers:
             if not delay_s and isinstance(event, events.Aggregated):
@@ -451,7 +451,7 @@ class Swarm(Timeline, Generic[C]):
                 continue
             self.at_ns(self.now_ns + to_ns(delay_s * host.machine.slowness), self._from_trainer, host, event)
 
-    def _from_trainer(self, host: Host[C], event: Event) -> None:
+    def _from_trainer(self, host: SimProcess[C], event: Event) -> None:
         if host.trainer is None or not host.trainer.still_says(event):
             return
         if host.trainer_stopped and not isinstance(event, events.Aggregated):
@@ -459,7 +459,7 @@ class Swarm(Timeline, Generic[C]):
         else:
             self._say(host, event)
 
-    def _say(self, host: Host[C], event: Event) -> None:
+    def _say(self, host: SimProcess[C], event: Event) -> None:
         self.deliver(host, event)
         if host.trainer is not None:
             for effect in host.trainer.put_off(event):

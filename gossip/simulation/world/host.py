@@ -14,13 +14,13 @@ from .machine import Machine
 from .toy_trainer import Trainer
 
 
-class Core(Protocol):
+class SansIOCore(Protocol):
     """A sans-IO state machine."""
 
     def handle(self, event: Event, now: float) -> list[Effect]: ...
 
 
-C = TypeVar("C", bound=Core)
+C = TypeVar("C", bound=SansIOCore)
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Lane:
 
 
 @dataclass(slots=True)
-class Host(Generic[C]):
+class SimProcess(Generic[C]):
     """One process of a peer: a core, its trainer, and what the driver keeps for them. Times in reports and commits: seconds."""
 
     peer: PeerId

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gossip.core import Coming, Ended, Event, PeerId
+from gossip.core import Event, PeerEnded, PeerExpected, PeerId
 
 from .observer import Observer
 
@@ -28,10 +28,10 @@ class Launchers(Observer):
         """``newcomers``: when each has an address."""
         swarm.hooks.append(self)
         for peer, at_s in newcomers.items():
-            swarm.at(max(0.0, at_s - ON_ITS_WAY_S), partial(self._say, swarm, peer, Coming(peer)))
+            swarm.at(max(0.0, at_s - ON_ITS_WAY_S), partial(self._say, swarm, peer, PeerExpected(peer)))
 
     def has_ended(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        swarm.at(swarm.now + SEEN_AFTER_S, partial(self._say, swarm, peer, Ended(peer)))
+        swarm.at(swarm.now + SEEN_AFTER_S, partial(self._say, swarm, peer, PeerEnded(peer)))
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._said.pop(peer, None)

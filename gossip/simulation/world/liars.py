@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import Envelope, Payload, PeerId
-from gossip.inject import LIES, Letter, Liar
+from gossip.inject import LIES, ByzantinePeer, OutMessage
 
 from .toy_trainer import digest_of
 
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
     from .driver import Swarm
 
 
-class Liars:
+class ByzantinePeers:
     """What ``Swarm.outgoing`` is set to: some peers tell some lies, each by its name in ``LIES``. All of it can be stopped.
 
     Raises: KeyError: There is no such lie.
     """
 
     def __init__(self, swarm: Swarm[Any], lies: Mapping[PeerId, Iterable[str]]) -> None:
-        self.liars = {peer: _liar(swarm, peer, tuple(names)) for peer, names in lies.items()}
+        self.attackers = {peer: _attacker(swarm, peer, tuple(names)) for peer, names in lies.items()}
         self.active = True
 
     def told(self) -> Counter[str]:
         """How often each lie was told, by anybody."""
         total: Counter[str] = Counter()
-        for liar in self.liars.values():
-            total.update(liar.told)
+        for attacker in self.attackers.values():
+            total.update(attacker.told)
         return total
 
-    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[Letter]:
-        if not self.active or sender not in self.liars:
+    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[OutMessage]:
+        if not self.active or sender not in self.attackers:
             return [(to, envelope, payload)]
-        return self.liars[sender].says(to, envelope, payload)
+        return self.attackers[sender].says(to, envelope, payload)
 
 
-def _liar(swarm: Swarm[Any], peer: PeerId, names: tuple[str, ...]) -> Liar:
+def _attacker(swarm: Swarm[Any], peer: PeerId, names: tuple[str, ...]) -> ByzantinePeer:
     for name in names:
         LIES[name]
     rng = random.Random(f"liar/{swarm.seed}/{peer}")
-    return Liar(peer, tuple(swarm.hosts), lambda: swarm.hosts[peer].core, rng, names, digest_of)
+    return ByzantinePeer(peer, tuple(swarm.hosts), lambda: swarm.hosts[peer].core, rng, names, digest_of)

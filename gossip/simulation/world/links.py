@@ -7,23 +7,23 @@ from typing import Any, Generic, Protocol
 
 from gossip.core import Event, PeerId, events
 
-from .host import C, Host, Lane
+from .host import C, Lane, SimProcess
 from .machine import to_ns
 from .network import Network, between
 
 FIRST_TRY_S = 0.001
 
 
-class Surroundings(Protocol[C]):
+class LinkEnvironment(Protocol[C]):
     """The swarm, as its links see it."""
 
-    hosts: dict[PeerId, Host[C]]
+    hosts: dict[PeerId, SimProcess[C]]
     network: Network
     now_ns: int
 
     def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
 
-    def deliver(self, host: Host[C], event: Event, said: bytes | None = None) -> None: ...
+    def deliver(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> None: ...
 
     def address_of(self, peer: PeerId, incarnation: int) -> tuple[str, str]: ...
 
@@ -31,10 +31,10 @@ class Surroundings(Protocol[C]):
 class Links(Generic[C]):
     """Opens, closes and loses the lanes of all hosts."""
 
-    def __init__(self, swarm: Surroundings[C]) -> None:
+    def __init__(self, swarm: LinkEnvironment[C]) -> None:
         self.swarm = swarm
 
-    def connect(self, host: Host[C], to: PeerId, control: str) -> None:
+    def connect(self, host: SimProcess[C], to: PeerId, control: str) -> None:
         assert to != host.peer, f"peer {to} connects to itself"
         lane = host.lanes.get(to)
         if lane is not None and lane.control == control:
@@ -44,25 +44,25 @@ class Links(Generic[C]):
         host.lanes[to] = lane = Lane(control)
         self._try_later(host, to, lane, FIRST_TRY_S)
 
-    def disconnect(self, host: Host[C], to: PeerId) -> None:
+    def disconnect(self, host: SimProcess[C], to: PeerId) -> None:
         lane = host.lanes.pop(to, None)
         if lane is not None:
             lane.up, lane.attempt = False, lane.attempt + 1
 
-    def reset(self, host: Host[C], to: PeerId, lane: Lane) -> None:
+    def reset(self, host: SimProcess[C], to: PeerId, lane: Lane) -> None:
         """The connection breaks: what is on its way is lost, the one who opened it sees that and opens it again."""
         if not lane.up:
             return
         lane.up, lane.breaks, lane.attempt = False, lane.breaks + 1, lane.attempt + 1
         self.swarm.at_ns(self.swarm.now_ns, self._on_reset, host, to, lane, lane.attempt)
 
-    def _on_reset(self, host: Host[C], to: PeerId, lane: Lane, attempt: int) -> None:
+    def _on_reset(self, host: SimProcess[C], to: PeerId, lane: Lane, attempt: int) -> None:
         if lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
             return
         self.swarm.deliver(host, events.LinkDown(to, "closed"))
         self._try_later(host, to, lane, FIRST_TRY_S)
 
-    def close_process(self, host: Host[C]) -> None:
+    def close_process(self, host: SimProcess[C]) -> None:
         """Its own connections are gone at once; others see theirs to it close a moment later."""
         for other in self.swarm.hosts.values():
             lane = other.lanes.get(host.peer)
@@ -72,11 +72,11 @@ class Links(Generic[C]):
         for lane in host.lanes.values():
             lane.up, lane.attempt = False, lane.attempt + 1
 
-    def _try_later(self, host: Host[C], to: PeerId, lane: Lane, after_s: float) -> None:
+    def _try_later(self, host: SimProcess[C], to: PeerId, lane: Lane, after_s: float) -> None:
         lane.attempt += 1
         self.swarm.at_ns(self.swarm.now_ns + to_ns(after_s), self._try, host, to, lane, lane.attempt)
 
-    def _try(self, host: Host[C], to: PeerId, lane: Lane, attempt: int) -> None:
+    def _try(self, host: SimProcess[C], to: PeerId, lane: Lane, attempt: int) -> None:
         if lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
             return
         if host.state == "paused" or self.blocked(host.peer, to):
@@ -99,10 +99,10 @@ class Links(Generic[C]):
     def blocked(self, a: PeerId, b: PeerId) -> bool:
         return self.swarm.network.is_cut((a, b)) or self.swarm.network.is_cut((b, a))
 
-    def _lose_later(self, host: Host[C], to: PeerId, lane: Lane, after_s: float, reason: str) -> None:
+    def _lose_later(self, host: SimProcess[C], to: PeerId, lane: Lane, after_s: float, reason: str) -> None:
         self.swarm.at_ns(self.swarm.now_ns + to_ns(after_s), self._lose, host, to, lane, lane.attempt, reason)
 
-    def _lose(self, host: Host[C], to: PeerId, lane: Lane, attempt: int, reason: str) -> None:
+    def _lose(self, host: SimProcess[C], to: PeerId, lane: Lane, attempt: int, reason: str) -> None:
         if not lane.up or lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
             return
         other = self.swarm.hosts[to]

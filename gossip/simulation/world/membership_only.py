@@ -90,7 +90,7 @@ def member_swarm(
     return Swarm(lambda peer, life: make(peer, life, n, seed, timers(), listen), n, seed, network, encoded=encoded)
 
 
-class Oblivious(MemberCore):
+class StallBlindCore(MemberCore):
     """Its driver never notices that it stood still; its own late timers have to tell."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:

@@ -11,10 +11,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
-from gossip.core import Aggregate, Commit, Effect, Go, PeerId, Send
+from gossip.core import Aggregate, Commit, Effect, PeerId, Send, StartRound
 from gossip.faults import (
     Blow,
     Break,
+    ByzantineFault,
     Corrupt,
     Crash,
     CrashBroadcast,
@@ -31,12 +32,11 @@ from gossip.faults import (
     LateStart,
     LateTimers,
     Leave,
-    Liar,
     Loss,
     Narrow,
     NetworkFault,
     NeverStarts,
-    NodeLie,
+    NodeAttack,
     Partition,
     ProcessFault,
     Reorder,
@@ -57,16 +57,16 @@ from gossip.faults import (
 from gossip.simulation.schedules import Schedule
 
 from .launchers import Launchers
-from .liars import Liars
+from .liars import ByzantinePeers
 from .network import Link, LinkModel
 from .observer import Observer
-from .proof import Proofs, drops
-from .toy_lies import Apart, ToyLie
+from .proof import FaultEffects, drops
+from .toy_lies import PerReceiverAttack, ToyAttack
 from .toy_trainer import ToyTrainer
 
 if TYPE_CHECKING:
     from .driver import Swarm
-    from .host import Host
+    from .host import SimProcess
 
 
 def name_of(fault: Fault) -> str:
@@ -74,9 +74,9 @@ def name_of(fault: Fault) -> str:
     match fault:
         case Crash() | Restart() | Hang() | Slow():
             return type(fault).__name__.lower()
-        case Liar():
+        case ByzantineFault():
             return fault.attack
-        case NodeLie():
+        case NodeAttack():
             return f"lie_{fault.lie}"
         case Partition(one_way=True):
             return "partition_one_way"
@@ -98,8 +98,11 @@ class Nemesis(Observer):
         self.schedule = schedule
         self.struck: Counter[str] = Counter()
         self.cuts_seen: dict[tuple[Link, ...], bool] = {}
-        self.lies: dict[PeerId, ToyLie] = {
-            peer: ToyLie(fault, peer, schedule) for fault in schedule.faults if isinstance(fault, Liar) for peer in fault.peers
+        self.lies: dict[PeerId, ToyAttack] = {
+            peer: ToyAttack(fault, peer, schedule)
+            for fault in schedule.faults
+            if isinstance(fault, ByzantineFault)
+            for peer in fault.peers
         }
         self._slow = {fault.peer: fault for fault in schedule.faults if isinstance(fault, Slow)}
         self._at_round: list[Blow] = []  # waits for its victim, or whoever serves, to come to the round
@@ -109,9 +112,9 @@ class Nemesis(Observer):
         self._weather: dict[int, Weather] = {}
         self._cuts: dict[int, tuple[Link, ...]] = {}
         self._on_now: dict[int, bool] = {}
-        self._proofs = Proofs()
+        self._proofs = FaultEffects()
         self._slow_nodes: list[tuple[PeerId, int]] = []  # whose node was made slow, and how many events had waited there before
-        self._liars: Liars | None = None
+        self._attackers: ByzantinePeers | None = None
         self._launchers = Launchers() if schedule.told else None
         self._calm = False
 
@@ -128,16 +131,16 @@ class Nemesis(Observer):
 
         It looks on only when it has to wait for a moment, and then as the last: others see the effect that a peer dies before.
         """
-        liars: dict[PeerId, list[str]] = {}
+        attackers: dict[PeerId, list[str]] = {}
         for fault in self.schedule.faults:
-            if isinstance(fault, NodeLie):
+            if isinstance(fault, NodeAttack):
                 for peer in fault.peers:
-                    liars.setdefault(peer, []).append(fault.lie)
-        if liars:
-            swarm.outgoing = self._liars = Liars(swarm, liars)
+                    attackers.setdefault(peer, []).append(fault.lie)
+        if attackers:
+            swarm.outgoing = self._attackers = ByzantinePeers(swarm, attackers)
         apart = {peer: lie for peer, lie in self.lies.items() if lie.tells_each}
         if apart:
-            swarm.outgoing = Apart(apart, swarm.outgoing)
+            swarm.outgoing = PerReceiverAttack(apart, swarm.outgoing)
         if any(
             isinstance(f, CrashMidway | ServerFault) or getattr(f, "peer", 0) == "server" or _has_round(f)
             for f in self.schedule.faults
@@ -190,8 +193,8 @@ class Nemesis(Observer):
                 self._come(swarm, fault)
         self._calm = True
         self._tell(swarm, -1, "all faults are over")
-        if self._liars is not None:
-            self._liars.active = False
+        if self._attackers is not None:
+            self._attackers.active = False
         self._at_round.clear()
         self._midway.clear()
         self._servers.clear()
@@ -212,9 +215,9 @@ class Nemesis(Observer):
         found.update(name_of(self.schedule.faults[number]) for number in self._proofs.proven)
         found["slow_node"] += sum(swarm.machines[peer].waited > before for peer, before in self._slow_nodes)
         for lie in self.lies.values():
-            found[lie.liar.attack] += lie.told > 0
-        if self._liars is not None:
-            found.update({f"lie_{lie}": 1 for lie, times in self._liars.told().items() if times})
+            found[lie.attacker.attack] += lie.told > 0
+        if self._attackers is not None:
+            found.update({f"lie_{lie}": 1 for lie, times in self._attackers.told().items() if times})
         for peer in self._slow:
             lives = [host for host in (*swarm.past, *swarm.hosts.values()) if host.peer == peer]
             found["slow"] += any(isinstance(life.trainer, ToyTrainer) and bool(life.trainer.computed) for life in lives)
@@ -232,7 +235,7 @@ class Nemesis(Observer):
                 return
         if self._servers:
             self._strike_server(swarm, peer, effect)
-        if self._at_round and isinstance(effect, Go | Aggregate):
+        if self._at_round and isinstance(effect, StartRound | Aggregate):
             for fault in [fault for fault in self._at_round if self._is_due(fault, peer, effect, swarm.now)]:
                 self._at_round.remove(fault)
                 if isinstance(fault, Hang):
@@ -261,11 +264,13 @@ class Nemesis(Observer):
             swarm.pause_for(peer, fault.for_s)
             self.struck[name_of(fault)] += 1
 
-    def _is_due(self, fault: Blow, peer: PeerId, effect: Go | Aggregate, now: float) -> bool:
+    def _is_due(self, fault: Blow, peer: PeerId, effect: StartRound | Aggregate, now: float) -> bool:
         if fault.peer == "server":
             serves = isinstance(effect, Aggregate) and effect.shard == 0 and effect.step in ("whole", "measure")
             return serves and (effect.round_id == fault.round if fault.round is not None else True)
-        return fault.peer == peer and isinstance(effect, Go) and fault.round is not None and fault.round <= effect.round_id
+        return (
+            fault.peer == peer and isinstance(effect, StartRound) and fault.round is not None and fault.round <= effect.round_id
+        )
 
     def _blow(self, swarm: Swarm[Any], fault: Blow) -> None:
         """A crash, restart or hang whose time has come."""
@@ -328,7 +333,7 @@ class Nemesis(Observer):
                 return  # counted when an event has had to wait
         self.struck[name_of(fault)] += 1
 
-    def _set_clock_right(self, swarm: Swarm[Any], host: Host[Any]) -> None:
+    def _set_clock_right(self, swarm: Swarm[Any], host: SimProcess[Any]) -> None:
         """Makes a peer's clock that of a healthy machine, if this life goes on."""
         if swarm.hosts[host.peer] is host:
             swarm.drift(host.peer, 1.0)

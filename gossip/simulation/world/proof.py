@@ -39,7 +39,7 @@ def drops(fault: Fault) -> bool:
     return isinstance(fault, Narrow) and fault.queue_bytes < SHORT_QUEUE_BYTES
 
 
-class Proofs(Observer):
+class FaultEffects(Observer):
     """``proven``: the numbers of the faults that took place. Those that are on are watched, each on its own links."""
 
     def __init__(self) -> None:
@@ -63,4 +63,4 @@ class Proofs(Observer):
                 del self._watched[number]
 
 
-__all__ = ["Proofs", "drops"]
+__all__ = ["FaultEffects", "drops"]

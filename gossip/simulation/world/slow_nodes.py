@@ -7,26 +7,26 @@ from typing import Any, Generic, Protocol
 
 from gossip.core import Event, TimerFired
 
-from .host import C, Host
+from .host import C, SimProcess
 
 
-class Surroundings(Protocol[C]):
+class NodeEnvironment(Protocol[C]):
     """The swarm, as its slow nodes see it."""
 
     now_ns: int
 
     def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
 
-    def _handle(self, host: Host[C], event: Event, said: bytes | None = None) -> None: ...
+    def _handle(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> None: ...
 
 
 class SlowNodes(Generic[C]):
-    """``Host.waiting`` is what a node had no time for yet, ``Machine.free_at_ns`` when it has."""
+    """``SimProcess.waiting`` is what a node had no time for yet, ``Machine.free_at_ns`` when it has."""
 
-    def __init__(self, swarm: Surroundings[C]) -> None:
+    def __init__(self, swarm: NodeEnvironment[C]) -> None:
         self.swarm = swarm
 
-    def puts_off(self, host: Host[C], event: Event, said: bytes | None = None) -> bool:
+    def puts_off(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> bool:
         """Whether the event has to wait, as it does from now on. If not, the node is busy with it."""
         machine, now_ns = host.machine, self.swarm.now_ns
         if not machine.handling_ns:
@@ -40,7 +40,7 @@ class SlowNodes(Generic[C]):
             self.swarm.at_ns(machine.free_at_ns, self._go_on, host, machine.free_at_ns)
         return True
 
-    def _go_on(self, host: Host[C], free_at_ns: int) -> None:
+    def _go_on(self, host: SimProcess[C], free_at_ns: int) -> None:
         """It has the time for what has waited longest."""
         machine = host.machine
         if not host.waiting or host.state != "up" or machine.free_at_ns != free_at_ns:
@@ -51,13 +51,13 @@ class SlowNodes(Generic[C]):
             self.swarm.at_ns(machine.free_at_ns, self._go_on, host, machine.free_at_ns)
         self.handle(host, event, said)
 
-    def handle(self, host: Host[C], event: Event, said: bytes | None) -> None:
+    def handle(self, host: SimProcess[C], event: Event, said: bytes | None) -> None:
         """Something that has waited."""
         if type(event) is TimerFired and host.timers.pop(event.token, None) is None:
             return  # cancelled while it waited
         self.swarm._handle(host, event, said)
 
-    def catch_up(self, host: Host[C]) -> None:
+    def catch_up(self, host: SimProcess[C]) -> None:
         """It is slow no more: all that waits is handled at once."""
         while host.waiting and host.state == "up":
             self.handle(host, *host.waiting.popleft())

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from .machine import NS, to_ns
 
 
-class Stuck(AssertionError):
+class SimulationStuck(AssertionError):
     """``run_until`` waited in vain. The message says for how long and what everybody was doing."""
 
 
-class Stirring(Protocol):
+class ChangeCounter(Protocol):
     """Something that is changed from outside, and counts that."""
 
     @property
@@ -31,7 +31,7 @@ class Timeline:
         stirring: when this has changed, ``_tend`` is called before the next thing happens.
     """
 
-    def __init__(self, stirring: Stirring | None = None) -> None:
+    def __init__(self, stirring: ChangeCounter | None = None) -> None:
         self.now_ns = 0
         self._stirring = stirring or _Still()
         self._seen = self._stirring.changed
@@ -79,7 +79,7 @@ class Timeline:
         while not predicate():
             self._look()
             if (self._heap and self._heap[0][0] > end_ns) or not self.step():
-                raise Stuck(f"not so after {limit_s} s (virtual time {self.now:.3f} s)\n{self.summary()}")
+                raise SimulationStuck(f"not so after {limit_s} s (virtual time {self.now:.3f} s)\n{self.summary()}")
         return (self.now_ns - start_ns) / NS
 
     def summary(self) -> str:

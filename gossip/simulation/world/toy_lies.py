@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossip.aggregators.attacks import KINDS, Attack, Crew, make
+from gossip.aggregators.attacks import KINDS, Attack, AttackerGroup, make
 from gossip.core import Envelope, Payload, PeerId, Push
-from gossip.faults import ATTACKS, FaultPlan, Liar
-from gossip.inject import Letter
+from gossip.faults import ATTACKS, ByzantineFault, FaultPlan
+from gossip.inject import OutMessage
 
 from .toy_trainer import NOISE, STEP_SIZE, Vector, noise_of, payload_of
 from .wire import Outgoing
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
 Lie = Callable[[Vector, int], Vector]
 
 
-class ToyLie:
+class ToyAttack:
     """``lie(update, round_id) -> what is said``, and how often it was told."""
 
-    def __init__(self, liar: Liar, peer: PeerId, schedule: Schedule) -> None:
-        self.liar, self.peer, self.seed = liar, peer, schedule.seed
+    def __init__(self, attacker: ByzantineFault, peer: PeerId, schedule: Schedule) -> None:
+        self.attacker, self.peer, self.seed = attacker, peer, schedule.seed
         self.told = 0
         self._old: list[Vector] = []
-        liars = FaultPlan(schedule.faults).attackers
-        self._honest = [other for other in range(schedule.peers) if other not in liars]
-        self._alike = sorted(other for other, lie in liars.items() if lie.attack == liar.attack)
-        self._aggregator, self._liars = schedule.aggregator, len(liars)
+        attackers = FaultPlan(schedule.faults).attackers
+        self._honest = [other for other in range(schedule.peers) if other not in attackers]
+        self._alike = sorted(other for other, lie in attackers.items() if lie.attack == attacker.attack)
+        self._aggregator, self._attackers = schedule.aggregator, len(attackers)
         self._attack: Attack | None = None
         self._rule: Callable[[Tensor], Tensor] | None = None
 
     @property
     def tells_each(self) -> bool:
-        """Whether it tells each neighbour something else (``Apart``), and the trainer the truth."""
-        return self.liar.attack in KINDS and KINDS[self.liar.attack].shape == "apart"
+        """Whether it tells each neighbour something else (``PerReceiverAttack``), and the trainer the truth."""
+        return self.attacker.attack in KINDS and KINDS[self.attacker.attack].shape == "apart"
 
     def __call__(self, update: Vector, round_id: int) -> Vector:
         if self.tells_each:
             return update
         self.told += 1
-        strength = self.liar.strength
-        match self.liar.attack:
+        strength = self.attacker.strength
+        match self.attacker.attack:
             case "sign_flip":
                 return -update * np.float32(strength)
             case "label_flip":
@@ -72,7 +72,7 @@ class ToyLie:
                 self._old = [*self._old[-int(strength) :], update.copy()]
                 return self._old[0]
             case _:
-                return self._of_crew(update, round_id)
+                return self._of_group(update, round_id)
 
     def tell(self, update: Vector, receiver: PeerId, theirs: Vector | None, others: Iterable[Vector]) -> Vector:
         """What one neighbour is told."""
@@ -84,7 +84,7 @@ class ToyLie:
         said: Vector = lie.numpy()
         return said
 
-    def _of_crew(self, update: Vector, round_id: int) -> Vector:
+    def _of_group(self, update: Vector, round_id: int) -> Vector:
         """Attacks of the library. The update of who stands where we do follows from our own: the noise is known."""
         import torch
 
@@ -109,26 +109,26 @@ class ToyLie:
             from gossip.aggregators import load
 
             torch.set_num_threads(1)
-            strength = self.liar.strength if ATTACKS[self.liar.attack].unit else None
-            crew = Crew(max(1, len(self._honest)), max(1, len(self._alike)), seed=self.seed)
-            self._attack = make(self.liar.attack, strength, self.seed, crew)
-            bound, liars = load(self._aggregator), self._liars
+            strength = self.attacker.strength if ATTACKS[self.attacker.attack].unit else None
+            attacker_group = AttackerGroup(max(1, len(self._honest)), max(1, len(self._alike)), seed=self.seed)
+            self._attack = make(self.attacker.attack, strength, self.seed, attacker_group)
+            bound, attackers = load(self._aggregator), self._attackers
 
             def tried(updates: Tensor) -> Tensor:
-                return bound(updates, f=liars)
+                return bound(updates, f=attackers)
 
             self._rule = tried
         return self._attack
 
 
-class Apart:
+class PerReceiverAttack:
     """What ``Swarm.outgoing`` is set to when liars tell each neighbour something else. They know what everybody said last."""
 
-    def __init__(self, lies: Mapping[PeerId, ToyLie], then: Outgoing | None) -> None:
+    def __init__(self, lies: Mapping[PeerId, ToyAttack], then: Outgoing | None) -> None:
         self._lies, self._then = lies, then
         self._said: dict[tuple[str, PeerId], Any] = {}
 
-    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[Letter]:
+    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[OutMessage]:
         message = envelope.message
         if isinstance(message, Push) and payload is not None:
             if sender in self._lies:

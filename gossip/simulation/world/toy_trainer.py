@@ -28,7 +28,7 @@ Values = Sequence[float]
 """A vector to reckon with. For eight numbers Python is several times as fast as numpy."""
 
 
-class Judged(NamedTuple):
+class RuleResult(NamedTuple):
     """An aggregate ``(d,)``, and what its rule says of each row: how much it counts, how far out it lies (1: typical)."""
 
     aggregate: Values
@@ -36,20 +36,20 @@ class Judged(NamedTuple):
     outlyingness: tuple[float, ...]
 
 
-class Refused(NamedTuple):
+class RuleRefusal(NamedTuple):
     """A rule made nothing of the updates, in its own words."""
 
     reason: str
 
 
-Reducer = Callable[[Sequence[Values], Sequence[int], int, Values | None, int], Values | Judged | Refused]
+Reducer = Callable[[Sequence[Values], Sequence[int], int, Values | None, int], Values | RuleResult | RuleRefusal]
 """``(rows of (d,), samples of each, f, previous, round_id) -> (d,)``; a bare vector blames nobody. f is what the core says each
 time: it falls as liars are found out. previous is the last aggregate, if there is one."""
 
 Step = Callable[[events.Aggregate], events.Aggregated]
 """Answers what is asked of a rule whose shards decide together: ``measure``, ``decide`` and ``combine``."""
 
-TRAINER_EFFECTS = (events.Aggregate, events.Apply, events.Go, events.TakeSnapshot, events.Restore, events.Confirmed)
+TRAINER_EFFECTS = (events.Aggregate, events.Apply, events.StartRound, events.TakeSnapshot, events.Restore, events.StateConfirmed)
 
 
 class Trainer(Protocol):
@@ -198,7 +198,7 @@ class ToyTrainer:
         if initial is not None:  # a peer begins with weights of its own and has to take over the swarm's
             self.parameters = np.random.default_rng([seed, 2, initial]).standard_normal(elements)
         self.next_round = 0
-        self.confirmed: events.Confirmed | None = None
+        self.confirmed: events.StateConfirmed | None = None
         self._asked = -1  # the round before which it waits for others' word, or has
         self.computing: events.Contributed | None = None  # from the parameters as they are
         self._put_off: list[Effect] = []  # while it computes
@@ -233,7 +233,7 @@ class ToyTrainer:
         layout = hashlib.blake2b(repr(self.sizes).encode(), digest_size=DIGEST_BYTES).digest()
         answers: list[tuple[float, Event]] = [(self.prepare_s, events.Prepared(layout, self.digest, self.sizes))]
         if self.samples_total is not None:
-            answers.append((self.prepare_s, events.Sharded(self.samples_total, self.batch)))
+            answers.append((self.prepare_s, events.DataConfigured(self.samples_total, self.batch)))
         return answers
 
     def progress(self, now: float) -> events.TrainerProgress:
@@ -252,14 +252,14 @@ class ToyTrainer:
     def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
         if isinstance(effect, events.Aggregate):  # the node itself does that
             return [(self.rule_s, self._aggregate(effect))]
-        if self.computing is not None and not isinstance(effect, events.Go):
+        if self.computing is not None and not isinstance(effect, events.StartRound):
             self._put_off.append(effect)
             return []
         match effect:
-            case events.Go(round_id):
+            case events.StartRound(round_id):
                 if self.rounds is not None and round_id >= self.rounds:
                     again, self._asked = self._asked == round_id, round_id  # with another state of it
-                    return [] if again else [(0.0002, events.Confirm(round_id))]
+                    return [] if again else [(0.0002, events.ConfirmState(round_id))]
                 return self._compute(effect)
             case events.Apply():
                 self._apply(effect, now)
@@ -271,7 +271,7 @@ class ToyTrainer:
                 return [(self.snapshot_s, events.SnapshotTaken(self.next_round, packed_of(packed, self.piece_bytes), sizes))]
             case events.Restore():
                 return [(self.snapshot_s, self._restore(effect, now))]
-            case events.Confirmed():
+            case events.StateConfirmed():
                 self.confirmed = effect
                 return [(0.0002, events.Stop("finished", completed=True))]
             case (
@@ -294,7 +294,7 @@ class ToyTrainer:
         size, blur = self.step_size, self.noise
         return [size * (to - here + blur * z) for to, here, z in zip(self._target, self._here, noise, strict=True)]
 
-    def _compute(self, go: events.Go) -> list[tuple[float, Event]]:
+    def _compute(self, go: events.StartRound) -> list[tuple[float, Event]]:
         samples = self.batch if go.samples is None else sum(stop - start for start, stop in go.samples.ranges)
         pause_s = self.rng.uniform(*self.compute_s) * self.slowness
         if self.by_samples:
@@ -340,11 +340,11 @@ class ToyTrainer:
             samples = [1] * len(rows)
         previous = ask.previous.data.tolist() if ask.previous is not None else None
         found = self.reducer(rows, samples, ask.f, previous, ask.round_id)
-        if isinstance(found, Refused):
+        if isinstance(found, RuleRefusal):
             return events.Aggregated(ask.ticket, None, reason=found.reason)
-        if not isinstance(found, Judged):
+        if not isinstance(found, RuleResult):
             everything = sum(samples)
-            found = Judged(found, tuple([weight / everything for weight in samples]), (1.0,) * len(rows))
+            found = RuleResult(found, tuple([weight / everything for weight in samples]), (1.0,) * len(rows))
         result = payload_of_values(found.aggregate, digest=True)
         if not result.finite:
             return events.Aggregated(ask.ticket, None, reason="the aggregate is not finite")

@@ -10,10 +10,10 @@ import numpy as np
 
 from gossip.core import BULK_MESSAGES, Arriving, Commit, Envelope, Event, Payload, PeerId, Received, Send, StateOffer, digests_of
 from gossip.errors import Malformed
-from gossip.inject import Letter
+from gossip.inject import OutMessage
 from gossip.transport import TOLD_EVERY_S, bytes_of, checksum, decode, encode
 
-from .host import Host, Lane
+from .host import Lane, SimProcess
 from .links import Links
 from .machine import NS, to_ns
 from .network import LinkModel, Network
@@ -26,14 +26,14 @@ WORD = 2**64 - 1
 TOLD_EVERY_NS = to_ns(TOLD_EVERY_S)
 KNOWN_MAX = 512  # decoded messages that are kept, since most are sent to several peers
 
-Outgoing = Callable[[PeerId, PeerId, Envelope, Payload | None], Iterable[Letter]]
+Outgoing = Callable[[PeerId, PeerId, Envelope, Payload | None], Iterable[OutMessage]]
 """``(sender, to, envelope, payload) -> what is sent instead``."""
 
 
-class Surroundings(Protocol):
+class WireEnvironment(Protocol):
     """The swarm, as its messages see it."""
 
-    hosts: dict[PeerId, Host[Any]]
+    hosts: dict[PeerId, SimProcess[Any]]
     network: Network
     counts: Counter[str]
     hooks: Hooks
@@ -45,19 +45,19 @@ class Surroundings(Protocol):
 
     def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
 
-    def deliver(self, host: Host[Any], event: Event, said: bytes | None = None) -> None: ...
+    def deliver(self, host: SimProcess[Any], event: Event, said: bytes | None = None) -> None: ...
 
 
 class Wire:
     """Carries messages over the lanes that ``Links`` opened."""
 
-    def __init__(self, swarm: Surroundings, links: Links[Any]) -> None:
+    def __init__(self, swarm: WireEnvironment, links: Links[Any]) -> None:
         self.swarm, self.links = swarm, links
         self._known: dict[bytes, Envelope] = {}
         self._said: Envelope | None = None  # last; what goes to several peers is one object, and encoded once
         self._encoded = b""
 
-    def send(self, host: Host[Any], effect: Send) -> None:
+    def send(self, host: SimProcess[Any], effect: Send) -> None:
         """What the core of ``host`` wants to say, or what its liar makes of that."""
         to, message, payload, said = effect.peer, effect.message, effect.payload, self._said
         if said is None or said.message is not message or said.sender != host.peer or said.incarnation != host.incarnation:
@@ -67,15 +67,15 @@ class Wire:
         if swarm.outgoing is None:
             self.post(host, to, said, payload)
             return
-        letters = list(swarm.outgoing(host.peer, to, said, payload))
-        if not any(told is said and content is payload and receiver == to for receiver, told, content in letters):
+        out_messages = list(swarm.outgoing(host.peer, to, said, payload))
+        if not any(told is said and content is payload and receiver == to for receiver, told, content in out_messages):
             self._note("withheld", host.peer, to, said)
-        for receiver, told, content in letters:
+        for receiver, told, content in out_messages:
             if told is not said or content is not payload or receiver != to:
                 self._note("lied", host.peer, receiver, told)
             self.post(host, receiver, told, content)
 
-    def post(self, host: Host[Any], to: PeerId, said: Envelope | bytes, payload: Payload | None) -> None:
+    def post(self, host: SimProcess[Any], to: PeerId, said: Envelope | bytes, payload: Payload | None) -> None:
         """Puts one message on the link to ``to``. What may befall it follows from two lots, drawn whether they matter or not:
         switching one fault off leaves the others as they were."""
         swarm, note, sender = self.swarm, self._note, host.peer
@@ -120,7 +120,7 @@ class Wire:
                 network.loaded_until_ns = max(network.loaded_until_ns, leaves_ns)
             if leaves_ns - begins_ns > TOLD_EVERY_NS and type(said) is Envelope:
                 life = (lane.to_incarnation, lane.breaks, lane.let_go)
-                under_way = _UnderWay(said, payload.nbytes, begins_ns, leaves_ns, lane, life)
+                under_way = _InFlight(said, payload.nbytes, begins_ns, leaves_ns, lane, life)
                 swarm.at_ns(begins_ns + TOLD_EVERY_NS, self._tell, under_way, to)
         elif model.queue_s and swarm.now_ns < network.loaded_until_ns:
             delay_s += _chance(lot, 12) * model.queue_s
@@ -171,7 +171,7 @@ class Wire:
             for trip in trips:
                 self.swarm.at_ns(self.swarm.now_ns, self._arrive, *trip)
 
-    def _tell(self, under_way: _UnderWay, to: PeerId) -> None:
+    def _tell(self, under_way: _InFlight, to: PeerId) -> None:
         """The receiver's transport says how much of a payload has come, now and then."""
         swarm, said, lane = self.swarm, under_way.said, under_way.lane
         host, now_ns = swarm.hosts[to], swarm.now_ns
@@ -238,7 +238,7 @@ class Wire:
             return
         swarm.deliver(host, event, said)
 
-    def _copied(self, host: Host[Any], event: Received, said: bytes | None, connection: tuple[Lane, int]) -> None:
+    def _copied(self, host: SimProcess[Any], event: Received, said: bytes | None, connection: tuple[Lane, int]) -> None:
         """The node has copied and hashed a payload, chunk by chunk between other things."""
         if connection[0].breaks == connection[1] and host.state in _RUNNING:
             self.swarm.deliver(host, event, said)
@@ -255,12 +255,12 @@ class Wire:
         return envelope
 
     @staticmethod
-    def _takes(host: Host[Any], envelope: Envelope, payload: Payload) -> bool:
+    def _takes(host: SimProcess[Any], envelope: Envelope, payload: Payload) -> bool:
         """What the transports' gate lets in."""
         return Wire._expects(host, envelope, payload.nbytes)
 
     @staticmethod
-    def _expects(host: Host[Any], envelope: Envelope, nbytes: int) -> bool:
+    def _expects(host: SimProcess[Any], envelope: Envelope, nbytes: int) -> bool:
         message = envelope.message
         if type(message) not in _BULK:
             return False
@@ -279,7 +279,7 @@ def _chance(lot: int, number: int) -> float:
     return (mixed ^ (mixed >> 31)) / 2.0**64
 
 
-class _UnderWay(NamedTuple):
+class _InFlight(NamedTuple):
     """A payload on a link that takes time for it."""
 
     said: Envelope

@@ -21,7 +21,7 @@ COMES, DONE = "comes", "done"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ContactLine:
     """``RUN PEER INCARNATION WHAT``.
 
     Attributes:
@@ -54,13 +54,13 @@ class Contact:
 
     def add(self, peer: int, incarnation: int, what: str) -> None:
         """Raises: NoContact."""
-        self._call(["put", "-mode", "cwa", "-perm", "600", "-", self.path], str(Line(self.run, peer, incarnation, what)))
+        self._call(["put", "-mode", "cwa", "-perm", "600", "-", self.path], str(ContactLine(self.run, peer, incarnation, what)))
 
-    def read(self) -> list[Line]:
+    def read(self) -> list[ContactLine]:
         """Raises: NoContact."""
         return [line for line in self.read_all() if line.run == self.run]
 
-    def read_all(self) -> list[Line]:
+    def read_all(self) -> list[ContactLine]:
         """Of all runs, in the order in which they were written. Raises: NoContact."""
         return read_lines(self._call(["fetch", self.path, "-"]))
 
@@ -77,24 +77,24 @@ class Contact:
         return done.stdout
 
 
-def read_lines(text: str) -> list[Line]:
+def read_lines(text: str) -> list[ContactLine]:
     """All that are lines of ours: whoever may write into the file can also delete it, so there is nobody to accuse."""
     found = []
     for row in text.splitlines():
         words = row.split()
         if len(words) == 4 and words[1].isdecimal() and words[2].isdecimal():
-            found.append(Line(words[0], int(words[1]), int(words[2]), words[3]))
+            found.append(ContactLine(words[0], int(words[1]), int(words[2]), words[3]))
     return found
 
 
-def next_incarnation(lines: Iterable[Line], peer: int) -> int:
+def next_incarnation(lines: Iterable[ContactLine], peer: int) -> int:
     """That a job's peer begins with, once its job has said that it comes."""
     own = [line for line in lines if line.peer == peer]
     lives = sum(line.what == COMES for line in own)
     return max([lives - 1, *(line.incarnation + 1 for line in own if line.what != COMES)])
 
 
-def doors(lines: Iterable[Line]) -> tuple[str, ...]:
+def join_servers(lines: Iterable[ContactLine]) -> tuple[str, ...]:
     """Addresses, the newest first: who came last is there most probably."""
     found = [line.what for line in lines if line.what not in (COMES, DONE)]
     return tuple(dict.fromkeys(reversed(found)))

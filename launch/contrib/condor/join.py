@@ -18,10 +18,10 @@ from gossip.launch.report import RUNS, PlainScreen, print_error
 from gossip.launch.schedulers import reached_at
 from gossip.run import Task, own_address
 
-from .contact import Contact, doors, find_chirp
+from .contact import Contact, find_chirp, join_servers
 from .peer import bring_back, own_key
 
-KNOCK_S = 600.0  # its machine may be had before those of the others are
+JOIN_REQUEST_S = 600.0  # its machine may be had before those of the others are
 NONE_YET = "no job of the run has begun"
 
 
@@ -36,8 +36,8 @@ def by_contact(path: str, words: Sequence[str]) -> int:
     results.mkdir(parents=True, exist_ok=True)
     given, screen = RunConfig.load(CONFIG), PlainScreen(every_s=10.0)
     code = tuple(spec for spec in (given.aggregator, given.topology, given.sender) if names_code(spec))
-    folder, there = Path.cwd() / "gossip-joined", doors(line for line in lines if line.run == name)
-    ticket = arriving.Ticket(there, 1, own_key(), given.insecure, "", 0, folder, KNOCK_S, code)
+    folder, there = Path.cwd() / "gossip-joined", join_servers(line for line in lines if line.run == name)
+    ticket = arriving.JoinTicket(there, 1, own_key(), given.insecure, "", 0, folder, JOIN_REQUEST_S, code)
     arrival = arriving.arrive(ticket, Path(words[0]), words[1:], sys.argv, screen.say)
     screen.say(f"{arrival.config.name}: joining {name} as peer {', '.join(map(str, arrival.newcomers))}")
     try:

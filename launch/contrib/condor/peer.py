@@ -17,12 +17,12 @@ from pathlib import Path
 from gossip.errors import ConfigError, GossipError
 from gossip.launch.join import CONFIG, furnish, settings, supervise
 from gossip.launch.local import Supervisor, feasible, runs
-from gossip.launch.registry import Entrance
+from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import RUNS, PlainScreen, launchers, print_error
 from gossip.launch.schedulers import condor_task
 from gossip.run import SWARM_KEY, Seed, Task, answers, own_address, read_seed
 
-from .contact import COMES, DONE, Contact, Line, NoContact, doors, find_chirp, next_incarnation
+from .contact import COMES, DONE, Contact, ContactLine, NoContact, find_chirp, join_servers, next_incarnation
 
 LOOK_S = 0.5
 AGAIN_S = 10.0  # while somebody is missing, or the file was not reached: all jobs ask the same machine
@@ -54,7 +54,7 @@ def train(contact_path: str, words: Sequence[str]) -> int:
         screen,
         {**os.environ, "GOSSIP_LISTEN": listen},
         share={task.peer: incarnation},
-        entrance=Entrance(doors(lines), host=listen, key=key, invites=False),
+        entrance=JoinEndpoint(join_servers(lines), host=listen, key=key, invites=False),
         files=f"-{task.peer}",
     )
     try:
@@ -72,32 +72,36 @@ def train(contact_path: str, words: Sequence[str]) -> int:
 async def keep_in_contact(supervisor: Supervisor, contact: Contact, peer: int, incarnation: int) -> None:
     """Says where the own door is, and then looks who else is there: of two who do so one has seen the other. Looks again while
     somebody is missing. A node that was started anew by its trainer is another life, too."""
-    assert supervisor.doorway is not None
-    door, told, tried = supervisor.doorway.door, -1, -1
+    assert supervisor.join_service is not None
+    join_server, told, tried = supervisor.join_service.join_server, -1, -1
     clock = asyncio.get_running_loop().time
     again_at = 0.0
     while True:
         await asyncio.sleep(LOOK_S)
         seed = read_seed(supervisor.folder / "seeds", peer)
         life = max(incarnation, seed.incarnation if seed is not None else 0)
-        due = clock() >= again_at and (life > told or door.missing)
-        if not door.address or not (life > tried or due):
+        due = clock() >= again_at and (life > told or join_server.missing)
+        if not join_server.address or not (life > tried or due):
             continue
         again_at, tried = clock() + AGAIN_S, life
         try:
             if life > told:
-                await asyncio.to_thread(contact.add, peer, life, door.address)
+                await asyncio.to_thread(contact.add, peer, life, join_server.address)
                 told = life
-            door.meet(doors(await asyncio.to_thread(contact.read)))
+            join_server.meet(join_servers(await asyncio.to_thread(contact.read)))
         except NoContact as error:
             supervisor.screen.say(f"! {error}")
 
 
-def check_going_on(task: Task, lines: Sequence[Line], incarnation: int) -> None:
+def check_going_on(task: Task, lines: Sequence[ContactLine], incarnation: int) -> None:
     """Raises: ConfigError: Nobody is left who could take this peer in."""
     others = [line for line in lines if line.peer != task.peer and line.what != COMES]
     done = sorted({line.peer for line in others if line.what == DONE})
-    if not others or not (done or incarnation) or any(answers(Seed(0, f"tcp://{door}", "", 0)) for door in doors(others)):
+    if (
+        not others
+        or not (done or incarnation)
+        or any(answers(Seed(0, f"tcp://{join_server}", "", 0)) for join_server in join_servers(others))
+    ):
         return
     why = f"peers {', '.join(map(str, done))} came to the end" if done else "all of its peers were lost"
     raise ConfigError(f"the run {task.run} is over: {why}, and nobody answers", task.another)

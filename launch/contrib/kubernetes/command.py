@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,46}[a-z0-9])?", re.ASCII)
 """Of a job, whose pods add their number and five letters to it, and of a service: 63 characters at most."""
 SHARED = "/shared"
-DOOR = 7421
+JOIN_SERVER = 7421
 
 
 def kubernetes(
@@ -42,7 +42,7 @@ def kubernetes(
         str,
         typer.Option(help=f"With --claim: where that is in a pod, {SHARED} by default.", show_default=False),
     ] = "",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Without --claim: of the door of each pod.")] = DOOR,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Without --claim: of the door of each pod.")] = JOIN_SERVER,
     workdir: Annotated[str, typer.Option(help="Folder that the script is started in.", show_default=False)] = "",
     user: Annotated[
         int | None, typer.Option(min=0, help="Number that the pods run under, if not as the image says.", show_default=False)

@@ -21,7 +21,7 @@ from gossip.config import RunConfig
 from gossip.errors import ConfigError, GossipError
 from gossip.launch.join import furnish, settings, supervise
 from gossip.launch.local import Supervisor, feasible, runs
-from gossip.launch.registry import DOOR_ID_BYTES, JUMP_MAX, DoorEntry, DoorFolder, Entrance, ask, join
+from gossip.launch.registry import JOIN_SERVER_ID_BYTES, JUMP_MAX, JoinEndpoint, RegistryFolder, ServerEntry, ask, join
 from gossip.launch.registry import door_messages as says
 from gossip.launch.report import PlainScreen, counted, launchers, print_error
 from gossip.run import SWARM_KEY, Task, number, own_address, parse_pair, write_pair
@@ -57,24 +57,26 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
     command, folder = furnish(config, words), Path(config.run_dir)
     key = take_key(given / SWARM_KEY, folder) if config.keyed else None
     screen = PlainScreen(every_s=10.0)
-    door_id = secrets.token_bytes(DOOR_ID_BYTES)
-    door = DoorEntry(door_id, join(listen, port), DoorFolder(folder, door_id).place())
+    join_server_id = secrets.token_bytes(JOIN_SERVER_ID_BYTES)
+    join_server = ServerEntry(join_server_id, join(listen, port), RegistryFolder(folder, join_server_id).place())
     others = [other for other in range(config.peers) if other != peer]
     names = dict(zip(others, names_of(name, others), strict=True))
-    found, former = asyncio.run(find(config, key, peer, door, names.values(), port, FIND_S if failures else 0.0))
+    found, former = asyncio.run(find(config, key, peer, join_server, names.values(), port, FIND_S if failures else 0.0))
     incarnation = max(failures, former + 1)
     if incarnation:
         config = coming_back(config)
         config.dump(folder / CONFIG)
     life = f", incarnation {incarnation}" if incarnation else ""
-    screen.say(f"{config.name}: peer {peer} of {config.peers}{life} at {door.address}, {len(found)} of the others found by name")
+    screen.say(
+        f"{config.name}: peer {peer} of {config.peers}{life} at {join_server.address}, {len(found)} of the others found by name"
+    )
     supervisor = Supervisor(
         config,
         command,
         screen,
         {**os.environ, "GOSSIP_LISTEN": listen},
         share={peer: incarnation},
-        entrance=Entrance(found, host=listen, port=port, door=door_id, invites=False),
+        entrance=JoinEndpoint(found, host=listen, port=port, join_server=join_server_id, invites=False),
     )
     with launchers.present(folder, supervisor.peers):
         outcome = asyncio.run(supervise(supervisor, keep_meeting(supervisor, names, port)))
@@ -115,7 +117,13 @@ def take_key(path: Path, folder: Path) -> KeyPair:
 
 
 async def find(
-    config: RunConfig, key: KeyPair | None, peer: int, door: DoorEntry, names: Collection[str], port: int, within_s: float
+    config: RunConfig,
+    key: KeyPair | None,
+    peer: int,
+    join_server: ServerEntry,
+    names: Collection[str],
+    port: int,
+    within_s: float,
 ) -> tuple[tuple[str, ...], int]:
     """Asks every pod that has a name which life of this peer it knows; again until one answers, within ``within_s``.
 
@@ -129,10 +137,10 @@ async def find(
     try:
         while True:
             addresses = await look_up(names, port)
-            question = says.Pull(config.run_id, door, b"")
+            question = says.RegistryPull(config.run_id, join_server, b"")
             asked = (ask(context, address, question, ASK_S, key) for address in addresses)
             answers = await asyncio.gather(*asked, return_exceptions=True)
-            told = [answer for answer in answers if isinstance(answer, says.State)]
+            told = [answer for answer in answers if isinstance(answer, says.RegistryState)]
             if told or clock() >= until:
                 lives = [entry.incarnation for answer in told for entry in answer.entries if entry.peer == peer]
                 return tuple(addresses), max([life for life in lives if life <= JUMP_MAX], default=-1)
@@ -160,7 +168,7 @@ async def _look_up(name: str, port: int) -> list[str]:
     return [join(str(row[4][0]).partition("%")[0], port) for row in rows]
 
 
-class Sought:
+class PodLookups:
     """Whose names to look up, and when: of those who are missing alone, and the less often the longer they are. Who comes anew
     looks for all others itself.
 
@@ -189,13 +197,13 @@ class Sought:
 
 async def keep_meeting(supervisor: Supervisor, names: Mapping[int, str], port: int) -> None:
     """Visits whoever has come to have a name, as long as somebody is missing or does not answer."""
-    assert supervisor.doorway is not None
-    door, clock = supervisor.doorway.door, asyncio.get_running_loop().time
-    sought = Sought(names)
+    assert supervisor.join_service is not None
+    join_server, clock = supervisor.join_service.join_server, asyncio.get_running_loop().time
+    sought = PodLookups(names)
     while True:
         await asyncio.sleep(LOOK_S)
-        if door.address and (due := sought.due(door.is_met, clock())):
-            door.meet(await look_up(due, port))
+        if join_server.address and (due := sought.due(join_server.is_met, clock())):
+            join_server.meet(await look_up(due, port))
 
 
 def main() -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core import Effect, Event, NotMe, PeerId, Received, Report, Update
-from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.core import Effect, Event, NotServing, PeerId, Received, Report, Update
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ class JoinsTheLarger(Checker):
 
     invariant = "L5"
     effects = (Report,)
-    afters = (Update, NotMe)
+    afters = (Update, NotServing)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._left: dict[PeerId, bytes] = {}  # which branch last
         self._back_at: dict[PeerId, float] = {}
@@ -45,15 +45,20 @@ class JoinsTheLarger(Checker):
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         core = peer_core(swarm, peer)
         rounds = rolling_of(core)
-        if core is None or rounds is None or not isinstance(event, Received) or not isinstance(event.message, Update | NotMe):
+        if (
+            core is None
+            or rounds is None
+            or not isinstance(event, Received)
+            or not isinstance(event.message, Update | NotServing)
+        ):
             return
-        if core.phase != "running" or rounds.mode != "active" or rounds.astray.sides.may_differ:
+        if core.phase != "running" or rounds.mode != "active" or rounds.lag_detector.fork_choice.may_differ:
             return
         timeout_s = core.settings.rounds.round_timeout_s
         if self._left.get(peer) == rounds.chain and swarm.now - self._back_at[peer] <= timeout_s + AT_ONCE_S:
             return
-        message, seen = event.message, rounds.astray._branches
-        asked = message.asked_round if isinstance(message, NotMe) else message.round_id
+        message, seen = event.message, rounds.lag_detector._branches
+        asked = message.asked_round if isinstance(message, NotServing) else message.round_id
         theirs = message.parent if isinstance(message, Update) else message.chain
         if not message.round_id == asked == rounds.round_id or message.shard >= len(rounds._shards):
             return

@@ -21,7 +21,7 @@ class ReplicasStayClose(RoundLiveness):
     invariant = "L5"
 
     def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
-        if self.circumstances.liars:
+        if self.circumstances.attackers:
             return None
         participants = self.participants(swarm)
         if len(participants) < 2 or gossip_of(participants[0][1]) is None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import Effect, Peer, PeerId, Report
-from gossip.simulation.checkers.base import Checker, Circumstances, peer_core, updates_needed
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core, updates_needed
 from gossip.simulation.checkers.disturbances import NEVER, Disturbances
 from gossip.simulation.checkers.safety import rolling_of
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
 
 ROUND_S = 1.0  # for the round itself
-LOST_BY_A_LIAR = "what the decision was made on is lost"
+LOST_BY_A_BYZANTINE_SERVER = "what the decision was made on is lost"
 """So ends a round of which a later shard is served by one that tells wrong measures, or whose result is refused: nobody else can
 have measured them."""
 BEFORE_S = 3.0  # a crash comes by itself when nothing else has happened for so long
@@ -30,7 +30,7 @@ class CrashCostsLittle(Checker):
     invariant = "L3"
     effects = (Report,)
 
-    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
         self._lost: dict[int, None] = {}  # rounds that changed nothing, though there were enough for the rule
@@ -40,14 +40,14 @@ class CrashCostsLittle(Checker):
         self._started_at = swarm.now
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Report) and effect.event == "lost_round" and not self._is_of_a_liar(effect):
+        if isinstance(effect, Report) and effect.event == "lost_round" and not self._is_of_an_attacker(effect):
             core = peer_core(swarm, peer)
             if core is not None and rolling_of(core) is not None and self._are_enough(swarm, [core]):
                 self._lost[effect.fields["round"]] = None
 
-    def _is_of_a_liar(self, lost: Report) -> bool:
+    def _is_of_an_attacker(self, lost: Report) -> bool:
         about_results = any(lie.endswith(("_results", "_measures")) for lie in self.circumstances.lies)
-        return about_results and str(lost.fields["reason"]).startswith(LOST_BY_A_LIAR)
+        return about_results and str(lost.fields["reason"]).startswith(LOST_BY_A_BYZANTINE_SERVER)
 
     def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
         settings = settings_of(swarm)
@@ -86,11 +86,11 @@ class CrashCostsLittle(Checker):
         """
         roster = max((core.rounds.roster.peers for core in cores), key=len, default=())
         quorum = max((core.rounds.quorum() for core in cores), default=1)
-        locked = max((rolling.agreed.trust.quarantined() for core in cores if (rolling := rolling_of(core))), key=len)
+        locked = max((rolling.replicated.trust.quarantined() for core in cores if (rolling := rolling_of(core))), key=len)
         # A liar may be on a branch of its own after a result that nobody else took, and make up no quorum with the others.
-        astray = self.circumstances.liars if self.circumstances.delaying else frozenset[PeerId]()
+        astray = self.circumstances.attackers if self.circumstances.delaying else frozenset[PeerId]()
         here = [peer for peer in roster if peer in swarm.up and peer not in astray and peer not in hung]
-        useful = sum(1 for peer in here if peer not in locked and peer not in self.circumstances.liars)
+        useful = sum(1 for peer in here if peer not in locked and peer not in self.circumstances.attackers)
         return len(here) >= quorum and useful >= updates_needed(cores[0].settings, roster, locked)
 
 

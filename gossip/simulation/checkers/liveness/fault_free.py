@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import Apply, Committed, Contributed, Effect, Event, PeerId, Report
-from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class NothingGoesWrong(Checker):
     events = (Contributed,)
     effects = (Committed, Report)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._idle: set[tuple[int, PeerId]] = set()  # who had no samples in which round
 
@@ -58,7 +58,7 @@ class NobodyWaitsForATrickle(Checker):
     invariant = "L11"
     effects = (Apply,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._applied_at: dict[PeerId, float] = {}
 

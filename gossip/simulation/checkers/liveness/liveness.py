@@ -24,7 +24,7 @@ from gossip.core import (
     Stop,
     longest_s,
 )
-from gossip.simulation.checkers.base import Checker, Circumstances, Misled, membership_of, peer_core, updates_needed
+from gossip.simulation.checkers.base import Checker, RunConditions, TaintedStates, membership_of, peer_core, updates_needed
 from gossip.simulation.checkers.disturbances import NEVER, Disturbances
 from gossip.simulation.checkers.safety import memory_s, rolling_of
 from gossip.simulation.world import ToyTrainer
@@ -50,7 +50,7 @@ def converged_after_s(settings: MembershipSettings, n: int) -> float:
 class Liveness(Checker):
     """Is content, or says what is lacking; from its deadline on it must be content."""
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self.calm_at: float | None = None
         self._last_life_at = NEVER
@@ -151,7 +151,7 @@ class RoundsGoOn(RoundLiveness):
     invariant = "L2"
     effects = (Apply,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._applied_at: dict[PeerId, float] = {}
         self._applied: dict[PeerId, int] = {}
@@ -205,7 +205,7 @@ class EverybodyContributes(RoundLiveness):
     invariant = "L4"
     effects = (Committed,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._contributes: dict[PeerId, None] = {}  # in its present life, in the calm
 
@@ -226,9 +226,9 @@ class EverybodyContributes(RoundLiveness):
         participants = self.participants(swarm)
         for peer, core in participants:
             rounds = rolling_of(core)
-            if rounds is None or peer in self.circumstances.liars:
+            if rounds is None or peer in self.circumstances.attackers:
                 continue
-            locked = rounds.agreed.trust.quarantined()
+            locked = rounds.replicated.trust.quarantined()
             useful = sum(1 for other, _ in participants if other not in locked)
             if useful < updates_needed(core.settings, rounds.roster, locked):
                 continue  # the rule can make nothing of so few while a liar that was not found out may be among them
@@ -246,9 +246,9 @@ class OneLineage(RoundLiveness):
     invariant = "L5"
     effects = (Restore,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._misled = Misled(self.circumstances)
+        self._misled = TaintedStates(self.circumstances)
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         super().on_start(swarm, peer)
@@ -297,7 +297,7 @@ class OneLineage(RoundLiveness):
             roster = rounds.roster.peers
             if set(ids) - set(roster):
                 return peer, f"its roster is {roster}, and {ids} run"
-            chain = rounds.agreed.lineage.at(last - 1)
+            chain = rounds.replicated.lineage.at(last - 1)
             if first is None:
                 first = (peer, chain)
             elif chain is None or chain != first[1]:
@@ -319,7 +319,7 @@ class NobodyStarves(Checker):
     invariant = "L6"
     effects = (Committed,)
 
-    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
         self._waits: dict[PeerId, tuple[int, float]] = {}  # rounds without a turn, and since when
@@ -340,7 +340,7 @@ class NobodyStarves(Checker):
         if core is None or rounds is None:
             return
         self._latest = effect.commit.round_id
-        able = rounds.agreed.electorate().peers
+        able = rounds.replicated.serving_roster().peers
         self._waits = {p: wait for p, wait in self._waits.items() if p in able}
         shares = lots(core.topology.bound.get("weights", ""), able)
         for candidate, share in zip(able, shares, strict=True):
@@ -373,7 +373,7 @@ class StopEnds(Checker):
     events = (Stop,)
     effects = (Halt,)
 
-    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core import BEHIND_MAX, BEHIND_S, QUORUM_LOST, Coming, Committed, Effect, Event, Halt, PeerId, Report, quorum_of
-from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.core import BEHIND_MAX, BEHIND_S, QUORUM_LOST, Committed, Effect, Event, Halt, PeerExpected, PeerId, Report, quorum_of
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class CountsWhenItKeepsUp(Checker):
     invariant = "L9"
     effects = (Committed,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._roster: dict[PeerId, frozenset[PeerId]] = {}  # of the last commit at each peer
 
@@ -37,7 +37,7 @@ class CountsWhenItKeepsUp(Checker):
         rounds = rolling_of(peer_core(swarm, peer))
         if before is None or not effect.made or rounds is None or self.circumstances.lies:
             return
-        usual_s = rounds.deadline.usual_round_s()
+        usual_s = rounds.deadline.typical_round_s()
         most = max(BEHIND_MAX, BEHIND_S / usual_s if usual_s else 0.0) + SLACK
         for newcomer in now - before:
             other = rolling_of(peer_core(swarm, newcomer)) if newcomer in swarm.up else None
@@ -53,10 +53,10 @@ class WaitsForThoseWhoCome(Checker):
     those of its roster who have ended. It may be the last that holds the state."""
 
     invariant = "L10"
-    events = (Coming,)
+    events = (PeerExpected,)
     effects = (Halt, Report)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._waits_for: dict[PeerId, tuple[PeerId, ...]] = {}  # the roster that each lacks a quorum of
         self._crashed_at = float("-inf")
@@ -66,7 +66,7 @@ class WaitsForThoseWhoCome(Checker):
         self._crashed_at = swarm.now
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        if isinstance(event, Coming):
+        if isinstance(event, PeerExpected):
             self._coming.setdefault(event.peer, set()).add(peer)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:

@@ -17,10 +17,9 @@ from gossip.core import (
     Effect,
     Event,
     Hello,
-    NotMe,
+    NotServing,
     Peer,
     PeerId,
-    Query,
     Received,
     Report,
     Restore,
@@ -30,8 +29,9 @@ from gossip.core import (
     StateRequest,
     TrainerProgress,
     Update,
+    UpdateRequest,
 )
-from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 from gossip.simulation.checkers.disturbances import NEVER, STILL_S, Disturbances, stands_s
 from gossip.simulation.checkers.safety import rolling_of, rule_has_enough
 
@@ -44,7 +44,7 @@ QUIET_S = 1.0  # views have settled when nothing has happened for so long
 ASKED_WITHIN_S = 1.0  # by one that was told that it is behind; it waits for a fiftieth of that
 LOOK_EVERY_S = 0.2
 ROUNDS_KNOWN = 64
-TELLING = frozenset({Ack, Update, Query, Commit, NotMe})
+TELLING = frozenset({Ack, Update, UpdateRequest, Commit, NotServing})
 CHANGES = frozenset({"skip", "unskip", "suspect", "dead", "left", "joined", "alive_again", "recovering", "restored"})
 """Reports after which peers may be of several minds for a moment."""
 
@@ -53,11 +53,11 @@ class NobodyWaitsForTheSkipped(Checker):
     """L3: a server that a peer skips costs it no time. It hands on at once, to one that it does not skip, if there is one."""
 
     invariant = "L3"
-    events = (Query,)
+    events = (UpdateRequest,)
     effects = (Update, Report)
     afters = (Hello,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._asked: dict[PeerId, dict[tuple[PeerId, int], tuple[int, int]]] = {}  # who has asked for which attempt of a round
 
@@ -65,7 +65,7 @@ class NobodyWaitsForTheSkipped(Checker):
         self._asked[peer] = {}
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        if isinstance(event, Received) and isinstance(event.message, Query):
+        if isinstance(event, Received) and isinstance(event.message, UpdateRequest):
             query = event.message
             self._asked[peer][event.sender, query.shard] = query.round_id, query.attempt
 
@@ -137,7 +137,7 @@ class OverWhenAllIsThere(Checker):
     events = (Contributed,)
     effects = (Committed, Report)
 
-    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
         self._offers: dict[PeerId, _Offer] = {}
@@ -227,7 +227,7 @@ class NobodyIsStuck(Checker):
     events = (TrainerProgress,)
     effects = (Apply,)
 
-    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
         self._applied_at: dict[PeerId, float] = {}
@@ -304,10 +304,10 @@ class AsksForWhatItLacks(Checker):
     """L5: who is told that others are ahead asks for what it lacks, and again for as long as it is told so."""
 
     invariant = "L5"
-    events = (Ack, Update, Query, Commit, NotMe)
+    events = (Ack, Update, UpdateRequest, Commit, NotServing)
     effects = (Update, CommitRequest, StateRequest, Apply, Restore)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._told_at: dict[PeerId, float] = {}  # that others are ahead, and it has asked for nothing since
 
@@ -344,10 +344,10 @@ class TakesAStateInstead(Checker):
     commits, asks for no more commits and takes over a state; as soon as more peers say so than may be lying."""
 
     invariant = "L5"
-    events = (Query, Commit, NotMe)
-    afters = (Query, Commit, NotMe)
+    events = (UpdateRequest, Commit, NotServing)
+    afters = (UpdateRequest, Commit, NotServing)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._lost: dict[PeerId, int] = {}  # the round in which it cannot go on by commits
 
@@ -363,13 +363,13 @@ class TakesAStateInstead(Checker):
         member, message = core.membership.members.get(event.sender), event.message
         if core.phase != "running" or member is None or event.incarnation != member.incarnation or rounds._made is not None:
             return
-        if isinstance(message, Query | Commit | NotMe) and message.lineage == core.settings.lineage:
+        if isinstance(message, UpdateRequest | Commit | NotServing) and message.lineage == core.settings.lineage:
             here = rounds.round_id
-            not_kept = isinstance(message, NotMe) and message.round_id > here == message.asked_round
-            not_kept = not_kept and message.attempt == message.shard == 0 and rounds.astray._open == (event.sender, here)
+            not_kept = isinstance(message, NotServing) and message.round_id > here == message.asked_round
+            not_kept = not_kept and message.attempt == message.shard == 0 and rounds.lag_detector._open == (event.sender, here)
             far = here + core.settings.rounds.commit_log
             beyond = here if not_kept else far
-            ahead = {event.sender, *(other for other, told in rounds.astray._ahead.items() if told > beyond)}
+            ahead = {event.sender, *(other for other, told in rounds.lag_detector._ahead.items() if told > beyond)}
             if (not_kept or message.round_id > far) and len(ahead) > core.settings.f:
                 self._lost[peer] = here
 
@@ -385,7 +385,7 @@ def _round_told(event: Received) -> int:
     message = event.message
     if isinstance(message, Ack):
         return message.progress.step
-    return message.round_id if isinstance(message, Update | Query | Commit | NotMe) else -1
+    return message.round_id if isinstance(message, Update | UpdateRequest | Commit | NotServing) else -1
 
 
 def _is_of_old(core: Peer, event: Received) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core import Contributed, Effect, Event, Go, Hello, PeerId, Push, Received, Report, Send
-from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.core import Contributed, Effect, Event, Hello, PeerId, Push, Received, Report, Send, StartRound
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 from gossip.simulation.checkers.safety import gossip_of, is_worth_waiting, members_of, targets_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class PushesToAll(Checker):
     effects = (Push,)
     afters = (Contributed,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._targets: dict[PeerId, tuple[PeerId, ...]] = {}
         self._pushed: dict[PeerId, dict[tuple[PeerId, str], None]] = {}
@@ -106,16 +106,16 @@ class EachReadsItsOwn(Checker):
     """
 
     invariant = "S11"
-    effects = (Go,)
+    effects = (StartRound,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         # Epoch and newcomer, -1: of the first -> sample -> who reads it in which round.
         self._readers: dict[tuple[int, PeerId], dict[int, tuple[PeerId, int]]] = {}
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         core = peer_core(swarm, peer)
-        if not isinstance(effect, Go) or effect.samples is None or core is None or gossip_of(core) is None:
+        if not isinstance(effect, StartRound) or effect.samples is None or core is None or gossip_of(core) is None:
             return
         epoch = effect.samples.epoch
         readers = self._readers.setdefault((epoch, -1 if peer in core.settings.peers else peer), {})

@@ -13,27 +13,27 @@ from gossip.core import (
     Event,
     Hello,
     LinkDown,
-    NotMe,
-    Overdue,
-    Partial,
+    NotServing,
+    PartialOverdue,
+    PartialStatistics,
     PeerId,
-    Query,
     Received,
     Report,
     RollingRounds,
     Send,
+    StateAttestation,
     Update,
-    Voucher,
+    UpdateRequest,
     quorum_of,
 )
-from gossip.simulation.checkers.base import REFUSALS, Checker, Circumstances, peer_core
+from gossip.simulation.checkers.base import REFUSALS, Checker, RunConditions, peer_core
 from gossip.simulation.checkers.disturbances import Disturbances
 from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
 
-TELLING = (Update, Query, Commit, NotMe, Partial, Overdue, Hello, Voucher)
+TELLING = (Update, UpdateRequest, Commit, NotServing, PartialStatistics, PartialOverdue, Hello, StateAttestation)
 """By which a peer says in which round it is."""
 
 HEARD_S = 1.0
@@ -49,7 +49,7 @@ class WaitsForNobodyInVain(Checker):
     events = (LinkDown, Ack, *TELLING)
     effects = (Report,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._silent: dict[PeerId, set[PeerId]] = {}  # whose link broke, and who has told of no round since
         self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}  # in which round and shard, by whom handed over
@@ -63,7 +63,7 @@ class WaitsForNobodyInVain(Checker):
             rounds = rolling_of(peer_core(swarm, peer))
             if rounds is not None and rounds.round_id > 0:  # before, nobody has a state that another life would lack
                 # What it has said of a round that has not begun here is kept, and counts when that begins.
-                ahead = rounds.elsewhere.seen.get(event.peer, 0) - rounds.round_id
+                ahead = rounds.future_buffer.seen.get(event.peer, 0) - rounds.round_id
                 (silent.discard if ahead > 0 or (ahead == 0 and not rounds._shards) else silent.add)(event.peer)
         elif silent and type(event) is Received:
             message = event.message
@@ -105,7 +105,7 @@ class NoRoundStands(Checker):
     invariant = "L2"
     effects = (Report,)
 
-    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
         self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}  # in which round and shard, by whom handed over
@@ -152,8 +152,8 @@ class NoRoundStands(Checker):
             return False
         if peer in refused:
             return True
-        same = (theirs.round_id, theirs.chain) == (rounds.round_id, rounds.chain) and theirs.pledged()
-        return peer not in self.circumstances.two_faced and core.phase == "running" and same
+        same = (theirs.round_id, theirs.chain) == (rounds.round_id, rounds.chain) and theirs.must_stay()
+        return peer not in self.circumstances.equivocating and core.phase == "running" and same
 
 
 class LetsInWhoIsReady(Checker):
@@ -190,7 +190,7 @@ class KeepsWhoSpeaks(Checker):
     events = (Hello,)
     effects = (Commit,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._leaving: dict[PeerId, set[PeerId]] = {}  # who has said that it goes on no more, in whatever life
         self._judged: dict[PeerId, tuple[int, int, int]] = {}

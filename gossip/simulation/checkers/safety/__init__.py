@@ -22,9 +22,9 @@ from .handing_on import HandsOnWhatItHolds as HandsOnWhatItHolds
 from .handing_on import TakesWhatWasCommitted as TakesWhatWasCommitted
 from .hygiene import Bounded as Bounded
 from .hygiene import NothingRaises as NothingRaises
-from .hygiene import TimersAndSilence as TimersAndSilence
+from .hygiene import TimersAndHalt as TimersAndHalt
 from .keeping import KeepsWhatWasHeld as KeepsWhatWasHeld
-from .membership import NoDeathByASleeper as NoDeathByASleeper
+from .membership import NoDeathByAStalledPeer as NoDeathByAStalledPeer
 from .membership import NoFalseDeath as NoFalseDeath
 from .membership import NoReturnFromTheDead as NoReturnFromTheDead
 from .membership import NoSuspicionOfTheDead as NoSuspicionOfTheDead

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import Aggregate, Aggregated, Effect, Event, PeerId
-from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -21,7 +21,7 @@ class RuleAnswers(Checker):
     events = (Aggregated,)
     effects = (Aggregate,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._asked: dict[PeerId, dict[int, Aggregate]] = {}
 
@@ -32,7 +32,7 @@ class RuleAnswers(Checker):
         core = peer_core(swarm, peer)
         if core is None or not isinstance(effect, Aggregate) or effect.mix:
             return
-        if effect.step in ("decide", "combine") and self.circumstances.two_faced:
+        if effect.step in ("decide", "combine") and self.circumstances.equivocating:
             return  # on the word of others
         count = len(effect.peers if effect.step == "decide" else effect.rows)
         if count >= core.settings.updates_min and any(row.samples for row in effect.rows):

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from gossip.core import Commit, Likeness, Peer, PeerId, RollingRounds
+from gossip.core import Commit, Peer, PeerId, ResultSimilarity, RollingRounds
 
 
-def is_doubtful(core: Peer, rounds: RollingRounds, commit: Commit, likeness: Likeness | None) -> bool:
+def is_doubtful(core: Peer, rounds: RollingRounds, commit: Commit, similarity: ResultSimilarity | None) -> bool:
     """Whether a peer may find it false: its numbers, as opposed to the own update, or too long for all that it knows; its rates;
     or its roster."""
-    far = likeness is not None and not likeness.length <= core.settings.results.longer * likeness.own
-    if far or _is_opposed(core, likeness):
+    far = similarity is not None and not similarity.length <= core.settings.results.longer * similarity.own
+    if far or _is_opposed(core, similarity):
         return True
     if not _speaks_for_all(core, rounds, commit):
         return False
     if _steps(rounds, commit) != "as ever":
         return True
     # Who catches up cannot tell who was there in the rounds that the others have had meanwhile.
-    past = rounds.astray.is_passed(commit.round_id)
+    past = rounds.lag_detector.is_passed(commit.round_id)
     return not past and bool(_left_out(core, rounds, commit) or _put_in(core, rounds, commit))
 
 
-def must_be_refused(core: Peer, rounds: RollingRounds, commit: Commit, likeness: Likeness | None) -> str:
+def must_be_refused(core: Peer, rounds: RollingRounds, commit: Commit, similarity: ResultSimilarity | None) -> str:
     """Why, in words that follow "although"; "" when it may be taken. It may be too long, too."""
-    if _is_opposed(core, likeness):
+    if _is_opposed(core, similarity):
         return "it opposes its own update"
     if not _speaks_for_all(core, rounds, commit):
         return ""
     if _steps(rounds, commit) == "far" and len(rounds.roster) >= 2 * core.settings.f + 2:
         return f"it steps with {commit.rates}, and its own rates are others by far"
     left_out, put_in = _left_out(core, rounds, commit), _put_in(core, rounds, commit)
-    if len(left_out) + len(put_in) > core.settings.f and not rounds.astray.is_passed(commit.round_id):
+    if len(left_out) + len(put_in) > core.settings.f and not rounds.lag_detector.is_passed(commit.round_id):
         return f"the next roster leaves out {left_out}, who are here, and takes in {put_in}, who are not"
     return ""
 
 
-def _is_opposed(core: Peer, likeness: Likeness | None) -> bool:
-    return likeness is not None and likeness.product < core.settings.results.opposed * likeness.length * likeness.own
+def _is_opposed(core: Peer, similarity: ResultSimilarity | None) -> bool:
+    return similarity is not None and similarity.product < core.settings.results.opposed * similarity.length * similarity.own
 
 
 def _speaks_for_all(core: Peer, rounds: RollingRounds, commit: Commit) -> bool:
@@ -45,7 +45,7 @@ def _speaks_for_all(core: Peer, rounds: RollingRounds, commit: Commit) -> bool:
 def _steps(rounds: RollingRounds, commit: Commit) -> str:
     """With rates ``as ever``, or with ``others``; ``far`` when all that this peer knows of are ten times off."""
     own = rounds._own.rates if rounds._own is not None else ()
-    known = [rates for rates in (own, rounds.agreed.rates) if rates]
+    known = [rates for rates in (own, rounds.replicated.rates) if rates]
     if not commit.digest or not known or all(rates == commit.rates for rates in known):
         return "as ever"
     same = [rates for rates in known if len(rates) == len(commit.rates)]
@@ -55,7 +55,7 @@ def _steps(rounds: RollingRounds, commit: Commit) -> str:
 
 def _left_out(core: Peer, rounds: RollingRounds, commit: Commit) -> list[PeerId]:
     """Those who are here as far as this peer can tell, itself included."""
-    missing = [peer for peer in rounds.roster if peer not in commit.roster and not rounds.partings.leaves(peer)]
+    missing = [peer for peer in rounds.roster if peer not in commit.roster and not rounds.departures.leaves(peer)]
     return [peer for peer in missing if peer == core.local or not rounds.skip_reason(peer)]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from gossip.core import Confirm, Confirmed, Effect, Event, PeerId, Restore
-from gossip.simulation.checkers.base import Checker, Circumstances, Misled, peer_core
+from gossip.core import ConfirmState, Effect, Event, PeerId, Restore, StateConfirmed
+from gossip.simulation.checkers.base import Checker, RunConditions, TaintedStates, peer_core
 from gossip.simulation.world import ToyTrainer
 
 from .rounds import rolling_of
@@ -21,27 +21,27 @@ class EndsAlike(Checker):
     have asked are told so, when more than 2f run that hold no liar's state."""
 
     invariant = "S9"
-    events = (Confirm,)
-    effects = (Confirmed, Restore)
+    events = (ConfirmState,)
+    effects = (StateConfirmed, Restore)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._told: dict[int, tuple[bytes, PeerId]] = {}
         self.waiting: dict[PeerId, float] = {}  # who has asked, and since when
-        self._misled = Misled(self.circumstances)
+        self._misled = TaintedStates(self.circumstances)
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self.waiting.pop(peer, None)
         self._misled.forget(peer)
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        if isinstance(event, Confirm) and rolling_of(peer_core(swarm, peer)) is not None:
+        if isinstance(event, ConfirmState) and rolling_of(peer_core(swarm, peer)) is not None:
             self.waiting.setdefault(peer, swarm.now)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Restore):
             self._misled.restores(swarm, peer)
-        if not isinstance(effect, Confirmed):
+        if not isinstance(effect, StateConfirmed):
             return
         since, core, trainer = self.waiting.pop(peer, None), peer_core(swarm, peer), swarm.hosts[peer].trainer
         if since is None or core is None or not core.settings.f:

@@ -15,11 +15,9 @@ from gossip.core import (
     Contributed,
     Effect,
     Event,
-    Go,
     Payload,
     Peer,
     PeerId,
-    Query,
     Ranges,
     Received,
     Report,
@@ -29,14 +27,16 @@ from gossip.core import (
     Row,
     Send,
     SnapshotTaken,
+    StartRound,
     StateOffer,
     Update,
+    UpdateRequest,
     described,
     outline_of,
     parts_of,
 )
 from gossip.core import digest_of as hash_of
-from gossip.simulation.checkers.base import Checker, Circumstances, Misled, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, TaintedStates, peer_core
 from gossip.simulation.world import OWN_BYTES, bytes_of_state, digest_of
 
 from .rounds import rolling_of
@@ -60,9 +60,9 @@ class Conserved(Checker):
 
     invariant = "S11"
     events = (Contributed, Restored)
-    effects = (Aggregate, Committed, Apply, Go)
+    effects = (Aggregate, Committed, Apply, StartRound)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._rows: dict[PeerId, dict[tuple[int, int], tuple[Row, ...] | None]] = {}
         self._pending: dict[PeerId, list[Committed]] = {}
@@ -84,7 +84,7 @@ class Conserved(Checker):
         match effect:
             case Aggregate():
                 self._on_aggregate(swarm, peer, effect)
-            case Go():
+            case StartRound():
                 rounds = rolling_of(peer_core(swarm, peer))
                 if rounds is not None and effect.samples is not None and rounds.round_id == effect.round_id:
                     self._read[peer, effect.round_id, rounds.chain] = effect.samples.ranges
@@ -215,9 +215,9 @@ class TakesOverTheDonorsState(Checker):
     effects = (Restore, Committed, Update, Report)
     afters = (Restored,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._misled = Misled(self.circumstances)
+        self._misled = TaintedStates(self.circumstances)
         self._taken: dict[int, list[bytes]] = {}
         self._heads: dict[int, dict[bytes, None]] = {}  # of the round before
         self._first: dict[PeerId, int] = {}
@@ -264,7 +264,7 @@ class TakesOverTheDonorsState(Checker):
         rounds = rolling_of(core)
         if rounds is None or peer in self._misled:
             return
-        head = rounds.agreed.lineage.at(event.round_id - 1)
+        head = rounds.replicated.lineage.at(event.round_id - 1)
         known = head in self._heads.get(event.round_id, {})
         self.demand(known, swarm, peer, f"restores round {event.round_id} upon a history that nobody has: {(head or b'').hex()}")
 
@@ -291,11 +291,11 @@ class CheckedBeforeUse(Checker):
     with a payload that is not what it says, changes nothing; what goes into a rule or a model is finite and of the right size."""
 
     invariant = "S13"
-    events = (Update, Query, Commit, StateOffer)
+    events = (Update, UpdateRequest, Commit, StateOffer)
     effects = (Aggregate, Apply, Committed)
-    afters = (Update, Query, Commit, StateOffer)
+    afters = (Update, UpdateRequest, Commit, StateOffer)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._refusable: dict[PeerId, tuple[str, tuple[Any, ...]]] = {}
         self._commits: dict[PeerId, list[Commit]] = {}
@@ -305,7 +305,7 @@ class CheckedBeforeUse(Checker):
         self._refusable.pop(peer, None)
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        if not isinstance(event, Received) or not isinstance(event.message, Update | Query | Commit | StateOffer):
+        if not isinstance(event, Received) or not isinstance(event.message, Update | UpdateRequest | Commit | StateOffer):
             return
         core = peer_core(swarm, peer)
         if core is None or not isinstance(core.rounds, RollingRounds):
@@ -331,7 +331,7 @@ class CheckedBeforeUse(Checker):
             asked = message.nonce == taker._nonce and event.sender in taker.waits_for
             asked = asked and (taker.pieces is None or (event.sender, message.piece) in taker.pieces.asked)
             return "" if asked else "nobody asked for it"
-        assert isinstance(message, Update | Query | Commit)
+        assert isinstance(message, Update | UpdateRequest | Commit)
         if message.lineage != core.settings.lineage:
             return "another lineage"
         if message.round_id < rounds.round_id:

@@ -16,23 +16,23 @@ from gossip.core import (
     Gossip,
     LinkDown,
     Nack,
-    NotMe,
+    NotServing,
     PeerId,
     Ping,
     PingRequest,
     PushPull,
     Received,
-    Rumour,
+    Rumor,
     Send,
+    StateAttestation,
     StateOffer,
     StateRequest,
     TimerFired,
-    Voucher,
 )
-from gossip.simulation.checkers.base import Checker, Circumstances, membership_of, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, membership_of, peer_core
 from gossip.simulation.checkers.hearing import Hearing
 from gossip.simulation.checkers.reach import Reach
-from gossip.simulation.checkers.transitions import TableChecker, Transition
+from gossip.simulation.checkers.transitions import TableChecker, TableTransition
 
 from .membership import is_invented
 
@@ -47,11 +47,11 @@ class NoUnfoundedDeath(TableChecker):
 
     invariant = "S6"
 
-    def __init__(self, hearing: Hearing, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, hearing: Hearing, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self.hearing = hearing
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: Transition, event: Event | None) -> None:
+    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
         subject, standing = transition.subject, transition.standing
         if transition.field != "status" or (transition.before, transition.status) != ("suspect", "dead") or subject == peer:
             return  # of one that was never met others' word is taken
@@ -64,7 +64,7 @@ class NoUnfoundedDeath(TableChecker):
         accusers = [accuser for accuser in heard.accusers.get(standing, ()) if accuser != subject]
         others = len([accuser for accuser in accusers if accuser != peer])
         self.judged += 1
-        if heard.vouched == standing and not own:
+        if heard.answered_since == standing and not own:
             raise self.violated(swarm, peer, f"declares peer {subject} dead, which has answered it since it was accused")
         if not own and len(accusers) < 2:
             text = f"declares peer {subject} dead at the word of {others} and without a failed probe of its own"
@@ -77,11 +77,11 @@ class NoUnfoundedAccusation(TableChecker):
 
     invariant = "S6"
 
-    def __init__(self, hearing: Hearing, reach: Reach, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, hearing: Hearing, reach: Reach, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self.hearing, self.reach = hearing, reach
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: Transition, event: Event | None) -> None:
+    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
         subject = transition.subject
         if transition.field != "status" or transition.status != "suspect" or subject == peer or not _ends_a_probe(event):
             return
@@ -101,7 +101,7 @@ class NoUnfoundedAccusation(TableChecker):
             raise self.violated(
                 swarm, peer, f"accuses peer {subject}, which it asked at {asked_s:.3f} s over an undisturbed link"
             )
-        bridges = self.reach.by_way_of(swarm, peer, subject, asked_s - LINKED_AFTER_S)
+        bridges = self.reach.reachable_through(swarm, peer, subject, asked_s - LINKED_AFTER_S)
         useless = len(swarm.hosts) - 2 - len(bridges)
         if bridges and useless < membership.settings.indirect_probes:
             text = f"accuses peer {subject}, which it could have asked at {asked_s:.3f} s by way of {bridges}"
@@ -115,7 +115,7 @@ class AnAnswerEndsTheSkip(Checker):
     events = (Ack,)
     afters = (Ack,)
 
-    def __init__(self, hearing: Hearing, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, hearing: Hearing, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self.hearing = hearing
 
@@ -125,10 +125,10 @@ class AnAnswerEndsTheSkip(Checker):
             return
         subject = event.message.target
         member = membership.members.get(subject)
-        if member is None or subject == peer or (vouched := self.hearing.of(peer, subject).vouched) < 0:
+        if member is None or subject == peer or (answered_since := self.hearing.of(peer, subject).answered_since) < 0:
             return
         self.judged += 1
-        accused_again = member.status == "suspect" and member.standing > vouched  # at which it has not answered yet
+        accused_again = member.status == "suspect" and member.standing > answered_since  # at which it has not answered yet
         if member.skip == "suspect" and not accused_again and not self.hearing.own_evidence(swarm, peer, subject):
             raise self.violated(swarm, peer, f"skips peer {subject} as a suspect, which has answered it since it was accused")
 
@@ -151,7 +151,8 @@ class FormerLivesAreNotAnswered(Checker):
     """S13: what a process said counts for nothing once a later life of it has spoken."""
 
     invariant = "S13"
-    effects = (Ack, Nack, NotMe, StateOffer, Voucher)  # what is said because somebody asked, and for no other reason
+    # what is said because somebody asked, and for no other reason
+    effects = (Ack, Nack, NotServing, StateOffer, StateAttestation)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         event = swarm.handling
@@ -180,7 +181,7 @@ class TheAccusedHear(Checker):
         membership = membership_of(swarm.hosts[peer].core)
         member = None if membership is None else membership.members.get(effect.peer)
         if type(effect.message) is Ack and member is not None and member.linked and member.status != "alive":
-            told = any(rumour.peer == member.peer and rumour.status == member.status for rumour in effect.message.rumours)
+            told = any(rumor.peer == member.peer and rumor.status == member.status for rumor in effect.message.rumors)
             text = f"answers peer {member.peer}, which it takes for {member.status}, and does not say so"
             self.demand(told, swarm, peer, text)
 
@@ -218,15 +219,15 @@ def _ends_a_probe(event: Event | None) -> bool:
 def _own_word(event: Event | None, subject: PeerId) -> bool:
     """Whether the event brings the last word of ``subject`` itself."""
     message = event.message if type(event) is Received else None
-    rumours: tuple[Rumour, ...] = ()
+    rumors: tuple[Rumor, ...] = ()
     match message:
         case Ping() | PingRequest() | Ack() | Gossip():
-            rumours = message.rumours
+            rumors = message.rumors
         case PushPull():
-            rumours = message.members
+            rumors = message.members
         case _:
             pass
-    return any(rumour.peer == subject == rumour.origin and rumour.status == "dead" for rumour in rumours)
+    return any(rumor.peer == subject == rumor.origin and rumor.status == "dead" for rumor in rumors)
 
 
 def _takes_part(swarm: Swarm[Any], peer: PeerId, incarnation: int) -> bool:

@@ -13,7 +13,6 @@ from gossip.core import (
     Contributed,
     Effect,
     Event,
-    Go,
     GossipRounds,
     Payload,
     Peer,
@@ -22,8 +21,9 @@ from gossip.core import (
     Received,
     Report,
     Row,
+    StartRound,
 )
-from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 from gossip.topologies import Roster
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class _Arrived:
 
 
 @dataclass(slots=True)
-class Inbox:
+class PushInbox:
     """What one sender has pushed of one kind, and no round has used."""
 
     kept: dict[int, _Arrived] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Inbox:
 
 
 @dataclass(slots=True)
-class _Round:
+class _ExchangeRound:
     """The round that a peer is in. ``expected``: kind -> sender -> what goes into its rule, once the round is closed."""
 
     round_id: int
@@ -124,9 +124,9 @@ class _Round:
 class _Desk:
     """What the checker keeps of one peer's life."""
 
-    inboxes: dict[PeerId, dict[Kind, Inbox]] = field(default_factory=dict)
+    inboxes: dict[PeerId, dict[Kind, PushInbox]] = field(default_factory=dict)
     lives: dict[PeerId, int] = field(default_factory=dict)
-    round: _Round | None = None
+    round: _ExchangeRound | None = None
 
     def has_delivered(self, sender: PeerId, kind: Kind, round_id: int) -> bool:
         """Pushes arrive in order: who is further has nothing more for this round."""
@@ -142,9 +142,9 @@ class TakesWhatItWasPushed(Checker):
 
     invariant = "S11"
     events = (Push, Contributed)
-    effects = (Go, Aggregate, Apply, Report)
+    effects = (StartRound, Aggregate, Apply, Report)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._desks: dict[PeerId, _Desk] = {}
         self._said: dict[PeerId, dict[int, list[tuple[bytes, bytes]]]] = {}  # round -> gradient and parameters, of all lives
@@ -185,12 +185,12 @@ class TakesWhatItWasPushed(Checker):
             return
         if event.incarnation > life or sender not in desk.inboxes:
             desk.lives[sender] = event.incarnation
-            desk.inboxes[sender] = {"gradient": Inbox(), "parameters": Inbox()}
+            desk.inboxes[sender] = {"gradient": PushInbox(), "parameters": PushInbox()}
         staleness = core.settings.gossip.staleness_max
         if push.round_id < rounds.round_id - staleness:
             return
         payload = event.payload if event.payload is not None and event.payload.finite else None
-        if payload is not None and sender not in self.circumstances.two_faced:
+        if payload is not None and sender not in self.circumstances.equivocating:
             self._judge_content(swarm, peer, sender, push, payload)
         desk.inboxes[sender][push.what].add(_Arrived(push.round_id, push.samples, payload), staleness + 1)
 
@@ -210,7 +210,7 @@ class TakesWhatItWasPushed(Checker):
         if core is None or rounds is None:
             return
         desk = self._desks[peer]
-        if isinstance(effect, Go):
+        if isinstance(effect, StartRound):
             self._on_go(swarm, peer, core, rounds, desk, effect.round_id)
             return
         doing = desk.round
@@ -238,10 +238,10 @@ class TakesWhatItWasPushed(Checker):
                 raise self.violated(swarm, peer, text)
         elif desk.round.own is None:
             return  # it is told again, with samples
-        desk.round = _Round(round_id, rounds._sources)
+        desk.round = _ExchangeRound(round_id, rounds._sources)
 
     def _on_late(
-        self, swarm: Swarm[Any], peer: PeerId, core: Peer, desk: _Desk, doing: _Round, missing: Collection[PeerId]
+        self, swarm: Swarm[Any], peer: PeerId, core: Peer, desk: _Desk, doing: _ExchangeRound, missing: Collection[PeerId]
     ) -> None:
         """The grace is over: it was spent on somebody who can be expected to come with something."""
         doing.late = True
@@ -256,7 +256,7 @@ class TakesWhatItWasPushed(Checker):
             raise self.violated(swarm, peer, f"has waited in round {doing.round_id} for peers {vain}, of whom nothing is to come")
 
     def _close(
-        self, swarm: Swarm[Any], peer: PeerId, core: Peer, rounds: GossipRounds, desk: _Desk, doing: _Round
+        self, swarm: Swarm[Any], peer: PeerId, core: Peer, rounds: GossipRounds, desk: _Desk, doing: _ExchangeRound
     ) -> dict[Kind, dict[PeerId, _Arrived]]:
         settings = core.settings.gossip
         mixes = doing.round_id % settings.mix_every == settings.mix_every - 1
@@ -277,7 +277,7 @@ class TakesWhatItWasPushed(Checker):
             found[kind] = {sender: each for sender, each in taken.items() if each is not None and each.payload is not None}
         return found
 
-    def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, doing: _Round, ask: Aggregate) -> None:
+    def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, doing: _ExchangeRound, ask: Aggregate) -> None:
         kind: Kind = "parameters" if ask.mix else "gradient"
         assert doing.expected is not None
         doing.asked[kind] = True
@@ -295,7 +295,7 @@ class TakesWhatItWasPushed(Checker):
             text = f"round {doing.round_id}: the rows of {kind} are {_names(ask.rows)}; what has come, and is its own, is"
             raise self.violated(swarm, peer, f"{text} {_names(expected)}")
 
-    def _on_apply(self, swarm: Swarm[Any], peer: PeerId, doing: _Round) -> None:
+    def _on_apply(self, swarm: Swarm[Any], peer: PeerId, doing: _ExchangeRound) -> None:
         assert doing.expected is not None
         for kind, senders in doing.expected.items():
             needs_own = kind == "parameters" and _own_row(peer, doing.own, kind) is None
@@ -340,4 +340,4 @@ def _content(payload: Payload | None) -> bytes:
     return payload.data.tobytes() if payload is not None else b""
 
 
-__all__ = ["Inbox", "TakesWhatItWasPushed", "gossip_of", "is_worth_waiting", "members_of", "sources_of", "targets_of"]
+__all__ = ["PushInbox", "TakesWhatItWasPushed", "gossip_of", "is_worth_waiting", "members_of", "sources_of", "targets_of"]

@@ -12,17 +12,17 @@ from gossip.core import (
     CommitRequest,
     Effect,
     Event,
-    NotMe,
+    NotServing,
     Peer,
     PeerId,
-    Query,
     Received,
     Report,
     RollingRounds,
     Send,
     Update,
+    UpdateRequest,
 )
-from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 
 from .believing import is_doubtful, must_be_refused
 from .rounds import rolling_of
@@ -35,7 +35,7 @@ ROUNDS_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _CommitAsked:
     """Somebody who has no commit of a shard has come to one who has."""
 
     by: PeerId
@@ -49,19 +49,19 @@ class HandsOnWhatItHolds(Checker):
     the same breath: to a server of a later attempt, which would aggregate again, and to one that waits for it."""
 
     invariant = "S10"
-    events = (Query, Update)
+    events = (UpdateRequest, Update)
     effects = (Commit,)
-    afters = (Query, Update)
+    afters = (UpdateRequest, Update)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._asked: dict[PeerId, _Asked] = {}
+        self._asked: dict[PeerId, _CommitAsked] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._asked.pop(peer, None)
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        if not isinstance(event, Received) or not isinstance(event.message, Query | Update):
+        if not isinstance(event, Received) or not isinstance(event.message, UpdateRequest | Update):
             return
         self._asked.pop(peer, None)
         core, message = peer_core(swarm, peer), event.message
@@ -70,7 +70,7 @@ class HandsOnWhatItHolds(Checker):
             return
         held = _held(rounds, message)
         if held is not None:
-            self._asked[peer] = _Asked(event.sender, type(message).__name__, message.attempt, held)
+            self._asked[peer] = _CommitAsked(event.sender, type(message).__name__, message.attempt, held)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         asked = self._asked.get(peer)
@@ -114,7 +114,7 @@ class TakesWhatWasCommitted(Checker):
     effects = (Report,)
     afters = (Commit,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._heard: dict[PeerId, _Heard] = {}
         self._doubted: dict[PeerId, dict[tuple[int, int, bytes], set[PeerId]]] = {}  # by round and shard: who handed it over
@@ -152,16 +152,16 @@ class TakesWhatWasCommitted(Checker):
             return
         promised = commit.attempt < shard.attempt and not serves  # not to take it: but who hands it over is heard all the same
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
-        if not in_turn or not rounds.agreed.is_sound(commit, event.payload):
+        if not in_turn or not rounds.replicated.is_sound(commit, event.payload):
             return
-        if is_doubtful(core, rounds, commit, event.likeness):
+        if is_doubtful(core, rounds, commit, event.similarity):
             doubted, where = self._doubted.setdefault(peer, {}), (commit.round_id, commit.shard, commit.parent)
             doubted.setdefault(where, set()).add(event.sender)
             if len(doubted) > ROUNDS_KEPT:
                 del doubted[next(iter(doubted))]
             refused = self._refused[peer].get(where[:2], set())  # for its length, too
             if len(doubted[where] | refused) <= core.settings.f:
-                if (why := must_be_refused(core, rounds, commit, event.likeness)) and not promised:
+                if (why := must_be_refused(core, rounds, commit, event.similarity)) and not promised:
                     self._heard[peer] = _Heard(commit, shard.attempt, serves, why)
                 return
             # Before its own update was there it may have found nothing wrong with it.
@@ -199,7 +199,7 @@ class _Owed:
 
     to: PeerId
     commits: set[tuple[int, int]]  # round and shard
-    not_me: bool
+    not_serving: bool
     asked: CommitRequest
 
 
@@ -209,10 +209,10 @@ class GivesWhatIsAskedFor(Checker):
 
     invariant = "L5"
     events = (CommitRequest,)
-    effects = (Commit, NotMe)
+    effects = (Commit, NotServing)
     afters = (CommitRequest,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._owed: dict[PeerId, _Owed] = {}
 
@@ -236,9 +236,9 @@ class GivesWhatIsAskedFor(Checker):
             for shard in range(len(of_round or ()))
             if not lacking or round_id > asked.first or shard in lacking
         }
-        not_me = not commits and asked.first < rounds.round_id
-        if commits or not_me:
-            self._owed[peer] = _Owed(event.sender, commits, not_me, asked)
+        not_serving = not commits and asked.first < rounds.round_id
+        if commits or not_serving:
+            self._owed[peer] = _Owed(event.sender, commits, not_serving, asked)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         owed = self._owed.get(peer)
@@ -248,20 +248,20 @@ class GivesWhatIsAskedFor(Checker):
         if isinstance(told, Commit):
             if told.round_id != owed.asked.first or told.attempt >= owed.asked.attempt:
                 owed.commits.discard((told.round_id, told.shard))
-        elif isinstance(told, NotMe):
-            owed.not_me = False
+        elif isinstance(told, NotServing):
+            owed.not_serving = False
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         owed = self._owed.pop(peer, None)
         if owed is None:
             return
         self.judged += 1
-        if owed.commits or owed.not_me:
+        if owed.commits or owed.not_serving:
             lacking = f"the commits {sorted(owed.commits)[:3]}" if owed.commits else "word that they are not kept any more"
             raise self.violated(swarm, peer, f"does not give peer {owed.to}, which asks for commits, {lacking}")
 
 
-def _counts(core: Peer, rounds: RollingRounds, event: Received, message: Query | Update | Commit | CommitRequest) -> bool:
+def _counts(core: Peer, rounds: RollingRounds, event: Received, message: UpdateRequest | Update | Commit | CommitRequest) -> bool:
     """Whether it is heard: said in its sender's present life, of this lineage, by one who takes part."""
     member = core.membership.members.get(event.sender)
     if member is None or event.incarnation != member.incarnation or message.lineage != core.settings.lineage:
@@ -269,7 +269,7 @@ def _counts(core: Peer, rounds: RollingRounds, event: Received, message: Query |
     return core.phase == "running" and event.sender in rounds.roster
 
 
-def _held(rounds: RollingRounds, message: Query | Update) -> Commit | None:
+def _held(rounds: RollingRounds, message: UpdateRequest | Update) -> Commit | None:
     """The commit that the sender of ``message`` lacks. One of a round that is over is on its way to it, unless its attempt is
     a later one."""
     if rounds._made is not None:

@@ -27,7 +27,7 @@ from gossip.core import (
     TimerFired,
     Token,
 )
-from gossip.simulation.checkers.base import Checker, Circumstances, Violation, membership_of
+from gossip.simulation.checkers.base import Checker, RunConditions, Violation, membership_of
 from gossip.simulation.world import MANY
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class NothingRaises(Checker):
     invariant = "S14"
     effects = (Halt,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._most: dict[PeerId, int] = {}
 
@@ -70,7 +70,7 @@ class NothingRaises(Checker):
             core, event = swarm.hosts[peer].core, swarm.handling
             if isinstance(core, Peer) and core._stop_reason == effect.reason:
                 return  # it was asked to leave, and nobody needs it any more
-            if isinstance(event, Received) and event.sender in self.circumstances.liars:
+            if isinstance(event, Received) and event.sender in self.circumstances.attackers:
                 raise self.violated(swarm, peer, f"halts ({effect.reason}) at the word of a liar: {_words(event)}")
 
     def blame(self, swarm: Swarm[Any], error: Exception) -> Violation:
@@ -92,7 +92,7 @@ class Bounded(Checker):
     invariant = "S15"
     afters = (TimerFired,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._timers: dict[PeerId, int] = {}
 
@@ -129,10 +129,10 @@ class Bounded(Checker):
 
 def table_sizes(membership: Membership, n: int) -> list[tuple[str, int, int]]:
     """(what, how many, at most) of what a membership keeps among ``n`` peers."""
-    rumours = membership.rumours
+    rumors = membership.rumors
     return [
         ("members in the table", len(membership.members), n),
-        ("rumours waiting", len(rumours), n * rumours.accusers_max),
+        ("rumours waiting", len(rumors), n * rumors.accusers_max),
         ("probes under way", len(membership.prober.probes), n),
         ("probes for others under way", len(membership.prober.relays), RELAYS_MAX),
         ("peers on the probing circle", len(membership.prober._circle), n),
@@ -146,13 +146,13 @@ def core_sizes(core: Peer, n: int) -> list[tuple[str, int, int]]:
     rounds, shards = core.rounds, max(1, len(core.rounds.sizes))
     sizes = [
         ("timers pending", len(core.timers), 16 + RELAYS_MAX + 4 * n + 4 * shards),
-        ("hellos", len(core.gathering.hellos), n),
+        ("hellos", len(core.bootstrap.hellos), n),
         ("takers of the state", sum([ask.what == "state" for ask in core.recovery.giving.asks.values()]), TAKERS_MAX),
         ("who waits for a voucher", len(core.recovery.giving.asks), n),
         ("states that are kept", len(core.recovery.giving.copies), COPIES_MAX),
         ("takers of pieces", len(core.recovery.giving._takers), TAKERS_MAX),
         ("pieces of a state", len(core.recovery._kept), PIECES_MAX),
-        ("peers heard of in other rounds", len(rounds.elsewhere.seen), n),
+        ("peers heard of in other rounds", len(rounds.future_buffer.seen), n),
         ("peers with a standing", len(rounds.trust.pack()) if isinstance(rounds, GossipRounds) else 0, n),
     ]
     if isinstance(rounds, GossipRounds):
@@ -161,22 +161,22 @@ def core_sizes(core: Peer, n: int) -> list[tuple[str, int, int]]:
 
 
 def _rolling_sizes(core: Peer, rounds: RollingRounds, n: int, shards: int) -> list[tuple[str, int, int]]:
-    settings, log, agreed = core.settings.rounds, rounds.log, rounds.agreed
+    settings, log, agreed = core.settings.rounds, rounds.log, rounds.replicated
     round_bytes = 4 * sum(rounds.sizes)
     # Each round's updates, queries, commits, and what was measured or is overdue, one of a kind, sender and shard.
-    stashed = sum(len(kept) for kept in rounds.elsewhere._stash.values())
+    stashed = sum(len(kept) for kept in rounds.future_buffer._stash.values())
     return [
         ("commits kept, in rounds", len(log._rounds), max(2, settings.commit_log)),
         ("commits kept, in bytes", log._bytes, max(settings.commit_log_bytes, 2 * round_bytes)),
         ("messages kept for later rounds", stashed, STASH_MAX * 5 * n * shards),
-        ("rounds with messages kept", len(rounds.elsewhere._stash), STASH_MAX),
+        ("rounds with messages kept", len(rounds.future_buffer._stash), STASH_MAX),
         ("answers of a shard", max((len(shard.answers) for shard in rounds._shards), default=0), n),
         ("rules asked", len(rounds.server._tickets), n * shards + shards),
-        ("measures of shards", len(rounds.joint._parts), shards),
-        ("measures that were asked for", len(rounds.joint._asked), n * shards),
+        ("measures of shards", len(rounds.cross_shard._parts), shards),
+        ("measures that were asked for", len(rounds.cross_shard._asked), n * shards),
         ("peers that want to join", len(rounds.joining), n),
-        ("peers that have finished", len(rounds.partings), n),
-        ("branches heard of", len(rounds.astray._branches), n),
+        ("peers that have finished", len(rounds.departures), n),
+        ("branches heard of", len(rounds.lag_detector._branches), n),
         ("hashes of the lineage", len(agreed.lineage._history), HISTORY_ROUNDS),
         ("snapshots", len(agreed._snapshots), 8),
     ]
@@ -195,7 +195,7 @@ def _gossip_sizes(core: Peer, rounds: GossipRounds, n: int) -> list[tuple[str, i
     ]
 
 
-class TimersAndSilence(Checker):
+class TimersAndHalt(Checker):
     """S17: a timer's token is used once, fires at most once and not after it was cancelled; a core that has halted says
     nothing any more."""
 
@@ -203,7 +203,7 @@ class TimersAndSilence(Checker):
     events = (TimerFired,)
     effects = (SetTimer, CancelTimer, Halt)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._pending: dict[PeerId, dict[Token, None]] = {}
         self._used: dict[PeerId, set[Token]] = {}
@@ -236,4 +236,4 @@ class TimersAndSilence(Checker):
                 raise self.violated(swarm, peer, f"asks for {repr(later[0])[:400]} after it halted")
 
 
-__all__ = ["Bounded", "NothingRaises", "TimersAndSilence", "core_sizes", "table_sizes"]
+__all__ = ["Bounded", "NothingRaises", "TimersAndHalt", "core_sizes", "table_sizes"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import Effect, PeerId, Report
-from gossip.simulation.checkers.base import Checker, Circumstances
+from gossip.simulation.checkers.base import Checker, RunConditions
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -18,7 +18,7 @@ class KeepsWhatWasHeld(Checker):
     invariant = "S19"
     effects = (Report,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._held: tuple[int, PeerId] = (0, -1)
         self._before: dict[PeerId, tuple[int, PeerId]] = {}  # what had been held when its life began

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import Event, MembershipSettings, PeerId, Stop, TrainerLost, incarnation_of, longest_s, shortest_s
-from gossip.simulation.checkers.base import Checker, Circumstances, membership_of
+from gossip.simulation.checkers.base import Checker, RunConditions, membership_of
 from gossip.simulation.checkers.disturbances import Disturbances
-from gossip.simulation.checkers.transitions import TableChecker, Transition
+from gossip.simulation.checkers.transitions import TableChecker, TableTransition
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 GONE = ("dead", "left")
 
 
-def is_invented(circumstances: Circumstances, swarm: Swarm[Any], peer: PeerId, subject: PeerId) -> bool:
+def is_invented(circumstances: RunConditions, swarm: Swarm[Any], peer: PeerId, subject: PeerId) -> bool:
     """Whether a liar may have invented the life of ``subject`` that ``peer`` knows of, and has not heard from."""
     membership = membership_of(swarm.hosts[peer].core) if circumstances.invented_lives else None
     return membership is not None and peer != subject and not membership.members[subject].spoken
@@ -26,7 +26,7 @@ class StandingNeverFalls(TableChecker):
 
     invariant = "S1"
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._highest: dict[PeerId, int] = {}  # that a peer has had itself, in all its lives
         self._seen: dict[PeerId, dict[PeerId, int]] = {}
@@ -40,7 +40,7 @@ class StandingNeverFalls(TableChecker):
         if membership is not None:
             self._highest[peer] = max(self._highest.get(peer, 0), membership.standing)
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: Transition, event: Event | None) -> None:
+    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
         if transition.field not in ("standing", "enlisted"):
             return
         subject, standing = transition.subject, transition.standing
@@ -68,14 +68,14 @@ class NoReturnFromTheDead(TableChecker):
     invariant = "S2"
     forbidden = "alive"
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._gone: dict[PeerId, dict[PeerId, int]] = {}  # the standing with which a subject went
 
     def born(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._gone[peer] = {}
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: Transition, event: Event | None) -> None:
+    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
         if transition.field not in ("status", "enlisted"):
             return
         gone = self._gone[peer]
@@ -108,7 +108,7 @@ class NotDeadWhileRunning(TableChecker):
 
     invariant = "S3"
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: Transition, event: Event | None) -> None:
+    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
         if transition.subject != peer:
             return
         self.judged += 1
@@ -124,7 +124,7 @@ class OneAddressALife(TableChecker):
 
     invariant = "S5"
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._lives: dict[PeerId, dict[tuple[str, str], int]] = {}  # the last life in which a peer had an address
         self._held: dict[PeerId, dict[PeerId, tuple[int, str]]] = {}  # observer -> subject -> life, control address
@@ -144,7 +144,7 @@ class OneAddressALife(TableChecker):
         membership = membership_of(swarm.hosts[subject].core) if self.circumstances.invented_lives else None
         return membership is not None and membership.me.control == control
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: Transition, event: Event | None) -> None:
+    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
         if transition.field not in ("control", "bulk", "enlisted"):
             return
         if is_invented(self.circumstances, swarm, peer, transition.subject):
@@ -175,11 +175,11 @@ class NoFalseDeath(TableChecker):
 
     invariant = "S6"
 
-    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: Transition, event: Event | None) -> None:
+    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
         subject = transition.subject
         if transition.field != "status" or transition.status != "dead" or subject == peer:
             return
@@ -196,16 +196,16 @@ class NoFalseDeath(TableChecker):
             raise self.violated(swarm, peer, f"{text}; after {window_s:.2f} s that must not happen")
 
 
-class NoDeathByASleeper(TableChecker):
+class NoDeathByAStalledPeer(TableChecker):
     """S7: one that stood still gives those it then misses all their time again, before it declares anybody dead."""
 
     invariant = "S7"
 
-    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: Transition, event: Event | None) -> None:
+    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
         subject = transition.subject
         if transition.field != "status" or transition.status != "dead" or subject == peer:
             return
@@ -247,7 +247,7 @@ MEMBERSHIP: tuple[type[Checker], ...] = (
     NoSuspicionOfTheDead,
     OneAddressALife,
     NoFalseDeath,
-    NoDeathByASleeper,
+    NoDeathByAStalledPeer,
 )
 
 __all__ = [*(checker.__name__ for checker in MEMBERSHIP), "MEMBERSHIP", "memory_s"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import Aggregate, Aggregated, Apply, Commit, Committed, Contributed, Effect, Event, Payload, PeerId
-from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 
 from .exchange import gossip_of
 from .rounds import rolling_of
@@ -32,7 +32,7 @@ class CommitsWhatTheRuleSaid(Checker):
     events = (Aggregated, Contributed)
     effects = (Aggregate, Committed)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._questions: dict[PeerId, dict[int, _Question]] = {}
         self._said: dict[PeerId, dict[int, list[tuple[bytes, ...]]]] = {}  # round -> shards, of all lives
@@ -67,7 +67,7 @@ class CommitsWhatTheRuleSaid(Checker):
     def _judge_rows(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
         for row in ask.rows:
             said = self._said.get(row.peer, {}).get(ask.round_id)
-            if row.peer in self.circumstances.two_faced and row.peer != peer:
+            if row.peer in self.circumstances.equivocating and row.peer != peer:
                 continue
             self.judged += 1
             content = row.payload.data.tobytes()
@@ -101,7 +101,7 @@ class CommitsWhatTheRuleSaid(Checker):
 
 
 @dataclass(slots=True)
-class _Asked:
+class _RuleAsked:
     """What the rule was asked in a gossip round, and what it has said."""
 
     ask: Aggregate
@@ -116,9 +116,9 @@ class AppliesWhatTheRuleSaid(Checker):
     events = (Aggregated, Contributed)
     effects = (Aggregate, Apply)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._asked: dict[PeerId, dict[int, _Asked]] = {}  # of the present round, by ticket
+        self._asked: dict[PeerId, dict[int, _RuleAsked]] = {}  # of the present round, by ticket
         self._own: dict[PeerId, Contributed] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
@@ -141,7 +141,7 @@ class AppliesWhatTheRuleSaid(Checker):
         if core is None or rounds is None:
             return
         if isinstance(effect, Aggregate):
-            self._asked[peer][effect.ticket] = _Asked(effect)
+            self._asked[peer][effect.ticket] = _RuleAsked(effect)
         elif isinstance(effect, Apply):
             asked, self._asked[peer] = self._asked[peer], {}
             own = self._own.get(peer)
@@ -150,7 +150,7 @@ class AppliesWhatTheRuleSaid(Checker):
             self._judge_gradient(swarm, peer, effect, own, [each for each in asked.values() if not each.ask.mix])
             self._judge_mix(swarm, peer, effect, [each for each in asked.values() if each.ask.mix], core.settings.gossip.mixing)
 
-    def _judge_gradient(self, swarm: Swarm[Any], peer: PeerId, apply: Apply, own: Contributed, asked: list[_Asked]) -> None:
+    def _judge_gradient(self, swarm: Swarm[Any], peer: PeerId, apply: Apply, own: Contributed, asked: list[_RuleAsked]) -> None:
         mine = (own.own or own.payloads[0]) if own.samples and own.payloads else None
         said = asked[-1].said if asked else None
         expected = (said,) if said is not None else (mine,) if mine is not None else ()
@@ -159,7 +159,7 @@ class AppliesWhatTheRuleSaid(Checker):
             whose = "what its rule has made" if said is not None else "its own update"
             raise self.violated(swarm, peer, f"applies in round {apply.round_id} something else than {whose}")
 
-    def _judge_mix(self, swarm: Swarm[Any], peer: PeerId, apply: Apply, asked: list[_Asked], mixing: float) -> None:
+    def _judge_mix(self, swarm: Swarm[Any], peer: PeerId, apply: Apply, asked: list[_RuleAsked], mixing: float) -> None:
         said = asked[-1].said if asked else None
         if said is None:
             if apply.mix is not None and apply.mix_scale:

@@ -13,7 +13,6 @@ from gossip.core import (
     Committed,
     Effect,
     Event,
-    Go,
     Hello,
     Payload,
     Peer,
@@ -25,15 +24,16 @@ from gossip.core import (
     Restored,
     RollingRounds,
     Send,
+    StartRound,
     Update,
     chain_hash,
 )
 from gossip.simulation.checkers.base import (
     REFUSALS,
     Checker,
-    Circumstances,
     Life,
-    Misled,
+    RunConditions,
+    TaintedStates,
     life_of,
     lose_start,
     peer_core,
@@ -56,7 +56,7 @@ def rule_has_enough(core: Peer, here: Collection[PeerId]) -> bool:
     rounds = rolling_of(core)
     if rounds is None or core.settings.rounds.quorum == "available":
         return True
-    locked = rounds.agreed.trust.quarantined()
+    locked = rounds.replicated.trust.quarantined()
     return sum(peer not in locked for peer in here) >= updates_needed(core.settings, rounds.roster, locked)
 
 
@@ -83,15 +83,15 @@ class AppliedOnce(Checker):
 
     invariant = "S8"
     events = (Restored,)
-    effects = (Committed, Apply, Go, Restore, Report)
+    effects = (Committed, Apply, StartRound, Restore, Report)
     afters = (Restored,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._places: dict[PeerId, _Place] = {}
         self._pending: dict[PeerId, list[Committed]] = {}
         self._chains: dict[bytes, tuple[Commit, ...]] = {}
-        self._told: dict[PeerId, Go] = {}
+        self._told: dict[PeerId, StartRound] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._told.pop(peer, None)
@@ -112,14 +112,14 @@ class AppliedOnce(Checker):
             return
         place.next_round, place.restored = place.restored, None
         if isinstance(core.rounds, RollingRounds):
-            place.head = core.rounds.agreed.lineage.at(place.next_round - 1) or b""
+            place.head = core.rounds.replicated.lineage.at(place.next_round - 1) or b""
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Committed):
             self._pending[peer].append(effect)
         elif isinstance(effect, Restore):
             self._told.pop(peer, None)  # from another state the same round is another one
-        elif isinstance(effect, Go):
+        elif isinstance(effect, StartRound):
             before, self._told[peer] = self._told.get(peer), effect
             # It may be told again when it becomes known which samples the round has.
             self.judged += 1
@@ -171,7 +171,7 @@ class UsedOnce(Checker):
     events = (Push,)
     effects = (Aggregate,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._came: dict[PeerId, dict[int, tuple[Payload, tuple[PeerId, int, str, int]]]] = {}
         self._used: dict[PeerId, dict[tuple[PeerId, int, str, int], int]] = {}
@@ -213,9 +213,9 @@ class IdenticalReplicas(Checker):
     effects = (Apply, Restore)
     afters = (Restored,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._misled = Misled(self.circumstances)
+        self._misled = TaintedStates(self.circumstances)
         self._parameters: dict[tuple[int, bytes], tuple[bytes, PeerId]] = {}
         self._agreed: dict[tuple[int, bytes], tuple[Any, PeerId]] = {}
 
@@ -247,7 +247,7 @@ class IdenticalReplicas(Checker):
             return
         if peer in self._misled:
             return
-        lineage = rounds.agreed.lineage
+        lineage = rounds.replicated.lineage
         if (chain := lineage.at(trainer.next_round - 1)) is not None:
             self._same(swarm, peer, self._parameters, (trainer.next_round, chain), trainer.digest, "parameters")
         if (kept := rounds.snapshot(rounds.round_id)) is not None:
@@ -304,10 +304,10 @@ class OneHistory(Checker):
 
     invariant = "S10"
     events = (Commit,)
-    effects = (Update, Aggregate, Committed, Go, Hello, Report)
+    effects = (Update, Aggregate, Committed, StartRound, Hello, Report)
     afters = (Commit,)
 
-    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
         self._calm_at: float | None = None
@@ -360,7 +360,7 @@ class OneHistory(Checker):
                 self._on_aggregate(swarm, peer, effect)
             case Committed():
                 self._on_committed(swarm, peer, effect)
-            case Go():
+            case StartRound():
                 self._on_go(swarm, peer, effect)
             case Report():
                 self._on_report(peer, effect)
@@ -408,7 +408,7 @@ class OneHistory(Checker):
         if shard.commit is not None or shard.ticket != ask.ticket:
             return  # answered within the same event
         where = f"round {ask.round_id}, shard {ask.shard}, attempt {shard.serving}"
-        gone = [p for p in rounds.roster if rounds.partings.leaves(p) and self._leaves.get(p, ask.round_id + 1) <= ask.round_id]
+        gone = [p for p in rounds.roster if rounds.departures.leaves(p) and self._leaves.get(p, ask.round_id + 1) <= ask.round_id]
         n = len(rounds.roster) - len(gone)
         need = 1 if n < 3 or core.settings.rounds.quorum == "available" else n // 2 + 1
         need = _with_newcomers(swarm, core, rounds, need)
@@ -451,7 +451,7 @@ class OneHistory(Checker):
             if turn_of != commit.server:
                 text = f"{_which(commit)} was made by peer {commit.server} in the turn of peer {turn_of}"
                 raise self.violated(swarm, peer, text)
-        if peer in self.circumstances.two_faced:
+        if peer in self.circumstances.equivocating:
             return
         known = self._applied.setdefault((commit.parent, commit.round_id, commit.shard), {})
         self.judged += 1
@@ -474,7 +474,7 @@ class OneHistory(Checker):
     def begin_calm(self, swarm: Swarm[Any]) -> None:
         self._calm_at = swarm.now
 
-    def _on_go(self, swarm: Swarm[Any], peer: PeerId, go: Go) -> None:
+    def _on_go(self, swarm: Swarm[Any], peer: PeerId, go: StartRound) -> None:
         rounds = rolling_of(peer_core(swarm, peer))
         if rounds is None or rounds.round_id != go.round_id or not rounds._shards:
             return

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core import Aggregate, Aggregated, Commit, Committed, Contribution, Effect, Event, Partial, PeerId, Send, digest_of
-from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.core import (
+    Aggregate,
+    Aggregated,
+    Commit,
+    Committed,
+    Contribution,
+    Effect,
+    Event,
+    PartialStatistics,
+    PeerId,
+    Send,
+    digest_of,
+)
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 
 from .rounds import rolling_of
 
@@ -25,9 +37,9 @@ class DecidesTogether(Checker):
     invariant = "S10"
     events = (Aggregated,)
     effects = (Aggregate, Committed, Commit)
-    afters = (Aggregated, Partial, Commit)
+    afters = (Aggregated, PartialStatistics, Commit)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._asked: dict[PeerId, dict[int, tuple[int, int]]] = {}  # ticket -> round and shard that are being measured
         self._measured: dict[tuple[int, int], set[bytes]] = {}  # round and shard -> what anybody has measured of it
@@ -65,7 +77,7 @@ class DecidesTogether(Checker):
     def _judge_parts(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
         common = set.intersection(*[set(part.peers) for part in ask.parts])
         self.demand(set(ask.peers) == common, swarm, peer, f"decides on {ask.peers}; all servers have measured {sorted(common)}")
-        if self.circumstances.two_faced:
+        if self.circumstances.equivocating:
             return
         for shard, part in enumerate(ask.parts):
             known = digest_of(part.statistics) in self._measured.get((ask.round_id, shard), ())
@@ -73,12 +85,17 @@ class DecidesTogether(Checker):
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         rounds = rolling_of(peer_core(swarm, peer))
-        if rounds is None or not rounds.joint.active or not rounds._shards or (first := rounds._shards[0]).commit is not None:
+        if (
+            rounds is None
+            or not rounds.cross_shard.active
+            or not rounds._shards
+            or (first := rounds._shards[0]).commit is not None
+        ):
             return
         committed = [shard.index for shard in rounds._shards if shard.commit is not None]
-        if committed and first.together is not None and first.serving == first.attempt:
+        if committed and first.cross_shard_progress is not None and first.serving == first.attempt:
             text = f"would decide in round {rounds.round_id} anew, though it holds the results of shards {committed}"
-            self.demand(first.together.step not in ("measured", "decide"), swarm, peer, text)
+            self.demand(first.cross_shard_progress.step not in ("measured", "decide"), swarm, peer, text)
 
     def _judge_weights(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
         rounds = rolling_of(peer_core(swarm, peer))
@@ -96,9 +113,9 @@ class DecidesTogether(Checker):
 
     def _on_committed(self, swarm: Swarm[Any], peer: PeerId, commit: Commit) -> None:
         core = peer_core(swarm, peer)
-        if core is None or not core.settings.joint or peer in self.circumstances.two_faced:
+        if core is None or not core.settings.cross_shard or peer in self.circumstances.equivocating:
             return  # a liar holds what it has made, and the others what they could take
-        if commit.shard == 0 or not commit.digest or commit.server in self.circumstances.two_faced:
+        if commit.shard == 0 or not commit.digest or commit.server in self.circumstances.equivocating:
             return
         decided = self._decided.get((commit.round_id, commit.parent), set())
         self.judged += 1

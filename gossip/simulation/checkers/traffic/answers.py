@@ -14,24 +14,24 @@ from gossip.core import (
     Effect,
     Event,
     Nack,
-    NotMe,
-    Overdue,
+    NotServing,
+    PartialOverdue,
     PeerId,
     Ping,
     PingRequest,
     PushPull,
-    Query,
     Received,
     Report,
     Restored,
     RollingRounds,
     Send,
+    StateAttestation,
     StateOffer,
     StateRequest,
     Update,
-    Voucher,
+    UpdateRequest,
 )
-from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _ANSWERED_BY: dict[type, str] = {
     PingRequest: "acks",
     PushPull: "tables",
     Update: "refusals",
-    Query: "refusals",
+    UpdateRequest: "refusals",
     CommitRequest: "refusals",
     StateRequest: "states",
 }
@@ -52,9 +52,9 @@ _ANSWERS: dict[type, str] = {
     Ack: "acks",
     Nack: "acks",
     PushPull: "tables",
-    NotMe: "refusals",
+    NotServing: "refusals",
     StateOffer: "states",
-    Voucher: "states",
+    StateAttestation: "states",
 }
 
 
@@ -65,7 +65,7 @@ class AnswersOnce(Checker):
     events = tuple(_ANSWERED_BY)
     effects = tuple(_ANSWERS)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._owed: dict[PeerId, Counter[tuple[PeerId, str]]] = {}
 
@@ -96,10 +96,10 @@ class CommitsForAReason(Checker):
     or request that comes when it is held; never more often than that."""
 
     invariant = "S15"
-    events = (Commit, Update, Query, CommitRequest)
+    events = (Commit, Update, UpdateRequest, CommitRequest)
     effects = (Aggregate, Commit)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._spread: dict[PeerId, Counter[tuple[int, int]]] = {}
         self._asked: dict[PeerId, Counter[tuple[PeerId, int, int]]] = {}
@@ -117,7 +117,7 @@ class CommitsForAReason(Checker):
             insort(self._wanted[peer].setdefault(event.sender, []), message.first)
             return
         rounds = rolling_of(peer_core(swarm, peer))
-        if rounds is None or not isinstance(message, Commit | Update | Query) or not _calls_for_a_commit(rounds, message):
+        if rounds is None or not isinstance(message, Commit | Update | UpdateRequest) or not _calls_for_a_commit(rounds, message):
             return
         if isinstance(message, Commit):
             self._spread[peer][message.round_id, message.shard] += 1
@@ -142,7 +142,7 @@ class CommitsForAReason(Checker):
             raise self.violated(swarm, peer, f"{text}, and has had reason for {reasons}")
 
 
-def _calls_for_a_commit(rounds: RollingRounds, message: Commit | Update | Query) -> bool:
+def _calls_for_a_commit(rounds: RollingRounds, message: Commit | Update | UpdateRequest) -> bool:
     """Whether a message is a reason to send the commit of its shard to somebody."""
     if message.round_id != rounds.round_id or message.shard >= len(rounds._shards):
         return True  # it may be, when its round has come
@@ -159,10 +159,10 @@ class OffersOnce(Checker):
     wait for what it is to measure."""
 
     invariant = "S15"
-    events = (Query, Restored, Overdue)
-    effects = (Update, Query, Report)
+    events = (UpdateRequest, Restored, PartialOverdue)
+    effects = (Update, UpdateRequest, Report)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._said: dict[PeerId, Counter[tuple[PeerId, type, int, int, int, bytes]]] = {}
         self._resumed: Counter[PeerId] = Counter()
@@ -174,24 +174,24 @@ class OffersOnce(Checker):
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if type(event) is Restored:
             self._resumed[peer] += 1
-        elif type(event) is Received and type(event.message) is Query:
+        elif type(event) is Received and type(event.message) is UpdateRequest:
             asked = event.message
             self._said[peer][event.sender, Update, asked.round_id, asked.shard, asked.attempt, asked.parent] -= 1
-        elif type(event) is Received and type(event.message) is Overdue:
+        elif type(event) is Received and type(event.message) is PartialOverdue:
             self._overdue[peer][event.message.round_id, event.message.shard] += 1
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if type(effect) is Report:
             self._resumed[peer] += effect.event == "kept_own_state"
             return
-        if type(effect) is not Send or not isinstance(effect.message, Update | Query):
+        if type(effect) is not Send or not isinstance(effect.message, Update | UpdateRequest):
             return
         message = effect.message
         key = effect.peer, type(message), message.round_id, message.shard, message.attempt, message.parent
         said = self._said[peer]
         said[key] += 1
         self.judged += 1
-        again = self._overdue[peer][message.round_id, message.shard] if type(message) is Query else 0
+        again = self._overdue[peer][message.round_id, message.shard] if type(message) is UpdateRequest else 0
         if said[key] > 1 + self._resumed[peer] + again:
             what = f"{type(message).__name__} of round {message.round_id}, shard {message.shard}, attempt {message.attempt}"
             raise self.violated(swarm, peer, f"sends peer {effect.peer} its {what} {said[key]} times")

@@ -29,7 +29,7 @@ from gossip.core import (
     TimerFired,
     retransmit_limit,
 )
-from gossip.simulation.checkers.base import Checker, Circumstances, membership_of
+from gossip.simulation.checkers.base import Checker, RunConditions, membership_of
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -46,7 +46,7 @@ PAUSE_S = 0.2
 LISTENERS = 3
 """Nobody is told news about itself: with fewer there may be nobody to tell them to."""
 
-RUMOURS_KINDS = (Ping, PingRequest, Gossip)
+RUMORS_KINDS = (Ping, PingRequest, Gossip)
 """Of which one that defames others may have any number said, by accusing faster than it is answered."""
 
 
@@ -86,7 +86,7 @@ class SpeaksInMeasure(Checker):
     invariant = "S15"
     effects = (Ping, PingRequest, Gossip, PushPull, Hello, CommitRequest, StateRequest, Nack, Restore)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._said: dict[PeerId, dict[tuple[type, PeerId], deque[float]]] = {}
         self._most: dict[PeerId, dict[type, int]] = {}
@@ -107,7 +107,7 @@ class SpeaksInMeasure(Checker):
         self._most.clear()
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if type(effect) is Restore and self.circumstances.two_faced:
+        if type(effect) is Restore and self.circumstances.equivocating:
             self._said[peer].pop((StateRequest, -1), None)  # each result that a server tells differently costs another state
         if type(effect) is not Send:
             return
@@ -119,7 +119,7 @@ class SpeaksInMeasure(Checker):
             return
         if kind is StateRequest and effect.message.piece:  # type: ignore[union-attr]
             return  # see FetchesInMeasure
-        if kind is StateRequest and peer in self.circumstances.two_faced:
+        if kind is StateRequest and peer in self.circumstances.equivocating:
             return  # it holds what it has lied about, and nobody else does: after each of its turns it needs the others' state
         if kind in (Hello, Ping) and _is_greeting(swarm, kind, effect.peer):
             return  # a link comes up as often as the network resets it
@@ -127,7 +127,7 @@ class SpeaksInMeasure(Checker):
             return
         if kind is Gossip and type(swarm.handling) is Received and swarm.handling.sender == effect.peer:
             return  # a denial, to one that accuses it
-        if not calm and kind in RUMOURS_KINDS and self.circumstances.lies and self.circumstances.defaming:
+        if not calm and kind in RUMORS_KINDS and self.circumstances.lies and self.circumstances.defaming:
             return
         bounds = self._most.get(peer)
         if bounds is None:
@@ -163,7 +163,7 @@ class FallsSilent(Checker):
     invariant = "S15"
     effects = (Gossip,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._news: dict[PeerId, tuple[int, float, float]] = {}  # how many it has had, since when it tells the last, when it did
 
@@ -176,7 +176,7 @@ class FallsSilent(Checker):
         membership, now = membership_of(swarm.hosts[peer].core), swarm.now
         if membership is None:
             return
-        news, settings = membership.rumours._order, membership.settings
+        news, settings = membership.rumors._order, membership.settings
         known, since, told_at = self._news.get(peer, (-1, 0.0, 0.0))
         listeners = sum(member.linked and not member.gone for member in membership.view.others())
         if news != known or now - told_at > PAUSE_S or listeners < LISTENERS:

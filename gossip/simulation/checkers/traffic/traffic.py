@@ -6,7 +6,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import Ack, CommitRequest, Effect, Gossip, PeerId, Ping, PingRequest, Send, retransmit_limit
-from gossip.simulation.checkers.base import Checker, Circumstances, Life, life_of, membership_of, peer_core
+from gossip.simulation.checkers.base import Checker, Life, RunConditions, life_of, membership_of, peer_core
 from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
@@ -29,29 +29,29 @@ class NewsGrowOld(Checker):
     invariant = "S15"
     effects = (Ping, PingRequest, Ack, Gossip)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._told: Counter[News] = Counter()
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if type(effect) is not Send or type(effect.message) not in self.effects:
             return
-        rumours = effect.message.rumours  # type: ignore[union-attr]
-        if not rumours:
+        rumors = effect.message.rumors  # type: ignore[union-attr]
+        if not rumors:
             return
         membership, life = membership_of(swarm.hosts[peer].core), life_of(swarm, peer)
         if membership is None:
             return
         most = AGAIN * retransmit_limit(len(swarm.hosts), membership.settings)
         self.judged += 1
-        for rumour in rumours:
-            if rumour.peer in (effect.peer, peer):
+        for rumor in rumors:
+            if rumor.peer in (effect.peer, peer):
                 continue  # one that others accuse of old answers each time
-            news = life, rumour.peer, rumour.status, rumour.incarnation, rumour.origin
+            news = life, rumor.peer, rumor.status, rumor.incarnation, rumor.origin
             self._told[news] += 1
             if self._told[news] > most:
-                text = f"says for the {self._told[news]}th time that peer {rumour.peer} is {rumour.status}"
-                raise self.violated(swarm, peer, f"{text} with standing {rumour.incarnation}; {most} times are enough")
+                text = f"says for the {self._told[news]}th time that peer {rumor.peer} is {rumor.status}"
+                raise self.violated(swarm, peer, f"{text} with standing {rumor.incarnation}; {most} times are enough")
         while len(self._told) > KEPT:
             del self._told[next(iter(self._told))]
 
@@ -63,7 +63,7 @@ class AsksInMeasure(Checker):
     invariant = "S15"
     effects = (CommitRequest,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._asked: dict[PeerId, deque[float]] = {}
 

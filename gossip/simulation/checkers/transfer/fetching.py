@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gossip.core import Effect, Event, Payload, PeerId, Received, Report, Send, StateOffer, StateRequest, digest_of
-from gossip.simulation.checkers.base import Checker, Circumstances, membership_of, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, membership_of, peer_core
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -44,7 +44,7 @@ class AsksForWhatIsMissing(Checker):
     events = (StateOffer,)
     effects = (StateRequest, Report)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._here: dict[PeerId, set[bytes]] = {}  # digests of pieces
         self._false: dict[PeerId, set[PeerId]] = {}  # who have sent a wrong one
@@ -90,7 +90,7 @@ class FetchesInMeasure(Checker):
     events = (StateOffer,)
     effects = (StateRequest,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._asked: dict[PeerId, dict[PeerId, deque[float]]] = {}  # who, by whom: when
         self._right: dict[PeerId, dict[PeerId, deque[float]]] = {}
@@ -126,7 +126,7 @@ class GivesInMeasure(Checker):
     invariant = "S15"
     effects = (StateOffer,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._given: dict[PeerId, dict[int, tuple[Payload, Counter[tuple[PeerId, int]]]]] = {}  # by round: the copy, to whom what
 

@@ -19,13 +19,13 @@ from gossip.core import (
     Received,
     Report,
     Send,
+    StateAttestation,
     StateOffer,
     StateRequest,
     Stop,
     TimerFired,
-    Voucher,
 )
-from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class RemindsTheSilent(Checker):
     effects = (StateRequest,)
     afters = (TimerFired,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._nonce: dict[PeerId, int] = {}
         self._since: dict[PeerId, dict[PeerId, float]] = {}  # when whom was asked last, or is seen to be within reach again
@@ -52,7 +52,7 @@ class RemindsTheSilent(Checker):
         self._nonce[peer], self._since[peer] = -1, {}
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Send) and isinstance(effect.message, StateRequest) and effect.message.what == "voucher":
+        if isinstance(effect, Send) and isinstance(effect.message, StateRequest) and effect.message.what == "attestation":
             if effect.message.nonce != self._nonce[peer]:
                 self._nonce[peer], self._since[peer] = effect.message.nonce, {}
             self._since[peer][effect.peer] = _clock_s(swarm, peer)
@@ -64,7 +64,7 @@ class RemindsTheSilent(Checker):
         poll, now_s = core.recovery.poll, _clock_s(swarm, peer)
         if core.recovery._nonce != self._nonce[peer] or poll.paused or poll.hurried or core.timers.overdue_s(now_s) > 0.0:
             return
-        silent = poll.unanswered(core.others.donors())
+        silent = poll.unanswered(core.peer_progress.donors())
         since = self._since[peer] = {other: self._since[peer].get(other, now_s) for other in silent}
         for other, since_s in since.items():
             text = f"has asked peer {other} to vouch for a state, waits for its word, and has not asked it again for"
@@ -79,10 +79,10 @@ class SaysThatNoRoundComes(Checker):
 
     invariant = "L7"
     events = (StateRequest,)
-    effects = (Voucher, StateOffer)
+    effects = (StateAttestation, StateOffer)
     afters = (StateRequest,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._told: dict[PeerId, set[tuple[PeerId, int]]] = {}  # whom, under which nonce
 
@@ -90,14 +90,14 @@ class SaysThatNoRoundComes(Checker):
         self._told[peer] = set()
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Send) and isinstance(effect.message, Voucher | StateOffer):
+        if isinstance(effect, Send) and isinstance(effect.message, StateAttestation | StateOffer):
             self._told[peer].add((effect.peer, effect.message.nonce))
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         core = peer_core(swarm, peer)
         if core is None or not isinstance(event, Received):
             return
-        if core.phase != "draining" and (core.phase != "running" or core.confirming.round_id is None):
+        if core.phase != "draining" and (core.phase != "running" or core.final_check.round_id is None):
             return
         ask = event.message
         if isinstance(ask, StateRequest) and ask.round_id > core.rounds.round_id:
@@ -114,7 +114,7 @@ class StaysForTakers(Checker):
     events = (StateRequest, Stop)
     effects = (Halt, Report)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._asked: dict[PeerId, dict[PeerId, float]] = {}  # by whom, and when last, by the own clock
         self._urged: dict[PeerId, int] = {}
@@ -135,12 +135,12 @@ class StaysForTakers(Checker):
             for asked in self._asked.values():  # what it has asked for before, it has, or has given up
                 asked.pop(peer, None)
         core = peer_core(swarm, peer)
-        if not isinstance(effect, Halt) or effect.exit_code or core is None or core.greeting.stage != "completed":
+        if not isinstance(effect, Halt) or effect.exit_code or core is None or core.hello_exchange.stage != "completed":
             return
         if self._urged[peer] > 1:
             return
         now_s, rounds = _clock_s(swarm, peer), core.settings.rounds
-        least_s = core.ending._stopped_at + rounds.drain_timeout_s + rounds.linger_s
+        least_s = core.shutdown._stopped_at + rounds.drain_timeout_s + rounds.linger_s
         for other, asked_s in self._takers(swarm, peer, core):
             until_s = min(asked_s + rounds.drain_timeout_s, least_s)
             if now_s < until_s:
@@ -157,7 +157,7 @@ class StaysForTakers(Checker):
             mine, theirs = rolling_of(core), rolling_of(taker)
             # One that was about to leave for another's state may have what all hold.
             alike = mine is not None and theirs is not None and (mine.round_id, mine.chain) == (theirs.round_id, theirs.chain)
-            if not alike and not core.membership.skip_reason(other) and other not in core.ending.completed:
+            if not alike and not core.membership.skip_reason(other) and other not in core.shutdown.completed:
                 yield other, asked_s
 
 

@@ -13,14 +13,14 @@ from gossip.core import (
     Report,
     Restore,
     Send,
+    StateAttestation,
     StateOffer,
     StateRequest,
     TimerFired,
-    Voucher,
+    attested_digest,
     parts_of,
-    vouched_digest,
 )
-from gossip.simulation.checkers.base import Checker, Circumstances, peer_core, took_the_word_of_few
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core, took_unattested_state
 from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ class TakesNoFewersWord(Checker):
     one are within reach for the time of a round."""
 
     invariant = "S12"
-    events = (Voucher, TimerFired, Received)
+    events = (StateAttestation, TimerFired, Received)
     effects = (Report, Restore)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._vouched: dict[PeerId, dict[PeerId, Voucher]] = {}
+        self._vouched: dict[PeerId, dict[PeerId, StateAttestation]] = {}
         self._began: dict[PeerId, float] = {}
         self._able: dict[PeerId, float] = {}  # since when it has a state
 
@@ -54,9 +54,11 @@ class TakesNoFewersWord(Checker):
             self._able.pop(peer, None)
         else:
             self._able.setdefault(peer, swarm.now)
-        if isinstance(event, Received) and isinstance(event.message, Voucher) and core is not None:
-            voucher = event.message
-            self._vouched[peer] |= {event.sender: voucher} if voucher.digest and voucher.nonce == core.recovery._nonce else {}
+        if isinstance(event, Received) and isinstance(event.message, StateAttestation) and core is not None:
+            attestation = event.message
+            self._vouched[peer] |= (
+                {event.sender: attestation} if attestation.digest and attestation.nonce == core.recovery._nonce else {}
+            )
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         core = peer_core(swarm, peer)
@@ -65,12 +67,16 @@ class TakesNoFewersWord(Checker):
         match effect:
             case Report("recovering"):
                 self._began[peer] = swarm.now
-            case Report("unvouched_state"):
+            case Report("unattested_state"):
                 self._judge_few(swarm, peer, core)
             case Restore():
-                agreed = core.recovery.agreed
-                alike = [voucher for voucher in self._vouched[peer].values() if agreed is not None and _same(voucher, agreed)]
-                enough = len(alike) >= core.recovery.need or took_the_word_of_few(swarm, peer)
+                agreed = core.recovery.attestation
+                alike = [
+                    attestation
+                    for attestation in self._vouched[peer].values()
+                    if agreed is not None and _same(attestation, agreed)
+                ]
+                enough = len(alike) >= core.recovery.need or took_unattested_state(swarm, peer)
                 text = (
                     f"restores a state of round {effect.round_id} for which {len(alike)} have vouched, and f is {core.settings.f}"
                 )
@@ -80,7 +86,7 @@ class TakesNoFewersWord(Checker):
             case _:
                 return
 
-    def _judge_content(self, swarm: Swarm[Any], peer: PeerId, core: Peer, agreed: Voucher, restore: Restore) -> None:
+    def _judge_content(self, swarm: Swarm[Any], peer: PeerId, core: Peer, agreed: StateAttestation, restore: Restore) -> None:
         """That the bytes are what their digests say is for ``TakesOverTheDonorsState`` to see."""
         offer = core.recovery._offer
         state, settings = parts_of(restore.payload)
@@ -88,7 +94,7 @@ class TakesNoFewersWord(Checker):
         self.judged += 1
         if offer is None or offer.round_id != restore.round_id:
             raise self.violated(swarm, peer, f"restores {where}, which has offered none of that round")
-        found = vouched_digest(core.settings.lineage, offer.round_id, offer.chain, offer.core, state)
+        found = attested_digest(core.settings.lineage, offer.round_id, offer.chain, offer.core, state)
         if (offer.round_id, offer.chain, found) != (agreed.round_id, agreed.chain, agreed.digest):
             vouched = f"for which {found.hex()} would stand; of round {agreed.round_id} {agreed.digest.hex()} was vouched for"
             raise self.violated(swarm, peer, f"restores {where}, {vouched}")
@@ -109,8 +115,8 @@ class TakesNoFewersWord(Checker):
         return able and other != core.local and not core.membership.skip_reason(other)
 
 
-def _same(voucher: Voucher, agreed: Voucher) -> bool:
-    return (voucher.round_id, voucher.chain, voucher.digest) == (agreed.round_id, agreed.chain, agreed.digest)
+def _same(attestation: StateAttestation, agreed: StateAttestation) -> bool:
+    return (attestation.round_id, attestation.chain, attestation.digest) == (agreed.round_id, agreed.chain, agreed.digest)
 
 
 class AnswersForTheRoundAsked(Checker):
@@ -119,9 +125,9 @@ class AnswersForTheRoundAsked(Checker):
 
     invariant = "S12"
     events = (StateRequest,)
-    effects = (Voucher, StateOffer)
+    effects = (StateAttestation, StateOffer)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._asked: dict[PeerId, dict[tuple[PeerId, int], set[int]]] = {}  # who, under which nonce: of which rounds (0: any)
 
@@ -134,13 +140,17 @@ class AnswersForTheRoundAsked(Checker):
             self._asked[peer].setdefault((event.sender, asked.nonce), set()).add(asked.round_id)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if not isinstance(effect, Send) or not isinstance(effect.message, Voucher | StateOffer) or not effect.message.digest:
+        if (
+            not isinstance(effect, Send)
+            or not isinstance(effect.message, StateAttestation | StateOffer)
+            or not effect.message.digest
+        ):
             return
         answer = effect.message
         rounds = self._asked[peer].get((effect.peer, answer.nonce), {0})  # to nothing: see AnswersOnce
         self.judged += 0 not in rounds
         if 0 not in rounds and answer.round_id not in rounds:
-            what = "vouches for its state" if isinstance(answer, Voucher) else "gives its state"
+            what = "vouches for its state" if isinstance(answer, StateAttestation) else "gives its state"
             text = f"before round {answer.round_id} to peer {effect.peer}, which has asked for that before {sorted(rounds)}"
             raise self.violated(swarm, peer, f"{what} {text}")
 
@@ -152,7 +162,7 @@ class NamesARoundToCome(Checker):
     invariant = "S12"
     effects = (StateRequest,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._asked: dict[PeerId, tuple[int, int]] = {}  # under which nonce, and before which round (0: any)
 
@@ -160,7 +170,7 @@ class NamesARoundToCome(Checker):
         self._asked.pop(peer, None)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if not isinstance(effect, Send) or not isinstance(effect.message, StateRequest) or effect.message.what != "voucher":
+        if not isinstance(effect, Send) or not isinstance(effect.message, StateRequest) or effect.message.what != "attestation":
             return
         ask = effect.message
         before, self._asked[peer] = self._asked.get(peer), (ask.nonce, ask.round_id)

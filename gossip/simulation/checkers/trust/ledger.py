@@ -38,8 +38,8 @@ class Ledger:
     settings: TrustSettings
     f: int
     records: dict[PeerId, Record] = field(default_factory=dict)
-    charges: dict[tuple[PeerId, int], frozenset[PeerId]] = field(default_factory=dict)  # peer and round -> who has refused it
-    receipts: dict[tuple[PeerId, int, bytes], dict[bytes, frozenset[PeerId]]] = field(default_factory=dict)
+    accusations: dict[tuple[PeerId, int], frozenset[PeerId]] = field(default_factory=dict)  # peer and round -> who has refused it
+    equivocations: dict[tuple[PeerId, int, bytes], dict[bytes, frozenset[PeerId]]] = field(default_factory=dict)
     """Peer, round and turn -> content of its result -> who was handed it, as they say."""
     wrong: tuple[PeerId, str] | None = None
 
@@ -80,16 +80,16 @@ class Ledger:
             if record.locked_for < 0:
                 row, counts = (record.in_a_row + 1, record.counts + 1) if stood_out else (0, record.counts)
                 records[peer] = replace(record, in_a_row=row, counts=counts)
-        charges = dict(self.charges)
+        accusations = dict(self.accusations)
         for accuser, peer, of_round in charged:
-            before = charges.get((peer, of_round), frozenset())
-            charges[peer, of_round] = by = before | {accuser}
+            before = accusations.get((peer, of_round), frozenset())
+            accusations[peer, of_round] = by = before | {accuser}
             if len(before) <= self.f < len(by):
                 record = records.get(peer, NOTHING)
                 records[peer] = replace(record, refused=record.refused + 1)
-        receipts = dict(self.receipts)
+        equivocations = dict(self.equivocations)
         for witness, peer, of_round, turn, content in stated:
-            said = receipts[peer, of_round, turn] = dict(receipts.get((peer, of_round, turn), {}))
+            said = equivocations[peer, of_round, turn] = dict(equivocations.get((peer, of_round, turn), {}))
             twice = sum(len(by) > self.f for by in said.values()) > 1
             said[content] = said.get(content, frozenset()) | {witness}
             if not twice and sum(len(by) > self.f for by in said.values()) > 1:
@@ -114,7 +114,7 @@ class Ledger:
                     wrong = peer, f"is released with round {round_id}, and {lasted}"
                 records[peer] = Record(released_for=0)
         wrong = wrong or self._lacks(round_id, records, members)
-        return replace(self, records=records, charges=charges, receipts=receipts, wrong=wrong)
+        return replace(self, records=records, accusations=accusations, equivocations=equivocations, wrong=wrong)
 
     def _lacks(self, round_id: int, records: dict[PeerId, Record], members: Collection[PeerId]) -> tuple[PeerId, str] | None:
         # Only who stands out as a rule is accused: what a peer sent before may clear it for as long as that is remembered.

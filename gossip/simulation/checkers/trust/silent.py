@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from math import floor, log
 from typing import TYPE_CHECKING, Any
 
-from gossip.core import CHARGES_MAX, Aggregated, Apply, Commit, Committed, Effect, Peer, PeerId, Report, Send, TrustSettings
-from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.core import ACCUSATIONS_MAX, Aggregated, Apply, Commit, Committed, Effect, Peer, PeerId, Report, Send, TrustSettings
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ class Waits:
             if commit.digest and commit.server in rounds:
                 rounds[commit.server] = rounds[commit.server][0], 0
         for commit in commits:
-            for charge in commit.charges:
-                key = charge.peer, charge.round_id
+            for accusation in commit.accusations:
+                key = accusation.peer, accusation.round_id
                 before = said.get(key, frozenset())
-                fresh = charge.peer not in rests and charge.round_id >= round_id - self.window and len(before) <= self.f
-                if charge.silent and charge.peer != commit.server and fresh:
+                fresh = accusation.peer not in rests and accusation.round_id >= round_id - self.window and len(before) <= self.f
+                if accusation.silent and accusation.peer != commit.server and fresh:
                     said[key] = before | {commit.server}
                     if len(said[key]) > self.f:
-                        rounds[charge.peer] = tuple(number + 1 for number in rounds.get(charge.peer, (0, 0)))  # type: ignore[assignment]
+                        rounds[accusation.peer] = tuple(number + 1 for number in rounds.get(accusation.peer, (0, 0)))  # type: ignore[assignment]
         out, again = {*rests, *locked}, self.again | set(due)
         wrong = self._why(round_id, roster, rounds, out, again, due, passed_over, back)
         for peer in passed_over:
@@ -121,14 +121,14 @@ class Waits:
         return None
 
 
-class SilencesFollowTheCommits(Checker):
+class OmissionsFollowTheCommits(Checker):
     """S14: along a history a server is passed over for as long as it should be, when more than f have waited in vain in enough
     rounds, and not before; meanwhile it makes no result; and whoever has waited itself says so in what it commits next."""
 
     invariant = "S14"
     effects = (Committed, Apply, Report, Commit)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._histories: dict[bytes, Waits] = {}  # by the hash of the last round
         self._turns: dict[PeerId, list[tuple[PeerId, str]]] = {}
@@ -151,7 +151,7 @@ class SilencesFollowTheCommits(Checker):
                 self._histories.setdefault(rounds.chain, Waits(core.settings.trust, core.settings.f))
         elif isinstance(effect, Send):
             if isinstance(effect.message, Commit) and effect.message.server == peer and type(swarm.handling) is Aggregated:
-                self._judge_charges(swarm, peer, core, effect.message)
+                self._judge_accusations(swarm, peer, core, effect.message)
         elif isinstance(effect, Committed):
             self._pending[peer].append(effect)
         elif isinstance(effect, Apply):
@@ -173,11 +173,11 @@ class SilencesFollowTheCommits(Checker):
         while len(waited) > KNOWN_MAX:
             del waited[next(iter(waited))]
 
-    def _judge_charges(self, swarm: Swarm[Any], peer: PeerId, core: Peer, commit: Commit) -> None:
+    def _judge_accusations(self, swarm: Swarm[Any], peer: PeerId, core: Peer, commit: Commit) -> None:
         history = self._histories.get(commit.parent)
-        if history is None or len(commit.charges) >= CHARGES_MAX:
+        if history is None or len(commit.accusations) >= ACCUSATIONS_MAX:
             return
-        told = {(charge.peer, charge.round_id) for charge in commit.charges if charge.silent}
+        told = {(accusation.peer, accusation.round_id) for accusation in commit.accusations if accusation.silent}
         for server, of_round in self._waited[peer]:
             if history.lacks(peer, server, of_round, commit.round_id):
                 text = f"has waited for peer {server} in round {of_round}, in vain, and does not say so in its"
@@ -192,7 +192,7 @@ class SilencesFollowTheCommits(Checker):
         assert rounds is not None
         if before is None or rounds.round_id != commits[0].round_id + 1:
             return  # it took over a state of which nobody has seen the history, or has applied several rounds at once
-        trust = rounds.agreed.trust
+        trust = rounds.replicated.trust
         others = [other for other in commits[0].roster if other not in before.rests and trust.may_serve(other)]
         for commit in commits:
             if commit.server in before.rests and len(others) > core.settings.f:
@@ -207,4 +207,4 @@ class SilencesFollowTheCommits(Checker):
             del self._histories[next(iter(self._histories))]
 
 
-__all__ = ["SilencesFollowTheCommits", "Waits"]
+__all__ = ["OmissionsFollowTheCommits", "Waits"]

@@ -22,7 +22,7 @@ from gossip.core import (
     Report,
     header_bytes,
 )
-from gossip.simulation.checkers.base import REFUSALS, Checker, Circumstances, peer_core
+from gossip.simulation.checkers.base import REFUSALS, Checker, RunConditions, peer_core
 from gossip.simulation.checkers.safety import gossip_of, members_of, rolling_of
 
 from .ledger import Ledger
@@ -41,7 +41,7 @@ class TrustFollowsTheCommits(Checker):
     invariant = "S14"
     effects = (Committed, Apply, Report, Aggregate)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._ledgers: dict[bytes, Ledger] = {}  # by the hash of the last round
         self._changes: dict[PeerId, list[tuple[PeerId, str]]] = {}
@@ -76,8 +76,8 @@ class TrustFollowsTheCommits(Checker):
             return  # it took over a state of which nobody has seen the history
         for commit in commits:
             self._judge_commit(swarm, peer, core, before, commit)
-        told = [(commit.server, charge) for commit in commits for charge in commit.charges if not charge.silent]
-        charged = [(by, charge.peer, charge.round_id) for by, charge in told if not charge.turn]
+        told = [(commit.server, accusation) for commit in commits for accusation in commit.accusations if not accusation.silent]
+        charged = [(by, accusation.peer, accusation.round_id) for by, accusation in told if not accusation.turn]
         stated = [(by, c.peer, c.round_id, c.turn, c.content) for by, c in told if c.turn and by != c.peer]
         judged = _judged(commits, core.settings.trust.outlying)
         ledger = before.after(commits[0].round_id, judged, changes, commits[0].roster, charged, stated)
@@ -89,7 +89,7 @@ class TrustFollowsTheCommits(Checker):
             del self._ledgers[next(iter(self._ledgers))]
 
     def _judge_commit(self, swarm: Swarm[Any], peer: PeerId, core: Peer, before: Ledger, commit: Commit) -> None:
-        if commit.server in self.circumstances.two_faced:
+        if commit.server in self.circumstances.equivocating:
             return
         where = f"round {commit.round_id}, shard {commit.shard}"
         if used := [c.peer for c in commit.contributors if c.peer in before.locked()]:
@@ -141,7 +141,7 @@ class TrustFollowsExperience(Checker):
     events = (Aggregated, Push)
     effects = (Aggregate, Apply, Report)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._ledgers: dict[PeerId, Ledger] = {}
         self._changes: dict[PeerId, list[tuple[PeerId, str]]] = {}
@@ -207,7 +207,7 @@ class TrustFollowsExperience(Checker):
             raise self.violated(swarm, peer, text)
 
 
-class ChargesByExperience(Checker):
+class AccusesByExperience(Checker):
     """S14, of rolling rounds: a commit charges others with nothing but results of their own making, which they have themselves
     handed to the peer that made the commit, and which that has refused; or for which that has waited in vain; or it states what
     that was handed. What others say that they have made is hearsay."""
@@ -216,7 +216,7 @@ class ChargesByExperience(Checker):
     events = (Commit,)
     effects = (Report, Committed)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._handed: dict[PeerId, dict[tuple[PeerId, int], set[bytes]]] = {}  # whose results of which rounds, as hashes
         self._refused: dict[PeerId, set[tuple[PeerId, int]]] = {}  # whose results of which rounds
@@ -238,16 +238,19 @@ class ChargesByExperience(Checker):
             elif effect.event in REFUSALS and effect.fields["from"] == effect.fields["server"]:
                 self._refused[peer].add((effect.fields["from"], effect.fields["round"]))
         elif isinstance(effect, Committed) and effect.made:
-            for charge in effect.commit.charges:
-                whose = charge.peer, charge.round_id
-                if charge.turn:
-                    text = f"states what peer {charge.peer} has handed it in round {charge.round_id}, and was not handed that"
-                    self.demand(charge.content in self._handed[peer].get(whose, ()), swarm, peer, text)
+            for accusation in effect.commit.accusations:
+                whose = accusation.peer, accusation.round_id
+                if accusation.turn:
+                    text = (
+                        f"states what peer {accusation.peer} has handed it in round {accusation.round_id}, "
+                        "and was not handed that"
+                    )
+                    self.demand(accusation.content in self._handed[peer].get(whose, ()), swarm, peer, text)
                     continue
-                what = "waited for none" if charge.silent else "refused none by it"
-                text = f"charges peer {charge.peer} with a result of round {charge.round_id}, of which it has {what}"
-                known = self._waited if charge.silent else self._refused
+                what = "waited for none" if accusation.silent else "refused none by it"
+                text = f"charges peer {accusation.peer} with a result of round {accusation.round_id}, of which it has {what}"
+                known = self._waited if accusation.silent else self._refused
                 self.demand(whose in known[peer], swarm, peer, text)
 
 
-__all__ = ["ChargesByExperience", "TrustFollowsExperience", "TrustFollowsTheCommits"]
+__all__ = ["AccusesByExperience", "TrustFollowsExperience", "TrustFollowsTheCommits"]
