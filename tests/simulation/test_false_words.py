@@ -49,7 +49,7 @@ def played(monkeypatch: pytest.MonkeyPatch, seconds: float) -> int:
     def make(folder: Any, local: int, *arguments: Any, **addresses: Any) -> Peer:
         return (Withholder if local == ATTACKER else honest)(folder, local, *arguments, **addresses)
 
-    monkeypatch.setattr(play, "_Newcomer", make)
+    monkeypatch.setattr(play, "_SeedingPeer", make)
     swarm = play.make_swarm(WORLD, Nemesis(WORLD))
     swarm.run_for(seconds)
     return int(swarm.hosts[0].core.rounds.round_id)
