@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .careful import open_in, parse_json
+from .careful import open_in, parse_json, read_at_most
 from .errors import ConfigError
 from .records import Troubles
 
@@ -246,10 +246,14 @@ def take_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER) -
 
 
 def _claimed_by(folder: Path, peer: int, incarnation: int) -> str:
+    """Raises: ConfigError: It cannot be told: two lives of one peer could take place at once."""
+    name = f"{peer}.{incarnation}.claim"
     try:
-        return (folder / f"{peer}.{incarnation}.claim").read_text("ascii") or NEWCOMER  # who is just writing it
+        with open_in(folder, name) as file:
+            said = read_at_most(file, FILE_BYTES_MAX, folder / name).decode("ascii", "replace")
     except FileNotFoundError:
         return OWN  # its launcher began it without a claim
+    return said or NEWCOMER  # who is just writing it
 
 
 def claims_in(folder: Path) -> set[tuple[int, int]]:

@@ -8,6 +8,8 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from gossip.careful import open_file, read_at_most, shown
+from gossip.errors import ConfigError
 from gossip.rendezvous import FILE_BYTES_MAX, claims_in, peers_in, read_seed, take_claim, write_seed
 from gossip.telemetry import read_json, write_json
 
@@ -27,7 +29,10 @@ class DoorFolder:
         self._others: set[str] = set()
 
     def place(self) -> bytes:
-        """The number of this folder: of whoever was the first to open a door here."""
+        """The number of this folder: of whoever was the first to open a door here.
+
+        Raises: ConfigError: What is there is no such number.
+        """
         self._doors.mkdir(parents=True, exist_ok=True)
         path = self._doors / "place"
         scratch = self._doors / f".place.{self._file.stem}"
@@ -35,7 +40,7 @@ class DoorFolder:
         with contextlib.suppress(FileExistsError):
             os.link(scratch, path)  # whole, and only if there is none yet
         scratch.unlink()
-        return bytes.fromhex(path.read_text("utf-8"))
+        return _number_in(path)
 
     def announce(self, entry: DoorEntry) -> None:
         """Writes down where this door is."""
@@ -92,3 +97,15 @@ class DoorFolder:
         """So that those who join by the folder do not take the same ids. False: one was quicker."""
         self._seeds.mkdir(parents=True, exist_ok=True)
         return all(take_claim(self._seeds, entry.peer, entry.incarnation) for entry in entries)
+
+
+def _number_in(path: Path) -> bytes:
+    with open_file(path) as file:
+        said = read_at_most(file, 2 * DOOR_ID_BYTES, path)
+    try:
+        number = bytes.fromhex(said.decode("ascii"))
+    except ValueError:
+        number = b""
+    if len(number) != DOOR_ID_BYTES:
+        raise ConfigError(f"{shown(path)} is no number of {2 * DOOR_ID_BYTES} hexadecimal digits", f"remove {shown(path)}")
+    return number
