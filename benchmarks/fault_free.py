@@ -52,6 +52,7 @@ peer.close()
 """
 )
 BUSY = "while True: sum(range(10000))"
+WRITTEN = ("events.jsonl", "commits.jsonl")
 COUNTED = ("late", "attempt", "suspect", "dead", "suspected", "restored", "fork", "notice")
 
 
@@ -95,6 +96,14 @@ def cell(peers: int, numbers: int, mbit: int | None, busy: int, options: argpars
             settings |= {"GOSSIP_INSECURE": "true", "GOSSIP_WARM": "false"}
         environment = {**os.environ, **settings}
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=3600, check=False)
+        if done.returncode:
+            print(done.stderr, end="", file=sys.stderr, flush=True)
+        if missing := [name for name in WRITTEN if not (folder / "out" / name).is_file()]:
+            said = "what it says is above" if done.stderr else "it has said nothing"
+            raise SystemExit(
+                f"a run of {peers} peers and {numbers} numbers has left no {' and no '.join(missing)}: "
+                f"its launcher has ended with exit code {done.returncode}, {said}"
+            )
         found = judge(folder / "out", peers, options.rounds)
         if options.keep:
             subprocess.run(["cp", "-r", str(folder / "out"), str(options.keep)], check=True)

@@ -14,7 +14,7 @@ from typing import Any
 from gossip.errors import ConfigError
 
 from .records import WriteFailures
-from .untrusted import open_in, parse_json
+from .untrusted import open_in, parse_json, read_at_most
 
 SEARCH_S = 0.1  # while somebody is missing
 WATCH_S = 2.0  # when all are there: one that was restarted has another address
@@ -247,10 +247,14 @@ def take_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER) -
 
 
 def _claimed_by(folder: Path, peer: int, incarnation: int) -> str:
+    """Raises: ConfigError: It cannot be told: two lives of one peer could take place at once."""
+    name = f"{peer}.{incarnation}.claim"
     try:
-        return (folder / f"{peer}.{incarnation}.claim").read_text("ascii") or NEWCOMER  # who is just writing it
+        with open_in(folder, name) as file:
+            said = read_at_most(file, FILE_BYTES_MAX, folder / name).decode("ascii", "replace")
     except FileNotFoundError:
         return OWN  # its launcher began it without a claim
+    return said or NEWCOMER  # who is just writing it
 
 
 def claims_in(folder: Path) -> set[tuple[int, int]]:

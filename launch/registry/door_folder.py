@@ -8,7 +8,20 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from gossip.run import FILE_BYTES_MAX, claims_in, peers_in, read_json, read_seed, take_claim, write_json, write_seed
+from gossip.errors import ConfigError
+from gossip.run import (
+    FILE_BYTES_MAX,
+    claims_in,
+    open_file,
+    peers_in,
+    read_at_most,
+    read_json,
+    read_seed,
+    shown,
+    take_claim,
+    write_json,
+    write_seed,
+)
 
 from .doorkeeper import CLAIMED, JOIN_SERVER_ID_BYTES, LET_IN, PeerEntry, Registry, RegistryDelta, ServerEntry
 
@@ -26,7 +39,10 @@ class RegistryFolder:
         self._others: set[str] = set()
 
     def place(self) -> bytes:
-        """The number of this folder: of whoever was the first to open a door here."""
+        """The number of this folder: of whoever was the first to open a door here.
+
+        Raises: ConfigError: What is there is no such number.
+        """
         self._join_servers.mkdir(parents=True, exist_ok=True)
         path = self._join_servers / "place"
         scratch = self._join_servers / f".place.{self._file.stem}"
@@ -34,7 +50,7 @@ class RegistryFolder:
         with contextlib.suppress(FileExistsError):
             os.link(scratch, path)  # whole, and only if there is none yet
         scratch.unlink()
-        return bytes.fromhex(path.read_text("utf-8"))
+        return _number_in(path)
 
     def announce(self, entry: ServerEntry) -> None:
         """Writes down where this door is."""
@@ -93,3 +109,15 @@ class RegistryFolder:
         """So that those who join by the folder do not take the same ids. False: one was quicker."""
         self._seeds.mkdir(parents=True, exist_ok=True)
         return all(take_claim(self._seeds, entry.peer, entry.incarnation) for entry in entries)
+
+
+def _number_in(path: Path) -> bytes:
+    with open_file(path) as file:
+        said = read_at_most(file, 2 * JOIN_SERVER_ID_BYTES, path)
+    try:
+        number = bytes.fromhex(said.decode("ascii"))
+    except ValueError:
+        number = b""
+    if len(number) != JOIN_SERVER_ID_BYTES:
+        raise ConfigError(f"{shown(path)} is no number of {2 * JOIN_SERVER_ID_BYTES} hexadecimal digits", f"remove {shown(path)}")
+    return number

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,7 +16,10 @@ from gossip.run import open_in, shown
 LOG = "out.log"
 LOOK_EVERY_S = 0.1
 BLOCK_BYTES = 64 * 1024
-LINE_BYTES_MAX = 64 * 1024
+LINE_BYTES_MAX = 16 * 1024
+"""Of a line that is shown: a longer one is shown in parts."""
+NULS_LEAST = 16
+_NULS = re.compile(rb"\0{%d,}" % NULS_LEAST)
 
 Write = Callable[[int, str], None]
 """Takes a peer and a line of it."""
@@ -72,7 +77,8 @@ class Tail:
         self._folder, self._name = folder, name
         self.why_not = ""
         self._at = 0
-        self._rest = b""
+        self._rest = b""  # of a line without its end, but for
+        self._nuls = 0  # so many NUL bytes after it
         if lines is not None and (file := self._open()) is not None:
             with file:
                 self._at = _begin_of_last(file, lines)
@@ -97,15 +103,46 @@ class Tail:
             file.seek(self._at)
             while block := file.read(BLOCK_BYTES):
                 self._at += len(block)
-                *done, self._rest = (self._rest + block).split(b"\n")
-                for line in done:
-                    yield _text(line)
-                if len(self._rest) > LINE_BYTES_MAX:  # a line that has no end
-                    yield _text(self._rest)
-                    self._rest = b""
-        if self._rest and not whole:
-            yield _text(self._rest)
-            self._rest = b""
+                yield from self._take(block)
+                if self._nuls >= BLOCK_BYTES:
+                    self._skip_hole(file)
+        if not whole and (rest := self._rest + _in_words(self._nuls)):
+            yield _text(rest)
+            self._rest, self._nuls = b"", 0
+
+    def _take(self, block: bytes) -> Iterator[str]:
+        """The lines that end in a block, and what is too much of one that does not."""
+        body = block.lstrip(b"\0")
+        self._nuls += len(block) - len(body)
+        if not body:
+            return
+        said = body.rstrip(b"\0")
+        text = self._rest + _in_words(self._nuls) + _NULS.sub(lambda run: _in_words(len(run[0])), said)
+        self._nuls = len(body) - len(said)
+        *done, rest = text.split(b"\n")
+        for line in done:
+            yield from map(_text, _parts(line))
+        *parts, self._rest = _parts(rest)
+        yield from map(_text, parts)
+
+    def _skip_hole(self, file: BinaryIO) -> None:
+        """Of a file that was truncated under its writer, or made large: what was never written is not read either."""
+        end = os.fstat(file.fileno()).st_size
+        try:
+            begin = file.seek(self._at, os.SEEK_DATA)
+        except OSError as error:  # there is nothing but the hole; or its disk does not know of holes
+            begin = file.seek(max(self._at, end) if error.errno == errno.ENXIO else self._at)
+        self._nuls += begin - self._at
+        self._at = begin
+
+
+def _in_words(nuls: int) -> bytes:
+    """A run of NUL bytes as it is shown, some of them as they are."""
+    return b"\0" * nuls if nuls < NULS_LEAST else b"(%d NUL bytes)" % nuls
+
+
+def _parts(line: bytes) -> list[bytes]:
+    return [line[at : at + LINE_BYTES_MAX] for at in range(0, max(1, len(line)), LINE_BYTES_MAX)]
 
 
 def _text(line: bytes) -> str:

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from gossip.errors import ConfigError
+from gossip.launch.registry.door_folder import RegistryFolder
 from gossip.launch.report import run_logs, run_state
 from gossip.launch.report.run_logs import Tail, peers_with_logs, show
 from gossip.run import completion as aftermath
 from gossip.run import untrusted as careful
-from gossip.run.rendezvous import claims_in, peers_in, read_seed
+from gossip.run.rendezvous import claim_life, claims_in, peers_in, read_seed
 from gossip.run.telemetry import read_json, read_lines
 
 RUN = "from gossip.launch.cli import main; main()"
@@ -246,6 +247,40 @@ def test_a_seed_that_is_a_link_is_none(tmp_path: Path) -> None:
     (tmp_path / "seed").write_text('{"control": "tcp://1:1", "bulk": "tcp://1:2", "incarnation": 0}')
     (tmp_path / "0.addr").symlink_to(tmp_path / "seed")
     assert read_seed(tmp_path, 0) is None
+
+
+@pytest.mark.timeout(20)  # of a pipe a writer would be waited for
+@pytest.mark.parametrize("what", ["pipe", "link", "long"])
+def test_a_claim_and_the_number_of_a_doors_folder_are_read_with_care(tmp_path: Path, what: str) -> None:
+    (tmp_path / "elsewhere").write_text("0123456789abcdef")
+    (tmp_path / "join_servers").mkdir()
+    for path in (tmp_path / "0.0.claim", tmp_path / "join_servers" / "place"):
+        match what:
+            case "pipe":
+                os.mkfifo(path)
+            case "link":
+                path.symlink_to(tmp_path / "elsewhere")
+            case _:
+                path.touch()
+                os.truncate(path, 2**40)
+    said = {"pipe": "is a pipe", "link": "is a link", "long": "has more than"}[what]
+    with pytest.raises(ConfigError, match=rf"0\.0\.claim {said}"):
+        claim_life(tmp_path, 0)
+    with pytest.raises(ConfigError, match=f"place {said}"):
+        RegistryFolder(tmp_path, b"12345678").place()
+
+
+@pytest.mark.parametrize("said", ["", "0123", "0123456789abcdex", "0123456789ab \xe9"])
+def test_what_is_no_number_of_a_doors_folder_is_told(tmp_path: Path, said: str) -> None:
+    (tmp_path / "join_servers").mkdir()
+    (tmp_path / "join_servers" / "place").write_text(said)
+    with pytest.raises(ConfigError, match="place is no number of 16 hexadecimal digits") as caught:
+        RegistryFolder(tmp_path, b"12345678").place()
+    assert caught.value.hint == f"remove {tmp_path}/join_servers/place"
+
+
+def test_doors_that_share_a_folder_have_its_number(tmp_path: Path) -> None:
+    assert RegistryFolder(tmp_path, b"12345678").place() == RegistryFolder(tmp_path, b"87654321").place()
 
 
 def test_wrong_types_in_a_summary_are_nothing(tmp_path: Path) -> None:

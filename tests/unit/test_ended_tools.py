@@ -1,4 +1,4 @@
-"""Long tools of the repository that are asked to end leave nothing behind: no process, no temporary folder."""
+"""Long tools of the repository that end before they are done leave nothing behind, and say why."""
 
 from __future__ import annotations
 
@@ -47,3 +47,19 @@ def test_sigterm_ends_the_children_and_removes_the_folder(command: list[str], tm
         if tool.poll() is None:
             tool.kill()
             tool.wait()
+
+
+def test_a_benchmark_whose_launcher_refuses_says_what_that_said(tmp_path: Path) -> None:
+    command = ["benchmarks/fault_free.py", "--peers", "2", "--numbers", "10", "--aggregator", "meen"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    tool = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    *said, last = tool.stderr.splitlines()
+    assert tool.returncode == 1
+    assert "unknown aggregator 'meen'" in "\n".join(said)
+    assert last == (
+        "a run of 2 peers and 10 numbers has left no events.jsonl and no commits.jsonl: "
+        "its launcher has ended with exit code 2, what it says is above"
+    )
+    assert not list(tmp_path.iterdir())

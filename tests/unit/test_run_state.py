@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,16 @@ from gossip.run.telemetry import JsonLines
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A run that was begun."""
-    return begun(tmp_path / "runs" / "digits-0a1b")
+def run(tmp_path: Path) -> Iterator[Path]:
+    """A run that was begun, and that this process leads."""
+    folder = begun(tmp_path / "runs" / "digits-0a1b")
+    held = hold.take(folder)
+    yield folder
+    os.close(held)
 
 
 def begun(folder: Path) -> Path:
-    """One that this process leads, as its launcher would."""
     folder.mkdir(parents=True)
-    hold.take(folder)
     (folder / "config.json").write_text(json.dumps({"name": folder.name, "peers": 3, "rounds": 400}))
     (folder / "environment.json").write_text(json.dumps({"started": 1000.0}))
     return folder
@@ -160,9 +162,9 @@ def test_the_list_has_a_line_for_each_run_the_latest_first(run: Path) -> None:
     leave_word(run, ended=2000.0)
     summarise(run)
     later = begun(run.parent / "later-77")
-    leave_word(later)
     os.utime(run / "config.json", (1, 1))
-    states = [run_state.look(folder) for folder in run_state.folders(run.parent)]
+    with launchers.present(later, [0, 1, 2]):
+        states = [run_state.look(folder) for folder in run_state.folders(run.parent)]
     head, first, second = tend.table(states, now=1000.0 + 3 * 3600)
     assert head.split() == ["name", "state", "peers", "round", "began", "acc", "loss", "exit"]
     assert first.split() == ["later-77", "running", "3", "-", "3", "h", "ago", "-", "-", "-"]
