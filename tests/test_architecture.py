@@ -9,6 +9,7 @@ A failure names the file, the line, the import and the rule that it breaks.
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
 import sys
@@ -647,3 +648,14 @@ def test_an_import_past_a_face_is_named_with_file_and_line(tmp_path: Path, file:
 
     assert found.startswith(f"{file}:{(before + planted).count(chr(10)) + 1}: ")
     assert why in found
+
+
+def test_every_name_that_a_package_offers_is_there() -> None:
+    """A lazy face says by strings where its names are, which no type checker reads."""
+    packages = [".".join(path.parent.relative_to(ROOT).parts) for path in sorted((ROOT / "gossip").rglob("__init__.py"))]
+    linked = [f"gossip.launch.{path.parent.name}" for path in sorted((ROOT / "launch").glob("*/__init__.py"))]
+    missing = []
+    for name in {*packages, *linked}:
+        package = importlib.import_module(name)
+        missing += [f"{name}.{offered}" for offered in dir(package) if not hasattr(package, offered)]
+    assert missing == []

@@ -24,7 +24,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "join_server": ("JoinServer",),
+            "door": ("JoinServer",),
             "door_calls": (
                 "JoinServerUnreachable",
                 "ask",
