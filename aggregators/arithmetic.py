@@ -9,20 +9,24 @@ from torch import Tensor
 
 HUGE = 1e300  # stands for whatever is larger, so that sums of a few of them stay finite
 HUGE_FACTOR = 1e130  # the same, for what is multiplied with another
-CUT_SQUARE = HUGE_FACTOR**1.9  # a square that is larger may be that of a number that was cut to the factor
-LARGEST = 1e123  # of an update in float64 whose distances are asked for: no difference of two is cut
+# a square that is larger may be that of a number that was cut to the factor
+CUT_SQUARE = HUGE_FACTOR**1.9
+# of an update in float64 whose distances are asked for: no difference of two is cut
+LARGEST = 1e123
 TINY_NORM = 1e-15  # below it float32 squares lose digits or vanish
 FLOAT32_MAX = torch.finfo(torch.float32).max
 BLOCK_ELEMENTS = 2**19
 
 
 def working_dtype(tensor: Tensor) -> torch.dtype:
-    """float64 for float64, float32 for everything else: half precision is stored, never calculated with."""
+    """float64 for float64, float32 for everything else: half precision is stored,
+    never calculated with."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
 def is_too_large(vector: Tensor) -> bool:
-    """Whether a finite vector in float64 has a number beyond ``LARGEST``. In other dtypes there is none."""
+    """Whether a finite vector in float64 has a number beyond ``LARGEST``.
+    In other dtypes there is none."""
     return vector.dtype == torch.float64 and LARGEST < float(vector.abs().max()) < math.inf
 
 

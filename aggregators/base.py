@@ -1,14 +1,16 @@
 """What a rule is: a function from updates to one update, plus what it can say about each of them.
 
-``@rule`` turns a function ``(updates, *, f, ...) -> Tensor`` into a ``Rule``. Called, it returns the aggregate; ``explain``
-returns a ``Verdict`` with the weight and the outlyingness of each update. A function may return a ``Verdict`` itself
-when it knows them better than the distance to the aggregate does. Rules that need no more than inner products are made by
-``@gram_rule``, see ``gram_rules``.
+``@rule`` turns a function ``(updates, *, f, ...) -> Tensor`` into a ``Rule``. Called, it returns
+the aggregate; ``explain`` returns a ``Verdict`` with the weight and the outlyingness of each
+update. A function may return a ``Verdict`` itself when it knows them better than the distance to
+the aggregate does. Rules that need no more than inner products are made by ``@gram_rule``,
+see ``gram_rules``.
 
-Rules take finite updates: who receives one from a peer drops it when it is not finite, and counts that as evidence.
-A rule does not look again, unless its result is not finite. From finite updates, however large, no rule makes a NaN.
-Distances can be told up to 1e123 (``LARGEST``), far beyond float32. In float64 a rule on distances takes what is larger for
-1e123, and refuses updates most of which are; medians and means of coordinates are exact whatever their size.
+Rules take finite updates: who receives one from a peer drops it when it is not finite, and counts
+that as evidence. A rule does not look again, unless its result is not finite. From finite updates,
+however large, no rule makes a NaN. Distances can be told up to 1e123 (``LARGEST``), far beyond
+float32. In float64 a rule on distances takes what is larger for 1e123, and refuses updates most of
+which are; medians and means of coordinates are exact whatever their size.
 """
 
 from __future__ import annotations
@@ -35,11 +37,14 @@ from .gram import in_typical, middle_of
 from .kernels import Rows, check_listed, check_stored
 
 Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
-"""``(n, d)``, or n vectors ``(d,)``, which are never stacked as a whole unless a rule asks for that."""
-AVAILABLE = frozenset({"f", "center", "previous", "evaluate", "gradient", "learning_rate", "round_id", "state"})
-"""What a caller may have for a rule that names it. There is no ``previous`` in the first round, nor ever for parameters or for
-rules that run in the trainer; ``state``, what it returned the last time, is handed on by callers of the library alone, and by
-no run: a rule must do without."""
+"""``(n, d)``, or n vectors ``(d,)``, which are never stacked as a whole unless a
+rule asks for that."""
+AVAILABLE = frozenset(
+    {"f", "center", "previous", "evaluate", "gradient", "learning_rate", "round_id", "state"}
+)
+"""What a caller may have for a rule that names it. There is no ``previous`` in the first round, nor
+ever for parameters or for rules that run in the trainer; ``state``, what it returned the last time,
+is handed on by callers of the library alone, and by no run: a rule must do without."""
 Robust: TypeAlias = bool | Literal["bounded"]
 SMALLER = 1e-190  # times any float64, it is no larger than 1e119
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]]], NDArray[np.float32] | None]
@@ -51,11 +56,14 @@ class Verdict:
 
     Attributes:
         aggregate: ``(d,)``, dtype and device of the updates.
-        weights: ``(n,)`` float64, the share of each update in the aggregate; coordinate rules: the fraction of its coordinates
-            that survived, divided by their sum. Sums to 1, or is all zero when no update at all was accepted.
-        outlyingness: ``(n,)`` float64, >= 0, finite, how far each stands out; 1.0 is typical (the median over the updates).
-            All ones when the rule never tells one update from another (the mean): then it is evidence against nobody.
-        state: What a rule with a memory wants to be given the next time as ``state``; nothing is kept inside a rule.
+        weights: ``(n,)`` float64, the share of each update in the aggregate; coordinate rules: the
+            fraction of its coordinates that survived, divided by their sum. Sums to 1, or is all
+            zero when no update at all was accepted.
+        outlyingness: ``(n,)`` float64, >= 0, finite, how far each stands out; 1.0 is typical (the
+            median over the updates). All ones when the rule never tells one update from another
+            (the mean): then it is evidence against nobody.
+        state: What a rule with a memory wants to be given the next time as ``state``; nothing is
+            kept inside a rule.
     """
 
     aggregate: Tensor
@@ -65,11 +73,13 @@ class Verdict:
 
 
 class Rule:
-    """A robust aggregation rule with a name, the least n for a given f, and what it needs beside the updates.
+    """A robust aggregation rule with a name, the least n for a given f,
+    and what it needs beside the updates.
 
-    ``translation`` and ``scale`` declare F(X + c) = F(X) + c and F(aX) = aF(X) for a > 0; ``robust`` that f liars of any size
-    move the aggregate by no more than a constant times the spread of the honest, or "bounded", that they move it by no more
-    than a constant times the size of what the rule trusts (honest updates, the judge's gradient), which may be many spreads.
+    ``translation`` and ``scale`` declare F(X + c) = F(X) + c and F(aX) = aF(X) for a > 0;
+    ``robust`` that f liars of any size move the aggregate by no more than a constant times the
+    spread of the honest, or "bounded", that they move it by no more than a constant times the size
+    of what the rule trusts (honest updates, the judge's gradient), which may be many spreads.
     ``gossip.testing.check_aggregator`` holds a rule to what it declares.
     """
 
@@ -94,13 +104,16 @@ class Rule:
         self.discerning = discerning
         self.translation, self.scale = translation, scale
         self.robust: Robust = discerning if robust is None else robust
-        self.parameters = inspect.signature(function).parameters if parameters is None else parameters
+        self.parameters = (
+            inspect.signature(function).parameters if parameters is None else parameters
+        )
         self.needs = frozenset(self.parameters) & AVAILABLE
         """What it asks for beside updates, of what the runtime may have: ``AVAILABLE``."""
 
     @property
     def needs_trainer(self) -> bool:
-        """Whether it runs in the trainer's process, because it evaluates the loss or its gradient there."""
+        """Whether it runs in the trainer's process,
+        because it evaluates the loss or its gradient there."""
         return bool(self.needs & {"evaluate", "gradient"})
 
     symmetric = True
@@ -108,7 +121,8 @@ class Rule:
     absolute: frozenset[str] = frozenset()
     """Options in units of the updates: where one is given, ``scale`` is not promised."""
     fixed_f: int | None = None
-    """The least f that is fixed inside of it, for a part; None when each part takes the f that the whole is given."""
+    """The least f that is fixed inside of it, for a part; None when each part takes the f that
+    the whole is given."""
     whole_vector = True
     """False for rules that work coordinate by coordinate: those may be cut in shards."""
     takes_rows = False
@@ -118,32 +132,45 @@ class Rule:
 
     @property
     def adds_up(self) -> bool:
-        """Whether it decides on what adds up over shards: then it may be cut in shards, too, with one decision for all."""
+        """Whether it decides on what adds up over shards: then it may be cut in shards, too, with
+        one decision for all."""
         return False
 
     def of_rows(self, function: RowFunction) -> RowFunction:
-        """Gives a rule that treats all updates alike and has no options a second function: ``(rows) -> aggregate``.
+        """Gives a rule that treats all updates alike and has no options a second function:
+        ``(rows) -> aggregate``.
 
-        ``rows`` are float32 arrays of one length, finite, at least one. None instead of an aggregate means: take the other.
+        ``rows`` are float32 arrays of one length, finite, at least one. None instead of an
+        aggregate means: take the other.
         """
         assert not self.discerning
         assert not self.needs
         self.from_rows = function
         return function
 
-    def least(self, f: int, *, centered: bool = False, options: Mapping[str, Any] | None = None) -> int:
-        """The least number of updates for ``f``; ``centered`` when one's own row is trusted and given as ``center``.
+    def least(
+        self, f: int, *, centered: bool = False, options: Mapping[str, Any] | None = None
+    ) -> int:
+        """The least number of updates for ``f``; ``centered`` when one's own row is trusted and
+        given as ``center``.
 
         Options that the bound depends on (zeno's ``b``) are handed to ``at_least`` by name.
         """
-        bound = self.at_least_centered if centered and "center" in self.parameters else self.at_least
+        bound = (
+            self.at_least_centered if centered and "center" in self.parameters else self.at_least
+        )
         return max(1, bound(f, **named(bound, options or {})))
 
     def __call__(self, updates: Updates, **options: Any) -> Tensor:
-        """The aggregate ``(d,)`` of ``updates``: ``(n, d)``, or n vectors ``(d,)`` that lie apart."""
+        """The aggregate ``(d,)`` of ``updates``: ``(n, d)``,
+        or n vectors ``(d,)`` that lie apart."""
         given = Rows.of(updates) if self.takes_rows else as_tensor(updates)
         result = self.function(given, **options)
-        aggregate = result.aggregate.detach() if isinstance(result, Verdict) else self._one_update(given, result)
+        aggregate = (
+            result.aggregate.detach()
+            if isinstance(result, Verdict)
+            else self._one_update(given, result)
+        )
         return finite(aggregate, given, self.name)
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
@@ -151,12 +178,14 @@ class Rule:
 
         Args:
             updates: ``(n, d)``, one row a peer, all finite; or n vectors ``(d,)``.
-        Returns: the ``Verdict``. A rule that returns a bare tensor gets its distances to the aggregate as outlyingness and
-            equal weights.
+        Returns: the ``Verdict``. A rule that returns a bare tensor gets its distances to the
+            aggregate as outlyingness and equal weights.
         """
         given = Rows.of(updates) if self.takes_rows else as_tensor(updates)
         result = self.function(given, **options)
-        verdict = result if isinstance(result, Verdict) else self._verdict_on(as_tensor(given), result)
+        verdict = (
+            result if isinstance(result, Verdict) else self._verdict_on(as_tensor(given), result)
+        )
         finite(verdict.aggregate, given, self.name)
         return verdict
 
@@ -164,21 +193,28 @@ class Rule:
         wanted = (updates.d,) if isinstance(updates, Rows) else tuple(updates.shape[1:])
         if not isinstance(result, Tensor) or tuple(result.shape) != wanted:
             shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-            raise AggregationError(f"rule {self.name} returned {shape}, not a tensor of shape {wanted}")
+            raise AggregationError(
+                f"rule {self.name} returned {shape}, not a tensor of shape {wanted}"
+            )
         return result.detach()
 
     def _verdict_on(self, updates: Tensor, result: Any) -> Verdict:
         n, result = len(updates), self._one_update(updates, result)
         weights = torch.full((n,), 1.0 / n, dtype=torch.float64)
         finite(result, updates, self.name)
-        return Verdict(result, weights, standing_out(updates, result) if self.discerning else torch.ones_like(weights))
+        return Verdict(
+            result,
+            weights,
+            standing_out(updates, result) if self.discerning else torch.ones_like(weights),
+        )
 
     def __repr__(self) -> str:
         return f"<rule {self.name}>"
 
 
 class CoordinateRule(Rule):
-    """A rule that treats each coordinate alone. Its function takes ``Columns`` (built in) or blocks ``(n, c)`` (others')."""
+    """A rule that treats each coordinate alone. Its function takes ``Columns`` (built in) or blocks
+    ``(n, c)`` (others')."""
 
     whole_vector = False
     takes_columns = False
@@ -204,7 +240,11 @@ class CoordinateRule(Rule):
         finite(kept.aggregate, rows, self.name)
         weights = np.full(rows.n, 1.0) if kept.survived is None else kept.survived
         total = float(weights.sum()) or 1.0  # a tie of signs in every coordinate: nobody survives
-        outlyingness = standing_out(rows, kept.aggregate) if self.discerning else torch.ones(rows.n, dtype=torch.float64)
+        outlyingness = (
+            standing_out(rows, kept.aggregate)
+            if self.discerning
+            else torch.ones(rows.n, dtype=torch.float64)
+        )
         return Verdict(kept.aggregate, torch.from_numpy(weights / total), outlyingness)
 
     def _checked(self, updates: Updates, options: Mapping[str, Any]) -> Rows:
@@ -213,7 +253,8 @@ class CoordinateRule(Rule):
 
 
 def plain_bound(f: int) -> int:
-    """n >= 2f + 1: the honest outnumber the liars, which any rule without a trusted reference needs."""
+    """n >= 2f + 1: the honest outnumber the liars,
+    which any rule without a trusted reference needs."""
     return 2 * f + 1
 
 
@@ -248,13 +289,17 @@ def rule(
     Args:
         name: As people will type it; the function's own name by default.
         at_least: The least number of updates for a given f.
-        at_least_centered: The same when a trusted ``center`` is given (gossip: one's own row); the same bound by default.
-        coordinatewise: It treats each coordinate alone: it may be given any columns of the updates, ``(n, c) -> (c,)``.
-        discerning: False when it treats all updates alike (the mean), and so can be evidence against nobody.
+        at_least_centered: The same when a trusted ``center`` is given (gossip: one's own row); the
+            same bound by default.
+        coordinatewise: It treats each coordinate alone: it may be given any columns of the updates,
+            ``(n, c) -> (c,)``.
+        discerning: False when it treats all updates alike (the mean),
+            and so can be evidence against nobody.
         translation: F(X + c) = F(X) + c holds.
         scale: F(aX) = aF(X) holds for a > 0.
-        robust: f liars of any size cannot carry the aggregate farther than the honest are spread, times a constant; "bounded":
-            than the honest are long; by default what ``discerning`` says.
+        robust: f liars of any size cannot carry the aggregate farther than the honest are spread,
+            times a constant; "bounded": than the honest are long;
+            by default what ``discerning`` says.
     """
 
     def decorate(function: Callable[..., Any]) -> Rule:
@@ -274,13 +319,19 @@ def rule(
 
 
 def coordinate_rule(
-    *, at_least: Callable[..., int] = plain_bound, translation: bool = True, scale: bool = True, robust: Robust = True
+    *,
+    at_least: Callable[..., int] = plain_bound,
+    translation: bool = True,
+    scale: bool = True,
+    robust: Robust = True,
 ) -> Callable[[Callable[..., Kept]], CoordinateRule]:
     """Makes a function ``(Columns, *, f) -> Kept`` a rule: ours, which go through the kernels."""
 
     def decorate(function: Callable[..., Kept]) -> CoordinateRule:
         name = str(getattr(function, "__name__", "rule"))
-        made = CoordinateRule(function, name, at_least, True, translation=translation, scale=scale, robust=robust)
+        made = CoordinateRule(
+            function, name, at_least, True, translation=translation, scale=scale, robust=robust
+        )
         made.takes_columns = True
         return made
 
@@ -289,7 +340,11 @@ def coordinate_rule(
 
 def named(function: Callable[..., Any], options: Mapping[str, Any], *more: str) -> dict[str, Any]:
     """Those of the options that a function takes by name, beside f, unless f is asked for, too."""
-    return {key: value for key, value in options.items() if key in _names(function) and (key != "f" or key in more)}
+    return {
+        key: value
+        for key, value in options.items()
+        if key in _names(function) and (key != "f" or key in more)
+    }
 
 
 @functools.cache
@@ -306,15 +361,22 @@ def as_tensor(updates: Updates) -> Tensor:
 
 
 def require(updates: Tensor, name: str, f: int, at_least: int, **vectors: Tensor | None) -> None:
-    """Raises unless ``updates`` is ``(n, d)`` floating point with enough rows, ``f >= 0`` and each of ``vectors`` is ``(d,)``."""
+    """Raises unless ``updates`` is ``(n, d)`` floating point with enough rows, ``f >= 0`` and each
+    of ``vectors`` is ``(d,)``."""
     if updates.ndim != 2 or not updates.is_floating_point() or updates.shape[1] == 0:
-        raise AggregationError(f"{name} takes an (n, d) floating point tensor, got {tuple(updates.shape)} {updates.dtype}")
+        raise AggregationError(
+            f"{name} takes an (n, d) floating point tensor, got {tuple(updates.shape)} "
+            f"{updates.dtype}"
+        )
     _check_counts(name, f, at_least, len(updates))
     _check_vectors(name, updates.shape[1], vectors)
 
 
-def check_rows(updates: Updates, name: str, f: int, at_least: int, **vectors: Tensor | None) -> Rows:
-    """The updates as ``Rows``, after the checks of ``require``, which also hold for vectors that lie apart."""
+def check_rows(
+    updates: Updates, name: str, f: int, at_least: int, **vectors: Tensor | None
+) -> Rows:
+    """The updates as ``Rows``, after the checks of ``require``,
+    which also hold for vectors that lie apart."""
     if isinstance(updates, Tensor):
         require(updates, name, f, at_least, **vectors)
         return Rows.of(updates)
@@ -333,15 +395,19 @@ def check_rows(updates: Updates, name: str, f: int, at_least: int, **vectors: Te
 
 
 def whole(name: str, what: str, value: Any) -> int:
-    """A whole number, of whatever type. Raises AggregationError for everything else: 2.0 is a number that somebody calculated."""
+    """A whole number, of whatever type. Raises AggregationError for everything else: 2.0 is a
+    number that somebody calculated."""
     try:
         return operator.index(value)
     except TypeError:
-        raise AggregationError(f"{name}: {what} is a whole number and cannot be {value!r}") from None
+        raise AggregationError(
+            f"{name}: {what} is a whole number and cannot be {value!r}"
+        ) from None
 
 
 def number(name: str, what: str, value: Any) -> float:
-    """A number, of whatever type. Raises AggregationError for everything else, a text too: nobody knows what is in it."""
+    """A number, of whatever type. Raises AggregationError for everything else, a text too: nobody
+    knows what is in it."""
     try:
         if not isinstance(value, str | bytes):
             return float(value)
@@ -351,8 +417,11 @@ def number(name: str, what: str, value: Any) -> float:
 
 
 def finite(aggregate: Tensor, updates: Updates, name: str) -> Tensor:
-    """The aggregate. Raises AggregationError when it is not finite because an update is not; only then are those looked at."""
-    if not math.isfinite(float(aggregate.detach().sum())) and not bool(torch.isfinite(aggregate).all()):
+    """The aggregate. Raises AggregationError when it is not finite because an update is not; only
+    then are those looked at."""
+    if not math.isfinite(float(aggregate.detach().sum())) and not bool(
+        torch.isfinite(aggregate).all()
+    ):
         check_finite(Rows.of(updates), name)
     return aggregate
 
@@ -361,28 +430,38 @@ DROP = "drop it; who sent it is no longer one of the f to tolerate"
 
 
 def check_finite(rows: Rows, name: str) -> None:
-    """Raises AggregationError for the first update that is not finite, or may have made a result so that is not."""
+    """Raises AggregationError for the first update that is not finite,
+    or may have made a result so that is not."""
     for at in range(rows.n):
         if not bool(torch.isfinite(rows.row(at)).all()):
             raise AggregationError(f"{name}: update {at} of {rows.n} is not finite", DROP)
         if is_too_large(rows.row(at)):
-            raise AggregationError(f"{name}: update {at} of {rows.n} has a number beyond {LARGEST:g}", DROP)
+            raise AggregationError(
+                f"{name}: update {at} of {rows.n} has a number beyond {LARGEST:g}", DROP
+            )
 
 
 def within_reach(rows: Rows, name: str) -> Rows:
-    """The rows as one that looks at distances may take them: in float64 with no number beyond ``LARGEST``.
+    """The rows as one that looks at distances may take them:
+    in float64 with no number beyond ``LARGEST``.
 
-    A liar who goes beyond is as far away as it can be told. Raises AggregationError when most updates do.
+    A liar who goes beyond is as far away as it can be told.
+    Raises AggregationError when most updates do.
     """
     if rows.dtype != torch.float64:
         return rows
     beyond = frozenset(at for at, row in enumerate(rows.vectors) if is_too_large(row))
     if 2 * len(beyond) > rows.n:
         raise AggregationError(
-            f"{name}: {len(beyond)} of {rows.n} updates have numbers beyond {LARGEST:g}, where no distance can be told",
+            f"{name}: {len(beyond)} of {rows.n} updates have numbers beyond {LARGEST:g}, where no "
+            "distance can be told",
             "scale them down",
         )
-    return rows.replaced({at: rows.row(at).clamp(-LARGEST, LARGEST) for at in beyond}) if beyond else rows
+    return (
+        rows.replaced({at: rows.row(at).clamp(-LARGEST, LARGEST) for at in beyond})
+        if beyond
+        else rows
+    )
 
 
 def _check_counts(name: str, f: int, at_least: int, n: int) -> None:
@@ -395,11 +474,15 @@ def _check_counts(name: str, f: int, at_least: int, n: int) -> None:
 def _check_vectors(name: str, d: int, vectors: Mapping[str, Tensor | None]) -> None:
     for what, vector in vectors.items():
         if vector is not None and tuple(vector.shape) != (d,):
-            raise AggregationError(f"{name}: {what} must have the shape ({d},) of one update, got {tuple(vector.shape)}")
+            raise AggregationError(
+                f"{name}: {what} must have the shape ({d},) of one update, got "
+                f"{tuple(vector.shape)}"
+            )
 
 
 def standing_out(updates: Tensor | Rows, aggregate: Tensor) -> Tensor:
-    """``(n,)`` float64: distance of each update to the aggregate, in units of the median distance."""
+    """``(n,)`` float64: distance of each update to the aggregate,
+    in units of the median distance."""
     rows = Rows.of(updates)
     squares = kernels.squared_distances_to(rows, aggregate)
     if float(middle_of(squares)) > CUT_SQUARE:

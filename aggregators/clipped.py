@@ -1,4 +1,5 @@
-"""Rules that let no update pull farther than a radius, measured from a point that is trusted more than the mean."""
+"""Rules that let no update pull farther than a radius, measured from a point that is trusted
+more than the mean."""
 
 from __future__ import annotations
 
@@ -11,25 +12,38 @@ from .gram import Decision, FloatArray, Gram
 from .gram_rules import gram_rule, typical
 
 
-@gram_rule(points=("previous",), one_look=lambda steps=1, **_: steps == 1, translation=False, robust="bounded", absolute=("tau",))
-def centered_clipping(gram: Gram, *, f: int = 0, tau: float | None = None, steps: int = 1) -> Decision:
-    """Average the updates after clipping each to a ball around the last aggregate; from there again, ``steps`` times.
+@gram_rule(
+    points=("previous",),
+    one_look=lambda steps=1, **_: steps == 1,
+    translation=False,
+    robust="bounded",
+    absolute=("tau",),
+)
+def centered_clipping(
+    gram: Gram, *, f: int = 0, tau: float | None = None, steps: int = 1
+) -> Decision:
+    """Average the updates after clipping each to a ball around the last aggregate; from there
+    again, ``steps`` times.
 
-    v + mean of min(1, tau / |x_i - v|) (x_i - v). Tolerates f < n/2 in practice, f < 0.15 n in theory, where the history
-    vouches for ``previous``: liars carry it as far as the honest are away from that, and without it as far as they are long.
-    Needs norms of differences to it.
+    v + mean of min(1, tau / |x_i - v|) (x_i - v). Tolerates f < n/2 in practice, f < 0.15 n in
+    theory, where the history vouches for ``previous``: liars carry it as far as the honest are away
+    from that, and without it as far as they are long. Needs norms of differences to it.
 
     Args:
         gram: Of the updates.
-        previous: ``(d,)``, the last aggregate; the origin in the first round. Who calls gives it; in a run that is what was
-            applied last, and a peer that has just taken over a state serves from the origin until it has applied something.
-        f: Byzantine peers to tolerate; says how many updates are needed, and how many are left out of what is typical.
-        tau: Radius, in units of an update's norm. By default the median distance to ``previous``, taken once before the steps.
+        previous: ``(d,)``, the last aggregate; the origin in the first round. Who calls gives it;
+            in a run that is what was applied last, and a peer that has just taken over a state
+            serves from the origin until it has applied something.
+        f: Byzantine peers to tolerate; says how many updates are needed, and how many are left out
+            of what is typical.
+        tau: Radius, in units of an update's norm. By default the median distance to ``previous``,
+            taken once before the steps.
         steps: Rounds of clipping.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
         AggregationError: tau is not above 0, or there are no steps.
-    Source: Karimireddy, He, Jaggi 2021, "Learning from History for Byzantine Robust Optimization", arXiv:2012.10333.
+    Source: Karimireddy, He, Jaggi 2021, "Learning from History for Byzantine Robust Optimization",
+        arXiv:2012.10333.
     """
     tau = _checked_radius("centered_clipping", tau)
     if whole("centered_clipping", "steps", steps) < 1:
@@ -45,9 +59,10 @@ def centered_clipping(gram: Gram, *, f: int = 0, tau: float | None = None, steps
 def self_centered_clipping(gram: Gram, *, f: int, tau: float | None = None) -> Decision:
     """One's own update plus the mean of the clipped differences to it, of all updates.
 
-    For gossip: needs a ``center``. Each of f liars of n pulls by tau / n at most, so f + 1 updates are enough to stay near
-    one's own. tau^2 = (1 / f) * sum of |x_i - x|^2 over the honest, as the theory has it for equal mixing weights; the honest
-    are taken to be the n - f nearest. (The authors' code takes the second largest distance.) With f = 0 nothing is clipped.
+    For gossip: needs a ``center``. Each of f liars of n pulls by tau / n at most, so f + 1 updates
+    are enough to stay near one's own. tau^2 = (1 / f) * sum of |x_i - x|^2 over the honest, as the
+    theory has it for equal mixing weights; the honest are taken to be the n - f nearest. (The
+    authors' code takes the second largest distance.) With f = 0 nothing is clipped.
 
     Args:
         gram: Of the updates; one's own may be among them, and then counts as any.
@@ -56,7 +71,8 @@ def self_centered_clipping(gram: Gram, *, f: int, tau: float | None = None) -> D
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: tau is not above 0.
-    Source: He, Karimireddy, Jaggi 2022, "Byzantine-robust decentralized learning via ClippedGossip", arXiv:2202.01545.
+    Source: He, Karimireddy, Jaggi 2022, "Byzantine-robust decentralized learning via
+        ClippedGossip", arXiv:2202.01545.
     """
     tau = _checked_radius("self_centered_clipping", tau)
     if tau is None and f > 0:

@@ -1,4 +1,5 @@
-"""What a coordinate rule sees: the values of each coordinate, which it may pick by rank or by nearness."""
+"""What a coordinate rule sees: the values of each coordinate,
+which it may pick by rank or by nearness."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from .kernels import Rows
 
 
 class Kept(NamedTuple):
-    """The aggregate ``(d,)``, and for how many coordinates each row survived, if that was asked for and makes sense."""
+    """The aggregate ``(d,)``, and for how many coordinates each row survived, if that was asked for
+    and makes sense."""
 
     aggregate: Tensor
     survived: NDArray[np.float64] | None = None
@@ -27,7 +29,8 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of n rows, or of weighted sums of them, which are made in cache and never as a whole.
+    """The columns of n rows, or of weighted sums of them,
+    which are made in cache and never as a whole.
 
     Attributes:
         rows: The updates, and perhaps points after them.
@@ -45,16 +48,25 @@ class Columns:
 
     def between(self, low: int, high: int) -> Kept:
         """The mean of the sorted values low..high of each coordinate, both included; low from 0."""
-        return Kept(*kernels.between(self.rows, low, high, count_survivors=self.survivors, matrix=self.matrix))
+        return Kept(
+            *kernels.between(
+                self.rows, low, high, count_survivors=self.survivors, matrix=self.matrix
+            )
+        )
 
     def nearest(self, count: int, low: int, high: int) -> Kept:
-        """The mean of the ``count`` values nearest to the mean of the sorted values low..high; of two as near the lesser."""
-        found = kernels.nearest(self.rows, count, around=(low, high), count_survivors=self.survivors, matrix=self.matrix)
+        """The mean of the ``count`` values nearest to the mean of the sorted values low..high; of
+        two as near the lesser."""
+        found = kernels.nearest(
+            self.rows, count, around=(low, high), count_survivors=self.survivors, matrix=self.matrix
+        )
         return Kept(*found)
 
     def majority(self) -> Kept:
         """The sign that more rows have in each coordinate: 1, -1, or 0."""
-        return Kept(*kernels.majority(self.rows, count_survivors=self.survivors, matrix=self.matrix))
+        return Kept(
+            *kernels.majority(self.rows, count_survivors=self.survivors, matrix=self.matrix)
+        )
 
     def each(self, function: Callable[[Tensor], Any], name: str) -> Kept:
         """What a function ``(n, c) -> (c,)`` makes of the coordinates, a cache block at a time."""
@@ -71,6 +83,8 @@ class Columns:
             part = getattr(part, "aggregate", part)
             if not isinstance(part, Tensor) or part.shape != block.shape[1:]:
                 got = tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__
-                raise AggregationError(f"rule {name} returned {got}, not a tensor of shape {tuple(block.shape[1:])}")
+                raise AggregationError(
+                    f"rule {name} returned {got}, not a tensor of shape {tuple(block.shape[1:])}"
+                )
             parts.append(part)
         return Kept(parts[0] if len(parts) == 1 else torch.cat(parts))

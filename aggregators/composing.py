@@ -1,8 +1,9 @@
 """Pre-aggregations, and rules made of several stages: ``nnm+trimmed_mean``, ``compose(nnm, krum)``.
 
-A pre-aggregation is a matrix W found from the Gram matrix G: the rule after it works on the rows W X. A Gram rule does so by
-W G W^T alone, without another look at the updates; a coordinate rule on sums made block by block in cache. What is
-said of the updates in the end, weights and outlyingness, is said of the original ones.
+A pre-aggregation is a matrix W found from the Gram matrix G: the rule after it works on the rows W
+X. A Gram rule does so by W G W^T alone, without another look at the updates; a coordinate rule on
+sums made block by block in cache. What is said of the updates in the end, weights and outlyingness,
+is said of the original ones.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from .kernels import Rows, middle
 
 
 class PreAggregation:
-    """What comes before a rule: ``(gram, *, f, ...) -> W``, ``(k, n)`` or ``(k, n + points)``, each row adding up to 1."""
+    """What comes before a rule: ``(gram, *, f, ...) -> W``, ``(k, n)`` or ``(k, n + points)``, each
+    row adding up to 1."""
 
     def __init__(
         self,
@@ -60,14 +62,22 @@ class PreAggregation:
         self.function, self.name = function, name
         self.at_least, self.inputs = at_least, inputs
         self.points = tuple(point.removesuffix("?") for point in points)
-        self.optional = frozenset(point.removesuffix("?") for point in points if point.endswith("?"))
-        self.translation, self.scale, self.symmetric, self.absolute = translation, scale, symmetric, frozenset(absolute)
+        self.optional = frozenset(
+            point.removesuffix("?") for point in points if point.endswith("?")
+        )
+        self.translation, self.scale, self.symmetric, self.absolute = (
+            translation,
+            scale,
+            symmetric,
+            frozenset(absolute),
+        )
         self.robust: Robust = robust
         self.parameters = inspect.signature(function).parameters
         self.needs = frozenset(self.parameters) & AVAILABLE
 
     def least(self, f: int, then: int, options: Mapping[str, Any]) -> int:
-        """The least number of updates for f liars, when the next stage needs ``then`` of what comes out here."""
+        """The least number of updates for f liars, when the next stage needs ``then`` of
+        what comes out here."""
         bound = self.at_least(f, **named(self.at_least, options))
         return max(1, bound, self.inputs(then, **named(self.inputs, options)))
 
@@ -76,11 +86,16 @@ class PreAggregation:
         made = np.asarray(self.function(gram, **options), dtype=np.float64)
         width = len(gram.products)
         if made.ndim != 2 or made.shape[1] not in (gram.n, width) or not len(made):
-            raise AggregationError(f"{self.name} returned a matrix of shape {made.shape} for {gram.n} updates")
+            raise AggregationError(
+                f"{self.name} returned a matrix of shape {made.shape} for {gram.n} updates"
+            )
         if made.shape[1] < width:
             made = np.concatenate([made, np.zeros((len(made), width - made.shape[1]))], axis=1)
         if not np.isfinite(made).all() or float(np.abs(made.sum(axis=1) - 1).max()) > 1e-6:
-            raise AggregationError(f"{self.name}: the weights of each row must add up to 1", "give what is left to 'origin'")
+            raise AggregationError(
+                f"{self.name}: the weights of each row must add up to 1",
+                "give what is left to 'origin'",
+            )
         return made
 
     def __repr__(self) -> str:
@@ -124,13 +139,16 @@ def pre_aggregation(
         points: As for ``gram_rule``.
         translation, scale, absolute: As for ``gram_rule``.
         symmetric: The order of the updates does not matter.
-        robust: A robust rule is robust behind it, too: f liars spoil no more of what comes out than the rule tolerates.
-            "bounded" and False as for ``rule``: more than that no rule behind it can promise.
+        robust: A robust rule is robust behind it, too: f liars spoil no more of what comes out than
+            the rule tolerates. "bounded" and False as for ``rule``:
+            more than that no rule behind it can promise.
     """
 
     def decorate(function: Callable[..., FloatArray]) -> PreAggregation:
         own = name or str(getattr(function, "__name__", "pre_aggregation"))
-        return PreAggregation(function, own, at_least, inputs, points, translation, scale, symmetric, absolute, robust)
+        return PreAggregation(
+            function, own, at_least, inputs, points, translation, scale, symmetric, absolute, robust
+        )
 
     return decorate(function) if function is not None else decorate
 
@@ -150,7 +168,10 @@ class Stage:
 
     def chosen(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """What it takes of ``options``, and what is fixed."""
-        return {**{key: value for key, value in options.items() if key in self.open}, **self.options}
+        return {
+            **{key: value for key, value in options.items() if key in self.open},
+            **self.options,
+        }
 
     def with_f(self, options: Mapping[str, Any], f: int) -> tuple[int, dict[str, Any]]:
         chosen = self.chosen({**options, "f": f})
@@ -160,14 +181,18 @@ class Stage:
 def compose(*parts: PreAggregation | Rule | Stage) -> ComposedRule:
     """One rule of pre-aggregations and, last, a rule: ``compose(nnm, krum)(updates, f=2)``.
 
-    An option goes to every stage that knows it. ``Stage(bucketing, {"s": 3})`` fixes the options of one.
+    An option goes to every stage that knows it. ``Stage(bucketing, {"s": 3})`` fixes
+    the options of one.
     Raises: AggregationError: The last is no rule, or another one is no pre-aggregation.
     """
     for part in parts:
         if not isinstance(part, PreAggregation | Rule | Stage):
             raise AggregationError(
-                f"compose takes pre-aggregations and a rule, got {type(part).__name__} {part!r}"[:200],
-                "load('nnm+trimmed_mean') reads text; @rule and @pre_aggregation make stages of functions",
+                f"compose takes pre-aggregations and a rule, got {type(part).__name__} {part!r}"[
+                    :200
+                ],
+                "load('nnm+trimmed_mean') reads text; @rule and @pre_aggregation make stages of "
+                "functions",
             )
     stages = tuple(part if isinstance(part, Stage) else Stage(part, {}) for part in parts)
     *before, last = stages or (Stage(_nothing(), {}),)
@@ -175,13 +200,24 @@ def compose(*parts: PreAggregation | Rule | Stage) -> ComposedRule:
     if wrong or not isinstance(last.part, Rule) or not before:
         raise AggregationError(
             f"{wrong[0] if wrong else last.part.name} stands in the wrong place of a composition",
-            "pre-aggregations come first, one rule comes last: compose(nnm, trimmed_mean), nnm+trimmed_mean",
+            "pre-aggregations come first, one rule comes last: compose(nnm, trimmed_mean), "
+            "nnm+trimmed_mean",
         )
     return ComposedRule(tuple(before), last)
 
 
 def _nothing() -> PreAggregation:
-    return PreAggregation(lambda gram: np.eye(gram.n), "nothing", plain_bound, lambda rows: rows, (), True, True, True, ())
+    return PreAggregation(
+        lambda gram: np.eye(gram.n),
+        "nothing",
+        plain_bound,
+        lambda rows: rows,
+        (),
+        True,
+        True,
+        True,
+        (),
+    )
 
 
 class ComposedRule(Rule):
@@ -192,7 +228,9 @@ class ComposedRule(Rule):
     def __init__(self, before: tuple[Stage, ...], last: Stage) -> None:
         assert isinstance(last.part, Rule)
         self.before, self.last, self.final = before, last, last.part
-        self.pre = tuple((stage.part, stage) for stage in before if isinstance(stage.part, PreAggregation))
+        self.pre = tuple(
+            (stage.part, stage) for stage in before if isinstance(stage.part, PreAggregation)
+        )
         first = inspect.Parameter("updates", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         parameters: dict[str, inspect.Parameter] = {"updates": first}
         points = [*self.final.points] if isinstance(self.final, GramRule) else []
@@ -202,8 +240,12 @@ class ComposedRule(Rule):
             points += [point for point in part.points if point not in points]
         for point in points:
             if point in GIVEN:
-                default = None if point in optional or point == "previous" else inspect.Parameter.empty
-                parameters[point] = inspect.Parameter(point, inspect.Parameter.KEYWORD_ONLY, default=default)
+                default = (
+                    None if point in optional or point == "previous" else inspect.Parameter.empty
+                )
+                parameters[point] = inspect.Parameter(
+                    point, inspect.Parameter.KEYWORD_ONLY, default=default
+                )
         for stage in (*before, last):
             for key, parameter in stage.open.items():
                 parameters.setdefault(key, parameter)
@@ -214,20 +256,31 @@ class ComposedRule(Rule):
             self.final.discerning,
             translation=self.final.translation and all(part.translation for part, _ in self.pre),
             scale=self.final.scale and all(part.scale for part, _ in self.pre),
-            robust=min((self.final.robust, *(part.robust for part, _ in self.pre)), key=(False, "bounded", True).index),
+            robust=min(
+                (self.final.robust, *(part.robust for part, _ in self.pre)),
+                key=(False, "bounded", True).index,
+            ),
             parameters=parameters,
         )
-        self.fixed_f = min((int(stage.options["f"]) for stage in (*before, last) if "f" in stage.options), default=None)
+        self.fixed_f = min(
+            (int(stage.options["f"]) for stage in (*before, last) if "f" in stage.options),
+            default=None,
+        )
         self.symmetric = self.final.symmetric and all(part.symmetric for part, _ in self.pre)
         fixed = [stage.options.get(key) for stage in (*before, last) for key in stage.part.absolute]
         if any(value is not None for value in fixed):
             self.scale, self.robust = False, self.robust and "bounded"
         # The points of all stages, in one Gram matrix.
         gatherer = GramRule(self._call, self.name, plain_bound, True, parameters=parameters)
-        gatherer.points, gatherer.optional = tuple(point for point in points if point != "median"), frozenset(optional)
+        gatherer.points, gatherer.optional = (
+            tuple(point for point in points if point != "median"),
+            frozenset(optional),
+        )
         self._gatherer = gatherer
 
-    def least(self, f: int, *, centered: bool = False, options: Mapping[str, Any] | None = None) -> int:
+    def least(
+        self, f: int, *, centered: bool = False, options: Mapping[str, Any] | None = None
+    ) -> int:
         own, rest = self.last.with_f(options or {}, f)
         need = self.final.least(own, centered=centered, options=rest)
         for part, stage in reversed(self.pre):
@@ -249,14 +302,25 @@ class ComposedRule(Rule):
     def _run(self, updates: Updates, options: Mapping[str, Any], explained: bool) -> Verdict:
         unknown = sorted(set(options) - set(self.parameters))
         if unknown:
-            raise AggregationError(f"{self.name} has no option {unknown[0]!r}", f"it has {', '.join([*self.parameters][1:])}")
+            raise AggregationError(
+                f"{self.name} has no option {unknown[0]!r}",
+                f"it has {', '.join([*self.parameters][1:])}",
+            )
         f = whole(self.name, "f", options.get("f", 0))
-        given = {key: options[key] for key in GIVEN if key in options and key in self._gatherer.points}
-        rows = check_rows(updates, self.name, f, self.least(f, centered=given.get("center") is not None, options=options))
+        given = {
+            key: options[key] for key in GIVEN if key in options and key in self._gatherer.points
+        }
+        rows = check_rows(
+            updates,
+            self.name,
+            f,
+            self.least(f, centered=given.get("center") is not None, options=options),
+        )
         rows = within_reach(rows, self.name)
         if callable(given.get("gradient")):
             given["gradient"] = given["gradient"]()
-        gram = self._gatherer.statistics(rows, None, None, **given)  # which finds updates that are not finite, too
+        # which finds updates that are not finite, too
+        gram = self._gatherer.statistics(rows, None, None, **given)
         matrix = np.eye(gram.n, len(gram.products))
         seen = gram.with_equal_twins()
         for part, stage in self.pre:
@@ -268,13 +332,19 @@ class ComposedRule(Rule):
         if isinstance(self.final, CoordinateRule):
             return self._by_columns(rows, gram, matrix, given, options, explained)
         every, part_matrix = with_points(rows, self._vectors(rows, given), matrix)
-        verdict = self.final.explain(kernels.mixed(every, part_matrix), **self.last.chosen({**options, **given}))
-        return self._verdict(rows, verdict.aggregate, matrix, verdict.weights.numpy(), verdict.state)
+        verdict = self.final.explain(
+            kernels.mixed(every, part_matrix), **self.last.chosen({**options, **given})
+        )
+        return self._verdict(
+            rows, verdict.aggregate, matrix, verdict.weights.numpy(), verdict.state
+        )
 
     def _vectors(self, rows: Rows, given: Mapping[str, Any]) -> dict[str, Tensor]:
         return self._gatherer.vectors_of(rows, given)
 
-    def _by_weights(self, rows: Rows, gram: Gram, matrix: FloatArray, options: Mapping[str, Any]) -> Verdict:
+    def _by_weights(
+        self, rows: Rows, gram: Gram, matrix: FloatArray, options: Mapping[str, Any]
+    ) -> Verdict:
         assert isinstance(self.final, GramRule)
         points = self._vectors(rows, options)
         if "median" in self.final.points and options.get("center") is None:
@@ -285,14 +355,18 @@ class ComposedRule(Rule):
             gram = self._gatherer._finite(statistics(rows, points), rows)
             matrix = np.concatenate([matrix, np.zeros((n, 1))], axis=1)
         chosen = {
-            key: value for key, value in self.last.chosen(options).items() if key not in GIVEN or key not in self.final.points
+            key: value
+            for key, value in self.last.chosen(options).items()
+            if key not in GIVEN or key not in self.final.points
         }
         decision = self.final.decide(gram.mixed(matrix), **chosen)
         kept = self.final.finish(rows, points, decision.weights, matrix, chosen, survivors=True)
         shares = np.asarray(decision.shares)
         if kept.survived is not None:
             shares = np.zeros(len(matrix))
-            shares[np.flatnonzero(decision.weights[: len(matrix)])] = kept.survived / kept.survived.sum()
+            shares[np.flatnonzero(decision.weights[: len(matrix)])] = (
+                kept.survived / kept.survived.sum()
+            )
         if self.final.last_step is not None:
             return self._verdict(rows, kept.aggregate, matrix, shares, decision.state)
         beside = decision.weights[len(matrix) :]
@@ -300,7 +374,9 @@ class ComposedRule(Rule):
         weights[rows.n :] += beside
         distances = gram.distances_to(weights)
         told = in_typical(distances, gram.resolution, typical(distances, int(options.get("f", 0))))
-        return Verdict(kept.aggregate, _shared(shares, matrix, rows.n), torch.from_numpy(told), decision.state)
+        return Verdict(
+            kept.aggregate, _shared(shares, matrix, rows.n), torch.from_numpy(told), decision.state
+        )
 
     def _by_columns(
         self,
@@ -320,14 +396,17 @@ class ComposedRule(Rule):
             return Verdict(kept.aggregate, ones / rows.n, ones)
         return self._verdict(rows, kept.aggregate, matrix, shares, None)
 
-    def _verdict(self, rows: Rows, aggregate: Tensor, matrix: FloatArray, shares: FloatArray, state: Any) -> Verdict:
+    def _verdict(
+        self, rows: Rows, aggregate: Tensor, matrix: FloatArray, shares: FloatArray, state: Any
+    ) -> Verdict:
         ones = torch.ones(rows.n, dtype=torch.float64)
         told = standing_out(rows, aggregate) if self.discerning else ones
         return Verdict(aggregate, _shared(shares, matrix, rows.n), told, state)
 
 
 def _product(made: FloatArray, matrix: FloatArray, n: int) -> FloatArray:
-    """What the sums ``made`` of the rows of ``matrix`` (and of the same points) are of the original rows."""
+    """What the sums ``made`` of the rows of ``matrix`` (and of the same points) are of
+    the original rows."""
     whole = made[:, :n] @ matrix
     beside = made.shape[1] - n
     if beside:

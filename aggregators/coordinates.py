@@ -1,4 +1,5 @@
-"""Rules that treat each coordinate alone. Each tolerates f < n/2, and may be given any columns of the updates."""
+"""Rules that treat each coordinate alone. Each tolerates f < n/2,
+and may be given any columns of the updates."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from .kernels import Rows, middle
 def median(columns: Columns, *, f: int = 0) -> Kept:
     """The median of each coordinate; for even n the midpoint of the two middle values.
 
-    Tolerates f < n/2; (f, kappa)-robust with kappa <= 4 (1 + f / (n - 2f))^2. An update survives in a coordinate where it is
-    (one of) the middle.
+    Tolerates f < n/2; (f, kappa)-robust with kappa <= 4 (1 + f / (n - 2f))^2. An update survives in
+    a coordinate where it is (one of) the middle.
 
     Args:
         columns: Of the updates.
@@ -30,8 +31,8 @@ def median(columns: Columns, *, f: int = 0) -> Kept:
 def trimmed_mean(columns: Columns, *, f: int) -> Kept:
     """Drop the f largest and f smallest values of each coordinate, average the rest.
 
-    Tolerates f < n/2; kappa <= 6f / (n - 2f) (1 + f / (n - 2f)). An update survives in a coordinate where it was not dropped;
-    values that tie with a kept one count as kept.
+    Tolerates f < n/2; kappa <= 6f / (n - 2f) (1 + f / (n - 2f)). An update survives in a coordinate
+    where it was not dropped; values that tie with a kept one count as kept.
 
     Args:
         columns: Of the updates.
@@ -44,7 +45,8 @@ def trimmed_mean(columns: Columns, *, f: int) -> Kept:
 
 @coordinate_rule()
 def meamed(columns: Columns, *, f: int) -> Kept:
-    """The mean of the n - f values nearest to the median of each coordinate; of two as near the lesser.
+    """The mean of the n - f values nearest to the median of each coordinate;
+    of two as near the lesser.
 
     Tolerates f < n/2.
 
@@ -59,7 +61,8 @@ def meamed(columns: Columns, *, f: int) -> Kept:
 
 @coordinate_rule()
 def phocas(columns: Columns, *, f: int) -> Kept:
-    """The mean of the n - f values nearest to the trimmed mean of each coordinate; of two as near the lesser.
+    """The mean of the n - f values nearest to the trimmed mean of each coordinate;
+    of two as near the lesser.
 
     Tolerates f < n/2.
 
@@ -67,27 +70,32 @@ def phocas(columns: Columns, *, f: int) -> Kept:
         columns: Of the updates.
         f: Byzantine peers to tolerate.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
-    Source: Xie, Koyejo, Gupta 2018, "Phocas: dimensional Byzantine-resilient SGD", arXiv:1805.09682.
+    Source: Xie, Koyejo, Gupta 2018, "Phocas: dimensional Byzantine-resilient SGD",
+        arXiv:1805.09682.
     """
     return columns.nearest(columns.n - f, f, columns.n - 1 - f)
 
 
 @coordinate_rule(translation=False, scale=False, robust=False)
 def sign_majority(columns: Columns, *, f: int = 0) -> Kept:
-    """The sign that most updates have in a coordinate: -1, 0 or 1, whatever their size. Zeros abstain.
+    """The sign that most updates have in a coordinate: -1, 0 or 1,
+    whatever their size. Zeros abstain.
 
-    Tolerates f < n/2 in the sense that a liar has one vote: a sign is right where the honest who agree outnumber all others. The
-    result has the size of no update; choose the learning rate for it.
+    Tolerates f < n/2 in the sense that a liar has one vote: a sign is right where the honest who
+    agree outnumber all others. The result has the size of no update;
+    choose the learning rate for it.
 
     Args:
         columns: Of the updates.
         f: Byzantine peers to tolerate; only says how many updates are needed.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
-    Source: Bernstein, Zhao, Azizzadenesheli, Anandkumar 2019, "signSGD with majority vote", arXiv:1810.05291.
+    Source: Bernstein, Zhao, Azizzadenesheli, Anandkumar 2019, "signSGD with majority vote",
+        arXiv:1810.05291.
     """
     return columns.majority()
 
 
 def coordinate_median(updates: Tensor) -> Tensor:
-    """``(d,)``: the median of each coordinate and nothing else; a reference that a minority cannot carry away."""
+    """``(d,)``: the median of each coordinate and nothing else;
+    a reference that a minority cannot carry away."""
     return kernels.between(Rows.of(updates), *middle(len(updates)))[0]

@@ -1,9 +1,10 @@
-"""Scorers: rules that ask the loss which updates descend. They need no honest majority, only an honest judge.
+"""Scorers: rules that ask the loss which updates descend. They need no honest majority,
+only an honest judge.
 
-Outlyingness of a scorer says how far a score falls short of the typical kept one: 1 + 1.5 (m - score) / u, at least 1, where m is
-the median of the kept scores and u the larger of |m| and five times their median deviation from m. So a zero update
-(score 0) is at 2.5, the opposite of a typical one at 4 or more, and honest ones seldom above 2. It does not depend on the
-unit of the loss.
+Outlyingness of a scorer says how far a score falls short of the typical kept one: 1 + 1.5 (m -
+score) / u, at least 1, where m is the median of the kept scores and u the larger of |m| and five
+times their median deviation from m. So a zero update (score 0) is at 2.5, the opposite of a typical
+one at 4 or more, and honest ones seldom above 2. It does not depend on the unit of the loss.
 """
 
 from __future__ import annotations
@@ -42,26 +43,34 @@ def zeno(
     rho_over_lr: float = 1 / 20,
     norm: Literal["sum", "mean"] = "sum",
 ) -> Verdict:
-    """The mean of all but the b updates with the lowest stochastic descendant score f(x) - f(x - lr g) - rho |g|^2.
+    """The mean of all but the b updates with the lowest stochastic descendant score f(x) - f(x -
+    lr g) - rho |g|^2.
 
     Args:
         updates: ``(n, d)``, one row per peer; or n vectors, which are not stacked.
         f: Byzantine peers to tolerate.
-        evaluate: ``evaluate(step)`` is the loss at x - step, ``step`` a ``(d,)`` tensor, on one fresh mini-batch of the judge:
-            the same for all calls, and drawn after the updates came. Called with zeros first.
+        evaluate: ``evaluate(step)`` is the loss at x - step, ``step`` a ``(d,)`` tensor, on one
+            fresh mini-batch of the judge: the same for all calls, and drawn after the updates came.
+            Called with zeros first.
         learning_rate: lr, > 0.
         b: How many are left out; f by default, and never less than the liars there are.
-        rho_over_lr: rho / lr, the price of size; 1/20 with the sum did best in our trials, 0 to 1/20 hardly differ.
+        rho_over_lr: rho / lr, the price of size; 1/20 with the sum did best in our trials, 0 to
+            1/20 hardly differ.
         norm: |g|^2 is the sum of the squares (paper) or their mean (the authors' code).
-    Returns: ``(d,)``; zeros when every score is absurd. An update whose loss is not finite is never averaged.
+    Returns: ``(d,)``; zeros when every score is absurd.
+    An update whose loss is not finite is never averaged.
     Raises:
         TooFewUpdates: Fewer than b + 1 updates.
         AggregationError: The judge's own loss is not finite; an option is out of range.
-    Source: Xie, Koyejo, Gupta 2019, "Zeno: Distributed SGD with Suspicion-based Fault-tolerance", arXiv:1805.10032.
+    Source: Xie, Koyejo, Gupta 2019, "Zeno: Distributed SGD with Suspicion-based Fault-tolerance",
+        arXiv:1805.10032.
     """
     left_out = f if b is None else whole("zeno", "b", b)
     if left_out < whole("zeno", "f", f):
-        raise AggregationError(f"zeno leaves out b={left_out} updates, but f={f} of them may be lies", "raise b, or lower f")
+        raise AggregationError(
+            f"zeno leaves out b={left_out} updates, but f={f} of them may be lies",
+            "raise b, or lower f",
+        )
     if norm not in ("sum", "mean"):
         raise AggregationError(f"zeno: norm is 'sum' or 'mean', not {norm!r}")
     rho_over_lr = _checked_rho("zeno", rho_over_lr)
@@ -70,90 +79,139 @@ def zeno(
     n, d = rows.n, rows.d
     here = float(evaluate(torch.zeros_like(rows.row(0))))
     if not math.isfinite(here):
-        raise AggregationError(f"zeno cannot rank updates: the judge's own loss is {here}", "lower the learning rate")
+        raise AggregationError(
+            f"zeno cannot rank updates: the judge's own loss is {here}", "lower the learning rate"
+        )
     rho = learning_rate * rho_over_lr / (d if norm == "mean" else 1)
     scores = []
-    for update, square in zip(rows.vectors, kernels.squared_distances_to(rows).tolist(), strict=True):
+    for update, square in zip(
+        rows.vectors, kernels.squared_distances_to(rows).tolist(), strict=True
+    ):
         score = here - float(evaluate(learning_rate * update)) - rho * square
-        scores.append(score if math.isfinite(score) else -math.inf)  # the loss of an absurd step may be anything
+        # the loss of an absurd step may be anything
+        scores.append(score if math.isfinite(score) else -math.inf)
     best = sorted(range(n), key=lambda row: (-scores[row], row))[: n - left_out]
     kept = frozenset(row for row in best if math.isfinite(scores[row]))
     weights = [1.0 / len(kept) if row in kept else 0.0 for row in range(n)]
     outlyingness = _shortfall(scores, kept, floor=1e-6 * abs(here))
-    return Verdict(kernels.weighted_sum(rows, weights), torch.tensor(weights, dtype=torch.float64), outlyingness)
+    return Verdict(
+        kernels.weighted_sum(rows, weights),
+        torch.tensor(weights, dtype=torch.float64),
+        outlyingness,
+    )
 
 
 zeno.takes_rows = True
 
 
 @gram_rule(
-    at_least=lambda f: f + 1, points=("origin", "gradient"), about_origin=True, translation=False, scale=False, robust="bounded"
+    at_least=lambda f: f + 1,
+    points=("origin", "gradient"),
+    about_origin=True,
+    translation=False,
+    scale=False,
+    robust="bounded",
 )
-def zeno_pp(gram: Gram, *, f: int, learning_rate: float, rho_over_lr: float = 0.01, epsilon: float = 0.0) -> Decision:
+def zeno_pp(
+    gram: Gram, *, f: int, learning_rate: float, rho_over_lr: float = 0.01, epsilon: float = 0.0
+) -> Decision:
     """The mean of the updates that agree with a validation gradient v, each rescaled to its norm.
 
-    Tolerates any f < n, as long as the judge is honest. Rescaled g' = |v| / |g| g; first-order score lr <v, g'> - rho |g'|^2;
-    accepted when it is at least -lr epsilon. The penalty is on the rescaled norm, as in the paper; the authors' code takes the
-    norm from before. In other words: an update is accepted when its cosine to v is at least rho/lr - epsilon / |v|^2.
+    Tolerates any f < n, as long as the judge is honest. Rescaled g' = |v| / |g| g; first-order
+    score lr <v, g'> - rho |g'|^2; accepted when it is at least -lr epsilon. The penalty is on the
+    rescaled norm, as in the paper; the authors' code takes the norm from before. In other words: an
+    update is accepted when its cosine to v is at least rho/lr - epsilon / |v|^2.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate; only says how many updates are needed.
-        gradient: ``(d,)``, the judge's own v on fresh samples, of the kind that the updates are; or a function that returns it.
+        gradient: ``(d,)``, the judge's own v on fresh samples, of the kind that the updates are; or
+            a function that returns it.
         learning_rate: lr, > 0; scales score and threshold alike.
         rho_over_lr: rho / lr: 0.001 / 0.1 in the authors' scripts.
         epsilon: How much ascent is forgiven.
-    Returns: zeros, and all weights zero, when no update is accepted: a round without a step is better than one in a
-        direction that the judge refutes. A zero update has no direction and is not accepted. Outlyingness is the larger of
-        the shortfall of the score and the norm over the median norm, because rescaling hides a liar who only shouts.
+    Returns: zeros, and all weights zero, when no update is accepted: a round without a step is
+        better than one in a direction that the judge refutes. A zero update has no direction and is
+        not accepted. Outlyingness is the larger of the shortfall of the score and the norm over the
+        median norm, because rescaling hides a liar who only shouts.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape; an option is out of range.
     Source: Xie, Koyejo, Gupta 2020, "Zeno++: Robust Fully Asynchronous SGD", arXiv:1903.07020.
     """
-    learning_rate, rho_over_lr = _checked_rate("zeno_pp", learning_rate), _checked_rho("zeno_pp", rho_over_lr)
+    learning_rate, rho_over_lr = (
+        _checked_rate("zeno_pp", learning_rate),
+        _checked_rho("zeno_pp", rho_over_lr),
+    )
     if not math.isfinite(epsilon := number("zeno_pp", "epsilon", epsilon)):
-        raise AggregationError(f"zeno_pp: epsilon is how much ascent is forgiven and cannot be {epsilon}")
+        raise AggregationError(
+            f"zeno_pp: epsilon is how much ascent is forgiven and cannot be {epsilon}"
+        )
     size, norms, cosines = _directions(gram)
-    scores = [learning_rate * (size * size * cosine - rho_over_lr * size**2) for cosine in cosines.tolist()]
-    accepted = [row for row, score in enumerate(scores) if score >= -learning_rate * epsilon and (norms[row] > 0 or size == 0)]
+    scores = [
+        learning_rate * (size * size * cosine - rho_over_lr * size**2)
+        for cosine in cosines.tolist()
+    ]
+    accepted = [
+        row
+        for row, score in enumerate(scores)
+        if score >= -learning_rate * epsilon and (norms[row] > 0 or size == 0)
+    ]
     trust = np.zeros(gram.n)
     trust[accepted] = 1.0
     return _rescaled(gram, trust, scores, size, norms, floor=1e-6 * learning_rate * size**2)
 
 
 @gram_rule(
-    at_least=lambda f: f + 1, points=("origin", "gradient"), about_origin=True, translation=False, scale=False, robust="bounded"
+    at_least=lambda f: f + 1,
+    points=("origin", "gradient"),
+    about_origin=True,
+    translation=False,
+    scale=False,
+    robust="bounded",
 )
 def fltrust(gram: Gram, *, f: int = 0) -> Decision:
-    """The mean of the updates, each rescaled to the norm of the judge's gradient v and weighted by max(0, cosine to v).
+    """The mean of the updates, each rescaled to the norm of the judge's gradient v and weighted by
+    max(0, cosine to v).
 
     Tolerates any f < n, as long as the judge is honest. Needs the gradient.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate; only says how many updates are needed.
-        gradient: ``(d,)``, the judge's own v, of the kind that the updates are; or a function that returns it.
-    Returns: zeros, and all weights zero, when no update has a positive cosine. Outlyingness as for ``zeno_pp``, by the cosine.
+        gradient: ``(d,)``, the judge's own v, of the kind that the updates are;
+            or a function that returns it.
+    Returns: zeros, and all weights zero, when no update has a positive cosine. Outlyingness as for
+    ``zeno_pp``, by the cosine.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape.
-    Source: Cao, Fang, Liu, Gong 2021, "FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping", arXiv:2012.13995.
+    Source: Cao, Fang, Liu, Gong 2021, "FLTrust: Byzantine-robust Federated Learning via Trust
+        Bootstrapping", arXiv:2012.13995.
     """
     size, norms, cosines = _directions(gram)
     return _rescaled(gram, np.maximum(cosines, 0.0), cosines.tolist(), size, norms, floor=1e-6)
 
 
 def _directions(gram: Gram) -> tuple[float, FloatArray, FloatArray]:
-    """The norm of the judge's gradient, those of the updates, and their cosines to it; 0 where there is no direction."""
+    """The norm of the judge's gradient, those of the updates, and their cosines to it; 0 where
+    there is no direction."""
     size, norms = gram.length("gradient"), gram.norms()
     lengths = norms * size
     cosines = np.divide(gram.along("gradient"), lengths, out=np.zeros(gram.n), where=lengths > 0)
     return size, norms, np.clip(cosines, -1.0, 1.0)
 
 
-def _rescaled(gram: Gram, trust: FloatArray, scores: Sequence[float], size: float, norms: FloatArray, floor: float) -> Decision:
-    """The mean of the updates by trust, each rescaled to ``size``; what their weights do not add up to is on the origin."""
+def _rescaled(
+    gram: Gram,
+    trust: FloatArray,
+    scores: Sequence[float],
+    size: float,
+    norms: FloatArray,
+    floor: float,
+) -> Decision:
+    """The mean of the updates by trust, each rescaled to ``size``; what their weights do not add up
+    to is on the origin."""
     total = float(trust.sum())
     shares = trust / total if total > 0 else np.zeros(gram.n)
     factors = np.divide(shares * size, norms, out=np.zeros(gram.n), where=norms > 0)
@@ -164,7 +222,8 @@ def _rescaled(gram: Gram, trust: FloatArray, scores: Sequence[float], size: floa
 
 
 def _shortfall(scores: Sequence[float], kept: frozenset[int], floor: float) -> Tensor:
-    """``(n,)`` outlyingness by score, as the top of this file has it. Ones when nothing was kept: the judge knows no better."""
+    """``(n,)`` outlyingness by score, as the top of this file has it. Ones when nothing was kept:
+    the judge knows no better."""
     if not kept:
         return torch.ones(len(scores), dtype=torch.float64)
     good = [scores[row] for row in kept]
@@ -172,7 +231,9 @@ def _shortfall(scores: Sequence[float], kept: frozenset[int], floor: float) -> T
     deviation = statistics.median([abs(score - typical) for score in good])
     unit = max(abs(typical), 5 * deviation, floor)
     if unit == 0.0:
-        return torch.tensor([OUTLYING_MAX if score < typical else 1.0 for score in scores], dtype=torch.float64)
+        return torch.tensor(
+            [OUTLYING_MAX if score < typical else 1.0 for score in scores], dtype=torch.float64
+        )
     shortfalls = [min(OUTLYING_MAX, 1 + 1.5 * max(0.0, typical - score) / unit) for score in scores]
     return torch.tensor(shortfalls, dtype=torch.float64)
 
@@ -180,7 +241,9 @@ def _shortfall(scores: Sequence[float], kept: frozenset[int], floor: float) -> T
 def _checked_rho(name: str, rho_over_lr: float) -> float:
     rho_over_lr = number(name, "rho_over_lr", rho_over_lr)
     if not (math.isfinite(rho_over_lr) and rho_over_lr >= 0):
-        raise AggregationError(f"{name}: rho_over_lr is a price of size, 0 or more, and cannot be {rho_over_lr}")
+        raise AggregationError(
+            f"{name}: rho_over_lr is a price of size, 0 or more, and cannot be {rho_over_lr}"
+        )
     return rho_over_lr
 
 

@@ -1,4 +1,5 @@
-"""Rules that choose updates by their distances to each other: Krum, Multi-Krum, Bulyan, and the subset of least diameter."""
+"""Rules that choose updates by their distances to each other: Krum, Multi-Krum, Bulyan, and the
+subset of least diameter."""
 
 from __future__ import annotations
 
@@ -32,15 +33,18 @@ def multi_krum_bound(f: int, m: int | None = None) -> int:
 def krum(gram: Gram, *, f: int) -> Decision:
     """The one update nearest to its n - f - 2 nearest neighbours, by the sum of squared distances.
 
-    Tolerates 2f + 2 < n; kappa <= 6 (1 + f / (n - 2f)). Needs distances. What it gives is as noisy as one update.
+    Tolerates 2f + 2 < n; kappa <= 6 (1 + f / (n - 2f)). Needs distances.
+    What it gives is as noisy as one update.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
-    Returns: one of the rows; of equal scores the first row's. Outlyingness is the square root of a score over the
-        median score: a score is a sum of squared distances, and outlyingness is in units of distance for every rule.
+    Returns: one of the rows; of equal scores the first row's. Outlyingness is the square root of a
+        score over the median score: a score is a sum of squared distances, and outlyingness is in
+        units of distance for every rule.
     Raises: TooFewUpdates: Fewer than 2f + 3 updates.
-    Source: Blanchard, El Mhamdi, Guerraoui, Stainer 2017, "Machine Learning with Adversaries", arXiv:1703.02757.
+    Source: Blanchard, El Mhamdi, Guerraoui, Stainer 2017, "Machine Learning with Adversaries",
+        arXiv:1703.02757.
     """
     return _best(gram, f, keep=1)
 
@@ -63,12 +67,15 @@ def multi_krum(gram: Gram, *, f: int, m: int | None = None) -> Decision:
     """
     keep = gram.n - f if m is None else whole("multi_krum", "m", m)
     if keep < 1:
-        raise AggregationError(f"multi_krum: m says how many updates to average and cannot be {keep}")
+        raise AggregationError(
+            f"multi_krum: m says how many updates to average and cannot be {keep}"
+        )
     return _best(gram, f, keep)
 
 
 def krum_scores(squares: FloatArray, f: int) -> FloatArray:
-    """``(n,)``: for each row the sum of its n - f - 2 smallest squared distances to other rows; of one at least."""
+    """``(n,)``: for each row the sum of its n - f - 2 smallest squared distances to other rows;
+    of one at least."""
     squares = squares.copy()
     np.fill_diagonal(squares, -1.0)  # so that a row itself sorts first, before its own duplicates
     neighbours = max(1, len(squares) - f - 2)
@@ -77,7 +84,9 @@ def krum_scores(squares: FloatArray, f: int) -> FloatArray:
 
 def _rounding(gram: Gram, rows: Sequence[int], scores: FloatArray, f: int) -> FloatArray:
     """What rounding may have made of the Krum scores of these rows among themselves."""
-    return gram.precision * (scores + max(1, len(rows) - f - 2) * gram.products.diagonal()[list(rows)])
+    return gram.precision * (
+        scores + max(1, len(rows) - f - 2) * gram.products.diagonal()[list(rows)]
+    )
 
 
 def _best(gram: Gram, f: int, keep: int) -> Decision:
@@ -93,19 +102,23 @@ def _middle_of_chosen(columns: Columns, *, f: int) -> Kept:
 
 @gram_rule(at_least=lambda f: 4 * f + 3, last_step=_middle_of_chosen)
 def bulyan(gram: Gram, *, f: int) -> Decision:
-    """Choose n - 2f updates by Krum, one after the other, then average per coordinate the n - 4f values nearest to their median.
+    """Choose n - 2f updates by Krum, one after the other, then average per coordinate the n - 4f
+    values nearest to their median.
 
-    Tolerates 4f + 3 <= n, and bounds each coordinate by honest ones, which Krum does not. After each choice the scores of those
-    that are left are taken anew, among themselves: several implementations keep the first scores, which is Multi-Krum. Near the
-    end fewer than f + 3 are left; then a score is the distance to the nearest one. Two that are nearest to each other have the
-    same: of equals the one that Krum prefers among all is chosen, of those the earlier row.
+    Tolerates 4f + 3 <= n, and bounds each coordinate by honest ones, which Krum does not. After
+    each choice the scores of those that are left are taken anew, among themselves: several
+    implementations keep the first scores, which is Multi-Krum. Near the end fewer than f + 3 are
+    left; then a score is the distance to the nearest one. Two that are nearest to each other have
+    the same: of equals the one that Krum prefers among all is chosen, of those the earlier row.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
-    Returns: the weight of an update is the share of the coordinates in which it was averaged; 0 if it was not chosen.
+    Returns: the weight of an update is the share of the coordinates in which it was averaged; 0 if
+    it was not chosen.
     Raises: TooFewUpdates: Fewer than 4f + 3 updates.
-    Source: El Mhamdi, Guerraoui, Rouault 2018, "The Hidden Vulnerability of Distributed Learning in Byzantium", arXiv:1802.07927.
+    Source: El Mhamdi, Guerraoui, Rouault 2018, "The Hidden Vulnerability of Distributed Learning in
+        Byzantium", arXiv:1802.07927.
     """
     squares = gram.squared_distances()
     among_all = krum_scores(squares, f)
@@ -122,9 +135,10 @@ def bulyan(gram: Gram, *, f: int) -> Decision:
 def mda(gram: Gram, *, f: int) -> Decision:
     """The mean of the n - f updates whose diameter, the greatest distance of two of them, is least.
 
-    Tolerates f < n/2. Needs distances. Exact: the least diameter at which all pairs that are farther apart can be parted by
-    leaving out f updates, which is a vertex cover and takes about 1.4^f steps, not n over f. Several subsets may have that
-    diameter; then updates are kept in the order of their summed squared distances to all, of equals the earlier rows.
+    Tolerates f < n/2. Needs distances. Exact: the least diameter at which all pairs that are
+    farther apart can be parted by leaving out f updates, which is a vertex cover and takes about
+    1.4^f steps, not n over f. Several subsets may have that diameter; then updates are kept in the
+    order of their summed squared distances to all, of equals the earlier rows.
 
     Args:
         gram: Of the updates.
@@ -157,7 +171,8 @@ def _farther(squares: FloatArray, size: float) -> list[int]:
 
 
 class _Covers:
-    """Whether at most k rows touch every pair of a graph, by branching on the row with most pairs."""
+    """Whether at most k rows touch every pair of a graph,
+    by branching on the row with most pairs."""
 
     def __init__(self, n: int, f: int) -> None:
         self._n, self._f, self._steps = n, f, 0
@@ -166,7 +181,8 @@ class _Covers:
         self._steps += 1
         if self._steps > COVERS_MAX:
             raise AggregationError(
-                f"mda: the best {self._n - self._f} of {self._n} updates are not found in {COVERS_MAX} steps",
+                f"mda: the best {self._n - self._f} of {self._n} updates are not found in "
+                f"{COVERS_MAX} steps",
                 "use geometric_median or nnm+trimmed_mean, which cost no search",
             )
         degrees = [row.bit_count() for row in pairs]
@@ -178,7 +194,8 @@ class _Covers:
         row = degrees.index(most)
         if self.cover(_without(pairs, 1 << row), k - 1):
             return True
-        # Without this row all its partners must be left out; a row with one pair never gains by staying out of the cover.
+        # Without this row all its partners must be left out; a row with one pair never gains by
+        # staying out of the cover.
         return 1 < most <= k and self.cover(_without(pairs, pairs[row]), k - most)
 
     def first_kept(self, pairs: list[int], order: list[int]) -> list[int]:

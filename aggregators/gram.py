@@ -1,8 +1,9 @@
-"""What a Gram rule sees of the updates: their inner products, and points beside them; and what it answers.
+"""What a Gram rule sees of the updates: their inner products, and points beside them;
+and what it answers.
 
-Everything is affine: weights over updates and points add up to 1, so it does not matter which common reference was
-subtracted from the rows before they were multiplied. Gram matrices of the shards of a vector add up, whatever reference
-each took.
+Everything is affine: weights over updates and points add up to 1, so it does not matter which
+common reference was subtracted from the rows before they were multiplied. Gram matrices of the
+shards of a vector add up, whatever reference each took.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from gossip.errors import AggregationError
 
 FloatArray = NDArray[np.float64]
 POINTS = ("origin", "center", "previous", "gradient", "median")
-"""Virtual rows that a rule may ask for: the zero vector; one's own update (gossip); the last aggregate; the judge's gradient;
-the median of each coordinate, which costs a pass of its own."""
+"""Virtual rows that a rule may ask for: the zero vector; one's own update (gossip); the last
+aggregate; the judge's gradient; the median of each coordinate, which costs a pass of its own."""
 OUTLYING_MAX = float(np.finfo(np.float32).max)
 
 
@@ -33,7 +34,8 @@ class Gram:
         n: How many of the rows are updates.
         points: Names of the other rows.
         resolution: The distance that rounding alone can put between equal updates.
-        precision: Relative rounding of the products. A distance not above it counts as zero, so that equal rows are equal.
+        precision: Relative rounding of the products. A distance not above it counts as zero, so
+            that equal rows are equal.
     """
 
     products: FloatArray
@@ -41,12 +43,16 @@ class Gram:
     points: tuple[str, ...] = ()
     resolution: float = 0.0
     precision: float = 0.0
-    _apart: list[FloatArray] = field(default_factory=list, init=False, repr=False, compare=False)  # kept once it is asked for
+    # kept once it is asked for
+    _apart: list[FloatArray] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __add__(self, other: Gram) -> Gram:
-        """Of the whole vector, when both are of parts of it: other columns of the same updates and points."""
+        """Of the whole vector, when both are of parts of it:
+        other columns of the same updates and points."""
         if not isinstance(other, Gram) or (self.n, self.points) != (other.n, other.points):
-            raise AggregationError(f"shards do not fit: {self.n} updates with {self.points}, and {other}")
+            raise AggregationError(
+                f"shards do not fit: {self.n} updates with {self.points}, and {other}"
+            )
         precision = max(self.precision, other.precision)
         resolution = math.hypot(self.resolution, other.resolution)
         return Gram(self.products + other.products, self.n, self.points, resolution, precision)
@@ -59,7 +65,10 @@ class Gram:
         if point == "previous" and point not in self.points:
             point = "origin"
         if point not in self.points:
-            raise AggregationError(f"there is no point {point!r} among {self.points}", "name it: @gram_rule(points=(...,))")
+            raise AggregationError(
+                f"there is no point {point!r} among {self.points}",
+                "name it: @gram_rule(points=(...,))",
+            )
         return self.n + self.points.index(point)
 
     def only(self, point: str) -> FloatArray:
@@ -80,11 +89,15 @@ class Gram:
         if given.shape == (self.n,):
             return np.concatenate([given, np.zeros(len(self.points))])
         if given.shape != (len(self.products),):
-            raise AggregationError(f"weights have the shape {given.shape} for {self.n} updates and the points {self.points}")
+            raise AggregationError(
+                f"weights have the shape {given.shape} for {self.n} updates and the points "
+                f"{self.points}"
+            )
         return given
 
     def squared_distances(self) -> FloatArray:
-        """``(n, n)``: squared distance of every pair of updates; symmetric, zero on the diagonal and between equal rows."""
+        """``(n, n)``: squared distance of every pair of updates; symmetric, zero on the diagonal
+        and between equal rows."""
         if not self._apart:
             products = self.products[: self.n, : self.n]
             squares = products.diagonal()
@@ -96,23 +109,33 @@ class Gram:
         return self._apart[0].copy()  # a rule may write into it
 
     def with_equal_twins(self) -> Gram:
-        """The same, with the products of an earlier row for each later one that is equal to it: twins tie to the last bit."""
+        """The same, with the products of an earlier row for each later one that is equal to it:
+        twins tie to the last bit."""
         equal = self.squared_distances() == 0
         if np.count_nonzero(equal) == self.n:  # each to itself
             return self
         order = [*equal.argmax(axis=1), *range(self.n, len(self.products))]
-        return Gram(self.products[np.ix_(order, order)], self.n, self.points, self.resolution, self.precision)
+        return Gram(
+            self.products[np.ix_(order, order)],
+            self.n,
+            self.points,
+            self.resolution,
+            self.precision,
+        )
 
     def distances_to(self, what: ArrayLike | str) -> FloatArray:
-        """``(n,)``: distance of each update to a point, by name, or to a weighted sum of updates and points."""
+        """``(n,)``: distance of each update to a point, by name,
+        or to a weighted sum of updates and points."""
         return np.asarray(np.sqrt(self.squares_to(what)[0]))
 
     def nearest_to(self, what: ArrayLike | str) -> list[int]:
-        """All updates, by distance to ``what``; of those that rounding alone can tell apart the earlier first."""
+        """All updates, by distance to ``what``; of those that rounding alone can tell apart
+        the earlier first."""
         return ascending(*self.squares_to(what))
 
     def squares_to(self, what: ArrayLike | str) -> tuple[FloatArray, FloatArray]:
-        """``(n,)`` twice: squared distances to what ``distances_to`` takes, and what rounding may have made of each."""
+        """``(n,)`` twice: squared distances to what ``distances_to`` takes, and what rounding may
+        have made of each."""
         own = self.products.diagonal()[: self.n]
         if isinstance(what, str):
             at = self.at(what)
@@ -136,10 +159,16 @@ class Gram:
         return self.distances_to("origin")
 
     def along(self, point: str) -> FloatArray:
-        """``(n,)``: inner product of each update with a point, as vectors from the origin. Needs the point ``origin``."""
+        """``(n,)``: inner product of each update with a point, as vectors from the origin. Needs
+        the point ``origin``."""
         row, zero = self.at(point), self.at("origin")
         products = self.products
-        return np.asarray(products[: self.n, row] - products[: self.n, zero] - products[zero, row] + products[zero, zero])
+        return np.asarray(
+            products[: self.n, row]
+            - products[: self.n, zero]
+            - products[zero, row]
+            + products[zero, zero]
+        )
 
     def length(self, point: str) -> float:
         """The Euclidean norm of a point. Needs the point ``origin``."""
@@ -151,12 +180,20 @@ class Gram:
         whole = np.zeros((count + beside, len(self.products)))
         whole[:count, : matrix.shape[1]] = matrix
         whole[count:, self.n :] = np.eye(beside)
-        return Gram(whole @ self.products @ whole.T, count, self.points, self.resolution, self.precision)
+        return Gram(
+            whole @ self.products @ whole.T, count, self.points, self.resolution, self.precision
+        )
 
     def rows(self, chosen: Sequence[int]) -> Gram:
         """Of some of the updates, in this order, with the same points."""
         kept = [*chosen, *range(self.n, len(self.products))]
-        return Gram(self.products[np.ix_(kept, kept)], len(chosen), self.points, self.resolution, self.precision)
+        return Gram(
+            self.products[np.ix_(kept, kept)],
+            len(chosen),
+            self.points,
+            self.resolution,
+            self.precision,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +201,11 @@ class Decision:
     """What a Gram rule made of a Gram matrix.
 
     Attributes:
-        weights: ``(n,)`` or ``(n + points,)``: the aggregate is this sum of updates and points. They add up to 1; weight on the
-            origin adds nothing to the aggregate.
+        weights: ``(n,)`` or ``(n + points,)``: the aggregate is this sum of updates and points.
+            They add up to 1; weight on the origin adds nothing to the aggregate.
         outlyingness: ``(n,)``; None: the distance to the aggregate in units of the typical one.
-        shares: ``(n,)``: what to tell of each update where its weight does not say it, as for one that was rescaled. None: its
-            part of the weights.
+        shares: ``(n,)``: what to tell of each update where its weight does not say it, as for one
+            that was rescaled. None: its part of the weights.
         state: What a rule with a memory wants to be given the next time, as ``state``.
     """
 
@@ -179,14 +216,18 @@ class Decision:
 
 
 def middle_of(values: FloatArray) -> Any:
-    """The median along the last axis. For a few numbers it takes a tenth of the time of numpy's, which looks for NaN."""
+    """The median along the last axis. For a few numbers it takes a tenth of the time of numpy's,
+    which looks for NaN."""
     ordered, count = np.sort(values, axis=-1), values.shape[-1]
     low, high = ordered[..., (count - 1) // 2], ordered[..., count // 2]
     return low + 0.5 * (high - low) if count % 2 == 0 else high
 
 
-def in_typical(distances: FloatArray, floor: float = 0.0, typical: float | None = None) -> FloatArray:
-    """Distances in units of the median, or of ``typical``; at least 1 when that is not above ``floor``: then nobody is nearer."""
+def in_typical(
+    distances: FloatArray, floor: float = 0.0, typical: float | None = None
+) -> FloatArray:
+    """Distances in units of the median, or of ``typical``; at least 1 when that is not above
+    ``floor``: then nobody is nearer."""
     unit = float(middle_of(distances)) if typical is None else typical
     if unit > floor:
         return np.minimum(distances / unit, OUTLYING_MAX)
@@ -198,8 +239,9 @@ def in_typical(distances: FloatArray, floor: float = 0.0, typical: float | None 
 def ascending(scores: ArrayLike, rounding: ArrayLike = 0.0) -> list[int]:
     """Rows by score, the least first; of equals the earlier row.
 
-    ``rounding``, of each or all: what it may have made of a score, up or down. Scores that it alone can tell apart, one up
-    and one down, are equal, or else shards, kernels and machines would not agree on who comes first.
+    ``rounding``, of each or all: what it may have made of a score, up or down. Scores that it alone
+    can tell apart, one up and one down, are equal, or else shards, kernels and machines would not
+    agree on who comes first.
     """
     given = np.asarray(scores, dtype=np.float64)
     order = np.argsort(given, kind="stable")
@@ -212,7 +254,8 @@ def ascending(scores: ArrayLike, rounding: ArrayLike = 0.0) -> list[int]:
     placed: list[int] = []
     first = 0
     for at in range(1, len(rows) + 1):
-        # All that are as good as the first of a group, not as good as the one before: or else a row of small steps would be one.
+        # All that are as good as the first of a group, not as good as the one before: or else a row
+        # of small steps would be one.
         if at == len(rows) or ordered[at] - ordered[first] > slack[at] + slack[first]:
             placed += sorted(rows[first:at])
             first = at

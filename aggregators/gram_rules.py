@@ -1,9 +1,13 @@
-"""Rules that need no more than inner products: one pass over the updates for those, one for the weighted sum.
+"""Rules that need no more than inner products: one pass over the updates for those,
+one for the weighted sum.
 
-A ``GramRule`` is called like any rule. On a server whose vector is cut in shards its three steps are taken apart:
+A ``GramRule`` is called like any rule. On a server whose vector is cut in shards its three steps
+are taken apart:
 
-    gram = sum of rule.statistics(part) over the shards     each from its own columns; all add up in the same order
-    decision = rule.decide(gram, f=2)                        the same everywhere, since it depends on nothing else
+    gram = sum of rule.statistics(part) over the shards  each from its own columns; all add up in
+                                                         the same order
+    decision = rule.decide(gram, f=2)                    the same everywhere, since it depends on
+                                                         nothing else
     part of the aggregate = rule.combine(part, decision)
 """
 
@@ -23,12 +27,25 @@ from gossip.errors import AggregationError
 
 from . import kernels
 from .arithmetic import CUT_SQUARE, HUGE_FACTOR, LARGEST, is_too_large, norm
-from .base import Robust, Rule, Updates, Verdict, check_finite, check_rows, finite, named, plain_bound, whole, within_reach
+from .base import (
+    Robust,
+    Rule,
+    Updates,
+    Verdict,
+    check_finite,
+    check_rows,
+    finite,
+    named,
+    plain_bound,
+    whole,
+    within_reach,
+)
 from .columns import Columns, Kept
 from .gram import POINTS, Decision, FloatArray, Gram, in_typical, middle_of
 from .kernels import Rows, check_stored, middle, tensor_of
 
-SAMPLE_COLUMNS = 1024  # of which the reference is chosen: what it costs is not to be seen beside a pass
+# of which the reference is chosen: what it costs is not to be seen beside a pass
+SAMPLE_COLUMNS = 1024
 SAMPLE_PIECES = 8
 FAR = 4.0  # a reference this many times as far from the typical row as the best row is costs digits
 ATTEMPTS = 3
@@ -36,7 +53,8 @@ GIVEN = ("center", "previous", "gradient")  # points that come as arguments
 
 
 class GramRule(Rule):
-    """A rule on a ``Gram``. ``points`` beside the updates come as arguments; ``?`` marks one that may be missing."""
+    """A rule on a ``Gram``. ``points`` beside the updates come as arguments;
+    ``?`` marks one that may be missing."""
 
     takes_rows = True
     points: tuple[str, ...] = ()
@@ -44,23 +62,34 @@ class GramRule(Rule):
     about_origin = False
     one_look: Callable[..., bool] | bool = False
     last_step: Callable[..., Kept] | None = None
-    """For a rule whose aggregate is more than a weighted sum: ``(Columns of the chosen updates, *, f, ...) -> Kept``."""
+    """For a rule whose aggregate is more than a weighted sum:
+    ``(Columns of the chosen updates, *, f, ...) -> Kept``."""
 
     @property
     def adds_up(self) -> bool:
-        """Whether what the servers of shards have measured, added up, is all that it takes (``ShardedRule``): it needs nothing
-        of the trainer, and makes nothing but a weighted sum of the columns."""
+        """Whether what the servers of shards have measured, added up, is all that it takes
+        (``ShardedRule``): it needs nothing of the trainer,
+        and makes nothing but a weighted sum of the columns."""
         beside = set(self.points) - self.optional
-        return self.last_step is None and beside <= {"origin", "previous", "median"} and not self.needs_trainer
+        return (
+            self.last_step is None
+            and beside <= {"origin", "previous", "median"}
+            and not self.needs_trainer
+        )
 
     def statistics(
-        self, updates: Updates, reference: Tensor | None = None, matrix: FloatArray | None = None, **points: Tensor | None
+        self,
+        updates: Updates,
+        reference: Tensor | None = None,
+        matrix: FloatArray | None = None,
+        **points: Tensor | None,
     ) -> Gram:
         """What ``decide`` needs of these columns.
 
         Args:
             updates: ``(n, d)`` or n vectors: all columns, or those of a shard.
-            reference: ``(d,)``, what to subtract first; by default a row that is near most others, found here.
+            reference: ``(d,)``, what to subtract first;
+                by default a row that is near most others, found here.
             matrix: For rules on the point ``median``: of which sums of the updates it is to be.
             points: ``(d,)`` each: the rule's points.
         """
@@ -68,13 +97,20 @@ class GramRule(Rule):
         vectors = self.vectors_of(rows, points, matrix)
         return self.gram_of(rows, vectors, reference)
 
-    def gram_of(self, rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None = None) -> Gram:
+    def gram_of(
+        self, rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None = None
+    ) -> Gram:
         """As ``statistics``, of points that ``vectors_of`` has found."""
-        gram = plain_statistics(rows, vectors) if self.about_origin else statistics(rows, vectors, reference)
+        gram = (
+            plain_statistics(rows, vectors)
+            if self.about_origin
+            else statistics(rows, vectors, reference)
+        )
         return self._finite(gram, rows)
 
     def _finite(self, gram: Gram, rows: Rows) -> Gram:
-        """The same. Raises AggregationError for an update that is not finite, which its square shows at no cost."""
+        """The same. Raises AggregationError for an update that is not finite, which its square
+        shows at no cost."""
         if not float(gram.products.trace()) < CUT_SQUARE:  # an infinity was cut to the factor
             check_finite(rows, self.name)
         return gram
@@ -86,7 +122,9 @@ class GramRule(Rule):
         weights, outlyingness, shares = decision.weights, decision.outlyingness, decision.shares
         if outlyingness is None:
             distances = gram.distances_to(weights)
-            outlyingness = in_typical(distances, gram.resolution, typical(distances, int(options.get("f", 0))))
+            outlyingness = in_typical(
+                distances, gram.resolution, typical(distances, int(options.get("f", 0)))
+            )
         if shares is None:
             own = weights[: gram.n]
             total = own.sum()
@@ -94,18 +132,27 @@ class GramRule(Rule):
         return Decision(weights, outlyingness, shares, decision.state)
 
     def _twinned(self, gram: Gram) -> Gram:
-        """As its function sees it. Around the origin distances are all rounding, and nobody's twin is known."""
+        """As its function sees it. Around the origin distances are all rounding,
+        and nobody's twin is known."""
         return gram if self.about_origin else gram.with_equal_twins()
 
     def _checked(self, gram: Gram, options: Mapping[str, Any]) -> Decision:
-        """What the function makes of a Gram matrix: with weights for all rows, which add up to 1."""
+        """What the function makes of a Gram matrix: with weights for all rows,
+        which add up to 1."""
         whole(self.name, "f", options.get("f", 0))
         result = self.function(gram, **options)
-        decision = result if isinstance(result, Decision) else Decision(np.asarray(result, dtype=np.float64))
+        decision = (
+            result
+            if isinstance(result, Decision)
+            else Decision(np.asarray(result, dtype=np.float64))
+        )
         weights = gram.full(decision.weights)
         total = float(weights.sum())
         # Weights that are not finite add up to nothing finite.
-        if not abs(total - 1) <= 1e-6 and not abs(total - 1) <= 1e-6 * float(np.abs(weights).sum()) < math.inf:
+        if (
+            not abs(total - 1) <= 1e-6
+            and not abs(total - 1) <= 1e-6 * float(np.abs(weights).sum()) < math.inf
+        ):
             raise AggregationError(
                 f"{self.name}: its weights add up to {total:.6g}, not to 1",
                 "give what is left to a point, to 'origin' if it is to add nothing",
@@ -116,7 +163,8 @@ class GramRule(Rule):
         """``(d,)``: the aggregate of these columns, by a decision of ``decide``.
 
         Args:
-            options: Points as for ``statistics``; for a rule with a last step of its own also its options, ``f`` among them.
+            options: Points as for ``statistics``; for a rule with a last step of its own also its
+                options, ``f`` among them.
         """
         rows = within_reach(Rows.of(updates), self.name)
         vectors = self.vectors_of(rows, options)
@@ -131,7 +179,8 @@ class GramRule(Rule):
         options: Mapping[str, Any],
         survivors: bool = False,
     ) -> Kept:
-        """The aggregate by final weights; ``matrix``: what the rule's updates are made of, when not of the rows themselves."""
+        """The aggregate by final weights; ``matrix``: what the rule's updates are made of, when not
+        of the rows themselves."""
         n = rows.n if matrix is None else len(matrix)
         if self.last_step is None:
             if matrix is not None:
@@ -151,7 +200,9 @@ class GramRule(Rule):
     def __call__(self, updates: Updates, **options: Any) -> Tensor:
         rows, vectors, named = self._prepared(updates, options)
         if self.one_look is True or (self.one_look and self.one_look(**named)):
-            weights = self._checked(self._finite(distances_alone(rows, vectors), rows), named).weights
+            weights = self._checked(
+                self._finite(distances_alone(rows, vectors), rows), named
+            ).weights
         else:
             weights = self._checked(self._twinned(self.gram_of(rows, vectors)), named).weights
         return finite(self.finish(rows, vectors, weights, None, named).aggregate, rows, self.name)
@@ -168,9 +219,16 @@ class GramRule(Rule):
         if kept.survived is not None:
             shares = np.zeros(gram.n)
             shares[np.flatnonzero(decision.weights[: gram.n])] = kept.survived / kept.survived.sum()
-        return Verdict(kept.aggregate, torch.from_numpy(shares), torch.from_numpy(decision.outlyingness), decision.state)
+        return Verdict(
+            kept.aggregate,
+            torch.from_numpy(shares),
+            torch.from_numpy(decision.outlyingness),
+            decision.state,
+        )
 
-    def _prepared(self, updates: Updates, options: Mapping[str, Any]) -> tuple[Rows, dict[str, Tensor], Mapping[str, Any]]:
+    def _prepared(
+        self, updates: Updates, options: Mapping[str, Any]
+    ) -> tuple[Rows, dict[str, Tensor], Mapping[str, Any]]:
         """The rows, the rule's points by name, and the other options."""
         given = {key: options[key] for key in GIVEN if key in options and key in self.points}
         named = {key: value for key, value in options.items() if key not in given}
@@ -178,11 +236,19 @@ class GramRule(Rule):
         if "f" in named:
             named["f"] = f
         least = self.least(f, centered=given.get("center") is not None, options=named)
-        rows = check_rows(updates, self.name, f, least, **{key: v for key, v in given.items() if isinstance(v, Tensor)})
+        rows = check_rows(
+            updates,
+            self.name,
+            f,
+            least,
+            **{key: v for key, v in given.items() if isinstance(v, Tensor)},
+        )
         rows = within_reach(rows, self.name)
         return rows, self.vectors_of(rows, given), named
 
-    def vectors_of(self, rows: Rows, given: Mapping[str, Any], matrix: FloatArray | None = None) -> dict[str, Tensor]:
+    def vectors_of(
+        self, rows: Rows, given: Mapping[str, Any], matrix: FloatArray | None = None
+    ) -> dict[str, Tensor]:
         """The points of this rule by name, in its order."""
         vectors: dict[str, Tensor] = {}
         for point in self.points:
@@ -192,7 +258,9 @@ class GramRule(Rule):
             if value is not None:
                 vectors[point] = checked_point(self.name, point, value, rows)
             elif point == "origin" or (point == "previous" and "origin" not in self.points):
-                vectors["origin"] = torch.zeros(1, dtype=rows.dtype, device=rows.device).expand(rows.d)
+                vectors["origin"] = torch.zeros(1, dtype=rows.dtype, device=rows.device).expand(
+                    rows.d
+                )
             elif point == "median" and vectors.get("center") is None:
                 source, part = (rows, None) if matrix is None else with_points(rows, {}, matrix)
                 count = source.n if part is None else len(part)
@@ -207,9 +275,13 @@ def _points(vectors: Mapping[str, Tensor]) -> list[Tensor | None]:
 
 
 def typical(distances: FloatArray, f: int) -> float:
-    """The median distance, or the (n - f)-th smallest when that comes first: the largest that honest peers vouch for."""
+    """The median distance, or the (n - f)-th smallest when that comes first: the largest that
+    honest peers vouch for."""
     ordered, count = np.sort(distances), len(distances)
-    return min(float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2, float(ordered[max(0, count - f - 1)]))
+    return min(
+        float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2,
+        float(ordered[max(0, count - f - 1)]),
+    )
 
 
 def checked_point(name: str, point: str, value: Tensor | NDArray[Any], rows: Rows) -> Tensor:
@@ -219,22 +291,38 @@ def checked_point(name: str, point: str, value: Tensor | NDArray[Any], rows: Row
     if not value.is_floating_point():
         raise AggregationError(f"{name}: {point} is a floating point vector, got {value.dtype}")
     if tuple(value.shape) != (rows.d,):
-        raise AggregationError(f"{name}: {point} must have the shape ({rows.d},) of one update, got {tuple(value.shape)}")
+        raise AggregationError(
+            f"{name}: {point} must have the shape ({rows.d},) of one update, got "
+            f"{tuple(value.shape)}"
+        )
     if not bool(torch.isfinite(value).all()):
-        what = "the judge's own gradient" if point == "gradient" else f"the {point} that it starts from"
-        raise AggregationError(f"{name} cannot rank updates: {what} is not finite", "lower the learning rate")
+        what = (
+            "the judge's own gradient"
+            if point == "gradient"
+            else f"the {point} that it starts from"
+        )
+        raise AggregationError(
+            f"{name} cannot rank updates: {what} is not finite", "lower the learning rate"
+        )
     moved = value.to(rows.dtype)
     if is_too_large(moved):
-        raise AggregationError(f"{name} cannot rank updates: {point} has a number beyond {LARGEST:g}", "scale it down")
+        raise AggregationError(
+            f"{name} cannot rank updates: {point} has a number beyond {LARGEST:g}", "scale it down"
+        )
     if rows.dtype != value.dtype and not bool(torch.isfinite(moved).all()):
         raise AggregationError(f"{name}: {point} does not fit into the {rows.dtype} of the updates")
     return moved
 
 
-def with_points(rows: Rows, vectors: Mapping[str, Tensor], matrix: FloatArray) -> tuple[Rows, FloatArray]:
-    """The rows with the points that have a weight in ``matrix`` (the origin adds nothing), and the matrix without the others."""
+def with_points(
+    rows: Rows, vectors: Mapping[str, Tensor], matrix: FloatArray
+) -> tuple[Rows, FloatArray]:
+    """The rows with the points that have a weight in ``matrix`` (the origin adds nothing), and the
+    matrix without the others."""
     used = [
-        (at, vector) for at, (point, vector) in enumerate(vectors.items(), rows.n) if point != "origin" and matrix[:, at].any()
+        (at, vector)
+        for at, (point, vector) in enumerate(vectors.items(), rows.n)
+        if point != "origin" and matrix[:, at].any()
     ]
     if not used:
         return rows, np.ascontiguousarray(matrix[:, : rows.n])
@@ -244,7 +332,11 @@ def with_points(rows: Rows, vectors: Mapping[str, Tensor], matrix: FloatArray) -
 
 def combined(rows: Rows, vectors: Mapping[str, Tensor], weights: FloatArray) -> Tensor:
     """``(d,)``: the weighted sum of updates and points; a row that has all the weight as it is."""
-    every, factors = with_points(rows, vectors, weights[None]) if any(point != "origin" for point in vectors) else (rows, None)
+    every, factors = (
+        with_points(rows, vectors, weights[None])
+        if any(point != "origin" for point in vectors)
+        else (rows, None)
+    )
     shares = weights[: rows.n] if factors is None else factors[0]
     only = shares.nonzero()[0]
     if len(only) == 0:
@@ -255,10 +347,12 @@ def combined(rows: Rows, vectors: Mapping[str, Tensor], weights: FloatArray) -> 
 
 
 def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None = None) -> Gram:
-    """The Gram matrix around a reference near most rows, so that what cancels in a distance is no larger than the distance.
+    """The Gram matrix around a reference near most rows, so that what cancels in a distance is no
+    larger than the distance.
 
-    A reference that was not given is a guess, from a few columns; whether it was good is seen in the Gram matrix itself, and
-    if not the pass is made again. So who knows the columns and lies in them costs time and no digits.
+    A reference that was not given is a guess, from a few columns; whether it was good is seen in
+    the Gram matrix itself, and if not the pass is made again. So who knows the columns and lies in
+    them costs time and no digits.
     """
     guessed = reference is None
     if reference is None:
@@ -266,11 +360,16 @@ def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | No
     if reference is None:
         # Of few numbers another pass, should it be needed, costs less than a choice.
         reference = rows.row(_central_row(_sample(rows)) if rows.n * rows.d >= kernels.SMALL else 0)
-    # A clone: the rows may be read-only memory of others, and zero minus itself is zero only for the same bits.
+    # A clone: the rows may be read-only memory of others,
+    # and zero minus itself is zero only for the same bits.
     for _ in range(ATTEMPTS):
         resolution = 4 * float(torch.finfo(rows.dtype).eps) * norm(reference)
         found = Gram(
-            kernels.gram(rows, reference, _points(vectors)), rows.n, tuple(vectors), resolution, precision_of(rows.dtype)
+            kernels.gram(rows, reference, _points(vectors)),
+            rows.n,
+            tuple(vectors),
+            resolution,
+            precision_of(rows.dtype),
         )
         if not guessed:
             break
@@ -282,14 +381,22 @@ def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | No
 
 
 def plain_statistics(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
-    """The Gram matrix of the rows as they are: norms and directions keep their digits, distances may not."""
+    """The Gram matrix of the rows as they are: norms and directions keep their digits,
+    distances may not."""
     products = kernels.gram(rows, None, _points(vectors))
     length = float(np.sqrt(middle_of(products.diagonal()[: rows.n])))
-    return Gram(products, rows.n, tuple(vectors), 4 * float(torch.finfo(rows.dtype).eps) * length, precision_of(rows.dtype))
+    return Gram(
+        products,
+        rows.n,
+        tuple(vectors),
+        4 * float(torch.finfo(rows.dtype).eps) * length,
+        precision_of(rows.dtype),
+    )
 
 
 def distances_alone(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
-    """For weights that depend on the distances to the one point alone: those, and zero for all other products."""
+    """For weights that depend on the distances to the one point alone: those,
+    and zero for all other products."""
     ((point, vector),) = vectors.items()
     squares = kernels.squared_distances_to(rows, None if point == "origin" else vector)
     return Gram(np.diag([*squares, 0.0]), rows.n, (point,), 0.0, precision_of(rows.dtype))
@@ -315,7 +422,8 @@ def _sample(rows: Rows) -> FloatArray:
 
 def _central_row(sample: FloatArray) -> int:
     """The row whose median distance to the others is least; of equals the first."""
-    columns = torch.from_numpy(sample)  # numpy's product would wake threads that compete with torch's
+    # numpy's product would wake threads that compete with torch's
+    columns = torch.from_numpy(sample)
     apart = Gram((columns @ columns.T).numpy(), len(sample)).squared_distances()
     return int(np.argmin(middle_of(apart)))
 
@@ -363,28 +471,39 @@ def gram_rule(
     """Makes a function ``(gram: Gram, *, f, ...)`` that returns weights or a ``Decision`` a rule.
 
     Args:
-        name, at_least, at_least_centered, translation, scale, robust: As for ``rule``. The bound is checked before every call.
-        absolute: Options in units of the updates: where one is given, the rule promises scale equivariance no more.
-        one_look: Its weights depend on nothing but the distances to its one point, or a function of the options that says
-            whether. Called for the aggregate alone, such a rule does without the inner products.
-        about_origin: It looks at lengths and directions, not at distances: nothing is subtracted from the updates.
-        points: Of ``POINTS``; with ``?`` behind it one that may be missing (``gram.has``). All but origin and median are
-            arguments of the rule.
-        last_step: What is made of the columns of the updates that have a weight, when the aggregate is not their weighted sum.
+        name, at_least, at_least_centered, translation, scale, robust: As for ``rule``. The bound is
+            checked before every call.
+        absolute: Options in units of the updates: where one is given, the rule promises scale
+            equivariance no more.
+        one_look: Its weights depend on nothing but the distances to its one point, or a function of
+            the options that says whether. Called for the aggregate alone, such a rule does without
+            the inner products.
+        about_origin: It looks at lengths and directions, not at distances: nothing is subtracted
+            from the updates.
+        points: Of ``POINTS``; with ``?`` behind it one that may be missing (``gram.has``). All but
+            origin and median are arguments of the rule.
+        last_step: What is made of the columns of the updates that have a weight, when the aggregate
+            is not their weighted sum.
     """
 
     def decorate(function: Callable[..., Any]) -> GramRule:
         plain = tuple(point.removesuffix("?") for point in points)
         unknown = [point for point in plain if point not in POINTS]
         if unknown:
-            raise AggregationError(f"there is no point {unknown[0]!r}", f"known: {', '.join(POINTS)}")
+            raise AggregationError(
+                f"there is no point {unknown[0]!r}", f"known: {', '.join(POINTS)}"
+            )
         optional = frozenset(point.removesuffix("?") for point in points if point.endswith("?"))
         first, *rest = inspect.signature(function).parameters.values()
         parameters = {first.name: first}
         for point in plain:
             if point in GIVEN:
-                default = None if point in optional or point == "previous" else inspect.Parameter.empty
-                parameters[point] = inspect.Parameter(point, inspect.Parameter.KEYWORD_ONLY, default=default)
+                default = (
+                    None if point in optional or point == "previous" else inspect.Parameter.empty
+                )
+                parameters[point] = inspect.Parameter(
+                    point, inspect.Parameter.KEYWORD_ONLY, default=default
+                )
         parameters |= {parameter.name: parameter for parameter in rest}
         made = GramRule(
             function,

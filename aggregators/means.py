@@ -31,12 +31,17 @@ def mean(updates: Tensor) -> Verdict:
         aggregate = (updates.to(torch.float64) / n).sum(dim=0)
     if aggregate.dtype != updates.dtype:
         aggregate = aggregate.to(updates.dtype)
-    return Verdict(aggregate, torch.full((n,), 1.0 / n, dtype=torch.float64), torch.ones(n, dtype=torch.float64))
+    return Verdict(
+        aggregate,
+        torch.full((n,), 1.0 / n, dtype=torch.float64),
+        torch.ones(n, dtype=torch.float64),
+    )
 
 
 @mean.of_rows
 def mean_of_rows(rows: Sequence[NDArray[np.float32]]) -> NDArray[np.float32] | None:
-    """The same from the updates where they lie: a quarter of the time for 4 rows of 69 KB that are not in the cache.
+    """The same from the updates where they lie: a quarter of the time for 4 rows of 69 KB that are
+    not in the cache.
 
     Args:
         rows: ``(d,)`` each, in order; at least one.

@@ -19,19 +19,22 @@ from .gram_rules import typical
 def nnm(gram: Gram, *, f: int) -> FloatArray:
     """Nearest-neighbour mixing: each update becomes the mean of its n - f nearest, itself included.
 
-    Tolerates f < n/2. A rule with kappa has kappa' <= 8f / (n - f) (kappa + 1) after it, which is the best order there is; the
-    most effective thing to put before any rule where data differ from peer to peer.
+    Tolerates f < n/2. A rule with kappa has kappa' <= 8f / (n - f) (kappa + 1) after it, which is
+    the best order there is; the most effective thing to put before any rule where data differ
+    from peer to peer.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
     Returns: n rows. Of equally near updates the earlier ones are taken, an update itself always.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
-    Source: Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan 2023, "Fixing by Mixing", arXiv:2302.01772.
+    Source: Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan 2023, "Fixing by Mixing",
+        arXiv:2302.01772.
     """
     squares, own = gram.squared_distances(), gram.products.diagonal()[: gram.n]
     rounding = gram.precision * (own[:, None] + own)
-    np.fill_diagonal(squares, -np.inf)  # whatever rounding there is, nobody is as near as the row itself
+    # whatever rounding there is, nobody is as near as the row itself
+    np.fill_diagonal(squares, -np.inf)
     count = gram.n - f
     matrix = np.zeros((gram.n, gram.n))
     for row, apart in enumerate(squares):
@@ -45,24 +48,32 @@ def bucketing_inputs(rows: int, s: int = 2) -> int:
 
 
 @pre_aggregation(at_least=lambda f: 1, inputs=bucketing_inputs, symmetric=False)
-def bucketing(gram: Gram, *, f: int = 0, s: int = 2, seed: int = 0, round_id: int = 0) -> FloatArray:
-    """The means of buckets of s updates each, drawn anew every round; the last bucket may have fewer.
+def bucketing(
+    gram: Gram, *, f: int = 0, s: int = 2, seed: int = 0, round_id: int = 0
+) -> FloatArray:
+    """The means of buckets of s updates each, drawn anew every round;
+    the last bucket may have fewer.
 
-    f liars spoil f of ceil(n / s) buckets at most, so the rule that follows needs as many buckets as it needs updates for f.
-    Makes updates of peers with different data more alike, at the price of tolerating fewer liars.
+    f liars spoil f of ceil(n / s) buckets at most, so the rule that follows needs as many buckets
+    as it needs updates for f. Makes updates of peers with different data more alike, at the price
+    of tolerating fewer liars.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate; the rule that follows must.
         s: Updates in a bucket.
         seed: Of the draw.
-        round_id: Of the draw, too. The runtime gives its round, so buckets change; all peers draw the same.
+        round_id: Of the draw, too. The runtime gives its round, so buckets change;
+            all peers draw the same.
     Returns: ceil(n / s) rows.
     Raises: AggregationError: s is less than 1.
-    Source: Karimireddy, He, Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing", arXiv:2006.09365.
+    Source: Karimireddy, He, Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via
+        Bucketing", arXiv:2006.09365.
     """
     if whole("bucketing", "s", s) < 1:
-        raise AggregationError(f"bucketing: s says how many updates share a bucket and cannot be {s}")
+        raise AggregationError(
+            f"bucketing: s says how many updates share a bucket and cannot be {s}"
+        )
     order = list(range(gram.n))
     Random(f"bucketing/{seed}/{round_id}/{gram.n}").shuffle(order)
     buckets = [order[start : start + s] for start in range(0, gram.n, s)]
@@ -70,8 +81,15 @@ def bucketing(gram: Gram, *, f: int = 0, s: int = 2, seed: int = 0, round_id: in
 
 
 @pre_aggregation(points=("origin", "center?"), translation=False, absolute=("radius",))
-def clipping(gram: Gram, *, f: int = 0, radius: float | None = None, about: Literal["origin", "center"] = "origin") -> FloatArray:
-    """Pull updates that are farther than a radius from the origin, or from one's own update, back to that distance.
+def clipping(
+    gram: Gram,
+    *,
+    f: int = 0,
+    radius: float | None = None,
+    about: Literal["origin", "center"] = "origin",
+) -> FloatArray:
+    """Pull updates that are farther than a radius from the origin, or from one's own update, back
+    to that distance.
 
     Bounds what each liar can do; tolerates nobody alone. Needs norms.
 
@@ -83,10 +101,13 @@ def clipping(gram: Gram, *, f: int = 0, radius: float | None = None, about: Lite
     Raises: AggregationError: The radius is not above 0; or there is no center.
     """
     if radius is not None and not (radius := number("clipping", "radius", radius)) > 0:
-        raise AggregationError(f"clipping: the radius of a ball cannot be {radius}", "give one above 0")
+        raise AggregationError(
+            f"clipping: the radius of a ball cannot be {radius}", "give one above 0"
+        )
     if about == "center" and not gram.has("center"):
         raise AggregationError(
-            "clipping about a center needs one, and there is none here", "use a gossip topology, or clip about the origin"
+            "clipping about a center needs one, and there is none here",
+            "use a gossip topology, or clip about the origin",
         )
     apart = gram.distances_to(about)
     return _pulled(gram, about, apart, typical(apart, f) if radius is None else radius)
@@ -94,16 +115,18 @@ def clipping(gram: Gram, *, f: int = 0, radius: float | None = None, about: Lite
 
 @pre_aggregation(points=("origin",), translation=False)
 def arc(gram: Gram, *, f: int) -> FloatArray:
-    """Adaptive robust clipping: the floor(2f / n (n - f)) longest updates are cut to the length of the next one.
+    """Adaptive robust clipping: the floor(2f / n (n - f)) longest updates are cut to the length
+    of the next one.
 
-    Tolerates f < n/2, and keeps the kappa of the rule that follows, which clipping to a fixed radius does not. Needs norms.
+    Tolerates f < n/2, and keeps the kappa of the rule that follows, which clipping to a fixed
+    radius does not. Needs norms.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
-    Source: Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan 2025, "Adaptive Gradient Clipping for Robust Federated Learning",
-        arXiv:2405.14432.
+    Source: Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan 2025, "Adaptive Gradient Clipping for
+        Robust Federated Learning", arXiv:2405.14432.
     """
     norms = gram.norms()
     cut = 2 * f * (gram.n - f) // gram.n

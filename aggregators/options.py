@@ -20,11 +20,13 @@ _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def parse_options(rule: Rule | PreAggregation, text: str) -> dict[str, Any]:
-    """The options in ``text``, typed by the annotation of each parameter, or by its default where there is none.
+    """The options in ``text``, typed by the annotation of each parameter,
+    or by its default where there is none.
 
     Raises:
         UnknownName: The rule has no such option; the nearest is suggested.
-        ConfigError: A value cannot be read; an option is given twice, or is missing though the rule cannot do without.
+        ConfigError: A value cannot be read; an option is given twice, or is missing though the rule
+            cannot do without.
     """
     settable = _settable(rule)
     options: dict[str, Any] = {}
@@ -39,8 +41,15 @@ def parse_options(rule: Rule | PreAggregation, text: str) -> dict[str, Any]:
             raise ConfigError(f"{rule.name}: option {key!r} is given twice")
         options[key] = _read(rule.name, key, value.strip(), settable[key])
     for key, parameter in rule.parameters.items():
-        if key in settable and key not in options and key not in rule.needs and parameter.default is inspect.Parameter.empty:
-            raise ConfigError(f"rule {rule.name} needs a value for {key!r}", f"write {rule.name}:{key}=...")
+        if (
+            key in settable
+            and key not in options
+            and key not in rule.needs
+            and parameter.default is inspect.Parameter.empty
+        ):
+            raise ConfigError(
+                f"rule {rule.name} needs a value for {key!r}", f"write {rule.name}:{key}=..."
+            )
     return options
 
 
@@ -48,14 +57,23 @@ def _settable(rule: Rule | PreAggregation) -> dict[str, Any]:
     """Option name -> its type, or None when nothing says it."""
     try:
         hints = typing.get_type_hints(rule.function)
-    except (NameError, TypeError, AttributeError):  # an annotation that exists only for type checkers
+    except (NameError, TypeError, AttributeError):
+        # an annotation that exists only for type checkers
         hints = {}
     settable: dict[str, Any] = {}
     for index, (key, parameter) in enumerate(rule.parameters.items()):
-        if index == 0 or key in _NEVER_OPTIONS or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+        if (
+            index == 0
+            or key in _NEVER_OPTIONS
+            or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        ):
             continue
         default = parameter.default
-        guess = type(default) if default is not inspect.Parameter.empty and default is not None else None
+        guess = (
+            type(default)
+            if default is not inspect.Parameter.empty and default is not None
+            else None
+        )
         settable[key] = hints.get(key, guess)
     return settable
 
@@ -87,7 +105,10 @@ def _read(rule: str, key: str, text: str, kind: Any) -> Any:
         return text
     if kind is None:
         return _guess(text)
-    raise ConfigError(f"{rule}: {key} is a {kind} and cannot be set in text", "bind it in Python with functools.partial")
+    raise ConfigError(
+        f"{rule}: {key} is a {kind} and cannot be set in text",
+        "bind it in Python with functools.partial",
+    )
 
 
 def _guess(text: str) -> Any:

@@ -1,10 +1,10 @@
 """Rules by name: built in, registered, of an entry point, of a module, of a file.
 
-    suspicion                       a name from ``names()``; trimmed-mean and trimmed_mean are the same
-    multi_krum:m=3,f=1              with options, typed by the rule's signature
-    my_rules.py:my_rule             a function in a file, relative to the working directory
-    package.module:my_rule:k=2      a function in an importable module, with a dot or without
-    bucketing:s=2+nnm+krum          pre-aggregations and, last, a rule; each of them as above
+    suspicion                   a name from ``names()``; trimmed-mean and trimmed_mean are the same
+    multi_krum:m=3,f=1          with options, typed by the rule's signature
+    my_rules.py:my_rule         a function in a file, relative to the working directory
+    package.module:my_rule:k=2  a function in an importable module, with a dot or without
+    bucketing:s=2+nnm+krum      pre-aggregations and, last, a rule; each of them as above
 
 Names are known without importing torch, so that ``--help`` stays quick.
 """
@@ -59,7 +59,8 @@ class BoundRule:
 
     Attributes:
         name: The rule's name, without options.
-        spec: What ``load`` was given; loading it again, in any process with the same files, gives the same rule.
+        spec: What ``load`` was given; loading it again, in any process with the same files,
+            gives the same rule.
         options: Fixed by the spec; they win over what the runtime has (``f=1``).
     """
 
@@ -107,11 +108,15 @@ class BoundRule:
         return None if self.options else self.rule.from_rows
 
     def at_least(self, f: int, *, centered: bool = False) -> int:
-        """The least number of updates for f liars (or for the ``f`` of the options); ``centered`` with a trusted own row."""
-        return self.rule.least(int(self.options.get("f", f)), centered=centered, options=self.options)
+        """The least number of updates for f liars (or for the ``f`` of the options); ``centered``
+        with a trusted own row."""
+        return self.rule.least(
+            int(self.options.get("f", f)), centered=centered, options=self.options
+        )
 
     def check(self, f: int, n: int, *, centered: bool = False) -> None:
-        """Refuses what would fail in a run's first round: it is tried once on n updates that are made up.
+        """Refuses what would fail in a run's first round:
+        it is tried once on n updates that are made up.
 
         Raises:
             TooFewUpdates: It takes more than n updates to tolerate f liars.
@@ -135,13 +140,18 @@ class BoundRule:
         return self.rule(updates, **self.chosen(available))
 
     def chosen(self, available: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that it is called with. Raises ConfigError: it needs something that the caller does not have."""
+        """The options that it is called with. Raises ConfigError: it needs something that the
+        caller does not have."""
         needs = self.rule.needs
-        chosen = {key: value for key, value in available.items() if key in needs and value is not None}
+        chosen = {
+            key: value for key, value in available.items() if key in needs and value is not None
+        }
         chosen.update(self.options)
         for need in sorted(needs.difference(chosen)):
             if self.rule.parameters[need].default is inspect.Parameter.empty:
-                raise ConfigError(f"rule {self.name} needs {need}, and there is none here", _WHERE_FROM.get(need))
+                raise ConfigError(
+                    f"rule {self.name} needs {need}, and there is none here", _WHERE_FROM.get(need)
+                )
         return chosen
 
     def __repr__(self) -> str:
@@ -149,43 +159,71 @@ class BoundRule:
 
 
 _NOT_AT_FIRST = "give it the default None: there is none in the first round"
-CENTER_HINT = "only gossip topologies have an own update to start from; use one of them, or another rule"
+CENTER_HINT = (
+    "only gossip topologies have an own update to start from; use one of them, or another rule"
+)
 _WHERE_FROM = {
     "center": CENTER_HINT,
     "previous": _NOT_AT_FIRST,
     "state": _NOT_AT_FIRST,
-    "evaluate": "the trainer has no loss to evaluate: give one to peer.prepare, or use a rule that needs none",
-    "gradient": "the trainer has no loss to evaluate: give one to peer.prepare, or use a rule that needs none",
+    "evaluate": (
+        "the trainer has no loss to evaluate: give one to peer.prepare, or use a rule that needs "
+        "none"
+    ),
+    "gradient": (
+        "the trainer has no loss to evaluate: give one to peer.prepare, or use a rule that needs "
+        "none"
+    ),
 }
 
 
 def names() -> tuple[str, ...]:
     """All rules that ``load`` knows by name alone, ascending."""
     others = {*_BUILT_IN, *_registered, *_entry_points()}
-    return tuple(sorted(name for name in others if name not in _PRE_AGGREGATIONS and not _is_pre(_registered.get(name))))
+    return tuple(
+        sorted(
+            name
+            for name in others
+            if name not in _PRE_AGGREGATIONS and not _is_pre(_registered.get(name))
+        )
+    )
 
 
 def pre_aggregations() -> tuple[str, ...]:
-    """All pre-aggregations known by name, ascending. Those of entry points are known as ``names`` until they are loaded."""
-    return tuple(sorted({*_PRE_AGGREGATIONS, *(name for name, part in _registered.items() if _is_pre(part))}))
+    """All pre-aggregations known by name, ascending. Those of entry points are known as ``names``
+    until they are loaded."""
+    return tuple(
+        sorted({*_PRE_AGGREGATIONS, *(name for name, part in _registered.items() if _is_pre(part))})
+    )
 
 
 def check(spec: str) -> None:
-    """Raises UnknownName or ConfigError where a name in ``spec`` is unknown, as far as can be told without importing torch."""
+    """Raises UnknownName or ConfigError where a name in ``spec`` is unknown, as far as can be told
+    without importing torch."""
     *before, last = _stages(spec)
-    for stage, known in [*((stage, (*pre_aggregations(), *_entry_points())) for stage in before), (last, names())]:
+    for stage, known in [
+        *((stage, (*pre_aggregations(), *_entry_points())) for stage in before),
+        (last, names()),
+    ]:
         place, function, _ = _split(stage)
-        if function and _is_name(place) and place not in sys.modules and importlib.util.find_spec(place) is None:
+        if (
+            function
+            and _is_name(place)
+            and place not in sys.modules
+            and importlib.util.find_spec(place) is None
+        ):
             raise ConfigError(
                 f"there is neither a rule nor a module {place!r}",
-                f"a rule in a file is path/to/{place}.py:{function}; known by name: {', '.join(known)}",
+                f"a rule in a file is path/to/{place}.py:{function}; known by name: "
+                f"{', '.join(known)}",
             )
         if not function and _is_name(place) and _plain(place) not in known:
             raise UnknownName("aggregator" if stage is last else "pre-aggregation", place, known)
 
 
 def places(spec: str) -> tuple[str, ...]:
-    """Where the parts of ``spec`` come from, in order: paths of files, names of modules. Others' are not loaded for that."""
+    """Where the parts of ``spec`` come from, in order: paths of files, names of modules. Others'
+    are not loaded for that."""
     found = []
     for stage in _stages(spec):
         place, function, _ = _split(stage)
@@ -203,13 +241,16 @@ def places(spec: str) -> tuple[str, ...]:
 
 
 def register(rule: Registered) -> Registered:
-    """Makes a rule or pre-aggregation known by its name in this process. Returns it, so it may decorate ``@rule``.
+    """Makes a rule or pre-aggregation known by its name in this process. Returns it, so it may
+    decorate ``@rule``.
 
     Raises: ConfigError: Another one has that name.
     """
     name = _plain(rule.name)
     if name in _BUILT_IN or name in _PRE_AGGREGATIONS or _registered.get(name, rule) is not rule:
-        raise ConfigError(f"there is a rule {name!r} already", "give yours another: @rule(name=...)")
+        raise ConfigError(
+            f"there is a rule {name!r} already", "give yours another: @rule(name=...)"
+        )
     _registered[name] = rule
     return rule
 
@@ -230,17 +271,24 @@ def load(spec: str) -> BoundRule:
         part, options = _load_part(spec, last=True)
         if not isinstance(part, Rule):
             raise ConfigError(
-                f"{part.name} prepares updates and makes no rule alone", f"write {spec}+trimmed_mean, or another rule"
+                f"{part.name} prepares updates and makes no rule alone",
+                f"write {spec}+trimmed_mean, or another rule",
             )
         return BoundRule(part.name, part, options, spec)
     from .composing import Stage, compose
 
-    rule = compose(*(Stage(*_load_part(stage, last=number == len(stages))) for number, stage in enumerate(stages, 1)))
+    rule = compose(
+        *(
+            Stage(*_load_part(stage, last=number == len(stages)))
+            for number, stage in enumerate(stages, 1)
+        )
+    )
     return BoundRule(rule.name, rule, {}, spec)
 
 
 def _stages(spec: str) -> list[str]:
-    """The parts between plus signs; one that follows the ``e`` of a number (``1e+3``) is part of it."""
+    """The parts between plus signs; one that follows the ``e`` of a number
+    (``1e+3``) is part of it."""
     return [stage.strip() for stage in re.split(r"(?<![0-9][eE])\+", spec)]
 
 
@@ -271,15 +319,22 @@ def _split(spec: str) -> tuple[str, str, str]:
     if not place:
         raise ConfigError(f"{spec!r} does not name a rule", f"known: {', '.join(names())}")
     if not by_name and (not rest or not rest[0] or "=" in rest[0]):
-        raise ConfigError(f"{spec!r} does not say which function of {place} is the rule", f"write {place}:name_of_the_function")
+        raise ConfigError(
+            f"{spec!r} does not say which function of {place} is the rule",
+            f"write {place}:name_of_the_function",
+        )
     if not rest:
         return place, "", ""
     if "=" in rest[0] or not rest[0]:
         if len(rest) > 1:
-            raise ConfigError(f"{spec!r}: options are separated by commas", f"write {place}:{rest[0]},{rest[1]}")
+            raise ConfigError(
+                f"{spec!r}: options are separated by commas", f"write {place}:{rest[0]},{rest[1]}"
+            )
         return place, "", rest[0]
     if by_name and _plain(place) in (*names(), *pre_aggregations()):
-        raise ConfigError(f"{spec!r}: option {rest[0]!r} has no value", f"write {place}:{rest[0]}=...")
+        raise ConfigError(
+            f"{spec!r}: option {rest[0]!r} has no value", f"write {place}:{rest[0]}=..."
+        )
     return place, rest[0], rest[1] if len(rest) > 1 else ""
 
 
@@ -288,7 +343,9 @@ def _plain(name: str) -> str:
 
 
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    return {_plain(point.name): point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    return {
+        _plain(point.name): point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)
+    }
 
 
 def _by_name(name: str, spec: str, last: bool) -> Rule | PreAggregation:
@@ -296,15 +353,24 @@ def _by_name(name: str, spec: str, last: bool) -> Rule | PreAggregation:
         return _registered[name]
     home = _BUILT_IN.get(name) or _PRE_AGGREGATIONS.get(name)
     if home is not None:
-        built_in: Rule | PreAggregation = getattr(importlib.import_module(f".{home}", __package__), name)
+        built_in: Rule | PreAggregation = getattr(
+            importlib.import_module(f".{home}", __package__), name
+        )
         return built_in
     point = _entry_points().get(name)
     if point is None:
-        raise UnknownName("aggregator", name, names()) if last else UnknownName("pre-aggregation", name, pre_aggregations())
+        raise (
+            UnknownName("aggregator", name, names())
+            if last
+            else UnknownName("pre-aggregation", name, pre_aggregations())
+        )
     try:
         found = point.load()
     except Exception as error:
-        raise ConfigError(f"aggregator {name!r} comes from {point.value}, which cannot be imported: {_words(error)}") from error
+        raise ConfigError(
+            f"aggregator {name!r} comes from {point.value}, which cannot be imported: "
+            f"{_words(error)}"
+        ) from error
     return _as_rule(found, name, spec)
 
 
@@ -314,9 +380,12 @@ def _load_file(place: str) -> ModuleType:
         near = sorted(p.name for p in path.parent.glob("*.py"))[:10] if path.parent.is_dir() else []
         raise ConfigError(
             f"there is no file {path} to take a rule from",
-            f"in that folder: {', '.join(near)}" if near else "the path is relative to the working directory",
+            f"in that folder: {', '.join(near)}"
+            if near
+            else "the path is relative to the working directory",
         )
-    # A name that nothing else can have: the file may be called aggregators.py, or like an installed package.
+    # A name that nothing else can have: the file may be called aggregators.py,
+    # or like an installed package.
     name = f"_gossip_rules_{path.stem}_{blake2b(str(path).encode(), digest_size=6).hexdigest()}"
     module_spec = importlib.util.spec_from_file_location(name, path)
     if module_spec is None or module_spec.loader is None:
@@ -327,7 +396,9 @@ def _load_file(place: str) -> ModuleType:
         module_spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise ConfigError(f"{path} cannot be loaded: {_words(error)}", "run it with python to see where") from error
+        raise ConfigError(
+            f"{path} cannot be loaded: {_words(error)}", "run it with python to see where"
+        ) from error
     return module
 
 
@@ -349,7 +420,9 @@ def _from_module(module: ModuleType, function: str, place: str) -> Rule | PreAgg
         candidates = [
             name
             for name, value in vars(module).items()
-            if not name.startswith("_") and _looks_like_a_rule(value) and getattr(value, "__module__", "") == module.__name__
+            if not name.startswith("_")
+            and _looks_like_a_rule(value)
+            and getattr(value, "__module__", "") == module.__name__
         ]
         raise UnknownName(f"rule of {place}", function, candidates)
     return _as_rule(found, function, place)
@@ -376,9 +449,15 @@ def _as_rule(found: Any, name: str, place: str) -> Rule | PreAggregation:
 
 def _check_signature(function: Callable[..., Any], name: str, place: str) -> None:
     parameters = list(inspect.signature(function).parameters.values())
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    positional = [
+        p
+        for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
+    ]
     if not positional:
-        raise ConfigError(f"{name} of {place} takes no updates", "a rule is a function (updates, *, f) -> Tensor")
+        raise ConfigError(
+            f"{name} of {place} takes no updates", "a rule is a function (updates, *, f) -> Tensor"
+        )
 
 
 def _words(error: BaseException) -> str:

@@ -1,8 +1,8 @@
 """Iteratively reweighted means: each update counts by its distance to the last estimate, and again.
 
-One family, told apart by the weight of a distance s: ``reweighted(weight)`` starts from a robust reference (the coordinate
-median, or one's own update), takes the typical distance to it as the scale, and keeps that scale: one that follows the estimate
-follows the liars too.
+One family, told apart by the weight of a distance s: ``reweighted(weight)`` starts from a robust
+reference (the coordinate median, or one's own update), takes the typical distance to it as the
+scale, and keeps that scale: one that follows the estimate follows the liars too.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ Weight = Callable[[FloatArray, float], FloatArray]
 """``(distances (n,), scale) -> weights (n,)``, not negative; the scale may be 0."""
 
 
-def reweighted(weight: Weight, *, name: str, about: str, source: str, trim: bool = False) -> GramRule:
-    """A rule of the family. ``trim``: the f updates of greatest distance are replaced by the mean of the others in each step.
+def reweighted(
+    weight: Weight, *, name: str, about: str, source: str, trim: bool = False
+) -> GramRule:
+    """A rule of the family. ``trim``: the f updates of greatest distance are replaced by the mean
+    of the others in each step.
 
     Args:
         weight: Of distances, given the scale.
@@ -75,7 +78,8 @@ def centered_bound(f: int) -> int:
 
 
 def _shares(weights: FloatArray, distances: FloatArray, order: Sequence[int], f: int) -> FloatArray:
-    """Weights that add up to 1, after the last f updates of an order (none: nobody) were replaced by the mean of the others."""
+    """Weights that add up to 1, after the last f updates of an order (none: nobody) were replaced
+    by the mean of the others."""
     total = float(weights.sum())
     if not total > 0:
         nearest = distances == distances.min()
@@ -111,32 +115,46 @@ def cauchy_weight(distances: FloatArray, scale: float) -> FloatArray:
 suspicion = reweighted(
     fair_weight,
     name="suspicion",
-    about="Weight each update by how little it is suspected, replace the f most suspected by the mean of the others.",
-    source='the rule of this project\'s origin, made sound; in a step it is the "Fair" M-estimator, cut at f.',
+    about=(
+        "Weight each update by how little it is suspected, replace the f most suspected by the "
+        "mean of the others."
+    ),
+    source=(
+        'the rule of this project\'s origin, made sound; in a step it is the "Fair" M-estimator, '
+        "cut at f."
+    ),
     trim=True,
 )
 huber = reweighted(
     huber_weight,
     name="huber",
-    about="Huber's M-estimator: weight min(1, scale / s), so that no update pulls more than one at the typical distance.",
+    about=(
+        "Huber's M-estimator: weight min(1, scale / s), so that no update pulls more than one at "
+        "the typical distance."
+    ),
     source='Huber 1964, "Robust Estimation of a Location Parameter".',
 )
 cauchy = reweighted(
     cauchy_weight,
     name="cauchy",
-    about="Cauchy's M-estimator: weight 1 / (1 + (s / scale)^2), so that updates far away are as good as left out.",
+    about=(
+        "Cauchy's M-estimator: weight 1 / (1 + (s / scale)^2), so that updates far away are as "
+        "good as left out."
+    ),
     source='Holland, Welsch 1977, "Robust regression using iteratively reweighted least-squares".',
 )
 
 
-@gram_rule(at_least=centered_bound, points=("origin",), translation=False, scale=False, robust=False)
+@gram_rule(
+    at_least=centered_bound, points=("origin",), translation=False, scale=False, robust=False
+)
 def suspicion_literal(gram: Gram, *, f: int, alpha: float = 1.0, steps: int = 1) -> Decision:
     """The rule of this project's origin as it was written, for comparison: do not train with it.
 
-    Equal weights 1/n; g = sum w_i g_i; suspicion s_i = |g_i - g|; w_i = alpha / (alpha + s_i); the f updates of least weight are
-    replaced by the mean of the others; g = sum w_i g'_i, and again. Its weights are not normalised, so the size of the
-    result depends on alpha; its first reference is the mean, so two colluding liars break it worse than the mean. Tolerates
-    nobody.
+    Equal weights 1/n; g = sum w_i g_i; suspicion s_i = |g_i - g|; w_i = alpha / (alpha + s_i); the
+    f updates of least weight are replaced by the mean of the others; g = sum w_i g'_i, and again.
+    Its weights are not normalised, so the size of the result depends on alpha; its first reference
+    is the mean, so two colluding liars break it worse than the mean. Tolerates nobody.
 
     Args:
         gram: Of the updates.

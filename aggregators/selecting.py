@@ -10,15 +10,16 @@ from .gram_rules import gram_rule
 def monna(gram: Gram, *, f: int) -> Decision:
     """The mean of the n - f updates nearest to one's own.
 
-    For gossip: needs a ``center``. With it, f + 1 updates are enough to stay near one's own; what is proved is for f < n/5.
+    For gossip: needs a ``center``. With it, f + 1 updates are enough to stay near one's own; what
+    is proved is for f < n/5.
 
     Args:
         gram: Of the updates; one's own may be among them.
         f: Byzantine peers to tolerate.
     Returns: of equally near updates the earlier ones.
     Raises: TooFewUpdates: Fewer than f + 1 updates.
-    Source: Farhadkhani, Guerraoui, Gupta, Hoang, Pinot, Stephan 2023, "Robust Collaborative Learning with Linear Gradient
-        Overhead", arXiv:2209.10931.
+    Source: Farhadkhani, Guerraoui, Gupta, Hoang, Pinot, Stephan 2023, "Robust Collaborative
+        Learning with Linear Gradient Overhead", arXiv:2209.10931.
     """
     return Decision(gram.even(gram.nearest_to("center")[: gram.n - f]))
 
@@ -27,14 +28,16 @@ def monna(gram: Gram, *, f: int) -> Decision:
 def faba(gram: Gram, *, f: int) -> Decision:
     """f times: leave out the update farthest from the mean of those that are left.
 
-    Tolerates f < n/2, well only small f: the first means are the liars' as much as ours. Needs distances.
+    Tolerates f < n/2, well only small f: the first means are the liars' as much as ours.
+    Needs distances.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
     Returns: of equally far updates the later one goes.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
-    Source: Xia, Tao, Hao, Li 2019, "FABA: An Algorithm for Fast Aggregation against Byzantine Attacks", IJCAI.
+    Source: Xia, Tao, Hao, Li 2019, "FABA: An Algorithm for Fast Aggregation against Byzantine
+        Attacks", IJCAI.
     """
     left = list(range(gram.n))
     for _ in range(f):
@@ -47,15 +50,17 @@ def faba(gram: Gram, *, f: int) -> Decision:
 def cge(gram: Gram, *, f: int) -> Decision:
     """The mean of the n - f updates of least norm.
 
-    Tolerates f < n/2 that shout; a liar who is no louder than the honest is averaged like them, wherever he points: it keeps
-    liars no farther than the honest are long. Needs norms. Meant for gradients, not for parameters.
+    Tolerates f < n/2 that shout; a liar who is no louder than the honest is averaged like them,
+    wherever he points: it keeps liars no farther than the honest are long. Needs norms. Meant for
+    gradients, not for parameters.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
     Returns: of equal norms the earlier updates.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
-    Source: Gupta, Liu, Vaidya 2021, "Byzantine fault-tolerant distributed machine learning using stochastic gradient descent and
-        norm-based comparative gradient elimination", arXiv:2008.04699.
+    Source: Gupta, Liu, Vaidya 2021, "Byzantine fault-tolerant distributed machine learning using
+        stochastic gradient descent and norm-based comparative gradient elimination",
+        arXiv:2008.04699.
     """
     return Decision(gram.even(gram.nearest_to("origin")[: gram.n - f]))

@@ -1,14 +1,16 @@
-"""What an honest peer makes of its update before it sends it: worker momentum, clipping, normalisation.
+"""What an honest peer makes of its update before it sends it: worker momentum,
+clipping, normalisation.
 
     sender = load("momentum:beta=0.9+clip:10")
     sent, memory = sender(update, memory)            memory is None in the first round
 
-A sender is a function of the update and of its memory, which it returns as data: the peer keeps it, saves it with a checkpoint,
-and loses it with its process. Nothing is kept inside. Steps are applied from left to right. The same text names the same
-sender on every peer.
+A sender is a function of the update and of its memory, which it returns as data: the peer keeps it,
+saves it with a checkpoint, and loses it with its process. Nothing is kept inside. Steps are applied
+from left to right. The same text names the same sender on every peer.
 
-Momentum is the most effective single defence there is: it averages the noise of a peer's gradients over rounds, so that honest
-updates agree with each other, and liars that hid in their noise stand out (Karimireddy, He, Jaggi 2021, arXiv:2012.10333).
+Momentum is the most effective single defence there is: it averages the noise of a peer's gradients
+over rounds, so that honest updates agree with each other, and liars that hid in their noise stand
+out (Karimireddy, He, Jaggi 2021, arXiv:2012.10333).
 
 Knowing the names costs no torch.
 """
@@ -27,29 +29,36 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Memory: TypeAlias = "tuple[Tensor | None, ...]"
-"""One entry a step; None where a step keeps nothing. Tensors are never changed in place, so it may be kept as it is."""
+"""One entry a step; None where a step keeps nothing. Tensors are never changed in place, so it may
+be kept as it is."""
 
 Step: TypeAlias = Callable[..., Any]
 _STEPS: dict[str, Step] = {}
 
 
 def step(function: Step) -> Step:
-    """Registers ``(update, memory, *, options) -> (update, memory)`` under its name. It changes neither argument."""
+    """Registers ``(update, memory, *, options) -> (update, memory)`` under its name. It changes
+    neither argument."""
     _STEPS[function.__name__] = function
     return function
 
 
 @step
 def momentum(
-    update: Tensor, memory: Tensor | None, *, beta: float = 0.9, form: Literal["mean", "sum"] = "mean"
+    update: Tensor,
+    memory: Tensor | None,
+    *,
+    beta: float = 0.9,
+    form: Literal["mean", "sum"] = "mean",
 ) -> tuple[Tensor, Tensor]:
     """Sends a running average of one's updates in place of the update.
 
     Args:
-        beta: How much of the past stays, in [0, 1). 0.9 spans about ten rounds; 0.99 is too slow for a few hundred.
-        form: ``mean`` (default): m = beta m + (1 - beta) g, of an update's size, so that learning rates and clipping radii keep
-            their meaning; it begins small, at (1 - beta) g. ``sum``: m = beta m + g, as SGD with momentum has it; 1 / (1 - beta)
-            times as large.
+        beta: How much of the past stays, in [0, 1). 0.9 spans about ten rounds; 0.99 is too slow
+            for a few hundred.
+        form: ``mean`` (default): m = beta m + (1 - beta) g, of an update's size, so that learning
+            rates and clipping radii keep their meaning; it begins small, at (1 - beta) g. ``sum``:
+            m = beta m + g, as SGD with momentum has it; 1 / (1 - beta) times as large.
     """
     share = 1.0 - beta if form == "mean" else 1.0
     sent = update * share if memory is None else memory * beta + update * share
@@ -65,7 +74,8 @@ def clip(update: Tensor, memory: None, *, radius: float) -> tuple[Tensor, None]:
 
 @step
 def normalise(update: Tensor, memory: None, *, length: float = 1.0) -> tuple[Tensor, None]:
-    """Makes every update ``length`` long (Euclidean norm): only directions are sent. Zero stays zero."""
+    """Makes every update ``length`` long (Euclidean norm): only directions are sent.
+    Zero stays zero."""
     return _resized(update, length, _norm(update)), None
 
 
@@ -99,7 +109,8 @@ _ALLOWED: Mapping[str, tuple[str, Callable[[float], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Steps with their options, in the order in which they are applied. No step at all sends updates as they are.
+    """Steps with their options, in the order in which they are applied. No step at all sends
+    updates as they are.
 
     Attributes:
         spec: What ``load`` was given.
@@ -111,8 +122,9 @@ class Sender:
     def __call__(self, update: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
         """What is sent, and the memory for the next round.
 
-        An update that is not finite is sent as it is, for the others to drop, and leaves the memory as it was. So does one of
-        which the steps make what is not finite: a sum that left the range of its dtype would never come back.
+        An update that is not finite is sent as it is, for the others to drop, and leaves the memory
+        as it was. So does one of which the steps make what is not finite: a sum that left the range
+        of its dtype would never come back.
 
         Args:
             update: ``(d,)``; stays as it is, and may be returned.
@@ -122,8 +134,13 @@ class Sender:
         import torch
 
         before = memory if memory is not None else (None,) * len(self.steps)
-        if len(before) != len(self.steps) or any(kept is not None and kept.shape != update.shape for kept in before):
-            raise ConfigError(f"the memory is not that of the sender {self.spec!r} for updates of {len(update)} elements")
+        if len(before) != len(self.steps) or any(
+            kept is not None and kept.shape != update.shape for kept in before
+        ):
+            raise ConfigError(
+                f"the memory is not that of the sender {self.spec!r} for updates of {len(update)} "
+                "elements"
+            )
         if not bool(torch.isfinite(update).all()):
             return update, before
         after = []
@@ -143,14 +160,18 @@ def names() -> tuple[str, ...]:
 
 
 def load(spec: str) -> Sender:
-    """The sender that a text names: ``momentum``, ``momentum:beta=0.9+clip:10``; the empty text sends updates as they are.
+    """The sender that a text names: ``momentum``, ``momentum:beta=0.9+clip:10``; the empty text
+    sends updates as they are.
 
     A step's options follow a colon, separated by commas; the first may be given without its name.
 
-    Raises: UnknownName: No such step or option. ConfigError: A value is missing, cannot be read or is out of range.
+    Raises: UnknownName: No such step or option. ConfigError: A value is missing, cannot be read or
+        is out of range.
     """
     text = spec.strip()
-    return Sender(tuple(_step_of(part.strip(), text) for part in text.split("+")) if text else (), text)
+    return Sender(
+        tuple(_step_of(part.strip(), text) for part in text.split("+")) if text else (), text
+    )
 
 
 def _step_of(text: str, whole: str) -> tuple[Step, dict[str, Any]]:
@@ -158,18 +179,29 @@ def _step_of(text: str, whole: str) -> tuple[Step, dict[str, Any]]:
     plain = name.strip().replace("-", "_")
     plain = _ALIASES.get(plain, plain)
     if not plain:
-        raise ConfigError(f"sender {whole!r}: a step is missing beside '+'", "write momentum:beta=0.9+clip:10")
+        raise ConfigError(
+            f"sender {whole!r}: a step is missing beside '+'", "write momentum:beta=0.9+clip:10"
+        )
     if plain not in _STEPS:
         raise UnknownName("sender", name.strip(), _STEPS)
     function = _STEPS[plain]
-    settable = {key: value for key, value in inspect.signature(function).parameters.items() if value.kind is value.KEYWORD_ONLY}
+    settable = {
+        key: value
+        for key, value in inspect.signature(function).parameters.items()
+        if value.kind is value.KEYWORD_ONLY
+    }
     options: dict[str, Any] = {}
     for at, item in enumerate(part.strip() for part in written.split(",") if part.strip()):
         key, equals, value = item.partition("=")
-        key, value = (key.strip().replace("-", "_"), value.strip()) if equals else (next(iter(settable)) if not at else "", key)
+        key, value = (
+            (key.strip().replace("-", "_"), value.strip())
+            if equals
+            else (next(iter(settable)) if not at else "", key)
+        )
         if not key or not value:
             raise ConfigError(
-                f"sender {plain}: option {item!r} has no name or no value", f"write {plain}:{next(iter(settable))}=..."
+                f"sender {plain}: option {item!r} has no name or no value",
+                f"write {plain}:{next(iter(settable))}=...",
             )
         if key not in settable:
             raise UnknownName(f"option of {plain}", key, settable)

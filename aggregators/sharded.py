@@ -1,7 +1,9 @@
-"""A Gram rule on a vector that is cut in shards, each with a server of its own: measure, decide, combine.
+"""A Gram rule on a vector that is cut in shards, each with a server of its own: measure,
+decide, combine.
 
-Every server measures its shard, one of them adds the parts up and decides, and each combines its shard by that decision. What
-was measured travels as a flat float64 array, ``[resolution, remembers, upper triangle of the products]``.
+Every server measures its shard, one of them adds the parts up and decides, and each combines its
+shard by that decision. What was measured travels as a flat float64 array,
+``[resolution, remembers, upper triangle of the products]``.
 """
 
 from __future__ import annotations
@@ -29,15 +31,17 @@ Part = tuple[Sequence[int], FloatArray]
 class ShardedRule:
     """The three steps of a rule that ``adds_up``.
 
-    The points of every part are the same and in the same order: a server that has no last aggregate (it has taken over a state)
-    leaves its place empty and says so, and then none is used.
+    The points of every part are the same and in the same order: a server that has no last aggregate
+    (it has taken over a state) leaves its place empty and says so, and then none is used.
     """
 
     def __init__(self, bound: BoundRule) -> None:
         assert isinstance(bound.rule, GramRule)
         assert bound.cross_shard, f"{bound.name} does not add up over shards"
         self.bound, self.rule = bound, bound.rule
-        beside = [point for point in self.rule.points if point not in ("origin", "previous", "center")]
+        beside = [
+            point for point in self.rule.points if point not in ("origin", "previous", "center")
+        ]
         self._remembers = "previous" in self.rule.points
         if self._remembers:
             beside = ["origin", *beside, "previous"]
@@ -62,7 +66,8 @@ class ShardedRule:
         return np.concatenate([head, products[np.triu_indices(place)]])
 
     def decide(self, parts: Sequence[Part], *, f: int, round_id: int = 0) -> Decision:
-        """One decision for all shards: weights of the rows that were chosen of every part, in their order, and of ``points``.
+        """One decision for all shards: weights of the rows that were chosen of every part, in their
+        order, and of ``points``.
 
         Raises: AggregationError: A part does not fit, or nothing can be decided on these numbers.
         """
@@ -72,7 +77,9 @@ class ShardedRule:
         with np.errstate(all="ignore"):  # a liar's numbers need not be inner products of anything
             for (chosen, _), (gram, _) in zip(parts, grams, strict=True):
                 if max(chosen, default=0) >= gram.n:
-                    raise AggregationError(f"{self.rule.name}: a part of {gram.n} updates has no update {max(chosen)}")
+                    raise AggregationError(
+                        f"{self.rule.name}: a part of {gram.n} updates has no update {max(chosen)}"
+                    )
                 one = (_without_last_point(gram) if forgotten else gram).rows(chosen)
                 whole = one if whole is None else whole + one
             assert whole is not None
@@ -84,13 +91,18 @@ class ShardedRule:
             try:
                 decision = self.rule.decide(whole, **options)
             except (ArithmeticError, np.linalg.LinAlgError) as error:
-                raise AggregationError(f"{self.rule.name}: these are inner products of nothing: {error}") from error
+                raise AggregationError(
+                    f"{self.rule.name}: these are inner products of nothing: {error}"
+                ) from error
         weights = np.concatenate([decision.weights, np.zeros(int(forgotten))])
         self._check(weights, whole.n)
         return Decision(weights, decision.outlyingness, decision.shares)
 
-    def combine(self, updates: Updates, weights: Sequence[float], previous: Tensor | None = None) -> Tensor:
-        """``(d,)``: the sum of these columns, and of the points there, by the weights of a decision.
+    def combine(
+        self, updates: Updates, weights: Sequence[float], previous: Tensor | None = None
+    ) -> Tensor:
+        """``(d,)``: the sum of these columns, and of the points there,
+        by the weights of a decision.
 
         Args:
             weights: Of each row, and then of ``points``.
@@ -99,18 +111,25 @@ class ShardedRule:
         rows = within_reach(Rows.of(updates), self.rule.name)
         vectors, given = self._vectors(rows, previous), np.asarray(weights, dtype=np.float64)
         if given.shape != (rows.n + len(self.points),):
-            raise AggregationError(f"{self.rule.name}: {len(given)} weights for {rows.n} updates and {self.points}")
+            raise AggregationError(
+                f"{self.rule.name}: {len(given)} weights for {rows.n} updates and {self.points}"
+            )
         self._check(given, rows.n)
         if len(vectors) < len(self.points):
             if given[-1]:
-                raise AggregationError(f"{self.rule.name}: the last aggregate has a weight, and there is none here")
+                raise AggregationError(
+                    f"{self.rule.name}: the last aggregate has a weight, and there is none here"
+                )
             given = given[:-1]
         return self.rule.finish(rows, vectors, given, None, {}).aggregate
 
     def _vectors(self, rows: Rows, previous: Tensor | None) -> dict[str, Tensor]:
         found = self.rule.vectors_of(rows, {} if previous is None else {"previous": previous})
         if "origin" in self.points:
-            found = {"origin": torch.zeros(1, dtype=rows.dtype, device=rows.device).expand(rows.d), **found}
+            found = {
+                "origin": torch.zeros(1, dtype=rows.dtype, device=rows.device).expand(rows.d),
+                **found,
+            }
         return {point: found[point] for point in self.points if point in found}
 
     def _unpacked(self, measured: FloatArray) -> tuple[Gram, bool]:
@@ -119,19 +138,30 @@ class ShardedRule:
         width = int((np.sqrt(8.0 * len(triangle) + 1) - 1) / 2)
         n = width - len(self.points)
         if n < 1 or width * (width + 1) // 2 != len(triangle):
-            raise AggregationError(f"{self.rule.name}: a part of {len(measured)} numbers is of no number of updates")
+            raise AggregationError(
+                f"{self.rule.name}: a part of {len(measured)} numbers is of no number of updates"
+            )
         products = np.zeros((width, width))
         upper = np.triu_indices(width)
         products[upper] = triangle
         products.T[upper] = triangle
         resolution = max(0.0, float(measured[0]))
-        return Gram(products, n, self.points, resolution, precision_of(torch.float32)), measured[1] == 1.0
+        return Gram(products, n, self.points, resolution, precision_of(torch.float32)), measured[
+            1
+        ] == 1.0
 
     def _check(self, weights: FloatArray, n: int) -> None:
         # Who decides may lie, and is not to make of the updates more than their sum.
-        counted = np.delete(weights, n + self.points.index("origin")) if "origin" in self.points else weights
+        counted = (
+            np.delete(weights, n + self.points.index("origin"))
+            if "origin" in self.points
+            else weights
+        )
         if not float(np.abs(counted).sum()) <= n + 1e-6:
-            raise AggregationError(f"{self.rule.name}: weights of {float(np.abs(counted).sum()):.3g} together, for {n} updates")
+            raise AggregationError(
+                f"{self.rule.name}: weights of {float(np.abs(counted).sum()):.3g} together, for "
+                f"{n} updates"
+            )
 
 
 def _without_last_point(gram: Gram) -> Gram:

@@ -1,4 +1,5 @@
-"""Rules that look for the direction in which updates differ most: a lie that pays must be seen there."""
+"""Rules that look for the direction in which updates differ most:
+a lie that pays must be seen there."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from .gram_rules import gram_rule
 SUBSETS_MAX = 20_000
 """Subsets that ``smea`` looks at: n = 20, f = 4 are 4,845 of them, n = 25, f = 4 are 12,650."""
 TIE = 1e-9
-"""Relative difference of eigenvalues that rounding makes even of precise updates, and of a weight to none."""
+"""Relative difference of eigenvalues that rounding makes even of precise updates,
+and of a weight to none."""
 _AT_ONCE = 2048
 _POWER_STEPS = 8
 
@@ -25,8 +27,9 @@ _POWER_STEPS = 8
 def smea(gram: Gram, *, f: int) -> Decision:
     """The mean of the n - f updates whose covariance has the least top eigenvalue.
 
-    Tolerates f < n/2. Needs inner products. Looks at every subset, deterministically: a lower bound from a few power
-    steps says which ones deserve their eigenvalues. Of equal eigenvalues the subset of earlier rows.
+    Tolerates f < n/2. Needs inner products. Looks at every subset, deterministically: a lower bound
+    from a few power steps says which ones deserve their eigenvalues. Of equal eigenvalues the
+    subset of earlier rows.
 
     Args:
         gram: Of the updates.
@@ -34,13 +37,14 @@ def smea(gram: Gram, *, f: int) -> Decision:
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
         AggregationError: There are more than ``SUBSETS_MAX`` subsets.
-    Source: Allouah, Guerraoui, Gupta, Pinot, Stephan 2023, "On the Privacy-Robustness-Utility Trilemma in Distributed
-        Learning", arXiv:2302.04787.
+    Source: Allouah, Guerraoui, Gupta, Pinot, Stephan 2023, "On the Privacy-Robustness-Utility
+        Trilemma in Distributed Learning", arXiv:2302.04787.
     """
     count = math.comb(gram.n, f)
     if count > SUBSETS_MAX:
         raise AggregationError(
-            f"smea looks at every {gram.n - f} of {gram.n} updates, {count} subsets; {SUBSETS_MAX} are the most",
+            f"smea looks at every {gram.n - f} of {gram.n} updates, {count} subsets; "
+            f"{SUBSETS_MAX} are the most",
             "use caf, which filters along the same direction without a search",
         )
     products, tie = gram.products[: gram.n, : gram.n], max(TIE, gram.precision)
@@ -62,11 +66,14 @@ def smea(gram: Gram, *, f: int) -> Decision:
 def _centered(products: FloatArray) -> FloatArray:
     """Gram matrices of rows minus their mean, a stack of them."""
     means = products.mean(axis=-1, keepdims=True)
-    return np.asarray(products - means - means.swapaxes(-1, -2) + means.mean(axis=-2, keepdims=True))
+    return np.asarray(
+        products - means - means.swapaxes(-1, -2) + means.mean(axis=-2, keepdims=True)
+    )
 
 
 def _power_bounds(stack: FloatArray) -> FloatArray:
-    """At most the top eigenvalue of each matrix, but for rounding: Rayleigh's quotient after some power steps."""
+    """At most the top eigenvalue of each matrix, but for rounding:
+    Rayleigh's quotient after some power steps."""
     squares = stack.diagonal(axis1=1, axis2=2)
     unit = np.maximum(squares.max(axis=1), np.finfo(np.float64).tiny)
     stack = stack / unit[:, None, None]  # a huge row must not overflow in its square
@@ -83,19 +90,21 @@ def _power_bounds(stack: FloatArray) -> FloatArray:
 
 @gram_rule
 def caf(gram: Gram, *, f: int) -> Decision:
-    """Weigh updates down along the direction in which they differ most, until 2f of them are gone; the mean that differed least.
+    """Weigh updates down along the direction in which they differ most, until 2f of them are gone;
+    the mean that differed least.
 
-    Tolerates f < n/2, and asks for f only to know when to stop: c_i <- c_i (1 - t_i / max t), with t_i the squared projection
-    of x_i - mean on the top eigenvector of the covariance weighted by c, as long as the c add up to more than n - 2f; of all the
-    weighted means that were passed, the one with the least top eigenvalue. Needs inner products. Deterministic: the
-    eigenvector is exact, not one power step from a random start.
+    Tolerates f < n/2, and asks for f only to know when to stop: c_i <- c_i (1 - t_i / max t), with
+    t_i the squared projection of x_i - mean on the top eigenvector of the covariance weighted by c,
+    as long as the c add up to more than n - 2f; of all the weighted means that were passed, the one
+    with the least top eigenvalue. Needs inner products. Deterministic: the eigenvector is exact,
+    not one power step from a random start.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
-    Source: Allouah, Guerraoui, Stephan 2025, "Towards Trustworthy Federated Learning with Untrusted Participants",
-        arXiv:2505.01874.
+    Source: Allouah, Guerraoui, Stephan 2025, "Towards Trustworthy Federated Learning with Untrusted
+        Participants", arXiv:2505.01874.
     """
     kept = np.ones(gram.n)
     best, answer = math.inf, kept / gram.n
@@ -116,14 +125,16 @@ def caf(gram: Gram, *, f: int) -> Decision:
 
 @gram_rule(robust=False)
 def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
-    """Divide and conquer: the mean without the c f updates that stick out most along the direction in which all differ most.
+    """Divide and conquer: the mean without the c f updates that stick out most along the direction
+    in which all differ most.
 
-    Meant for f < n/2 colluders who push one way. Its mean is the plain mean of all, so one liar far away can shield others
-    (the sacrificial anchor); and of liars far out in different directions (scale, bit flips) one direction shows the farthest
-    alone: it is not robust in the worst case. Needs inner products.
-    The paper draws some columns at random, several times, and keeps who passes each time, because a singular vector of all
-    columns was dear. The Gram matrix gives that of all columns at no cost, so there is nothing to draw and nothing to
-    repeat; a liar cannot hope for columns that were not drawn, and knows that none is.
+    Meant for f < n/2 colluders who push one way. Its mean is the plain mean of all, so one liar far
+    away can shield others (the sacrificial anchor); and of liars far out in different directions
+    (scale, bit flips) one direction shows the farthest alone: it is not robust in the worst case.
+    Needs inner products. The paper draws some columns at random, several times, and keeps who
+    passes each time, because a singular vector of all columns was dear. The Gram matrix gives that
+    of all columns at no cost, so there is nothing to draw and nothing to repeat; a liar cannot hope
+    for columns that were not drawn, and knows that none is.
 
     Args:
         gram: Of the updates.
@@ -138,7 +149,10 @@ def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
         raise AggregationError(f"dnc: c says how many times f are left out and cannot be {c}")
     leave = round(c * f)
     if leave < f:
-        raise AggregationError(f"dnc: c={c} leaves out {leave} updates, but f={f} of them may be lies", "take c of 1 or more")
+        raise AggregationError(
+            f"dnc: c={c} leaves out {leave} updates, but f={f} of them may be lies",
+            "take c of 1 or more",
+        )
     if leave >= gram.n:
         raise AggregationError(f"dnc: c={c} would leave out {leave} of {gram.n} updates", "lower c")
     _, along = _top_direction(gram, np.full(gram.n, 1.0 / gram.n))
@@ -146,7 +160,8 @@ def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
 
 
 def _top_direction(gram: Gram, weights: FloatArray) -> tuple[float, FloatArray]:
-    """The top eigenvalue of the weighted covariance, and each update's squared distance from the mean along its direction."""
+    """The top eigenvalue of the weighted covariance, and each update's squared distance from the
+    mean along its direction."""
     products = gram.products[: gram.n, : gram.n]
     along = products @ weights
     centered = products - along[:, None] - along[None, :] + weights @ along

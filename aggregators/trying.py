@@ -20,11 +20,15 @@ COORDINATES = 8
 def check(rule: BoundRule, f: int, n: int, centered: bool) -> None:
     """As ``BoundRule.check``.
 
-    What is no ConfigError is let pass: a rule of anybody's may want vectors of a certain length, which nobody knows yet.
+    What is no ConfigError is let pass: a rule of anybody's may want vectors of a certain length,
+    which nobody knows yet.
     """
     fixed = rule.options.get("f", rule.rule.fixed_f)
     if fixed is not None and fixed < f:
-        raise ConfigError(f"{rule.spec or rule.name} tolerates f={fixed} liars, and f={f} may lie", f"leave out f={fixed}")
+        raise ConfigError(
+            f"{rule.spec or rule.name} tolerates f={fixed} liars, and f={f} may lie",
+            f"leave out f={fixed}",
+        )
     need = rule.at_least(f, centered=centered)
     if n < need:
         raise TooFewUpdates(rule.name, f, need, n)
@@ -36,8 +40,18 @@ def check(rule: BoundRule, f: int, n: int, centered: bool) -> None:
 
     center = updates[0].clone() if centered or rule.needs_center else None
     try:
-        rule.explain(updates, f=f, center=center, evaluate=loss, gradient=middle, learning_rate=0.1, round_id=0)
+        rule.explain(
+            updates,
+            f=f,
+            center=center,
+            evaluate=loss,
+            gradient=middle,
+            learning_rate=0.1,
+            round_id=0,
+        )
     except ConfigError:
         raise
     except Exception as error:  # noqa: BLE001
-        log.info("rule cannot be tried: rule=%s reason=%s: %s", rule.name, type(error).__name__, error)
+        log.info(
+            "rule cannot be tried: rule=%s reason=%s: %s", rule.name, type(error).__name__, error
+        )

@@ -1,4 +1,5 @@
-"""The geometric median, by Weiszfeld's steps: each update counts by the inverse of its distance to the last estimate."""
+"""The geometric median, by Weiszfeld's steps: each update counts by the inverse of its distance to
+the last estimate."""
 
 from __future__ import annotations
 
@@ -14,26 +15,31 @@ from .gram_rules import gram_rule, typical
 
 STEPS_MAX = 1000
 STANDSTILL = 1e-10  # of the typical distance: a step that is shorter is the last
-SMOOTHING = 1e-3  # of the typical distance: nearer than this, an update counts as if it were so far away
+# of the typical distance: nearer than this, an update counts as if it were so far away
+SMOOTHING = 1e-3
 
 
 @gram_rule(absolute=("nu",))
 def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Decision:
-    """The point with the least sum of distances to the updates: smoothed Weiszfeld, until it stands still.
+    """The point with the least sum of distances to the updates: smoothed Weiszfeld,
+    until it stands still.
 
-    Tolerates f < n/2; kappa <= 4 (1 + f / (n - 2f))^2. Needs distances; steps cost nothing beside the two passes over the
-    updates. Starts from the mean of the half of the updates that are nearest to the most central one, so it does not depend on
-    where the origin is; ``rfa`` is the published variant that does. Where rounding keeps it moving, or updates lie nearly on one
-    line, the result is that of ``STEPS_MAX`` steps.
+    Tolerates f < n/2; kappa <= 4 (1 + f / (n - 2f))^2. Needs distances; steps cost nothing beside
+    the two passes over the updates. Starts from the mean of the half of the updates that are
+    nearest to the most central one, so it does not depend on where the origin is; ``rfa`` is the
+    published variant that does. Where rounding keeps it moving, or updates lie nearly on one line,
+    the result is that of ``STEPS_MAX`` steps.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate; says how many updates are needed.
-        nu: Smoothing: a distance counts as nu at least. A thousandth of the typical distance by default.
+        nu: Smoothing: a distance counts as nu at least.
+            A thousandth of the typical distance by default.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
         AggregationError: nu is not above 0, or not finite.
-    Source: Weiszfeld 1937; Pillutla, Kakade, Harchaoui 2022, "Robust Aggregation for Federated Learning", arXiv:1912.13445.
+    Source: Weiszfeld 1937; Pillutla, Kakade, Harchaoui 2022, "Robust Aggregation for Federated
+        Learning", arXiv:1912.13445.
     """
     nu = None if nu is None else _checked_nu("geometric_median", nu)
     from_central = gram.squared_distances()[int(np.argmin(middle_of(gram.squared_distances())))]
@@ -45,9 +51,11 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
     return Decision(_until_it_stands_still(gram, weights[: gram.n], smallest, still))
 
 
-def _until_it_stands_still(gram: Gram, weights: FloatArray, smallest: float, still: float) -> FloatArray:
-    """Steps of ``_weiszfeld`` without points beside the updates. Each is a few short operations: of few updates they are all that
-    it costs."""
+def _until_it_stands_still(
+    gram: Gram, weights: FloatArray, smallest: float, still: float
+) -> FloatArray:
+    """Steps of ``_weiszfeld`` without points beside the updates. Each is a few short operations: of
+    few updates they are all that it costs."""
     products = gram.products[: gram.n, : gram.n]
     own, least = products.diagonal(), max(smallest * smallest, float(np.finfo(np.float64).tiny))
     along = products @ weights
@@ -67,8 +75,9 @@ def _until_it_stands_still(gram: Gram, weights: FloatArray, smallest: float, sti
 def rfa(gram: Gram, *, f: int = 0, nu: float = 0.1, steps: int = 8) -> Decision:
     """The geometric median as published: a few smoothed Weiszfeld steps from zero.
 
-    Tolerates f < n/2 as far as the steps go: from zero, with a fixed smoothing, the result depends on where the origin is and
-    on the unit of the updates. For comparison with published numbers; otherwise take ``geometric_median``.
+    Tolerates f < n/2 as far as the steps go: from zero, with a fixed smoothing, the result depends
+    on where the origin is and on the unit of the updates. For comparison with published numbers;
+    otherwise take ``geometric_median``.
 
     Args:
         gram: Of the updates.
@@ -78,7 +87,8 @@ def rfa(gram: Gram, *, f: int = 0, nu: float = 0.1, steps: int = 8) -> Decision:
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
         AggregationError: nu is not above 0 or not finite, or there are no steps.
-    Source: Pillutla, Kakade, Harchaoui 2022, arXiv:1912.13445; settings: Karimireddy, He, Jaggi 2022, arXiv:2006.09365.
+    Source: Pillutla, Kakade, Harchaoui 2022, arXiv:1912.13445; settings: Karimireddy, He, Jaggi
+        2022, arXiv:2006.09365.
     """
     nu = _checked_nu("rfa", nu)
     if whole("rfa", "steps", steps) < 1:
@@ -91,7 +101,8 @@ def rfa(gram: Gram, *, f: int = 0, nu: float = 0.1, steps: int = 8) -> Decision:
 
 def _weiszfeld(gram: Gram, weights: FloatArray, nu: float) -> FloatArray:
     apart = np.maximum(gram.distances_to(weights), nu)
-    inverse = apart.min() / apart  # 1 at most: of equal updates apart is next to nothing, and 1 / apart more than there is
+    # 1 at most: of equal updates apart is next to nothing, and 1 / apart more than there is
+    inverse = apart.min() / apart
     return gram.full(inverse / inverse.sum())
 
 

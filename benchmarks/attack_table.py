@@ -1,9 +1,11 @@
-"""Every attack against some rules, on real processes: the demo's swarm, its serving peer killed on the way, once a cell.
+"""Every attack against some rules, on real processes: the demo's swarm, its serving peer killed on
+the way, once a cell.
 
     python benchmarks/attack_table.py --into runs/attacks --write docs/attacks.md      # 4 rules x 8 attacks, 20 to 30 minutes
 
-A cell that has its summary in ``--into`` is not run again, so the table can be interrupted and gone on with. Each cell is one
-run of ``gossip demo --only --json``; the page is written from the summaries and says what they say.
+A cell that has its summary in ``--into`` is not run again, so the table can be interrupted and gone
+on with. Each cell is one run of ``gossip demo --only --json``; the page is written from the
+summaries and says what they say.
 """
 
 from __future__ import annotations
@@ -35,9 +37,26 @@ def cell(rule: str, attack: str, options: argparse.Namespace) -> dict[str, Any]:
     summary = folder / "summary.json"
     if not summary.exists():
         faults = ["--fault", attack, "--fault", f"crash:server@{options.rounds // 2}"]
-        swarm = ["-n", str(options.peers), "--rounds", str(options.rounds), "--seed", str(options.seed)]
+        swarm = [
+            "-n",
+            str(options.peers),
+            "--rounds",
+            str(options.rounds),
+            "--seed",
+            str(options.seed),
+        ]
         chosen = ["--topology", options.topology, "--aggregator", rule, "--run-dir", str(folder)]
-        command = [sys.executable, "-m", "gossip.launch.cli", "demo", "--only", "--json", *swarm, *chosen, *faults]
+        command = [
+            sys.executable,
+            "-m",
+            "gossip.launch.cli",
+            "demo",
+            "--only",
+            "--json",
+            *swarm,
+            *chosen,
+            *faults,
+        ]
         subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
     if not summary.exists():
         return {"status": "failed", "accuracy": {}, "suspected": [], "rounds_lost": None}
@@ -61,9 +80,15 @@ def verdict(summary: dict[str, Any], attackers: list[int]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--into", type=Path, default=Path("runs/attacks"), help="folder of the runs")
-    parser.add_argument("--write", type=Path, help="Markdown file to put the table in, between its two markers")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--into", type=Path, default=Path("runs/attacks"), help="folder of the runs"
+    )
+    parser.add_argument(
+        "--write", type=Path, help="Markdown file to put the table in, between its two markers"
+    )
     parser.add_argument("--peers", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
@@ -86,7 +111,10 @@ def main() -> None:
     table = "\n".join([head, "|---" * (len(options.rules) + 1) + "|", *rows])
     print(table)
     if options.write:
-        begin, end = f"<!-- {options.topology} table -->", f"<!-- end of {options.topology} table -->"
+        begin, end = (
+            f"<!-- {options.topology} table -->",
+            f"<!-- end of {options.topology} table -->",
+        )
         page = options.write.read_text() if options.write.exists() else f"{begin}\n{end}\n"
         before, rest = page.split(begin, 1)
         options.write.write_text(before + begin + "\n" + table + "\n" + end + rest.split(end, 1)[1])

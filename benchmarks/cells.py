@@ -1,4 +1,5 @@
-"""Many independent runs, each a cell of a table and a seed: side by side, kept in a file, and gone on with after Ctrl-C."""
+"""Many independent runs, each a cell of a table and a seed: side by side, kept in a file, and gone
+on with after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def run_all(
     Args:
         cells: Frozen dataclasses; two equal ones are the same run.
         play: ``play(cell)``, in a worker, with ``wall_s`` added to its row.
-        into: A file with one JSON object a line, ``{"cell": ..., ...}``. Rows of other cells in it stay.
+        into: A file with one JSON object a line, ``{"cell": ..., ...}``.
+            Rows of other cells in it stay.
         jobs: Processes.
         prepare: Called with ``given`` in each new worker.
         only_done: Play nothing; return the rows that there are.
@@ -48,16 +50,23 @@ def run_all(
     """
     into.parent.mkdir(parents=True, exist_ok=True)
     kept = read_rows(into)
-    into.write_text("".join(json.dumps(row) + "\n" for row in kept))  # without a line that an interruption cut short
+    # without a line that an interruption cut short
+    into.write_text("".join(json.dumps(row) + "\n" for row in kept))
     rows = {json.dumps(row["cell"], sort_keys=True): row for row in kept}
     wanted = {name_of(cell): cell for cell in cells}
     todo = [cell for name, cell in wanted.items() if name not in rows]
-    print(f"{len(wanted)} runs, {len(wanted) - len(todo)} of them are in {into} already", file=sys.stderr, flush=True)
+    print(
+        f"{len(wanted)} runs, {len(wanted) - len(todo)} of them are in {into} already",
+        file=sys.stderr,
+        flush=True,
+    )
     if todo and not only_done:
         began = time.monotonic()
         spawn = multiprocessing.get_context("spawn")
         with (
-            spawn.Pool(min(jobs, len(todo)), initializer=_start, initargs=(play, prepare, given)) as pool,
+            spawn.Pool(
+                min(jobs, len(todo)), initializer=_start, initargs=(play, prepare, given)
+            ) as pool,
             into.open("a") as file,
         ):
             for done, row in enumerate(pool.imap_unordered(_play, todo), 1):
@@ -67,9 +76,14 @@ def run_all(
                 took_s = time.monotonic() - began
                 left_s = took_s / done * (len(todo) - done)
                 what = " ".join(f"{key}={value}" for key, value in row["cell"].items())
-                found = " ".join(f"{key}={value}" for key, value in row.items() if key != "cell" and not isinstance(value, list))
+                found = " ".join(
+                    f"{key}={value}"
+                    for key, value in row.items()
+                    if key != "cell" and not isinstance(value, list)
+                )
                 print(
-                    f"{done}/{len(todo)}, {took_s / 60:.1f} min, about {left_s / 60:.1f} more: {what}: {found}",
+                    f"{done}/{len(todo)}, {took_s / 60:.1f} min, about {left_s / 60:.1f} more: "
+                    f"{what}: {found}",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -80,7 +94,11 @@ def read_rows(file: Path) -> list[Row]:
     """What was found before; a last line that was cut short is left out."""
     if not file.exists():
         return []
-    return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [
+        json.loads(line)
+        for line in file.read_text().splitlines(keepends=True)
+        if line.endswith("\n")
+    ]
 
 
 def add_arguments(parser: argparse.ArgumentParser, into: Path, jobs: int, seeds: int) -> None:
@@ -89,9 +107,15 @@ def add_arguments(parser: argparse.ArgumentParser, into: Path, jobs: int, seeds:
     parser.add_argument("--seeds", type=int, default=seeds, help="seeds 0 to N - 1 of every cell")
     parser.add_argument("--jobs", type=int, default=jobs, help="processes")
     parser.add_argument("--into", type=Path, default=into, help="file of the runs made so far")
-    parser.add_argument("--write", type=Path, help="Markdown page to put the table in, between its two markers")
-    parser.add_argument("--only-done", action="store_true", help="run nothing: the table of the runs in --into")
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON instead of the table")
+    parser.add_argument(
+        "--write", type=Path, help="Markdown page to put the table in, between its two markers"
+    )
+    parser.add_argument(
+        "--only-done", action="store_true", help="run nothing: the table of the runs in --into"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the rows as JSON instead of the table"
+    )
 
 
 def rows_done(
@@ -101,13 +125,16 @@ def rows_done(
     prepare: Callable[..., None],
     *given: Any,
 ) -> list[Row]:
-    """``run_all`` as ``add_arguments`` has it, with the data's path before ``given``: the rows that there are then, in the
-    order of the cells. Exits with 2 where there are no data, and with 130 after Ctrl-C."""
+    """``run_all`` as ``add_arguments`` has it, with the data's path before ``given``: the rows that
+    there are then, in the order of the cells. Exits with 2 where there are no data,
+    and with 130 after Ctrl-C."""
     if options.seeds < 1 or options.jobs < 1:
         raise SystemExit("--seeds and --jobs are at least 1")
     try:
         known = () if options.only_done else (str(path_of(options.data)), *given)
-        rows = run_all(cells, play, options.into, options.jobs, prepare, *known, only_done=options.only_done)
+        rows = run_all(
+            cells, play, options.into, options.jobs, prepare, *known, only_done=options.only_done
+        )
     except NoData as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -121,8 +148,11 @@ class _CellWorker:
     play: Callable[[Any], Row]
 
 
-def _start(play: Callable[[Any], Row], prepare: Callable[..., None], given: tuple[Any, ...]) -> None:
-    # Ctrl-C goes to the whole group of processes; the parent ends the workers, or they end because it is gone.
+def _start(
+    play: Callable[[Any], Row], prepare: Callable[..., None], given: tuple[Any, ...]
+) -> None:
+    # Ctrl-C goes to the whole group of processes; the parent ends the workers,
+    # or they end because it is gone.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     _CellWorker.play = play

@@ -1,7 +1,9 @@
-"""One training loop for every side of the comparison: the digits MLP, SGD with momentum, one batch a process and step.
+"""One training loop for every side of the comparison: the digits MLP, SGD with momentum, one batch
+a process and step.
 
-Only the exchange differs: ``none`` (each process alone), ``ddp`` (DistributedDataParallel over gloo) or ``gossip``. The
-process of rank 0 writes what it measured to ``--result``. Started by ``benchmarks/ddp.py``.
+Only the exchange differs: ``none`` (each process alone), ``ddp`` (DistributedDataParallel over
+gloo) or ``gossip``. The process of rank 0 writes what it measured to ``--result``. Started by
+``benchmarks/ddp.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-# The part of a run that is measured, as fractions of its steps: neither start-up nor the others' leaving.
+# The part of a run that is measured, as fractions of its steps:
+# neither start-up nor the others' leaving.
 FROM, TO = 0.2, 0.9
 
 
@@ -29,8 +32,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--batch", type=int, default=32, help="samples a process and step")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rendezvous", type=Path, help="file in which the processes of `none` and `ddp` find each other")
-    parser.add_argument("--result", type=Path, required=True, help="where rank 0 writes its measurement")
+    parser.add_argument(
+        "--rendezvous",
+        type=Path,
+        help="file in which the processes of `none` and `ddp` find each other",
+    )
+    parser.add_argument(
+        "--result", type=Path, required=True, help="where rank 0 writes its measurement"
+    )
     return parser.parse_args()
 
 
@@ -46,14 +55,17 @@ def digits() -> tuple[TensorDataset, Tensor, Tensor]:
 
 def mlp() -> nn.Module:
     """17,226 parameters."""
-    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
+    return nn.Sequential(
+        nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
+    )
 
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
 
 def slices(data: TensorDataset, rank: int, world: int, batch: int, seed: int) -> Batches:
-    """This rank's batches, epoch after epoch: slices of tensors in a shared random order, the fastest way there is."""
+    """This rank's batches, epoch after epoch: slices of tensors in a shared random order, the
+    fastest way there is."""
     x, y = data.tensors
     for epoch in itertools.count():
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed + epoch))
@@ -86,7 +98,9 @@ def main() -> None:
         import torch.distributed as dist
 
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        dist.init_process_group("gloo", init_method=f"file://{options.rendezvous}", rank=rank, world_size=world)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{options.rendezvous}", rank=rank, world_size=world
+        )
         batches = slices(data, rank, world, options.batch, options.seed)
         if options.exchange == "ddp":
             model = nn.parallel.DistributedDataParallel(model)
@@ -107,12 +121,18 @@ def main() -> None:
     with torch.no_grad():
         accuracy = (plain(x_test).argmax(dim=1) == y_test).float().mean().item()
     if rank == 0:
-        measured = {"steps_per_s": (last - first) / measured_s, "steps": last - first, "accuracy": round(accuracy, 4)}
+        measured = {
+            "steps_per_s": (last - first) / measured_s,
+            "steps": last - first,
+            "accuracy": round(accuracy, 4),
+        }
         part = options.result.with_suffix(".part")
         part.write_text(json.dumps(measured))
         os.replace(part, options.result)
     if options.exchange != "gossip":
-        dist.barrier()  # one that closes its connections while another is in its last all-reduce may leave that one waiting
+        # one that closes its connections while another is in its last all-reduce may leave
+        # that one waiting
+        dist.barrier()
         dist.destroy_process_group()
 
 

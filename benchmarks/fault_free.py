@@ -1,13 +1,16 @@
-"""What goes wrong where nothing is wrong: rounds without a fault, over peers, sizes of the model, links and other work.
+"""What goes wrong where nothing is wrong: rounds without a fault, over peers, sizes of the model,
+links and other work.
 
     python benchmarks/fault_free.py --peers 4 --numbers 25000000 --rounds 15
     python benchmarks/fault_free.py --peers 2 4 8 --numbers 100000 1000000 --busy 0 4 --rounds 200
     sudo python benchmarks/fault_free.py --peers 2 4 --numbers 25000000 --hosts 2 --mbit 100 1000 0 --rounds 20
 
-Each combination is a run. Counted are commits without all contributors, attempts above 0, late updates, suspicions, states taken
-over and branches: all of them should be 0. Two hosts are network namespaces of this machine (root, and ip and tc of iproute2)
-whose cables carry ``--mbit``, 0 for what the machine gives. ``--busy`` processes compute beside the peers. The model is a single
-vector, of which nothing is computed: what is tried is how updates and results travel, and are copied, hashed and summed.
+Each combination is a run. Counted are commits without all contributors, attempts above 0, late
+updates, suspicions, states taken over and branches: all of them should be 0. Two hosts are network
+namespaces of this machine (root, and ip and tc of iproute2) whose cables carry ``--mbit``, 0 for
+what the machine gives. ``--busy`` processes compute beside the peers. The model is a single vector,
+of which nothing is computed: what is tried is how updates and results travel, and are copied,
+hashed and summed.
 """
 
 from __future__ import annotations
@@ -73,7 +76,9 @@ def rows(file: Path) -> list[dict[str, Any]]:
     return [row for row in written if "schema" not in row]
 
 
-def cell(peers: int, numbers: int, mbit: int | None, busy: int, options: argparse.Namespace) -> dict[str, Any]:
+def cell(
+    peers: int, numbers: int, mbit: int | None, busy: int, options: argparse.Namespace
+) -> dict[str, Any]:
     """One run. ``mbit``: None for a single host."""
     with (
         tempfile.TemporaryDirectory() as name,
@@ -88,31 +93,59 @@ def cell(peers: int, numbers: int, mbit: int | None, busy: int, options: argpars
             if mbit:
                 on.narrow(0, mbit)
                 on.narrow(1, mbit)
-        words = ["-n", str(peers), "--aggregator", options.aggregator, "--run-dir", "out", "--quiet", *options.word]
+        words = [
+            "-n",
+            str(peers),
+            "--aggregator",
+            options.aggregator,
+            "--run-dir",
+            "out",
+            "--quiet",
+            *options.word,
+        ]
         script = ["train.py", str(numbers), str(options.rounds), *places]
         command = [sys.executable, "-m", "gossip.launch.cli", "run", *words, *script]
         settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "FAULT_FREE_PEERS": str(peers)}
         if places:
             settings |= {"GOSSIP_INSECURE": "true", "GOSSIP_WARM": "false"}
         environment = {**os.environ, **settings}
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=3600, check=False)
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=3600,
+            check=False,
+        )
         if done.returncode:
             print(done.stderr, end="", file=sys.stderr, flush=True)
         if missing := [name for name in WRITTEN if not (folder / "out" / name).is_file()]:
             said = "what it says is above" if done.stderr else "it has said nothing"
             raise SystemExit(
-                f"a run of {peers} peers and {numbers} numbers has left no {' and no '.join(missing)}: "
-                f"its launcher has ended with exit code {done.returncode}, {said}"
+                f"a run of {peers} peers and {numbers} numbers has left no "
+                f"{' and no '.join(missing)}: its launcher has ended with exit code "
+                f"{done.returncode}, {said}"
             )
         found = judge(folder / "out", peers, options.rounds)
         if options.keep:
             subprocess.run(["cp", "-r", str(folder / "out"), str(options.keep)], check=True)
-    where = "one host" if mbit is None else f"two hosts, {f'{mbit} Mbit/s' if mbit else 'unlimited'}"
-    return {"peers": peers, "numbers": numbers, "where": where, "busy": busy, "exit": done.returncode, **found}
+    where = (
+        "one host" if mbit is None else f"two hosts, {f'{mbit} Mbit/s' if mbit else 'unlimited'}"
+    )
+    return {
+        "peers": peers,
+        "numbers": numbers,
+        "where": where,
+        "busy": busy,
+        "exit": done.returncode,
+        **found,
+    }
 
 
 def judge(folder: Path, peers: int, rounds: int) -> dict[str, Any]:
-    """What a run has written down. Who finishes first hands on what would have been the next round: that is no fault."""
+    """What a run has written down. Who finishes first hands on what would have been the next round:
+    that is no fault."""
     events = [row for row in rows(folder / "events.jsonl") if row.get("round", 0) < rounds]
     commits = rows(folder / "commits.jsonl")
     counts = Counter(row["event"] for row in events)
@@ -129,22 +162,38 @@ def judge(folder: Path, peers: int, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--peers", type=int, nargs="+", default=[4])
-    parser.add_argument("--numbers", type=int, nargs="+", default=[25_000_000], help="float32 numbers of the model")
+    parser.add_argument(
+        "--numbers", type=int, nargs="+", default=[25_000_000], help="float32 numbers of the model"
+    )
     parser.add_argument("--hosts", type=int, choices=(1, 2), default=1)
-    parser.add_argument("--mbit", type=int, nargs="+", default=[0], help="of either host's cable; 0: what the machine gives")
-    parser.add_argument("--busy", type=int, nargs="+", default=[0], help="processes that compute beside the peers")
+    parser.add_argument(
+        "--mbit",
+        type=int,
+        nargs="+",
+        default=[0],
+        help="of either host's cable; 0: what the machine gives",
+    )
+    parser.add_argument(
+        "--busy", type=int, nargs="+", default=[0], help="processes that compute beside the peers"
+    )
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--aggregator", default="mean")
     parser.add_argument("--word", action="append", default=[], help="a further word of gossip run")
-    parser.add_argument("--keep", type=Path, help="where the folder of the last run is to be copied to")
+    parser.add_argument(
+        "--keep", type=Path, help="where the folder of the last run is to be copied to"
+    )
     parser.add_argument("--json", type=Path, help="file to which a line is added for each run")
     options = parser.parse_args()
     if options.hosts == 2 and (why := why_no_hosts()):
         raise SystemExit(why)
     cables = options.mbit if options.hosts == 2 else [None]
-    for peers, numbers, mbit, busy in itertools.product(options.peers, options.numbers, cables, options.busy):
+    for peers, numbers, mbit, busy in itertools.product(
+        options.peers, options.numbers, cables, options.busy
+    ):
         found = cell(peers, numbers, mbit, busy, options)
         print(" ".join(f"{name}={value}" for name, value in found.items()), flush=True)
         if options.json:

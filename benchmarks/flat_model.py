@@ -9,7 +9,8 @@ from torch.nn.functional import cross_entropy
 
 
 class FlatModel:
-    """Loss, gradients and accuracy of ``module`` as functions of a vector ``(d,)`` of all its parameters."""
+    """Loss, gradients and accuracy of ``module`` as functions of a vector ``(d,)`` of
+    all its parameters."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -24,7 +25,9 @@ class FlatModel:
 
     def answers(self, parameters: Tensor, images: Tensor) -> Tensor:
         parts = zip(self.names, torch.split(parameters, self.sizes), self.shapes, strict=True)
-        answers: Tensor = functional_call(self.module, {name: part.view(shape) for name, part, shape in parts}, (images,))
+        answers: Tensor = functional_call(
+            self.module, {name: part.view(shape) for name, part, shape in parts}, (images,)
+        )
         return answers
 
     def loss(self, parameters: Tensor, images: Tensor, labels: Tensor) -> Tensor:
@@ -32,13 +35,19 @@ class FlatModel:
         return cross_entropy(self.answers(parameters, images), labels)
 
     def gradients(self, parameters: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-        """``(workers, d)``: one gradient for each batch of ``images (workers, batch, ...)``, in one computation."""
+        """``(workers, d)``: one gradient for each batch of ``images (workers, batch, ...)``,
+        in one computation."""
         gradients: Tensor = self._of_workers(parameters, images, labels)
         return gradients
 
-    def accuracy(self, parameters: Tensor, images: Tensor, labels: Tensor, batch: int = 2500) -> float:
+    def accuracy(
+        self, parameters: Tensor, images: Tensor, labels: Tensor, batch: int = 2500
+    ) -> float:
         """In per cent."""
         with torch.no_grad():
             parts = zip(torch.split(images, batch), torch.split(labels, batch), strict=True)
-            hits = sum(int((self.answers(parameters, some).argmax(dim=1) == truth).sum()) for some, truth in parts)
+            hits = sum(
+                int((self.answers(parameters, some).argmax(dim=1) == truth).sum())
+                for some, truth in parts
+            )
         return 100 * hits / len(labels)

@@ -1,11 +1,13 @@
-"""Two of eight peers lie about every result that they serve, while all train on digits: what each such lie costs.
+"""Two of eight peers lie about every result that they serve, while all train on digits:
+what each such lie costs.
 
     python benchmarks/lying_servers.py                                  # every lie of a server, 400 rounds each
     python benchmarks/lying_servers.py --lies wrong_results two_results --rounds 250 --json lies.json
 
-For each lie a run of ``gossip demo --only`` with rolling rounds, beside one without faults of the same seed and the same f.
-Exit 1 when the honest peers end with different bits, a round or more than 0.01 of the accuracy is lost, an honest peer was
-suspected, a liar whose lie can be proven was never put into quarantine, or a lie was never told.
+For each lie a run of ``gossip demo --only`` with rolling rounds, beside one without faults of the
+same seed and the same f. Exit 1 when the honest peers end with different bits, a round or more than
+0.01 of the accuracy is lost, an honest peer was suspected, a liar whose lie can be proven was never
+put into quarantine, or a lie was never told.
 """
 
 from __future__ import annotations
@@ -33,7 +35,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=400)
     parser.add_argument("--liars", type=int, nargs="+", default=[5, 6])
     parser.add_argument(
-        "--lies", nargs="+", choices=RESULT_ATTACKS, default=list(RESULT_ATTACKS), metavar="LIE", help=", ".join(RESULT_ATTACKS)
+        "--lies",
+        nargs="+",
+        choices=RESULT_ATTACKS,
+        default=list(RESULT_ATTACKS),
+        metavar="LIE",
+        help=", ".join(RESULT_ATTACKS),
     )
     options = parser.parse_args()
     with whole_runs.folder(options.into) as into:
@@ -42,9 +49,15 @@ def main() -> int:
         print(line(rows[0]), flush=True)
         for lie in options.lies:
             named = ",".join(map(str, options.liars))
-            rows.append(row_of(lie, demo(into / lie, options, [f"{lie}:{named}"]), into / lie, honest, options))
+            rows.append(
+                row_of(
+                    lie, demo(into / lie, options, [f"{lie}:{named}"]), into / lie, honest, options
+                )
+            )
             print(line(rows[-1]), flush=True)
-    return whole_runs.conclude({"cores": os.cpu_count(), "rows": rows}, options.json, any(row["wrong"] for row in rows))
+    return whole_runs.conclude(
+        {"cores": os.cpu_count(), "rows": rows}, options.json, any(row["wrong"] for row in rows)
+    )
 
 
 def demo(folder: Path, options: argparse.Namespace, faults: Sequence[str]) -> dict[str, Any]:
@@ -53,7 +66,11 @@ def demo(folder: Path, options: argparse.Namespace, faults: Sequence[str]) -> di
 
 
 def row_of(
-    lie: str, summary: dict[str, Any], folder: Path, honest: dict[str, Any], options: argparse.Namespace
+    lie: str,
+    summary: dict[str, Any],
+    folder: Path,
+    honest: dict[str, Any],
+    options: argparse.Namespace,
 ) -> dict[str, Any]:
     events = list(read_lines(folder / "events.jsonl"))
     attackers = options.liars if lie else []
@@ -78,17 +95,24 @@ def row_of(
     wrong = {
         "replicas differ": row["replicas_identical"] is not True,
         "rounds were lost": row["rounds_lost"] or row["rounds"] != options.rounds,
-        "less accurate": None in (row["accuracy"], row["fault_free"]) or row["accuracy"] < row["fault_free"] - ACCURACY_LOSS_MAX,
+        "less accurate": None in (row["accuracy"], row["fault_free"])
+        or row["accuracy"] < row["fault_free"] - ACCURACY_LOSS_MAX,
         "an honest peer was suspected": set(row["suspected"]) - set(attackers),
-        "a liar was never in quarantine": lie not in UNPROVEN and not all(row["quarantined"].values()),
+        "a liar was never in quarantine": lie not in UNPROVEN
+        and not all(row["quarantined"].values()),
         "a lie was never told": not all(row["told"].values()) or len(row["told"]) < len(attackers),
     }
     return {**row, "wrong": [what for what, is_so in wrong.items() if is_so]}
 
 
-def quarantined_in(events: Sequence[dict[str, Any]], peer: int, attackers: Sequence[int]) -> list[int]:
-    """In which rounds the honest peers put it there: of all at the same one, or they have not held the same commits."""
-    told = [row for row in events if row.get("event") == "quarantined" and row["peer"] not in attackers]
+def quarantined_in(
+    events: Sequence[dict[str, Any]], peer: int, attackers: Sequence[int]
+) -> list[int]:
+    """In which rounds the honest peers put it there: of all at the same one, or they have not held
+    the same commits."""
+    told = [
+        row for row in events if row.get("event") == "quarantined" and row["peer"] not in attackers
+    ]
     return sorted({row["round"] for row in told if row["subject"] == peer})
 
 
@@ -99,11 +123,15 @@ def longest_pause_s(folder: Path) -> float:
 
 
 def line(row: dict[str, Any]) -> str:
-    locked = "; ".join(f"{peer} in {', '.join(map(str, rounds)) or 'none'}" for peer, rounds in row["quarantined"].items())
+    locked = "; ".join(
+        f"{peer} in {', '.join(map(str, rounds)) or 'none'}"
+        for peer, rounds in row["quarantined"].items()
+    )
     told = " + ".join(str(times) for times in row["told"].values())
     text = (
-        f"| {row['lie'] or 'no faults'} | {row['accuracy']:.3f} | {locked or '-'} | {told or '-'} | {row['rounds_lost']} "
-        f"| {row['rounds_per_s']} | {row['longest_pause_s']:.2f} | {row['replicas_identical']} |"
+        f"| {row['lie'] or 'no faults'} | {row['accuracy']:.3f} | {locked or '-'} | {told or '-'} "
+        f"| {row['rounds_lost']} | {row['rounds_per_s']} | {row['longest_pause_s']:.2f} | "
+        f"{row['replicas_identical']} |"
     )
     return "\n".join([text, *(f"WRONG: {what} ({row['suspected']})" for what in row["wrong"])])
 

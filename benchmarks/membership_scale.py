@@ -1,14 +1,17 @@
-"""Membership, simulated: how fast crashes are known in swarms of 8 to 1,000, what it costs, and whether anybody dies who lives.
+"""Membership, simulated: how fast crashes are known in swarms of 8 to 1,000, what it costs, and
+whether anybody dies who lives.
 
-    python benchmarks/membership_scale.py all             # rain, pauses, scale, page: some hours of processor time
+    python benchmarks/membership_scale.py all  # rain, pauses, scale, page: some hours of processor
+                                               # time
     python benchmarks/membership_scale.py rain --node-seconds 1e6 --jobs 4
     python benchmarks/membership_scale.py scale --sizes 8 64 512
 
-``rain``: swarms of 2 to 32 at 20 % loss, 20 % duplication and 100 ms of jitter; in some, members sleep and restart all along.
-Nobody who is well may be declared dead. ``pauses``: some stand still for 0.1 s to ten minutes, with and without rain; nobody
-who did not may be declared dead. ``scale``: a tenth of the swarm crashes at once. ``page`` makes docs/membership_scale.json and
-.png of what these found. Every run is kept in --into and not run again, so all of it can be interrupted and gone on with; runs
-of other code (of the core, the simulator or the codec) do not count.
+``rain``: swarms of 2 to 32 at 20 % loss, 20 % duplication and 100 ms of jitter; in some, members
+sleep and restart all along. Nobody who is well may be declared dead. ``pauses``: some stand still
+for 0.1 s to ten minutes, with and without rain; nobody who did not may be declared dead. ``scale``:
+a tenth of the swarm crashes at once. ``page`` makes docs/membership_scale.json and .png of what
+these found. Every run is kept in --into and not run again, so all of it can be interrupted and gone
+on with; runs of other code (of the core, the simulator or the codec) do not count.
 
 Exit codes: 0 all is well, 1 somebody died who lived or a swarm did not agree again, 130 Ctrl-C.
 """
@@ -39,7 +42,8 @@ from gossip.simulation.world.driver import SimulationStuck
 from gossip.simulation.world.membership_only import MemberCore, StallBlindCore
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1000)
-RAIN_SHARES = {2: 0.03, 3: 0.12, 4: 0.17, 5: 0.15, 8: 0.42, 16: 0.08, 32: 0.03}  # of the node-seconds; a large one costs more
+# of the node-seconds; a large one costs more
+RAIN_SHARES = {2: 0.03, 3: 0.12, 4: 0.17, 5: 0.15, 8: 0.42, 16: 0.08, 32: 0.03}
 RAIN_RUN_S = 4000.0  # node-seconds in one run
 PAUSES_S = (0.1, 0.15, 0.25, 0.35, 0.5, 0.8, 1.2, 2.0, 3.0, 5.0, 10.0)
 LONG_PAUSES_S = (30.0, 120.0, 600.0)
@@ -49,21 +53,25 @@ World = LossySwarm | Pause | MassCrash
 Row = dict[str, Any]
 
 
-# --- what is run ------------------------------------------------------------------------------------------------------------
+# --- what is run ----------------------------------------------------------------------------------
 
 
 def rains(node_seconds: float) -> list[World]:
-    """Every second one keeps the order of messages, every fourth one has sleepers, from 5 peers up."""
+    """Every second one keeps the order of messages, every fourth one has sleepers,
+    from 5 peers up."""
     worlds: list[World] = []
     for n, share in RAIN_SHARES.items():
         for seed in range(max(1, round(node_seconds * share / RAIN_RUN_S))):
             sleepers = n // 3 if n >= 5 and seed % 4 == 3 else 0
-            worlds.append(LossySwarm(n, seed, RAIN_RUN_S, in_order=seed % 2 == 0, sleepers=sleepers))
+            worlds.append(
+                LossySwarm(n, seed, RAIN_RUN_S, in_order=seed % 2 == 0, sleepers=sleepers)
+            )
     return worlds
 
 
 def pauses(seeds: int) -> list[World]:
-    """One observer, half of the swarm, all but one; told of it by its driver or not; in the dry and in the rain."""
+    """One observer, half of the swarm, all but one; told of it by its driver or not;
+    in the dry and in the rain."""
     worlds: list[World] = []
     for pause_s in (*PAUSES_S, *LONG_PAUSES_S):
         long = pause_s in LONG_PAUSES_S
@@ -106,10 +114,15 @@ def name_of(world: World) -> Row:
 
 @cache
 def code() -> str:
-    """Digest of all source that a run depends on: what another code found says nothing about this one."""
+    """Digest of all source that a run depends on:
+    what another code found says nothing about this one."""
     package = Path(gossip.__file__).parent
     state = blake2b(digest_size=8)
-    for path in [*sorted((package / "core").rglob("*.py")), *sorted((package / "simulation").rglob("*.py")), *codec_of(package)]:
+    for path in [
+        *sorted((package / "core").rglob("*.py")),
+        *sorted((package / "simulation").rglob("*.py")),
+        *codec_of(package),
+    ]:
         state.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
     return state.hexdigest()
 
@@ -135,10 +148,14 @@ def play(world: World) -> Row:
 
 def told(seen: FalseDeathCounts) -> Row:
     counts = {what: seen.counts[what] for what in COUNTS}
-    return {"node_seconds": seen.node_seconds, "false_deaths": [asdict(death) for death in seen.false_deaths], "counts": counts}
+    return {
+        "node_seconds": seen.node_seconds,
+        "false_deaths": [asdict(death) for death in seen.false_deaths],
+        "counts": counts,
+    }
 
 
-# --- running it ---------------------------------------------------------------------------------------------------------------
+# --- running it -----------------------------------------------------------------------------------
 
 
 def read_rows(file: Path) -> list[Row]:
@@ -149,7 +166,11 @@ def read_rows(file: Path) -> list[Row]:
     rows: list[Row] = [json.loads(line) for line in lines if line.endswith("\n")]
     kept = [row for row in rows if row.get("code") == code()]
     if len(kept) < len(rows):
-        print(f"{file}: {len(rows) - len(kept)} of {len(rows)} runs were made by other code and do not count", file=sys.stderr)
+        print(
+            f"{file}: {len(rows) - len(kept)} of {len(rows)} runs were made by other code and do "
+            "not count",
+            file=sys.stderr,
+        )
     return kept
 
 
@@ -167,10 +188,20 @@ def run_all(kind: str, worlds: list[World], options: argparse.Namespace) -> list
     rows = {name: row for name, row in rows.items() if name in wanted}
     todo = {name: world for name, world in wanted.items() if name not in rows}
     to_do, paid = sum(map(cost, todo.values())), 0.0
-    print(f"{kind}: {len(wanted)} runs, {len(rows)} of them are in {file} already", file=sys.stderr, flush=True)
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows_before))  # without a line that was cut short
+    print(
+        f"{kind}: {len(wanted)} runs, {len(rows)} of them are in {file} already",
+        file=sys.stderr,
+        flush=True,
+    )
+    # without a line that was cut short
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows_before))
     began = time.monotonic()
-    with multiprocessing.get_context("spawn").Pool(options.jobs, initializer=ignore_interrupts) as pool, file.open("a") as found:
+    with (
+        multiprocessing.get_context("spawn").Pool(
+            options.jobs, initializer=ignore_interrupts
+        ) as pool,
+        file.open("a") as found,
+    ):
         for done, row in enumerate(pool.imap_unordered(play, todo.values()), 1):
             name = json.dumps(row["world"], sort_keys=True)
             rows[name] = row
@@ -180,13 +211,22 @@ def run_all(kind: str, worlds: list[World], options: argparse.Namespace) -> list
             took_s = time.monotonic() - began
             left = f"{took_s / 60:.0f} min, about {took_s * (to_do / paid - 1) / 60:.0f} more"
             bad = sum(wrong(each) for each in rows.values())
-            shown = {key: value for key, value in row["world"].items() if key in ("n", "seed", "pause_s", "connections_close")}
-            print(f"{kind} {done}/{len(todo)}, {bad} bad, {left}; {shown} took {row['wall_s']} s", file=sys.stderr, flush=True)
+            shown = {
+                key: value
+                for key, value in row["world"].items()
+                if key in ("n", "seed", "pause_s", "connections_close")
+            }
+            print(
+                f"{kind} {done}/{len(todo)}, {bad} bad, {left}; {shown} took {row['wall_s']} s",
+                file=sys.stderr,
+                flush=True,
+            )
     return list(rows.values())
 
 
 def ignore_interrupts() -> None:
-    """Ctrl-C goes to the whole group of processes; the parent ends the workers, or they end because it is gone."""
+    """Ctrl-C goes to the whole group of processes; the parent ends the workers,
+    or they end because it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
 
@@ -214,7 +254,7 @@ def run_scale(options: argparse.Namespace) -> int:
     return verdict("scale", run_all("scale", crashes(options.sizes, options.seeds), options))
 
 
-# --- the page ---------------------------------------------------------------------------------------------------------------
+# --- the page -------------------------------------------------------------------------------------
 
 
 def summed(rows: list[Row], *keys: str) -> list[Row]:
@@ -227,7 +267,10 @@ def summed(rows: list[Row], *keys: str) -> list[Row]:
         counts: Counter[str] = Counter()
         for row in members:
             counts.update(row.get("counts", {}))
-        facts = dict(zip(keys, group, strict=True)) | {"runs": len(members), "stuck": sum("stuck" in row for row in members)}
+        facts = dict(zip(keys, group, strict=True)) | {
+            "runs": len(members),
+            "stuck": sum("stuck" in row for row in members),
+        }
         facts["node_seconds"] = round(sum(row.get("node_seconds", 0.0) for row in members))
         facts["false_deaths"] = sum(len(row.get("false_deaths", ())) for row in members)
         sums.append(facts | dict(counts))
@@ -236,16 +279,28 @@ def summed(rows: list[Row], *keys: str) -> list[Row]:
 
 def run_page(options: argparse.Namespace) -> int:
     """Writes what the rows in ``--into`` say."""
-    rain_rows, pause_rows, crash_rows = (read_rows(options.into / f"{kind}.jsonl") for kind in ("rain", "pauses", "scale"))
+    rain_rows, pause_rows, crash_rows = (
+        read_rows(options.into / f"{kind}.jsonl") for kind in ("rain", "pauses", "scale")
+    )
     if not crash_rows:
-        print(f"there is nothing in {options.into / 'scale.jsonl'}: run `scale` first", file=sys.stderr)
+        print(
+            f"there is nothing in {options.into / 'scale.jsonl'}: run `scale` first",
+            file=sys.stderr,
+        )
         return 1
     report = {
         "schema": "gossip.membership_scale/2",
         "code": code(),
         "rain": summed(rain_rows, "n", "in_order", "sleepers"),
         "pauses": summed(pause_rows, "pause_s", "loss", "deaf"),
-        "scale": sorted(crash_rows, key=lambda row: (row["world"]["n"], row["world"]["connections_close"], row["world"]["seed"])),
+        "scale": sorted(
+            crash_rows,
+            key=lambda row: (
+                row["world"]["n"],
+                row["world"]["connections_close"],
+                row["world"]["seed"],
+            ),
+        ),
     }
     text = "{\n" + ",\n".join(f'"{key}": {lines(value)}' for key, value in report.items()) + "\n}\n"
     options.write.with_suffix(".json").write_text(text)
@@ -256,7 +311,11 @@ def run_page(options: argparse.Namespace) -> int:
 
 def lines(value: Any) -> str:
     """JSON with one row a line."""
-    return json.dumps(value) if isinstance(value, str) else "[\n" + ",\n".join(json.dumps(row) for row in value) + "\n]"
+    return (
+        json.dumps(value)
+        if isinstance(value, str)
+        else "[\n" + ",\n".join(json.dumps(row) for row in value) + "\n]"
+    )
 
 
 def draw(rows: list[Row], picture: Path) -> None:
@@ -270,24 +329,81 @@ def draw(rows: list[Row], picture: Path) -> None:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.4), dpi=150)
     sizes = sorted({row["world"]["n"] for row in rows})
 
-    def curve(axes: Any, close: bool | None, what: Callable[[Row], float], colour: str, style: str, label: str) -> None:
-        chosen = [row for row in rows if close is None or row["world"]["connections_close"] == close]
+    def curve(
+        axes: Any,
+        close: bool | None,
+        what: Callable[[Row], float],
+        colour: str,
+        style: str,
+        label: str,
+    ) -> None:
+        chosen = [
+            row for row in rows if close is None or row["world"]["connections_close"] == close
+        ]
         points = [(n, [what(row) for row in chosen if row["world"]["n"] == n]) for n in sizes]
         points = [(n, values) for n, values in points if values]
         xs, ys = [n for n, _ in points], [median(values) for _, values in points]
         axes.plot(xs, ys, style, color=colour, label=label, marker="o", markersize=3)
-        axes.fill_between(xs, [min(v) for _, v in points], [max(v) for _, v in points], color=colour, alpha=0.12, linewidth=0)
+        axes.fill_between(
+            xs,
+            [min(v) for _, v in points],
+            [max(v) for _, v in points],
+            color=colour,
+            alpha=0.12,
+            linewidth=0,
+        )
 
-    curve(left, False, lambda row: row["known_all_s"], red, "-", "silent: everybody knows of every death")
-    curve(left, False, lambda row: row["known_median_s"], red, "--", "silent: median survivor knows")
+    curve(
+        left,
+        False,
+        lambda row: row["known_all_s"],
+        red,
+        "-",
+        "silent: everybody knows of every death",
+    )
+    curve(
+        left, False, lambda row: row["known_median_s"], red, "--", "silent: median survivor knows"
+    )
     curve(left, False, lambda row: row["suspected_median_s"], red, ":", "silent: first suspicion")
-    curve(left, True, lambda row: row["known_all_s"], blue, "-", "connections close: everybody knows")
-    curve(left, True, lambda row: row["known_median_s"], blue, "--", "connections close: median survivor knows")
-    left.set(xlabel="peers", ylabel="seconds after a tenth of them crashed", xscale="log", ylim=(0, None))
-    curve(right, False, lambda row: row["crash_bytes_per_peer_s"] / 1000, red, "-", "silent crash, until all is known")
-    curve(right, True, lambda row: row["crash_bytes_per_peer_s"] / 1000, blue, "-", "connections close, until all is known")
+    curve(
+        left, True, lambda row: row["known_all_s"], blue, "-", "connections close: everybody knows"
+    )
+    curve(
+        left,
+        True,
+        lambda row: row["known_median_s"],
+        blue,
+        "--",
+        "connections close: median survivor knows",
+    )
+    left.set(
+        xlabel="peers", ylabel="seconds after a tenth of them crashed", xscale="log", ylim=(0, None)
+    )
+    curve(
+        right,
+        False,
+        lambda row: row["crash_bytes_per_peer_s"] / 1000,
+        red,
+        "-",
+        "silent crash, until all is known",
+    )
+    curve(
+        right,
+        True,
+        lambda row: row["crash_bytes_per_peer_s"] / 1000,
+        blue,
+        "-",
+        "connections close, until all is known",
+    )
     curve(right, None, lambda row: row["calm_bytes_per_peer_s"] / 1000, ink, "-", "nothing happens")
-    curve(right, None, lambda row: row["calm_table_bytes_per_peer_s"] / 1000, grey, "--", "of that, tables")
+    curve(
+        right,
+        None,
+        lambda row: row["calm_table_bytes_per_peer_s"] / 1000,
+        grey,
+        "--",
+        "of that, tables",
+    )
     right.set(xlabel="peers", ylabel="kB sent by a peer in a second", xscale="log", yscale="log")
     for axes in (left, right):
         axes.set_xticks(sizes)
@@ -304,19 +420,46 @@ def run_everything(options: argparse.Namespace) -> int:
     return max([act(options) for act in (run_rain, run_pauses, run_scale, run_page)])
 
 
-ACTS = {"rain": run_rain, "pauses": run_pauses, "scale": run_scale, "page": run_page, "all": run_everything}
+ACTS = {
+    "rain": run_rain,
+    "pauses": run_pauses,
+    "scale": run_scale,
+    "page": run_page,
+    "all": run_everything,
+}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=tuple(ACTS))
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes; a run of 1,000 peers takes 3 GB")
-    parser.add_argument("--into", type=Path, default=Path("runs/membership"), help="folder of the runs made so far")
-    parser.add_argument("--write", type=Path, default=Path("docs/membership_scale"), help="page: where .json and .png go")
-    parser.add_argument("--node-seconds", type=float, default=1e6, help="rain: peers times virtual seconds")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count(),
+        help="processes; a run of 1,000 peers takes 3 GB",
+    )
+    parser.add_argument(
+        "--into", type=Path, default=Path("runs/membership"), help="folder of the runs made so far"
+    )
+    parser.add_argument(
+        "--write",
+        type=Path,
+        default=Path("docs/membership_scale"),
+        help="page: where .json and .png go",
+    )
+    parser.add_argument(
+        "--node-seconds", type=float, default=1e6, help="rain: peers times virtual seconds"
+    )
     parser.add_argument("--pause-seeds", type=int, default=3, help="pauses: runs of each kind")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="scale: peers")
-    parser.add_argument("--seeds", type=int, default=6, help="scale: runs up to 128 peers; half as many of 256, one above")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=6,
+        help="scale: runs up to 128 peers; half as many of 256, one above",
+    )
     options = parser.parse_args()
     try:
         code: int = ACTS[options.what](options)

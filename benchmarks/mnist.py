@@ -1,4 +1,5 @@
-"""MNIST from a file that the user has: nothing is downloaded, and nothing of it lies in this repository."""
+"""MNIST from a file that the user has: nothing is downloaded,
+and nothing of it lies in this repository."""
 
 from __future__ import annotations
 
@@ -13,12 +14,19 @@ from numpy.lib.format import read_array
 from torch import Tensor
 
 VARIABLE = "GOSSIP_MNIST"
-SHAPES = {"x_train": (60000, 28, 28), "y_train": (60000,), "x_test": (10000, 28, 28), "y_test": (10000,)}
-MEAN, DEVIATION = 0.1307, 0.3081  # of the training images, from 0 to 1: what everybody uses for MNIST
+SHAPES = {
+    "x_train": (60000, 28, 28),
+    "y_train": (60000,),
+    "x_test": (10000, 28, 28),
+    "y_test": (10000,),
+}
+# of the training images, from 0 to 1: what everybody uses for MNIST
+MEAN, DEVIATION = 0.1307, 0.3081
 HOW_TO = (
-    f"Give the file with --data path/to/mnist.npz or in the variable {VARIABLE}. It holds x_train (60000, 28, 28) uint8, "
-    "y_train, x_test and y_test in their original order, and is known as the mnist.npz of Keras: where TensorFlow is installed, "
-    "keras.datasets.mnist.load_data() fetches it to ~/.keras/datasets."
+    f"Give the file with --data path/to/mnist.npz or in the variable {VARIABLE}. It holds x_train "
+    "(60000, 28, 28) uint8, y_train, x_test and y_test in their original order, and is known as "
+    "the mnist.npz of Keras: where TensorFlow is installed, keras.datasets.mnist.load_data() "
+    "fetches it to ~/.keras/datasets."
 )
 
 
@@ -63,10 +71,17 @@ def read(path: Path) -> Mnist:
         if found != shape:
             raise NoData(f"{path}: {name} should have the shape {shape}, and has {found}. {HOW_TO}")
     train, test = (
-        torch.from_numpy(arrays[name]).unsqueeze(1).to(torch.float32).div_(255).sub_(MEAN).div_(DEVIATION)
+        torch.from_numpy(arrays[name])
+        .unsqueeze(1)
+        .to(torch.float32)
+        .div_(255)
+        .sub_(MEAN)
+        .div_(DEVIATION)
         for name in ("x_train", "x_test")
     )
-    labels, test_labels = (torch.from_numpy(arrays[name].astype(np.int64)) for name in ("y_train", "y_test"))
+    labels, test_labels = (
+        torch.from_numpy(arrays[name].astype(np.int64)) for name in ("y_train", "y_test")
+    )
     return Mnist(train, labels, test, test_labels)
 
 

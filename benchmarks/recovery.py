@@ -1,12 +1,14 @@
-"""Peers are killed and started again, one after the other, while eight train on digits: what each death costs the others.
+"""Peers are killed and started again, one after the other, while eight train on digits: what each
+death costs the others.
 
-    python benchmarks/recovery.py                            # a random peer every second for three minutes
+    python benchmarks/recovery.py  # a random peer every second for three minutes
     python benchmarks/recovery.py --every 3 --seconds 60 --json recovery.json
 
-Three runs of ``gossip demo --only`` with the same settings: a short one tells how many rounds fill the time, one has no faults,
-one has them all. Exit 1 when a sample was used twice or never, replicas differ, somebody did not come to the end, or accuracy
-fell by more than 0.01. Times are those of the machine, which is busy importing torch for whoever starts again: the number of
-cores matters, and is printed.
+Three runs of ``gossip demo --only`` with the same settings: a short one tells how many rounds fill
+the time, one has no faults, one has them all. Exit 1 when a sample was used twice or never,
+replicas differ, somebody did not come to the end, or accuracy fell by more than 0.01. Times are
+those of the machine, which is busy importing torch for whoever starts again: the number of cores
+matters, and is printed.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ ACCURACY_LOSS_MAX = 0.01
 
 def main() -> int:
     parser = whole_runs.parser(__doc__, peers=8, seed="of who is killed")
-    parser.add_argument("--seconds", type=float, default=180.0, help="how long peers are killed for")
+    parser.add_argument(
+        "--seconds", type=float, default=180.0, help="how long peers are killed for"
+    )
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two kills")
     options = parser.parse_args()
     with whole_runs.folder(options.into) as into:
@@ -48,12 +52,24 @@ def measure(options: argparse.Namespace, into: Path) -> dict[str, Any]:
     rounds = max(PILOT_ROUNDS, round(pilot["rounds_per_s"] * (options.seconds + 10.0)))
     alone = demo(into / "fault-free", options, rounds, [])
     draw = random.Random(options.seed)
-    kills = [(at, draw.randrange(options.peers)) for at in frange(options.every, options.seconds, options.every)]
-    struck = demo(into / "killed", options, rounds, [f"restart:{peer}@{at:g}s+0s" for at, peer in kills])
-    return {**numbers_of(struck, into / "killed", alone), "every_s": options.every, "seed": options.seed, "planned": len(kills)}
+    kills = [
+        (at, draw.randrange(options.peers))
+        for at in frange(options.every, options.seconds, options.every)
+    ]
+    struck = demo(
+        into / "killed", options, rounds, [f"restart:{peer}@{at:g}s+0s" for at, peer in kills]
+    )
+    return {
+        **numbers_of(struck, into / "killed", alone),
+        "every_s": options.every,
+        "seed": options.seed,
+        "planned": len(kills),
+    }
 
 
-def demo(folder: Path, options: argparse.Namespace, rounds: int, faults: Sequence[str]) -> dict[str, Any]:
+def demo(
+    folder: Path, options: argparse.Namespace, rounds: int, faults: Sequence[str]
+) -> dict[str, Any]:
     print(f"{folder.name}: {rounds} rounds, {len(faults)} kills", file=sys.stderr, flush=True)
     return whole_runs.demo(folder, options.peers, rounds, faults)
 
@@ -75,7 +91,10 @@ def numbers_of(struck: dict[str, Any], folder: Path, alone: dict[str, Any]) -> d
         "dead_ms": spread([death["dead_ms"] for death in known]),
         "back_ms": spread([rejoin["after_ms"] for rejoin in struck["rejoins"]]),
         **stalls(folder, len(deaths)),
-        "accuracy": {"killed": struck["accuracy"]["worst_replica"], "fault_free": alone["accuracy"]["worst_replica"]},
+        "accuracy": {
+            "killed": struck["accuracy"]["worst_replica"],
+            "fault_free": alone["accuracy"]["worst_replica"],
+        },
         "samples": samples,
         "replicas_identical": struck["replicas_identical"],
         "finished": struck["finished"],
@@ -86,7 +105,8 @@ def numbers_of(struck: dict[str, Any], folder: Path, alone: dict[str, Any]) -> d
         "samples were never used": samples.get("never", 0),
         "replicas differ": not struck["replicas_identical"],
         "not all finished": len(struck["finished"]) != struck["peers"],
-        "less accurate": None in accuracy.values() or accuracy["killed"] < accuracy["fault_free"] - ACCURACY_LOSS_MAX,
+        "less accurate": None in accuracy.values()
+        or accuracy["killed"] < accuracy["fault_free"] - ACCURACY_LOSS_MAX,
         "quarantined": struck["quarantined"],
     }
     numbers["wrong"] = [what for what, is_so in wrong.items() if is_so]
@@ -94,7 +114,8 @@ def numbers_of(struck: dict[str, Any], folder: Path, alone: dict[str, Any]) -> d
 
 
 def stalls(folder: Path, deaths: int) -> dict[str, Any]:
-    """How long no commit came after each kill, beyond what is usual, and how many rounds were slower than usual."""
+    """How long no commit came after each kill, beyond what is usual, and how many rounds were
+    slower than usual."""
     rows = read_lines(folder / "commits.jsonl")
     commits = sorted((row for row in rows if not row.get("shard")), key=lambda row: row["t"])
     made_at = [row["t"] for row in commits]
@@ -105,12 +126,21 @@ def stalls(folder: Path, deaths: int) -> dict[str, Any]:
         if first <= BEFORE or made_at[-1] < blow["t"] + LOOK_S:
             continue
         usual = statistics.median(
-            b - a for a, b in zip(made_at[first - BEFORE - 1 :], made_at[first - BEFORE : first], strict=False)
+            b - a
+            for a, b in zip(
+                made_at[first - BEFORE - 1 :], made_at[first - BEFORE : first], strict=False
+            )
         )
         gaps = [made_at[first] - blow["t"]]
-        gaps += [b - a for a, b in zip(made_at[first:], made_at[first + 1 :], strict=False) if b <= blow["t"] + LOOK_S]
+        gaps += [
+            b - a
+            for a, b in zip(made_at[first:], made_at[first + 1 :], strict=False)
+            if b <= blow["t"] + LOOK_S
+        ]
         stalled.append(1000 * max(0.0, gaps[0] - usual))
-        slow.append(next((rounds for rounds, gap in enumerate(gaps) if gap <= SLOWER * usual), len(gaps)))
+        slow.append(
+            next((rounds for rounds, gap in enumerate(gaps) if gap <= SLOWER * usual), len(gaps))
+        )
         served += commits[first].get("made_at", 0) > 0
     return {
         "stall_ms": spread(stalled),
@@ -139,10 +169,18 @@ def frange(first: float, last: float, step: float) -> list[float]:
 def page(numbers: dict[str, Any]) -> str:
     kills, rate, accuracy = numbers["kills"], numbers["rounds_per_s"], numbers["accuracy"]
     lines = [
-        f"{kills} kills among {numbers['peers']} peers, one every {numbers['every_s']:g} s, on {numbers['cores']} cores; "
-        f"{numbers['hit_the_server']} hit whoever served",
-        f"rounds {numbers['rounds']} ({numbers['rounds_lost']} lost), {rate['killed']}/s, {rate['fault_free']}/s without faults",
-        f"accuracy {accuracy['killed']:.3f}, {accuracy['fault_free']:.3f} without faults; samples {numbers['samples']}",
+        (
+            f"{kills} kills among {numbers['peers']} peers, one every {numbers['every_s']:g} s, "
+            f"on {numbers['cores']} cores; {numbers['hit_the_server']} hit whoever served"
+        ),
+        (
+            f"rounds {numbers['rounds']} ({numbers['rounds_lost']} lost), {rate['killed']}/s, "
+            f"{rate['fault_free']}/s without faults"
+        ),
+        (
+            f"accuracy {accuracy['killed']:.3f}, {accuracy['fault_free']:.3f} without faults; "
+            f"samples {numbers['samples']}"
+        ),
         f"replicas identical: {numbers['replicas_identical']}; finished {numbers['finished']}",
         f"{'':32}{'p50':>10}{'p99':>10}{'max':>10}{'n':>6}",
     ]
@@ -156,7 +194,9 @@ def page(numbers: dict[str, Any]) -> str:
     for name, key in rows.items():
         if numbers[key]:
             found = numbers[key]
-            lines.append(f"{name:32}{found['p50']:10.1f}{found['p99']:10.1f}{found['max']:10.1f}{found['n']:6}")
+            lines.append(
+                f"{name:32}{found['p50']:10.1f}{found['p99']:10.1f}{found['max']:10.1f}{found['n']:6}"
+            )
     lines += [f"WRONG: {what}" for what in numbers["wrong"]]
     return "\n".join(lines)
 

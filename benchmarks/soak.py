@@ -1,15 +1,18 @@
-"""Half an hour of random drills on six peers: does anything leak, and does anything happen that no drill explains?
+"""Half an hour of random drills on six peers: does anything leak,
+and does anything happen that no drill explains?
 
     python benchmarks/soak.py                                   # 30 minutes
     python benchmarks/soak.py --minutes 3 --every 10 --json soak.json
 
-``gossip run --drills`` trains the digits MLP, ``gossip drill RUN random`` kills, stops, cuts off and slows down peers, one at
-a time. Meanwhile the memory, descriptors and threads of every process of the run are looked at, and the machine's shared memory.
+``gossip run --drills`` trains the digits MLP, ``gossip drill RUN random`` kills, stops, cuts off
+and slows down peers, one at a time. Meanwhile the memory, descriptors and threads of every process
+of the run are looked at, and the machine's shared memory.
 
-Exit 1 when a process that lived for five minutes or more grew (its memory by more than a tenth and 16 MiB from the second quarter
-of its life to the last, or by descriptors or threads), when a process or a shared memory segment was left behind that nobody else
-has mapped, when an event has no drill on that peer, or on its link, within the half minute before, when somebody was suspected,
-a round lost, or a sample used twice or never, or when replicas differ.
+Exit 1 when a process that lived for five minutes or more grew (its memory by more than a tenth and
+16 MiB from the second quarter of its life to the last, or by descriptors or threads), when a
+process or a shared memory segment was left behind that nobody else has mapped, when an event has no
+drill on that peer, or on its link, within the half minute before, when somebody was suspected, a
+round lost, or a sample used twice or never, or when replicas differ.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ HERE = Path(__file__).resolve()
 LOOK_S = 5.0
 LIVED_S = 300.0
 GROWTH, GROWTH_BYTES = 0.1, 16 * 2**20
-EXPLAINED_S = 30.0  # a drill can have consequences for so long after its end: a peer that starts again imports torch
+# a drill can have consequences for so long after its end: a peer that starts again imports torch
+EXPLAINED_S = 30.0
 END_S = 120.0
 TROUBLE = (
     "suspect",
@@ -51,9 +55,18 @@ TROUBLE = (
     "halted",
     "exited",
 )
-"""What happens when something is wrong with a peer or a link. Other events are of training, or never right (``NEVER``): a busy
-machine alone makes updates late, and near the optimum an honest result is doubted now and then."""
-NEVER = ("suspected", "quarantined", "bad_state", "bad_commit", "bad_update", "node_error", "lost_round")
+"""What happens when something is wrong with a peer or a link. Other events are of training, or
+never right (``NEVER``): a busy machine alone makes updates late, and near the optimum an honest
+result is doubted now and then."""
+NEVER = (
+    "suspected",
+    "quarantined",
+    "bad_state",
+    "bad_commit",
+    "bad_update",
+    "node_error",
+    "lost_round",
+)
 MODEL = 256  # hidden units: some 100,000 parameters, so that what is not given back shows
 
 
@@ -68,8 +81,12 @@ def train() -> None:
     from torch.nn.functional import cross_entropy
 
     data, _, _ = digits()
-    model: Any = nn.Sequential(nn.Linear(64, MODEL), nn.ReLU(), nn.Linear(MODEL, MODEL), nn.ReLU(), nn.Linear(MODEL, 10))
-    model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9))
+    model: Any = nn.Sequential(
+        nn.Linear(64, MODEL), nn.ReLU(), nn.Linear(MODEL, MODEL), nn.ReLU(), nn.Linear(MODEL, 10)
+    )
+    model, optimizer = peer.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    )
     loader = peer.shard(torch.utils.data.DataLoader(data, batch_size=8, shuffle=True))
     assert peer.run_dir is not None
     until = peer.run_dir / "until"
@@ -88,7 +105,7 @@ def train() -> None:
     peer.close()
 
 
-# --- what is looked at ----------------------------------------------------------------------------------------------------------
+# --- what is looked at ----------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -110,7 +127,10 @@ class ProcessHistory:
         quarter = len(self.at) // 4
         seen = {"rss": self.rss, "descriptors": self.descriptors, "threads": self.threads}
         return {
-            what: (statistics.median(rows[quarter : 2 * quarter]), statistics.median(rows[-quarter:]))
+            what: (
+                statistics.median(rows[quarter : 2 * quarter]),
+                statistics.median(rows[-quarter:]),
+            )
             for what, rows in seen.items()
         }
 
@@ -121,7 +141,9 @@ class ProcessHistory:
         for what, (before, after) in self.growth().items():
             room = max(GROWTH * before, GROWTH_BYTES) if what == "rss" else 4
             if after > before + room:
-                found.append(f"{self.name} lived {self.lived_s:.0f} s, {what} {before:.0f} -> {after:.0f}")
+                found.append(
+                    f"{self.name} lived {self.lived_s:.0f} s, {what} {before:.0f} -> {after:.0f}"
+                )
         return found
 
 
@@ -142,18 +164,28 @@ class ProcessWatch:
             except psutil.Error:
                 continue  # it has ended meanwhile
             lived.at.append(time.monotonic())
-            for rows, value in zip((lived.rss, lived.descriptors, lived.threads), seen, strict=True):
+            for rows, value in zip(
+                (lived.rss, lived.descriptors, lived.threads), seen, strict=True
+            ):
                 rows.append(value)
 
     def left(self) -> list[str]:
         """Who is still there, after all should be gone."""
-        return [f"{lived.name}, pid {pid}" for (pid, began), lived in self.lives.items() if _lives(pid, began)]
+        return [
+            f"{lived.name}, pid {pid}"
+            for (pid, began), lived in self.lives.items()
+            if _lives(pid, began)
+        ]
 
 
 def _name(process: psutil.Process) -> str:
     given = process.environ()
     peer = given.get("GOSSIP_PEER")
-    what = "node" if "gossip.node.loop" in process.cmdline() or "GOSSIP_NODE_FD" in given else "trainer"
+    what = (
+        "node"
+        if "gossip.node.loop" in process.cmdline() or "GOSSIP_NODE_FD" in given
+        else "trainer"
+    )
     return f"{what} of peer {peer}" if peer is not None else " ".join(process.cmdline()[:4])
 
 
@@ -174,34 +206,58 @@ def segments() -> set[str]:
 
 
 def of_others() -> set[str]:
-    """The machine's shared memory that living processes have mapped: once a run is over, it is not that run's."""
+    """The machine's shared memory that living processes have mapped: once a run is over,
+    it is not that run's."""
     mapped = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
-            # By inode: a semaphore is mapped under the name that it had before it was linked to its own.
-            mapped |= {int(line.split()[4]) for line in maps.read_text().splitlines() if str(SHARED) in line}
+            # By inode: a semaphore is mapped under the name that it had before it was
+            # linked to its own.
+            mapped |= {
+                int(line.split()[4])
+                for line in maps.read_text().splitlines()
+                if str(SHARED) in line
+            }
     return {entry.name for entry in os.scandir(SHARED) if entry.inode() in mapped}
 
 
-# --- what has happened ---------------------------------------------------------------------------------------------------------
+# --- what has happened ----------------------------------------------------------------------------
 
 
 def unexplained(rows: list[dict[str, Any]], over_at: float) -> list[str]:
-    """Events that no drill explains. A drill explains what is said by those that it hit, and of them; a partition what anybody
-    says. Before the first drill the run begins, and from ``over_at`` on it ends, and peers leave."""
+    """Events that no drill explains. A drill explains what is said by those that it hit, and of
+    them; a partition what anybody says. Before the first drill the run begins, and from ``over_at``
+    on it ends, and peers leave."""
     drills: list[tuple[float, float, set[int] | None]] = []  # since, until, whom it hit
     for row in rows:
         if row["event"] == "drill":
-            hit = None if row["drill"] in ("partition", "heal") else {*(row.get("peers") or [row.get("victim")])}
-            drills.append((row["t"], row["t"] + float(row.get("for_s") or row.get("restart_s") or 0.0) + EXPLAINED_S, hit))
+            hit = (
+                None
+                if row["drill"] in ("partition", "heal")
+                else {*(row.get("peers") or [row.get("victim")])}
+            )
+            drills.append(
+                (
+                    row["t"],
+                    row["t"] + float(row.get("for_s") or row.get("restart_s") or 0.0) + EXPLAINED_S,
+                    hit,
+                )
+            )
     found = []
     for row in rows:
         if row["event"] not in TROUBLE + NEVER or not drills[0][0] <= row["t"] < over_at:
             continue
         named = {row.get("peer"), row.get("subject"), row.get("from"), *(row.get("missing") or ())}
-        explained = any(since <= row["t"] <= until and (hit is None or hit & named) for since, until, hit in drills)
+        explained = any(
+            since <= row["t"] <= until and (hit is None or hit & named)
+            for since, until, hit in drills
+        )
         if row["event"] in NEVER or not explained:
-            found.append(json.dumps({key: value for key, value in row.items() if key not in ("wall", "trust")})[:300])
+            found.append(
+                json.dumps(
+                    {key: value for key, value in row.items() if key not in ("wall", "trust")}
+                )[:300]
+            )
     return found
 
 
@@ -215,7 +271,8 @@ def main() -> int:
     if options.train:
         train()
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its run goes on as long as nobody ends it
+    # its run goes on as long as nobody ends it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with whole_runs.folder(options.into) as into:
         numbers = soak(options, into)
     print(page(numbers))
@@ -244,16 +301,38 @@ def soak(options: argparse.Namespace, into: Path) -> dict[str, Any]:
         drills: subprocess.Popen[bytes] | None = None
         watch = ProcessWatch(launcher.pid)
         try:
-            trains = lambda: any(row["event"] == "round" and row["round"] > 20 for row in events(run))  # noqa: E731
+            trains = lambda: any(  # noqa: E731
+                row["event"] == "round" and row["round"] > 20 for row in events(run)
+            )
             until(trains, END_S, f"the run does not start: {into / 'run.log'}")
-            order = ["--every", f"{options.every}s", "--for", f"{options.minutes * 60:.0f}s", "--kinds", options.kinds]
+            order = [
+                "--every",
+                f"{options.every}s",
+                "--for",
+                f"{options.minutes * 60:.0f}s",
+                "--kinds",
+                options.kinds,
+            ]
             drills = subprocess.Popen(
-                [*whole_runs.GOSSIP, "drill", str(run), "random", *order, "--seed", str(options.seed)], stdout=log, stderr=log
+                [
+                    *whole_runs.GOSSIP,
+                    "drill",
+                    str(run),
+                    "random",
+                    *order,
+                    "--seed",
+                    str(options.seed),
+                ],
+                stdout=log,
+                stderr=log,
             )
             while drills.poll() is None and launcher.poll() is None:
                 watch.look()
                 time.sleep(LOOK_S)
-            over_at, last = time.monotonic(), max(row["round"] for row in events(run) if row["event"] == "round")
+            over_at, last = (
+                time.monotonic(),
+                max(row["round"] for row in events(run) if row["event"] == "round"),
+            )
             (run / "until.new").write_text(str(last + 100))
             (run / "until.new").rename(run / "until")
             code = launcher.wait(END_S)
@@ -265,11 +344,15 @@ def soak(options: argparse.Namespace, into: Path) -> dict[str, Any]:
     return judged(run, code, watch, sorted(segments() - before - of_others()), over_at)
 
 
-def judged(run: Path, code: int, watch: ProcessWatch, segments_left: list[str], over_at: float) -> dict[str, Any]:
+def judged(
+    run: Path, code: int, watch: ProcessWatch, segments_left: list[str], over_at: float
+) -> dict[str, Any]:
     rows, summary = events(run), whole_runs.summary_of(run)
     samples = summary["samples"] or {}
     wrong = [leak for lived in watch.lives.values() for leak in lived.leaks()]
-    wrong += [f"left behind: {what}" for what in watch.left()] + [f"shared memory left behind: {name}" for name in segments_left]
+    wrong += [f"left behind: {what}" for what in watch.left()] + [
+        f"shared memory left behind: {name}" for name in segments_left
+    ]
     wrong += [f"not explained: {row}" for row in unexplained(rows, over_at)]
     checks = {
         f"exit code {code}": code,
@@ -280,7 +363,10 @@ def judged(run: Path, code: int, watch: ProcessWatch, segments_left: list[str], 
         f"finished {summary['finished']}": len(summary["finished"]) != summary["peers"],
     }
     wrong += [what for what, is_so in checks.items() if is_so]
-    kept = sorted((lived for lived in watch.lives.values() if lived.lived_s >= LIVED_S), key=lambda lived: -lived.lived_s)
+    kept = sorted(
+        (lived for lived in watch.lives.values() if lived.lived_s >= LIVED_S),
+        key=lambda lived: -lived.lived_s,
+    )
     return {
         "cores": os.cpu_count(),
         "wall_s": summary["wall_s"],
@@ -288,7 +374,10 @@ def judged(run: Path, code: int, watch: ProcessWatch, segments_left: list[str], 
         "rounds_lost": summary["rounds_lost"],
         "drills": dict(Counter(row["drill"] for row in rows if row["event"] == "drill")),
         "lives": len(watch.lives),
-        "long_lives": [{"name": lived.name, "lived_s": round(lived.lived_s), **lived.growth()} for lived in kept],
+        "long_lives": [
+            {"name": lived.name, "lived_s": round(lived.lived_s), **lived.growth()}
+            for lived in kept
+        ],
         "events": dict(Counter(row["event"] for row in rows)),
         "samples": samples,
         "wrong": wrong,
@@ -309,8 +398,11 @@ def until(what: Any, within_s: float, complaint: str) -> None:
 
 def page(numbers: dict[str, Any]) -> str:
     rows = [
-        f"{numbers['wall_s']:.0f} s on {numbers['cores']} cores: {numbers['rounds']} rounds, {numbers['rounds_lost']} lost; "
-        f"drills {numbers['drills']}; {numbers['lives']} processes, {len(numbers['long_lives'])} lived {LIVED_S:.0f} s or more",
+        (
+            f"{numbers['wall_s']:.0f} s on {numbers['cores']} cores: {numbers['rounds']} rounds, "
+            f"{numbers['rounds_lost']} lost; drills {numbers['drills']}; {numbers['lives']} "
+            f"processes, {len(numbers['long_lives'])} lived {LIVED_S:.0f} s or more"
+        ),
         f"events {numbers['events']}",
         f"samples {numbers['samples']}",
         "second quarter of a life -> last one:",
@@ -321,13 +413,16 @@ def page(numbers: dict[str, Any]) -> str:
     for kind, lives in by_kind.items():
         for lived in lives[:3]:
             grown = ", ".join(
-                f"{what} {lived[what][0]:.0f} -> {lived[what][1]:.0f}" for what in ("rss", "descriptors", "threads")
+                f"{what} {lived[what][0]:.0f} -> {lived[what][1]:.0f}"
+                for what in ("rss", "descriptors", "threads")
             )
             rows.append(f"  {lived['name']} ({lived['lived_s']} s): {grown}")
         if len(lives) > 3:
             rows.append(f"  and {len(lives) - 3} more of the kind {kind!r}")
     return "\n".join(
-        [*rows, *(f"WRONG: {what}" for what in numbers["wrong"])] if numbers["wrong"] else [*rows, "nothing is wrong"]
+        [*rows, *(f"WRONG: {what}" for what in numbers["wrong"])]
+        if numbers["wrong"]
+        else [*rows, "nothing is wrong"]
     )
 
 

@@ -1,18 +1,22 @@
-"""Time without progress after ``kill -9`` of one of four, in gossip and in torchft: same model, one machine, taking turns.
+"""Time without progress after ``kill -9`` of one of four, in gossip and in torchft: same model, one
+machine, taking turns.
 
-    pip install torchft                                     # with its lighthouse; not among what gossip needs
-    python benchmarks/torchft_kill.py                       # 7 repetitions of each, about 5 minutes
+    pip install torchft                # with its lighthouse; not among what gossip needs
+    python benchmarks/torchft_kill.py  # 7 repetitions of each, about 5 minutes
     python benchmarks/torchft_kill.py --repetitions 3 --json out.json
 
-The digits MLP of ``digits_train.py``, 17,226 parameters, SGD with momentum, four processes that average their gradients in each
-step and write down when it was over. Once all have made --steps steps, one drawn at random is killed (in gossip trainer and node
-together), and the survivors go on until they have made as many again. Measured is the longest time that a survivor had between
-two steps from then on, and, of it, what is beyond the usual step.
+The digits MLP of ``digits_train.py``, 17,226 parameters, SGD with momentum, four processes that
+average their gradients in each step and write down when it was over. Once all have made --steps
+steps, one drawn at random is killed (in gossip trainer and node together), and the survivors go on
+until they have made as many again. Measured is the longest time that a survivor had between two
+steps from then on, and, of it, what is beyond the usual step.
 
-``torchft`` runs as it comes: over gloo, operations that wait for 60 s, and a lighthouse that holds a replica for dead that said
-nothing for 5 s. ``torchft-quick`` has that set to 1 s, and the 60 s to 5 s. How long it stands still depends on the moment: some
-of the survivors see a connection close, some wait for those. torchft's lighthouse must not die; gossip has nothing like it.
-gossip's rule is the mean and its quorum the majority, as theirs. No progress in three minutes counts as three minutes.
+``torchft`` runs as it comes: over gloo, operations that wait for 60 s, and a lighthouse that holds
+a replica for dead that said nothing for 5 s. ``torchft-quick`` has that set to 1 s, and the 60 s to
+5 s. How long it stands still depends on the moment: some of the survivors see a connection close,
+some wait for those. torchft's lighthouse must not die; gossip has nothing like it. gossip's rule is
+the mean and its quorum the majority, as theirs.
+No progress in three minutes counts as three minutes.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ _kept: list[Any] = []
 """What has to live as long as this process."""
 
 
-# --- one process of a run -----------------------------------------------------------------------------------------------------
+# --- one process of a run -------------------------------------------------------------------------
 
 
 def train(side: str, rank: int, into: Path) -> None:
@@ -71,11 +75,15 @@ def train(side: str, rank: int, into: Path) -> None:
     batches = slices(data, rank, PEERS, BATCH, 0)
     if peer is not None:
         model, optimizer = peer.prepare(model, optimizer)
-        batches = repeated(peer.shard(torch.utils.data.DataLoader(data, batch_size=BATCH, shuffle=True)))
+        batches = repeated(
+            peer.shard(torch.utils.data.DataLoader(data, batch_size=BATCH, shuffle=True))
+        )
         steps: Callable[[], int] = lambda: peer.round  # noqa: E731
         average: Callable[[], None] = lambda: None  # noqa: E731 - a part of the step
     else:
-        optimizer, steps, average = under_torchft(model, optimizer, rank, quick=side == "torchft-quick")
+        optimizer, steps, average = under_torchft(
+            model, optimizer, rank, quick=side == "torchft-quick"
+        )
     with (into / f"steps-{rank}").open("w", buffering=1) as log:
         log.write(f"pid {os.getpid()}\n")
         for x, y in batches:
@@ -86,11 +94,14 @@ def train(side: str, rank: int, into: Path) -> None:
             log.write(f"{steps()} {time.monotonic()}\n")
 
 
-def under_torchft(model: Any, optimizer: Any, rank: int, quick: bool) -> tuple[Any, Callable[[], int], Callable[[], None]]:
-    """The optimizer in torchft's wrapper, how many steps were committed, and what averages the gradients.
+def under_torchft(
+    model: Any, optimizer: Any, rank: int, quick: bool
+) -> tuple[Any, Callable[[], int], Callable[[], None]]:
+    """The optimizer in torchft's wrapper, how many steps were committed,
+    and what averages the gradients.
 
-    They are averaged as one vector, as torchft's own DDP does in its buckets; with this version of torch that raises as soon as a
-    step has failed.
+    They are averaged as one vector, as torchft's own DDP does in its buckets; with this version of
+    torch that raises as soon as a step has failed.
     """
     from datetime import timedelta
 
@@ -124,7 +135,9 @@ def under_torchft(model: Any, optimizer: Any, rank: int, quick: bool) -> tuple[A
         gradients = [parameter.grad for parameter in model.parameters()]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         manager.allreduce(flat).wait()
-        for gradient, part in zip(gradients, torch.split(flat, [gradient.numel() for gradient in gradients]), strict=True):
+        for gradient, part in zip(
+            gradients, torch.split(flat, [gradient.numel() for gradient in gradients]), strict=True
+        ):
             gradient.copy_(part.view_as(gradient))
 
     return Optimizer(manager, optimizer), lambda: manager.current_step(), average
@@ -134,12 +147,14 @@ def keep_lighthouse(quick: bool) -> None:
     from torchft.coordination import LighthouseServer
 
     dead_after_ms = 1000 if quick else None
-    server = LighthouseServer(os.environ["TORCHFT_LIGHTHOUSE"], PEERS // 2 + 1, heartbeat_timeout_ms=dead_after_ms)
+    server = LighthouseServer(
+        os.environ["TORCHFT_LIGHTHOUSE"], PEERS // 2 + 1, heartbeat_timeout_ms=dead_after_ms
+    )
     signal.pause()
     server.shutdown()
 
 
-# --- a run ----------------------------------------------------------------------------------------------------------------------
+# --- a run ----------------------------------------------------------------------------------------
 
 
 class StepLog:
@@ -161,28 +176,48 @@ class StepLog:
 
     def _lines(self, rank: int) -> list[str]:
         path = self._into / f"steps-{rank}"
-        return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")] if path.exists() else []
+        return (
+            [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            if path.exists()
+            else []
+        )
 
 
 def measure(side: str, steps: int, victim: int, into: Path) -> dict[str, float]:
-    """Starts a run, kills ``victim``, and says how long the others stood still. Raises: SystemExit: Nothing moved."""
+    """Starts a run, kills ``victim``, and says how long the others stood still. Raises:
+    SystemExit: Nothing moved."""
     made = StepLog(into)
     with running(side, into):
         if not moves(lambda: all(len(made.of(rank)) >= steps for rank in range(PEERS))):
-            raise SystemExit(f"{side}: does not start in {SIDE_TIMEOUT_S:.0f} s\n{(into / 'log').read_text()[-2000:]}")
+            raise SystemExit(
+                f"{side}: does not start in {SIDE_TIMEOUT_S:.0f} s\n"
+                f"{(into / 'log').read_text()[-2000:]}"
+            )
         others = [rank for rank in range(PEERS) if rank != victim]
         before = {rank: len(made.of(rank)) for rank in others}
         killed_at = time.monotonic()
         kill(side, made.pid(victim))
         if not moves(lambda: all(len(made.of(rank)) >= before[rank] + steps for rank in others)):
-            return {"longest_ms": 1000 * SIDE_TIMEOUT_S, "usual_ms": 0.0, "lost_ms": 1000 * SIDE_TIMEOUT_S}
+            return {
+                "longest_ms": 1000 * SIDE_TIMEOUT_S,
+                "usual_ms": 0.0,
+                "lost_ms": 1000 * SIDE_TIMEOUT_S,
+            }
         found = [stall(made.of(rank), killed_at) for rank in others]
-    longest, usual = max(longest for longest, _ in found), statistics.median(usual for _, usual in found)
-    return {"longest_ms": 1000 * longest, "usual_ms": 1000 * usual, "lost_ms": 1000 * max(0.0, longest - usual)}
+    longest, usual = (
+        max(longest for longest, _ in found),
+        statistics.median(usual for _, usual in found),
+    )
+    return {
+        "longest_ms": 1000 * longest,
+        "usual_ms": 1000 * usual,
+        "lost_ms": 1000 * max(0.0, longest - usual),
+    }
 
 
 def stall(made: list[tuple[int, float]], killed_at: float) -> tuple[float, float]:
-    """Seconds: the longest between two steps of which the later was over after the kill; and what is usual before it."""
+    """Seconds: the longest between two steps of which the later was over after the kill; and what
+    is usual before it."""
     times = [at for _, at in made]
     gaps = [(later - earlier, later) for earlier, later in pairwise(times)]
     return max(gap for gap, later in gaps if later > killed_at), statistics.median(
@@ -211,21 +246,42 @@ def moves(what: Callable[[], bool]) -> bool:
 def running(side: str, into: Path) -> Iterator[None]:
     """All processes of a side; they are killed at the end."""
     me = [str(HERE), "--side", side, "--into", str(into)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("GOSSIP_", "TORCHFT_"))}
-    environment |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("GOSSIP_", "TORCHFT_"))
+    }
+    environment |= {
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     with (into / "log").open("w") as log:
         started: list[subprocess.Popen[bytes]] = []
 
         def start(*command: str, **extra: str) -> None:
             started.append(
                 subprocess.Popen(
-                    [sys.executable, *command], env={**environment, **extra}, stdout=log, stderr=log, start_new_session=True
+                    [sys.executable, *command],
+                    env={**environment, **extra},
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
                 )
             )
 
         try:
             if side == "gossip":
-                options = ["-n", str(PEERS), "--aggregator", "mean", "--rounds", str(FOR_EVER), "--run-dir", str(into / "run")]
+                options = [
+                    "-n",
+                    str(PEERS),
+                    "--aggregator",
+                    "mean",
+                    "--rounds",
+                    str(FOR_EVER),
+                    "--run-dir",
+                    str(into / "run"),
+                ]
                 start("-m", "gossip.launch.cli", "run", "--quiet", *options, *me)
             else:
                 with socket.create_server(("127.0.0.1", 0)) as free:
@@ -237,12 +293,15 @@ def running(side: str, into: Path) -> Iterator[None]:
         finally:
             for process in started:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # gossip's peers see their launcher go, and leave
+                    # gossip's peers see their launcher go, and leave
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--steps", type=int, default=100, help="before the kill, and after it")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
@@ -258,7 +317,8 @@ def main() -> int:
     if options.side:
         train(options.side, options.rank, options.into)
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it has started would go on for ever
+    # what it has started would go on for ever
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     draw = random.Random(options.seed)
     found: dict[str, list[dict[str, float]]] = {side: [] for side in options.sides}
     for turn in range(options.repetitions):
@@ -267,26 +327,49 @@ def main() -> int:
             with tempfile.TemporaryDirectory(prefix="gossip-torchft-") as scratch:
                 found[side].append(measure(side, options.steps, victim, Path(scratch)))
             last = found[side][-1]
-            print(f"{turn + 1}/{options.repetitions} {side}: {last['longest_ms']:.0f} ms", file=sys.stderr, flush=True)
+            print(
+                f"{turn + 1}/{options.repetitions} {side}: {last['longest_ms']:.0f} ms",
+                file=sys.stderr,
+                flush=True,
+            )
     print(page(found))
     if options.json:
         options.json.write_text(
-            json.dumps({"cores": os.cpu_count(), "seed": options.seed, "sides": found}, indent=1) + "\n", "utf-8"
+            json.dumps({"cores": os.cpu_count(), "seed": options.seed, "sides": found}, indent=1)
+            + "\n",
+            "utf-8",
         )
     return 0
 
 
 def page(found: dict[str, list[dict[str, float]]]) -> str:
-    rows = [f"{os.cpu_count()} cores, {PEERS} peers, one killed; medians (least to most) of {len(next(iter(found.values())))}"]
+    rows = [
+        (
+            f"{os.cpu_count()} cores, {PEERS} peers, one killed; medians (least to most) of "
+            f"{len(next(iter(found.values())))}"
+        )
+    ]
     for side, runs in found.items():
         longest = sorted(run["longest_ms"] for run in runs)
-        usual, lost = (statistics.median(run[what] for run in runs) for what in ("usual_ms", "lost_ms"))
+        usual, lost = (
+            statistics.median(run[what] for run in runs) for what in ("usual_ms", "lost_ms")
+        )
         middle = f"{statistics.median(longest):8.1f} ms ({longest[0]:.1f} to {longest[-1]:.1f})"
-        rows.append(f"{side:14} without a step for {middle}, a step takes {usual:.1f} ms, lost {lost:.1f} ms")
-    ours = statistics.median(run["longest_ms"] for run in found["gossip"]) if "gossip" in found else None
+        rows.append(
+            f"{side:14} without a step for {middle}, a step takes {usual:.1f} ms, lost {lost:.1f} "
+            "ms"
+        )
+    ours = (
+        statistics.median(run["longest_ms"] for run in found["gossip"])
+        if "gossip" in found
+        else None
+    )
     for side, runs in found.items():
         if ours is not None and side != "gossip":
-            rows.append(f"{side} to gossip: {statistics.median(run['longest_ms'] for run in runs) / ours:.0f} times as long")
+            rows.append(
+                f"{side} to gossip: "
+                f"{statistics.median(run['longest_ms'] for run in runs) / ours:.0f} times as long"
+            )
     return "\n".join(rows)
 
 

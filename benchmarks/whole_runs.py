@@ -1,4 +1,5 @@
-"""What benchmarks of whole runs share: their options, where a run goes, ``gossip demo`` as one of them, and the last word."""
+"""What benchmarks of whole runs share: their options, where a run goes, ``gossip demo`` as one of
+them, and the last word."""
 
 from __future__ import annotations
 
@@ -18,10 +19,14 @@ GOSSIP = [sys.executable, "-m", "gossip.launch.cli"]
 
 def parser(doc: str | None, peers: int, seed: str) -> argparse.ArgumentParser:
     """With ``--peers``, ``--seed``, ``--into`` and ``--json``. ``seed``: of what."""
-    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     made.add_argument("-n", "--peers", type=int, default=peers)
     made.add_argument("--seed", type=int, default=0, help=seed)
-    made.add_argument("--into", type=Path, help="folder for the runs; a temporary one when left out")
+    made.add_argument(
+        "--into", type=Path, help="folder for the runs; a temporary one when left out"
+    )
     made.add_argument("--json", type=Path, help="file for the numbers")
     return made
 
@@ -45,8 +50,21 @@ def conclude(numbers: dict[str, Any], into: Path | None, is_wrong: object) -> in
 
 
 def demo(run: Path, peers: int, rounds: int, faults: Sequence[str], *words: str) -> dict[str, Any]:
-    """The summary of one ``gossip demo --only`` with just these faults. Raises: SystemExit: It left none."""
-    command = [*GOSSIP, "demo", "--only", "--json", "-n", str(peers), "--rounds", str(rounds), "--run-dir", str(run), *words]
+    """The summary of one ``gossip demo --only`` with just these faults. Raises:
+    SystemExit: It left none."""
+    command = [
+        *GOSSIP,
+        "demo",
+        "--only",
+        "--json",
+        "-n",
+        str(peers),
+        "--rounds",
+        str(rounds),
+        "--run-dir",
+        str(run),
+        *words,
+    ]
     command += [word for fault in faults for word in ("--fault", fault)]
     none = {**os.environ, "GOSSIP_FAULTS": ""}  # else those of the demo, where none is given
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=none)

@@ -1,14 +1,17 @@
-"""The experiments of Zeno on MNIST: label flipping and bit flipping by 0, 8 and 12 of 20 workers, ours beside independent values.
+"""The experiments of Zeno on MNIST: label flipping and bit flipping by 0, 8 and 12 of 20 workers,
+ours beside independent values.
 
-    python benchmarks/zeno_paper.py --data path/to/mnist.npz                       # all cells, 3 seeds: some minutes
+    python benchmarks/zeno_paper.py --data path/to/mnist.npz    # all cells, 3 seeds: some minutes
     python benchmarks/zeno_paper.py --rules zeno --attacks bit_flip_12 --seeds 10
-    python benchmarks/zeno_paper.py --write docs/zeno_paper.md                     # puts the tables into the page
+    python benchmarks/zeno_paper.py --write docs/zeno_paper.md  # puts the tables into the page
 
-Xie, Koyejo, Gupta 2019 (arXiv:1805.10032) publish curves only, of CIFAR-10. What ours stand beside was measured by another
-program, with other code for every rule, in the same setting: an MLP 784-128-10, samples dealt out evenly, batch 32 a worker,
-learning rate 0.1, 300 steps; Zeno with 4 samples of the training set a step and b = 4, 10, 16. Faulty workers are the authors':
-label flipping learns 9 - label; bit flipping sends the negated gradient of the first faulty worker, the same from each of them.
-Accuracy on the test set in per cent, the mean of the last 5 evaluations, one every 10 steps.
+Xie, Koyejo, Gupta 2019 (arXiv:1805.10032) publish curves only, of CIFAR-10. What ours stand beside
+was measured by another program, with other code for every rule, in the same setting: an MLP
+784-128-10, samples dealt out evenly, batch 32 a worker, learning rate 0.1, 300 steps; Zeno with 4
+samples of the training set a step and b = 4, 10, 16. Faulty workers are the authors': label
+flipping learns 9 - label; bit flipping sends the negated gradient of the first faulty worker, the
+same from each of them. Accuracy on the test set in per cent, the mean of the last 5 evaluations,
+one every 10 steps.
 
 Every run is kept in --into and not run again: remove the file when a rule has changed.
 Exit codes: 0 the claims hold, 1 one does not, 2 no data, 130 Ctrl-C.
@@ -59,7 +62,8 @@ TITLES = {
     "bit_flip_12": "bit flip, q = 12",
 }
 ATTACKS = ("none_0", "label_flip_8", "bit_flip_8", "label_flip_12", "bit_flip_12")
-# Mean and standard deviation over 3 seeds where known; None: diverges. Measured independently, before there was this program.
+# Mean and standard deviation over 3 seeds where known; None: diverges. Measured independently,
+# before there was this program.
 INDEPENDENT: dict[str, tuple[tuple[float, float | None] | None, ...]] = {
     "mean": ((94.02, 0.11), (81.55, 0.30), (87.55, 0.08), (11.77, 1.9), None),
     "median": ((92.66, 0.19), (80.98, 0.67), (76.34, 0.58), (8.29, 1.1), None),
@@ -80,7 +84,7 @@ class ZenoCell:
     seed: int
 
 
-# --- one run ------------------------------------------------------------------------------------------------------------------
+# --- one run --------------------------------------------------------------------------------------
 
 
 class _ZenoWorker:
@@ -90,12 +94,14 @@ class _ZenoWorker:
 
 
 def prepare(path: str) -> None:
-    torch.set_num_threads(1)  # as many runs side by side as there are processors are faster than one run on all of them
+    # as many runs side by side as there are processors are faster than one run on all of them
+    torch.set_num_threads(1)
     _ZenoWorker.data = read(Path(path))
 
 
 def rule_and_f(name: str, faulty: int) -> tuple[BoundRule, int]:
-    """A rule and the f that it is told: how many are faulty, or, as the authors have it, the most that it takes among so many."""
+    """A rule and the f that it is told: how many are faulty, or, as the authors have it, the most
+    that it takes among so many."""
     spec = RULES[name]
     if spec.startswith("zeno"):
         return load(f"{spec},b={LEFT_OUT[faulty]}"), faulty
@@ -110,25 +116,30 @@ def model_of(seed: int) -> FlatModel:
     for layer in layers:
         torch.nn.init.normal_(layer.weight, std=layer.in_features**-0.5, generator=generator)
         torch.nn.init.zeros_(layer.bias)
-    return FlatModel(torch.nn.Sequential(torch.nn.Flatten(1), layers[0], torch.nn.ReLU(), layers[1]))
+    return FlatModel(
+        torch.nn.Sequential(torch.nn.Flatten(1), layers[0], torch.nn.ReLU(), layers[1])
+    )
 
 
 def faulty_batches(attack: str, labels: Tensor, faulty: int) -> Tensor:
-    """``labels (workers, batch)`` as the workers learn them: those that flip labels are the first."""
+    """``labels (workers, batch)`` as the workers learn them:
+    those that flip labels are the first."""
     if attack != "label_flip":
         return labels
     return torch.cat([9 - labels[:faulty], labels[faulty:]])
 
 
 def faulty_updates(attack: str, gradients: Tensor, faulty: int) -> Tensor:
-    """``gradients (workers, d)`` as they are sent: those that flip bits all send the negated gradient of the first of them."""
+    """``gradients (workers, d)`` as they are sent: those that flip bits all send the negated
+    gradient of the first of them."""
     if attack != "bit_flip":
         return gradients
     return torch.cat([-gradients[:1].expand(faulty, -1), gradients[faulty:]])
 
 
 def play(cell: ZenoCell) -> Row:
-    """Trains once. ``diverged_at`` is the step at which gradients or the judge's loss were finite no more, or None."""
+    """Trains once. ``diverged_at`` is the step at which gradients or the judge's loss were finite
+    no more, or None."""
     data = _ZenoWorker.data
     attack, _, count = cell.attack.rpartition("_")
     faulty = int(count)
@@ -141,14 +152,20 @@ def play(cell: ZenoCell) -> Row:
         chosen = torch.randint(len(data.labels), (WORKERS, BATCH), generator=draws)
         labels = faulty_batches(attack, data.labels[chosen], faulty)
         updates = faulty_updates(attack, model.gradients(at, data.images[chosen], labels), faulty)
-        judged = torch.randint(len(data.labels), (JUDGED,), generator=draws)  # drawn when the updates are there
+        # drawn when the updates are there
+        judged = torch.randint(len(data.labels), (JUDGED,), generator=draws)
         judge = SampleLoss(model, at, data.images[judged], data.labels[judged])
         if not (bool(torch.isfinite(updates).all()) and math.isfinite(judge(torch.zeros_like(at)))):
             return {"f": f, "accuracy": None, "diverged_at": step, "accuracies": accuracies}
         at = at - LEARNING_RATE * rule(updates, f=f, learning_rate=LEARNING_RATE, evaluate=judge)
         if (step + 1) % EVERY == 0:
             accuracies.append(model.accuracy(at, data.test_images, data.test_labels))
-    return {"f": f, "accuracy": sum(accuracies[-LAST:]) / LAST, "diverged_at": None, "accuracies": accuracies}
+    return {
+        "f": f,
+        "accuracy": sum(accuracies[-LAST:]) / LAST,
+        "diverged_at": None,
+        "accuracies": accuracies,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +182,7 @@ class SampleLoss:
             return float(self.model.loss(self.at - step, self.images, self.labels))
 
 
-# --- the tables ---------------------------------------------------------------------------------------------------------------
+# --- the tables -----------------------------------------------------------------------------------
 
 Found = dict[tuple[str, str], list[Row]]  # rule and attack: a row for each seed
 
@@ -176,7 +193,11 @@ def told(rows: list[Row]) -> str:
     if not finite:
         return "diverges"
     words = number(*mean_and_deviation(finite))
-    return words if len(finite) == len(rows) else f"{words}; {len(rows) - len(finite)} of {len(rows)} diverge"
+    return (
+        words
+        if len(finite) == len(rows)
+        else f"{words}; {len(rows) - len(finite)} of {len(rows)} diverge"
+    )
 
 
 def number(mean: float, deviation: float | None) -> str:
@@ -187,7 +208,9 @@ def tables(found: Found) -> str:
     """Markdown: a row a rule with its fewest seeds, ours over the independent value."""
     attacks = [attack for attack in ATTACKS if any(attack == a for _, a in found)]
     lines = [
-        "| rule (seeds): ours, *independent* | " + " | ".join(TITLES[attack] for attack in attacks) + " |",
+        "| rule (seeds): ours, *independent* | "
+        + " | ".join(TITLES[attack] for attack in attacks)
+        + " |",
         "|---" * (len(attacks) + 1) + "|",
     ]
     for rule in (rule for rule in RULES if any(rule == r for r, _ in found)):
@@ -195,14 +218,17 @@ def tables(found: Found) -> str:
         for attack in attacks:
             other = INDEPENDENT[rule][ATTACKS.index(attack)]
             beside = "diverges" if other is None else number(*other)
-            cells.append(f"{told(found[rule, attack])}<br>*{beside}*" if (rule, attack) in found else "")
+            cells.append(
+                f"{told(found[rule, attack])}<br>*{beside}*" if (rule, attack) in found else ""
+            )
         seeds = min(len(rows) for (r, _), rows in found.items() if r == rule)
         lines.append(f"| {TITLES.get(rule, rule)} ({seeds}) | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def claims(found: Found) -> Iterator[tuple[str, bool]]:
-    """What the paper says, as far as the cells are there: words with numbers, and whether it holds."""
+    """What the paper says, as far as the cells are there: words with numbers,
+    and whether it holds."""
 
     def mean(rule: str, attack: str) -> float:
         """The mean over the seeds; a run that diverged ends with nothing learnt."""
@@ -210,24 +236,49 @@ def claims(found: Found) -> Iterator[tuple[str, bool]]:
 
     for attack in ("label_flip_12", "bit_flip_12"):
         if ("zeno", attack) in found:
-            yield f"zeno reaches 89 % under {TITLES[attack]} ({mean('zeno', attack):.2f})", mean("zeno", attack) >= 89
+            yield (
+                f"zeno reaches 89 % under {TITLES[attack]} ({mean('zeno', attack):.2f})",
+                mean("zeno", attack) >= 89,
+            )
         for rule in ("mean", "median", "krum"):
             if (rule, attack) in found:
-                yield f"{rule} falls below 15 % under {TITLES[attack]} ({told(found[rule, attack])})", mean(rule, attack) < 15
+                yield (
+                    f"{rule} falls below 15 % under {TITLES[attack]} ({told(found[rule, attack])})",
+                    mean(rule, attack) < 15,
+                )
     if ("zeno", "none_0") in found and ("mean", "none_0") in found:
         cost = mean("mean", "none_0") - mean("zeno", "none_0")
         yield f"without a fault zeno costs less than 0.5 % ({cost:.2f})", cost < 0.5
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rules", nargs="+", choices=tuple(RULES), default=list(RULES), metavar="RULE", help=", ".join(RULES))
-    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS), metavar="ATTACK", help=", ".join(ATTACKS))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rules",
+        nargs="+",
+        choices=tuple(RULES),
+        default=list(RULES),
+        metavar="RULE",
+        help=", ".join(RULES),
+    )
+    parser.add_argument(
+        "--attacks",
+        nargs="+",
+        choices=ATTACKS,
+        default=list(ATTACKS),
+        metavar="ATTACK",
+        help=", ".join(ATTACKS),
+    )
     add_arguments(parser, Path("runs/zeno_paper.jsonl"), jobs=os.cpu_count() or 1, seeds=3)
     options = parser.parse_args()
     # Cells of one attack after another, so that an interrupted run has whole columns.
     cells = [
-        ZenoCell(rule, attack, seed) for attack in options.attacks for rule in options.rules for seed in range(options.seeds)
+        ZenoCell(rule, attack, seed)
+        for attack in options.attacks
+        for rule in options.rules
+        for seed in range(options.seeds)
     ]
     rows = rows_done(cells, play, options, prepare)
     found: Found = {}

@@ -1,4 +1,5 @@
-"""A training script of one's own. The lines marked with (gossip) are all that was added to make it fault-tolerant.
+"""A training script of one's own. The lines marked with (gossip) are all that was added to make
+it fault-tolerant.
 
 python examples/train.py                          # alone: a swarm of one
 gossip run -n 4 examples/train.py --lr 0.1        # four peers on this machine
@@ -15,7 +16,9 @@ import gossip  # (gossip)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train a small network on the digits of scikit-learn.")
+    parser = argparse.ArgumentParser(
+        description="Train a small network on the digits of scikit-learn."
+    )
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=32)

@@ -1,12 +1,13 @@
-"""Fault-tolerant gossip training for PyTorch: no process is special, anything may crash, hang or lie.
+"""Fault-tolerant gossip training for PyTorch: no process is special,
+anything may crash, hang or lie.
 
     import gossip
     peer = gossip.init()
     model, optimizer = peer.prepare(model, optimizer)
     loader = peer.shard(loader)
 
-Rules are in ``gossip.aggregators``, topologies in ``gossip.topologies``, errors in ``gossip.errors``. Importing this does not
-import torch.
+Rules are in ``gossip.aggregators``, topologies in ``gossip.topologies``, errors in
+``gossip.errors``. Importing this does not import torch.
 """
 
 from __future__ import annotations

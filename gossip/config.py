@@ -1,7 +1,8 @@
-"""The settings of a run: read from flags, the environment, a file and defaults, in that order; the same on every peer.
+"""The settings of a run: read from flags, the environment, a file and defaults, in that order; the
+same on every peer.
 
-The launcher resolves them once (``resolve``), writes ``config.toml`` for people and a JSON file for its peers, and every peer
-reads that file (``RunConfig.load``) and nothing else.
+The launcher resolves them once (``resolve``), writes ``config.toml`` for people and a JSON file for
+its peers, and every peer reads that file (``RunConfig.load``) and nothing else.
 """
 
 from __future__ import annotations
@@ -16,10 +17,26 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, create_model, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+)
 
 from gossip.aggregators import senders
-from gossip.core import BatchPolicy, CoreSettings, GossipSettings, MembershipSettings, RoundSettings, Slices, TrustSettings
+from gossip.core import (
+    BatchPolicy,
+    CoreSettings,
+    GossipSettings,
+    MembershipSettings,
+    RoundSettings,
+    Slices,
+    TrustSettings,
+)
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import FaultPlan
 from gossip.faults import plan as fault_plans
@@ -28,88 +45,181 @@ from gossip.transport import is_loopback, is_one_host
 
 PEERS_MAX = 1024  # what a list in a message has room for
 NEVER = -1.0  # a trust score is never below this
-NOT_OPTIONS = ("peer", "incarnation", "config", "status_fd", "node_fd", "launcher", "listen", "key", "test_data", "debug")
+NOT_OPTIONS = (
+    "peer",
+    "incarnation",
+    "config",
+    "status_fd",
+    "node_fd",
+    "launcher",
+    "listen",
+    "key",
+    "test_data",
+    "debug",
+)
 """Names of GOSSIP_* variables that are no options of a run."""
 
 Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
 
 
 class RunConfig(BaseModel):
-    """Everything that the peers of a run agree on. Resolved, its ``run``, ``name``, ``run_dir`` and ``f`` are set."""
+    """Everything that the peers of a run agree on. Resolved, its ``run``, ``name``,
+    ``run_dir`` and ``f`` are set."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    run: str = Field(default="", pattern=r"^([0-9a-f]{16})?$", description="id of the run, 8 bytes in hex; drawn when empty")
+    run: str = Field(
+        default="",
+        pattern=r"^([0-9a-f]{16})?$",
+        description="id of the run, 8 bytes in hex; drawn when empty",
+    )
     name: str = Field(default="", max_length=80, description="name of the run; drawn when empty")
     peers: int = Field(default=4, ge=1, le=PEERS_MAX, description="how many peers start")
     room: int = Field(
         default=0,
         ge=0,
         le=PEERS_MAX,
-        description="most peers that the run has room for, with those that join later; 0: none join",
+        description=(
+            "most peers that the run has room for, with those that join later; 0: none join"
+        ),
     )
     topology: str = Field(default="rolling", min_length=1, description="who exchanges with whom")
     aggregator: str = Field(default="suspicion", min_length=1, description="how updates become one")
     f: int | None = Field(
-        default=None, ge=0, description="Byzantine peers to tolerate; what rule and peers allow, at most a quarter"
+        default=None,
+        ge=0,
+        description="Byzantine peers to tolerate; what rule and peers allow, at most a quarter",
     )
-    sender: str = Field(default="", max_length=200, description="what peers make of their updates before they send them")
+    sender: str = Field(
+        default="",
+        max_length=200,
+        description="what peers make of their updates before they send them",
+    )
     seed: int = Field(default=0, ge=0, lt=2**63, description="of servers, data order and attacks")
-    rounds: int | None = Field(default=None, ge=1, le=2**40, description="rounds to train; the script decides when empty")
+    rounds: int | None = Field(
+        default=None, ge=1, le=2**40, description="rounds to train; the script decides when empty"
+    )
     run_dir: str = Field(default="", description="folder of the run; runs/NAME when empty")
     faults: tuple[str, ...] = Field(default=(), description="faults to inject, as for --fault")
-    quorum: Literal["majority", "available"] = Field(default="majority", description="how many peers a round needs")
-    min_peers: int | None = Field(
-        default=None, ge=1, le=PEERS_MAX, description="begin with so many, once the patience with the others is over"
+    quorum: Literal["majority", "available"] = Field(
+        default="majority", description="how many peers a round needs"
     )
-    patience_s: Seconds = Field(default=10.0, description="how long the others are waited for once min_peers are here")
+    min_peers: int | None = Field(
+        default=None,
+        ge=1,
+        le=PEERS_MAX,
+        description="begin with so many, once the patience with the others is over",
+    )
+    patience_s: Seconds = Field(
+        default=10.0, description="how long the others are waited for once min_peers are here"
+    )
     on_minority: Literal["pause", "continue"] = Field(
-        default="pause", description="what a part without a quorum does once the others are dead for it"
+        default="pause",
+        description="what a part without a quorum does once the others are dead for it",
     )
     batch_policy: BatchPolicy = Field(
-        default="fixed_local", description="what stays when peers come and go: each peer's batch, or all peers' together"
+        default="fixed_local",
+        description="what stays when peers come and go: each peer's batch, or all peers' together",
     )
-    slices: Slices = Field(default="speed", description="smaller batches for peers that are much slower than most, or equal ones")
+    slices: Slices = Field(
+        default="speed",
+        description="smaller batches for peers that are much slower than most, or equal ones",
+    )
     server_weights: str = Field(
         default="",
         max_length=16 * PEERS_MAX,
-        description="how often peers serve rounds beside the others, as in 0:4,2:2; who is not named weighs 1",
+        description=(
+            "how often peers serve rounds beside the others, as in 0:4,2:2; who is not named "
+            "weighs 1"
+        ),
     )
     round_timeout_s: Seconds = Field(default=10.0, description="how long a round may wait at most")
-    start_timeout_s: Seconds = Field(default=60.0, description="how long peers wait for each other at the start")
-    quorum_timeout_s: Seconds = Field(default=60.0, description="how long a run without quorum waits for peers to come back")
+    start_timeout_s: Seconds = Field(
+        default=60.0, description="how long peers wait for each other at the start"
+    )
+    quorum_timeout_s: Seconds = Field(
+        default=60.0, description="how long a run without quorum waits for peers to come back"
+    )
     begin_anew: bool = Field(
-        default=False, description="begin again with fresh weights, when all who had the state of the run are lost"
+        default=False,
+        description=(
+            "begin again with fresh weights, when all who had the state of the run are lost"
+        ),
     )
     insecure: bool = Field(
-        default=False, description="listen on other addresses than loopback, without keys: whoever reaches them can take part"
+        default=False,
+        description=(
+            "listen on other addresses than loopback, without keys: whoever reaches them can take "
+            "part"
+        ),
     )
     keys: bool | None = Field(
         default=None,
-        description="who takes part is known by a key, and all is encrypted; on by default but for loopback addresses",
+        description=(
+            "who takes part is known by a key, and all is encrypted; on by default but for "
+            "loopback addresses"
+        ),
     )
     allowed: str = Field(
-        default="", description="file of public keys, which alone take part: one a line, read again whenever it changes"
+        default="",
+        description=(
+            "file of public keys, which alone take part: one a line, read again whenever it changes"
+        ),
     )
-    host: str = Field(default="127.0.0.1", description="address that the peers listen on; a peer's GOSSIP_LISTEN comes first")
-    warm: bool = Field(default=True, description="fork peers from a process that has imported torch, which takes milliseconds")
-    drills: bool = Field(default=False, description="let gossip drill kill, stop, cut off, slow down and poison peers")
-    record: bool = Field(default=False, description="write down every event of the protocol, for gossip simulate --recording")
-    node: Literal["process", "thread"] = Field(default="process", description="where a peer's node runs")
+    host: str = Field(
+        default="127.0.0.1",
+        description="address that the peers listen on; a peer's GOSSIP_LISTEN comes first",
+    )
+    warm: bool = Field(
+        default=True,
+        description="fork peers from a process that has imported torch, which takes milliseconds",
+    )
+    drills: bool = Field(
+        default=False,
+        description="let gossip drill kill, stop, cut off, slow down and poison peers",
+    )
+    record: bool = Field(
+        default=False,
+        description="write down every event of the protocol, for gossip simulate --recording",
+    )
+    node: Literal["process", "thread"] = Field(
+        default="process", description="where a peer's node runs"
+    )
     trust: bool = Field(default=True, description="quarantine peers that keep standing out")
     suspect_below: float = Field(
-        default=TrustSettings().suspect_below, ge=0, le=1, description="trust below which a peer is suspected"
+        default=TrustSettings().suspect_below,
+        ge=0,
+        le=1,
+        description="trust below which a peer is suspected",
     )
     quarantine_below: float = Field(
-        default=TrustSettings().quarantine_below, ge=0, le=1, description="trust below which it is left out"
+        default=TrustSettings().quarantine_below,
+        ge=0,
+        le=1,
+        description="trust below which it is left out",
     )
-    mix_every: int = Field(default=GossipSettings().mix_every, ge=1, description="gossip: rounds between exchanges of parameters")
-    mixing: float = Field(default=GossipSettings().mixing, gt=0, le=1, description="gossip: how far to move towards the others")
+    mix_every: int = Field(
+        default=GossipSettings().mix_every,
+        ge=1,
+        description="gossip: rounds between exchanges of parameters",
+    )
+    mixing: float = Field(
+        default=GossipSettings().mixing,
+        gt=0,
+        le=1,
+        description="gossip: how far to move towards the others",
+    )
     staleness_max: int = Field(
-        default=GossipSettings().staleness_max, ge=0, description="gossip: rounds; older updates are dropped"
+        default=GossipSettings().staleness_max,
+        ge=0,
+        description="gossip: rounds; older updates are dropped",
     )
-    probe_interval_s: Seconds = Field(default=MembershipSettings().probe_interval_s, description="between two probes of a peer")
-    probe_timeout_s: Seconds = Field(default=MembershipSettings().probe_timeout_s, description="a probe waits for its answer")
+    probe_interval_s: Seconds = Field(
+        default=MembershipSettings().probe_interval_s, description="between two probes of a peer"
+    )
+    probe_timeout_s: Seconds = Field(
+        default=MembershipSettings().probe_timeout_s, description="a probe waits for its answer"
+    )
 
     @field_validator("host")
     @classmethod
@@ -118,9 +228,15 @@ class RunConfig(BaseModel):
         if is_loopback(host):
             return value
         if not is_one_host(host):
-            raise ValueError("it should be the address of one host, such as 10.0.0.7, that the others can be told")
+            raise ValueError(
+                "it should be the address of one host, such as 10.0.0.7, that the others can be "
+                "told"
+            )
         if info.data.get("keys") is False and not info.data.get("insecure"):
-            raise ValueError("without keys whoever reaches it could take part: leave out --no-keys, or say --insecure as well")
+            raise ValueError(
+                "without keys whoever reaches it could take part: leave out --no-keys, or say "
+                "--insecure as well"
+            )
         return value
 
     @field_validator("keys")
@@ -177,7 +293,11 @@ class RunConfig(BaseModel):
     @property
     def weighted_topology(self) -> str:
         """The topology's spec, with the weights of servers in it."""
-        return with_option(self.topology, "weights", self.server_weights) if self.server_weights else self.topology
+        return (
+            with_option(self.topology, "weights", self.server_weights)
+            if self.server_weights
+            else self.topology
+        )
 
     @property
     def plan(self) -> FaultPlan:
@@ -199,7 +319,9 @@ class RunConfig(BaseModel):
             peers=tuple(range(self.peers)),
             room=self.room if self.room > self.peers else 0,
             f=self.f,
-            membership=MembershipSettings(probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s),
+            membership=MembershipSettings(
+                probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s
+            ),
             batch_policy=self.batch_policy,
             slices=self.slices,
             begin_anew=self.begin_anew,
@@ -212,7 +334,9 @@ class RunConfig(BaseModel):
                 patience_s=self.patience_s,
                 quorum_timeout_s=self.quorum_timeout_s,
             ),
-            gossip=GossipSettings(mix_every=self.mix_every, mixing=self.mixing, staleness_max=self.staleness_max),
+            gossip=GossipSettings(
+                mix_every=self.mix_every, mixing=self.mixing, staleness_max=self.staleness_max
+            ),
             trust=trust,
         )
 
@@ -235,7 +359,8 @@ class RunConfig(BaseModel):
         except ValidationError as error:
             said = _explained(error, {})
             raise ConfigError(
-                f"{path}: {said}", said.hint or "it was cut or changed: nothing can join this run by its folder"
+                f"{path}: {said}",
+                said.hint or "it was cut or changed: nothing can join this run by its folder",
             ) from error
 
 
@@ -244,7 +369,8 @@ OPTIONS: tuple[str, ...] = tuple(RunConfig.model_fields)
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A config, and where each of its values comes from: ``flag``, ``GOSSIP_X``, a file's path, ``default`` or a reason."""
+    """A config, and where each of its values comes from: ``flag``, ``GOSSIP_X``, a file's path,
+    ``default`` or a reason."""
 
     config: RunConfig
     sources: Mapping[str, str]
@@ -255,7 +381,8 @@ class Resolved:
         return Resolved(_validated({**self.config.model_dump(), **values}, sources), sources)
 
     def to_toml(self) -> str:
-        """``config.toml``: one line a value, its source behind it. ``gossip run --config`` reads it back."""
+        """``config.toml``: one line a value, its source behind it.
+        ``gossip run --config`` reads it back."""
         rows = []
         for key, value in self.config.model_dump().items():
             if key == "run":
@@ -272,7 +399,8 @@ def resolve(
     file: Path | str | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> Resolved:
-    """Flag over ``GOSSIP_*`` variable over file over default. Nothing is checked here that needs torch or the machine.
+    """Flag over ``GOSSIP_*`` variable over file over default. Nothing is checked here that needs
+    torch or the machine.
 
     Args:
         flags: Option -> value; None when it was not given.
@@ -299,7 +427,9 @@ def _outside(file: Path | str | None) -> tuple[dict[str, Any], dict[str, Any]]:
     # Here and not at the top: it takes 0.3 s to import, and only launchers need it.
     from pydantic_settings import BaseSettings, EnvSettingsSource, TomlConfigSettingsSource
 
-    fields: dict[str, Any] = {name: (info.annotation, info) for name, info in RunConfig.model_fields.items()}
+    fields: dict[str, Any] = {
+        name: (info.annotation, info) for name, info in RunConfig.model_fields.items()
+    }
     settings: type[BaseSettings] = create_model("Settings", __base__=BaseSettings, **fields)
 
     class Environment(EnvSettingsSource):
@@ -320,7 +450,9 @@ def _outside(file: Path | str | None) -> tuple[dict[str, Any], dict[str, Any]]:
         if name.startswith("GOSSIP_") and key not in OPTIONS and key not in NOT_OPTIONS:
             near = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.8)
             if near:
-                raise ConfigError(f"unknown variable {name}. Did you mean GOSSIP_{near[0].upper()}?")
+                raise ConfigError(
+                    f"unknown variable {name}. Did you mean GOSSIP_{near[0].upper()}?"
+                )
     return from_file, Environment(settings, env_prefix="GOSSIP_")()
 
 
@@ -339,7 +471,8 @@ def _validated(values: Mapping[str, Any], sources: Mapping[str, str]) -> RunConf
 
 
 def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigError:
-    """The first thing that pydantic found wrong, in one line: option, value, source, what is allowed."""
+    """The first thing that pydantic found wrong, in one line: option, value, source,
+    what is allowed."""
     first = error.errors()[0]
     if not first["loc"]:
         return ConfigError(f"the run's settings are not readable: {first['msg']}")
@@ -349,9 +482,13 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         return ConfigError(str(unknown), unknown.hint)
     source = sources.get(key, "")
     where = f" (from {source})" if source and source != "flag" else ""
-    message = re.sub(r"^Input should be", "it should be", first["msg"]).removeprefix("Value error, ")
+    message = re.sub(r"^Input should be", "it should be", first["msg"]).removeprefix(
+        "Value error, "
+    )
     about = RunConfig.model_fields[key].description if key in RunConfig.model_fields else None
-    return ConfigError(f"{key} = {first['input']!r}{where}: {message}", f"{key}: {about}" if about else None)
+    return ConfigError(
+        f"{key} = {first['input']!r}{where}: {message}", f"{key}: {about}" if about else None
+    )
 
 
 def _toml(value: Any) -> str:
@@ -360,7 +497,9 @@ def _toml(value: Any) -> str:
             return "true" if value else "false"
         case str():
             escaped = "".join(
-                f"\\u{ord(char):04x}" if char in '"\\' or (not char.isprintable() and ord(char) < 0x10000) else char
+                f"\\u{ord(char):04x}"
+                if char in '"\\' or (not char.isprintable() and ord(char) < 0x10000)
+                else char
                 for char in value
             )
             return f'"{escaped}"'

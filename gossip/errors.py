@@ -31,7 +31,8 @@ from collections.abc import Iterable
 
 
 class GossipError(Exception):
-    """Whatever gossip raises. ``hint`` says what to do, ``exit_code`` what a command line exits with."""
+    """Whatever gossip raises. ``hint`` says what to do,
+    ``exit_code`` what a command line exits with."""
 
     exit_code = 1
 
@@ -101,7 +102,10 @@ class RunExists(ConfigError):
     """The run folder is already there and is not empty."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"the run folder {path} already exists", "choose another --run-dir, or move the old run away")
+        super().__init__(
+            f"the run folder {path} already exists",
+            "choose another --run-dir, or move the old run away",
+        )
         self.args = (path,)
         self.path = path
 
@@ -139,7 +143,10 @@ class OutOfMemory(LocalError):
 
     @property
     def hint(self) -> str:
-        return f"start at most {max(1, self.peers * self.have_bytes // max(1, self.need_bytes))} peers on this machine"
+        return (
+            f"start at most {max(1, self.peers * self.have_bytes // max(1, self.need_bytes))} "
+            "peers on this machine"
+        )
 
 
 class AddressInUse(LocalError):
@@ -156,7 +163,9 @@ class AddressInUse(LocalError):
 
     @property
     def hint(self) -> str:
-        return "leave the port out: a free one is chosen" + (f"; or gossip stop {self.run}" if self.run else "")
+        return "leave the port out: a free one is chosen" + (
+            f"; or gossip stop {self.run}" if self.run else ""
+        )
 
 
 class RemoteError(GossipError):
@@ -164,7 +173,8 @@ class RemoteError(GossipError):
 
 
 class Malformed(RemoteError):
-    """Bytes that are not a message. Counted and dropped by the transport, never raised out of it."""
+    """Bytes that are not a message. Counted and dropped by the transport,
+    never raised out of it."""
 
 
 class Refused(RemoteError):
@@ -205,13 +215,18 @@ class NeverStarted(SwarmError):
 
     exit_code = 4
 
-    def __init__(self, need: int, present: tuple[int, ...], missing: tuple[int, ...], waited_s: float) -> None:
+    def __init__(
+        self, need: int, present: tuple[int, ...], missing: tuple[int, ...], waited_s: float
+    ) -> None:
         super().__init__(need, present, missing, waited_s)
         self.need, self.present, self.missing, self.waited_s = need, present, missing, waited_s
 
     def __str__(self) -> str:
         missing = ", ".join(map(str, self.missing))
-        return f"{len(self.present)} of {self.need} needed peers came in {self.waited_s:.0f} s; missing: {missing}"
+        return (
+            f"{len(self.present)} of {self.need} needed peers came in {self.waited_s:.0f} s; "
+            f"missing: {missing}"
+        )
 
     @property
     def hint(self) -> str:
@@ -237,7 +252,8 @@ class QuorumLost(SwarmError):
 
 
 class StateLost(SwarmError):
-    """The run has had rounds, and nobody who had their state is left: this peer could only begin anew."""
+    """The run has had rounds, and nobody who had their state is left:
+    this peer could only begin anew."""
 
     exit_code = 7
 
@@ -250,7 +266,10 @@ class StateLost(SwarmError):
 
     @property
     def hint(self) -> str:
-        return "begin from what is on disk, or with more peers; --begin-anew begins again with fresh weights after such a loss"
+        return (
+            "begin from what is on disk, or with more peers; --begin-anew begins again with fresh "
+            "weights after such a loss"
+        )
 
 
 class NobodyAnswers(SwarmError):
@@ -269,4 +288,7 @@ class NobodyAnswers(SwarmError):
     @property
     def hint(self) -> str:
         first = self.address.partition(",")[0]
-        return f"is a launcher of the run up, and did it print this address? Any one's will do. Try: gossip doctor --to {first}"
+        return (
+            "is a launcher of the run up, and did it print this address? Any one's will do. Try: "
+            f"gossip doctor --to {first}"
+        )

@@ -1,4 +1,5 @@
-"""Faces of packages: an ``__init__.py`` says what others may take, and nothing is imported before somebody takes it."""
+"""Faces of packages: an ``__init__.py`` says what others may take, and nothing is imported before
+somebody takes it."""
 
 from __future__ import annotations
 
@@ -7,11 +8,14 @@ from importlib import import_module
 from typing import Any
 
 
-def lazy(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy(
+    package: str, homes: Mapping[str, tuple[str, ...]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a package.
 
     Args:
-        homes: Module or package below ``package`` -> names that it has. Its own name stands for itself.
+        homes: Module or package below ``package`` -> names that it has.
+            Its own name stands for itself.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 

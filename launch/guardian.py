@@ -1,12 +1,15 @@
-"""Outlives the launcher, only to end what it started: no peer survives its launcher, however that died.
+"""Outlives the launcher, only to end what it started: no peer survives its launcher,
+however that died.
 
-A tiny process of its own session that holds a pipe to the launcher and learns each peer's process group from it. At end of
-file it wakes whatever is stopped, gives the peers ``MERCY_S`` to leave by themselves (they see the launcher go as well), kills
-the groups that remain, and removes the sockets that the launcher has left in its folder. A group is known by its leader's pid
-and start time, its members by a word in their environment that only this launcher gave out: a pid that somebody else has by now
-is never hit, and nothing is looked up by name.
+A tiny process of its own session that holds a pipe to the launcher and learns each peer's process
+group from it. At end of file it wakes whatever is stopped, gives the peers ``MERCY_S`` to leave by
+themselves (they see the launcher go as well), kills the groups that remain, and removes the sockets
+that the launcher has left in its folder. A group is known by its leader's pid and start time, its
+members by a word in their environment that only this launcher gave out: a pid that somebody else
+has by now is never hit, and nothing is looked up by name.
 
-Run as a file with ``python -I -S``, so it imports the standard library only. The launcher imports its functions.
+Run as a file with ``python -I -S``, so it imports the standard library only.
+The launcher imports its functions.
 """
 
 from __future__ import annotations
@@ -20,13 +23,16 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-MERCY_S = 1.0  # of the two seconds after which nothing of a run may be left, on a machine that does something else, too
+# of the two seconds after which nothing of a run may be left,
+# on a machine that does something else, too
+MERCY_S = 1.0
 POLL_S = 0.02
 TOKEN_VARIABLE = "GOSSIP_LAUNCHER"
 
 
 class ProcessStat(NamedTuple):
-    """What /proc says about a process: its state letter, process group, session, and start in clock ticks since boot."""
+    """What /proc says about a process: its state letter, process group, session, and start in clock
+    ticks since boot."""
 
     state: str
     group: int
@@ -72,9 +78,14 @@ def members(leader: int, started: int, token: str) -> list[int]:
     """
     now = stat(leader)
     if now is not None and now.started != started:
-        return []  # somebody else's by now, so our group is gone: a number is not given out again before that
+        # somebody else's by now, so our group is gone: a number is not given out again before that
+        return []
     known = now is not None  # the leader itself says that it is our group, even as a zombie
-    return [pid for pid, found in _processes() if found.group == leader and (known or carries(pid, token))]
+    return [
+        pid
+        for pid, found in _processes()
+        if found.group == leader and (known or carries(pid, token))
+    ]
 
 
 def reap(leader: int) -> None:
@@ -98,7 +109,8 @@ def signal_group(leader: int, started: int, token: str, number: int) -> bool:
 
 
 def _strays(token: str) -> list[int]:
-    """Whoever carries our word, in whatever group: a peer that was started but not told us, a child with a session of its own."""
+    """Whoever carries our word, in whatever group: a peer that was started but not told us, a child
+    with a session of its own."""
     return [pid for pid, _ in _processes() if pid != os.getpid() and carries(pid, token)]
 
 
@@ -108,7 +120,8 @@ def _kill_stray(pid: int, token: str) -> None:
     except OSError:
         return  # gone
     try:
-        if carries(pid, token):  # the handle keeps meaning this very process, whatever happens to its number
+        # the handle keeps meaning this very process, whatever happens to its number
+        if carries(pid, token):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
     except ProcessLookupError:
         return
@@ -122,7 +135,9 @@ def end(groups: dict[int, int], token: str, mercy_s: float = MERCY_S) -> None:
     for leader, started in groups.items():
         signal_group(leader, started, token, signal.SIGCONT)
     while time.monotonic() < until:
-        if not _strays(token) and not any(members(leader, started, token) for leader, started in groups.items()):
+        if not _strays(token) and not any(
+            members(leader, started, token) for leader, started in groups.items()
+        ):
             return
         time.sleep(POLL_S)
     # Twice: a process that was just forking when its group was killed leaves one more.
@@ -142,7 +157,8 @@ def remove_socket(path: str) -> None:
 
 
 def main() -> None:
-    """Reads ``token T``, ``watch PID START``, ``forget PID`` and ``socket PATH`` until the launcher is gone or says ``done``."""
+    """Reads ``token T``, ``watch PID START``, ``forget PID`` and ``socket PATH`` until the launcher
+    is gone or says ``done``."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends with the launcher and not before
     groups: dict[int, int] = {}

@@ -1,8 +1,10 @@
-"""A launcher holds the folder of its run open for as long as it leads it: so nobody takes it for the launcher of a copy.
+"""A launcher holds the folder of its run open for as long as it leads it: so nobody takes it for
+the launcher of a copy.
 
-What it holds is a descriptor that only says where the folder is (``O_PATH``), which no reader of folders opens. The kernel shows
-it to the same user in ``/proc``, and no file can make it up. It means the folder itself, whatever that is called by now. Tool and
-launcher are processes of one machine, so device and inode are the same for both, also where the folder is shared over a network.
+What it holds is a descriptor that only says where the folder is (``O_PATH``), which no reader of
+folders opens. The kernel shows it to the same user in ``/proc``, and no file can make it up. It
+means the folder itself, whatever that is called by now. Tool and launcher are processes of one
+machine, so device and inode are the same for both, also where the folder is shared over a network.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ from pathlib import Path
 
 
 def take(folder: Path) -> int:
-    """From now on this process leads the run in ``folder``, until it closes the descriptor that it gets, or ends."""
+    """From now on this process leads the run in ``folder``,
+    until it closes the descriptor that it gets, or ends."""
     return os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def leads(pid: int, folder: Path) -> bool | None:
-    """Whether a process leads the run in ``folder``. None: it may not be looked into, being another user's."""
+    """Whether a process leads the run in ``folder``. None: it may not be looked into,
+    being another user's."""
     try:
         wanted = os.stat(folder)
         return any(os.path.samestat(held, wanted) for _, held in _held_by(pid))
@@ -42,11 +46,14 @@ def led_by(pid: int) -> list[Path]:
 
 
 def _held_by(pid: int) -> Iterator[tuple[str, os.stat_result]]:
-    """The descriptors that only say where something is, and what that is. No other is looked at: its disk may not answer."""
+    """The descriptors that only say where something is, and what that is. No other is looked at:
+    its disk may not answer."""
     for number in os.listdir(f"/proc/{pid}/fdinfo"):
         try:
             with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii") as file:
-                flags = next((int(line.split()[1], 8) for line in file if line.startswith("flags:")), 0)
+                flags = next(
+                    (int(line.split()[1], 8) for line in file if line.startswith("flags:")), 0
+                )
             if flags & os.O_PATH:
                 yield number, os.stat(f"/proc/{pid}/fd/{number}")
         except FileNotFoundError:

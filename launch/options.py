@@ -11,131 +11,236 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, to stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only what peers print and what goes wrong.")]
-Advertise = Annotated[
-    str, typer.Option(help="Own address that other machines reach: a number, an interface or a network.", show_default=False)
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, to stdout.")
 ]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of this launcher's door, where others join; 0: a free one.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Only what peers print and what goes wrong.")
+]
+Advertise = Annotated[
+    str,
+    typer.Option(
+        help="Own address that other machines reach: a number, an interface or a network.",
+        show_default=False,
+    ),
+]
+Port = Annotated[
+    int,
+    typer.Option(
+        min=0, max=65535, help="Port of this launcher's door, where others join; 0: a free one."
+    ),
+]
 Peers = Annotated[
-    int | None, typer.Option("-n", "--peers", help="How many peers to start; 4 by default (demo: 8).", show_default=False)
+    int | None,
+    typer.Option(
+        "-n", "--peers", help="How many peers to start; 4 by default (demo: 8).", show_default=False
+    ),
 ]
 Room = Annotated[
     int | None,
     typer.Option(
-        help="Most peers at a time, with those that gossip join adds later; by default none can join.", show_default=False
+        help=(
+            "Most peers at a time, with those that gossip join adds later; by default none can "
+            "join."
+        ),
+        show_default=False,
     ),
 ]
 Topology = Annotated[
-    str | None, typer.Option(help="Who exchanges with whom: rolling (the default), random-k:k=3, ring, full.", show_default=False)
+    str | None,
+    typer.Option(
+        help="Who exchanges with whom: rolling (the default), random-k:k=3, ring, full.",
+        show_default=False,
+    ),
 ]
 Aggregator = Annotated[
     str | None,
-    typer.Option(help="How updates become one: a rule's name, or file.py:rule; suspicion by default.", show_default=False),
+    typer.Option(
+        help="How updates become one: a rule's name, or file.py:rule; suspicion by default.",
+        show_default=False,
+    ),
 ]
 Sender = Annotated[
     str | None,
-    typer.Option(help="What peers make of their updates first: momentum:beta=0.9, clip:10, joined by +.", show_default=False),
+    typer.Option(
+        help="What peers make of their updates first: momentum:beta=0.9, clip:10, joined by +.",
+        show_default=False,
+    ),
 ]
 Byzantine = Annotated[
     int | None,
     typer.Option(
         "-f",
         "--byzantine",
-        help="Lying peers to tolerate; by default what rule and peers allow, at most a quarter (demo: as many as lie).",
+        help=(
+            "Lying peers to tolerate; by default what rule and peers allow, at most a quarter "
+            "(demo: as many as lie)."
+        ),
         show_default=False,
     ),
 ]
 Fault = Annotated[
-    list[str] | None, typer.Option(help="Inject a fault: crash:3@50, sign_flip:5,6*10. Repeatable.", show_default=False)
+    list[str] | None,
+    typer.Option(
+        help="Inject a fault: crash:3@50, sign_flip:5,6*10. Repeatable.", show_default=False
+    ),
 ]
-Faults = Annotated[Path | None, typer.Option(help="Inject the faults of a plan file (TOML).", show_default=False)]
+Faults = Annotated[
+    Path | None, typer.Option(help="Inject the faults of a plan file (TOML).", show_default=False)
+]
 Rounds = Annotated[
-    int | None, typer.Option(help="Rounds to train; by default the script decides (demo: 400).", show_default=False)
+    int | None,
+    typer.Option(
+        help="Rounds to train; by default the script decides (demo: 400).", show_default=False
+    ),
 ]
-Seed = Annotated[int | None, typer.Option(help="Of servers, data order and attacks; 0 by default.", show_default=False)]
-RunDir = Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.", show_default=False)]
-Name = Annotated[str | None, typer.Option(help="Name of the run; drawn by default.", show_default=False)]
+Seed = Annotated[
+    int | None,
+    typer.Option(help="Of servers, data order and attacks; 0 by default.", show_default=False),
+]
+RunDir = Annotated[
+    Path | None, typer.Option(help="Folder of the run; runs/NAME by default.", show_default=False)
+]
+Name = Annotated[
+    str | None, typer.Option(help="Name of the run; drawn by default.", show_default=False)
+]
 Quorum = Annotated[
-    str | None, typer.Option(help="majority (the default), or available: any number of peers.", show_default=False)
+    str | None,
+    typer.Option(
+        help="majority (the default), or available: any number of peers.", show_default=False
+    ),
 ]
 OnMinority = Annotated[
     str | None,
     typer.Option(
-        help="pause (the default), or continue: a part without a quorum goes on when the rest is dead for it.", show_default=False
+        help=(
+            "pause (the default), or continue: a part without a quorum goes on when the rest is "
+            "dead for it."
+        ),
+        show_default=False,
     ),
 ]
 BatchPolicy = Annotated[
     str | None,
     typer.Option(
-        help="When peers come and go stays: fixed_local (the default), each peer's batch; fixed_global, all of a round.",
+        help=(
+            "When peers come and go stays: fixed_local (the default), each peer's batch; "
+            "fixed_global, all of a round."
+        ),
         show_default=False,
     ),
 ]
 Slices = Annotated[
     str | None,
     typer.Option(
-        help="speed (the default): smaller batches for peers that are much slower than most; or equal.", show_default=False
+        help=(
+            "speed (the default): smaller batches for peers that are much slower than most; or "
+            "equal."
+        ),
+        show_default=False,
     ),
 ]
 ServerWeights = Annotated[
     str | None,
     typer.Option(
-        help="How often peers serve rounds: 0:4,2:2 for four times and twice as often as the others, at most 10.",
+        help=(
+            "How often peers serve rounds: 0:4,2:2 for four times and twice as often as the "
+            "others, at most 10."
+        ),
         show_default=False,
     ),
 ]
 StartTimeout = Annotated[
-    float | None, typer.Option(help="Seconds that peers wait for each other; 60 by default.", show_default=False)
+    float | None,
+    typer.Option(help="Seconds that peers wait for each other; 60 by default.", show_default=False),
 ]
 MinPeers = Annotated[
     int | None,
-    typer.Option(help="Begin with so many, once they have waited --patience s for the others.", show_default=False),
+    typer.Option(
+        help="Begin with so many, once they have waited --patience s for the others.",
+        show_default=False,
+    ),
 ]
 Patience = Annotated[
-    float | None, typer.Option(help="Seconds that --min-peers wait for the others; 10 by default.", show_default=False)
+    float | None,
+    typer.Option(
+        help="Seconds that --min-peers wait for the others; 10 by default.", show_default=False
+    ),
 ]
 RoundTimeout = Annotated[
-    float | None, typer.Option(help="Seconds that a round may wait at most; 10 by default.", show_default=False)
+    float | None,
+    typer.Option(help="Seconds that a round may wait at most; 10 by default.", show_default=False),
 ]
 BeginAnew = Annotated[
     bool,
     typer.Option(
-        "--begin-anew", help="When all who had the state are lost, begin again with fresh weights; by default that ends it."
+        "--begin-anew",
+        help=(
+            "When all who had the state are lost, begin again with fresh weights; by default that "
+            "ends it."
+        ),
     ),
 ]
 Record = Annotated[
-    bool, typer.Option("--record", help="Write down every event of the protocol, for gossip simulate --recording.")
+    bool,
+    typer.Option(
+        "--record", help="Write down every event of the protocol, for gossip simulate --recording."
+    ),
 ]
-Drills = Annotated[bool, typer.Option("--drills", help="Let gossip drill kill, stop and cut off peers of this run.")]
+Drills = Annotated[
+    bool,
+    typer.Option("--drills", help="Let gossip drill kill, stop and cut off peers of this run."),
+]
 Keys = Annotated[
     bool | None,
     typer.Option(
         "--keys/--no-keys",
-        help="Know peers by keys, and encrypt: on wherever others can reach them, off on a loopback address.",
+        help=(
+            "Know peers by keys, and encrypt: on wherever others can reach them, off on a "
+            "loopback address."
+        ),
         show_default=False,
     ),
 ]
 SwarmKey = Annotated[
     Path | None,
-    typer.Option(help="Whoever has this key may join: a file of gossip keygen; by default a new one.", show_default=False),
+    typer.Option(
+        help="Whoever has this key may join: a file of gossip keygen; by default a new one.",
+        show_default=False,
+    ),
 ]
 Allowed = Annotated[
     Path | None,
-    typer.Option(help="Only peers whose public keys are in this file take part; it may change at any time.", show_default=False),
+    typer.Option(
+        help="Only peers whose public keys are in this file take part; it may change at any time.",
+        show_default=False,
+    ),
 ]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Listen beyond loopback without keys: whoever reaches it takes part, reads and lies.")
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Listen beyond loopback without keys: whoever reaches it takes part, reads and lies.",
+    ),
 ]
 TaskOption = Annotated[
     str | None,
     typer.Option(
         "--task",
-        help="Be one peer of a run in --run-dir: task I of N, as I/N. Under srun, or gossip condor, it needs no word.",
+        help=(
+            "Be one peer of a run in --run-dir: task I of N, as I/N. Under srun, or gossip "
+            "condor, it needs no word."
+        ),
     ),
 ]
-Config = Annotated[Path | None, typer.Option(help="Options from a TOML file; flags and GOSSIP_* win.", show_default=False)]
-ShowConfig = Annotated[bool, typer.Option("--show-config", help="Print every option with its source, and start nothing.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(help="Options from a TOML file; flags and GOSSIP_* win.", show_default=False),
+]
+ShowConfig = Annotated[
+    bool,
+    typer.Option("--show-config", help="Print every option with its source, and start nothing."),
+]
 
 
 Settings: TypeAlias = Mapping[str, Any]
@@ -166,7 +271,12 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "drills": (Drills, False),
 }
 """What of a run can be said wherever one is started, one machine or many: types and defaults."""
-SETTING_OF = {"byzantine": "f", "patience": "patience_s", "start_timeout": "start_timeout_s", "round_timeout": "round_timeout_s"}
+SETTING_OF = {
+    "byzantine": "f",
+    "patience": "patience_s",
+    "start_timeout": "start_timeout_s",
+    "round_timeout": "round_timeout_s",
+}
 """Names that settings have where an option has another."""
 
 
@@ -174,7 +284,8 @@ Command: TypeAlias = Callable[..., None]
 
 
 def with_settings(*, but: Collection[str] = ()) -> Callable[[Command], Command]:
-    """Gives a command the options of ``SETTINGS``: it gets them in place of its parameter ``settings``, as ``flags`` makes them.
+    """Gives a command the options of ``SETTINGS``: it gets them in place of its parameter
+    ``settings``, as ``flags`` makes them.
 
     Args:
         but: Those that it does not have.
@@ -184,15 +295,21 @@ def with_settings(*, but: Collection[str] = ()) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         parameters: list[inspect.Parameter] = []
         for name, own in inspect.signature(command, eval_str=True).parameters.items():
-            options = shared.items() if name == "settings" else [(name, (own.annotation, own.default))]
-            parameters += [own.replace(name=each, annotation=kind, default=default) for each, (kind, default) in options]
+            options = (
+                shared.items() if name == "settings" else [(name, (own.annotation, own.default))]
+            )
+            parameters += [
+                own.replace(name=each, annotation=kind, default=default)
+                for each, (kind, default) in options
+            ]
 
         @functools.wraps(command)
         def called(**typed: Any) -> None:
             settings = flags(**{name: typed.pop(name) for name in shared})
             command(**typed, settings=settings)
 
-        setattr(called, "__signature__", inspect.Signature(parameters))  # noqa: B010 - typer reads it, its type says nothing of it
+        # typer reads it, its type says nothing of it
+        setattr(called, "__signature__", inspect.Signature(parameters))  # noqa: B010
         called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return called
 
@@ -214,7 +331,10 @@ def flags(
     if fault or faults is not None:
         from gossip.faults import plan as plans
 
-        specs = [*(plans.load(faults).specs if faults is not None else ()), *plans.parse(fault or ()).specs]
+        specs = [
+            *(plans.load(faults).specs if faults is not None else ()),
+            *plans.parse(fault or ()).specs,
+        ]
     return {
         **{SETTING_OF.get(name, name): value for name, value in others.items()},
         "faults": specs,

@@ -1,8 +1,10 @@
-"""What of HTCondor there is without a pool: the rules of its two languages, and a tiny pool whose jobs are processes here.
+"""What of HTCondor there is without a pool: the rules of its two languages, and a tiny pool whose
+jobs are processes here.
 
-The rules are those of HTCondor's public manual (condor_submit, DAGMan), as far as ``gossip condor`` uses them; what is not in
-them is refused. Jobs get what the manual promises: a scratch folder with the files that go with them, the ads beside them,
-variables and nothing of the environment of who submits, ``condor_chirp`` where asked for, SIGTERM and then SIGKILL when evicted.
+The rules are those of HTCondor's public manual (condor_submit, DAGMan), as far as ``gossip condor``
+uses them; what is not in them is refused. Jobs get what the manual promises: a scratch folder with
+the files that go with them, the ads beside them, variables and nothing of the environment of who
+submits, ``condor_chirp`` where asked for, SIGTERM and then SIGKILL when evicted.
 """
 
 from __future__ import annotations
@@ -78,7 +80,11 @@ class Description:
         for row in rows:
             name, equals, value = (part.strip() for part in row.partition("="))
             known = self.attributes if name.startswith("+") else self.commands
-            if not equals or name in known or (name not in COMMANDS and not ATTRIBUTE.fullmatch(name)):
+            if (
+                not equals
+                or name in known
+                or (name not in COMMANDS and not ATTRIBUTE.fullmatch(name))
+            ):
                 raise Wrong(f"no command, or one that was given before: {row}")
             if name in COMMANDS and not re.fullmatch(COMMANDS[name], value):
                 raise Wrong(f"{name} may not be {value}")
@@ -96,17 +102,32 @@ class Description:
         inputs = split(given.get("transfer_input_files", ""))
         if not set(split(given.get("encrypt_input_files", ""))) <= set(inputs):
             raise Wrong("only what is transferred can be encrypted")
-        if given.get("should_transfer_files") == "NO" and {"transfer_input_files", "transfer_output_files"} & set(given):
+        if given.get("should_transfer_files") == "NO" and {
+            "transfer_input_files",
+            "transfer_output_files",
+        } & set(given):
             raise Wrong("nothing is transferred")
         if len({Path(path).name for path in inputs}) < len(inputs):
             raise Wrong("two files of one name in one folder")
 
-    def jobs(self, cluster: int, given: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
+    def jobs(
+        self, cluster: int, given: Mapping[str, str] | None = None
+    ) -> Iterator[dict[str, str]]:
         """The commands and attributes of each, with macros put in."""
-        macros = {**self.commands, **(given or {}), "Cluster": str(cluster), "ClusterId": str(cluster)}
+        macros = {
+            **self.commands,
+            **(given or {}),
+            "Cluster": str(cluster),
+            "ClusterId": str(cluster),
+        }
         for process in range(int(expand(self.count, macros))):
             own = {**macros, "Process": str(process), "ProcId": str(process)}
-            everything = {**self.commands, **self.attributes, "+ClusterId": str(cluster), "+ProcId": str(process)}
+            everything = {
+                **self.commands,
+                **self.attributes,
+                "+ClusterId": str(cluster),
+                "+ProcId": str(process),
+            }
             yield {name: expand(value, own) for name, value in everything.items()}
 
 
@@ -139,7 +160,8 @@ def split(text: str) -> list[str]:
 
 
 def read_dag(text: str) -> Dag:
-    """Nodes with their descriptions and variables, and the description of the last node. Other commands are refused."""
+    """Nodes with their descriptions and variables, and the description of the last node. Other
+    commands are refused."""
     nodes: dict[str, tuple[Path, dict[str, str]]] = {}
     final: list[Path] = []
     for row in text.splitlines():
@@ -188,7 +210,9 @@ class Pool:
         (self.bin / "condor_chirp").chmod(0o755)
         self.jobs: list[CondorJob] = []
 
-    def submit(self, description: Path, given: Mapping[str, str] | None = None, dag: int | None = None) -> list[CondorJob]:
+    def submit(
+        self, description: Path, given: Mapping[str, str] | None = None, dag: int | None = None
+    ) -> list[CondorJob]:
         self._cluster += 1
         read = Description(description.read_text())
         made = [CondorJob(self, each, dag) for each in read.jobs(self._cluster, given)]
@@ -220,7 +244,10 @@ class CondorJob:
 
     def __init__(self, pool: Pool, said: Mapping[str, str], dag: int | None) -> None:
         self.pool, self.said, self.starts = pool, said, 0
-        self.scratch, self._spool = Path(), pool.folder / f"spool-{said['+ClusterId']}.{said['+ProcId']}"
+        self.scratch, self._spool = (
+            Path(),
+            pool.folder / f"spool-{said['+ClusterId']}.{said['+ProcId']}",
+        )
         self.process: subprocess.Popen[bytes] | None = None
         self._ad = {name[1:]: value for name, value in said.items() if name.startswith("+")}
         self._ad.update({"DAGManJobId": str(dag)} if dag is not None else {})
@@ -231,16 +258,22 @@ class CondorJob:
         return Path(self.said["output"]).read_text()
 
     def start(self) -> None:
-        """On some machine: a scratch folder of its own, and what the manual says that a job finds."""
+        """On some machine: a scratch folder of its own,
+        and what the manual says that a job finds."""
         self.scratch, iwd = self.pool.scratch(), Path(self.said["initialdir"])
         if self.transfers:
             for path in map(Path, split(self.said.get("transfer_input_files", ""))):
-                copy = shutil.copytree if path.is_dir() else shutil.copyfile  # permissions are those of the machine's umask
+                # permissions are those of the machine's umask
+                copy = shutil.copytree if path.is_dir() else shutil.copyfile
                 copy(path, self.scratch / path.name)
             if self._spool.exists():
                 shutil.copytree(self._spool, self.scratch, dirs_exist_ok=True)
-        (self.scratch / ".job.ad").write_text("".join(f"{name} = {value}\n" for name, value in self._ad.items()))
-        (self.scratch / ".machine.ad").write_text('Cpus = 1\nMyAddress = "<127.0.0.1:9618?addrs=127.0.0.1-9618&alias=here>"\n')
+        (self.scratch / ".job.ad").write_text(
+            "".join(f"{name} = {value}\n" for name, value in self._ad.items())
+        )
+        (self.scratch / ".machine.ad").write_text(
+            'Cpus = 1\nMyAddress = "<127.0.0.1:9618?addrs=127.0.0.1-9618&alias=here>"\n'
+        )
         if self._ad.get("WantIOProxy") == "true":
             (self.scratch / ".chirp.config").write_text(f"{iwd}\n")
         environment = {
@@ -250,12 +283,20 @@ class CondorJob:
             "_CONDOR_JOB_AD": str(self.scratch / ".job.ad"),
             "_CONDOR_MACHINE_AD": str(self.scratch / ".machine.ad"),
             "_CONDOR_JOB_IWD": str(iwd),
-            "GOSSIP_LISTEN": "127.0.0.1",  # as the administrator of a machine may say; all of them are this one
-            **{name: os.environ[name] for name in ("PYTHONPATH", "GOSSIP_TEST_MARK") if name in os.environ},
+            # as the administrator of a machine may say; all of them are this one
+            "GOSSIP_LISTEN": "127.0.0.1",
+            **{
+                name: os.environ[name]
+                for name in ("PYTHONPATH", "GOSSIP_TEST_MARK")
+                if name in os.environ
+            },
             **dict(word.split("=", 1) for word in words(self.said.get("environment", '""'))),
         }
         command = [self.said["executable"], *words(self.said["arguments"])]
-        with Path(self.said["output"]).open("ab") as out, Path(self.said["error"]).open("ab") as err:
+        with (
+            Path(self.said["output"]).open("ab") as out,
+            Path(self.said["error"]).open("ab") as err,
+        ):
             self.process = subprocess.Popen(
                 command,
                 cwd=self.scratch if self.transfers else iwd,
@@ -267,7 +308,8 @@ class CondorJob:
         self.starts += 1
 
     def evict(self, vacate_s: float | None = None) -> int:
-        """SIGTERM to the job, SIGKILL to all that is left of it after the time that it asks for. Returns how the job ended."""
+        """SIGTERM to the job, SIGKILL to all that is left of it after the time that it asks for.
+        Returns how the job ended."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         allowed_s = float(self.said["job_max_vacate_time"]) if vacate_s is None else vacate_s
@@ -283,13 +325,17 @@ class CondorJob:
         """All of its processes, whatever their sessions: HTCondor follows a family."""
         if self.process is None or self.process.poll() is not None:
             return 0
-        family = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+        family = [
+            psutil.Process(self.process.pid),
+            *psutil.Process(self.process.pid).children(recursive=True),
+        ]
         for one in family:
             one.kill()
         return self.process.wait()
 
     def finish(self) -> int:
-        """Waits for its end, and brings back what it is to bring back. A job that does not leave that would be held."""
+        """Waits for its end, and brings back what it is to bring back. A job that does not leave
+        that would be held."""
         assert self.process is not None
         code = self.process.wait(PATIENCE_S)
         if self.transfers:
@@ -298,7 +344,9 @@ class CondorJob:
 
     def is_retried(self, code: int) -> bool:
         """Whether HTCondor starts it again after this exit code."""
-        useless = {int(number) for number in re.findall(r"ExitCode =\?= (\d+)", self.said["retry_until"])}
+        useless = {
+            int(number) for number in re.findall(r"ExitCode =\?= (\d+)", self.said["retry_until"])
+        }
         return code not in {0, *useless} and self.starts <= int(self.said["max_retries"])
 
     def _bring_back(self, target: Path) -> None:

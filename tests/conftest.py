@@ -12,13 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-# Before anything imports torch, here or in a child: with a thread a core each, a few peers on one machine are slower by a
-# factor of hundreds.
+# Before anything imports torch, here or in a child: with a thread a core each, a few peers on one
+# machine are slower by a factor of hundreds.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# A run's environment must not leak from the shell into the tests: a script run by a test is alone unless the test says more.
-for name in [name for name in os.environ if name.startswith("GOSSIP_") and name != "GOSSIP_TEST_DATA"]:
+# A run's environment must not leak from the shell into the tests: a script run by a test is alone
+# unless the test says more.
+for name in [
+    name for name in os.environ if name.startswith("GOSSIP_") and name != "GOSSIP_TEST_DATA"
+]:
     del os.environ[name]
 
 MARK = "GOSSIP_TEST_MARK"
@@ -35,13 +38,17 @@ def command_of(process: psutil.Process) -> str:
 
 
 def children_now() -> set[psutil.Process]:
-    """The children of this process. ``psutil.Process`` compares by pid and start time, so a recycled pid is another process."""
+    """The children of this process. ``psutil.Process`` compares by pid and start time, so a
+    recycled pid is another process."""
     if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel without that list
         return set(psutil.Process().children())
     found = set()
-    for task in Path("/proc/self/task").iterdir():  # a hundred times as fast as searching all processes
+    # a hundred times as fast as searching all processes
+    for task in Path("/proc/self/task").iterdir():
         try:
-            found.update(psutil.Process(int(pid)) for pid in (task / "children").read_text().split())
+            found.update(
+                psutil.Process(int(pid)) for pid in (task / "children").read_text().split()
+            )
         except (OSError, psutil.NoSuchProcess):  # that thread or that child has ended meanwhile
             continue
     return found
@@ -72,16 +79,19 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported is there to stay: to look through it for garbage again and again takes a twentieth of the time."""
+    """What was imported is there to stay: to look through it for garbage again and again takes a
+    twentieth of the time."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def no_process_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails a test that leaves a process running, and ends that process for the sake of the tests after it.
+    """Fails a test that leaves a process running, and ends that process for the sake of
+    the tests after it.
 
-    Children are known by pid and start time; grandchildren that lost their parent by a word in their environment.
+    Children are known by pid and start time; grandchildren that lost their parent by a word in
+    their environment.
     """
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
@@ -90,11 +100,18 @@ def no_process_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     started = children_now() - before
     if not started and children_ended() == ended_before:
         return  # it has started no process, so none can be left
-    left = {p for p in started | marked(mark) if is_running(p) and not any(word in command_of(p) for word in OF_THE_LIBRARY)}
+    left = {
+        p
+        for p in started | marked(mark)
+        if is_running(p) and not any(word in command_of(p) for word in OF_THE_LIBRARY)
+    }
     psutil.wait_procs(left, timeout=EXIT_GRACE_S)  # some are on their way out
     left = {process for process in left if is_running(process)}
     if left:
-        lines = [f"  pid {process.pid} ({process.status()}): {command_of(process)[:200]}" for process in left]
+        lines = [
+            f"  pid {process.pid} ({process.status()}): {command_of(process)[:200]}"
+            for process in left
+        ]
         for process in left:
             process.kill()
         psutil.wait_procs(left, timeout=EXIT_GRACE_S)

@@ -1,4 +1,5 @@
-"""A training script that goes on until a file names its last round: its first argument, or ``until`` in the run's folder."""
+"""A training script that goes on until a file names its last round: its first argument, or
+``until`` in the run's folder."""
 
 SCRIPT = """
 import sys, time, torch, gossip

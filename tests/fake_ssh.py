@@ -1,4 +1,5 @@
-"""An ssh without a network: every host is this machine. Some names make it fail as the real one does."""
+"""An ssh without a network: every host is this machine.
+Some names make it fail as the real one does."""
 
 from __future__ import annotations
 

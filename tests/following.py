@@ -1,4 +1,5 @@
-"""Waiting for what a run writes down, until its files say so, their writer has ended or the time is over. Nothing sleeps."""
+"""Waiting for what a run writes down, until its files say so, their writer has ended or the time is
+over. Nothing sleeps."""
 
 from __future__ import annotations
 
@@ -20,11 +21,15 @@ MODIFY, MOVED_TO, CREATE = 0x2, 0x80, 0x100  # of inotify(7)
 
 
 class FollowedRows:
-    """The rows of a file of JSON lines, read as it grows: every line once, and none before it is whole."""
+    """The rows of a file of JSON lines, read as it grows: every line once,
+    and none before it is whole."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._read = path, 0
-        self._rows, self._by_event = list[dict[str, Any]](), defaultdict[str, list[dict[str, Any]]](list)
+        self._rows, self._by_event = (
+            list[dict[str, Any]](),
+            defaultdict[str, list[dict[str, Any]]](list),
+        )
 
     def so_far(self, *events: str) -> list[dict[str, Any]]:
         with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
@@ -41,7 +46,8 @@ class FollowedRows:
 
 
 class Following:
-    """Files in a folder that processes write into. A file is followed from when somebody first asks for it."""
+    """Files in a folder that processes write into. A file is followed from when somebody
+    first asks for it."""
 
     def __init__(self, root: Path) -> None:
         self._root, self._files, self._watched = root, dict[Path, FollowedRows](), set[Path]()
@@ -51,12 +57,20 @@ class Following:
 
     def rows(self, name: str, *events: str) -> list[dict[str, Any]]:
         """Of a file in the folder; with ``events`` those of that kind only."""
-        return self._files.setdefault(self._root / name, FollowedRows(self._root / name)).so_far(*events)
+        return self._files.setdefault(self._root / name, FollowedRows(self._root / name)).so_far(
+            *events
+        )
 
     def until(
-        self, what: Callable[[], T], about: str, within_s: float, writer: int | None = None, story: Callable[[], str] = str
+        self,
+        what: Callable[[], T],
+        about: str,
+        within_s: float,
+        writer: int | None = None,
+        story: Callable[[], str] = str,
     ) -> T:
-        """What ``what`` returns as soon as it is true, looked at whenever a file in the folder has changed.
+        """What ``what`` returns as soon as it is true,
+        looked at whenever a file in the folder has changed.
 
         Args:
             about: What is waited for, to be said when it does not come.
@@ -73,7 +87,10 @@ class Following:
                     continue  # what came before its folder was watched told us nothing
                 left_s = ends - time.monotonic()
                 if hopeless or left_s <= 0:
-                    pytest.fail(f"{about} never came{' and its writer has ended' if hopeless else ''}\n{story()}")
+                    pytest.fail(
+                        f"{about} never came{' and its writer has ended' if hopeless else ''}\n"
+                        f"{story()}"
+                    )
                 select.select([self._fd, *([gone] if gone is not None else [])], [], [], left_s)
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._fd, 2**16)
@@ -82,13 +99,16 @@ class Following:
         os.close(self._fd)
 
     def _watch_new(self) -> bool:
-        """Watches the folders of the files, or where those are to come. Whether there were any that it did not watch before."""
+        """Watches the folders of the files, or where those are to come. Whether there were any that
+        it did not watch before."""
         folders = set()
         for path in self._files:
             folders.add(next(folder for folder in path.parents if folder.is_dir()))
         new = folders - self._watched
         for folder in new:
-            added = self._libc.inotify_add_watch(self._fd, os.fsencode(folder), MODIFY | MOVED_TO | CREATE)
+            added = self._libc.inotify_add_watch(
+                self._fd, os.fsencode(folder), MODIFY | MOVED_TO | CREATE
+            )
             assert added >= 0, os.strerror(ctypes.get_errno())
         self._watched |= new
         return bool(new)

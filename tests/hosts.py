@@ -1,6 +1,8 @@
-"""Hosts for tests: network namespaces with an address each, joined by a switch; their cables can be pulled for real.
+"""Hosts for tests: network namespaces with an address each, joined by a switch; their cables can be
+pulled for real.
 
-A script moves in before it starts gossip (``MOVE_IN``): so one launcher starts the peers of all hosts, and they share its files.
+A script moves in before it starts gossip (``MOVE_IN``): so one launcher starts the peers of all
+hosts, and they share its files.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ def move_in(host, address):
 
 
 class Hosts:
-    """``count`` hosts named ``self.names``, with the addresses ``self.addresses``. Use ``hosts``, which takes them down."""
+    """``count`` hosts named ``self.names``, with the addresses ``self.addresses``. Use ``hosts``,
+    which takes them down."""
 
     def __init__(self, count: int) -> None:
         self._switch = f"gsw{os.getpid()}"
@@ -40,7 +43,20 @@ class Hosts:
         ip("-n", self._switch, "link", "set", "bridge", "up")
         for number, (name, address) in enumerate(zip(self.names, self.addresses, strict=True)):
             ip("netns", "add", name)
-            ip("link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", f"port{number}", "netns", self._switch)
+            ip(
+                "link",
+                "add",
+                "eth0",
+                "netns",
+                name,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"port{number}",
+                "netns",
+                self._switch,
+            )
             ip("-n", self._switch, "link", "set", f"port{number}", "master", "bridge", "up")
             ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
@@ -51,16 +67,18 @@ class Hosts:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
     def cut(self, number: int) -> None:
-        """Pulls the cable of a host at the switch: what is sent vanishes, and no connection is told."""
+        """Pulls the cable of a host at the switch: what is sent vanishes,
+        and no connection is told."""
         ip("-n", self._switch, "link", "set", f"port{number}", "down")
 
     def inside(self, number: int) -> list[str]:
-        """What to put before a command that is to run on a host. Not ip netns exec, which mounts another /sys, without the
-        control groups that some ask for."""
+        """What to put before a command that is to run on a host. Not ip netns exec, which mounts
+        another /sys, without the control groups that some ask for."""
         return ["nsenter", f"--net=/run/netns/{self.names[number]}"]
 
     def kill_all(self, number: int) -> None:
-        """Every process on a host, as when its power fails: many leave the tree of who started them, but not its network."""
+        """Every process on a host, as when its power fails: many leave the tree of who started
+        them, but not its network."""
         ours = os.stat(f"/run/netns/{self.names[number]}").st_ino
         found = 1
         while found:

@@ -1,9 +1,11 @@
-"""What of Kubernetes there is without a cluster: a reader of the manifest, and pods that are processes of this machine.
+"""What of Kubernetes there is without a cluster: a reader of the manifest, and pods that are
+processes of this machine.
 
-A pod gets what Kubernetes' documentation promises of an indexed job with a headless service: its index, an address of its own
-(of loopback here), a name that others can look up as long as it is there, files of secrets with the mode that is asked for, empty
-folders and the volume of a claim, and how often its index has failed before. A pod that failed is started again, unless the rules
-of the job say that its exit code is of no use.
+A pod gets what Kubernetes' documentation promises of an indexed job with a headless service: its
+index, an address of its own (of loopback here), a name that others can look up as long as it is
+there, files of secrets with the mode that is asked for, empty folders and the volume of a claim,
+and how often its index has failed before. A pod that failed is started again, unless the rules of
+the job say that its exit code is of no use.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import psutil
 
 FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 LABEL, COUNTED, IGNORED = (
-    f"batch.kubernetes.io/{name}" for name in ("controller-uid", "job-index-failure-count", "job-index-ignored-failure-count")
+    f"batch.kubernetes.io/{name}"
+    for name in ("controller-uid", "job-index-failure-count", "job-index-ignored-failure-count")
 )
 NAMES = """
 import json, runpy, socket, sys
@@ -43,7 +46,8 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def read(text: str) -> list[Any]:
-    """The documents in a manifest: mappings, lists, and scalars written as JSON; what is written otherwise is refused."""
+    """The documents in a manifest: mappings, lists, and scalars written as JSON; what is written
+    otherwise is refused."""
     documents = []
     for part in text.split("---\n"):
         rows = [line for line in part.splitlines() if line and not line.startswith("#")]
@@ -87,7 +91,11 @@ class Cluster:
         self.folder, self._uid, self._counts = folder, uid, counts
         kinds = {document["kind"]: document for document in read(text)}
         self.job, self.service = kinds["Job"], kinds["Service"]
-        self.secrets = {kinds["Secret"]["metadata"]["name"]: kinds["Secret"]["stringData"]} if "Secret" in kinds else {}
+        self.secrets = (
+            {kinds["Secret"]["metadata"]["name"]: kinds["Secret"]["stringData"]}
+            if "Secret" in kinds
+            else {}
+        )
         self.pods: dict[int, Pod] = {}
         self.failed: dict[int, int] = {}
         self.claims = folder / "claims"
@@ -97,16 +105,21 @@ class Cluster:
         self._publish()
 
     def start(self, index: int, named: bool = True) -> Pod:
-        """A new pod of an index: another address, and nothing of what its former one wrote but on claims.
+        """A new pod of an index: another address,
+        and nothing of what its former one wrote but on claims.
 
         Args:
             named: Its name is known at once, and not only when ``name`` is called.
         """
-        assert index not in self.pods or self.pods[index].process.poll() is not None, "two pods of an index"
+        assert index not in self.pods or self.pods[index].process.poll() is not None, (
+            "two pods of an index"
+        )
         self._starts += 1
         address = f"127.0.{self._starts}.{10 + index}"
         counts = {COUNTED: str(self.failed.get(index, 0))} if self._counts else {}
-        pod = self.pods[index] = Pod(self, self.folder / f"pod-{self._starts}", index, address, counts)
+        pod = self.pods[index] = Pod(
+            self, self.folder / f"pod-{self._starts}", index, address, counts
+        )
         if named:
             self.name(index)
         pod.start()
@@ -130,17 +143,24 @@ class Cluster:
         rules = self.job["spec"]["podFailurePolicy"]["rules"]
         useless = [rule["onExitCodes"]["values"] for rule in rules if rule["action"] == "FailIndex"]
         limit = self.job["spec"]["backoffLimitPerIndex"]
-        return code != 0 and all(code not in codes for codes in useless) and self.failed.get(index, 0) <= limit
+        return (
+            code != 0
+            and all(code not in codes for codes in useless)
+            and self.failed.get(index, 0) <= limit
+        )
 
     def log(self) -> str:
-        return "\n".join(f"--- pod {index}\n{pod.log()[-3000:]}" for index, pod in sorted(self.pods.items()))
+        return "\n".join(
+            f"--- pod {index}\n{pod.log()[-3000:]}" for index, pod in sorted(self.pods.items())
+        )
 
     def close(self) -> None:
         for pod in self.pods.values():
             pod.kill()
 
     def _name(self, index: int) -> str:
-        """Of a pod of an indexed job: its host's, and in the service's domain when that is the pod's subdomain."""
+        """Of a pod of an indexed job: its host's, and in the service's domain when that is the
+        pod's subdomain."""
         spec = self.job["spec"]["template"]["spec"]
         assert spec["subdomain"] == self.service["metadata"]["name"]
         return f"{self.job['metadata']['name']}-{index}.{spec['subdomain']}"
@@ -154,7 +174,14 @@ class Cluster:
 class Pod:
     """What a kubelet would start, as a process here; the image is this interpreter."""
 
-    def __init__(self, cluster: Cluster, folder: Path, index: int, address: str, annotations: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        folder: Path,
+        index: int,
+        address: str,
+        annotations: Mapping[str, str],
+    ) -> None:
         self.cluster, self.folder, self.address = cluster, folder, address
         self._told = {
             "status.podIP": address,
@@ -170,10 +197,15 @@ class Pod:
         (container,) = spec["containers"]
         for variable in container["env"]:
             path = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
-            self.environment[variable["name"]] = self._expanded(variable["value"]) if path is None else self._field(path)
+            self.environment[variable["name"]] = (
+                self._expanded(variable["value"]) if path is None else self._field(path)
+            )
         places = {volume["name"]: self._volume(volume) for volume in spec["volumes"]}
         mounts = {mount["mountPath"]: places[mount["name"]] for mount in container["volumeMounts"]}
-        python, *words = [self._placed(self._expanded(word), mounts) for word in (*container["command"], *container["args"])]
+        python, *words = [
+            self._placed(self._expanded(word), mounts)
+            for word in (*container["command"], *container["args"])
+        ]
         assert (python, words[0]) == ("python", "-m")
         self.words = [sys.executable, "-c", NAMES, str(self.cluster.names), *words[1:]]
         with self._out.open("ab") as out:
@@ -192,7 +224,10 @@ class Pod:
     def kill(self) -> int:
         """With its container end all processes of it."""
         if self.process.poll() is None:
-            family = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+            family = [
+                psutil.Process(self.process.pid),
+                *psutil.Process(self.process.pid).children(recursive=True),
+            ]
             for one in family:
                 one.kill()
         return self.process.wait()
@@ -204,7 +239,9 @@ class Pod:
 
     def _expanded(self, word: str) -> str:
         known = self.environment
-        return re.sub(r"\$(\$?)\((\w+)\)", lambda m: f"$({m[2]})" if m[1] else known.get(m[2], m[0]), word)
+        return re.sub(
+            r"\$(\$?)\((\w+)\)", lambda m: f"$({m[2]})" if m[1] else known.get(m[2], m[0]), word
+        )
 
     def _placed(self, word: str, mounts: Mapping[str, Path]) -> str:
         for mount, place in mounts.items():

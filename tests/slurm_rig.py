@@ -1,4 +1,5 @@
-"""A real Slurm for tests: a controller and nodes, on hosts of their own in network namespaces of this machine."""
+"""A real Slurm for tests: a controller and nodes, on hosts of their own in network namespaces
+of this machine."""
 
 from __future__ import annotations
 
@@ -50,7 +51,10 @@ def why_no_slurm() -> str:
     """Why this machine has none for us; "": it has."""
     missing = [name for name in PROGRAMS if _program(name) is None]
     if missing:
-        return f"no {', '.join(missing)} (the packages slurm-wlm and munge: make test-hosts installs them)"
+        return (
+            f"no {', '.join(missing)} (the packages slurm-wlm and munge: make test-hosts installs "
+            "them)"
+        )
     return why_no_hosts()
 
 
@@ -59,7 +63,8 @@ def _program(name: str) -> str | None:
 
 
 class Slurm:
-    """``nodes`` nodes named n1, n2 and so on, at ``addresses[1:]``; commands are given on the controller. Use ``slurm``."""
+    """``nodes`` nodes named n1, n2 and so on, at ``addresses[1:]``; commands are given on the
+    controller. Use ``slurm``."""
 
     def __init__(self, folder: Path, net: Hosts) -> None:
         self.folder, self.net = folder, net
@@ -87,23 +92,45 @@ class Slurm:
         )
         here = socket.gethostname()
         nodes = [
-            f"NodeName=n{number} NodeHostname={here} NodeAddr={address} Port={17000 + number} CPUs=2 RealMemory=2000"
+            (
+                f"NodeName=n{number} NodeHostname={here} NodeAddr={address} Port={17000 + number} "
+                "CPUs=2 RealMemory=2000"
+            )
             for number, address in enumerate(self.net.addresses[1:], 1)
         ]
-        text = CONFIG.format(host=here, controller=self.net.addresses[0], folder=self.folder, nodes="\n".join(nodes))
+        text = CONFIG.format(
+            host=here, controller=self.net.addresses[0], folder=self.folder, nodes="\n".join(nodes)
+        )
         (self.folder / "slurm.conf").write_text(text)
         self._wait(lambda: (self.folder / "munge.socket").exists(), "munged")
         self._start("slurmctld", 0, "slurmctld", "-D", "-c", "-f", str(self.folder / "slurm.conf"))
         for number in range(1, len(nodes) + 1):
-            self._start(f"n{number}", number, "slurmd", "-D", "-N", f"n{number}", "-f", str(self.folder / "slurm.conf"))
-        self._wait(lambda: self.command("sinfo", "-h", "-o", "%D %t").stdout.split() == [str(len(nodes)), "idle"], "idle nodes")
+            self._start(
+                f"n{number}",
+                number,
+                "slurmd",
+                "-D",
+                "-N",
+                f"n{number}",
+                "-f",
+                str(self.folder / "slurm.conf"),
+            )
+        self._wait(
+            lambda: (
+                self.command("sinfo", "-h", "-o", "%D %t").stdout.split()
+                == [str(len(nodes)), "idle"]
+            ),
+            "idle nodes",
+        )
 
     def _start(self, name: str, host: int | None, *words: str) -> None:
         inside = [] if host is None else self.net.inside(host)
         path = _program(words[0])
         assert path is not None
         with (self.folder / f"{name}.out").open("wb") as out:
-            self.daemons[name] = subprocess.Popen([*inside, path, *words[1:]], stdout=out, stderr=out, start_new_session=True)
+            self.daemons[name] = subprocess.Popen(
+                [*inside, path, *words[1:]], stdout=out, stderr=out, start_new_session=True
+            )
 
     def _wait(self, what: Any, about: str) -> None:
         until = time.monotonic() + READY_S
@@ -113,7 +140,9 @@ class Slurm:
                 raise TimeoutError(f"Slurm: no {about} in {READY_S:.0f} s\n" + "\n".join(logs))
             time.sleep(0.1)  # between two looks, not instead of one
 
-    def command(self, *words: str, cwd: Path | None = None, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    def command(
+        self, *words: str, cwd: Path | None = None, text: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*self.net.inside(0), *words],
             cwd=cwd,
@@ -129,7 +158,9 @@ class Slurm:
 
     def job(self, number: str) -> dict[str, str]:
         """What the controller says of a job."""
-        return dict(re.findall(r"(\w+)=(\S*)", self.command("scontrol", "show", "job", number).stdout))
+        return dict(
+            re.findall(r"(\w+)=(\S*)", self.command("scontrol", "show", "job", number).stdout)
+        )
 
     def kill_node(self, number: int) -> None:
         """As when its power fails: its cable is dead, and everything that runs there is gone."""

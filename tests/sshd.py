@@ -1,4 +1,5 @@
-"""Hosts for tests with an sshd each: real ssh between network namespaces, with keys and a config of their own."""
+"""Hosts for tests with an sshd each: real ssh between network namespaces,
+with keys and a config of their own."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def why_no_sshd() -> str:
 
 
 class SshHosts:
-    """Hosts that ssh reaches. ``self.ssh``: the words that reach them; ``self.folders``: where each works."""
+    """Hosts that ssh reaches. ``self.ssh``: the words that reach them; ``self.folders``:
+    where each works."""
 
     def __init__(self, made: Hosts, folder: Path) -> None:
         self.made, self.names, self.addresses = made, made.names, made.addresses
@@ -50,19 +52,28 @@ class SshHosts:
         for path in self.folders:
             path.mkdir()
         for name in ("host", "user"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self._folder / name], check=True)
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self._folder / name],
+                check=True,
+            )
         (self._folder / "allowed").write_text((self._folder / "user.pub").read_text())
         key = " ".join((self._folder / "host.pub").read_text().split()[:2])
-        (self._folder / "known").write_text("".join(f"[{address}]:{PORT} {key}\n" for address in self.addresses))
+        (self._folder / "known").write_text(
+            "".join(f"[{address}]:{PORT} {key}\n" for address in self.addresses)
+        )
         blocks = []
         for name, address in zip(self.names, self.addresses, strict=True):
             (self._folder / name).write_text(
-                f"Port {PORT}\nListenAddress {address}\nHostKey {self._folder}/host\nAuthorizedKeysFile {self._folder}/allowed\n"
-                f"PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\nMaxStartups 100\n"
-                f"KbdInteractiveAuthentication no\nSubsystem sftp internal-sftp\nSetEnv PYTHONPATH={ROOT} OMP_NUM_THREADS=1\n"
+                f"Port {PORT}\nListenAddress {address}\nHostKey {self._folder}/host\n"
+                f"AuthorizedKeysFile {self._folder}/allowed\n"
+                "PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\n"
+                "PermitRootLogin yes\nMaxStartups 100\n"
+                "KbdInteractiveAuthentication no\nSubsystem sftp internal-sftp\nSetEnv "
+                f"PYTHONPATH={ROOT} OMP_NUM_THREADS=1\n"
             )
             blocks.append(
-                f"Host {name}\n  HostName {address}\n  Port {PORT}\n  User root\n  IdentityFile {self._folder}/user\n"
+                f"Host {name}\n  HostName {address}\n  Port {PORT}\n  User root\n  IdentityFile "
+                f"{self._folder}/user\n"
                 f"  IdentitiesOnly yes\n  UserKnownHostsFile {self._folder}/known\n"
             )
         self.config.write_text("".join(blocks))
@@ -70,7 +81,9 @@ class SshHosts:
         for name in self.names:
             with (self._folder / f"{name}.log").open("wb") as log:
                 command = [SSHD, "-D", "-e", "-f", str(self._folder / name)]
-                self._servers.append(subprocess.Popen(inside(name, *command), stdout=log, stderr=log))
+                self._servers.append(
+                    subprocess.Popen(inside(name, *command), stdout=log, stderr=log)
+                )
         for name in self.names:
             self._wait_for(name)
 
@@ -78,7 +91,11 @@ class SshHosts:
         probe = [
             sys.executable,
             "-c",
-            f"import socket; socket.create_connection(('{self.addresses[self.names.index(name)]}', {PORT}), 1)",
+            (
+                "import socket; "
+                f"socket.create_connection(('{self.addresses[self.names.index(name)]}', {PORT}), "
+                "1)"
+            ),
         ]
         until = time.monotonic() + READY_S
         while subprocess.run(inside(name, *probe), check=False, capture_output=True).returncode:
@@ -93,7 +110,10 @@ class SshHosts:
             server.wait()
 
     def host_file(self, path: Path, slots: int = 1) -> Path:
-        rows = [f"{name} slots={slots} workdir={folder}\n" for name, folder in zip(self.names, self.folders, strict=True)]
+        rows = [
+            f"{name} slots={slots} workdir={folder}\n"
+            for name, folder in zip(self.names, self.folders, strict=True)
+        ]
         path.write_text("".join(rows))
         return path
 
@@ -113,11 +133,17 @@ class SshHosts:
         return found
 
     def of_gossip(self, name: str) -> dict[int, str]:
-        """Processes of a host that are none of sshd's: agents, launchers, ssh, trainers, nodes, guardians."""
-        return {pid: what for pid in self.processes(name) if (what := command_of(pid)) and not what.startswith(("sshd", SSHD))}
+        """Processes of a host that are none of sshd's: agents, launchers, ssh, trainers,
+        nodes, guardians."""
+        return {
+            pid: what
+            for pid in self.processes(name)
+            if (what := command_of(pid)) and not what.startswith(("sshd", SSHD))
+        }
 
     def belongings(self, name: str, pids: Iterable[int]) -> dict[Thing, str]:
-        """What could outlive those processes of a host: sockets that listen or have a name, and segments of shared memory."""
+        """What could outlive those processes of a host: sockets that listen or have a name, and
+        segments of shared memory."""
         sockets = self._sockets(name)
         return {
             thing: sockets.get(thing, path)
@@ -126,18 +152,26 @@ class SshHosts:
             if thing in sockets or path.startswith(("/memfd:gossip", f"{SHARED}/"))
         }
 
-    def left_of(self, name: str, things: Mapping[Thing, str], but: Iterable[int] = ()) -> dict[Thing, str]:
+    def left_of(
+        self, name: str, things: Mapping[Thing, str], but: Iterable[int] = ()
+    ) -> dict[Thing, str]:
         """Which of those there still are; ``but``: whatever these processes hold, they use on."""
         held = {thing for pid in self.processes(name) for thing in held_by(pid)}
         named = {("memory", path.stat().st_ino) for path in SHARED.iterdir()}
         used = {thing for pid in but for thing in held_by(pid)}
-        return {thing: what for thing, what in things.items() if thing in (self._sockets(name).keys() | held | named) - used}
+        return {
+            thing: what
+            for thing, what in things.items()
+            if thing in (self._sockets(name).keys() | held | named) - used
+        }
 
     def _sockets(self, name: str) -> dict[Thing, str]:
         """Of TCP those that listen, of unix those with a name."""
         found: dict[Thing, str] = {}
         for kind, inode, state, known in (("tcp", 9, 3, 1), ("tcp6", 9, 3, 1), ("unix", 6, 7, 7)):
-            table = subprocess.run(inside(name, "cat", f"/proc/net/{kind}"), check=True, capture_output=True, text=True).stdout
+            table = subprocess.run(
+                inside(name, "cat", f"/proc/net/{kind}"), check=True, capture_output=True, text=True
+            ).stdout
             for row in map(str.split, table.splitlines()[1:]):
                 if row[state:] and (kind == "unix" or row[state] == LISTENS):
                     found["socket", int(row[inode])] = f"{kind} {row[known]}"
@@ -147,7 +181,11 @@ class SshHosts:
     def of_session(pid: int) -> list[int]:
         """Who is left of a process and those that it has started, each peer being a session."""
         found = [(int(name), stat(int(name))) for name in os.listdir("/proc") if name.isdigit()]
-        return [one for one, of in found if of is not None and of.state not in "ZX" and pid in (one, of.session)]
+        return [
+            one
+            for one, of in found
+            if of is not None and of.state not in "ZX" and pid in (one, of.session)
+        ]
 
 
 def held_by(pid: int) -> dict[Thing, str]:
@@ -169,7 +207,13 @@ def entries(folder: Path) -> list[Path]:
 
 def command_of(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        return (
+            Path(f"/proc/{pid}/cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode("utf-8", "replace")
+            .strip()
+        )
     except OSError:
         return ""
 

@@ -1,4 +1,5 @@
-"""No dangling citation: a page that code, docs or tests name is in the repository, and so is each note that they cite."""
+"""No dangling citation: a page that code, docs or tests name is in the repository, and so is each
+note that they cite."""
 
 from __future__ import annotations
 
@@ -7,7 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("gossip", "aggregators", "topologies", "launch", "tests", "benchmarks", "examples", "docs")
+FOLDERS = (
+    "gossip",
+    "aggregators",
+    "topologies",
+    "launch",
+    "tests",
+    "benchmarks",
+    "examples",
+    "docs",
+)
 SUFFIXES = {".py", ".md", ".toml", ".txt"}
 
 PAGE = re.compile(r"(?<![\w./{}*-])[\w.-]+(?:/[\w.-]+)*\.md\b", re.ASCII)
@@ -49,7 +59,11 @@ def unknown_notes(root: Path) -> list[str]:
     missing = []
     for path in sources(root):
         for cited in CITED.findall(WRAP.sub(" ", path.read_text("utf-8"))):
-            missing += [f"{path.relative_to(root)}: {number}" for number in re.findall(r"[NSL]\d+", cited) if number not in there]
+            missing += [
+                f"{path.relative_to(root)}: {number}"
+                for number in re.findall(r"[NSL]\d+", cited)
+                if number not in there
+            ]
     return missing
 
 
@@ -64,7 +78,10 @@ def test_every_note_that_is_cited_exists() -> None:
 def test_a_page_and_a_note_that_are_not_there_are_found(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "gossip").mkdir()
-    (tmp_path / NOTES).write_text("### N1 One\n\n| S2 | Two |\n\nSee [N1](design_notes.md#n1-one) and https://host/other.md.\n")
+    (tmp_path / NOTES).write_text(
+        "### N1 One\n\n| S2 | Two |\n\nSee [N1](design_notes.md#n1-one) and "
+        "https://host/other.md.\n"
+    )
     code = tmp_path / "gossip" / "code.py"
     code.write_text(f"# {NOTES} N1,\n# S2\n")
     assert dangling(tmp_path) == unknown_notes(tmp_path) == []

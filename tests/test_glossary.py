@@ -1,4 +1,5 @@
-"""``docs/glossary.md`` has each public class and each field that is written to disk, and nothing that is gone."""
+"""``docs/glossary.md`` has each public class and each field that is written to disk,
+and nothing that is gone."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from gossip.core import events, messages, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("gossip", "aggregators", "topologies", "launch")
-WRITERS = ("Report", "event", "record", "_record", "_write_event")  # what is called with an event's name and its fields
+# what is called with an event's name and its fields
+WRITERS = ("Report", "event", "record", "_record", "_write_event")
 
 
 def glossary() -> dict[str, list[str]]:
@@ -35,7 +37,11 @@ def glossary() -> dict[str, list[str]]:
 
 def classes(module: ModuleType) -> set[str]:
     """The public classes that a module defines."""
-    own = [value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__]
+    own = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value) and value.__module__ == module.__name__
+    ]
     return {cls.__name__ for cls in own if not cls.__name__.startswith("_")}
 
 
@@ -72,14 +78,20 @@ def literal(name: str) -> set[str]:
     found: set[str] = set()
     for tree in TREES:
         for node in tree.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name and node.value:
+            if (
+                isinstance(node, ast.AnnAssign)
+                and isinstance(node.target, ast.Name)
+                and node.target.id == name
+                and node.value
+            ):
                 found |= {word for each in ast.walk(node.value) for word in words(each)}
     assert found, f"there is no {name}"
     return found
 
 
 def events_written() -> tuple[set[str], set[str]]:
-    """The events, and their fields, by what the code calls. What is put together elsewhere is not seen."""
+    """The events, and their fields, by what the code calls.
+    What is put together elsewhere is not seen."""
     names, fields = literal("What") | literal("Change") | literal("Turn"), set[str]()
     for tree in TREES:
         for node in ast.walk(tree):
@@ -100,7 +112,11 @@ def events_written() -> tuple[set[str], set[str]]:
 def function(name: str, beside: str) -> ast.FunctionDef:
     """The function of that name, in the module that has ``beside`` in it."""
     for tree in TREES:
-        found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
+        found = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef) and node.name == name
+        ]
         if found and any(beside in words(node) for node in ast.walk(tree)):
             return found[0]
     raise AssertionError(f"there is no {name}")
@@ -138,15 +154,29 @@ def test_each_field_of_a_commit_has_a_sentence() -> None:
 def test_each_field_of_a_summary_has_a_sentence() -> None:
     written = keys(function("build", "record_incomplete"))
     assert {"schema", "status", "deaths"} <= written
-    known = {part for name in glossary()["Fields of summary.json"] for part in name.replace("[]", "").split(".")}
+    known = {
+        part
+        for name in glossary()["Fields of summary.json"]
+        for part in name.replace("[]", "").split(".")
+    }
     assert known >= written
 
 
 def test_nothing_is_explained_that_is_gone() -> None:
     written = {word for tree in TREES for node in ast.walk(tree) for word in words(node)}
-    written |= {node.arg for tree in TREES for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg}
+    written |= {
+        node.arg
+        for tree in TREES
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword) and node.arg
+    }
     tables = glossary()
-    for heading in ("Events in events.jsonl", "Fields of events.jsonl", "Fields of commits.jsonl", "Fields of summary.json"):
+    for heading in (
+        "Events in events.jsonl",
+        "Fields of events.jsonl",
+        "Fields of commits.jsonl",
+        "Fields of summary.json",
+    ):
         parts = {part for name in tables[heading] for part in name.replace("[]", "").split(".")}
         assert parts <= written, heading
 

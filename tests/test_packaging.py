@@ -1,4 +1,5 @@
-"""What is installed is what is written: the linked folders are real packages, and a command line starts without torch."""
+"""What is installed is what is written: the linked folders are real packages, and a command line
+starts without torch."""
 
 from __future__ import annotations
 
@@ -18,21 +19,33 @@ BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_{
 
 
 def python(*arguments: str, cwd: Path, path: Path | None = None) -> str:
-    """Runs this interpreter in ``cwd``; with ``path`` it sees that folder before anything installed. Returns what it prints."""
+    """Runs this interpreter in ``cwd``; with ``path`` it sees that folder before anything
+    installed. Returns what it prints."""
     environment = {**os.environ, "PYTHONPATH": str(path)} if path else {**os.environ}
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 
 
-# --- start-up -------------------------------------------------------------------------------------------------------------
+# --- start-up -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", ["gossip", "gossip.errors", "gossip.config", "gossip.launch.cli", "gossip.topologies"])
+@pytest.mark.parametrize(
+    "module", ["gossip", "gossip.errors", "gossip.config", "gossip.launch.cli", "gossip.topologies"]
+)
 def test_importing_it_does_not_import_torch(module: str, tmp_path: Path) -> None:
-    assert python("-c", f"import sys, {module}; print('torch' in sys.modules)", cwd=tmp_path) == "False"
+    assert (
+        python("-c", f"import sys, {module}; print('torch' in sys.modules)", cwd=tmp_path)
+        == "False"
+    )
 
 
 def test_gossip_help_does_not_import_torch(tmp_path: Path) -> None:
@@ -52,12 +65,13 @@ def test_gossip_help_does_not_import_torch(tmp_path: Path) -> None:
     assert printed.splitlines()[-1] == "False"
 
 
-# --- the distribution -----------------------------------------------------------------------------------------------------
+# --- the distribution -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the tree to build in, links kept as links, so that a build leaves nothing in the repository."""
+    """A copy of the tree to build in, links kept as links,
+    so that a build leaves nothing in the repository."""
     copy = tmp_path_factory.mktemp("checkout") / "gossip-train"
     copy.mkdir()
     ignore = shutil.ignore_patterns("__pycache__")
@@ -93,7 +107,9 @@ def test_the_wheel_holds_the_linked_folders_as_packages(wheel: Path, checkout: P
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-def test_a_wheel_built_from_the_sdist_is_the_same(wheel: Path, checkout: Path, tmp_path: Path) -> None:
+def test_a_wheel_built_from_the_sdist_is_the_same(
+    wheel: Path, checkout: Path, tmp_path: Path
+) -> None:
     name = python("-c", BUILD.format(kind="sdist"), str(tmp_path), cwd=checkout).splitlines()[-1]
     with tarfile.open(tmp_path / name) as archive:
         assert not [member.name for member in archive if member.issym() or member.islnk()]
@@ -106,7 +122,9 @@ def test_a_wheel_built_from_the_sdist_is_the_same(wheel: Path, checkout: Path, t
         assert set(first.namelist()) == set(second.namelist())
 
 
-def test_an_unrelated_aggregators_py_of_the_user_shadows_nothing(wheel: Path, tmp_path: Path) -> None:
+def test_an_unrelated_aggregators_py_of_the_user_shadows_nothing(
+    wheel: Path, tmp_path: Path
+) -> None:
     site, project = tmp_path / "site", tmp_path / "project"
     project.mkdir()
     with zipfile.ZipFile(wheel) as archive:
@@ -116,11 +134,15 @@ def test_an_unrelated_aggregators_py_of_the_user_shadows_nothing(wheel: Path, tm
 
     printed = python(
         "-c",
-        "import aggregators, topologies, launch, gossip.aggregators, gossip.topologies, gossip.launch.cli.commands\n"
+        "import aggregators, topologies, launch, gossip.aggregators, gossip.topologies, "
+        "gossip.launch.cli.commands\n"
         "print(aggregators.MINE, topologies.MINE, launch.MINE)\n"
         "print(gossip.aggregators.__file__)",
         cwd=project,
         path=site,
     )
 
-    assert printed.splitlines() == ["aggregators topologies launch", str(site / "gossip" / "aggregators" / "__init__.py")]
+    assert printed.splitlines() == [
+        "aggregators topologies launch",
+        str(site / "gossip" / "aggregators" / "__init__.py"),
+    ]

@@ -29,22 +29,40 @@ def test_a_session_offers_this_and_no_more():
 
 
 def test_signatures_that_users_rely_on():
-    assert [*inspect.signature(Session.prepare).parameters] == ["self", "model", "optimizer", "judge"]
-    assert [*inspect.signature(Session.shard).parameters] == ["self", "data", "batch_size", "classes", "accumulate", "options"]
+    assert [*inspect.signature(Session.prepare).parameters] == [
+        "self",
+        "model",
+        "optimizer",
+        "judge",
+    ]
+    assert [*inspect.signature(Session.shard).parameters] == [
+        "self",
+        "data",
+        "batch_size",
+        "classes",
+        "accumulate",
+        "options",
+    ]
     assert inspect.signature(Session.shard).parameters["classes"].default is None
     assert inspect.signature(Session.shard).parameters["accumulate"].default == 1
-    assert next(iter(inspect.signature(gossip.init).parameters.values())).kind is inspect.Parameter.VAR_KEYWORD
+    assert (
+        next(iter(inspect.signature(gossip.init).parameters.values())).kind
+        is inspect.Parameter.VAR_KEYWORD
+    )
 
 
 def test_importing_gossip_does_not_import_torch():
-    code = "import sys, gossip; gossip.__version__; gossip.errors.ConfigError; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, gossip; gossip.__version__; gossip.errors.ConfigError; sys.exit('torch' in "
+        "sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
 
 
 def test_what_init_needs_before_the_node_runs_does_not_import_torch():
     code = (
-        "import sys; from gossip.ipc import channel; from gossip.training import spawn, start, watch; "
-        "sys.exit('torch' in sys.modules)"
+        "import sys; from gossip.ipc import channel; from gossip.training import spawn, start, "
+        "watch; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
 

@@ -11,4 +11,14 @@ from .weights import read_weights as read_weights
 from .weights import within_bounds as within_bounds
 from .weights import write_weights as write_weights
 
-__all__ = ["Plan", "Roster", "Topology", "check_plan", "draw", "load", "names", "topology", "with_option"]
+__all__ = [
+    "Plan",
+    "Roster",
+    "Topology",
+    "check_plan",
+    "draw",
+    "load",
+    "names",
+    "topology",
+    "with_option",
+]

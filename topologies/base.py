@@ -1,4 +1,5 @@
-"""What a topology is: a pure function (roster, round, seed) -> plan, the same on every peer, so that no plan is ever sent."""
+"""What a topology is: a pure function (roster, round, seed) -> plan, the same on every peer, so
+that no plan is ever sent."""
 
 from __future__ import annotations
 
@@ -32,10 +33,12 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who does what in one round. A rolling plan has ``servers``, a gossip plan has ``pushes``; never both.
+    """Who does what in one round. A rolling plan has ``servers``,
+    a gossip plan has ``pushes``; never both.
 
     Attributes:
-        servers: One tuple a shard: the peers in the order in which they serve it. Attempt a is served by the a-th, modulo length.
+        servers: One tuple a shard: the peers in the order in which they serve it. Attempt a is
+            served by the a-th, modulo length.
         pushes: For each peer those it sends to.
     """
 
@@ -51,7 +54,13 @@ class Plan:
 class Topology:
     """A named topology. Called with a roster, a round and a seed it returns a checked ``Plan``."""
 
-    def __init__(self, function: Callable[..., Plan], name: str, rolling: bool, bound: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Plan],
+        name: str,
+        rolling: bool,
+        bound: Mapping[str, Any] | None = None,
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function, self.name, self.rolling = function, name, rolling
         self.parameters = inspect.signature(function).parameters
@@ -61,10 +70,15 @@ class Topology:
     @property
     def options(self) -> tuple[str, ...]:
         """Names of the options it takes."""
-        return tuple(name for name, parameter in self.parameters.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY)
+        return tuple(
+            name
+            for name, parameter in self.parameters.items()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        )
 
     def bind(self, **options: Any) -> Topology:
-        """The same topology with some options fixed. Raises ``ConfigError`` for one that it does not take."""
+        """The same topology with some options fixed.
+        Raises ``ConfigError`` for one that it does not take."""
         for name in options:
             if name not in self.options:
                 raise unknown_option(f"topology {self.name}", name, self.options)
@@ -86,13 +100,17 @@ def unknown_option(what: str, name: str, known: Sequence[str]) -> ConfigError:
         return ConfigError(f"{what} takes no options, got {name!r}")
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     suggestion = f" Did you mean {near[0]!r}?" if near else ""
-    return ConfigError(f"{what} has no option {name!r}.{suggestion}", f"its options: {', '.join(known)}")
+    return ConfigError(
+        f"{what} has no option {name!r}.{suggestion}", f"its options: {', '.join(known)}"
+    )
 
 
 @overload
 def topology(function: Callable[..., Plan]) -> Topology: ...
 @overload
-def topology(*, name: str | None = None, rolling: bool = False) -> Callable[[Callable[..., Plan]], Topology]: ...
+def topology(
+    *, name: str | None = None, rolling: bool = False
+) -> Callable[[Callable[..., Plan]], Topology]: ...
 def topology(
     function: Callable[..., Plan] | None = None, *, name: str | None = None, rolling: bool = False
 ) -> Topology | Callable[[Callable[..., Plan]], Topology]:
@@ -105,28 +123,42 @@ def topology(
 
 
 def check_plan(name: str, plan: Plan, roster: Roster) -> None:
-    """Raises ``BadTopology`` when a plan names strangers, lets a peer push to itself, or is empty in both senses."""
+    """Raises ``BadTopology`` when a plan names strangers, lets a peer push to itself,
+    or is empty in both senses."""
     if bool(plan.servers) == (plan.pushes is not None):
         raise BadTopology(f"topology {name} must return servers or pushes, and not both")
     members = set(roster.peers)
     for order in plan.servers:
         named = set(order)
         if not named or not named <= members or len(named) != len(order):
-            raise BadTopology(f"topology {name}: {order} is not an order of peers of {roster.peers}")
+            raise BadTopology(
+                f"topology {name}: {order} is not an order of peers of {roster.peers}"
+            )
     for sender, targets in (plan.pushes or {}).items():
-        if sender not in members or sender in targets or not members.issuperset(targets) or len(set(targets)) != len(targets):
-            raise BadTopology(f"topology {name}: peer {sender} cannot push to {targets} in {roster.peers}")
+        if (
+            sender not in members
+            or sender in targets
+            or not members.issuperset(targets)
+            or len(set(targets)) != len(targets)
+        ):
+            raise BadTopology(
+                f"topology {name}: peer {sender} cannot push to {targets} in {roster.peers}"
+            )
 
 
 def draw(*words: object) -> int:
-    """A 64-bit number that is the same on every peer for the same words (blake2b, so no peer can choose its own luck)."""
+    """A 64-bit number that is the same on every peer for the same words (blake2b, so no peer can
+    choose its own luck)."""
     return draws(words[:-1], words[-1:])[0]
 
 
 def draws(begin: Sequence[object], last: Sequence[object]) -> list[int]:
     """``draw(*begin, word)`` for each word of ``last``."""
     prefix = "".join([f"{_text(word)}/" for word in begin])
-    return [int.from_bytes(blake2b(f"{prefix}{_text(word)}".encode(), digest_size=8).digest(), "big") for word in last]
+    return [
+        int.from_bytes(blake2b(f"{prefix}{_text(word)}".encode(), digest_size=8).digest(), "big")
+        for word in last
+    ]
 
 
 def _text(word: object) -> str:

@@ -1,4 +1,5 @@
-"""Finds a topology by what people type: ``random-k``, ``random_k:k=4``, ``my.py:star``, ``my.module:star:hub=2``."""
+"""Finds a topology by what people type: ``random-k``, ``random_k:k=4``, ``my.py:star``,
+``my.module:star:hub=2``."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ GROUP = "gossip.topologies"
 """The entry point group through which other packages bring theirs."""
 
 _OPTIONS, _NEXT_OPTION = re.compile(r":(?=[^:=]*=)"), re.compile(r",(?=[^,:=]*=)")
-"""Where the options of a spec begin, and each next one: a value may have commas and colons of its own, as ``weights=0:4,2:2``."""
+"""Where the options of a spec begin, and each next one: a value may have commas and colons of its
+own, as ``weights=0:4,2:2``."""
 
 BUILT_IN = {"rolling": "rolling", "random_k": "random_k", "ring": "rings", "full": "graphs"}
 """Name -> the module of this package that holds it."""
@@ -36,10 +38,11 @@ def load(spec: str) -> Topology:
     """Finds a topology and binds its options.
 
     Args:
-        spec: ``name``, ``file.py:function`` or ``module:function``, then perhaps ``:option=value,option=value``. In names and
-            options hyphens are underscores.
+        spec: ``name``, ``file.py:function`` or ``module:function``, then perhaps
+            ``:option=value,option=value``. In names and options hyphens are underscores.
     Returns: the topology, called with (roster, round_id, seed) alone.
-    Raises: UnknownName: nobody registered the name. ConfigError: an unknown option, a wrong value, or no topology there.
+    Raises: UnknownName: nobody registered the name. ConfigError: an unknown option, a wrong value,
+        or no topology there.
     """
     where, *rest = _OPTIONS.split(spec.strip(), maxsplit=1)
     options_text = rest[0] if rest else ""
@@ -72,13 +75,20 @@ def _by_path(where: str) -> Topology:
     path, _, function = where.rpartition(":")
     module = _module_of_file(Path(path)) if path.endswith(".py") else _module_by_name(path)
     if not hasattr(module, function):
-        raise UnknownName("topology", function, [name for name, value in vars(module).items() if isinstance(value, Topology)])
+        raise UnknownName(
+            "topology",
+            function,
+            [name for name, value in vars(module).items() if isinstance(value, Topology)],
+        )
     return _topology(getattr(module, function), where)
 
 
 def _topology(found: object, where: str) -> Topology:
     if not isinstance(found, Topology):
-        raise ConfigError(f"{where} is a {type(found).__name__}, not a topology", "put @gossip.topologies.topology above it")
+        raise ConfigError(
+            f"{where} is a {type(found).__name__}, not a topology",
+            "put @gossip.topologies.topology above it",
+        )
     return found
 
 
@@ -88,13 +98,17 @@ def _module_by_name(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there, and something that it imports is not
-        raise ConfigError(f"there is no module {name!r} to take a topology from", f"known names: {', '.join(names())}") from error
+        raise ConfigError(
+            f"there is no module {name!r} to take a topology from",
+            f"known names: {', '.join(names())}",
+        ) from error
 
 
 def _module_of_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"there is no file {path} to take a topology from")
-    # Named by its whole path, so that it hides no module of its own stem and comes out the same when asked for twice.
+    # Named by its whole path, so that it hides no module of its own stem and comes out the same
+    # when asked for twice.
     name = f"gossip_file_{path.stem}_{blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
     if name in sys.modules:
         return sys.modules[name]
@@ -127,9 +141,16 @@ def _options(found: Topology, text: str) -> dict[str, Any]:
 
 
 def _value(found: Topology, name: str, text: str) -> Any:
-    """Reads a value as what the option's annotation says, or as what it looks like when it says nothing."""
+    """Reads a value as what the option's annotation says,
+    or as what it looks like when it says nothing."""
     annotation = found.parameters[name].annotation
-    said = "" if annotation is Parameter.empty else annotation if isinstance(annotation, str) else str(annotation)
+    said = (
+        ""
+        if annotation is Parameter.empty
+        else annotation
+        if isinstance(annotation, str)
+        else str(annotation)
+    )
     if isinstance(annotation, type):
         said = annotation.__name__
     wanted = {word.strip() for word in said.split("|")} & {"int", "float", "bool", "str", "None"}
@@ -139,7 +160,9 @@ def _value(found: Topology, name: str, text: str) -> Any:
         read, value = _read(kind, text)
         if read:
             return value
-    raise ConfigError(f"topology {found.name}: {name} must be {' or '.join(sorted(wanted))}, not {text!r}")
+    raise ConfigError(
+        f"topology {found.name}: {name} must be {' or '.join(sorted(wanted))}, not {text!r}"
+    )
 
 
 def _read(kind: str, text: str) -> tuple[bool, Any]:

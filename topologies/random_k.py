@@ -1,4 +1,5 @@
-"""Random-k gossip: k others a round, drawn from a shared seed, so that everybody knows whom to expect."""
+"""Random-k gossip: k others a round, drawn from a shared seed,
+so that everybody knows whom to expect."""
 
 from __future__ import annotations
 
@@ -16,10 +17,12 @@ def default_k(n: int) -> int:
 
 @topology
 def random_k(roster: Roster, round_id: int, seed: int, *, k: int | None = None) -> Plan:
-    """Each peer pushes to k others and receives from k others, drawn afresh every round (Boyd et al. 2006).
+    """Each peer pushes to k others and receives from k others,
+    drawn afresh every round (Boyd et al. 2006).
 
-    The peers are put on a ring in random order and everybody pushes along the same k distinct random distances: k disjoint
-    cyclic shifts. So nobody receives more or less than anybody else, and nobody is named twice.
+    The peers are put on a ring in random order and everybody pushes along the same k distinct
+    random distances: k disjoint cyclic shifts. So nobody receives more or less than anybody else,
+    and nobody is named twice.
 
     Args:
         k: Peers that each pushes to, at most n - 1; ceil(log2 n) by default.
@@ -33,4 +36,9 @@ def random_k(roster: Roster, round_id: int, seed: int, *, k: int | None = None) 
     ring = sorted(roster.peers)
     random.shuffle(ring)
     shifts = random.sample(range(1, n), min(default_k(n) if k is None else k, n - 1))
-    return Plan(pushes={peer: tuple(sorted(ring[(at + shift) % n] for shift in shifts)) for at, peer in enumerate(ring)})
+    return Plan(
+        pushes={
+            peer: tuple(sorted(ring[(at + shift) % n] for shift in shifts))
+            for at, peer in enumerate(ring)
+        }
+    )

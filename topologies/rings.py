@@ -7,7 +7,8 @@ from .base import Plan, Roster, topology
 
 @topology
 def ring(roster: Roster, round_id: int, seed: int) -> Plan:
-    """Each peer pushes to its two neighbours by number, the same ones every round (D-PSGD, Lian et al. 2017)."""
+    """Each peer pushes to its two neighbours by number, the same ones every round (D-PSGD,
+    Lian et al. 2017)."""
     order = sorted(roster.peers)
     n = len(order)
 

@@ -1,4 +1,5 @@
-"""How often each peer serves beside the others: whole numbers that the run's settings give, the same on every peer."""
+"""How often each peer serves beside the others: whole numbers that the run's settings give, the
+same on every peer."""
 
 from __future__ import annotations
 
@@ -10,9 +11,13 @@ from math import gcd
 from gossip.errors import ConfigError
 
 WEIGHT_MAX = 10
-"""Who weighs most serves at most so many times as often as who weighs least, who is not left out."""
+"""Who weighs most serves at most so many times as often as who weighs least,
+who is not left out."""
 
-_HINT = f"as in 0:4,2:2: peer 0 serves four times as often as one that is not named, peer 2 twice; 1 to {WEIGHT_MAX}"
+_HINT = (
+    "as in 0:4,2:2: peer 0 serves four times as often as one that is not named, peer 2 twice; 1 "
+    f"to {WEIGHT_MAX}"
+)
 _PAIR = re.compile(r"\s*(\d{1,4})\s*:\s*(\d{1,4})\s*", re.ASCII)
 
 
@@ -20,7 +25,8 @@ _PAIR = re.compile(r"\s*(\d{1,4})\s*:\s*(\d{1,4})\s*", re.ASCII)
 def read_weights(text: str) -> Mapping[int, int]:
     """Peer -> weight, without those of weight 1, as whoever is not named; ascending.
 
-    Raises: ConfigError: It is not like ``0:4,2:2``, names a peer twice, or a weight is not in 1 to ``WEIGHT_MAX``.
+    Raises: ConfigError: It is not like ``0:4,2:2``, names a peer twice,
+        or a weight is not in 1 to ``WEIGHT_MAX``.
     """
     found: dict[int, int] = {}
     for word in text.split(",") if text.strip() else ():
@@ -31,7 +37,9 @@ def read_weights(text: str) -> Mapping[int, int]:
         if peer in found:
             raise ConfigError(f"weights of servers: peer {peer} is there twice", _HINT)
         if not 1 <= weight <= WEIGHT_MAX:
-            raise ConfigError(f"weights of servers: {word.strip()!r}: a weight is 1 to {WEIGHT_MAX}", _HINT)
+            raise ConfigError(
+                f"weights of servers: {word.strip()!r}: a weight is 1 to {WEIGHT_MAX}", _HINT
+            )
         found[peer] = weight
     return {peer: found[peer] for peer in sorted(found) if found[peer] > 1}
 
@@ -43,7 +51,8 @@ def write_weights(weights: Mapping[int, int]) -> str:
 
 @lru_cache(maxsize=64)
 def lots(text: str, peers: tuple[int, ...]) -> tuple[int, ...]:
-    """For each of the peers how many lots it draws in each round, of which the best counts: so it serves in proportion."""
+    """For each of the peers how many lots it draws in each round, of which the best counts: so it
+    serves in proportion."""
     given = read_weights(text)
     bounded = within_bounds([given.get(peer, 1) for peer in peers])
     # Where all weigh alike each draws one lot: then the order is that of a run without weights.
@@ -52,7 +61,7 @@ def lots(text: str, peers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def within_bounds(weights: Sequence[int]) -> list[int]:
-    """What counts of the weights of all peers: nobody has more than all others together, whatever the settings say, so at least
-    every other round is somebody else's."""
+    """What counts of the weights of all peers: nobody has more than all others together, whatever
+    the settings say, so at least every other round is somebody else's."""
     most = max(1, sum(weights) - max(weights, default=1))
     return [min(weight, most) for weight in weights]

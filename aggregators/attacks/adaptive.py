@@ -1,4 +1,5 @@
-"""Attacks that know the rule: they try strengths and directions on it before they send the one that does most."""
+"""Attacks that know the rule: they try strengths and directions on it before they send the
+one that does most."""
 
 from __future__ import annotations
 
@@ -21,22 +22,30 @@ _SECTION = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class AttackOptimum:
-    """The strength at which a family of lies did most to a rule, and how far it carried the result."""
+    """The strength at which a family of lies did most to a rule,
+    and how far it carried the result."""
 
     strength: float
     damage: float
 
 
 def strongest(crowd: OmniscientView, lies: Callable[[float], Tensor]) -> AttackOptimum:
-    """Searches ``lies(strength) -> (f, d)`` for the strength that carries the rule's result farthest from the honest mean.
+    """Searches ``lies(strength) -> (f, d)`` for the strength that carries the rule's result
+    farthest from the honest mean.
 
-    First the powers of 2 from 1/16 to 128, because damage is not a smooth function of strength: a rule takes what is close and
-    drops what is far. Then a golden section between the neighbours of the best. ``len(STRENGTHS) + REFINEMENTS + 1`` trials.
+    First the powers of 2 from 1/16 to 128, because damage is not a smooth function of strength: a
+    rule takes what is close and drops what is far. Then a golden section between the neighbours of
+    the best. ``len(STRENGTHS) + REFINEMENTS + 1`` trials.
     """
-    best = max((AttackOptimum(strength, crowd.damage(lies(strength))) for strength in STRENGTHS), key=lambda found: found.damage)
+    best = max(
+        (AttackOptimum(strength, crowd.damage(lies(strength))) for strength in STRENGTHS),
+        key=lambda found: found.damage,
+    )
     low, high = best.strength / 2, best.strength * 2
     left, right = high - _SECTION * (high - low), low + _SECTION * (high - low)
-    at_left, at_right = (AttackOptimum(strength, crowd.damage(lies(strength))) for strength in (left, right))
+    at_left, at_right = (
+        AttackOptimum(strength, crowd.damage(lies(strength))) for strength in (left, right)
+    )
     for _ in range(REFINEMENTS - 1):
         best = max(best, at_left, at_right, key=lambda found: found.damage)
         if at_left.damage >= at_right.damage:
@@ -51,8 +60,8 @@ def strongest(crowd: OmniscientView, lies: Callable[[float], Tensor]) -> AttackO
 
 
 def directions(crowd: OmniscientView) -> Mapping[str, Tensor]:
-    """``(d,)`` each: where ``adaptive`` pushes from the honest mean. All but the first are as long as a typical honest update is
-    far from the mean."""
+    """``(d,)`` each: where ``adaptive`` pushes from the honest mean. All but the first are as long
+    as a typical honest update is far from the mean."""
     import torch
 
     from .crowd import unit
@@ -69,38 +78,52 @@ def directions(crowd: OmniscientView) -> Mapping[str, Tensor]:
     }
 
 
-def worst(crowd: OmniscientView, every: float, ways: Mapping[str, Callable[[float], Tensor]]) -> Tensor:
-    """``(f, d)``: all send the vector ``(d,)`` of the worst way and strength, which are searched anew after ``every`` rounds."""
+def worst(
+    crowd: OmniscientView, every: float, ways: Mapping[str, Callable[[float], Tensor]]
+) -> Tensor:
+    """``(f, d)``: all send the vector ``(d,)`` of the worst way and strength, which are searched
+    anew after ``every`` rounds."""
     age = crowd.memory.get("age", 0)
     if age % int(every) == 0:
-        tried = {name: strongest(crowd, lambda t, way=way: crowd.all_alike(way(t))) for name, way in ways.items()}  # type: ignore[misc]
+        tried = {
+            name: strongest(crowd, lambda t, way=way: crowd.all_alike(way(t)))  # type: ignore[misc]
+            for name, way in ways.items()
+        }
         crowd.memory["choice"] = max(tried.items(), key=lambda item: item[1].damage)
     crowd.memory["age"] = age + 1
     name, found = crowd.memory["choice"]
     return crowd.all_alike(ways[name](found.strength))
 
 
-@attack(shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT)
+@attack(
+    shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT
+)
 def adaptive(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """The worst that was found: all send the honest mean plus t times a direction, for the t and the direction that carry this
-    very rule's result farthest from the honest mean.
+    """The worst that was found: all send the honest mean plus t times a direction, for the t and
+    the direction that carry this very rule's result farthest from the honest mean.
 
-    95 trials of the rule a search. What was found is used until the next search, ``strength`` rounds later.
-    Source: the line search of Shejwalkar, Houmansadr 2021, over the directions of ``ipm``, ``alie`` and three more.
+    95 trials of the rule a search. What was found is used until the next search,
+    ``strength`` rounds later.
+    Source: the line search of Shejwalkar, Houmansadr 2021, over the directions of ``ipm``,
+        ``alie`` and three more.
     """
     mean = crowd.mean()
     ways = {name: (lambda t, way=way: mean + t * way) for name, way in directions(crowd).items()}
     return worst(crowd, strength, ways)
 
 
-@attack(shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT)
+@attack(
+    shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT
+)
 def optimal_alie(crowd: OmniscientView, *, strength: float) -> Tensor:
     """``alie`` with the z that does most against the actual rule: 19 trials of it a search."""
     mean, deviation = crowd.mean(), crowd.deviation()
     return worst(crowd, strength, {"z": lambda z: mean - z * deviation})
 
 
-@attack(shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT)
+@attack(
+    shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT
+)
 def optimal_ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
     """``ipm`` with the epsilon that does most against the actual rule: 19 trials of it a search."""
     mean = crowd.mean()

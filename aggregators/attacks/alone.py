@@ -14,17 +14,20 @@ if TYPE_CHECKING:
 
 @attack(strength=1.0, meaning="factor of the negated update")
 def sign_flip(update: Tensor, *, strength: float) -> Tensor:
-    """``-strength * update``: climbs where the others descend. Each liar negates its own (see ``negated_copies``, ``ipm``)."""
+    """``-strength * update``: climbs where the others descend. Each liar negates its own (see
+    ``negated_copies``, ``ipm``)."""
     return update * -strength
 
 
 @attack(strength=0.1, meaning="fraction of the coordinates that are hit", allowed=FRACTION)
 def bit_flip(update: Tensor, *, strength: float, generator: torch.Generator) -> Tensor:
-    """Flips bits 22, 29, 30 and 31 of the float32 in a random fraction ``strength`` of the coordinates, like failing memory.
+    """Flips bits 22, 29, 30 and 31 of the float32 in a random fraction ``strength`` of the
+    coordinates, like failing memory.
 
-    Bit 31 is the sign, 30 and 29 the top of the exponent, 22 the top of the mantissa: a value of ordinary size becomes one of
-    about 1e16 to 1e20, or nearly nothing. Few become infinite or NaN. The bits are those of the Zeno authors' code; what their
-    paper calls bit-flipping is ``negated_copies``.
+    Bit 31 is the sign, 30 and 29 the top of the exponent, 22 the top of the mantissa: a value of
+    ordinary size becomes one of about 1e16 to 1e20, or nearly nothing. Few become infinite or NaN.
+    The bits are those of the Zeno authors' code; what their paper calls bit-flipping is
+    ``negated_copies``.
     """
     import torch
 
@@ -36,7 +39,8 @@ def bit_flip(update: Tensor, *, strength: float, generator: torch.Generator) -> 
 
 @attack(strength=200.0, meaning="standard deviation", allowed=NOT_NEGATIVE)
 def gaussian(update: Tensor, *, strength: float, generator: torch.Generator) -> Tensor:
-    """Noise N(0, strength^2) instead of the update. Source: Xie, Koyejo, Gupta 2018, arXiv:1802.10116 (200)."""
+    """Noise N(0, strength^2) instead of the update. Source: Xie, Koyejo, Gupta 2018,
+    arXiv:1802.10116 (200)."""
     import torch
 
     return (torch.randn(update.shape, generator=generator) * strength).to(update)
@@ -74,7 +78,8 @@ def stale(update: Tensor, *, past: Tensor) -> Tensor:
 
 @attack(strength=1.0, meaning="length in norms of the own update", allowed=NOT_NEGATIVE)
 def random_direction(update: Tensor, *, strength: float, direction: torch.Generator) -> Tensor:
-    """As long as the update, in a direction drawn once for the whole run: noise that does not cancel over the rounds."""
+    """As long as the update, in a direction drawn once for the whole run: noise that does not
+    cancel over the rounds."""
     import torch
 
     drawn = torch.randn(update.shape, generator=direction, dtype=torch.float64).to(update.device)

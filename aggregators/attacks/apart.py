@@ -18,21 +18,36 @@ def equivocation(update: Tensor, *, strength: float, receiver: int) -> Tensor:
     return update * (strength if receiver % 2 == 0 else -strength)
 
 
-@attack(shape="apart", strength=1.0, meaning="epsilon, of which 1 undoes what honest neighbours do", allowed=POSITIVE)
+@attack(
+    shape="apart",
+    strength=1.0,
+    meaning="epsilon, of which 1 undoes what honest neighbours do",
+    allowed=POSITIVE,
+)
 def dissensus(
-    update: Tensor, *, strength: float, theirs: Tensor | None, others: Sequence[Tensor], neighbours: int, attackers: int
+    update: Tensor,
+    *,
+    strength: float,
+    theirs: Tensor | None,
+    others: Sequence[Tensor],
+    neighbours: int,
+    attackers: int,
 ) -> Tensor:
-    """Pushes each receiver away from its honest neighbours: ``x_i - epsilon / b * sum of (x_j - x_i)`` over those.
+    """Pushes each receiver away from its honest neighbours:
+    ``x_i - epsilon / b * sum of (x_j - x_i)`` over those.
 
-    With epsilon = 1 and plain mixing the b liars cancel what all honest neighbours do: the receiver stays where it is.
+    With epsilon = 1 and plain mixing the b liars cancel what all honest neighbours do: the receiver
+    stays where it is.
 
     Args:
-        theirs: What the receiver said last, x_i; of one that was not heard yet, the own vector stands for it.
+        theirs: What the receiver said last, x_i; of one that was not heard yet,
+            the own vector stands for it.
         others: What its honest neighbours said last, x_j. Nobody was heard: the own vector is told.
-        neighbours: How many those are, also of whom nothing was heard; their mean is taken for that of all.
+        neighbours: How many those are, also of whom nothing was heard;
+            their mean is taken for that of all.
         liars: b, who tell the same.
-    Source: He, Karimireddy, Jaggi 2022, "Byzantine-Robust Decentralized Learning via ClippedGossip", arXiv:2202.01545, with equal
-    mixing weights.
+    Source: He, Karimireddy, Jaggi 2022, "Byzantine-Robust Decentralized Learning via
+    ClippedGossip", arXiv:2202.01545, with equal mixing weights.
     """
     here = update if theirs is None else theirs
     if not others:

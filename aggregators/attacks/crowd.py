@@ -1,4 +1,5 @@
-"""What colluding liars know: the honest updates of the round, their own, how many they are, and perhaps the rule."""
+"""What colluding liars know: the honest updates of the round, their own, how many they are, and
+perhaps the rule."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class OmniscientView:
         return self.honest.mean(dim=0)
 
     def deviation(self) -> Tensor:
-        """``(d,)``: standard deviation of each coordinate over the honest (divided by h - 1); zeros when there is only one."""
+        """``(d,)``: standard deviation of each coordinate over the honest (divided by h - 1); zeros
+        when there is only one."""
         return self.honest.std(dim=0) if self.h > 1 else torch.zeros_like(self.honest[0])
 
     def all_alike(self, lie: Tensor) -> Tensor:
@@ -55,17 +57,23 @@ class OmniscientView:
         return lie.repeat(self.f, 1)
 
     def damage(self, lies: Tensor) -> float:
-        """How far the lies carry the rule's result from the honest mean; infinite when it is not finite.
+        """How far the lies carry the rule's result from the honest mean;
+        infinite when it is not finite.
 
         Lies that are not finite themselves carry it nowhere: no peer shows them to its rule.
 
         Raises: ConfigError: The rule is not known.
         """
         if self.rule is None:
-            raise ConfigError("this attack tries itself on the rule, and was not told which", "give collude(..., rule=...)")
+            raise ConfigError(
+                "this attack tries itself on the rule, and was not told which",
+                "give collude(..., rule=...)",
+            )
         if not bool(torch.isfinite(lies).all()):
             return 0.0
-        moved = torch.linalg.vector_norm((self.rule(torch.cat([self.honest, lies])) - self.mean()).to(torch.float64))
+        moved = torch.linalg.vector_norm(
+            (self.rule(torch.cat([self.honest, lies])) - self.mean()).to(torch.float64)
+        )
         return float(moved) if math.isfinite(float(moved)) else math.inf
 
 

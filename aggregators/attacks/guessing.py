@@ -1,4 +1,5 @@
-"""What one liar in a real run can guess of the honest updates: from its own, and from what the swarm made of each round."""
+"""What one liar in a real run can guess of the honest updates: from its own, and from what the
+swarm made of each round."""
 
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ WAITING_MAX = 16
 class HonestEstimate:
     """An estimate of the honest updates of the next round.
 
-    Every replica has the result of the last round: it stands for the honest mean. What the liar would honestly have sent, less
-    what the swarm made of that round, is one honest deviation; the last ``RESIDUALS_MAX`` of them stand for the others'.
-    Liars on different machines so agree on the mean, and nearly on the deviation, without a word between them.
+    Every replica has the result of the last round: it stands for the honest mean. What the liar
+    would honestly have sent, less what the swarm made of that round, is one honest deviation; the
+    last ``RESIDUALS_MAX`` of them stand for the others'. Liars on different machines so agree on
+    the mean, and nearly on the deviation, without a word between them.
     """
 
     def __init__(self) -> None:
@@ -43,7 +45,8 @@ class HonestEstimate:
             del self._own[past]
 
     def honest(self, update: Tensor, count: int) -> Tensor:
-        """``(count, d)`` that stand for the honest updates. Before there is a result: the own update, so many times."""
+        """``(count, d)`` that stand for the honest updates. Before there is a result: the own
+        update, so many times."""
         import torch
 
         middle = update if self.result is None else self.result

@@ -1,4 +1,5 @@
-"""What attacks there are: each a function with a name, the meaning of its strength, and what it must know.
+"""What attacks there are: each a function with a name, the meaning of its strength,
+and what it must know.
 
 Knowing the names costs no torch, because command lines check them.
 """
@@ -30,13 +31,14 @@ class AttackKind:
     """An attack.
 
     Attributes:
-        shape: ``alone``: ``(update, ...) -> lie``, of what one liar would have sent. ``together``: ``(crowd, ...) -> (f, d)``, of
-            what the honest send. ``apart``: ``(update, ...) -> lie``, another for each receiver.
+        shape: ``alone``: ``(update, ...) -> lie``, of what one liar would have sent. ``together``:
+            ``(crowd, ...) -> (f, d)``, of what the honest send. ``apart``:
+            ``(update, ...) -> lie``, another for each receiver.
         strength: By default; None when there is nothing to set, or when it follows from n and f.
         meaning: Of the strength, with its unit. Empty: there is nothing to set.
         wants: Names of the function's parameters.
-        lonely: Whether one liar can tell it from what it has seen by itself. All but a few attacks ``together`` can be told from
-            an estimate of the honest updates.
+        lonely: Whether one liar can tell it from what it has seen by itself. All but a few attacks
+            ``together`` can be told from an estimate of the honest updates.
         refusal: Why not, and what to do instead.
         tries: It tries itself on the rule.
         allowed: What the strength must be, in words, and the test of it.
@@ -90,16 +92,18 @@ def attack(
 ) -> Decorator:
     """Registers a function under its name.
 
-    ``alone``: ``(update, *, ...) -> update``; it may name ``strength``, ``generator``, ``past`` and ``direction``.
-    ``together``: ``(crowd, *, ...) -> (f, d)``; it may name ``strength``.
-    ``apart``: ``(update, *, ...) -> update``; it may name ``strength``, ``receiver``, ``theirs``, ``others``, ``neighbours``
-    and ``attackers``.
+    ``alone``: ``(update, *, ...) -> update``; it may name ``strength``, ``generator``, ``past`` and
+    ``direction``. ``together``: ``(crowd, *, ...) -> (f, d)``; it may name ``strength``. ``apart``:
+    ``(update, *, ...) -> update``; it may name ``strength``, ``receiver``, ``theirs``, ``others``,
+    ``neighbours`` and ``attackers``.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         name = function.__name__
         wants = frozenset(inspect.signature(function).parameters)
-        KINDS[name] = AttackKind(name, function, shape, strength, meaning, wants, refusal, tries, allowed)
+        KINDS[name] = AttackKind(
+            name, function, shape, strength, meaning, wants, refusal, tries, allowed
+        )
         return function
 
     return decorate
@@ -115,11 +119,13 @@ def names(*, lonely: bool = False) -> tuple[str, ...]:
 
 
 def kind_of(name: str) -> AttackKind:
-    """By name; hyphens and underscores are the same. Raises: UnknownName: There is none. ConfigError: It is one on data."""
+    """By name; hyphens and underscores are the same. Raises: UnknownName: There is none.
+    ConfigError: It is one on data."""
     plain = name.replace("-", "_")
     if plain in DATA_ATTACKS:
         raise ConfigError(
-            f"{plain} changes the labels that a trainer reads, not the update it sends", "use flip_labels(y, classes)"
+            f"{plain} changes the labels that a trainer reads, not the update it sends",
+            "use flip_labels(y, classes)",
         )
     if plain not in KINDS:
         raise UnknownName("attack", name, (*names(), *DATA_ATTACKS))
@@ -127,19 +133,25 @@ def kind_of(name: str) -> AttackKind:
 
 
 def checked_strength(kind: AttackKind, strength: float | None) -> float | None:
-    """The strength, or the default one. Raises: ConfigError: It is out of range, or there is nothing to set."""
+    """The strength, or the default one. Raises: ConfigError: It is out of range,
+    or there is nothing to set."""
     if strength is None:
         return kind.strength
     if not kind.meaning:
-        raise ConfigError(f"{kind.name} has no strength to set, got {strength:g}", f"leave out *{strength:g}")
+        raise ConfigError(
+            f"{kind.name} has no strength to set, got {strength:g}", f"leave out *{strength:g}"
+        )
     words, fine = kind.allowed
     if not fine(strength):
-        raise ConfigError(f"{kind.name}*{strength:g}: the strength is the {kind.meaning} and must be {words}")
+        raise ConfigError(
+            f"{kind.name}*{strength:g}: the strength is the {kind.meaning} and must be {words}"
+        )
     return strength
 
 
 def flip_labels(labels: Any, classes: int) -> Any:
-    """``classes - 1 - label``: what ``label_flip`` does to a batch before its gradient is taken. For an int, array or tensor.
+    """``classes - 1 - label``: what ``label_flip`` does to a batch before its gradient is taken.
+    For an int, array or tensor.
 
     Source: Xie, Koyejo, Gupta 2019, "Zeno", arXiv:1805.10032 (9 - label, for ten classes).
     """

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @attack(shape="together", strength=0.1, meaning="epsilon, times the honest mean", allowed=FINITE)
 def ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """Inner-product manipulation: all send ``-epsilon`` times the honest mean, so that the aggregate may point uphill.
+    """Inner-product manipulation: all send ``-epsilon`` times the honest mean, so that the
+    aggregate may point uphill.
 
     A small epsilon hides among the honest, a large one (10) outweighs them in a mean.
     Source: Xie, Koyejo, Gupta 2019, "Fall of Empires", arXiv:1903.03936.
@@ -24,11 +25,17 @@ def ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
     return crowd.all_alike(-strength * crowd.mean())
 
 
-@attack(shape="together", meaning="z in standard deviations of each coordinate; from n and f when left out", allowed=NOT_NEGATIVE)
+@attack(
+    shape="together",
+    meaning="z in standard deviations of each coordinate; from n and f when left out",
+    allowed=NOT_NEGATIVE,
+)
 def alie(crowd: OmniscientView, *, strength: float | None) -> Tensor:
-    """A little is enough: all send the honest mean less z honest standard deviations of each coordinate.
+    """A little is enough: all send the honest mean less z honest standard deviations of
+    each coordinate.
 
-    Without a strength, z is such that enough honest updates lie beyond it to make a majority with the liars: ``alie_z``.
+    Without a strength, z is such that enough honest updates lie beyond it to make a majority with
+    the liars: ``alie_z``.
     Source: Baruch, Baruch, Goldberg 2019, "A Little Is Enough", arXiv:1902.06156.
     """
     z = alie_z(crowd.h + crowd.f, crowd.f) if strength is None else strength
@@ -36,13 +43,16 @@ def alie(crowd: OmniscientView, *, strength: float | None) -> Tensor:
 
 
 def alie_z(n: int, f: int) -> float:
-    """z = Phi^-1((n - f - s) / (n - f)): s = floor(n / 2 + 1) - f honest ones, whom liars need for a majority, lie beyond it.
+    """z = Phi^-1((n - f - s) / (n - f)): s = floor(n / 2 + 1) - f honest ones, whom liars need for
+    a majority, lie beyond it.
 
-    For small n it is small: 0 for 2 of 8 and 2 of 10, 0.16 for 4 of 20. One liar among an even number needs more than half of the
-    honest, so its z is below 0: it stands on the other side of the mean.
+    For small n it is small: 0 for 2 of 8 and 2 of 10, 0.16 for 4 of 20. One liar among an even
+    number needs more than half of the honest, so its z is below 0:
+    it stands on the other side of the mean.
 
-    Where Phi^-1 would be infinite, z is where the outermost of the honest stands, with half of one of them beyond: for liars in
-    the majority, who need nobody beyond them (s <= 0), and for one liar and one honest, where it is 0.
+    Where Phi^-1 would be infinite, z is where the outermost of the honest stands, with half of one
+    of them beyond: for liars in the majority, who need nobody beyond them (s <= 0), and for one
+    liar and one honest, where it is 0.
 
     Raises: ConfigError: There is no liar, or nobody else.
     """
@@ -50,44 +60,60 @@ def alie_z(n: int, f: int) -> float:
 
     honest = n - f
     if f < 1 or honest < 1:
-        raise ConfigError(f"alie: z is for liars among honest peers, not for {f} of {n}", "give the strength: alie*1.5")
+        raise ConfigError(
+            f"alie: z is for liars among honest peers, not for {f} of {n}",
+            "give the strength: alie*1.5",
+        )
     beyond, outermost = (n // 2 + 1 - f) / honest, 0.5 / honest
     return NormalDist().inv_cdf(1 - min(max(beyond, outermost), 1 - outermost))
 
 
 @attack(shape="together")
 def min_max(crowd: OmniscientView) -> Tensor:
-    """All send the honest mean less gamma times the standard deviation, with the largest gamma that leaves the lie no farther
-    from any honest update than two honest ones are from each other.
+    """All send the honest mean less gamma times the standard deviation, with the largest gamma that
+    leaves the lie no farther from any honest update than two honest ones are from each other.
 
-    Source: Shejwalkar, Houmansadr 2021, "Manipulating the Byzantine" (NDSS), with the deviation as perturbation.
+    Source: Shejwalkar, Houmansadr 2021, "Manipulating the Byzantine" (NDSS),
+        with the deviation as perturbation.
     """
     import torch
 
     away, aside, along = _quadratics(crowd)
-    limit = torch.cdist(crowd.honest.double(), crowd.honest.double(), compute_mode="donot_use_mm_for_euclid_dist").max() ** 2
-    gammas = [_larger_root(along, b, float(c - limit)) for b, c in zip(aside.tolist(), away, strict=True)]
+    limit = (
+        torch.cdist(
+            crowd.honest.double(),
+            crowd.honest.double(),
+            compute_mode="donot_use_mm_for_euclid_dist",
+        ).max()
+        ** 2
+    )
+    gammas = [
+        _larger_root(along, b, float(c - limit)) for b, c in zip(aside.tolist(), away, strict=True)
+    ]
     return crowd.all_alike(crowd.mean() - min(gammas) * crowd.deviation())
 
 
 @attack(shape="together")
 def min_sum(crowd: OmniscientView) -> Tensor:
-    """The same with sums: the lie's squared distances to all honest updates add up to no more than the largest such sum of one of
-    them.
+    """The same with sums: the lie's squared distances to all honest updates add up to no more than
+    the largest such sum of one of them.
 
     Source: as ``min_max``.
     """
     import torch
 
     away, aside, along = _quadratics(crowd)
-    pairs = torch.cdist(crowd.honest.double(), crowd.honest.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    pairs = torch.cdist(
+        crowd.honest.double(), crowd.honest.double(), compute_mode="donot_use_mm_for_euclid_dist"
+    )
     limit = float((pairs**2).sum(dim=1).max())
     gamma = _larger_root(crowd.h * along, float(aside.sum()), float(away.sum()) - limit)
     return crowd.all_alike(crowd.mean() - gamma * crowd.deviation())
 
 
 def _quadratics(crowd: OmniscientView) -> tuple[Tensor, Tensor, float]:
-    """|m - gamma p - x_i|^2 = along gamma^2 + 2 aside_i gamma + away_i, for the mean m, the deviation p and each honest x_i."""
+    """|m - gamma p - x_i|^2 = along gamma^2 + 2 aside_i gamma + away_i, for the mean m, the
+    deviation p and each honest x_i."""
     apart = crowd.honest.double() - crowd.mean().double()
     deviation = crowd.deviation().double()
     return (apart**2).sum(dim=1), apart @ deviation, float(deviation @ deviation)
@@ -100,15 +126,19 @@ def _larger_root(a: float, b: float, c: float) -> float:
 
 @attack(
     shape="together",
-    refusal="it copies an update of the same round, which a peer of a real run does not see in time; "
-    "`gossip bench robustness` and the simulator show it",
+    refusal=(
+        "it copies an update of the same round, which a peer of a real run does not see in time; "
+        "`gossip bench robustness` and the simulator show it"
+    ),
 )
 def mimic(crowd: OmniscientView) -> Tensor:
-    """All copy one honest update, always the same peer's: it is over-represented, which hurts where peers have different data.
+    """All copy one honest update, always the same peer's: it is over-represented, which hurts where
+    peers have different data.
 
-    The victim is the honest one farthest along the direction in which the honest updates of the first round differ most.
-    Source: Karimireddy, He, Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing", arXiv:2006.09365
-    (whose liars learn the direction over some rounds first).
+    The victim is the honest one farthest along the direction in which the honest updates of the
+    first round differ most.
+    Source: Karimireddy, He, Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via
+    Bucketing", arXiv:2006.09365 (whose liars learn the direction over some rounds first).
     """
     victim = crowd.memory.setdefault("victim", _outermost(crowd))
     return crowd.all_alike(crowd.honest[min(victim, crowd.h - 1)])
@@ -127,32 +157,45 @@ def _outermost(crowd: OmniscientView) -> int:
     strength=1.0,
     meaning="factor of the negated gradient",
     allowed=POSITIVE,
-    refusal="the liars would have to hand each other an update within the round; `ipm:PEERS*1` sends copies of the negated "
-    "estimate of the mean, and `gossip bench robustness` shows this attack itself",
+    refusal=(
+        "the liars would have to hand each other an update within the round; `ipm:PEERS*1` sends "
+        "copies of the negated estimate of the mean, and `gossip bench robustness` shows this "
+        "attack itself"
+    ),
 )
 def negated_copies(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All send the negated gradient of the first faulty one: identical, as noisy as any, and at no distance from each other.
+    """All send the negated gradient of the first faulty one: identical, as noisy as any, and at no
+    distance from each other.
 
-    It is the "bit-flipping" of the Zeno paper (its authors' code does this; see ``bit_flip`` for bits that flip).
+    It is the "bit-flipping" of the Zeno paper (its authors' code does this; see ``bit_flip`` for
+    bits that flip).
     Source: Xie, Koyejo, Gupta 2019, "Zeno", arXiv:1805.10032.
     """
     return crowd.all_alike(-strength * crowd.own[0])
 
 
-@attack(shape="together", strength=1000.0, meaning="distance of the anchor, in norms of the honest mean", allowed=POSITIVE)
+@attack(
+    shape="together",
+    strength=1000.0,
+    meaning="distance of the anchor, in norms of the honest mean",
+    allowed=POSITIVE,
+)
 def sacrificial_anchor(crowd: OmniscientView, *, strength: float) -> Tensor:
     """One goes far away, the others stand exactly on the mean that it makes.
 
-    A rule that starts from the mean drops the anchor and trusts those on the mean most, who are as far from the honest as it
-    took them: it breaks with two liars. With one, it is only an outlier.
+    A rule that starts from the mean drops the anchor and trusts those on the mean most, who are as
+    far from the honest as it took them: it breaks with two liars. With one, it is only an outlier.
     """
     import torch
 
     from .crowd import unit
 
-    aside = unit(torch.randn(crowd.honest.shape[1], generator=crowd.direction, dtype=torch.float64)).to(crowd.honest)
+    aside = unit(
+        torch.randn(crowd.honest.shape[1], generator=crowd.direction, dtype=torch.float64)
+    ).to(crowd.honest)
     mean = crowd.mean()
     anchor = mean + aside * (strength * max(float(torch.linalg.vector_norm(mean)), 1e-12))
-    # With all f - 1 others on m, the mean of everybody is m itself when m = (sum of the honest + anchor) / (h + 1).
+    # With all f - 1 others on m, the mean of everybody is m itself when m = (sum of the honest +
+    # anchor) / (h + 1).
     on_the_mean = (crowd.h * mean + anchor) / (crowd.h + 1)
     return torch.cat([anchor[None], on_the_mean.repeat(crowd.f - 1, 1)])

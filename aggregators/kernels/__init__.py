@@ -1,8 +1,10 @@
-"""What rules are made of, at the speed of memory: ranks of each coordinate, inner products and weighted sums of rows.
+"""What rules are made of, at the speed of memory: ranks of each coordinate, inner products and
+weighted sums of rows.
 
-Pure functions over ``Rows``; they know no rule. There are two implementations with the same results: compiled ones (numba, the
-extra ``fast``) for float32 rows on the CPU, and plain ones (torch and numpy) for everything else and where numba is not
-installed; a few small rows go through them, too. ``backend()`` says which is in use; GOSSIP_KERNELS=plain forces the plain one,
+Pure functions over ``Rows``; they know no rule. There are two implementations with the same
+results: compiled ones (numba, the extra ``fast``) for float32 rows on the CPU, and plain ones
+(torch and numpy) for everything else and where numba is not installed; a few small rows go through
+them, too. ``backend()`` says which is in use; GOSSIP_KERNELS=plain forces the plain one,
 GOSSIP_KERNELS=fast the compiled one. Threads: as many as torch may use.
 
 Updates are finite; nothing here looks again. From finite updates no kernel makes a NaN.
@@ -53,7 +55,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 forks.watch()
 SMALL = 2**18
-"""Numbers below which updates go through the plain kernels: a millisecond or two, while loading numba takes half a second."""
+"""Numbers below which updates go through the plain kernels: a millisecond or two, while loading
+numba takes half a second."""
 Survivors = NDArray[np.float64] | None
 _forced = ""
 
@@ -72,20 +75,28 @@ def _backend(wanted: str) -> Literal["fast", "plain"]:
         raise ConfigError(f"GOSSIP_KERNELS={wanted!r} is neither 'fast' nor 'plain'")
     there = importlib.util.find_spec("numba") is not None
     if wanted == "fast" and not there:
-        raise ConfigError("GOSSIP_KERNELS=fast, but numba is not installed", "pip install 'gossip-train[fast]'")
+        raise ConfigError(
+            "GOSSIP_KERNELS=fast, but numba is not installed", "pip install 'gossip-train[fast]'"
+        )
     return "fast" if there and wanted != "plain" else "plain"
 
 
 def is_prepared(n: int, d: int) -> bool:
-    """Whether n float32 updates of d coordinates need no kernels that ``prepare`` has not loaded."""
-    return backend() == "plain" or not _worth_compiling(n * d) or f"{__name__}.compiled_sums" in sys.modules
+    """Whether n float32 updates of d coordinates need no kernels that
+    ``prepare`` has not loaded."""
+    return (
+        backend() == "plain"
+        or not _worth_compiling(n * d)
+        or f"{__name__}.compiled_sums" in sys.modules
+    )
 
 
 def prepare(n: int, d: int) -> tuple[str, ...]:
-    """Loads the kernels that n float32 updates of d coordinates will need, and compiles them if this machine never has.
+    """Loads the kernels that n float32 updates of d coordinates will need, and compiles them if
+    this machine never has.
 
-    To be called where there is time; otherwise the first rule that is called takes it: less than a second, or 6 to 13. Of several
-    processes that do so at once, one compiles.
+    To be called where there is time; otherwise the first rule that is called takes it: less than a
+    second, or 6 to 13. Of several processes that do so at once, one compiles.
     Returns: the names of those that were compiled here.
     """
     if is_prepared(n, d):
@@ -101,9 +112,11 @@ def prepare(n: int, d: int) -> tuple[str, ...]:
 
 
 def compile_apart(n: int, d: int, patience_s: float) -> bool:
-    """Lets a process of its own compile what ``prepare`` will load, which keeps this one's threads from nothing.
+    """Lets a process of its own compile what ``prepare`` will load,
+    which keeps this one's threads from nothing.
 
-    Returns: whether all is there, as far as can be known, before the patience is over. What was begun goes on.
+    Returns: whether all is there, as far as can be known, before the patience is over.
+        What was begun goes on.
     """
     folder, until = cache_folder.folder(), time.monotonic() + patience_s
     if folder is None or cache_folder.is_complete():
@@ -115,7 +128,9 @@ def compile_apart(n: int, d: int, patience_s: float) -> bool:
                 return True
             if time.monotonic() >= until:
                 return False
-            compiler = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            compiler = subprocess.Popen(
+                [sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
             return compiler.wait(max(0.0, until - time.monotonic())) == 0
     except subprocess.TimeoutExpired:
         return False
@@ -132,7 +147,12 @@ def do_without() -> None:
 
 def _kernels(rows: Rows, values: int = 1) -> Any:
     """For ``rows``, and for the ranks of so many values of each column."""
-    if not _worth_compiling(rows.n * rows.d) or backend() == "plain" or values > network.ROWS_MAX or rows.addresses() is None:
+    if (
+        not _worth_compiling(rows.n * rows.d)
+        or backend() == "plain"
+        or values > network.ROWS_MAX
+        or rows.addresses() is None
+    ):
         return plain
     from . import fast
 
@@ -151,9 +171,12 @@ def between(
 
     Args:
         low, high: Ranks from 0, both included.
-        count_survivors: Also count in how many columns the value of each row was in that range; ties count.
-        matrix: ``(m, n)`` weights: ranks are taken among the m weighted sums of rows that they make, which are never stored.
-    Returns: ``(d,)`` in the dtype and on the device of the rows; ``(n,)`` float64 counts (``(m,)`` with a matrix), or None.
+        count_survivors: Also count in how many columns the value of each row was in that
+            range; ties count.
+        matrix: ``(m, n)`` weights: ranks are taken among the m weighted sums of rows that they
+            make, which are never stored.
+    Returns: ``(d,)`` in the dtype and on the device of the rows; ``(n,)`` float64 counts (``(m,)``
+        with a matrix), or None.
     """
     weights, m = _matrix(rows, matrix)
     _check(0 <= low <= high < m, f"ranks {low}..{high} of {m} values")
@@ -162,9 +185,14 @@ def between(
 
 
 def nearest(
-    rows: Rows, count: int, around: tuple[int, int], count_survivors: bool = False, matrix: ArrayLike | None = None
+    rows: Rows,
+    count: int,
+    around: tuple[int, int],
+    count_survivors: bool = False,
+    matrix: ArrayLike | None = None,
 ) -> tuple[Tensor, Survivors]:
-    """The mean of the ``count`` values of each column that are nearest to the mean of its sorted values ``around``.
+    """The mean of the ``count`` values of each column that are nearest to the mean of its sorted
+    values ``around``.
 
     Of two equally near the lesser is taken.
 
@@ -174,13 +202,19 @@ def nearest(
     Returns: As ``between``.
     """
     weights, m = _matrix(rows, matrix)
-    _check(1 <= count <= m and 0 <= around[0] <= around[1] < m, f"{count} of {m} values around ranks {around}")
+    _check(
+        1 <= count <= m and 0 <= around[0] <= around[1] < m,
+        f"{count} of {m} values around ranks {around}",
+    )
     aggregate, survived = _kernels(rows, m).nearest(rows, count, around, count_survivors, weights)
     return aggregate, survived
 
 
-def majority(rows: Rows, count_survivors: bool = False, matrix: ArrayLike | None = None) -> tuple[Tensor, Survivors]:
-    """1, -1 or 0 in each column: the sign that more rows have. A row survives where it has that sign.
+def majority(
+    rows: Rows, count_survivors: bool = False, matrix: ArrayLike | None = None
+) -> tuple[Tensor, Survivors]:
+    """1, -1 or 0 in each column: the sign that more rows have.
+    A row survives where it has that sign.
 
     Args:
         count_survivors, matrix: As in ``between``.
@@ -196,28 +230,38 @@ def middle(m: int) -> tuple[int, int]:
     return (m - 1) // 2, m // 2
 
 
-def gram(rows: Rows, reference: Tensor | None = None, points: Sequence[Tensor | None] = ()) -> NDArray[np.float64]:
+def gram(
+    rows: Rows, reference: Tensor | None = None, points: Sequence[Tensor | None] = ()
+) -> NDArray[np.float64]:
     """``(m, m)`` inner products of all rows, and after them the points, minus a reference. Finite.
 
     Args:
-        reference: ``(d,)``; zero by default. Digits are lost as rows are farther from it than from each other.
+        reference: ``(d,)``; zero by default. Digits are lost as rows are farther from it than
+            from each other.
         points: ``(d,)`` each, further rows; None is the zero vector.
     """
     for vector in (reference, *points):
-        _check(vector is None or vector.shape == (rows.d,), f"a vector that is not of shape ({rows.d},)")
+        _check(
+            vector is None or vector.shape == (rows.d,),
+            f"a vector that is not of shape ({rows.d},)",
+        )
     found: NDArray[np.float64] = _kernels(rows).gram(rows, reference, points)
     return found
 
 
 def squared_distances_to(rows: Rows, center: Tensor | None = None) -> NDArray[np.float64]:
-    """``(n,)`` squared Euclidean distances of the rows to ``center`` (``(d,)``), or to zero. Finite."""
-    _check(center is None or center.shape == (rows.d,), f"a center that is not of shape ({rows.d},)")
+    """``(n,)`` squared Euclidean distances of the rows to ``center`` (``(d,)``),
+    or to zero. Finite."""
+    _check(
+        center is None or center.shape == (rows.d,), f"a center that is not of shape ({rows.d},)"
+    )
     found: NDArray[np.float64] = _kernels(rows).squared_distances_to(rows, center)
     return found
 
 
 def weighted_sum(rows: Rows, weights: ArrayLike) -> Tensor:
-    """``(d,)`` in the dtype and on the device of the rows: their sum, each times its weight (n numbers). Finite.
+    """``(d,)`` in the dtype and on the device of the rows: their sum, each times its weight (n
+    numbers). Finite.
 
     Rows of weight 0 are not read.
     """
@@ -230,7 +274,10 @@ def weighted_sum(rows: Rows, weights: ArrayLike) -> Tensor:
 def mixed(rows: Rows, matrix: ArrayLike) -> Tensor:
     """``(m, d)``: the weighted sums of rows that an ``(m, n)`` matrix makes."""
     factors = np.ascontiguousarray(matrix, dtype=np.float64)
-    _check(factors.ndim == 2 and factors.shape[1] == rows.n, f"a matrix {factors.shape} for {rows.n} rows")
+    _check(
+        factors.ndim == 2 and factors.shape[1] == rows.n,
+        f"a matrix {factors.shape} for {rows.n} rows",
+    )
     result: Tensor = _kernels(rows).mixed(rows, factors)
     return result
 
@@ -238,8 +285,13 @@ def mixed(rows: Rows, matrix: ArrayLike) -> Tensor:
 def _matrix(rows: Rows, matrix: ArrayLike | None) -> tuple[NDArray[Any] | None, int]:
     if matrix is None:
         return None, rows.n
-    weights = np.ascontiguousarray(matrix, dtype=np.float64 if rows.dtype == torch.float64 else np.float32)
-    _check(weights.ndim == 2 and weights.shape[1] == rows.n, f"a matrix {weights.shape} for {rows.n} rows")
+    weights = np.ascontiguousarray(
+        matrix, dtype=np.float64 if rows.dtype == torch.float64 else np.float32
+    )
+    _check(
+        weights.ndim == 2 and weights.shape[1] == rows.n,
+        f"a matrix {weights.shape} for {rows.n} rows",
+    )
     return weights, len(weights)
 
 

@@ -1,4 +1,5 @@
-"""Where compiled kernels are kept, and that one process at a time fills it. To ask here does not load the compiler."""
+"""Where compiled kernels are kept, and that one process at a time fills it. To ask here does not
+load the compiler."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ COMPLETE = "complete"
 
 @functools.cache
 def folder() -> Path | None:
-    """A folder for this very version of the kernels: numba itself looks at one file's date, and a kernel is made of several."""
+    """A folder for this very version of the kernels: numba itself looks at one file's date, and a
+    kernel is made of several."""
     digest = hashlib.blake2b(digest_size=8)
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
@@ -44,7 +46,8 @@ def mark_complete() -> None:
 
 @contextmanager
 def alone(there: Path, what: str, patience_s: float) -> Iterator[bool]:
-    """One process of a machine does ``what``, the others wait for their turn, so long at most. Yields whether it is one's own.
+    """One process of a machine does ``what``, the others wait for their turn, so long at most.
+    Yields whether it is one's own.
 
     Raises: OSError: There can be no such folder.
     """

@@ -13,14 +13,15 @@ from . import cache_folder
 
 log = logging.getLogger(__name__)
 PATIENCE_S = 30.0
-"""How long a process waits for another that compiles the same: longer than all kernels take, and not for ever, for it may be
-stopped."""
+"""How long a process waits for another that compiles the same: longer than all kernels take, and
+not for ever, for it may be stopped."""
 compiled: list[str] = []
 """The kernels that this process did not find in the cache."""
 
 
 def kernel(function: Callable[[Any], None]) -> Any:
-    """Makes ``function(job)`` a C function, from the cache or by compiling it, which takes seconds."""
+    """Makes ``function(job)`` a C function, from the cache or by compiling it,
+    which takes seconds."""
     signature = types.void(types.voidptr)
     folder = cache_folder.folder()
     if folder is None:
@@ -30,7 +31,10 @@ def kernel(function: Callable[[Any], None]) -> Any:
     try:
         with cache_folder.alone(folder, "lock", PATIENCE_S) as mine:
             if not mine:
-                log.warning("another process has been compiling kernels for %g s: compiling them here, too", PATIENCE_S)
+                log.warning(
+                    "another process has been compiling kernels for %g s: compiling them here, too",
+                    PATIENCE_S,
+                )
             made = cfunc(signature, cache=True)(function)
         if not made.cache_hits:
             compiled.append(function.__name__)

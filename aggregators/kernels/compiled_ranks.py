@@ -1,7 +1,9 @@
-"""Compiled kernels on the ranks of each coordinate. Importing this compiles them, or fetches them from the cache on disk.
+"""Compiled kernels on the ranks of each coordinate. Importing this compiles them, or fetches them
+from the cache on disk.
 
-A block of columns is read from all rows, mixed if there is a matrix, sorted by a network whose comparisons are data, and
-averaged, all while it is in the first-level cache; meanwhile the next block is fetched. So n may change from call to call.
+A block of columns is read from all rows, mixed if there is a matrix, sorted by a network whose
+comparisons are data, and averaged, all while it is in the first-level cache; meanwhile the next
+block is fetched. So n may change from call to call.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ BETWEEN, MAJORITY = 0, 2
 
 @njit
 def _read_runs(rows: int, n: int, here: int, into: int, stride: int) -> int:
-    """Reads a block in sorted runs, as ``network.runs`` has them. Returns 0, or something else if there is a NaN."""
+    """Reads a block in sorted runs, as ``network.runs`` has them. Returns 0,
+    or something else if there is a NaN."""
     done = strangers = 0
     while done + 16 <= n:
         for k in range(0, stride, STEP):
@@ -76,8 +79,11 @@ def _read_runs(rows: int, n: int, here: int, into: int, stride: int) -> int:
 
 
 @njit
-def _merge(block: int, stride: int, table: int, count: int, rows: int, n: int, following: int) -> None:
-    """Takes the steps of a table; in between asks for what lies ``following`` bytes into each of n rows."""
+def _merge(
+    block: int, stride: int, table: int, count: int, rows: int, n: int, following: int
+) -> None:
+    """Takes the steps of a table; in between asks for what lies ``following`` bytes
+    into each of n rows."""
     lines = stride // 64
     share = (n * lines + count - 1) // max(count, 1)
     row, line = 0, 0
@@ -89,9 +95,16 @@ def _merge(block: int, stride: int, table: int, count: int, rows: int, n: int, f
                 if line == lines:
                     row, line = row + 1, 0
         step = word(table + 8 * at)
-        low, high, kind = block + stride * (step & 0xFFF), block + stride * ((step >> 12) & 0xFFF), step >> 48
+        low, high, kind = (
+            block + stride * (step & 0xFFF),
+            block + stride * ((step >> 12) & 0xFFF),
+            step >> 48,
+        )
         if kind == 3:
-            third, fourth = block + stride * ((step >> 24) & 0xFFF), block + stride * ((step >> 36) & 0xFFF)
+            third, fourth = (
+                block + stride * ((step >> 24) & 0xFFF),
+                block + stride * ((step >> 36) & 0xFFF),
+            )
             for k in range(0, stride, STEP):
                 a, b, c, d = load(low + k), load(high + k), load(third + k), load(fourth + k)
                 b, d = least(b, d), most(b, d)
@@ -102,7 +115,12 @@ def _merge(block: int, stride: int, table: int, count: int, rows: int, n: int, f
                 store(fourth + k, d)
         elif kind == 0:
             for k in range(0, stride, 2 * STEP):
-                a, b, c, d = load(low + k), load(high + k), load(low + k + STEP), load(high + k + STEP)
+                a, b, c, d = (
+                    load(low + k),
+                    load(high + k),
+                    load(low + k + STEP),
+                    load(high + k + STEP),
+                )
                 store(low + k, least(a, b))
                 store(high + k, most(a, b))
                 store(low + k + STEP, least(c, d))
@@ -119,7 +137,8 @@ def _merge(block: int, stride: int, table: int, count: int, rows: int, n: int, f
 
 @njit
 def mix(rows: int, n: int, here: int, matrix: int, m: int, into: int, stride: int) -> None:
-    """Weighted sums of a block's rows. ``matrix``: float32, for each four outputs and each row the four weights."""
+    """Weighted sums of a block's rows. ``matrix``: float32,
+    for each four outputs and each row the four weights."""
     for first in range(0, m, 4):
         weights = matrix + 4 * n * first
         target = into + stride * first
@@ -156,7 +175,12 @@ def _means(block: int, stride: int, low: int, high: int, share: Any, into: int) 
             a, b = add(a, load(at)), add(b, load(at + STEP))
             c, d = add(c, load(at + 2 * STEP)), add(d, load(at + 3 * STEP))
         # + 0 makes 0 of -0
-        a, b, c, d = add(mul(a, share), zero), add(mul(b, share), zero), add(mul(c, share), zero), add(mul(d, share), zero)
+        a, b, c, d = (
+            add(mul(a, share), zero),
+            add(mul(b, share), zero),
+            add(mul(c, share), zero),
+            add(mul(d, share), zero),
+        )
         store(into + k, a)
         store(into + k + STEP, b)
         store(into + k + 2 * STEP, c)
@@ -166,16 +190,20 @@ def _means(block: int, stride: int, low: int, high: int, share: Any, into: int) 
                 if not np.isfinite(number(into + column)):
                     exact = 0.0
                     for rank in range(low, high + 1):
-                        exact += np.float64(number(block + stride * rank + column)) / (high - low + 1)
+                        exact += np.float64(number(block + stride * rank + column)) / (
+                            high - low + 1
+                        )
                     put(into + column, np.float32(exact))
 
 
 @njit
 def _pick(at: int, jump: int, turns: int, center: Any) -> Any:
-    """Of sorted values ``jump`` bytes apart the last one that is nearer to the center than the one before it.
+    """Of sorted values ``jump`` bytes apart the last one that is nearer to the center than
+    the one before it.
 
-    The ``count`` values of a column nearest to anything are neighbours, so of all values whose ranks differ by multiples of
-    ``count`` exactly one is among them: this one. Of two equally near the lesser is taken.
+    The ``count`` values of a column nearest to anything are neighbours, so of all values whose
+    ranks differ by multiples of ``count`` exactly one is among them: this one. Of two equally near
+    the lesser is taken.
     """
     before = taken = load(at)
     for _ in range(turns):
@@ -187,7 +215,9 @@ def _pick(at: int, jump: int, turns: int, center: Any) -> Any:
 
 
 @njit
-def _nearest(block: int, stride: int, n: int, count: int, centers: int, share: Any, into: int) -> None:
+def _nearest(
+    block: int, stride: int, n: int, count: int, centers: int, share: Any, into: int
+) -> None:
     """The mean of the ``count`` sorted values nearest to the centers, four vectors at a time."""
     zero, jump = splat(np.float32(0.0)), stride * count
     for k in range(0, stride, 4 * STEP):
@@ -199,11 +229,19 @@ def _nearest(block: int, stride: int, n: int, count: int, centers: int, share: A
             if first + count < n:
                 turns = (n - 1 - first) // count
                 a, b = add(a, _pick(at, jump, turns, p)), add(b, _pick(at + STEP, jump, turns, q))
-                c, d = add(c, _pick(at + 2 * STEP, jump, turns, r)), add(d, _pick(at + 3 * STEP, jump, turns, s))
+                c, d = (
+                    add(c, _pick(at + 2 * STEP, jump, turns, r)),
+                    add(d, _pick(at + 3 * STEP, jump, turns, s)),
+                )
             else:
                 a, b = add(a, load(at)), add(b, load(at + STEP))
                 c, d = add(c, load(at + 2 * STEP)), add(d, load(at + 3 * STEP))
-        a, b, c, d = add(mul(a, share), zero), add(mul(b, share), zero), add(mul(c, share), zero), add(mul(d, share), zero)
+        a, b, c, d = (
+            add(mul(a, share), zero),
+            add(mul(b, share), zero),
+            add(mul(c, share), zero),
+            add(mul(d, share), zero),
+        )
         store(into + k, a)
         store(into + k + STEP, b)
         store(into + k + 2 * STEP, c)
@@ -211,14 +249,20 @@ def _nearest(block: int, stride: int, n: int, count: int, centers: int, share: A
         if beyond(add(add(a, b), add(c, d))):
             for column in range(k, k + 4 * STEP, 4):
                 if not np.isfinite(number(into + column)):
-                    put(into + column, _exact_nearest(block + column, stride, n, count, number(centers + column)))
+                    put(
+                        into + column,
+                        _exact_nearest(block + column, stride, n, count, number(centers + column)),
+                    )
 
 
 @njit
 def _exact_nearest(column: int, stride: int, n: int, count: int, center: Any) -> Any:
     """The same mean of one column by float64."""
     start = 0
-    while start + count < n and (center - number(column + stride * start) > number(column + stride * (start + count)) - center):
+    while start + count < n and (
+        center - number(column + stride * start)
+        > number(column + stride * (start + count)) - center
+    ):
         start += 1
     exact = 0.0
     for rank in range(start, start + count):
@@ -228,7 +272,8 @@ def _exact_nearest(column: int, stride: int, n: int, count: int, center: Any) ->
 
 @njit
 def _votes(rows: int, n: int, here: int, k: int) -> Any:
-    """1, -1 or 0 for each column: the sign that more rows have; and their sum, a NaN if one of them is."""
+    """1, -1 or 0 for each column: the sign that more rows have; and their sum,
+    a NaN if one of them is."""
     zero, one, other = splat(np.float32(0.0)), splat(np.float32(1.0)), splat(np.float32(-1.0))
     votes = everything = zero
     for row in range(n):
@@ -245,8 +290,11 @@ def _count(rows: int, n: int, here: int, k: int, low: Any, high: Any, survived: 
 
 
 @njit
-def _block(job: int, rows: int, here: int, out: int, block: int, following: int, survived: Any) -> int:
-    """One block of columns: what ``ranks`` is about. ``rows``: addresses of m rows, ``here`` bytes before the block.
+def _block(
+    job: int, rows: int, here: int, out: int, block: int, following: int, survived: Any
+) -> int:
+    """One block of columns: what ``ranks`` is about. ``rows``: addresses of m rows, ``here`` bytes
+    before the block.
 
     Returns 0, or something else if there may be a NaN in it.
     """
@@ -263,8 +311,12 @@ def _block(job: int, rows: int, here: int, out: int, block: int, following: int,
             if counting:
                 # A row survives where its sign is the result: in (0, inf], [-inf, 0) or at 0.
                 tiny, huge = splat(np.float32(1e-45)), splat(np.float32(np.inf))
-                least_kept = where_more(sign, zero, tiny, where_more(zero, sign, sub(zero, huge), zero))
-                most_kept = where_more(sign, zero, huge, where_more(zero, sign, sub(zero, tiny), zero))
+                least_kept = where_more(
+                    sign, zero, tiny, where_more(zero, sign, sub(zero, huge), zero)
+                )
+                most_kept = where_more(
+                    sign, zero, huge, where_more(zero, sign, sub(zero, tiny), zero)
+                )
                 _count(rows, m, here, k, least_kept, most_kept, survived)
         return strangers
     strangers |= _read_runs(rows, m, here, block, stride)
@@ -274,7 +326,15 @@ def _block(job: int, rows: int, here: int, out: int, block: int, following: int,
         _means(block, stride, low, high, share, out)
         if counting:
             for k in range(0, stride, STEP):
-                _count(rows, m, here, k, load(block + stride * low + k), load(block + stride * high + k), survived)
+                _count(
+                    rows,
+                    m,
+                    here,
+                    k,
+                    load(block + stride * low + k),
+                    load(block + stride * high + k),
+                    survived,
+                )
         return strangers
     centers = block + stride * m
     _means(block, stride, low, high, share, centers)
@@ -284,7 +344,9 @@ def _block(job: int, rows: int, here: int, out: int, block: int, following: int,
             center = load(centers + k)
             least_kept = most_kept = _pick(block + k, stride * count, (m - 1) // count, center)
             for first in range(1, count):
-                taken = _pick(block + stride * first + k, stride * count, (m - 1 - first) // count, center)
+                taken = _pick(
+                    block + stride * first + k, stride * count, (m - 1 - first) // count, center
+                )
                 least_kept, most_kept = least(least_kept, taken), most(most_kept, taken)
             _count(rows, m, here, k, least_kept, most_kept, survived)
     return strangers
@@ -294,10 +356,11 @@ def _block(job: int, rows: int, here: int, out: int, block: int, following: int,
 def ranks(pointer: Any) -> None:
     """Aggregates chunks of columns until none is left. Any number of threads may run it on one job.
 
-    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 rows after mixing m, 4 columns d, 5 address of the
-    rows' addresses, 6 of the matrix (or 0), 7 of the result, 8 of the table of comparisons, 9 their count, 10 mode,
-    11 low, 12 high, 13 count, 14 address of the survivors' int64 counts (or 0), 15 columns of a chunk, 16 something else than 0
-    afterwards if there may be a NaN among the rows: then nothing of the result counts.
+    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 rows after mixing m, 4
+    columns d, 5 address of the rows' addresses, 6 of the matrix (or 0), 7 of the result, 8 of the
+    table of comparisons, 9 their count, 10 mode, 11 low, 12 high, 13 count, 14 address of the
+    survivors' int64 counts (or 0), 15 columns of a chunk, 16 something else than 0 afterwards if
+    there may be a NaN among the rows: then nothing of the result counts.
     """
     job = address_of(pointer)
     columns, n, m, d = word(job + 8), word(job + 16), word(job + 24), word(job + 32)
@@ -325,7 +388,11 @@ def ranks(pointer: Any) -> None:
             if width < columns:  # the end of the rows: lengthened by zeros
                 for row in range(n):
                     for k in range(columns):
-                        value = number(word(rows + 8 * row) + 4 * (start + k)) if k < width else np.float32(0.0)
+                        value = (
+                            number(word(rows + 8 * row) + 4 * (start + k))
+                            if k < width
+                            else np.float32(0.0)
+                        )
                         put(staged + stride * row + 4 * k, value)
                 source, here, target = staged_rows, 0, last
             if matrix:

@@ -1,7 +1,9 @@
-"""Compiled kernels for sums over rows and over columns. Importing this compiles them, or fetches them from the cache on disk.
+"""Compiled kernels for sums over rows and over columns. Importing this compiles them, or fetches
+them from the cache on disk.
 
-Products are summed in float32 over at most 2,048 columns and in float64 from there on. Each chunk of columns has a place of
-its own for its sums and the places are added up in order, so a result does not depend on how many threads there were.
+Products are summed in float32 over at most 2,048 columns and in float64 from there on. Each chunk
+of columns has a place of its own for its sums and the places are added up in order, so a result
+does not depend on how many threads there were.
 """
 
 from __future__ import annotations
@@ -38,13 +40,21 @@ from .lanes import (
 FLUSH = 2048
 """Columns after which float32 sums go over into float64."""
 AHEAD = 1024
-"""Bytes by which a weighted sum asks for its rows ahead: what is asked for arrives when it is needed."""
+"""Bytes by which a weighted sum asks for its rows ahead:
+what is asked for arrives when it is needed."""
 
 
 @njit
 def _tile(first: int, second: int, stride: int, sums: int) -> None:
-    """Adds the products of four rows with three, over one block, to twelve sums that stay in the registers meanwhile."""
-    x1, x2, x3, y1, y2 = first + stride, first + 2 * stride, first + 3 * stride, second + stride, second + 2 * stride
+    """Adds the products of four rows with three, over one block, to twelve sums that stay in the
+    registers meanwhile."""
+    x1, x2, x3, y1, y2 = (
+        first + stride,
+        first + 2 * stride,
+        first + 3 * stride,
+        second + stride,
+        second + 2 * stride,
+    )
     a, b, c = load(sums), load(sums + STEP), load(sums + 2 * STEP)
     d, e, f = load(sums + 3 * STEP), load(sums + 4 * STEP), load(sums + 5 * STEP)
     g, h, i = load(sums + 6 * STEP), load(sums + 7 * STEP), load(sums + 8 * STEP)
@@ -75,7 +85,8 @@ def _tile(first: int, second: int, stride: int, sums: int) -> None:
 
 @njit
 def _center(row: int, reference: int, at: int, width: int, into: int, stride: int) -> None:
-    """One row's block minus the reference's; an address of 0 is a row of zeros. Lengthened by zeros after ``width`` columns."""
+    """One row's block minus the reference's; an address of 0 is a row of zeros. Lengthened by zeros
+    after ``width`` columns."""
     zero = splat(np.float32(0.0))
     whole = width * 4 // STEP * STEP
     for k in range(0, whole, STEP):
@@ -93,14 +104,22 @@ def _center(row: int, reference: int, at: int, width: int, into: int, stride: in
 def gram(pointer: Any) -> None:
     """Inner products of all rows minus a reference, of one chunk of columns after the other.
 
-    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows m, 3 columns d, 4 address of the rows' addresses,
-    5 of the reference (or 0), 6 columns of a chunk, 7 address of float64 (chunks, m, m) of which the upper triangles are filled.
+    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows m, 3 columns d, 4 address of
+    the rows' addresses, 5 of the reference (or 0), 6 columns of a chunk, 7 address of float64
+    (chunks, m, m) of which the upper triangles are filled.
     """
     job = address_of(pointer)
-    columns, m, d, rows, reference = word(job + 8), word(job + 16), word(job + 24), word(job + 32), word(job + 40)
+    columns, m, d, rows, reference = (
+        word(job + 8),
+        word(job + 16),
+        word(job + 24),
+        word(job + 32),
+        word(job + 40),
+    )
     chunk, out = word(job + 48), word(job + 56)
     stride = 4 * columns
-    space = np.zeros((m + 4) * columns + 16, np.float32)  # rows beyond m stay zero: tiles reach over the edge
+    # rows beyond m stay zero: tiles reach over the edge
+    space = np.zeros((m + 4) * columns + 16, np.float32)
     block = (space.ctypes.data + 63) // 64 * 64
     tiles = 0
     for i in range(0, m, 4):
@@ -121,7 +140,9 @@ def gram(pointer: Any) -> None:
         for start in range(first, last, columns):
             width = min(columns, last - start)
             for row in range(m):
-                _center(word(rows + 8 * row), reference, 4 * start, width, block + stride * row, stride)
+                _center(
+                    word(rows + 8 * row), reference, 4 * start, width, block + stride * row, stride
+                )
             tile = sums.ctypes.data
             row, line = 0, 0
             for i in range(0, m, 4):
@@ -142,7 +163,9 @@ def gram(pointer: Any) -> None:
                     for j in range(i, m, 3):
                         for a in range(4):
                             for b in range(3):
-                                products[i + a, j + b] += np.float64(total(load(sums.ctypes.data + STEP * t)))
+                                products[i + a, j + b] += np.float64(
+                                    total(load(sums.ctypes.data + STEP * t))
+                                )
                                 t += 1
                 sums[:] = np.float32(0.0)
         place = out + 8 * m * m * ticket
@@ -156,8 +179,8 @@ def gram(pointer: Any) -> None:
 def weighted(pointer: Any) -> None:
     """The sum of rows, each times its weight, in one pass.
 
-    The job is int64 words: 0 next chunk, 1 how many results were not finite, 2 rows n, 3 columns d, 4 address of the rows'
-    addresses, 5 of n float32 weights, 6 of the result, 7 columns of a chunk.
+    The job is int64 words: 0 next chunk, 1 how many results were not finite, 2 rows n, 3 columns d,
+    4 address of the rows' addresses, 5 of n float32 weights, 6 of the result, 7 columns of a chunk.
     """
     job = address_of(pointer)
     n, d, rows, weights = word(job + 16), word(job + 24), word(job + 32), word(job + 40)
@@ -199,8 +222,9 @@ def weighted(pointer: Any) -> None:
 def mixed(pointer: Any) -> None:
     """Weighted sums of rows, a whole matrix of them.
 
-    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 rows of the result m, 4 columns d, 5 address of
-    the rows' addresses, 6 of the matrix as ``mix`` takes it, 7 of the result (m, d), 8 columns of a chunk.
+    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 rows of the result m, 4
+    columns d, 5 address of the rows' addresses, 6 of the matrix as ``mix`` takes it, 7 of the
+    result (m, d), 8 columns of a chunk.
     """
     job = address_of(pointer)
     columns, n, m, d = word(job + 8), word(job + 16), word(job + 24), word(job + 32)
@@ -221,7 +245,9 @@ def mixed(pointer: Any) -> None:
             width = min(columns, last - start)
             if width < columns:
                 for row in range(n):
-                    _center(word(rows + 8 * row), 0, 4 * start, width, staged + stride * row, stride)
+                    _center(
+                        word(rows + 8 * row), 0, 4 * start, width, staged + stride * row, stride
+                    )
                 mix(addresses.ctypes.data, n, 0, matrix, m, block, stride)
             else:
                 mix(rows, n, 4 * start, matrix, m, block, stride)
@@ -238,13 +264,17 @@ def mixed(pointer: Any) -> None:
 
 @njit
 def _square(row: int, center: int, width: int) -> float:
-    """The sum of the squares of a row, or of a row minus a center (0: none), over ``width`` columns."""
+    """The sum of the squares of a row, or of a row minus a center (0: none),
+    over ``width`` columns."""
     zero = splat(np.float32(0.0))
     a = b = c = d = zero
     whole = 4 * width // (4 * STEP) * 4 * STEP
     if center:
         for k in range(0, whole, 4 * STEP):
-            x, y = sub(load(row + k), load(center + k)), sub(load(row + k + STEP), load(center + k + STEP))
+            x, y = (
+                sub(load(row + k), load(center + k)),
+                sub(load(row + k + STEP), load(center + k + STEP)),
+            )
             a, b = fma(x, x, a), fma(y, y, b)
             x = sub(load(row + k + 2 * STEP), load(center + k + 2 * STEP))
             y = sub(load(row + k + 3 * STEP), load(center + k + 3 * STEP))
@@ -272,11 +302,18 @@ def _square(row: int, center: int, width: int) -> float:
 def squares(pointer: Any) -> None:
     """Squared distances of rows to a center, of one chunk of columns after the other.
 
-    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 columns d, 4 address of the rows' addresses,
-    5 of the center (or 0), 6 columns of a chunk, 7 address of float64 (chunks, n).
+    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 columns d, 4 address of
+    the rows' addresses, 5 of the center (or 0), 6 columns of a chunk,
+    7 address of float64 (chunks, n).
     """
     job = address_of(pointer)
-    columns, n, d, rows, center = word(job + 8), word(job + 16), word(job + 24), word(job + 32), word(job + 40)
+    columns, n, d, rows, center = (
+        word(job + 8),
+        word(job + 16),
+        word(job + 24),
+        word(job + 32),
+        word(job + 40),
+    )
     chunk, out = word(job + 48), word(job + 56)
     while True:
         ticket = take_ticket(job)

@@ -1,4 +1,5 @@
-"""Hands rows to the compiled kernels. For float32 rows on the CPU only; the results are the plain kernels'."""
+"""Hands rows to the compiled kernels. For float32 rows on the CPU only;
+the results are the plain kernels'."""
 
 from __future__ import annotations
 
@@ -27,14 +28,20 @@ def between(
 
 
 def nearest(
-    rows: Rows, count: int, around: tuple[int, int], count_survivors: bool, matrix: NDArray[np.float32] | None
+    rows: Rows,
+    count: int,
+    around: tuple[int, int],
+    count_survivors: bool,
+    matrix: NDArray[np.float32] | None,
 ) -> tuple[Tensor, plain.Counts | None]:
     m = rows.n if matrix is None else len(matrix)
     found = _ranks(rows, matrix, 1, around[0], around[1], count, (0, m - 1), count_survivors)
     return found or plain.nearest(rows, count, around, count_survivors, matrix)
 
 
-def majority(rows: Rows, count_survivors: bool, matrix: NDArray[np.float32] | None) -> tuple[Tensor, plain.Counts | None]:
+def majority(
+    rows: Rows, count_survivors: bool, matrix: NDArray[np.float32] | None
+) -> tuple[Tensor, plain.Counts | None]:
     found = _ranks(rows, matrix, 2, 0, 0, 0, (0, 0), count_survivors)
     return found or plain.majority(rows, count_survivors, matrix)
 
@@ -49,7 +56,8 @@ def _ranks(
     wanted: tuple[int, int],
     count_survivors: bool,
 ) -> tuple[Tensor, plain.Counts | None] | None:
-    """None if there may be a NaN among the values: it is lost where values are sorted, and the plain kernels show it."""
+    """None if there may be a NaN among the values: it is lost where values are sorted, and the
+    plain kernels show it."""
     from .compiled_ranks import ranks
 
     addresses = _addresses(rows)
@@ -83,17 +91,32 @@ def _ranks(
     return aggregate, survived.astype(np.float64) if count_survivors else None
 
 
-def gram(rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None]) -> NDArray[np.float64]:
+def gram(
+    rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None]
+) -> NDArray[np.float64]:
     from .compiled_sums import gram as kernel
 
     kept = [None if point is None else _vector(point, rows) for point in points]
     middle = None if reference is None else _vector(reference, rows)
-    addresses = np.concatenate([_addresses(rows), np.array([0 if p is None else p.data_ptr() for p in kept], dtype=np.int64)])
+    addresses = np.concatenate(
+        [
+            _addresses(rows),
+            np.array([0 if p is None else p.data_ptr() for p in kept], dtype=np.int64),
+        ]
+    )
     m = len(addresses)
     chunk, count = _chunks(rows.d)
     parts = np.zeros((count, m, m))
     columns = 256 if m <= 24 else 128
-    job = _job(columns, m, rows.d, addresses.ctypes.data, 0 if middle is None else middle.data_ptr(), chunk, parts.ctypes.data)
+    job = _job(
+        columns,
+        m,
+        rows.d,
+        addresses.ctypes.data,
+        0 if middle is None else middle.data_ptr(),
+        chunk,
+        parts.ctypes.data,
+    )
     _run(kernel, job, rows, chunk)
     products: NDArray[np.float64] = parts.sum(axis=0)
     products += np.triu(products, 1).T
@@ -107,7 +130,15 @@ def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float6
     addresses = _addresses(rows)
     chunk, count = _chunks(rows.d)
     parts = np.zeros((count, rows.n))
-    job = _job(2048, rows.n, rows.d, addresses.ctypes.data, 0 if middle is None else middle.data_ptr(), chunk, parts.ctypes.data)
+    job = _job(
+        2048,
+        rows.n,
+        rows.d,
+        addresses.ctypes.data,
+        0 if middle is None else middle.data_ptr(),
+        chunk,
+        parts.ctypes.data,
+    )
     _run(squares, job, rows, chunk)
     return plain.mend_squares(parts.sum(axis=0), rows, center)
 
@@ -124,7 +155,9 @@ def weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
         return rows.row(int(used[0])).clone()
     addresses = _addresses(rows)[used]
     result = torch.empty(rows.d)
-    job = _job(0, len(used), rows.d, addresses.ctypes.data, factors.ctypes.data, result.data_ptr(), CHUNK)
+    job = _job(
+        0, len(used), rows.d, addresses.ctypes.data, factors.ctypes.data, result.data_ptr(), CHUNK
+    )
     _run(weighted, job, rows, CHUNK)
     return result if job[1] == 0 else plain.exact_weighted_sum(rows, weights)
 
@@ -134,7 +167,16 @@ def mixed(rows: Rows, matrix: NDArray[np.float64]) -> Tensor:
 
     addresses, weights = _addresses(rows), _in_fours(matrix.astype(np.float32))
     result = torch.empty(len(matrix), rows.d)
-    job = _job(COLUMNS, rows.n, len(matrix), rows.d, addresses.ctypes.data, weights.ctypes.data, result.data_ptr(), CHUNK)
+    job = _job(
+        COLUMNS,
+        rows.n,
+        len(matrix),
+        rows.d,
+        addresses.ctypes.data,
+        weights.ctypes.data,
+        result.data_ptr(),
+        CHUNK,
+    )
     _run(kernel, job, rows, CHUNK)
     return result
 
@@ -149,7 +191,8 @@ def _job(*words: int) -> NDArray[np.int64]:
 
 
 def _chunks(d: int) -> tuple[int, int]:
-    """Columns of a chunk and how many chunks, by d alone: so sums never depend on how many threads there are."""
+    """Columns of a chunk and how many chunks, by d alone:
+    so sums never depend on how many threads there are."""
     chunk = max(CHUNK, -(-d // CHUNKS_MAX // 2048) * 2048)
     return chunk, -(-d // chunk)
 
@@ -165,7 +208,8 @@ def _vector(vector: Tensor, rows: Rows) -> Tensor:
 
 
 def _in_fours(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The matrix as ``mix`` reads it: for each four outputs and each row the four weights; filled up with zeros."""
+    """The matrix as ``mix`` reads it: for each four outputs and each row the four weights;
+    filled up with zeros."""
     m, n = matrix.shape
     full = np.zeros((-(-m // 4) * 4, n), np.float32)
     full[:m] = matrix

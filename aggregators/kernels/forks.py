@@ -1,8 +1,9 @@
 """Forked processes: there torch would wait for ever for threads that only its parent has.
 
-OpenMP keeps a team of threads for each thread that ever calculated on several. A child process has the forking thread alone,
-with the memory of its team. So the team is sent home before a fork; both processes call a new one when they need it. That
-takes about as long as the fork. It happens in whatever is forked by Python, and serves torch's own operations as well.
+OpenMP keeps a team of threads for each thread that ever calculated on several. A child process has
+the forking thread alone, with the memory of its team. So the team is sent home before a fork; both
+processes call a new one when they need it. That takes about as long as the fork. It happens in
+whatever is forked by Python, and serves torch's own operations as well.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ _left_behind = False
 
 
 def openmp(name: str) -> Any:
-    """A function of the OpenMP library that torch is linked to, or None when it is not linked to one, or has no such function."""
+    """A function of the OpenMP library that torch is linked to, or None when it is not linked to
+    one, or has no such function."""
     for library in sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")):
         try:
-            return getattr(ctypes.CDLL(str(library)), name)  # searched in what the library depends on, too
+            # searched in what the library depends on, too
+            return getattr(ctypes.CDLL(str(library)), name)
         except (OSError, AttributeError):
             continue
     return None

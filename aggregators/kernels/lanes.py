@@ -1,7 +1,9 @@
-"""Eight float32 side by side as a type of numba's, and the few operations on them that the kernels are written in.
+"""Eight float32 side by side as a type of numba's, and the few operations on them that the
+kernels are written in.
 
-Left to itself the compiler may or may not find the vectors in a loop over columns; written so, it has no choice. Addresses are
-plain integers, so rows need not lie together. Only compiled code may call what is here; importing it imports numba.
+Left to itself the compiler may or may not find the vectors in a loop over columns; written so, it
+has no choice. Addresses are plain integers, so rows need not lie together. Only compiled code may
+call what is here; importing it imports numba.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class _LanesModel(models.PrimitiveModel):
 
 
 def _operation(result: Any, *takes: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Makes an intrinsic of a function ``(builder, *values) -> value``; without a result it returns nothing."""
+    """Makes an intrinsic of a function ``(builder, *values) -> value``;
+    without a result it returns nothing."""
 
     def make(emit: Callable[..., Any]) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -66,7 +69,9 @@ def _operation(result: Any, *takes: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _function(builder: Any, name: str, result: Any, *takes: Any) -> Any:
-    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, list(takes)), name)
+    return cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(result, list(takes)), name
+    )
 
 
 def _pointer(builder: Any, address: Any, to: Any) -> Any:
@@ -99,7 +104,9 @@ store = _operation(types.void, types.int64, lanes)(_store)
 
 def _splat(builder: Any, number: Any) -> Any:
     single = builder.insert_element(_UNSET, number, ir.Constant(_INT32, 0))
-    return builder.shuffle_vector(single, _UNSET, ir.Constant(ir.VectorType(_INT32, WIDTH), [0] * WIDTH))
+    return builder.shuffle_vector(
+        single, _UNSET, ir.Constant(ir.VectorType(_INT32, WIDTH), [0] * WIDTH)
+    )
 
 
 @_operation(lanes, types.int64)
@@ -131,12 +138,15 @@ def mul(builder: Any, a: Any, b: Any) -> Any:
 @_operation(lanes, lanes, lanes, lanes)
 def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """a * b + c with one rounding."""
-    return builder.call(_function(builder, f"llvm.fma.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR, _VECTOR), [a, b, c])
+    return builder.call(
+        _function(builder, f"llvm.fma.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR, _VECTOR), [a, b, c]
+    )
 
 
 def _extreme(builder: Any, which: str, a: Any, b: Any) -> Any:
-    """minnum or maxnum. Not by comparing and selecting: stored where an operand came from, LLVM makes a masked store of that,
-    which some processors take twenty times as long over. No NaN comes here, and which of two zeros is taken matters to nobody.
+    """minnum or maxnum. Not by comparing and selecting: stored where an operand came from, LLVM
+    makes a masked store of that, which some processors take twenty times as long over. No NaN comes
+    here, and which of two zeros is taken matters to nobody.
     """
     found = _function(builder, f"llvm.{which}.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR)
     return builder.call(found, [a, b], fastmath=("nnan", "nsz"))
@@ -159,22 +169,29 @@ def where_more(builder: Any, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
 
 
 def _run(length: int) -> Any:
-    """Reads one vector of each of several rows, sorts them in the registers, and writes them ``stride`` bytes apart.
+    """Reads one vector of each of several rows, sorts them in the registers, and writes them
+    ``stride`` bytes apart.
 
-    It returns 0, or something else where one of the numbers is a NaN, which sorting loses: a comparison of two tells of both.
+    It returns 0, or something else where one of the numbers is a NaN, which sorting loses: a
+    comparison of two tells of both.
     """
 
     @_operation(types.int64, types.int64, types.int64, types.int64, types.int64)
     def sort_run(builder: Any, rows: Any, at: Any, into: Any, stride: Any) -> Any:
         values = []
         for row in range(length):
-            address = builder.load(_pointer(builder, builder.add(rows, ir.Constant(_INT64, 8 * row)), _INT64))
+            address = builder.load(
+                _pointer(builder, builder.add(rows, ir.Constant(_INT64, 8 * row)), _INT64)
+            )
             values.append(_load(builder, builder.add(address, at)))
         pairs = zip(values[::2], values[1::2], strict=True)
         strange = reduce(builder.or_, [builder.fcmp_unordered("uno", a, b) for a, b in pairs])
         for _, _, low, high in comparators(length):
             a, b = values[low], values[high]
-            values[low], values[high] = _extreme(builder, "minnum", a, b), _extreme(builder, "maxnum", a, b)
+            values[low], values[high] = (
+                _extreme(builder, "minnum", a, b),
+                _extreme(builder, "maxnum", a, b),
+            )
         for value in values:
             _store(builder, into, value)
             into = builder.add(into, stride)
@@ -187,21 +204,30 @@ sort_sixteen, sort_eight, sort_four, sort_two = (_run(length) for length in RUNS
 
 
 def _count(builder: Any, mask: Any) -> Any:
-    ones = builder.call(_function(builder, f"llvm.ctpop.i{WIDTH}", _BITS, _BITS), [builder.bitcast(mask, _BITS)])
+    ones = builder.call(
+        _function(builder, f"llvm.ctpop.i{WIDTH}", _BITS, _BITS), [builder.bitcast(mask, _BITS)]
+    )
     return builder.zext(ones, _INT64)
 
 
 @_operation(types.int64, lanes, lanes, lanes)
 def inside(builder: Any, value: Any, low: Any, high: Any) -> Any:
     """In how many lanes low <= value <= high."""
-    mask = builder.and_(builder.fcmp_ordered(">=", value, low), builder.fcmp_ordered("<=", value, high))
+    mask = builder.and_(
+        builder.fcmp_ordered(">=", value, low), builder.fcmp_ordered("<=", value, high)
+    )
     return _count(builder, mask)
 
 
 @_operation(types.int64, lanes)
 def beyond(builder: Any, value: Any) -> Any:
     """How many lanes are not finite."""
-    return _count(builder, builder.fcmp_unordered("!=", builder.fsub(value, value), ir.Constant(_VECTOR, [0.0] * WIDTH)))
+    return _count(
+        builder,
+        builder.fcmp_unordered(
+            "!=", builder.fsub(value, value), ir.Constant(_VECTOR, [0.0] * WIDTH)
+        ),
+    )
 
 
 @_operation(types.int64, lanes)
@@ -215,7 +241,9 @@ def total(builder: Any, value: Any) -> Any:
     """The sum of all lanes, in one fixed order."""
     half = WIDTH // 2
     while half:
-        turned = ir.Constant(ir.VectorType(_INT32, WIDTH), [(lane + half) % WIDTH for lane in range(WIDTH)])
+        turned = ir.Constant(
+            ir.VectorType(_INT32, WIDTH), [(lane + half) % WIDTH for lane in range(WIDTH)]
+        )
         value = builder.fadd(value, builder.shuffle_vector(value, _UNSET, turned))
         half //= 2
     return builder.extract_element(value, ir.Constant(_INT32, 0))
@@ -246,7 +274,9 @@ def put_double(builder: Any, address: Any, value: Any) -> None:
 @_operation(types.int64, types.int64)
 def take_ticket(builder: Any, address: Any) -> Any:
     """What the int64 at an address was before one was added: each thread that asks gets another."""
-    return builder.atomic_rmw("add", _pointer(builder, address, _INT64), ir.Constant(_INT64, 1), "monotonic")
+    return builder.atomic_rmw(
+        "add", _pointer(builder, address, _INT64), ir.Constant(_INT64, 1), "monotonic"
+    )
 
 
 @_operation(types.void, types.int64, types.int64)
@@ -259,7 +289,9 @@ def fetch_soon(builder: Any, address: Any) -> None:
     """Asks for the cache line at an address, which may be none of ours: then nothing happens."""
     byte = ir.IntType(8).as_pointer()
     ask = _function(builder, "llvm.prefetch.p0", ir.VoidType(), byte, _INT32, _INT32, _INT32)
-    builder.call(ask, [builder.inttoptr(address, byte), *(ir.Constant(_INT32, flag) for flag in (0, 2, 1))])
+    builder.call(
+        ask, [builder.inttoptr(address, byte), *(ir.Constant(_INT32, flag) for flag in (0, 2, 1))]
+    )
 
 
 @njit

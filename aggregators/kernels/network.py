@@ -1,4 +1,5 @@
-"""Which rows a sorting network compares: Batcher's odd-even merges, without the comparisons that no wanted rank depends on."""
+"""Which rows a sorting network compares: Batcher's odd-even merges, without the comparisons that no
+wanted rank depends on."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 BOTH, LESSER, GREATER, MERGE = 0, 1, 2, 3
-"""What a step does with rows a and b: keeps the lesser in a and the greater in b, or only one of them. Or it merges rows a, b
-with rows c, d: the comparisons (a, c), (b, d), (b, c), for a third less traffic with the cache."""
+"""What a step does with rows a and b: keeps the lesser in a and the greater in b, or only one of
+them. Or it merges rows a, b with rows c, d: the comparisons (a, c), (b, d), (b, c), for a third
+less traffic with the cache."""
 ROWS_MAX = 2**12
 """So many rows a table can speak of."""
 RUNS = (16, 8, 4, 2)
@@ -19,9 +21,11 @@ RUNS = (16, 8, 4, 2)
 
 
 def comparators(n: int) -> Iterator[tuple[int, int, int, int]]:
-    """Batcher's odd-even merge exchange for any n (Knuth, volume 3, 5.2.2, algorithm M), in order: (reach, step, first, second).
+    """Batcher's odd-even merge exchange for any n (Knuth, volume 3, 5.2.2, algorithm M), in order:
+    (reach, step, first, second).
 
-    Comparisons of one reach merge sorted runs of that length; those of one step, too, do not touch each other's rows.
+    Comparisons of one reach merge sorted runs of that length; those of one step, too, do not touch
+    each other's rows.
     """
     reach = 1
     while reach < n:
@@ -30,14 +34,16 @@ def comparators(n: int) -> Iterator[tuple[int, int, int, int]]:
             for start in range(step % reach, n - step, 2 * step):
                 for low in range(start, start + min(step, n - start - step)):
                     merge = low // (2 * reach)
-                    if merge == (low + step) // (2 * reach) and merge * 2 * reach + reach < n:  # else nothing to merge with
+                    # else nothing to merge with
+                    if merge == (low + step) // (2 * reach) and merge * 2 * reach + reach < n:
                         yield reach, step, low, low + step
             step //= 2
         reach *= 2
 
 
 def runs(n: int) -> Iterator[tuple[int, int]]:
-    """How n rows are read: (first row, length) of each sorted run; the longest first, at most one row is left over."""
+    """How n rows are read: (first row, length) of each sorted run; the longest first, at most one
+    row is left over."""
     first = 0
     for length in RUNS:
         while first + length <= n:
@@ -47,12 +53,15 @@ def runs(n: int) -> Iterator[tuple[int, int]]:
 
 @functools.lru_cache(maxsize=256)
 def comparisons(n: int, first: int, last: int) -> tuple[tuple[int, int, int, int, int], ...]:
-    """Those comparisons that ranks ``first..last`` of n values depend on: (reach, step, first, second, kind)."""
+    """Those comparisons that ranks ``first..last`` of n values depend on: (reach, step,
+    first, second, kind)."""
     wanted = set(range(first, last + 1))
     kept = []
     for reach, step, low, high in reversed(list(comparators(n))):
         if low in wanted or high in wanted:
-            kind = BOTH if low in wanted and high in wanted else LESSER if low in wanted else GREATER
+            kind = (
+                BOTH if low in wanted and high in wanted else LESSER if low in wanted else GREATER
+            )
             kept.append((reach, step, low, high, kind))
             wanted |= {low, high}
     return tuple(reversed(kept))
@@ -60,7 +69,8 @@ def comparisons(n: int, first: int, last: int) -> tuple[tuple[int, int, int, int
 
 @functools.lru_cache(maxsize=256)
 def table(n: int, first: int, last: int) -> NDArray[np.int64]:
-    """The steps that put ranks ``first..last`` of n rows in place when the rows come in sorted ``runs``.
+    """The steps that put ranks ``first..last`` of n rows in place when the rows come in
+    sorted ``runs``.
 
     Returns: one int64 a step: ``kind << 48 | d << 36 | c << 24 | b << 12 | a``.
     """
@@ -75,7 +85,8 @@ def table(n: int, first: int, last: int) -> NDArray[np.int64]:
 
 
 def _fused(levels: list[dict[int, tuple[int, int]]]) -> list[int]:
-    """The steps of all levels in order, three comparisons of two levels as one merge wherever that is possible."""
+    """The steps of all levels in order, three comparisons of two levels as one merge wherever
+    that is possible."""
     made: list[int] = []
     for here, after in itertools.pairwise([*levels, {}]):
         lows = {high: low for low, (high, _) in here.items()}

@@ -1,7 +1,8 @@
-"""The kernels without a compiler: torch and numpy on chunks of columns. They take every dtype and device.
+"""The kernels without a compiler: torch and numpy on chunks of columns.
+They take every dtype and device.
 
-float64 is calculated in float64 and everything else in float32. In the order of operations they are the compiled kernels'
-equal, so what is selected is the same bit for bit.
+float64 is calculated in float64 and everything else in float32. In the order of operations they are
+the compiled kernels' equal, so what is selected is the same bit for bit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from torch import Tensor
 from . import network, precision
 from .rows import Rows
 
-RANK_ELEMENTS = 2**18  # of a chunk whose ranks are taken: it and its copy are in the second-level cache
+# of a chunk whose ranks are taken: it and its copy are in the second-level cache
+RANK_ELEMENTS = 2**18
 FEW = 4096  # numbers that are sorted sooner than so many calls are made
 FLUSH = 4096  # columns after which float32 sums go over into float64
 HUGE_FACTOR = 1e130  # products of float64 values beyond it could leave float64
@@ -28,13 +30,15 @@ _Part: TypeAlias = tuple[Any, Any]
 
 
 def working(dtype: torch.dtype) -> torch.dtype:
-    """float64 for float64, float32 for everything else: half precision is stored, never calculated with."""
+    """float64 for float64, float32 for everything else: half precision is stored,
+    never calculated with."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-# --- ranks of each coordinate ---------------------------------------------------------------------------------------------
+# --- ranks of each coordinate ---------------------------------------------------------------------
 #
-# On the CPU by numpy, elsewhere by torch: these are many short operations, over which torch would call its threads each time.
+# On the CPU by numpy, elsewhere by torch: these are many short operations, over which torch would
+# call its threads each time.
 
 
 def between(
@@ -50,27 +54,37 @@ def between(
 
 
 def nearest(
-    rows: Rows, count: int, around: tuple[int, int], count_survivors: bool, matrix: NDArray[np.float32] | None
+    rows: Rows,
+    count: int,
+    around: tuple[int, int],
+    count_survivors: bool,
+    matrix: NDArray[np.float32] | None,
 ) -> tuple[Tensor, Counts | None]:
-    """The mean of the ``count`` values of each column nearest to the mean of its sorted values ``around``; ties to the lesser."""
+    """The mean of the ``count`` values of each column nearest to the mean of its sorted values
+    ``around``; ties to the lesser."""
 
     def part(block: Any) -> _Part:
         library = _library(block)
         ranks = ranked(block, 0, len(block) - 1)
         center = mean_of(ranks[around[0] : around[1] + 1])
         taken = ranks[:count]
-        # The nearest are neighbours, so of all values whose ranks differ by multiples of ``count`` exactly one is among them.
+        # The nearest are neighbours, so of all values whose ranks differ by multiples of ``count``
+        # exactly one is among them.
         for rank in range(count, len(ranks)):
             moves = center - ranks[rank - count] > ranks[rank] - center
             taken[rank % count] = library.where(moves, ranks[rank], taken[rank % count])
         if not count_survivors:
             return mean_of(taken), None
-        return mean_of(taken), _survived(block, reduce(library.minimum, taken), reduce(library.maximum, taken))
+        return mean_of(taken), _survived(
+            block, reduce(library.minimum, taken), reduce(library.maximum, taken)
+        )
 
     return _each_chunk(rows, matrix, part, count_survivors)
 
 
-def majority(rows: Rows, count_survivors: bool, matrix: NDArray[np.float32] | None) -> tuple[Tensor, Counts | None]:
+def majority(
+    rows: Rows, count_survivors: bool, matrix: NDArray[np.float32] | None
+) -> tuple[Tensor, Counts | None]:
     """1, -1 or 0 for each column: the sign that more rows have."""
 
     def part(block: Any) -> _Part:
@@ -85,13 +99,15 @@ def majority(rows: Rows, count_survivors: bool, matrix: NDArray[np.float32] | No
 def ranked(block: Any, low: int, high: int) -> list[Any]:
     """Ranks low..high of each column of ``(n, c)``, ascending.
 
-    By comparing whole rows: sorting the few values of a column takes several times as long, unless there are few columns.
+    By comparing whole rows: sorting the few values of a column takes several times as long, unless
+    there are few columns.
     """
     if isinstance(block, Tensor):
         return list(block.sort(dim=0).values[low : high + 1])
     if block.size <= FEW:
         ordered = np.sort(block, axis=0)
-        if not np.isnan(ordered[-1]).any():  # a NaN is sorted out of sight, and has to be seen in the result
+        # a NaN is sorted out of sight, and has to be seen in the result
+        if not np.isnan(ordered[-1]).any():
             return list(ordered[low : high + 1])
     rows = list(np.array(block, order="C"))
     spare = np.empty_like(rows[0])
@@ -118,7 +134,10 @@ def mean_of(values: Sequence[Any]) -> Any:
     if math.isfinite(float(mean.sum())):
         return mean
     library = _library(mean)
-    double = [row.to(torch.float64) if isinstance(row, Tensor) else row.astype(np.float64) for row in values]
+    double = [
+        row.to(torch.float64) if isinstance(row, Tensor) else row.astype(np.float64)
+        for row in values
+    ]
     exact: Any = sum(row / len(values) for row in double)
     exact = exact.to(mean.dtype) if isinstance(exact, Tensor) else exact.astype(mean.dtype)
     return library.where(library.isfinite(mean), mean, exact)
@@ -135,7 +154,8 @@ def _survived(block: Any, low: Any, high: Any) -> Any:
 def _each_chunk(
     rows: Rows, matrix: NDArray[np.float32] | None, part: Callable[[Any], _Part], counting: bool
 ) -> tuple[Tensor, Counts | None]:
-    """Applies ``part`` to one chunk after the other. Threads would wait for the interpreter lock longer than they calculate."""
+    """Applies ``part`` to one chunk after the other. Threads would wait for the interpreter lock
+    longer than they calculate."""
     work = working(rows.dtype)
     on_cpu = rows.device.type == "cpu"
     mixing = None if matrix is None else torch.from_numpy(matrix).to(rows.device, work)
@@ -159,24 +179,34 @@ def _in(dtype: torch.dtype, tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
-# --- sums over rows and columns -------------------------------------------------------------------------------------------
+# --- sums over rows and columns -------------------------------------------------------------------
 
 
-def gram(rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None]) -> NDArray[np.float64]:
-    """Inner products of all rows and points minus the reference; what leaves float32 is found again in float64."""
+def gram(
+    rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None]
+) -> NDArray[np.float64]:
+    """Inner products of all rows and points minus the reference;
+    what leaves float32 is found again in float64."""
     products = _products(rows, reference, points, range(rows.n + len(points)), working(rows.dtype))
     return mend(products, rows, reference, points)
 
 
 def mend(
-    products: NDArray[np.float64], rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None]
+    products: NDArray[np.float64],
+    rows: Rows,
+    reference: Tensor | None,
+    points: Sequence[Tensor | None],
 ) -> NDArray[np.float64]:
-    """Finds the products of those rows again in float64 whose own left float32, or all but vanished in it."""
+    """Finds the products of those rows again in float64 whose own left float32,
+    or all but vanished in it."""
     squares = products.diagonal()
     wrong = [
         at
         for at in np.flatnonzero(~((squares > 1e-30) & (squares < 1e38))).tolist()
-        if not (squares[at] == 0.0 and _is_reference(rows.row(at) if at < rows.n else points[at - rows.n], reference))
+        if not (
+            squares[at] == 0.0
+            and _is_reference(rows.row(at) if at < rows.n else points[at - rows.n], reference)
+        )
     ]
     if wrong and rows.dtype != torch.float64:
         exact = _products(rows, reference, points, wrong, torch.float64)
@@ -190,12 +220,18 @@ def _is_reference(row: Tensor | None, reference: Tensor | None) -> bool:
     if row is None or reference is None:
         other = reference if row is None else row
         return other is None or not bool(other.any())
-    return row.data_ptr() == reference.data_ptr() or torch.equal(row, reference.to(row.device, row.dtype))
+    return row.data_ptr() == reference.data_ptr() or torch.equal(
+        row, reference.to(row.device, row.dtype)
+    )
 
 
 @precision.full()
 def _products(
-    rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None], these: Sequence[int], work: torch.dtype
+    rows: Rows,
+    reference: Tensor | None,
+    points: Sequence[Tensor | None],
+    these: Sequence[int],
+    work: torch.dtype,
 ) -> NDArray[np.float64]:
     """``(these, m)`` float64."""
     m = rows.n + len(points)
@@ -208,8 +244,13 @@ def _products(
         some = block if whole else block[list(these)]
         pieces = block.shape[1] // FLUSH  # all of them in one call: each call wakes torch's threads
         if pieces:
-            left, right = (x[:, : pieces * FLUSH].reshape(len(x), pieces, FLUSH).transpose(0, 1) for x in (some, block))
-            found += torch.bmm(left, right.transpose(1, 2)).to("cpu", torch.float64).numpy().sum(axis=0)
+            left, right = (
+                x[:, : pieces * FLUSH].reshape(len(x), pieces, FLUSH).transpose(0, 1)
+                for x in (some, block)
+            )
+            found += (
+                torch.bmm(left, right.transpose(1, 2)).to("cpu", torch.float64).numpy().sum(axis=0)
+            )
         rest = slice(pieces * FLUSH, block.shape[1])
         if rest.start == rest.stop:
             continue
@@ -217,15 +258,25 @@ def _products(
     return found
 
 
-def _centered(rows: Rows, columns: slice, reference: Tensor | None, points: Sequence[Tensor | None], work: torch.dtype) -> Tensor:
-    """``(n + points, c)``: these columns of all of them minus the reference; a copy if that is anything, and then followed by
-    columns of zeros up to a multiple of ``FLUSH``, if there are that many."""
+def _centered(
+    rows: Rows,
+    columns: slice,
+    reference: Tensor | None,
+    points: Sequence[Tensor | None],
+    work: torch.dtype,
+) -> Tensor:
+    """``(n + points, c)``: these columns of all of them minus the reference; a copy if that is
+    anything, and then followed by columns of zeros up to a multiple of ``FLUSH``,
+    if there are that many."""
     center = None if reference is None else reference[columns].to(rows.device, work)
     if not points and center is None:
         return _in(work, rows.block(columns))
     width = columns.stop - columns.start
     whole = torch.empty(
-        rows.n + len(points), width if width < FLUSH else -(-width // FLUSH) * FLUSH, dtype=work, device=rows.device
+        rows.n + len(points),
+        width if width < FLUSH else -(-width // FLUSH) * FLUSH,
+        dtype=work,
+        device=rows.device,
     )
     whole[:, width:] = 0.0
     made = whole[:, :width]
@@ -249,7 +300,9 @@ def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float6
     return mend_squares(found, rows, center)
 
 
-def mend_squares(found: NDArray[np.float64], rows: Rows, center: Tensor | None) -> NDArray[np.float64]:
+def mend_squares(
+    found: NDArray[np.float64], rows: Rows, center: Tensor | None
+) -> NDArray[np.float64]:
     """Finds those distances again in float64 that left float32, or all but vanished in it."""
     for at in np.flatnonzero(~((found > 1e-30) & (found < 1e38))).tolist():
         if found[at] == 0.0 and _is_reference(rows.row(at), center):
@@ -273,7 +326,8 @@ def weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
 
 
 def exact_weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
-    """The same by float64, and cut at the greatest number of its dtype: finite whatever the rows are."""
+    """The same by float64, and cut at the greatest number of its dtype:
+    finite whatever the rows are."""
     return _weighted_sum(rows, weights, torch.float64)
 
 

@@ -1,4 +1,5 @@
-"""Products of float32 that are those of float32, whatever precision the script has asked torch for."""
+"""Products of float32 that are those of float32,
+whatever precision the script has asked torch for."""
 
 from __future__ import annotations
 
@@ -18,9 +19,10 @@ _before: list[Any] = []
 def full() -> Iterator[None]:
     """Matrix products are made in the dtype of their factors.
 
-    Scripts that train are advised to say ``torch.set_float32_matmul_precision("medium")``, which rounds the factors to bfloat16
-    on processors that multiply that faster, and to TF32 on GPUs: updates that are close to each other are alike in it. The
-    setting is the process's: other threads have it, too, until the last one that is in here goes.
+    Scripts that train are advised to say ``torch.set_float32_matmul_precision("medium")``, which
+    rounds the factors to bfloat16 on processors that multiply that faster, and to TF32 on GPUs:
+    updates that are close to each other are alike in it. The setting is the process's: other
+    threads have it, too, until the last one that is in here goes.
     """
     global _inside
     with _lock:
@@ -37,9 +39,12 @@ def full() -> Iterator[None]:
                 _write(_before)
 
 
-# torch 2.9 has a setting for each backend; asked the old way it raises when somebody has used these.
+# torch 2.9 has a setting for each backend; asked the old way it raises when
+# somebody has used these.
 _BACKENDS = (torch.backends.mkldnn, torch.backends.cuda)
-_BY_BACKEND = all(hasattr(getattr(backend, "matmul", None), "fp32_precision") for backend in _BACKENDS)
+_BY_BACKEND = all(
+    hasattr(getattr(backend, "matmul", None), "fp32_precision") for backend in _BACKENDS
+)
 
 
 def _read() -> list[Any]:

@@ -16,7 +16,8 @@ CHUNK_ELEMENTS = 2**19  # of (n, columns): a chunk and its copies stay in cache
 
 
 class Rows:
-    """n vectors of d coordinates: an (n, d) tensor, or n tensors or arrays that are never stacked as a whole.
+    """n vectors of d coordinates: an (n, d) tensor, or n tensors or arrays that are never
+    stacked as a whole.
 
     Attributes:
         n, d: How many rows, how long each.
@@ -38,7 +39,8 @@ class Rows:
     def of(cls, updates: Rows | Tensor | Sequence[Tensor | NDArray[Any]] | NDArray[Any]) -> Rows:
         """Rows of whatever updates came as; nothing is copied.
 
-        Raises: AggregationError: There is none, or they differ in shape, dtype or device, or are not floating point vectors.
+        Raises: AggregationError: There is none, or they differ in shape, dtype or device, or are
+            not floating point vectors.
         """
         if isinstance(updates, Rows):
             return updates
@@ -47,23 +49,30 @@ class Rows:
         if isinstance(updates, Tensor):
             if updates.ndim != 2 or not updates.is_floating_point() or 0 in updates.shape:
                 raise AggregationError(
-                    f"updates are an (n, d) floating point tensor, or n vectors; got {tuple(updates.shape)} {updates.dtype}"
+                    "updates are an (n, d) floating point tensor, or n vectors; got "
+                    f"{tuple(updates.shape)} {updates.dtype}"
                 )
             check_stored(updates)
             return cls(updates.detach(), ())
         check_listed(updates)
         if not len(updates):
             raise AggregationError("there are no updates to aggregate")
-        apart = tuple(row.detach() if isinstance(row, Tensor) else tensor_of(np.asarray(row)) for row in updates)
+        apart = tuple(
+            row.detach() if isinstance(row, Tensor) else tensor_of(np.asarray(row))
+            for row in updates
+        )
         first = apart[0]
         if first.ndim != 1 or not first.is_floating_point() or not len(first):
-            raise AggregationError(f"an update is a floating point vector, got {tuple(first.shape)} {first.dtype}")
+            raise AggregationError(
+                f"an update is a floating point vector, got {tuple(first.shape)} {first.dtype}"
+            )
         check_stored(first)
         for at, row in enumerate(apart):
             if row.shape != first.shape or row.dtype != first.dtype or row.device != first.device:
                 raise AggregationError(
-                    f"all updates must be alike: the first is {tuple(first.shape)} {first.dtype} on {first.device}, "
-                    f"number {at} is {tuple(row.shape)} {row.dtype} on {row.device}"
+                    f"all updates must be alike: the first is {tuple(first.shape)} {first.dtype} "
+                    f"on {first.device}, number {at} is {tuple(row.shape)} {row.dtype} on "
+                    f"{row.device}"
                 )
             check_stored(row)
         return cls(None, apart)
@@ -81,7 +90,8 @@ class Rows:
         return self._apart if self._together is None else self._together.unbind(0)
 
     def blocks(self, elements: int = CHUNK_ELEMENTS) -> list[slice]:
-        """All columns in chunks of nearly equal width, of so many numbers at most, if that is more than 1,024 columns."""
+        """All columns in chunks of nearly equal width, of so many numbers at most, if that is more
+        than 1,024 columns."""
         count = -(-self.d // max(1024, elements // self.n))
         width = -(-self.d // count)
         return [slice(start, min(start + width, self.d)) for start in range(0, self.d, width)]
@@ -93,7 +103,8 @@ class Rows:
         return torch.stack([row[columns] for row in self._apart])
 
     def put(self, columns: slice, center: Tensor | None, into: Tensor) -> None:
-        """Writes these columns of all rows, minus ``center`` ``(c,)``, into the first n rows of ``into``, in its dtype."""
+        """Writes these columns of all rows, minus ``center`` ``(c,)``, into the first n rows of
+        ``into``, in its dtype."""
         parts = [self._together] if self._together is not None else self._apart
         places = [into[: self.n]] if self._together is not None else into[: self.n].unbind(0)
         for part, place in zip(parts, places, strict=True):
@@ -101,7 +112,9 @@ class Rows:
             if center is None:
                 place.copy_(piece)
             else:
-                torch.sub(piece if piece.dtype == into.dtype else piece.to(into.dtype), center, out=place)
+                torch.sub(
+                    piece if piece.dtype == into.dtype else piece.to(into.dtype), center, out=place
+                )
 
     def chosen(self, rows: Sequence[int]) -> Rows:
         """Some of the rows, not copied."""
@@ -113,10 +126,13 @@ class Rows:
 
     def followed_by(self, more: Sequence[Tensor]) -> Rows:
         """These rows and more of them, in the same dtype and on the same device."""
-        return Rows(None, (*self.vectors, *(row.detach().to(self.device, self.dtype) for row in more)))
+        return Rows(
+            None, (*self.vectors, *(row.detach().to(self.device, self.dtype) for row in more))
+        )
 
     def addresses(self) -> NDArray[np.int64] | None:
-        """Where each row begins in memory, when all are float32 on the CPU without gaps; else None."""
+        """Where each row begins in memory, when all are float32 on the CPU without
+        gaps; else None."""
         if self.dtype != torch.float32 or self.device.type != "cpu":
             return None
         if self._together is not None:
@@ -132,31 +148,51 @@ class Rows:
 def check_listed(updates: object) -> None:
     """Raises: AggregationError: It is nothing of which one could say how many there are."""
     if not isinstance(updates, Sequence | Tensor | np.ndarray | Rows):
-        raise AggregationError(f"updates are an (n, d) tensor or array, or a list of vectors, got {type(updates).__name__}")
+        raise AggregationError(
+            "updates are an (n, d) tensor or array, or a list of vectors, got "
+            f"{type(updates).__name__}"
+        )
 
 
 def check_stored(tensor: Tensor, what: str = "updates") -> None:
-    """Raises: AggregationError: Its numbers are not there, or not one after the other, or have no arithmetic in torch."""
+    """Raises: AggregationError: Its numbers are not there, or not one after the other, or have no
+    arithmetic in torch."""
     if tensor.layout != torch.strided:
-        raise AggregationError(f"{what} are dense vectors, got {tensor.layout}", ".to_dense() makes them so")
+        raise AggregationError(
+            f"{what} are dense vectors, got {tensor.layout}", ".to_dense() makes them so"
+        )
     if tensor.is_meta:
         raise AggregationError(f"{what} on the device 'meta' have no numbers")
     if tensor.itemsize == 1:
-        raise AggregationError(f"{what} of {tensor.dtype} cannot be calculated with", ".float() makes them so that they can")
+        raise AggregationError(
+            f"{what} of {tensor.dtype} cannot be calculated with",
+            ".float() makes them so that they can",
+        )
 
 
 class _Lent:
-    """An array's memory, without the mark that it may only be read: torch has no such mark and would warn. We only read."""
+    """An array's memory, without the mark that it may only be read: torch has no such mark and
+    would warn. We only read."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self.array = array
-        self.__array_interface__ = {**array.__array_interface__, "data": (array.__array_interface__["data"][0], False)}
+        self.__array_interface__ = {
+            **array.__array_interface__,
+            "data": (array.__array_interface__["data"][0], False),
+        }
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
     """A tensor on the memory of an array, also of one that is read-only."""
     if array.dtype.kind != "f":
         raise AggregationError(f"updates are floating point, got an array of {array.dtype}")
-    if not array.dtype.isnative or array.dtype.itemsize > 8 or any(stride < 0 for stride in array.strides):
-        array = array.astype(np.float64 if array.dtype.itemsize > 4 else array.dtype.newbyteorder("="))  # torch has no such array
+    if (
+        not array.dtype.isnative
+        or array.dtype.itemsize > 8
+        or any(stride < 0 for stride in array.strides)
+    ):
+        # torch has no such array
+        array = array.astype(
+            np.float64 if array.dtype.itemsize > 4 else array.dtype.newbyteorder("=")
+        )
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_Lent(array)))

@@ -1,9 +1,10 @@
 """Runs a compiled kernel on several threads: each takes chunks of one job until none is left.
 
-The threads are those of torch's own OpenMP team where it has one. Threads of our own would have to compete with torch's,
-which after each of its operations go on spinning for a few milliseconds; and waking a team takes microseconds.
-With one thread none of this is touched, so where every peer has one thread there is no team. In a forked process, where a
-team does not live on, the threads are our own; ``forks`` sees to torch's.
+The threads are those of torch's own OpenMP team where it has one. Threads of our own would have to
+compete with torch's, which after each of its operations go on spinning for a few milliseconds; and
+waking a team takes microseconds. With one thread none of this is touched, so where every peer has
+one thread there is no team. In a forked process, where a team does not live on, the threads are our
+own; ``forks`` sees to torch's.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def run(kernel: Compiled, job: NDArray[np.int64], threads: int) -> None:
 
 @functools.cache
 def _openmp() -> Any:
-    """``GOMP_parallel(function, data, threads, flags)`` of the OpenMP library that torch is linked to, if it has that entry."""
+    """``GOMP_parallel(function, data, threads, flags)`` of the OpenMP library that torch is linked
+    to, if it has that entry."""
     parallel = openmp("GOMP_parallel")
     if parallel is not None:
         parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]

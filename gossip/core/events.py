@@ -1,4 +1,5 @@
-"""What happens to the core, and what the core asks for. Frozen data; ``match`` over the unions ends in ``assert_never``."""
+"""What happens to the core, and what the core asks for. Frozen data; ``match`` over the unions ends
+in ``assert_never``."""
 
 from __future__ import annotations
 
@@ -29,18 +30,20 @@ Token: TypeAlias = int
 class Payload:
     """A vector that the core hands on and never looks into; the driver gives its facts.
 
-    In the node ``data`` is a one-dimensional float32 array (packed state: uint8), in a simulation whatever its reducer likes.
-    Of a state to restore it may be a tuple of such, one after the other.
+    In the node ``data`` is a one-dimensional float32 array (packed state: uint8), in a simulation
+    whatever its reducer likes. Of a state to restore it may be a tuple of such,
+    one after the other.
     """
 
     data: Any
     nbytes: int
     finite: bool = True
     digest: bytes = b""  # of the bytes; computed for commits and states only
-    parts: tuple[bytes, ...] = ()  # of a packed state in several parts: what stands for each, and ``digest`` is of these
+    # of a packed state in several parts: what stands for each, and ``digest`` is of these
+    parts: tuple[bytes, ...] = ()
 
 
-# --- events ---------------------------------------------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------
 
 
 @record
@@ -50,7 +53,8 @@ class Started:
 
 @record
 class ResultSimilarity:
-    """How a server's result compares with this peer's own update of the round: Euclidean lengths and the inner product.
+    """How a server's result compares with this peer's own update of the round: Euclidean lengths
+    and the inner product.
 
     ``own`` is 0.0 where there is no such update, or an empty one.
     """
@@ -83,7 +87,8 @@ class Received:
 
 @record
 class Arriving:
-    """The payload of a message is on its way here: ``received`` of ``nbytes`` have come. Told while it grows, now and then.
+    """The payload of a message is on its way here: ``received`` of ``nbytes`` have come. Told while
+    it grows, now and then.
 
     The message itself is handed over as ``Received``, when all of it is there.
     """
@@ -117,25 +122,30 @@ class TimerFired:
 
 @record
 class ClockJumped:
-    """The driver's own loop stood still for ``late_s`` seconds: nobody may be accused for that time."""
+    """The driver's own loop stood still for ``late_s`` seconds:
+    nobody may be accused for that time."""
 
     late_s: float
 
 
 @record
 class Prepared:
-    """The trainer has its model. ``sizes`` are the shards' lengths in float32 elements, in order."""
+    """The trainer has its model. ``sizes`` are the shards' lengths in float32
+    elements, in order."""
 
     layout: bytes
     state: bytes
     sizes: tuple[int, ...]
     state_bytes: int = 0  # of the packed state: bounds what a donor may send
-    round_id: int = 0  # the next round to run on this state; not 0 when the node was started again beside a living trainer
+    # the next round to run on this state; not 0 when the node was started again beside
+    # a living trainer
+    round_id: int = 0
 
 
 @record
 class DataConfigured:
-    """The trainer reads its data through us: ``samples_total`` in an epoch, ``batch`` a round and peer.
+    """The trainer reads its data through us: ``samples_total`` in an epoch,
+    ``batch`` a round and peer.
 
     It wants to know what it will probably read in the next ``ahead`` rounds.
     """
@@ -158,7 +168,8 @@ class Contributed:
     loss: float | None = None
     parameters: Payload | None = None
     sketch: bytes = b""
-    own: Payload | None = None  # a liar's true update, of all shards, which it keeps for itself; None: it tells the truth
+    # a liar's true update, of all shards, which it keeps for itself; None: it tells the truth
+    own: Payload | None = None
     own_parameters: Payload | None = None  # likewise
     rates: tuple[float, ...] = ()  # what the trainer would step with
     took_us: int = 0  # from the begin of the round; the rounds fill it in
@@ -173,7 +184,8 @@ class Applied:
 
 @record
 class Aggregated:
-    """The answer to ``Aggregate``. ``payload`` is None when the rule could not: ``reason`` says why."""
+    """The answer to ``Aggregate``. ``payload`` is None when the rule could not:
+    ``reason`` says why."""
 
     ticket: int
     payload: Payload | None
@@ -181,12 +193,14 @@ class Aggregated:
     outlyingness: tuple[float, ...] = ()
     reason: str = ""
     statistics: bytes = b""  # the answer to ``measure``
-    decision: tuple[float, ...] = ()  # beside the answer to ``decide``: weights of the rows that count, then of the rule's points
+    # beside the answer to ``decide``: weights of the rows that count, then of the rule's points
+    decision: tuple[float, ...] = ()
 
 
 @record
 class SnapshotTaken:
-    """The answer to ``TakeSnapshot``: the state before round ``round_id``. ``parts``: their lengths (``StateOffer``)."""
+    """The answer to ``TakeSnapshot``: the state before round ``round_id``. ``parts``: their lengths
+    (``StateOffer``)."""
 
     round_id: int
     payload: Payload
@@ -195,7 +209,8 @@ class SnapshotTaken:
 
 @record
 class Restored:
-    """The trainer has loaded the state that ``Restore`` gave it; ``error`` says why it could not."""
+    """The trainer has loaded the state that ``Restore`` gave it;
+    ``error`` says why it could not."""
 
     round_id: int
     error: str = ""
@@ -225,14 +240,16 @@ class PeerEnded:
 
 @record
 class PeerExpected:
-    """Whoever starts the peers says that this one is on its way: it has its id, and no address yet."""
+    """Whoever starts the peers says that this one is on its way: it has its id,
+    and no address yet."""
 
     peer: PeerId
 
 
 @record
 class AddressLearned:
-    """A source outside the protocol, such as a folder of addresses, has the addresses of a peer in this life of it."""
+    """A source outside the protocol, such as a folder of addresses, has the addresses of a peer in
+    this life of it."""
 
     peer: PeerId
     control: str
@@ -242,7 +259,8 @@ class AddressLearned:
 
 @record
 class ConfirmState:
-    """The trainer has had all its rounds before ``round_id``, and wants to know whether others hold the same."""
+    """The trainer has had all its rounds before ``round_id``,
+    and wants to know whether others hold the same."""
 
     round_id: int
 
@@ -251,7 +269,8 @@ class ConfirmState:
 class Stop:
     """Leave politely: say so, help those who are behind, halt.
 
-    ``completed``: the script has come to its end, so this is where the training ends, too; the final state is here to be taken.
+    ``completed``: the script has come to its end, so this is where the training ends, too; the
+    final state is here to be taken.
     """
 
     reason: str
@@ -285,10 +304,12 @@ Event: TypeAlias = (
 
 @record
 class Admission:
-    """Whether the payload of a message may be received, and what the node works out before the core handles it.
+    """Whether the payload of a message may be received,
+    and what the node works out before the core handles it.
 
-    ``nbytes``: what the payload must have, -1 when none may come; of a state, the most that it may have.
-    ``compare_with``: what a result is compared with (``Received.similarity``): the own update, or nothing; None: no comparison.
+    ``nbytes``: what the payload must have, -1 when none may come; of a state, the most that it may
+    have. ``compare_with``: what a result is compared with (``Received.similarity``): the own
+    update, or nothing; None: no comparison.
     """
 
     nbytes: int
@@ -298,7 +319,7 @@ class Admission:
 NOT_ADMITTED = Admission(-1)
 
 
-# --- effects --------------------------------------------------------------------------------------------------------------
+# --- effects --------------------------------------------------------------------------------------
 
 
 @record
@@ -357,18 +378,22 @@ class ShardStatistics:
 
 @record
 class Aggregate:
-    """Run the rule over ``rows``, which are sorted by peer; answer with ``Aggregated`` under ``ticket``.
+    """Run the rule over ``rows``, which are sorted by peer;
+    answer with ``Aggregated`` under ``ticket``.
 
-    Without rows (nobody had samples, or nothing finite came) the answer is no payload, and ``NO_ROWS`` as its reason.
+    Without rows (nobody had samples, or nothing finite came) the answer is no payload, and
+    ``NO_ROWS`` as its reason.
 
-    ``own`` is the local peer's row, the centre of self-centred rules: an index into ``rows``, or None.
-    With ``mix`` the rows are parameters: aggregate their differences to the own row.
-    ``previous`` is the last aggregate that was applied, of the same shard, for rules with a memory: None before there is one, in
-    the turns of a peer that has taken over a state and has applied nothing since, and for parameters.
+    ``own`` is the local peer's row, the centre of self-centred rules: an index into ``rows``, or
+    None. With ``mix`` the rows are parameters: aggregate their differences to the own row.
+    ``previous`` is the last aggregate that was applied, of the same shard, for rules with a memory:
+    None before there is one, in the turns of a peer that has taken over a state and has applied
+    nothing since, and for parameters.
 
-    Where the shards of a round decide together it is asked for in steps: ``measure`` the rows; ``decide``, on the ``parts`` of
-    all shards in order, how those of ``peers`` count, and combine the rows by that; ``combine`` the rows by a ``decision``:
-    weights of all rows, then of the rule's points.
+    Where the shards of a round decide together it is asked for in steps: ``measure`` the rows;
+    ``decide``, on the ``parts`` of all shards in order, how those of ``peers`` count, and combine
+    the rows by that; ``combine`` the rows by a ``decision``: weights of all rows,
+    then of the rule's points.
     """
 
     ticket: int
@@ -391,16 +416,20 @@ class DataSlice:
 
     epoch: int
     ranges: tuple[tuple[int, int], ...]
-    coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()  # epoch and ranges of rounds to come: a guess
-    last: EpochReport | None = None  # of the last completed epoch, where commits tell who has used what
+    # epoch and ranges of rounds to come: a guess
+    coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
+    # of the last completed epoch, where commits tell who has used what
+    last: EpochReport | None = None
 
 
 @record
 class Apply:
-    """Give the trainer the aggregate of a round, a payload a shard. No payloads: the round changes nothing.
+    """Give the trainer the aggregate of a round, a payload a shard. No payloads:
+    the round changes nothing.
 
-    ``mix`` is a parameter difference to add before the step (gossip rounds), ``mix_scale`` its factor. ``rates`` are those that
-    all step with; none in gossip rounds, where each steps with its own.
+    ``mix`` is a parameter difference to add before the step (gossip rounds), ``mix_scale`` its
+    factor. ``rates`` are those that all step with; none in gossip rounds,
+    where each steps with its own.
     """
 
     round_id: int
@@ -421,14 +450,16 @@ class StartRound:
 
 @record
 class TakeSnapshot:
-    """Ask the trainer for its packed state, as it is behind all rounds that it was given to apply before this."""
+    """Ask the trainer for its packed state, as it is behind all rounds that it was given to
+    apply before this."""
 
 
 @record
 class Restore:
     """Give the trainer a packed state, from which round ``round_id`` goes on.
 
-    Without ``settings`` it keeps its own learning rates, and what else its script sets: too few vouch for the donor's.
+    Without ``settings`` it keeps its own learning rates, and what else its script sets: too few
+    vouch for the donor's.
     """
 
     round_id: int
@@ -440,7 +471,8 @@ class Restore:
 class StateConfirmed:
     """The answer to ``ConfirmState``, behind a ``Restore`` where the trainer held something else.
 
-    ``agreed``: enough others hold the same state before ``round_id``. Else it is the best that could be found out.
+    ``agreed``: enough others hold the same state before ``round_id``. Else it is the best that
+    could be found out.
     """
 
     round_id: int
@@ -457,13 +489,15 @@ class Report:
 
 @record
 class Committed:
-    """A commit was applied here (``made``: it was also made here). Becomes a line in ``commits.jsonl``."""
+    """A commit was applied here (``made``: it was also made here). Becomes a line in
+    ``commits.jsonl``."""
 
     commit: Any  # messages.Commit
     chain: bytes
     made: bool
     trust: dict[PeerId, float] = field(default_factory=dict)  # after this commit
-    slices: dict[PeerId, list[tuple[int, int]]] | None = None  # what each peer of the roster was to read; None: not through us
+    # what each peer of the roster was to read; None: not through us
+    slices: dict[PeerId, list[tuple[int, int]]] | None = None
     epoch: int = 0
     samples_total: int = 0  # in an epoch; 0: not through us
 

@@ -12,6 +12,7 @@ T = TypeVar("T")
 def record(cls: type[T]) -> type[T]:
     """A slotted dataclass that nobody changes: type checkers refuse it, as with ``frozen=True``.
 
-    What Python does for ``frozen`` at run time makes an object cost four times as much: a tenth of all that a core does.
+    What Python does for ``frozen`` at run time makes an object cost four times as much: a tenth of
+    all that a core does.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)

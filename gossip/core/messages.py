@@ -1,6 +1,8 @@
-"""What peers say to each other. Plain data; the codec turns it into bytes and checks every field on the way back.
+"""What peers say to each other. Plain data; the codec turns it into bytes and checks every field
+on the way back.
 
-``ROUND_MAX`` bounds every counter that comes from a peer, so that no arithmetic of ours can overflow by a peer's word.
+``ROUND_MAX`` bounds every counter that comes from a peer, so that no arithmetic of ours can
+overflow by a peer's word.
 """
 
 from __future__ import annotations
@@ -19,17 +21,19 @@ STATISTICS_BYTES_MAX = 48 * 1024
 ACCUSATIONS_MAX = 8
 CORE_BYTES_MAX = 48 * 1024  # of ``StateOffer.core``; leaves the rest of the header 16 KiB
 CROSS_SHARD_PEERS_MAX = 100
-"""Most peers of a run whose shards decide together: what is measured of their updates fits a message."""
+"""Most peers of a run whose shards decide together:
+what is measured of their updates fits a message."""
 PIECES_MAX = 512
 """Pieces that a state is cut into: their digests fit a message."""
 
 
-# --- membership ---------------------------------------------------------------------------------------------------------
+# --- membership -----------------------------------------------------------------------------------
 
 
 @record
 class Rumor:
-    """What is said about one member. ``origin`` is who says so first: the accuser of a suspect, else the subject."""
+    """What is said about one member. ``origin`` is who says so first: the accuser of a suspect,
+    else the subject."""
 
     peer: PeerId
     status: Status
@@ -41,7 +45,8 @@ class Rumor:
 
 @record
 class Progress:
-    """How far a peer's trainer is: travels in every ack, so that a hung trainer is skipped though its node answers."""
+    """How far a peer's trainer is: travels in every ack, so that a hung trainer is skipped though
+    its node answers."""
 
     step: int  # rounds that the trainer has applied
     age_ms: int  # since it last did
@@ -56,7 +61,8 @@ class Ping:
 
 @record
 class PingRequest:
-    """Probe ``target`` for me; answer with its ``Ack`` under my nonce, or with ``Nack`` before my deadline."""
+    """Probe ``target`` for me; answer with its ``Ack`` under my nonce,
+    or with ``Nack`` before my deadline."""
 
     nonce: int
     target: PeerId
@@ -92,12 +98,13 @@ class Gossip:
     rumors: tuple[Rumor, ...]
 
 
-# --- rolling rounds -----------------------------------------------------------------------------------------------------
+# --- rolling rounds -------------------------------------------------------------------------------
 
 
 @record
 class Update:
-    """A peer's update for one shard, sent to the server of ``attempt``. With ``samples == 0`` there is no payload."""
+    """A peer's update for one shard, sent to the server of ``attempt``.
+    With ``samples == 0`` there is no payload."""
 
     lineage: bytes
     round_id: int
@@ -123,7 +130,8 @@ class UpdateRequest:
 
 @record
 class Contribution:
-    """One update that a commit used. ``weight`` is its share of the aggregate, ``outlyingness`` 1.0 when typical."""
+    """One update that a commit used. ``weight`` is its share of the aggregate,
+    ``outlyingness`` 1.0 when typical."""
 
     peer: PeerId
     samples: int
@@ -134,7 +142,8 @@ class Contribution:
 
 @record
 class Rejection:
-    """One update that a commit did not use, and why: ``non_finite``, ``wrong_size``, ``quarantined``."""
+    """One update that a commit did not use, and why: ``non_finite``, ``wrong_size``,
+    ``quarantined``."""
 
     peer: PeerId
     reason: str
@@ -142,8 +151,9 @@ class Rejection:
 
 @record
 class Accusation:
-    """The server of a commit says in its own name: what ``peer`` has sent it as the result of round ``round_id`` was refused, or
-    (``silent``) did not come in time though ``peer`` was there; or, where there is a ``turn``, was of this ``content``."""
+    """The server of a commit says in its own name: what ``peer`` has sent it as the result of round
+    ``round_id`` was refused, or (``silent``) did not come in time though ``peer`` was there; or,
+    where there is a ``turn``, was of this ``content``."""
 
     peer: PeerId
     round_id: int
@@ -156,8 +166,9 @@ class Accusation:
 class Commit:
     """What everybody applies for one shard of a round; its payload is the aggregate.
 
-    ``attempt`` is the one it is sent under: a server of a later attempt re-issues a commit that it did not make, and then
-    ``attempt > made_at``. Everything but ``attempt`` goes into the hash chain.
+    ``attempt`` is the one it is sent under: a server of a later attempt re-issues a commit that it
+    did not make, and then ``attempt > made_at``.
+    Everything but ``attempt`` goes into the hash chain.
     """
 
     lineage: bytes
@@ -173,8 +184,9 @@ class Commit:
     roster: tuple[PeerId, ...]  # of the next round (shard 0 speaks for all)
     loss: float | None  # sample-weighted mean of what the contributors report
     reason: str  # "" or why nothing was aggregated
-    # Of the first shard, when the shards decide together: weights of the contributors and then of the rule's points, by which
-    # the others combine; and digests of what was measured of each shard, in order: of no other updates is this the decision.
+    # Of the first shard, when the shards decide together: weights of the contributors and then of
+    # the rule's points, by which the others combine; and digests of what was measured of each
+    # shard, in order: of no other updates is this the decision.
     decision: tuple[float, ...] = ()
     measured: tuple[bytes, ...] = ()
     rates: tuple[float, ...] = ()  # what all step with; of the first shard only
@@ -185,7 +197,8 @@ class Commit:
 class NotServing:
     """I do not serve that attempt, or my round is another. ``round_id`` is where I am.
 
-    ``chain``: my H of the round before that, or before ``asked_round`` where that is the earlier; empty when I have forgotten it.
+    ``chain``: my H of the round before that, or before ``asked_round`` where that is the earlier;
+    empty when I have forgotten it.
     """
 
     lineage: bytes
@@ -198,10 +211,11 @@ class NotServing:
 
 @record
 class PartialStatistics:
-    """When the shards of a round decide together: what a shard's server has measured, for the server of the first shard.
+    """When the shards of a round decide together: what a shard's server has measured, for the
+    server of the first shard.
 
-    ``statistics`` are float64, little-endian: what the rule measures of the updates of ``contributors``, which ascend. Both are
-    empty where there was nothing to measure.
+    ``statistics`` are float64, little-endian: what the rule measures of the updates of
+    ``contributors``, which ascend. Both are empty where there was nothing to measure.
     """
 
     lineage: bytes
@@ -215,10 +229,11 @@ class PartialStatistics:
 
 @record
 class PartialOverdue:
-    """The server of the first shard has not been given the ``PartialStatistics`` of ``shard``, attempt ``attempt`` or a later
-    one.
+    """The server of the first shard has not been given the ``PartialStatistics`` of ``shard``,
+    attempt ``attempt`` or a later one.
 
-    Whoever serves that gives it again, or asks again for the updates that it lacks. With ``time_is_up`` the others hand it on.
+    Whoever serves that gives it again, or asks again for the updates that it lacks. With
+    ``time_is_up`` the others hand it on.
     """
 
     lineage: bytes
@@ -232,7 +247,8 @@ class PartialOverdue:
 
 @record
 class ReceivingPayload:
-    """Payloads of rounds are on their way to me: that is why I have nothing to say yet. Said to all, again while more come."""
+    """Payloads of rounds are on their way to me: that is why I have nothing to say yet. Said to
+    all, again while more come."""
 
     lineage: bytes
     received: int  # bytes of such payloads in this life
@@ -240,8 +256,9 @@ class ReceivingPayload:
 
 @record
 class CommitRequest:
-    """Send me the commits from ``first`` on, as far as you still have them. Of that round I take nothing of an attempt before
-    ``attempt``, as I have promised in some shard, and lack the shards ``lacking``; empty: all."""
+    """Send me the commits from ``first`` on, as far as you still have them. Of that round I take
+    nothing of an attempt before ``attempt``, as I have promised in some shard, and lack the shards
+    ``lacking``; empty: all."""
 
     lineage: bytes
     first: int
@@ -249,12 +266,13 @@ class CommitRequest:
     lacking: tuple[int, ...] = ()
 
 
-# --- gossip rounds ------------------------------------------------------------------------------------------------------
+# --- gossip rounds --------------------------------------------------------------------------------
 
 
 @record
 class Push:
-    """A peer's gradient (``what == "gradient"``) or parameters (``"parameters"``) for those its plan names this round."""
+    """A peer's gradient (``what == "gradient"``) or parameters (``"parameters"``) for those its
+    plan names this round."""
 
     lineage: bytes
     round_id: int
@@ -264,31 +282,39 @@ class Push:
     sketch: bytes  # float32 projection of the parameters, for the consensus distance; may be empty
 
 
-# --- joining and returning ----------------------------------------------------------------------------------------------
+# --- joining and returning ------------------------------------------------------------------------
 
 
 @record
 class Hello:
-    """First words on a connection, repeated until answered by the other's ``Hello``. Different layouts cannot train together."""
+    """First words on a connection, repeated until answered by the other's ``Hello``. Different
+    layouts cannot train together."""
 
     lineage: bytes
-    layout: bytes  # digest of names, shapes and dtypes; empty until the trainer has prepared its model
+    # digest of names, shapes and dtypes; empty until the trainer has prepared its model
+    layout: bytes
     state: bytes  # digest of the trainer's state at ``round_id``; empty when unknown
     round_id: int
-    stage: Stage  # ready: wants to be in the roster; completed: its script has had all its rounds, the last before ``round_id``
+    # ready: wants to be in the roster; completed: its script has had all its rounds, the last
+    # before ``round_id``
+    stage: Stage
     address: str
     bulk: str
     chain: bytes = b""  # H of the round before; empty in gossip rounds
-    side: tuple[PeerId, ...] = ()  # contributors of the last commits there; empty where no two branches can live side by side
-    asks: bool = False  # its trainer has had all its rounds, and waits to hear whether others hold the same
+    # contributors of the last commits there; empty where no two branches can live side by side
+    side: tuple[PeerId, ...] = ()
+    # its trainer has had all its rounds, and waits to hear whether others hold the same
+    asks: bool = False
     begun: bool = False  # its rounds have begun: whoever comes begins with what it has
 
 
 @record
 class StateRequest:
-    """Vouch for the state that you hold before ``round_id``, as soon as you have come there, or give it to me.
+    """Vouch for the state that you hold before ``round_id``, as soon as you have come there,
+    or give it to me.
 
-    With ``round_id == 0`` before whatever round you are in. With a ``piece`` just that one, counted from 1, of what you offer.
+    With ``round_id == 0`` before whatever round you are in. With a ``piece`` just that one, counted
+    from 1, of what you offer.
     """
 
     lineage: bytes
@@ -300,25 +326,27 @@ class StateRequest:
 
 @record
 class StateAttestation:
-    """The digest of what I hold before ``round_id``. Empty: I cannot say, for that ``reason``, and ``round_id`` is where I am."""
+    """The digest of what I hold before ``round_id``. Empty: I cannot say, for that ``reason``, and
+    ``round_id`` is where I am."""
 
     lineage: bytes
     nonce: int
     round_id: int
     chain: bytes  # H_{round_id - 1}
     digest: bytes  # of all that peers hold alike: ``donor.attested_digest``
-    settings: bytes  # of the second part of the state: learning rates and what else the user's script sets
+    # of the second part of the state: learning rates and what else the user's script sets
+    settings: bytes
     reason: str
 
 
 @record
 class StateOffer:
-    """The trainer's state after ``round_id - 1`` was applied; its payload is the packed state. Empty ``digest``: I cannot.
+    """The trainer's state after ``round_id - 1`` was applied; its payload is the packed state.
+    Empty ``digest``: I cannot.
 
-    A packed state has parts: what peers hold alike, what their scripts set, and what is everybody's own. When the first is large
-    ``outline`` stands for it (``chunks.PieceManifest``), the payload is the others, and the pieces are given one by one: the
-    payload
-    of each is nothing else.
+    A packed state has parts: what peers hold alike, what their scripts set, and what is everybody's
+    own. When the first is large ``outline`` stands for it (``chunks.PieceManifest``), the payload
+    is the others, and the pieces are given one by one: the payload of each is nothing else.
     """
 
     lineage: bytes

@@ -1,4 +1,5 @@
-"""One peer: membership, rounds and recovery put together. ``handle(event, now) -> effects`` is all there is to it.
+"""One peer: membership, rounds and recovery put together. ``handle(event, now) -> effects`` is
+all there is to it.
 
 A peer's life:
 
@@ -88,15 +89,26 @@ from .messages import (
     Update,
     UpdateRequest,
 )
-from .rounds import BEHIND_ROUNDS, CatchUpOverdue, GossipRounds, GossipTimer, LocalLeave, PeerTimer, RollingRounds, RoundTimer
+from .rounds import (
+    BEHIND_ROUNDS,
+    CatchUpOverdue,
+    GossipRounds,
+    GossipTimer,
+    LocalLeave,
+    PeerTimer,
+    RollingRounds,
+    RoundTimer,
+)
 from .settings import CoreSettings
 from .timers import Timers
 from .transfer import DonorTimeout, Recovery, SnapshotExpired
 
-STOOD_STILL_S = 0.25  # longer than a node is ever idle, and less than it takes until others find it silent and go on without it
+# longer than a node is ever idle, and less than it takes until others find it silent and
+# go on without it
+STOOD_STILL_S = 0.25
 LOADED_STILL_S = 0.5
-"""The same while large payloads move, which takes time to copy, hash and sum; where links stay up for longer than that, so that
-the others do not go on without it meanwhile."""
+"""The same while large payloads move, which takes time to copy, hash and sum; where links stay up
+for longer than that, so that the others do not go on without it meanwhile."""
 
 FELL_BEHIND_S, FELL_BEHIND_MAX_S = 0.5, 5.0
 """Before one that could not keep up twice takes over another state; twice as long each time."""
@@ -128,27 +140,44 @@ class Peer:
         self.timers: Timers[Any] = Timers()
         rng = Random(f"{settings.seed}/{local}/{incarnation}")
         allowed = frozenset(settings.everybody)
-        self.membership = Membership(local, incarnation, settings.membership, self.timers, rng, allowed, control, bulk)
+        self.membership = Membership(
+            local, incarnation, settings.membership, self.timers, rng, allowed, control, bulk
+        )
         own = (local, settings, topology, self.membership, self.timers)
-        self.rounds: RollingRounds | GossipRounds = RollingRounds(*own) if topology.rolling else GossipRounds(*own, rng)
+        self.rounds: RollingRounds | GossipRounds = (
+            RollingRounds(*own) if topology.rolling else GossipRounds(*own, rng)
+        )
         self._rolling = self.rounds if isinstance(self.rounds, RollingRounds) else None
         self._tolerance_s = min(settings.membership.probe_interval_s, STOOD_STILL_S)
-        self._loaded_tolerance_s = max(self._tolerance_s, min(LOADED_STILL_S, settings.membership.link_timeout_s / 2))
+        self._loaded_tolerance_s = max(
+            self._tolerance_s, min(LOADED_STILL_S, settings.membership.link_timeout_s / 2)
+        )
         self.bootstrap = begins = Bootstrap(local, settings, self.membership)
         self.hello_exchange = HelloExchange(
             local, settings, self.membership, self.rounds, (control, bulk), lambda: begins.may_begin
         )
         self.peer_progress = PeerProgress(local, self.membership, self.rounds, self.bootstrap)
         self.shutdown = Shutdown(local, settings, self.membership, self.rounds, self.timers)
-        self.final_check = FinalCheck(local, self._rolling, self.membership, self.hello_exchange, self.shutdown, self.timers)
+        self.final_check = FinalCheck(
+            local, self._rolling, self.membership, self.hello_exchange, self.shutdown, self.timers
+        )
         self._leaving = LocalLeave(settings, self._rolling, self.timers)
         self._returning: Rejoin | None = None
         if self._rolling is not None:
-            self._returning = Rejoin(self._rolling, self.timers, self.hello_exchange, self.peer_progress, self.shutdown)
+            self._returning = Rejoin(
+                self._rolling, self.timers, self.hello_exchange, self.peer_progress, self.shutdown
+            )
         self.recovery = Recovery(
-            local, settings, self.rounds, self.timers, self.peer_progress, settings.f + 1 if topology.rolling else 1
+            local,
+            settings,
+            self.rounds,
+            self.timers,
+            self.peer_progress,
+            settings.f + 1 if topology.rolling else 1,
         )
-        self.quorum_watch = QuorumWatch(local, settings, (self._rolling or self.membership).skip_reason, self.shutdown)
+        self.quorum_watch = QuorumWatch(
+            local, settings, (self._rolling or self.membership).skip_reason, self.shutdown
+        )
         self.phase: Phase = "unprepared"
         self._seeds = {peer: at for peer, at in (seeds or {}).items() if peer != local}
         self._fell_behind = 0  # how often in a row while it followed
@@ -159,7 +188,8 @@ class Peer:
         self._stop_reason = ""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Takes an event, returns what to do about it, in order. Nothing that a remote peer says raises."""
+        """Takes an event, returns what to do about it, in order.
+        Nothing that a remote peer says raises."""
         if self.over:
             return []
         still_s, self._handled_at = now - self._handled_at, now
@@ -167,12 +197,18 @@ class Peer:
         kind, rolling = type(event), self._rolling
         self.timers.firing = fires = event.token if kind is TimerFired else None  # type: ignore[union-attr]
         effects = rolling.hold_made(now, fires) if rolling is not None else []
-        # Silence alone is no sign of that: a peer with nothing to do has none either. An overdue timer is, also without silence.
-        tolerance_s = self._loaded_tolerance_s if self.membership.prober.is_loaded(now) else self._tolerance_s
-        look = self.phase == "running" and (still_s > tolerance_s or kind is Aggregated or kind is TimerFired)
+        # Silence alone is no sign of that: a peer with nothing to do has none either. An overdue
+        # timer is, also without silence.
+        tolerance_s = (
+            self._loaded_tolerance_s if self.membership.prober.is_loaded(now) else self._tolerance_s
+        )
+        look = self.phase == "running" and (
+            still_s > tolerance_s or kind is Aggregated or kind is TimerFired
+        )
         late_s = self.timers.overdue_s(now, self._accounted_at) if look else 0.0
         if late_s > tolerance_s or (still_s > tolerance_s and late_s > tolerance_s / 2):
-            # Once for each time: the timers that are late fire one by one, and what the node answers at once comes before them.
+            # Once for each time: the timers that are late fire one by one, and what the node
+            # answers at once comes before them.
             self._accounted_at = now
             effects += self.rounds.on_stalled(max(still_s, late_s), now)
         effects += self._on_received(event, now) if kind is Received else self._dispatch(event, now)  # type: ignore[arg-type]
@@ -182,10 +218,18 @@ class Peer:
         effects += self.final_check.look(now) if self.final_check.round_id is not None else ()
         if rolling is not None and rolling.lag_detector.lost_track is not None:
             effects += self._lost_track(rolling, rolling.lag_detector.lost_track, now)
-        effects += self.recovery.giving.on_round(now) if self.recovery.giving.next_named <= self.rounds.round_id else ()
+        effects += (
+            self.recovery.giving.on_round(now)
+            if self.recovery.giving.next_named <= self.rounds.round_id
+            else ()
+        )
         if self._returning is not None and self.phase == "running" and self._returning.is_due:
             effects += self._returning.go_on(True, now)
-        if self._leaving.asked is not None and self.phase == "running" and self._leaving.is_due(now):
+        if (
+            self._leaving.asked is not None
+            and self.phase == "running"
+            and self._leaving.is_due(now)
+        ):
             effects += self._on_stop(self._leaving.asked, now)
         if self.phase == "draining" and self.shutdown.linger_until() <= now:
             effects += self._leave(now)
@@ -208,7 +252,9 @@ class Peer:
             return NOT_ADMITTED
         match message:
             case Commit():
-                compare_with = self._rolling.compared_with(message) if self._rolling is not None else None
+                compare_with = (
+                    self._rolling.compared_with(message) if self._rolling is not None else None
+                )
                 return Admission(self.rounds.payload_bytes(message), compare_with)
             case Update() | Push():
                 return Admission(self.rounds.payload_bytes(message))
@@ -217,7 +263,7 @@ class Peer:
             case _:
                 return NOT_ADMITTED
 
-    # --- events -----------------------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def _dispatch(self, event: Event, now: float) -> list[Effect]:
         match event:
@@ -240,9 +286,12 @@ class Peer:
                 return self._on_timer(event, now)
             case LinkUp():
                 effects = self.membership.on_link(event.peer, True, "", now)
-                return effects + ([] if self.phase == "unprepared" else [self.hello_exchange.to(event.peer)])
+                return effects + (
+                    [] if self.phase == "unprepared" else [self.hello_exchange.to(event.peer)]
+                )
             case LinkDown():
-                if self.rounds.round_id > 0:  # before, nobody has a state that another life would lack
+                # before, nobody has a state that another life would lack
+                if self.rounds.round_id > 0:
                     self.rounds.future_buffer.on_disconnect(event.peer)
                 return self.membership.on_link(event.peer, False, event.reason, now)
             case TrainerProgress():
@@ -274,7 +323,9 @@ class Peer:
                 self.membership.note_address(peer)
                 return self.membership.learn(peer, control, bulk, incarnation, now)
             case ConfirmState():
-                return self.recovery.giving.close() + self.final_check.ask(event.round_id, self.phase, now)
+                return self.recovery.giving.close() + self.final_check.ask(
+                    event.round_id, self.phase, now
+                )
             case Stop():
                 return self._on_stop(event, now)
             case _:
@@ -290,7 +341,8 @@ class Peer:
                 if type(message) is Ack and self.phase == "running":
                     effects += self.rounds.on_progress(message.target, message.progress.step, now)
                 elif type(message) is Ack and self.phase == "draining":
-                    self.rounds.future_buffer.heard(message.target, message.progress.step)  # so that nobody stays for it in vain
+                    # so that nobody stays for it in vain
+                    self.rounds.future_buffer.heard(message.target, message.progress.step)
                 return effects
             case (
                 Push()
@@ -303,7 +355,11 @@ class Peer:
                 | PartialOverdue()
                 | ReceivingPayload()
             ):
-                if self.phase == "unprepared" or (kind is Push) == self.topology.rolling or self.final_check.bars(message):
+                if (
+                    self.phase == "unprepared"
+                    or (kind is Push) == self.topology.rolling
+                    or self.final_check.bars(message)
+                ):
                     return []
                 return self.hello_exchange.again(event, now) + self.rounds.on_message(event, now)
             case Hello():
@@ -322,7 +378,11 @@ class Peer:
             case RoundTimer() | CatchUpOverdue() | GossipTimer():
                 return self.rounds.on_timer(what, now)  # type: ignore[arg-type]
             case DonorTimeout() | SnapshotExpired():
-                return self._resume(now) if self.recovery.in_vain(what) else self.recovery.on_timer(what, now)
+                return (
+                    self._resume(now)
+                    if self.recovery.in_vain(what)
+                    else self.recovery.on_timer(what, now)
+                )
             case RejoinRetry():
                 assert self._returning is not None
                 return self._returning.go_on(self.phase == "running", now)
@@ -342,7 +402,7 @@ class Peer:
     def _again(self, what: Literal["hello", "watch"], at: float) -> Effect:
         return self.timers.set(at, PeerTimer(what))
 
-    # --- gathering --------------------------------------------------------------------------------------------------------
+    # --- gathering --------------------------------------------------------------------------------
 
     def _on_started(self, now: float) -> list[Effect]:
         self.bootstrap.start(now)
@@ -353,7 +413,11 @@ class Peer:
 
     def _on_prepared(self, event: Prepared, now: float) -> list[Effect]:
         self.hello_exchange.prepare(event)
-        self.rounds.sizes, self.recovery.state_bytes, self.bootstrap.holds = event.sizes, event.state_bytes, event.round_id > 0
+        self.rounds.sizes, self.recovery.state_bytes, self.bootstrap.holds = (
+            event.sizes,
+            event.state_bytes,
+            event.round_id > 0,
+        )
         if self.phase != "unprepared":
             return [Report("error", {"message": "the trainer prepared twice"})]
         self._enter("prepared")
@@ -374,12 +438,24 @@ class Peer:
                 self._enter("quorum is here")
                 self.hello_exchange.begin()
                 self.rounds.future_buffer.absent_at_start = self.bootstrap.unheard()
-                ready = Report("ready", {"present": list(present), "waited_s": round(self.bootstrap.waited_s(now), 3)})
-                return [*self.bootstrap.begun_anew(), ready, *self._configured(), *self.rounds.start(now)]
+                ready = Report(
+                    "ready",
+                    {"present": list(present), "waited_s": round(self.bootstrap.waited_s(now), 3)},
+                )
+                return [
+                    *self.bootstrap.begun_anew(),
+                    ready,
+                    *self._configured(),
+                    *self.rounds.start(now),
+                ]
             case gathering.TakeState(donor, reason):
                 self.rounds.future_buffer.absent_at_start = self.bootstrap.missed_by(donor)
                 return self._recover(donor, reason, now)
-            case gathering.HaltModelDiffers() | gathering.HaltTooFewPeers() | gathering.HaltStateLost():
+            case (
+                gathering.HaltModelDiffers()
+                | gathering.HaltTooFewPeers()
+                | gathering.HaltStateLost()
+            ):
                 return self._end(gathering.end_of(decision))
             case _:
                 assert_never(decision)
@@ -394,7 +470,9 @@ class Peer:
             return effects
         if self.phase == "gathering":
             return effects + ([self.hello_exchange.to(sender)] if new else []) + self._decide(now)
-        effects += self.rounds.on_hello(sender, hello, now) + self.final_check.hear(sender, incarnation, hello, now)
+        effects += self.rounds.on_hello(sender, hello, now) + self.final_check.hear(
+            sender, incarnation, hello, now
+        )
         if (
             hello.round_id == 0
             or hello.layout != self.hello_exchange.layout
@@ -404,7 +482,7 @@ class Peer:
             effects += self.hello_exchange.answer(sender, incarnation, now)
         return effects
 
-    # --- data -------------------------------------------------------------------------------------------------------------
+    # --- data -------------------------------------------------------------------------------------
 
     def _configured(self) -> list[Effect]:
         try:
@@ -412,18 +490,25 @@ class Peer:
         except ConfigError as error:
             return self._end(Halt(str(error), error.exit_code))
 
-    # --- returning --------------------------------------------------------------------------------------------------------
+    # --- returning --------------------------------------------------------------------------------
 
-    def _lost_track(self, rolling: RollingRounds, found: tuple[PeerId, str], now: float) -> list[Effect]:
-        """Takes over another's state. Who has just done so and could not keep up from there waits, longer each time: states would
-        be all that its link, and those of its donors, carry."""
+    def _lost_track(
+        self, rolling: RollingRounds, found: tuple[PeerId, str], now: float
+    ) -> list[Effect]:
+        """Takes over another's state. Who has just done so and could not keep up from there waits,
+        longer each time: states would be all that its link, and those of its donors, carry."""
         donor, reason = found
         effects: list[Effect] = []
         if rolling.mode == "following":
             if self._recover_at is None:
                 wait_s = min(FELL_BEHIND_S * (2.0**self._fell_behind - 1.0), FELL_BEHIND_MAX_S)
                 self._fell_behind, self._recover_at = self._fell_behind + 1, now + wait_s
-                told = {"round": rolling.round_id, "reason": reason, "times": self._fell_behind, "again_s": wait_s}
+                told = {
+                    "round": rolling.round_id,
+                    "reason": reason,
+                    "times": self._fell_behind,
+                    "again_s": wait_s,
+                }
                 effects.append(Report("cannot_keep_up", told))
             if now < self._recover_at:
                 return effects
@@ -440,7 +525,8 @@ class Peer:
         return self.rounds.stop(now) + self.recovery.begin(donor, reason, now, has_own)
 
     def _resume(self, now: float) -> list[Effect]:
-        """Nobody has a state to give: goes on with the own one, or looks again for one to begin with."""
+        """Nobody has a state to give: goes on with the own one,
+        or looks again for one to begin with."""
         self.recovery.give_up()
         if self.phase != "recovering":
             return []
@@ -459,18 +545,26 @@ class Peer:
         if done and self.phase == "recovering":
             self._enter("state restored")
             self.hello_exchange.begun = True
-            self.hello_exchange.state = self.bootstrap.said_by(self.recovery.donor)  # whoever has the same needs none of ours
+            # whoever has the same needs none of ours
+            self.hello_exchange.state = self.bootstrap.said_by(self.recovery.donor)
             # Whoever saw our last life go expects nothing of us until we tell of a round.
-            effects += [*self._configured(), *self.rounds.start(now), *(self.hello_exchange.to_all() if self._rolling else ())]
+            effects += [
+                *self._configured(),
+                *self.rounds.start(now),
+                *(self.hello_exchange.to_all() if self._rolling else ()),
+            ]
         return effects
 
-    # --- the view changes -------------------------------------------------------------------------------------------------
+    # --- the view changes -------------------------------------------------------------------------
 
     def _on_change(self, change: Change, now: float) -> list[Effect]:
         self.shutdown.note(change, now)
-        # Who has finished passes nobody over any more: the others' connections close one after the other, and that is no news.
+        # Who has finished passes nobody over any more: the others' connections close one after the
+        # other, and that is no news.
         told = change.what != "skip" or self.phase != "draining"
-        effects: list[Effect] = [Report(change.what, change.fields(self.rounds.round_id))] if told else []
+        effects: list[Effect] = (
+            [Report(change.what, change.fields(self.rounds.round_id))] if told else []
+        )
         if change.what == "joined" and self.phase != "unprepared":
             effects.append(self.hello_exchange.to(change.peer))
         if self.phase == "gathering":
@@ -484,19 +578,30 @@ class Peer:
     def _watch_quorum(self, now: float) -> list[Effect]:
         """Says when too few are left for a round, and gives up when none come back in time."""
         if self.phase not in ("running", "recovering"):
-            return [self._again("watch", now + WATCH_INTERVAL_S)] if self.phase == "gathering" else []
+            return (
+                [self._again("watch", now + WATCH_INTERVAL_S)] if self.phase == "gathering" else []
+            )
         self.membership.stall_after_s = STALL_ROUNDS * self.rounds.deadline.round_timeout_s()
-        reports, halt = self.quorum_watch.look(self.rounds.roster, self.rounds.quorum(), self.rounds.round_id, now)
+        reports, halt = self.quorum_watch.look(
+            self.rounds.roster, self.rounds.quorum(), self.rounds.round_id, now
+        )
         if halt is not None:
             return self._end(halt, self.membership.leave(now))
         return [*reports, self._again("watch", now + WATCH_INTERVAL_S)]
 
-    # --- leaving ----------------------------------------------------------------------------------------------------------
+    # --- leaving ----------------------------------------------------------------------------------
 
     def _on_contributed(self, event: Contributed, now: float) -> list[Effect]:
-        self.shutdown.wanted, self.recovery.giving.closing = event.round_id, self.phase == "draining"
+        self.shutdown.wanted, self.recovery.giving.closing = (
+            event.round_id,
+            self.phase == "draining",
+        )
         halt = self.shutdown.verdict(now)
-        return self.rounds.on_contributed(event, now) if halt is None else self._end(halt, self.membership.leave(now))
+        return (
+            self.rounds.on_contributed(event, now)
+            if halt is None
+            else self._end(halt, self.membership.leave(now))
+        )
 
     def _on_applied(self, event: Applied, now: float) -> list[Effect]:
         if (
@@ -505,14 +610,19 @@ class Peer:
             and self.shutdown.left_behind(BEHIND_ROUNDS)
             and self.peer_progress.donors()
         ):
-            # Nobody is left to exchange with: what it would learn alone is worth less than what they have.
+            # Nobody is left to exchange with: what it would learn alone is worth less
+            # than what they have.
             return self._recover(None, "the others have completed the training", now)
         return self.rounds.on_applied(event, now)
 
     def _end(self, halt: Halt, farewell: Sequence[Effect] = ()) -> list[Effect]:
         """Of itself: nobody has asked it to."""
         self._enter("gives up")
-        return [Report("error" if halt.exit_code else "over", {"message": halt.reason}), *farewell, halt]
+        return [
+            Report("error" if halt.exit_code else "over", {"message": halt.reason}),
+            *farewell,
+            halt,
+        ]
 
     def _on_stop(self, event: Stop, now: float) -> list[Effect]:
         if self.phase == "draining":
@@ -522,14 +632,20 @@ class Peer:
             return waits
         cut_off = not event.completed and self._rolling is not None and self._rolling.has_answered()
         if self._leaving.breaks_obligation() or (helpful and cut_off):
-            return self._leave(now)  # its answer is with some of those whom it does not reach: it cannot say that there is none
+            # its answer is with some of those whom it does not reach:
+            # it cannot say that there is none
+            return self._leave(now)
         effects = self.rounds.stop(now) + self.recovery.giving.close()
         self.final_check.stop()
         self._enter("stops")
         self.hello_exchange.stage = "completed" if event.completed else "leaving"
         if not helpful:
             return effects + self._leave(now)
-        return [*effects, *self.hello_exchange.to_all(), *self.shutdown.stop(event.completed, self._leaving.since(now), now)]
+        return [
+            *effects,
+            *self.hello_exchange.to_all(),
+            *self.shutdown.stop(event.completed, self._leaving.since(now), now),
+        ]
 
     def _leave(self, now: float) -> list[Effect]:
         self._enter("leaves")

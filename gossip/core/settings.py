@@ -1,4 +1,5 @@
-"""The core's settings. Each says its unit, its formula or what a larger value costs; ``gossip.config`` fills them in."""
+"""The core's settings. Each says its unit, its formula or what a larger value costs;
+``gossip.config`` fills them in."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ from .messages import PeerId
 
 @dataclass(frozen=True, slots=True)
 class MembershipSettings:
-    """SWIM with Lifeguard. The defaults are for a node in a process of its own (docs/design_notes.md N2)."""
+    """SWIM with Lifeguard. The defaults are for a node in a process of its own
+    (docs/design_notes.md N2)."""
 
-    probe_interval_s: float = 0.2  # shorter finds crashes sooner and costs one ping and one ack each
+    # shorter finds crashes sooner and costs one ping and one ack each
+    probe_interval_s: float = 0.2
     probe_timeout_s: float = 0.1  # for both direct tries together
     probe_tries: int = 2
     indirect_probes: int = 3  # helpers asked when a direct probe fails; at most n - 2
@@ -25,25 +28,33 @@ class MembershipSettings:
     gossip_to_dead_s: float = 30.0
     awareness_max: int = 8  # local health multiplies one's own timeouts by up to this
     rumors_per_message: int = 12
-    link_timeout_s: float = 0.3  # of the transport: a link over which nothing comes for so long is closed
+    # of the transport: a link over which nothing comes for so long is closed
+    link_timeout_s: float = 0.3
     incarnation_jump_max: int = 2**16
 
 
 @dataclass(frozen=True, slots=True)
 class RoundSettings:
     quorum: Literal["majority", "available"] = "majority"  # with fewer than 3 peers: available
-    on_minority: Literal["pause", "continue"] = "pause"  # continue: as if available, once the others are dead for it
-    round_timeout_s: float = 10.0  # the one knob: how long a round may wait at most; adapts downwards from measured rounds
+    # continue: as if available, once the others are dead for it
+    on_minority: Literal["pause", "continue"] = "pause"
+    # the one knob: how long a round may wait at most; adapts downwards from measured rounds
+    round_timeout_s: float = 10.0
     start_timeout_s: float = 60.0
-    min_peers: int = 0  # so many begin once they have been here for patience_s; 0: a quorum, and only at the start timeout
+    # so many begin once they have been here for patience_s; 0: a quorum,
+    # and only at the start timeout
+    min_peers: int = 0
     patience_s: float = 10.0
     quorum_timeout_s: float = 60.0
     grace_mads: float = 4.0  # k in median + k * MAD of past arrivals
-    grace_floor_s: float = 0.05  # never less than this, so that a busy machine's hiccups exclude nobody
+    # never less than this, so that a busy machine's hiccups exclude nobody
+    grace_floor_s: float = 0.05
     query_after_s: float = 0.003  # the server of a later attempt asks those it has not heard of
     behind_after_s: float = 0.02  # a round that others have left behind: ask for its commit
     drain_timeout_s: float = 5.0  # one that leaves helps those behind it for this long at most
-    linger_s: float = 30.0  # who has completed the training expects one that it lost back for so long, counted from the loss
+    # who has completed the training expects one that it lost back for so long,
+    # counted from the loss
+    linger_s: float = 30.0
     commit_log: int = 64  # commits kept for those who are behind
     commit_log_bytes: int = 256 * 2**20
 
@@ -53,20 +64,29 @@ class GossipSettings:
     mix_every: int = 4  # m: parameters are exchanged in every m-th round
     mixing: float = 0.5  # how far one moves towards the others, at most k/(k+1)
     staleness_max: int = 4  # rounds; older pushes are dropped
-    consensus_bound: float = 0.1  # consensus distance over parameter norm above which mixing is raised
+    # consensus distance over parameter norm above which mixing is raised
+    consensus_bound: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class TrustSettings:
-    """One score a peer in [0, 1], from evidence with a name; the same on every peer whose commits agree."""
+    """One score a peer in [0, 1], from evidence with a name;
+    the same on every peer whose commits agree."""
 
-    memory: float = 0.9  # trust <- memory * trust + (1 - memory) * (1 if the update was ordinary else 0)
-    outlying: float = 3.0  # so many times farther out than the median, as a rule and this time: that is evidence
-    # Honest results are refused now and then, in a swarm near its optimum 1 of 200 a server; lies nearly each time.
-    served_memory: float = 0.75  # what is left of the trust in a server when more than f peers have refused a result of it
-    twice_memory: float = 0.3  # likewise, once it is proven to have told different peers different results of one turn
-    served_recovery: float = 0.04  # of what is lacking comes back with each result of it that is taken
-    heard_memory: float = 0.5  # what is left of the hope to hear of a server when more than f peers have waited in vain
+    # trust <- memory * trust + (1 - memory) * (1 if the update was ordinary else 0)
+    memory: float = 0.9
+    # so many times farther out than the median, as a rule and this time: that is evidence
+    outlying: float = 3.0
+    # Honest results are refused now and then, in a swarm near its optimum 1 of 200 a server; lies
+    # nearly each time. what is left of the trust in a server when more than f peers have
+    # refused a result of it
+    served_memory: float = 0.75
+    # likewise, once it is proven to have told different peers different results of one turn
+    twice_memory: float = 0.3
+    # of what is lacking comes back with each result of it that is taken
+    served_recovery: float = 0.04
+    # what is left of the hope to hear of a server when more than f peers have waited in vain
+    heard_memory: float = 0.5
     suspect_below: float = 0.5
     quarantine_below: float = 0.2
     quarantine_rounds: int = 100
@@ -74,9 +94,11 @@ class TrustSettings:
 
 
 BatchPolicy: TypeAlias = Literal["fixed_local", "fixed_global"]
-"""What stays when the roster changes size: each peer's batch, or a round's, which is a batch for each of the run's first peers.
+"""What stays when the roster changes size: each peer's batch, or a round's, which is a batch for
+each of the run's first peers.
 
-With fixed_global the steps of those who remain take longer and need more memory; the optimization stays the same.
+With fixed_global the steps of those who remain take longer and need more memory;
+the optimization stays the same.
 """
 
 
@@ -86,11 +108,16 @@ Slices: TypeAlias = Literal["speed", "equal"]
 
 @dataclass(frozen=True, slots=True)
 class ResultSettings:
-    """When a receiver doubts what a server has made of the updates. How they were measured: docs/threat_model.md."""
+    """When a receiver doubts what a server has made of the updates. How they were measured:
+    docs/threat_model.md."""
 
-    opposed: float = -0.5  # cosine to the own update; near the end of a training, 1 to 2 % of honest results are below for a peer
-    longer: float = 3.0  # times the longest results of late, and the own update; a longer one is doubted
-    # A scheduler that is a step ahead or behind differs by less: warm-ups about double a rate, most steps down divide it by ten.
+    # cosine to the own update; near the end of a training,
+    # 1 to 2 % of honest results are below for a peer
+    opposed: float = -0.5
+    # times the longest results of late, and the own update; a longer one is doubted
+    longer: float = 3.0
+    # A scheduler that is a step ahead or behind differs by less: warm-ups about double a rate, most
+    # steps down divide it by ten.
     higher: float = 3.0  # times the own learning rate and that of the round before
     lower: float = 0.01
 
@@ -106,9 +133,13 @@ class CoreSettings:
     batch_policy: BatchPolicy = "fixed_local"
     slices: Slices = "speed"
     room: int = 0  # ids below it may join later; 0: nobody but ``peers`` is ever in the run
-    had_round: int = 0  # the furthest that the run is known to have been in before this life; 0: nothing is known of one
-    begin_anew: bool = False  # with fresh weights, though it has had rounds and nobody has their state any more
-    cross_shard: bool = False  # the shards of a round decide together, on what their servers have measured
+    # the furthest that the run is known to have been in before this life; 0:
+    # nothing is known of one
+    had_round: int = 0
+    # with fresh weights, though it has had rounds and nobody has their state any more
+    begin_anew: bool = False
+    # the shards of a round decide together, on what their servers have measured
+    cross_shard: bool = False
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     rounds: RoundSettings = field(default_factory=RoundSettings)
     gossip: GossipSettings = field(default_factory=GossipSettings)
@@ -134,5 +165,8 @@ class CoreSettings:
         return self.updates_for[max(0, min(f, len(self.updates_for) - 1))]
 
     def tolerable(self, f: int, updates: int) -> int:
-        """How many of ``f`` the rule can tolerate with so few updates; 0 when it can do nothing with them."""
-        return next((fewer for fewer in range(f, 0, -1) if self.updates_needed(fewer) <= updates), 0)
+        """How many of ``f`` the rule can tolerate with so few updates;
+        0 when it can do nothing with them."""
+        return next(
+            (fewer for fewer in range(f, 0, -1) if self.updates_needed(fewer) <= updates), 0
+        )

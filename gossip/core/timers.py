@@ -1,4 +1,5 @@
-"""Timers whose tokens are never used again, so that a late or cancelled one cannot hit its successor."""
+"""Timers whose tokens are never used again, so that a late or cancelled one cannot
+hit its successor."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ class Timers(Generic[What]):
     One core has one ``Timers``. ``What`` is plain data that says what to do when the time has come.
 
     Attributes:
-        firing: The token of the event that is being handled, if that is a timer: it is spent, and there is nothing to cancel.
+        firing: The token of the event that is being handled, if that is a timer: it is spent, and
+            there is nothing to cancel.
     """
 
     def __init__(self) -> None:
@@ -30,7 +32,8 @@ class Timers(Generic[What]):
         return SetTimer(token, at)
 
     def cancel(self, token: Token | None) -> list[CancelTimer]:
-        """Cancels if it is still pending; asking again, or with None, does nothing. One that fires just now is only forgotten."""
+        """Cancels if it is still pending; asking again, or with None, does nothing. One that fires
+        just now is only forgotten."""
         if token is None or self._pending.pop(token, None) is None or token == self.firing:
             return []
         return [CancelTimer(token)]
@@ -43,12 +46,15 @@ class Timers(Generic[What]):
     def overdue_s(self, now: float, since: float = float("-inf")) -> float:
         """By how much the one that should have fired first is late, seconds; 0.0 when none is.
 
-        Whoever was stopped, or had no processor for a while, finds out by this before the first of them fires.
+        Whoever was stopped, or had no processor for a while,
+        finds out by this before the first of them fires.
 
         Args:
             since: Time before that is accounted for already, and does not count.
         """
-        return max(0.0, now - max(since, min((at for at, _ in self._pending.values()), default=now)))
+        return max(
+            0.0, now - max(since, min((at for at, _ in self._pending.values()), default=now))
+        )
 
     def __len__(self) -> int:
         return len(self._pending)

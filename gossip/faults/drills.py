@@ -1,7 +1,9 @@
-"""Faults that a drill puts upon a live run: what lasts is in a file that nodes and trainers look at, with when it began and ends.
+"""Faults that a drill puts upon a live run: what lasts is in a file that nodes and trainers look
+at, with when it began and ends.
 
-The launcher alone writes it, whole or not at all. It says what is, not what changes, so whoever is started again during a drill
-finds itself in the middle of it. Times are those of the host's monotonic clock.
+The launcher alone writes it, whole or not at all. It says what is, not what changes, so whoever is
+started again during a drill finds itself in the middle of it. Times are those of the host's
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ def write(folder: Path, drills: Iterable[Drill]) -> None:
 
 
 class DrillFile:
-    """Reads what ``write`` wrote, when it has changed. ``folder`` None: a run that allows no drills."""
+    """Reads what ``write`` wrote, when it has changed. ``folder`` None:
+    a run that allows no drills."""
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / FILE
@@ -73,11 +76,24 @@ class DrillFile:
 
     def slowness(self, peer: int, now: float) -> float:
         """How many times as long the peer's steps are to take."""
-        return math.prod([fault.factor for fault in self.on(now) if isinstance(fault, Slow) and fault.peer == peer])
+        return math.prod(
+            [
+                fault.factor
+                for fault in self.on(now)
+                if isinstance(fault, Slow) and fault.peer == peer
+            ]
+        )
 
     def lie(self, peer: int, now: float) -> ByzantineFault | None:
         """How the peer is to lie."""
-        return next((fault for fault in self.on(now) if isinstance(fault, ByzantineFault) and peer in fault.peers), None)
+        return next(
+            (
+                fault
+                for fault in self.on(now)
+                if isinstance(fault, ByzantineFault) and peer in fault.peers
+            ),
+            None,
+        )
 
     def _look(self) -> None:
         assert self._path is not None
@@ -88,7 +104,8 @@ class DrillFile:
                 return
             rows = json.loads(self._path.read_text("utf-8"))
             self._drills = tuple(
-                Drill(row["number"], from_table(row["fault"], "drill"), row["since"], row["until"]) for row in rows
+                Drill(row["number"], from_table(row["fault"], "drill"), row["since"], row["until"])
+                for row in rows
             )
             self._stamp = stamp
         except (OSError, ValueError, KeyError, TypeError, BadFault):

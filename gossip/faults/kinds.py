@@ -1,6 +1,8 @@
-"""The faults that real processes and the simulator both carry out: crash, restart, hang, slow, and liars.
+"""The faults that real processes and the simulator both carry out: crash, restart, hang,
+slow, and liars.
 
-What strikes at a moment names it by a round (``round``) or by the seconds since the run began (``at_s``), never by both.
+What strikes at a moment names it by a round (``round``) or by the seconds since the run began
+(``at_s``), never by both.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ Victim: TypeAlias = int | Literal["server"]
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """SIGKILL to the peer's processes at the moment; ``"server"`` is whoever serves a round then, while it serves."""
+    """SIGKILL to the peer's processes at the moment; ``"server"`` is whoever serves a round then,
+    while it serves."""
 
     peer: Victim
     round: int | None = None
@@ -66,7 +69,8 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class ByzantineFault:
-    """The peers send something other than their update, all through the run. What ``strength`` means depends on the attack."""
+    """The peers send something other than their update, all through the run. What ``strength``
+    means depends on the attack."""
 
     attack: str
     peers: tuple[int, ...]
@@ -83,7 +87,8 @@ RealFault: TypeAlias = Crash | Restart | Hang | Slow | ByzantineFault
 
 @dataclass(frozen=True, slots=True)
 class AttackSpec:
-    """What a lie does, what its strength means (empty: it has none) and the strength it has when none is given."""
+    """What a lie does, what its strength means (empty: it has none) and the strength it has
+    when none is given."""
 
     does: str
     unit: str = ""
@@ -105,10 +110,18 @@ ATTACKS: Mapping[str, AttackSpec] = {
     "alie": AttackSpec("stands a little beside the mean of the others", "standard deviations", 1.5),
     "min_max": AttackSpec("stands as far from the others as they do from each other"),
     "min_sum": AttackSpec("the same, in the sum of squares"),
-    "sacrificial_anchor": AttackSpec("one goes far away, the others onto the mean that it makes", "norms of the mean", 1000.0),
-    "optimal_alie": AttackSpec("alie, as strong as the rule bears it least", "rounds between searches", 10.0),
-    "optimal_ipm": AttackSpec("ipm, as strong as the rule bears it least", "rounds between searches", 10.0),
-    "adaptive": AttackSpec("searches for what hurts the rule most", "rounds between searches", 10.0),
+    "sacrificial_anchor": AttackSpec(
+        "one goes far away, the others onto the mean that it makes", "norms of the mean", 1000.0
+    ),
+    "optimal_alie": AttackSpec(
+        "alie, as strong as the rule bears it least", "rounds between searches", 10.0
+    ),
+    "optimal_ipm": AttackSpec(
+        "ipm, as strong as the rule bears it least", "rounds between searches", 10.0
+    ),
+    "adaptive": AttackSpec(
+        "searches for what hurts the rule most", "rounds between searches", 10.0
+    ),
     "mimic": AttackSpec("copies an honest update"),
     "negated_copies": AttackSpec("sends the first liar's update, negated", "times", 1.0),
     "dissensus": AttackSpec("pushes each neighbour away from the others", "epsilon", 1.0),

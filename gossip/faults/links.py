@@ -1,4 +1,5 @@
-"""Which links a fault of the network is about, for whoever carries it out: the simulator, and the nodes of a real run."""
+"""Which links a fault of the network is about, for whoever carries it out: the simulator, and the
+nodes of a real run."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ Link: TypeAlias = tuple[int, int]
 
 
 def severed(fault: Break) -> Iterator[Link]:
-    """The links that carry nothing while the fault is on (of one that flaps: while it is broken)."""
+    """The links that carry nothing while the fault is on (of one that flaps:
+    while it is broken)."""
     match fault:
         case Partition():
             yield from _across(fault)
@@ -43,9 +45,14 @@ def _beyond(fault: Ring) -> Iterator[Link]:
 
 
 def near(fault: Weather, peers: Iterable[int]) -> list[Link]:
-    """The links that a fault of the weather is about: those at one of its peers, or all; of a trickle, those from one."""
+    """The links that a fault of the weather is about: those at one of its peers, or all; of a
+    trickle, those from one."""
     everybody = tuple(peers)
     links = [(a, b) for a in everybody for b in everybody if a != b]
     if isinstance(fault, Trickle):
         return [link for link in links if link[0] in fault.peers]
-    return [link for link in links if not fault.peers or link[0] in fault.peers or link[1] in fault.peers]
+    return [
+        link
+        for link in links
+        if not fault.peers or link[0] in fault.peers or link[1] in fault.peers
+    ]

@@ -1,7 +1,8 @@
 """A fault is data: who crashes, hangs, slows down or lies, what breaks in the network, and when.
 
-One plan drives real processes and the simulator alike; real processes refuse what only the simulator can do. On the command
-line a fault is one word (``docs/faults.md``), in a plan file one table:
+One plan drives real processes and the simulator alike; real processes refuse what only the
+simulator can do. On the command line a fault is one word (``docs/faults.md``),
+in a plan file one table:
 
     crash:3@50          [[fault]]
     sign_flip:5,6*10    kind = "crash"
@@ -20,7 +21,17 @@ from typing import Any
 from gossip.aggregators.attacks import KINDS as LIES
 from gossip.errors import BadFault
 
-from .kinds import ATTACKS, AttackSpec, ByzantineFault, Crash, Hang, RealFault, Restart, Slow, Victim
+from .kinds import (
+    ATTACKS,
+    AttackSpec,
+    ByzantineFault,
+    Crash,
+    Hang,
+    RealFault,
+    Restart,
+    Slow,
+    Victim,
+)
 from .syntax import KINDS, read_word
 from .tables import Fault, from_table, to_table, toml_of
 from .world import (
@@ -60,7 +71,8 @@ __all__ = [
 class FaultPlan:
     """All faults of a run.
 
-    ``simulate`` is the plan's table of that name: what the simulator's world is like beside the faults. Real runs skip it.
+    ``simulate`` is the plan's table of that name: what the simulator's world is like beside the
+    faults. Real runs skip it.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -75,22 +87,37 @@ class FaultPlan:
     @property
     def attackers(self) -> Mapping[int, ByzantineFault]:
         """Peer -> how it lies about its updates."""
-        return {peer: fault for fault in self.faults if isinstance(fault, ByzantineFault) for peer in fault.peers}
+        return {
+            peer: fault
+            for fault in self.faults
+            if isinstance(fault, ByzantineFault)
+            for peer in fault.peers
+        }
 
     @property
     def byzantine(self) -> frozenset[int]:
         """Who lies about anything: a run's f is to count them all."""
-        return frozenset(self.attackers).union(*(fault.peers for fault in self.faults if isinstance(fault, NodeAttack)))
+        return frozenset(self.attackers).union(
+            *(fault.peers for fault in self.faults if isinstance(fault, NodeAttack))
+        )
 
     def lies_of(self, peer: int) -> tuple[str, ...]:
-        """What the peer's node says that its core does not, beside its updates: names in ``gossip.inject.message_attacks``."""
-        return tuple({fault.lie: None for fault in self.faults if isinstance(fault, NodeAttack) and peer in fault.peers})
+        """What the peer's node says that its core does not, beside its updates: names in
+        ``gossip.inject.message_attacks``."""
+        return tuple(
+            {
+                fault.lie: None
+                for fault in self.faults
+                if isinstance(fault, NodeAttack) and peer in fault.peers
+            }
+        )
 
     @property
     def specs(self) -> tuple[str, ...]:
         """The plan as it would be typed: ``parse(plan.specs)`` is the plan again.
 
-        Raises: BadFault: It holds a fault that only the simulator can inject; there is no word for those.
+        Raises: BadFault: It holds a fault that only the simulator can inject;
+            there is no word for those.
         """
         return tuple(map(str, self.real().faults))
 
@@ -102,74 +129,119 @@ class FaultPlan:
             if not isinstance(fault, RealFault | LinkFault):
                 raise BadFault(
                     f"fault {number} ({fault}): only the simulator can do {kind_of(fault)!r}",
-                    f"gossip simulate --faults PLAN.toml; real processes can do: {', '.join(KINDS)}",
+                    "gossip simulate --faults PLAN.toml; real processes can do: "
+                    f"{', '.join(KINDS)}",
                 )
-            if isinstance(fault, ByzantineFault) and fault.attack in LIES and not LIES[fault.attack].lonely:
-                raise BadFault(f"fault {number} ({fault}): {LIES[fault.attack].refusal}", "or gossip simulate --faults PLAN.toml")
+            if (
+                isinstance(fault, ByzantineFault)
+                and fault.attack in LIES
+                and not LIES[fault.attack].lonely
+            ):
+                raise BadFault(
+                    f"fault {number} ({fault}): {LIES[fault.attack].refusal}",
+                    "or gossip simulate --faults PLAN.toml",
+                )
         return self
 
-    def fits(self, topology: str, rolling: bool, aggregator: str, asks_loss: bool = False, idle: bool = False) -> FaultPlan:
+    def fits(
+        self,
+        topology: str,
+        rolling: bool,
+        aggregator: str,
+        asks_loss: bool = False,
+        idle: bool = False,
+    ) -> FaultPlan:
         """The plan itself.
 
         Args:
             topology, aggregator: As errors name them.
             rolling: Whether the topology has a server.
             asks_loss: Whether the rule asks the trainer for the loss.
-            idle: Whether lies for which there is no occasion may stand in it, as in plans that are drawn.
-        Raises: BadFault: A lie that needs neighbours meets a server, one of servers has none, or one that tries itself on
-            the rule cannot.
+            idle: Whether lies for which there is no occasion may stand in it,
+                as in plans that are drawn.
+        Raises: BadFault: A lie that needs neighbours meets a server, one of servers has none, or
+            one that tries itself on the rule cannot.
         """
         for fault in self.faults:
-            if isinstance(fault, NodeAttack) and fault.lie in (*RESULT_ATTACKS, *FINAL_ROUND_ATTACKS) and not (rolling or idle):
+            if (
+                isinstance(fault, NodeAttack)
+                and fault.lie in (*RESULT_ATTACKS, *FINAL_ROUND_ATTACKS)
+                and not (rolling or idle)
+            ):
                 raise BadFault(
-                    f"fault {fault}: it is a lie of those who serve rounds, and in {topology} rounds nobody does",
+                    f"fault {fault}: it is a lie of those who serve rounds, and in {topology} "
+                    "rounds nobody does",
                     "--topology rolling, or a lie about updates: sign_flip, scale, nan",
                 )
             lie = LIES.get(fault.attack) if isinstance(fault, ByzantineFault) else None
             if lie is not None and lie.shape == "apart" and rolling:
                 raise BadFault(
-                    f"fault {fault}: it tells each neighbour something else, and in {topology} rounds there is one server",
+                    f"fault {fault}: it tells each neighbour something else, and in {topology} "
+                    "rounds there is one server",
                     "--topology random-k",
                 )
             if lie is not None and lie.tries and asks_loss:
                 raise BadFault(
-                    f"fault {fault}: it tries itself on the rule, and {aggregator} asks the trainer for its loss",
+                    f"fault {fault}: it tries itself on the rule, and {aggregator} asks the "
+                    "trainer for its loss",
                     "`gossip bench robustness` shows it; here take alie, ipm or min_max",
                 )
         return self
 
     def for_peer(self, peer: int) -> tuple[Fault, ...]:
         """What concerns this peer, ``crash:server@...`` included: it may be the one who serves."""
-        return tuple(fault for fault in self.faults if peer in concerned(fault) or concerned(fault) == ("server",))
+        return tuple(
+            fault
+            for fault in self.faults
+            if peer in concerned(fault) or concerned(fault) == ("server",)
+        )
 
     def checked(self, peers: int, rounds: int | None = None) -> FaultPlan:
         """The plan itself.
 
-        Raises: BadFault: A fault names a peer or a round that the run does not have, or two faults exclude each other.
+        Raises: BadFault: A fault names a peer or a round that the run does not have, or two faults
+            exclude each other.
         """
         gone: dict[int, Fault] = {}  # peer -> the crash after which it can do nothing more
         lies: dict[int, Fault] = {}
         for fault in sorted(self.faults, key=_when):
             for peer in concerned(fault):
                 if isinstance(peer, int) and peer >= peers:
-                    raise BadFault(f"fault {fault}: there is no peer {peer}", f"{peers} peers are numbered 0 to {peers - 1}")
+                    raise BadFault(
+                        f"fault {fault}: there is no peer {peer}",
+                        f"{peers} peers are numbered 0 to {peers - 1}",
+                    )
                 if isinstance(peer, int) and peer in gone and isinstance(fault, RealFault):
-                    raise BadFault(f"fault {fault}: peer {peer} is dead since {gone[peer]}", "restart it instead: restart:P@R+2s")
+                    raise BadFault(
+                        f"fault {fault}: peer {peer} is dead since {gone[peer]}",
+                        "restart it instead: restart:P@R+2s",
+                    )
                 if isinstance(fault, ByzantineFault) and isinstance(peer, int):
                     if peer in lies:
-                        raise BadFault(f"fault {fault}: peer {peer} lies already: {lies[peer]}", "a peer tells one kind of lie")
+                        raise BadFault(
+                            f"fault {fault}: peer {peer} lies already: {lies[peer]}",
+                            "a peer tells one kind of lie",
+                        )
                     lies[peer] = fault
                 if isinstance(fault, Crash) and isinstance(peer, int):
                     gone[peer] = fault
             at = getattr(fault, "round", None)
             if at is not None and rounds is not None and at >= rounds:
-                raise BadFault(f"fault {fault}: there is no round {at}", f"{rounds} rounds are numbered 0 to {rounds - 1}")
+                raise BadFault(
+                    f"fault {fault}: there is no round {at}",
+                    f"{rounds} rounds are numbered 0 to {rounds - 1}",
+                )
         return self
 
     def to_toml(self) -> str:
         """A plan file that ``load`` reads back as this plan."""
-        world = ["[simulate]\n" + "".join(f"{key} = {toml_of(value)}\n" for key, value in self.simulate.items())]
-        return "\n".join([*(world if self.simulate else []), *(to_table(fault) for fault in self.faults)])
+        world = [
+            "[simulate]\n"
+            + "".join(f"{key} = {toml_of(value)}\n" for key, value in self.simulate.items())
+        ]
+        return "\n".join(
+            [*(world if self.simulate else []), *(to_table(fault) for fault in self.faults)]
+        )
 
 
 def parse(specs: str | Iterable[str]) -> FaultPlan:
@@ -191,7 +263,9 @@ def load(path: Path | str) -> FaultPlan:
     try:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadFault(f"cannot read the fault plan {path}: {getattr(error, 'strerror', None) or error}") from error
+        raise BadFault(
+            f"cannot read the fault plan {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     return from_toml(text, str(path))
 
 
@@ -203,13 +277,23 @@ def from_toml(text: str, origin: str = "fault plan") -> FaultPlan:
         raise BadFault(f"{origin} is not TOML: {error}") from error
     for key in document:
         if key not in ("fault", "simulate"):
-            raise BadFault(f"{origin}: unknown key {key!r}", "a plan holds [[fault]] tables, and one [simulate] table at most")
+            raise BadFault(
+                f"{origin}: unknown key {key!r}",
+                "a plan holds [[fault]] tables, and one [simulate] table at most",
+            )
     tables, world = document.get("fault", []), document.get("simulate", {})
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise BadFault(f"{origin}: 'fault' must be an array of tables", 'write [[fault]], then kind = "crash" and so on')
+        raise BadFault(
+            f"{origin}: 'fault' must be an array of tables",
+            'write [[fault]], then kind = "crash" and so on',
+        )
     if not isinstance(world, dict):
-        raise BadFault(f"{origin}: 'simulate' must be a table", "write [simulate], then peers = 5 and so on")
-    faults = tuple(from_table(table, f"{origin}, fault {number}") for number, table in enumerate(tables, 1))
+        raise BadFault(
+            f"{origin}: 'simulate' must be a table", "write [simulate], then peers = 5 and so on"
+        )
+    faults = tuple(
+        from_table(table, f"{origin}, fault {number}") for number, table in enumerate(tables, 1)
+    )
     return FaultPlan(faults, {key: _frozen(value) for key, value in world.items()})
 
 
@@ -219,7 +303,11 @@ def concerned(fault: Fault) -> tuple[Victim, ...]:
         return tuple(peer for side in fault.sides for peer in side)
     if isinstance(fault, ServerFault):
         return ("server",)
-    return fault.peers if isinstance(fault, ByzantineFault | NodeAttack | NetworkFault) else (fault.peer,)
+    return (
+        fault.peers
+        if isinstance(fault, ByzantineFault | NodeAttack | NetworkFault)
+        else (fault.peer,)
+    )
 
 
 def _when(fault: Fault) -> tuple[float, float]:

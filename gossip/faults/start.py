@@ -1,4 +1,5 @@
-"""Faults in who is there when a run begins: with ``min_peers`` the others begin without them. Only the simulator has them."""
+"""Faults in who is there when a run begins: with ``min_peers`` the others begin without them. Only
+the simulator has them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class LateStart:
-    """The peer is not there when the run starts: its process comes at ``at_s``, as that of a machine that boots late."""
+    """The peer is not there when the run starts: its process comes at ``at_s``, as that of a
+    machine that boots late."""
 
     peer: int
     at_s: float = field(metadata={"least": 0, "most": 1e9})
@@ -19,7 +21,8 @@ class LateStart:
 
 @dataclass(frozen=True, slots=True)
 class LateTrainer:
-    """The peer's node is there from the start, its trainer has a model at ``at_s`` only: it still reads its data."""
+    """The peer's node is there from the start, its trainer has a model at ``at_s`` only:
+    it still reads its data."""
 
     peer: int
     at_s: float = field(metadata={"least": 0, "most": 1e9})
@@ -30,7 +33,8 @@ class LateTrainer:
 
 @dataclass(frozen=True, slots=True)
 class NeverStarts:
-    """The peer never comes: a machine of the list that is broken, or a job that is never scheduled."""
+    """The peer never comes: a machine of the list that is broken,
+    or a job that is never scheduled."""
 
     peer: int
 

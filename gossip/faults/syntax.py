@@ -1,4 +1,5 @@
-"""Faults as they are typed: one word each, such as ``crash:3@50``, ``partition:0-4|5-7@5s+2s``, ``sign_flip:5,6*10``."""
+"""Faults as they are typed: one word each, such as ``crash:3@50``, ``partition:0-4|5-7@5s+2s``,
+``sign_flip:5,6*10``."""
 
 from __future__ import annotations
 
@@ -8,7 +9,17 @@ from dataclasses import dataclass
 
 from gossip.errors import BadFault
 
-from .kinds import ATTACKS, STRENGTH_MAX, ByzantineFault, Crash, Hang, RealFault, Restart, Slow, unknown_kind
+from .kinds import (
+    ATTACKS,
+    STRENGTH_MAX,
+    ByzantineFault,
+    Crash,
+    Hang,
+    RealFault,
+    Restart,
+    Slow,
+    unknown_kind,
+)
 from .kinds import KINDS as PROCESS_KINDS
 from .world import REAL_ATTACKS, Delay, Flap, LinkFault, Loss, NodeAttack, Partition, Ring, Trickle
 
@@ -16,7 +27,8 @@ LINK_KINDS = ("partition", "ring", "flap", "loss", "delay", "trickle")
 KINDS: tuple[str, ...] = (*PROCESS_KINDS[:4], *LINK_KINDS, *PROCESS_KINDS[4:], *REAL_ATTACKS)
 """Of the faults that can be typed: those that real runs carry out."""
 PEERS_NAMED_MAX = 4096  # more are no swarm of ours, and a word must not take all memory
-_UNITS = {"ms": (1.0, 1000.0), "s": (1.0, 1.0), "m": (60.0, 1.0)}  # multiply, divide: 59 / 1000 is 0.059, 59 * 0.001 is not
+# multiply, divide: 59 / 1000 is 0.059, 59 * 0.001 is not
+_UNITS = {"ms": (1.0, 1000.0), "s": (1.0, 1.0), "m": (60.0, 1.0)}
 
 
 @dataclass(slots=True)
@@ -50,9 +62,9 @@ class _Reader:
 def read_word(word: str) -> tuple[RealFault | LinkFault | NodeAttack, ...]:
     """The faults of one word: one for each peer that it names. Raises: BadFault."""
     reader = _Reader(word.strip())
-    kind = reader.take(r"[A-Za-z_-]+", "the kind of a fault", "for example crash:3@50; kinds: " + ", ".join(KINDS)).replace(
-        "-", "_"
-    )
+    kind = reader.take(
+        r"[A-Za-z_-]+", "the kind of a fault", "for example crash:3@50; kinds: " + ", ".join(KINDS)
+    ).replace("-", "_")
     if kind not in KINDS:
         raise unknown_kind(kind, f"bad fault {word!r}", KINDS)
     usage = usage_of(kind)
@@ -70,7 +82,9 @@ def read_word(word: str) -> tuple[RealFault | LinkFault | NodeAttack, ...]:
             at, at_s = _moment(reader, usage)
             if kind == "crash":
                 reader.end(usage)
-                return tuple(Crash(peer, at, at_s) for peer in peers) or (Crash("server", at, at_s),)
+                return tuple(Crash(peer, at, at_s) for peer in peers) or (
+                    Crash("server", at, at_s),
+                )
             reader.take(r"\+", "'+' and a duration", usage)
             seconds = _seconds(reader, usage)
             reader.end(usage)
@@ -134,7 +148,8 @@ def _span(reader: _Reader, expected: str, usage: str) -> list[int]:
 
 
 def _link_fault(reader: _Reader, kind: str, usage: str) -> LinkFault:
-    """What befalls the network. It begins at a time, never at a round: that comes at another time to each peer."""
+    """What befalls the network. It begins at a time, never at a round:
+    that comes at another time to each peer."""
     if kind == "partition":
         sides, one_way = _sides(reader, usage)
         return Partition(sides, *_while(reader, usage), one_way)
@@ -213,9 +228,16 @@ def _moment(reader: _Reader, usage: str) -> tuple[int | None, float | None]:
 def attacker(attack: str, peers: tuple[int, ...], strength: float, where: str) -> ByzantineFault:
     """A liar whose strength makes sense for the attack. Raises: BadFault."""
     if not math.isfinite(strength) or not 0 < strength <= STRENGTH_MAX:
-        raise BadFault(f"{where}: strength {strength:g} is not above 0 and at most {STRENGTH_MAX:g}", usage_of(attack))
+        raise BadFault(
+            f"{where}: strength {strength:g} is not above 0 and at most {STRENGTH_MAX:g}",
+            usage_of(attack),
+        )
     if attack in ("stale", "adaptive", "optimal_alie", "optimal_ipm") and strength != int(strength):
-        what = "an update is a whole number of rounds old" if attack == "stale" else "it searches every whole number of rounds"
+        what = (
+            "an update is a whole number of rounds old"
+            if attack == "stale"
+            else "it searches every whole number of rounds"
+        )
         raise BadFault(f"{where}: {what}, not {strength:g}", usage_of(attack))
     return ByzantineFault(attack, peers, strength)
 
@@ -230,19 +252,34 @@ def usage_of(kind: str) -> str:
         case "slow":
             return "slow:PEER*FACTOR, for example slow:2*4"
         case "partition":
-            return "partition:PEERS|PEERS@TIME+DURATION (> in place of |: one way), for example 'partition:0-4|5-7@20s+10s'"
+            return (
+                "partition:PEERS|PEERS@TIME+DURATION (> in place of |: one way), for example "
+                "'partition:0-4|5-7@20s+10s'"
+            )
         case "ring":
             return "ring:PEERS@TIME+DURATION, four or more, for example ring:0-7@20s+10s"
         case "flap":
             return "flap:PEER,PEER*PERIOD@TIME+DURATION, for example flap:0,3*500ms@20s+10s"
         case "loss" | "delay":
             unit, example = ("SHARE", "0.2") if kind == "loss" else ("DURATION", "50ms")
-            return f"{kind}:PEERS*{unit}@TIME+DURATION, or all in place of peers, for example {kind}:all*{example}@20s+10s"
+            return (
+                f"{kind}:PEERS*{unit}@TIME+DURATION, or all in place of peers, for example "
+                f"{kind}:all*{example}@20s+10s"
+            )
         case "trickle":
-            return "trickle:PEERS*RATE@TIME+DURATION (RATE in bytes a second), for example trickle:5*1000@20s+10s"
+            return (
+                "trickle:PEERS*RATE@TIME+DURATION (RATE in bytes a second), for example "
+                "trickle:5*1000@20s+10s"
+            )
         case lie if lie in REAL_ATTACKS:
             return f"{lie}:PEERS, for example {lie}:5,6"
         case attack:
             unit = ATTACKS[attack].unit
-            example = f"{attack}:5,6*{max(10.0, ATTACKS[attack].strength):g}" if unit else f"{attack}:5,6"
-            return f"{attack}:PEERS" + (f"*STRENGTH ({unit})" if unit else "") + f", for example {example}"
+            example = (
+                f"{attack}:5,6*{max(10.0, ATTACKS[attack].strength):g}" if unit else f"{attack}:5,6"
+            )
+            return (
+                f"{attack}:PEERS"
+                + (f"*STRENGTH ({unit})" if unit else "")
+                + f", for example {example}"
+            )

@@ -1,8 +1,10 @@
-"""Faults in the network, in clocks, at one instant of a process, in what a node says; and who is late (``start``).
+"""Faults in the network, in clocks, at one instant of a process, in what a node says; and who is
+late (``start``).
 
-The simulator can inject them all, real runs those of ``LinkFault`` and the lies of ``REAL_ATTACKS``. Each is a frozen dataclass
-whose fields are the keys of its table in a plan file. Times are seconds since the run began; what lasts goes from ``at_s`` for
-``for_s``. ``peers`` without a word says "every link" or "anyone".
+The simulator can inject them all, real runs those of ``LinkFault`` and the lies of
+``REAL_ATTACKS``. Each is a frozen dataclass whose fields are the keys of its table in a plan file.
+Times are seconds since the run began; what lasts goes from ``at_s`` for ``for_s``. ``peers``
+without a word says "every link" or "anyone".
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ def _links() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Nothing passes between peers of different sides; a peer on no side reaches everyone (a bridge).
+    """Nothing passes between peers of different sides;
+    a peer on no side reaches everyone (a bridge).
 
     ``one_way``: only what an earlier side says to a later one is lost.
     """
@@ -42,7 +45,8 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The peers stand in a ring and reach only their next on either side: no two have the same view."""
+    """The peers stand in a ring and reach only their next on either side:
+    no two have the same view."""
 
     peers: tuple[int, ...]
     at_s: float = _number(0)
@@ -67,7 +71,8 @@ class Flap:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A share of the messages is lost, one by one (TCP would not do that: it is harsher than any network)."""
+    """A share of the messages is lost, one by one (TCP would not do that:
+    it is harsher than any network)."""
 
     share: float = _number(0, 1)
     at_s: float = _number(0)
@@ -106,7 +111,8 @@ class Corrupt:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A share of the messages breaks its connection: all that is on its way there is lost, and it has to be opened again."""
+    """A share of the messages breaks its connection: all that is on its way there is lost, and it
+    has to be opened again."""
 
     share: float = _number(0, 1)
     at_s: float = _number(0)
@@ -133,7 +139,8 @@ class Reorder:
 
 @dataclass(frozen=True, slots=True)
 class Spike:
-    """A share of the messages takes up to ``spike_s`` longer, and so does what queues behind them."""
+    """A share of the messages takes up to ``spike_s`` longer,
+    and so does what queues behind them."""
 
     share: float = _number(0, 1)
     spike_s: float = _number(0)
@@ -160,7 +167,8 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """Payloads pass at ``bytes_per_s`` and queue; one that finds more than ``queue_bytes`` waiting is dropped."""
+    """Payloads pass at ``bytes_per_s`` and queue; one that finds more than ``queue_bytes``
+    waiting is dropped."""
 
     bytes_per_s: float = _number(1, 1e12)
     queue_bytes: float = _number(0, 1e12)
@@ -169,12 +177,16 @@ class Narrow:
     peers: tuple[int, ...] = _links()
 
     def __str__(self) -> str:
-        return f"narrow {self.bytes_per_s:g} bytes/s, queue {self.queue_bytes:g} {_near(self.peers)}{_span(self)}"
+        return (
+            f"narrow {self.bytes_per_s:g} bytes/s, queue {self.queue_bytes:g} "
+            f"{_near(self.peers)}{_span(self)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Trickle:
-    """What the peers send of payloads gets through at ``bytes_per_s``, each link by itself; all else they say, at once.
+    """What the peers send of payloads gets through at ``bytes_per_s``, each link by itself; all
+    else they say, at once.
 
     They are alive, and something moves: so little that nobody can wait for it.
     """
@@ -216,7 +228,8 @@ class LateTimers:
 
 @dataclass(frozen=True, slots=True)
 class SlowNode:
-    """The peer's node needs ``handling_s`` for each event, and the others wait meanwhile: a machine with far too much to do."""
+    """The peer's node needs ``handling_s`` for each event, and the others wait meanwhile: a machine
+    with far too much to do."""
 
     peer: int
     handling_s: float = _number(0)
@@ -229,7 +242,8 @@ class SlowNode:
 
 @dataclass(frozen=True, slots=True)
 class CrashMidway:
-    """The peer dies between two effects of an event, the ``effect``-th from ``at_s`` on; it starts again ``after_s`` later."""
+    """The peer dies between two effects of an event, the ``effect``-th from ``at_s`` on; it starts
+    again ``after_s`` later."""
 
     peer: int
     at_s: float = _number(0)
@@ -237,19 +251,26 @@ class CrashMidway:
     after_s: float = _number(0)
 
     def __str__(self) -> str:
-        return f"crash_midway:{self.peer} at {self.at_s:g} s, effect {self.effect}, again after {self.after_s:g} s"
+        return (
+            f"crash_midway:{self.peer} at {self.at_s:g} s, effect {self.effect}, again after "
+            f"{self.after_s:g} s"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class CrashBroadcast:
-    """Whoever next makes a commit dies when ``told`` others have been sent it, and no more; it starts again ``after_s`` later."""
+    """Whoever next makes a commit dies when ``told`` others have been sent it, and no more; it
+    starts again ``after_s`` later."""
 
     at_s: float = _number(0)
     told: int = _number(0)
     after_s: float = _number(0)
 
     def __str__(self) -> str:
-        return f"crash_broadcast from {self.at_s:g} s, {self.told} are told, again after {self.after_s:g} s"
+        return (
+            f"crash_broadcast from {self.at_s:g} s, {self.told} are told, again after "
+            f"{self.after_s:g} s"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +298,8 @@ class HangTrainer:
 
 @dataclass(frozen=True, slots=True)
 class KillTrainer:
-    """The trainer dies, its node does not and announces it. The peer is started again ``after_s`` later."""
+    """The trainer dies, its node does not and announces it.
+    The peer is started again ``after_s`` later."""
 
     peer: int
     at_s: float = _number(0)
@@ -299,7 +321,8 @@ class Leave:
 
 
 CLAIM_ATTACKS = ("high_rates", "lone_roster", "ghost_roster")
-"""About what a result says beside its numbers. The last has an occasion where somebody is dead, or a run has room for more."""
+"""About what a result says beside its numbers. The last has an occasion where somebody is dead, or
+a run has room for more."""
 
 RESULT_ATTACKS = (
     "wrong_results",
@@ -315,7 +338,8 @@ RESULT_ATTACKS = (
 """About what a server makes of the updates of a round."""
 
 FINAL_ROUND_ATTACKS = ("last_results",)
-"""About the result of the last round of a run that counts its rounds. (Every schedule of the simulator ends with such a one.)"""
+"""About the result of the last round of a run that counts its rounds. (Every schedule of the
+simulator ends with such a one.)"""
 
 SHARD_ATTACKS = ("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions")
 """About what the servers of shards that decide together tell each other."""
@@ -323,7 +347,15 @@ SHARD_ATTACKS = ("wrong_measures", "broken_measures", "kept_measures", "wrong_de
 PIECE_ATTACKS = ("wrong_pieces", "few_pieces")
 """About the pieces of a state."""
 
-STATE_ATTACKS = ("wrong_states", "broken_states", "swapped_states", "far_states", "hollow_states", "kept_states", *PIECE_ATTACKS)
+STATE_ATTACKS = (
+    "wrong_states",
+    "broken_states",
+    "swapped_states",
+    "far_states",
+    "hollow_states",
+    "kept_states",
+    *PIECE_ATTACKS,
+)
 """About states, and to who asks them to vouch: a run's f counts who tells them."""
 
 NODE_ATTACKS = (
@@ -346,7 +378,8 @@ NODE_ATTACKS = (
     "flood",
     *SHARD_ATTACKS,
 )
-"""What a Byzantine node may say instead of what its core wants to: the names in ``gossip.inject.message_attacks``."""
+"""What a Byzantine node may say instead of what its core wants to: the names in
+``gossip.inject.message_attacks``."""
 
 REAL_ATTACKS = (*RESULT_ATTACKS, *FINAL_ROUND_ATTACKS, *STATE_ATTACKS)
 """Those that nodes of real runs tell, too. Each is also a word, such as ``wrong_results:5,6``."""
@@ -354,7 +387,8 @@ REAL_ATTACKS = (*RESULT_ATTACKS, *FINAL_ROUND_ATTACKS, *STATE_ATTACKS)
 
 @dataclass(frozen=True, slots=True)
 class NodeAttack:
-    """The nodes of the peers lie about more than their updates, all through a run (in the simulator: until the calm begins)."""
+    """The nodes of the peers lie about more than their updates, all through a run (in the
+    simulator: until the calm begins)."""
 
     lie: str = field(metadata={"choices": (*NODE_ATTACKS, *FINAL_ROUND_ATTACKS)})
     peers: tuple[int, ...]
@@ -367,9 +401,12 @@ Break: TypeAlias = Partition | Ring | Flap
 Weather: TypeAlias = Loss | Duplicate | Corrupt | Reset | Reorder | Spike | Delay | Narrow | Trickle
 NetworkFault: TypeAlias = Break | Weather
 LinkFault: TypeAlias = Partition | Ring | Flap | Loss | Delay | Trickle
-"""What the nodes of a real run carry out too: each drops, or holds up, what it sends and what comes."""
+"""What the nodes of a real run carry out too: each drops, or holds up,
+what it sends and what comes."""
 ServerFault: TypeAlias = CrashBroadcast | HangServer
-ProcessFault: TypeAlias = CrashMidway | HangTrainer | KillTrainer | Leave | Drift | LateTimers | SlowNode
+ProcessFault: TypeAlias = (
+    CrashMidway | HangTrainer | KillTrainer | Leave | Drift | LateTimers | SlowNode
+)
 WorldFault: TypeAlias = NetworkFault | ProcessFault | ServerFault | NodeAttack | StartFault
 
 WORLD_KINDS: Mapping[str, type[WorldFault]] = {

@@ -1,7 +1,8 @@
 """What every lie of a Byzantine node is made with: who tells it, and how a lie gets its name.
 
-A lie takes one letter on its way out and returns the letters that are sent instead. Real nodes (``outbox``) and simulated ones
-(``gossip.simulation.world.liars``) tell the very same. What the core keeps for itself stays true, so a liar goes on taking part.
+A lie takes one letter on its way out and returns the letters that are sent instead. Real nodes
+(``outbox``) and simulated ones (``gossip.simulation.world.liars``) tell the very same. What the
+core keeps for itself stays true, so a liar goes on taking part.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class ByzantinePeer:
     rounds: int | None = None
     told: Counter[str] = field(default_factory=Counter)  # how often each lie was told
     heard: dict[str, OutMessage] = field(default_factory=dict)  # what a lie keeps for later
-    forged: set[bytes] = field(default_factory=set)  # digests of results that are lies already, and may come back to their teller
+    # digests of results that are lies already, and may come back to their teller
+    forged: set[bytes] = field(default_factory=set)
     _made: tuple[Any, Payload] | None = None  # the last forgery, and of what
 
     def says(self, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage]:
@@ -51,7 +53,11 @@ class ByzantinePeer:
         for name in self.lies:
             said: list[OutMessage] = []
             for receiver, what, content in out_messages:
-                instead = LIES[name](self, receiver, what, content) if isinstance(what, Envelope) else None
+                instead = (
+                    LIES[name](self, receiver, what, content)
+                    if isinstance(what, Envelope)
+                    else None
+                )
                 self.told[name] += instead is not None
                 said += [(receiver, what, content)] if instead is None else instead
             out_messages = said
@@ -61,10 +67,16 @@ class ByzantinePeer:
         """A float payload with its facts. The memory is made read-only: it goes to several."""
         values = np.ascontiguousarray(values)
         values.setflags(write=False)
-        return Payload(values, values.nbytes, bool(np.isfinite(values).all()), self.digest_of(values) if digest else b"")
+        return Payload(
+            values,
+            values.nbytes,
+            bool(np.isfinite(values).all()),
+            self.digest_of(values) if digest else b"",
+        )
 
     def once(self, key: tuple[str, bytes], make: Callable[[], Payload]) -> Payload:
-        """A forgery that goes to several, made for the first of them: to forge megabytes takes a while."""
+        """A forgery that goes to several, made for the first of them:
+        to forge megabytes takes a while."""
         if self._made is None or self._made[0] != key:
             self._made = (key, make())
         return self._made[1]
@@ -79,7 +91,9 @@ class ByzantinePeer:
         return member.standing if member is not None else 0
 
 
-Lie: TypeAlias = Callable[[ByzantinePeer, PeerId, Envelope, Payload | None], Iterable[OutMessage] | None]
+Lie: TypeAlias = Callable[
+    [ByzantinePeer, PeerId, Envelope, Payload | None], Iterable[OutMessage] | None
+]
 """``(attacker, to, envelope, payload) -> what is sent instead``; None: nothing to lie about."""
 
 LIES: dict[str, Lie] = {}

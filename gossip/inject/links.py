@@ -12,7 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from gossip.core import PeerId
-from gossip.faults import Delay, DrillFile, FaultPlan, Flap, LinkFault, Loss, Partition, Ring, Trickle, kind_of, near, severed
+from gossip.faults import (
+    Delay,
+    DrillFile,
+    FaultPlan,
+    Flap,
+    LinkFault,
+    Loss,
+    Partition,
+    Ring,
+    Trickle,
+    kind_of,
+    near,
+    severed,
+)
 from gossip.run import Journal, WriteFailures
 from gossip.transport import Fault, FaultyTransport, Transport
 
@@ -20,9 +33,11 @@ LOOK_EVERY_S = 0.01
 
 
 class ClaimFiles:
-    """What the peers of a run must agree on though none leads them: files in a folder, of which the first to be made counts.
+    """What the peers of a run must agree on though none leads them: files in a folder, of which the
+    first to be made counts.
 
-    No disk that is full, and no folder that is gone, is an error here: it is told, and each peer goes on by itself.
+    No disk that is full, and no folder that is gone, is an error here: it is told, and each peer
+    goes on by itself.
 
     Args:
         folder: Where; None: this peer is alone, and what it claims is its own.
@@ -33,7 +48,8 @@ class ClaimFiles:
         self.folder, self._peer, self._troubles = folder, peer, troubles
 
     def take(self, name: str, otherwise: bool, **fields: Any) -> bool:
-        """Whether this peer is the first to claim it. ``otherwise``: where no claim can be made, so that nobody can tell."""
+        """Whether this peer is the first to claim it. ``otherwise``: where no claim can be made, so
+        that nobody can tell."""
         if self.folder is None:
             return True
         path = self.folder / name
@@ -47,12 +63,14 @@ class ClaimFiles:
             self._troubles.failed(path, error)
             return otherwise
         text = json.dumps({**fields, "peer": self._peer, "wall": time.time()})
-        self._troubles.try_to(path, lambda: _write(fd, text))  # the claim is made: what it says is for people
+        # the claim is made: what it says is for people
+        self._troubles.try_to(path, lambda: _write(fd, text))
         return True
 
     def beginning(self) -> float:
-        """When the first round of the run began, on the monotonic clock, which the peers of a host share: whoever begins it
-        writes that down for the others, and for later lives. Where that cannot be written, each counts from its own."""
+        """When the first round of the run began, on the monotonic clock, which the peers of a host
+        share: whoever begins it writes that down for the others, and for later lives. Where that
+        cannot be written, each counts from its own."""
         now = time.monotonic()
         if self.folder is None:
             return now
@@ -65,13 +83,16 @@ class ClaimFiles:
     def began(self) -> float | None:
         """The same; None as long as nobody has begun."""
         try:
-            return None if self.folder is None else float((self.folder / "began").read_text("utf-8"))
+            return (
+                None if self.folder is None else float((self.folder / "began").read_text("utf-8"))
+            )
         except (OSError, ValueError):
             return None
 
     def _make_folder(self) -> None:
         assert self.folder is not None
-        self.folder.mkdir(exist_ok=True)  # none above it: whoever has deleted the run's folder wants it gone
+        # none above it: whoever has deleted the run's folder wants it gone
+        self.folder.mkdir(exist_ok=True)
 
     def _begin(self, path: Path, now: float) -> None:
         self._make_folder()
@@ -81,7 +102,8 @@ class ClaimFiles:
             with contextlib.suppress(FileExistsError):
                 os.link(scratch, path)  # whole, and only if there is none yet
         finally:
-            with contextlib.suppress(OSError):  # it tells of what went wrong before, if anything did
+            # it tells of what went wrong before, if anything did
+            with contextlib.suppress(OSError):
                 scratch.unlink()
 
 
@@ -91,13 +113,22 @@ def _write(fd: int, text: str) -> None:
 
 
 class LinkFaults:
-    """Makes this peer's links fail as the plan and drills say. Each drops what would leave it, and what has come all the same."""
+    """Makes this peer's links fail as the plan and drills say. Each drops what would leave it, and
+    what has come all the same."""
 
     def __init__(
-        self, plan: FaultPlan, peer: PeerId, peers: int, claims: ClaimFiles, journal: Journal, drills: DrillFile | None = None
+        self,
+        plan: FaultPlan,
+        peer: PeerId,
+        peers: int,
+        claims: ClaimFiles,
+        journal: Journal,
+        drills: DrillFile | None = None,
     ) -> None:
         self._peer, self._peers, self._claims, self._journal = peer, range(peers), claims, journal
-        self.planned = [(index, fault) for index, fault in enumerate(plan) if isinstance(fault, LinkFault)]
+        self.planned = [
+            (index, fault) for index, fault in enumerate(plan) if isinstance(fault, LinkFault)
+        ]
         self._drills = drills
         self._told: dict[int, bool] = {}  # which were said to begin, and which to be over
         self._now: dict[PeerId, Fault] = {}
@@ -116,7 +147,11 @@ class LinkFaults:
         if self._sieve is None or now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S
-        on = [fault for fault in self._drills.on(now) if isinstance(fault, LinkFault)] if self._drills is not None else []
+        on = (
+            [fault for fault in self._drills.on(now) if isinstance(fault, LinkFault)]
+            if self._drills is not None
+            else []
+        )
         if self.planned and began is None:
             began = self._claims.began()
         for index, fault in self.planned if began is not None else ():
@@ -137,13 +172,24 @@ class LinkFaults:
         if self._told.get(index) in (over, True):
             return
         self._told[index] = over
-        if self._claims.take(f"{index}.over" if over else str(index), otherwise=True, fault=str(fault)):
+        if self._claims.take(
+            f"{index}.over" if over else str(index), otherwise=True, fault=str(fault)
+        ):
             extra = {} if over else {"seconds": fault.for_s}
-            self._journal.event("fault_over" if over else "fault", kind=kind_of(fault), round=round_id, fault=str(fault), **extra)
+            self._journal.event(
+                "fault_over" if over else "fault",
+                kind=kind_of(fault),
+                round=round_id,
+                fault=str(fault),
+                **extra,
+            )
 
 
-def links_at(local: PeerId, peers: Iterable[PeerId], faults: Iterable[LinkFault]) -> dict[PeerId, Fault]:
-    """What befalls the links of one peer while these faults are on. The worst counts where several befall one link."""
+def links_at(
+    local: PeerId, peers: Iterable[PeerId], faults: Iterable[LinkFault]
+) -> dict[PeerId, Fault]:
+    """What befalls the links of one peer while these faults are on. The worst counts where several
+    befall one link."""
     everybody = tuple(peers)
     found: dict[PeerId, Fault] = {}
     for fault in faults:
@@ -153,7 +199,9 @@ def links_at(local: PeerId, peers: Iterable[PeerId], faults: Iterable[LinkFault]
                     if local in (a, b):
                         other = b if a == local else a
                         known = found.get(other, Fault())
-                        found[other] = replace(known, mute=known.mute or a == local, deaf=known.deaf or b == local)
+                        found[other] = replace(
+                            known, mute=known.mute or a == local, deaf=known.deaf or b == local
+                        )
             case Loss() | Delay() | Trickle():
                 for a, b in near(fault, everybody):
                     if b == local:

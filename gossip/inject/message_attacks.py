@@ -1,4 +1,5 @@
-"""What a Byzantine node says of updates, of results, of who is alive: each lie a function, known by its name in a fault plan.
+"""What a Byzantine node says of updates, of results, of who is alive: each lie a function, known by
+its name in a fault plan.
 
 Liars cannot speak in another's name: on the wire a sender is known by its key.
 """
@@ -40,11 +41,15 @@ STATUSES: tuple[Status, ...] = ("alive", "suspect", "dead", "left")
 STRANGERS = 10_000  # from which id on nobody is of the run
 
 
-# --- updates ----------------------------------------------------------------------------------------------------------------
+# --- updates --------------------------------------------------------------------------------------
 
 
 def _tampered(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None, tamper_with: Callable[[Any], Any]
+    attacker: ByzantinePeer,
+    to: PeerId,
+    envelope: Envelope,
+    payload: Payload | None,
+    tamper_with: Callable[[Any], Any],
 ) -> list[OutMessage] | None:
     if payload is None or not isinstance(envelope.message, Update | PushMessage):
         return None
@@ -53,31 +58,41 @@ def _tampered(
 
 
 @lie
-def sign_flip(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def sign_flip(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """Sends its update with the opposite sign."""
     return _tampered(attacker, to, envelope, payload, lambda update: -update)
 
 
 @lie
-def nan(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def nan(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """Sends NaN for its update."""
     return _tampered(attacker, to, envelope, payload, lambda update: np.full_like(update, np.nan))
 
 
 @lie
-def huge(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def huge(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """Sends its update times 1e30, which overflows when it is squared."""
     return _tampered(attacker, to, envelope, payload, lambda update: update * HUGE)
 
 
 @lie
-def two_updates(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def two_updates(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """Equivocates: another update for each receiver."""
     return _tampered(attacker, to, envelope, payload, lambda update: update * np.float32(1 + to))
 
 
 @lie
-def wrong_size(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def wrong_size(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """Sends payloads that are one element too long."""
     if payload is None or not isinstance(envelope.message, Update | PushMessage | Commit):
         return None
@@ -85,27 +100,48 @@ def wrong_size(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload:
     return [(to, envelope, attacker.forge(longer, digest=isinstance(envelope.message, Commit)))]
 
 
-# --- results ----------------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
-def _own_result(attacker: ByzantinePeer, envelope: Envelope, payload: Payload | None) -> Payload | None:
+def _own_result(
+    attacker: ByzantinePeer, envelope: Envelope, payload: Payload | None
+) -> Payload | None:
     """What the liar has aggregated itself, when it is about to tell it."""
-    return payload if isinstance(envelope.message, Commit) and envelope.message.server == attacker.peer else None
+    return (
+        payload
+        if isinstance(envelope.message, Commit) and envelope.message.server == attacker.peer
+        else None
+    )
 
 
 def _forged_result(
-    attacker: ByzantinePeer, name: str, envelope: Envelope, truth: Payload, tamper_with: Callable[[Any], Any]
+    attacker: ByzantinePeer,
+    name: str,
+    envelope: Envelope,
+    truth: Payload,
+    tamper_with: Callable[[Any], Any],
 ) -> Payload:
     assert isinstance(envelope.message, Commit)
-    return attacker.once((name, envelope.message.digest), lambda: attacker.forge(tamper_with(truth.data), digest=True))
+    return attacker.once(
+        (name, envelope.message.digest),
+        lambda: attacker.forge(tamper_with(truth.data), digest=True),
+    )
 
 
 def _instead(
-    attacker: ByzantinePeer, name: str, to: PeerId, envelope: Envelope, payload: Payload | None, tamper_with: Callable[[Any], Any]
+    attacker: ByzantinePeer,
+    name: str,
+    to: PeerId,
+    envelope: Envelope,
+    payload: Payload | None,
+    tamper_with: Callable[[Any], Any],
 ) -> list[OutMessage] | None:
-    """Another result than the rule's, with the digest to match, under which the liar never says anything else."""
+    """Another result than the rule's, with the digest to match,
+    under which the liar never says anything else."""
     truth = _own_result(attacker, envelope, payload)
-    if truth is None or (isinstance(envelope.message, Commit) and envelope.message.digest in attacker.forged):
+    if truth is None or (
+        isinstance(envelope.message, Commit) and envelope.message.digest in attacker.forged
+    ):
         return None
     content = _forged_result(attacker, name, envelope, truth, tamper_with)
     attacker.forged.add(content.digest)
@@ -113,68 +149,108 @@ def _instead(
 
 
 @lie
-def wrong_results(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
-    """As a server it commits another aggregate than the rule gave, the same to everybody, with the digest to match."""
+def wrong_results(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
+    """As a server it commits another aggregate than the rule gave, the same to everybody, with the
+    digest to match."""
     return _instead(attacker, "wrong", to, envelope, payload, lambda result: -result)
 
 
 @lie
-def scaled_results(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def scaled_results(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """As a server it commits a thousand times the aggregate that the rule gave."""
-    return _instead(attacker, "scaled", to, envelope, payload, lambda result: result * np.float32(1000))
+    return _instead(
+        attacker, "scaled", to, envelope, payload, lambda result: result * np.float32(1000)
+    )
 
 
 @lie
 def slightly_wrong_results(
     attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
 ) -> list[OutMessage] | None:
-    """As a server it commits an aggregate that is a little longer than the rule's: nobody can tell it from a true one."""
-    return _instead(attacker, "slightly", to, envelope, payload, lambda result: result * np.float32(1.01))
+    """As a server it commits an aggregate that is a little longer than the rule's: nobody can tell
+    it from a true one."""
+    return _instead(
+        attacker, "slightly", to, envelope, payload, lambda result: result * np.float32(1.01)
+    )
 
 
 @lie
-def broken_results(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def broken_results(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """As a server it sends an aggregate that its own digest does not fit."""
     truth = _own_result(attacker, envelope, payload)
     if truth is None:
         return None
-    return [(to, envelope, _forged_result(attacker, "broken", envelope, truth, lambda result: result + np.float32(1.0)))]
+    return [
+        (
+            to,
+            envelope,
+            _forged_result(
+                attacker, "broken", envelope, truth, lambda result: result + np.float32(1.0)
+            ),
+        )
+    ]
 
 
 @lie
-def kept_results(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def kept_results(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """As a server it tells nobody what it has made of their updates."""
     return None if _own_result(attacker, envelope, payload) is None else []
 
 
 @lie
-def nan_results(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def nan_results(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """As a server it commits NaN, with the digest to match."""
     truth = _own_result(attacker, envelope, payload)
     if truth is None:
         return None
-    content = _forged_result(attacker, "nan", envelope, truth, lambda result: np.full_like(result, np.nan))
+    content = _forged_result(
+        attacker, "nan", envelope, truth, lambda result: np.full_like(result, np.nan)
+    )
     return [(to, say(envelope, digest=content.digest), content)]
 
 
 @lie
-def two_results(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
-    """Equivocates: as a server it commits one aggregate to peers of even number and another to the rest."""
+def two_results(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
+    """Equivocates: as a server it commits one aggregate to peers of even number and
+    another to the rest."""
     return wrong_results(attacker, to, envelope, payload) if to % 2 else None  # type: ignore[return-value]
 
 
 @lie
-def last_results(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
-    """If it serves the last round of the run it gives one peer another result than all others: nobody can tell it from a true
-    one, and there is no next round in which it would be found out."""
+def last_results(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
+    """If it serves the last round of the run it gives one peer another result than all others:
+    nobody can tell it from a true one, and there is no next round in which it
+    would be found out."""
     message = envelope.message
-    last = isinstance(message, Commit) and attacker.rounds is not None and message.round_id == attacker.rounds - 1
+    last = (
+        isinstance(message, Commit)
+        and attacker.rounds is not None
+        and message.round_id == attacker.rounds - 1
+    )
     victim = min([peer for peer in attacker.peers if peer != attacker.peer], default=attacker.peer)
-    return slightly_wrong_results(attacker, to, envelope, payload) if last and to == victim else None  # type: ignore[return-value]
+    return (
+        slightly_wrong_results(attacker, to, envelope, payload) if last and to == victim else None  # type: ignore[return-value]
+    )
 
 
 @lie
-def strange_roster(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def strange_roster(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """As a server it names a roster with somebody in it who is not of the run."""
     if _own_result(attacker, envelope, payload) is None or not isinstance(envelope.message, Commit):
         return None
@@ -189,7 +265,9 @@ def _claims(attacker: ByzantinePeer, envelope: Envelope, payload: Payload | None
 
 
 @lie
-def high_rates(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def high_rates(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """As a server it commits a thousand times the learning rates that all should step with."""
     commit = _claims(attacker, envelope, payload)
     if commit is None or not commit.rates:
@@ -198,15 +276,20 @@ def high_rates(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload:
 
 
 @lie
-def lone_roster(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def lone_roster(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """As a server it names nobody but itself for the next round."""
     commit = _claims(attacker, envelope, payload)
     return None if commit is None else [(to, say(envelope, roster=(attacker.peer,)), payload)]
 
 
 @lie
-def ghost_roster(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
-    """As a server it names for the next round whoever may ever be in the run: those who are dead, and those who never came."""
+def ghost_roster(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
+    """As a server it names for the next round whoever may ever be in the run: those who are dead,
+    and those who never came."""
     commit = _claims(attacker, envelope, payload)
     core = attacker.core()
     if commit is None or core is None or set(commit.roster) == set(core.settings.everybody):
@@ -215,18 +298,35 @@ def ghost_roster(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payloa
 
 
 @lie
-def usurper(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
-    """Commits what others have to: to a peer that it should send its update to, it sends a commit of its own instead."""
+def usurper(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
+    """Commits what others have to: to a peer that it should send its update to, it sends a commit
+    of its own instead."""
     message = envelope.message
     if not isinstance(message, Update) or payload is None or attacker.rng.random() >= OFTEN:
         return None
     content = attacker.forge(payload.data.copy(), digest=True)
-    where = (message.lineage, message.round_id, message.shard, message.attempt, message.attempt, attacker.peer, message.parent)
+    where = (
+        message.lineage,
+        message.round_id,
+        message.shard,
+        message.attempt,
+        message.attempt,
+        attacker.peer,
+        message.parent,
+    )
     roster = attacker.peers
-    return [(to, replace(envelope, message=Commit(*where, content.digest, (), (), roster, None, "")), content)]
+    return [
+        (
+            to,
+            replace(envelope, message=Commit(*where, content.digest, (), (), roster, None, "")),
+            content,
+        )
+    ]
 
 
-# --- shards that decide together ------------------------------------------------------------------------------------------------
+# --- shards that decide together ------------------------------------------------------------------
 
 
 def _measures(envelope: Envelope) -> tuple[PartialStatistics | None, np.ndarray]:
@@ -238,8 +338,11 @@ def _measures(envelope: Envelope) -> tuple[PartialStatistics | None, np.ndarray]
 
 
 @lie
-def wrong_measures(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
-    """Says that it has measured something else of its shard: numbers as large as the true ones, others each time."""
+def wrong_measures(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
+    """Says that it has measured something else of its shard: numbers as large as the true ones,
+    others each time."""
     message, numbers = _measures(envelope)
     if message is None:
         return None
@@ -248,8 +351,11 @@ def wrong_measures(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payl
 
 
 @lie
-def broken_measures(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
-    """Says of its shard what is no measure: not finite, too short, of too few peers, or of strangers."""
+def broken_measures(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
+    """Says of its shard what is no measure: not finite, too short, of too few peers,
+    or of strangers."""
     message, numbers = _measures(envelope)
     if message is None:
         return None
@@ -267,24 +373,31 @@ def broken_measures(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, pay
 
 
 @lie
-def kept_measures(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def kept_measures(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """Tells nobody what it has measured of its shard."""
     return [] if isinstance(envelope.message, PartialStatistics) else None
 
 
 @lie
-def wrong_decisions(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
-    """As the server of the first shard it decides for all of them that the first update alone counts."""
+def wrong_decisions(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
+    """As the server of the first shard it decides for all of them that the first
+    update alone counts."""
     message = envelope.message
     if not isinstance(message, Commit) or message.server != attacker.peer or not message.decision:
         return None
     return [(to, say(envelope, decision=(1.0,) + (0.0,) * (len(message.decision) - 1)), payload)]
 
 
-# --- membership -------------------------------------------------------------------------------------------------------------
+# --- membership -----------------------------------------------------------------------------------
 
 
-def _with_rumor(to: PeerId, envelope: Envelope, payload: Payload | None, rumor: Rumor) -> list[OutMessage] | None:
+def _with_rumor(
+    to: PeerId, envelope: Envelope, payload: Payload | None, rumor: Rumor
+) -> list[OutMessage] | None:
     match envelope.message:
         case Ping(rumors=rumors) | Ack(rumors=rumors) | Gossip(rumors=rumors):
             return [(to, say(envelope, rumors=(rumor, *rumors)), payload)]
@@ -296,21 +409,35 @@ def _with_rumor(to: PeerId, envelope: Envelope, payload: Payload | None, rumor: 
 
 
 @lie
-def false_deaths(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def false_deaths(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """Says that somebody is dead, in its own name, of whoever comes to mind."""
     victim, often = attacker.victim(), attacker.rng.random() < OFTEN
     return (
-        _with_rumor(to, envelope, payload, Rumor(victim, "dead", attacker.standing_of(victim), "", "", attacker.peer))
+        _with_rumor(
+            to,
+            envelope,
+            payload,
+            Rumor(victim, "dead", attacker.standing_of(victim), "", "", attacker.peer),
+        )
         if often
         else None
     )
 
 
 @lie
-def false_suspicions(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def false_suspicions(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """Suspects everybody all the time."""
     victim = attacker.victim()
-    return _with_rumor(to, envelope, payload, Rumor(victim, "suspect", attacker.standing_of(victim), "", "", attacker.peer))
+    return _with_rumor(
+        to,
+        envelope,
+        payload,
+        Rumor(victim, "suspect", attacker.standing_of(victim), "", "", attacker.peer),
+    )
 
 
 @lie
@@ -320,7 +447,14 @@ def forged_departures(
     """Says that somebody has left, as if it had heard it from that peer."""
     victim, often = attacker.victim(), attacker.rng.random() < OFTEN
     return (
-        _with_rumor(to, envelope, payload, Rumor(victim, "left", attacker.standing_of(victim), "", "", victim)) if often else None
+        _with_rumor(
+            to,
+            envelope,
+            payload,
+            Rumor(victim, "left", attacker.standing_of(victim), "", "", victim),
+        )
+        if often
+        else None
     )
 
 
@@ -329,36 +463,66 @@ def forged_incarnations(
     attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
 ) -> list[OutMessage] | None:
     """Says that somebody has come back to life, a few times or as often as fits into the number."""
-    victim, often, far = attacker.victim(), attacker.rng.random() < OFTEN, attacker.rng.random() < 0.5
-    standing = ROUND_MAX if far else attacker.standing_of(victim) + attacker.rng.randint(1, 9) * REFUTATIONS
+    victim, often, far = (
+        attacker.victim(),
+        attacker.rng.random() < OFTEN,
+        attacker.rng.random() < 0.5,
+    )
+    standing = (
+        ROUND_MAX
+        if far
+        else attacker.standing_of(victim) + attacker.rng.randint(1, 9) * REFUTATIONS
+    )
     rumor = Rumor(victim, "alive", standing, "tcp://10.9.9.9:1", "tcp://10.9.9.9:2", victim)
     return _with_rumor(to, envelope, payload, rumor) if often else None
 
 
 @lie
-def deaf(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
-    """Answers the probes of one peer never, and of all others always: a case for indirect probes."""
-    return [] if isinstance(envelope.message, Ack) and to == min(p for p in attacker.peers if p != attacker.peer) else None
+def deaf(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
+    """Answers the probes of one peer never, and of all others always:
+    a case for indirect probes."""
+    return (
+        []
+        if isinstance(envelope.message, Ack)
+        and to == min(p for p in attacker.peers if p != attacker.peer)
+        else None
+    )
 
 
 @lie
-def strangers(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
-    """Speaks of peers that do not exist: they have come, they are missed or dead, and they accuse those who do."""
+def strangers(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
+    """Speaks of peers that do not exist: they have come, they are missed or dead,
+    and they accuse those who do."""
     stranger, often = STRANGERS + attacker.rng.randrange(STRANGERS), attacker.rng.random() < OFTEN
-    victim, accuses, status = attacker.victim(), attacker.rng.random() < 0.3, attacker.rng.choice(STATUSES)
+    victim, accuses, status = (
+        attacker.victim(),
+        attacker.rng.random() < 0.3,
+        attacker.rng.choice(STATUSES),
+    )
     if not often:
         return None
     if accuses:
-        return _with_rumor(to, envelope, payload, Rumor(victim, "suspect", attacker.standing_of(victim), "", "", stranger))
+        return _with_rumor(
+            to,
+            envelope,
+            payload,
+            Rumor(victim, "suspect", attacker.standing_of(victim), "", "", stranger),
+        )
     where = (f"tcp://10.9.9.9:{stranger}", f"tcp://10.9.9.9:{stranger + 1}")
     return _with_rumor(to, envelope, payload, Rumor(stranger, status, 0, *where, stranger))
 
 
-# --- anything ---------------------------------------------------------------------------------------------------------------
+# --- anything -------------------------------------------------------------------------------------
 
 
 @lie
-def replays(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def replays(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """Says again, besides, what it said to somebody a while ago."""
     kind = type(envelope.message).__name__
     often, fresh = attacker.rng.random() < OFTEN, attacker.rng.random() < OFTEN
@@ -369,13 +533,20 @@ def replays(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Pa
 
 
 @lie
-def garbage(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def garbage(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """Sends random bytes besides."""
-    often, noise = attacker.rng.random() < OFTEN, attacker.rng.randbytes(attacker.rng.randint(1, 200))
+    often, noise = (
+        attacker.rng.random() < OFTEN,
+        attacker.rng.randbytes(attacker.rng.randint(1, 200)),
+    )
     return [(to, envelope, payload), (to, noise, None)] if often else None
 
 
 @lie
-def flood(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
+def flood(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
     """Says everything five times."""
     return [(to, envelope, payload)] * 5

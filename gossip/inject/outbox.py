@@ -1,6 +1,8 @@
-"""What this node sends: what its core wants to say, or, when the fault plan makes it a liar, what it says instead.
+"""What this node sends: what its core wants to say, or, when the fault plan makes it a liar, what
+it says instead.
 
-Lies about updates that go to everybody alike are told before the core hears of the update (``update_attacks.UpdateAttack``).
+Lies about updates that go to everybody alike are told before the core hears of the update
+(``update_attacks.UpdateAttack``).
 """
 
 from __future__ import annotations
@@ -52,8 +54,11 @@ class Outbox:
             from .message_attacks import LIES  # for liars only
 
             assert LIES.keys() >= set(lies), "the plan was checked"
-            self._attacker = ByzantinePeer(peer, tuple(range(peers)), core, Random(f"{seed}/{peer}"), lies, rounds=rounds)
-        # Whoever is honest hands its letters to the transport itself: to be able to lie costs nothing.
+            self._attacker = ByzantinePeer(
+                peer, tuple(range(peers)), core, Random(f"{seed}/{peer}"), lies, rounds=rounds
+            )
+        # Whoever is honest hands its letters to the transport itself:
+        # to be able to lie costs nothing.
         self.send: Callable[[PeerId, Message, Payload | None], object] = transport.send
         if self._attacker is not None or update_attack.tells_each:
             self.send = self._send
@@ -70,9 +75,13 @@ class Outbox:
             self._transport.send(to, message, payload)
             return
         before = dict(self._attacker.told)
-        for receiver, said, content in self._attacker.says(to, Envelope(b"", self._peer, 0, message), payload):
+        for receiver, said, content in self._attacker.says(
+            to, Envelope(b"", self._peer, 0, message), payload
+        ):
             assert isinstance(said, Envelope), "no lie of a real run sends noise"
             self._transport.send(receiver, said.message, content)
         for lie, times in self._attacker.told.items():
             if times and not before.get(lie):
-                self._journal.event("fault", kind=lie, round=self._where(), fault=self._planned[lie])
+                self._journal.event(
+                    "fault", kind=lie, round=self._where(), fault=self._planned[lie]
+                )

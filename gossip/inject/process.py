@@ -1,4 +1,5 @@
-"""Carrying out this peer's share of the fault plan: its own crash, hang or restart, and what befalls its links."""
+"""Carrying out this peer's share of the fault plan: its own crash, hang or restart, and what
+befalls its links."""
 
 from __future__ import annotations
 
@@ -21,10 +22,11 @@ from .links import ClaimFiles, LinkFaults
 class FaultInjector:
     """Stops or kills this peer's processes, node and trainer, when the plan says so.
 
-    Each fault strikes once in the life of a run: whoever carries it out first makes a file of its own for it. So a restarted
-    peer is not killed again, and of two who serve a round only the first dies, unless the plan names two. Where no such file can
-    be made, a peer carries out what names it, in its first life only: no later one can tell whether that was done. What
-    befalls "the server" stays undone then, or it would befall all who serve.
+    Each fault strikes once in the life of a run: whoever carries it out first makes a file of its
+    own for it. So a restarted peer is not killed again, and of two who serve a round only the first
+    dies, unless the plan names two. Where no such file can be made, a peer carries out what names
+    it, in its first life only: no later one can tell whether that was done. What befalls "the
+    server" stays undone then, or it would befall all who serve.
     """
 
     def __init__(
@@ -38,15 +40,20 @@ class FaultInjector:
         drills: DrillFile | None = None,
     ) -> None:
         self._journal, self._first_life = journal, incarnation == 0
-        self._claims = ClaimFiles(None if run_dir is None else run_dir / "faults", peer, journal.troubles)
+        self._claims = ClaimFiles(
+            None if run_dir is None else run_dir / "faults", peer, journal.troubles
+        )
         self._links = LinkFaults(plan, peer, peers, self._claims, journal, drills)
         self._own: list[tuple[int, Blow]] = []
         self._server: list[tuple[int, Crash]] = []
         self._timed: list[tuple[int, Blow]] = []
         self._round = 0
-        self._began: float | None = None  # when the run did, on the monotonic clock, which the peers of a host share
+        # when the run did, on the monotonic clock, which the peers of a host share
+        self._began: float | None = None
         for index, fault in enumerate(plan.real()):
-            if not isinstance(fault, (Crash, Restart, Hang)) or (run_dir is None and incarnation > 0):
+            if not isinstance(fault, (Crash, Restart, Hang)) or (
+                run_dir is None and incarnation > 0
+            ):
                 continue
             if fault.peer == peer:
                 (self._own if fault.at_s is None else self._timed).append((index, fault))
@@ -64,10 +71,15 @@ class FaultInjector:
             self._strike(self._own, lambda fault: fault.round <= round_id, round_id)
 
     def serves(self, round_id: int) -> None:
-        """This peer has what it needs to aggregate the round, and has told nobody the result yet."""
+        """This peer has what it needs to aggregate the round,
+        and has told nobody the result yet."""
         if self._server:
             passed_s = 0.0 if self._began is None else time.monotonic() - self._began
-            self._strike(self._server, lambda fault: round_id == fault.round or _is_over(fault.at_s, passed_s), round_id)
+            self._strike(
+                self._server,
+                lambda fault: round_id == fault.round or _is_over(fault.at_s, passed_s),
+                round_id,
+            )
 
     def tick(self, now: float) -> None:
         """Time passes; to be called often."""
@@ -80,11 +92,15 @@ class FaultInjector:
         """The transport to use in place of this one, so that its links fail when they should."""
         return self._links.around(transport)
 
-    def _strike(self, faults: list[tuple[int, Any]], applies: Callable[[Any], bool], round_id: int) -> None:
+    def _strike(
+        self, faults: list[tuple[int, Any]], applies: Callable[[Any], bool], round_id: int
+    ) -> None:
         for entry in [entry for entry in faults if applies(entry[1])]:
             faults.remove(entry)
             own = faults is not self._server
-            if self._claims.take(str(entry[0]), otherwise=own and self._first_life, fault=str(entry[1])):
+            if self._claims.take(
+                str(entry[0]), otherwise=own and self._first_life, fault=str(entry[1])
+            ):
                 self._carry_out(entry[1], round_id)
 
     def _carry_out(self, fault: Blow, round_id: int) -> None:
@@ -105,11 +121,13 @@ def _is_over(at_s: float | None, passed_s: float) -> bool:
 
 
 def _refuse_unless_alone(fault: Blow) -> None:
-    """Raises BadFault unless the process group that would be hit is this peer's alone: trainer and node."""
+    """Raises BadFault unless the process group that would be hit is this peer's alone:
+    trainer and node."""
     in_thread = threading.current_thread() is not threading.main_thread()
     leader = os.getpgrp()
     if in_thread or leader != os.getsid(0) or leader not in (os.getpid(), os.getppid()):
         raise BadFault(
-            f"fault {fault} cannot be carried out: this peer shares its process group with others, who would be hit too",
+            f"fault {fault} cannot be carried out: this peer shares its process group with "
+            "others, who would be hit too",
             "start the peers with `gossip run`, which gives each a session of its own",
         )

@@ -17,10 +17,12 @@ ROUNDS_KEPT = 8
 
 
 class UpdateAttack:
-    """Twists what leaves this peer. Lies about data are told in the trainer, before there is an update.
+    """Twists what leaves this peer. Lies about data are told in the trainer,
+    before there is an update.
 
-    Liars of one kind know of each other from the plan, and of the others what every replica knows: the results of the rounds
-    (``saw``), and in gossip rounds what neighbours have told them (``heard``).
+    Liars of one kind know of each other from the plan, and of the others what every replica knows:
+    the results of the rounds (``saw``), and in gossip rounds what neighbours have told
+    them (``heard``).
 
     Args:
         peers: Of the run.
@@ -37,7 +39,13 @@ class UpdateAttack:
         rule: Callable[[torch.Tensor], torch.Tensor] | None = None,
         drills: DrillFile | None = None,
     ) -> None:
-        self._seed, self._peer, self._peers, self._rule, self._drills = seed, peer, peers, rule, drills
+        self._seed, self._peer, self._peers, self._rule, self._drills = (
+            seed,
+            peer,
+            peers,
+            rule,
+            drills,
+        )
         self._planned = plan.attackers
         self._drilled: ByzantineFault | None = None
         self._lie_as(plan.attackers)
@@ -46,15 +54,22 @@ class UpdateAttack:
         """Time passes: a drill may begin, or be over."""
         if self._drills is not None and (lie := self._drills.lie(self._peer, now)) != self._drilled:
             self._drilled = lie
-            self._lie_as({**self._planned, **({} if lie is None else dict.fromkeys(lie.peers, lie))})
+            self._lie_as(
+                {**self._planned, **({} if lie is None else dict.fromkeys(lie.peers, lie))}
+            )
 
     def _lie_as(self, attackers: Mapping[PeerId, ByzantineFault]) -> None:
         self._lie = attackers.get(self._peer)
         self._attackers = frozenset(attackers)
         self._attacks: dict[str, Attack] = {}
         self._parameters: dict[int, np.ndarray] = {}  # own ones of rounds that are not over
-        self._said: dict[str, dict[PeerId, torch.Tensor]] = {}  # what -> what each neighbour told last
-        alike = [other for other, lie in attackers.items() if self._lie is not None and lie.attack == self._lie.attack]
+        # what -> what each neighbour told last
+        self._said: dict[str, dict[PeerId, torch.Tensor]] = {}
+        alike = [
+            other
+            for other, lie in attackers.items()
+            if self._lie is not None and lie.attack == self._lie.attack
+        ]
         rank = sorted(alike).index(self._peer) if self._peer in alike else 0
         self._attacker_group = AttackerGroup(
             max(1, self._peers - len(attackers)), max(1, len(alike)), rank, self._seed, self._rule
@@ -74,11 +89,14 @@ class UpdateAttack:
         assert self._lie is not None
         if what not in self._attacks:
             strength = self._lie.strength if ATTACKS[self._lie.attack].unit else None
-            self._attacks[what] = make(self._lie.attack, strength, self._seed + self._peer, self._attacker_group)
+            self._attacks[what] = make(
+                self._lie.attack, strength, self._seed + self._peer, self._attacker_group
+            )
         return self._attacks[what]
 
     def tamper_with(self, truth: np.ndarray, round_id: int, what: str) -> np.ndarray:
-        """The lie to tell, in memory of its own. ``what`` names the stream: a replayed update is not a replayed parameter."""
+        """The lie to tell, in memory of its own. ``what`` names the stream: a replayed update is
+        not a replayed parameter."""
         if self._guesses and what == "parameters":
             self._parameters[round_id] = truth.copy()
             while len(self._parameters) > ROUNDS_KEPT:
@@ -92,13 +110,18 @@ class UpdateAttack:
         if not self._guesses:
             return
         if done.payloads:
-            self._attack("update").saw(torch.cat([_as_tensor(payload) for payload in done.payloads]), done.round_id)
+            self._attack("update").saw(
+                torch.cat([_as_tensor(payload) for payload in done.payloads]), done.round_id
+            )
         own = self._parameters.pop(done.round_id, None)
         if own is not None and done.mix is not None:
-            # What the rule made of the neighbours' differences to us: where they stand, on the whole.
-            self._attack("parameters").saw(torch.from_numpy(own) + _as_tensor(done.mix), done.round_id)
+            # What the rule made of the neighbours' differences to us:
+            # where they stand, on the whole.
+            self._attack("parameters").saw(
+                torch.from_numpy(own) + _as_tensor(done.mix), done.round_id
+            )
 
-    # --- to each neighbour another ----------------------------------------------------------------------------------------
+    # --- to each neighbour another ----------------------------------------------------------------
 
     def heard(self, sender: PeerId, message: Message, payload: Payload | None) -> None:
         """What a neighbour has told us."""
@@ -110,9 +133,15 @@ class UpdateAttack:
         if not self.tells_each or not isinstance(message, Push) or payload is None:
             return payload
         said = self._said.get(message.what, {})
-        others = [vector for peer, vector in sorted(said.items()) if peer != receiver and peer not in self._attackers]
+        others = [
+            vector
+            for peer, vector in sorted(said.items())
+            if peer != receiver and peer not in self._attackers
+        ]
         with torch.no_grad():
-            lie = self._attack("update").tell(_as_tensor(payload), receiver, said.get(receiver), others)
+            lie = self._attack("update").tell(
+                _as_tensor(payload), receiver, said.get(receiver), others
+            )
         told = _as_array(lie, payload.data)
         return replace(payload, data=told, finite=bool(np.isfinite(told).all()))
 

@@ -1,4 +1,5 @@
-"""What a trainer and its node say to each other: messages over a local socket, vectors in shared memory."""
+"""What a trainer and its node say to each other: messages over a local socket,
+vectors in shared memory."""
 
 from . import messages as messages
 from .arena import Arena as Arena

@@ -1,7 +1,8 @@
 """The memory that a trainer and its node share: vectors in, vectors out, and two words of progress.
 
-It is anonymous (``memfd``, or a temporary file unlinked at once) and travels as a file descriptor, so a crash of either side
-leaves nothing behind. Pages that nobody has written cost nothing, so the slots of a topology that is not in use are free.
+It is anonymous (``memfd``, or a temporary file unlinked at once) and travels as a file descriptor,
+so a crash of either side leaves nothing behind. Pages that nobody has written cost nothing, so the
+slots of a topology that is not in use are free.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ Vector = NDArray[np.float32]
 
 
 def allocate(nbytes: int) -> int:
-    """A new descriptor of ``nbytes`` zero bytes of shareable memory, close-on-exec. The caller closes it."""
+    """A new descriptor of ``nbytes`` zero bytes of shareable memory, close-on-exec.
+    The caller closes it."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("gossip", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:
@@ -46,23 +48,28 @@ def allocate(nbytes: int) -> int:
 
 
 def map_memory(fd: int, nbytes: int) -> mmap.mmap:
-    """Maps ``nbytes`` of ``fd``, shared and writable. The mapping does not need ``fd`` to stay open.
+    """Maps ``nbytes`` of ``fd``, shared and writable.
+    The mapping does not need ``fd`` to stay open.
 
     Raises: LocalError: The memory behind ``fd`` is smaller than ``nbytes``.
     """
     have = os.fstat(fd).st_size
     if have < nbytes:
-        raise LocalError(f"shared memory of {nbytes} bytes was announced, the descriptor holds {have}")
+        raise LocalError(
+            f"shared memory of {nbytes} bytes was announced, the descriptor holds {have}"
+        )
     return mmap.mmap(fd, nbytes)
 
 
 def map_bytes(fd: int, nbytes: int) -> memoryview:
-    """The first ``nbytes`` behind ``fd``, mapped, not copied; the mapping lives as long as the view does."""
+    """The first ``nbytes`` behind ``fd``, mapped, not copied;
+    the mapping lives as long as the view does."""
     return memoryview(map_memory(fd, nbytes))
 
 
 def map_rows(fd: int, rows: int, elements: int) -> Vector:
-    """``(rows, elements)`` float32 behind ``fd``, mapped, not copied; the mapping lives as long as the array does."""
+    """``(rows, elements)`` float32 behind ``fd``, mapped, not copied;
+    the mapping lives as long as the array does."""
     return np.frombuffer(map_memory(fd, 4 * rows * elements), np.float32).reshape(rows, elements)
 
 
@@ -87,18 +94,24 @@ class Arena:
             self._words[_WORD_MAGIC], self._words[_WORD_ELEMENTS] = _MAGIC, elements
             self._words[_WORD_TIME_NS] = time.monotonic_ns()
         elif (self._words[_WORD_MAGIC], self._words[_WORD_ELEMENTS]) != (_MAGIC, elements):
-            raise LocalError(f"the arena is not one of {elements} elements: its header says {self._words[:2].tolist()}")
+            raise LocalError(
+                f"the arena is not one of {elements} elements: its header says "
+                f"{self._words[:2].tolist()}"
+            )
         offsets = iter(range(HEADER_BYTES, _size(elements), stride))
 
         def vectors(count: int) -> tuple[Vector, ...]:
-            return tuple(np.frombuffer(memory, np.float32, elements, next(offsets)) for _ in range(count))
+            return tuple(
+                np.frombuffer(memory, np.float32, elements, next(offsets)) for _ in range(count)
+            )
 
         self.updates, self.parameters = vectors(UPDATE_SLOTS), vectors(UPDATE_SLOTS)
         self.results, self.mixes = vectors(RESULT_SLOTS), vectors(RESULT_SLOTS)
 
     @classmethod
     def create(cls, elements: int) -> Arena:
-        """A new arena, all zero. Its ``fd`` may be sent to the other side at any time until ``close``."""
+        """A new arena, all zero. Its ``fd`` may be sent to the other side at any time
+        until ``close``."""
         assert elements > 0
         return cls(allocate(_size(elements)), elements, new=True)
 
@@ -121,7 +134,8 @@ class Arena:
         return int(self._words[_WORD_STEP]), max(0.0, age_s)
 
     def close(self) -> None:
-        """Lets go of the memory. Vectors that somebody still holds stay valid; the memory goes with the last of them."""
+        """Lets go of the memory. Vectors that somebody still holds stay valid; the memory goes with
+        the last of them."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -1,4 +1,5 @@
-"""One end of the local socket between a trainer and its node: whole messages, memory beside them, death as end of file."""
+"""One end of the local socket between a trainer and its node: whole messages, memory beside them,
+death as end of file."""
 
 from __future__ import annotations
 
@@ -49,9 +50,11 @@ class ChannelClosed(LocalError):
 
 
 class Channel:
-    """Sends and receives the messages of ``training.control``. Each ``send`` is one packet, each ``receive`` takes one.
+    """Sends and receives the messages of ``training.control``. Each ``send`` is one packet, each
+    ``receive`` takes one.
 
-    ``send`` may be called from any thread; ``receive`` from one. Give it one end of ``Channel.pair()``; it takes it over.
+    ``send`` may be called from any thread; ``receive`` from one. Give it one end of
+    ``Channel.pair()``; it takes it over.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -73,7 +76,8 @@ class Channel:
     def send(self, *messages: Any, fds: tuple[int, ...] = ()) -> None:
         """Sends all ``messages`` as one packet, with ``fds`` duplicated into the other process.
 
-        Waits for room for at most ``SEND_PATIENCE_S``, and there always is room unless the other side has stopped reading.
+        Waits for room for at most ``SEND_PATIENCE_S``, and there always is room unless the other
+        side has stopped reading.
 
         Raises:
             ChannelClosed: Nobody is there to read it.
@@ -90,7 +94,9 @@ class Channel:
             except BlockingIOError:
                 give_up = give_up or time.monotonic() + SEND_PATIENCE_S
                 if time.monotonic() > give_up:
-                    raise LocalError(f"the other side has not read its channel for {SEND_PATIENCE_S:g} s") from None
+                    raise LocalError(
+                        f"the other side has not read its channel for {SEND_PATIENCE_S:g} s"
+                    ) from None
                 writable = select.poll()
                 writable.register(self._socket.fileno(), select.POLLOUT)
                 writable.poll(100)
@@ -98,7 +104,8 @@ class Channel:
                 raise ChannelClosed(f"cannot send: {error}") from error
 
     def receive(self, timeout_s: float | None = None) -> tuple[list[Any], list[int]]:
-        """The messages of the next packet and the descriptors that came with it, which the caller closes.
+        """The messages of the next packet and the descriptors that came with it,
+        which the caller closes.
 
         Args:
             timeout_s: Seconds to wait for it; 0 does not wait, None waits for ever.
@@ -108,11 +115,15 @@ class Channel:
         """
         try:
             if timeout_s == 0:
-                size, ancillary, flags, _ = self._socket.recvmsg_into([self._buffer], _ANCILLARY_BYTES, _LOOK)
+                size, ancillary, flags, _ = self._socket.recvmsg_into(
+                    [self._buffer], _ANCILLARY_BYTES, _LOOK
+                )
             else:
                 if timeout_s != self._patience_s:
                     self._wait_for(timeout_s)
-                size, ancillary, flags, _ = self._socket.recvmsg_into([self._buffer], _ANCILLARY_BYTES, _WAIT)
+                size, ancillary, flags, _ = self._socket.recvmsg_into(
+                    [self._buffer], _ANCILLARY_BYTES, _WAIT
+                )
         except BlockingIOError:
             return [], []
         except OSError as error:
@@ -126,19 +137,29 @@ class Channel:
         if flags & _TRUNCATED:
             for fd in fds:
                 os.close(fd)
-            raise LocalError(f"a packet came that is larger than {PACKET_BYTES_MAX} bytes or {DESCRIPTORS_MAX} descriptors")
+            raise LocalError(
+                f"a packet came that is larger than {PACKET_BYTES_MAX} bytes or {DESCRIPTORS_MAX} "
+                "descriptors"
+            )
         try:
             return _CODEC.decode_many(self._view[:size]), list(fds)
         except Malformed as error:
-            # Both ends run the same code and trust each other: this is another version of gossip, not an attacker.
-            raise LocalError(f"the other end of the channel speaks another language: {error}") from error
+            # Both ends run the same code and trust each other: this is another version of gossip,
+            # not an attacker.
+            raise LocalError(
+                f"the other end of the channel speaks another language: {error}"
+            ) from error
 
     def _wait_for(self, timeout_s: float | None) -> None:
         """Sets how long the kernel waits: a poll before would wake twice where once is enough."""
-        microseconds = 0 if timeout_s is None else max(1, round(timeout_s * 1e6))  # 0 waits for ever
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(*divmod(microseconds, 1_000_000)))
+        # 0 waits for ever
+        microseconds = 0 if timeout_s is None else max(1, round(timeout_s * 1e6))
+        self._socket.setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(*divmod(microseconds, 1_000_000))
+        )
         self._patience_s = timeout_s
 
     def close(self) -> None:
-        """Closes this end; the other side reads what was sent, then end of file. Closing twice does nothing."""
+        """Closes this end; the other side reads what was sent, then end of file.
+        Closing twice does nothing."""
         self._socket.close()

@@ -1,26 +1,30 @@
-"""What a trainer and its node say to each other over their one local socket. Plain data, packed by ``transport.codec``.
+"""What a trainer and its node say to each other over their one local socket. Plain data, packed by
+``transport.codec``.
 
-The socket is a Unix SOCK_SEQPACKET pair: message boundaries are kept, memory travels as a file descriptor beside a message
-(SCM_RIGHTS), and either side sees the other's death as end of file at once. Several messages may share one packet.
+The socket is a Unix SOCK_SEQPACKET pair: message boundaries are kept, memory travels as a file
+descriptor beside a message (SCM_RIGHTS), and either side sees the other's death as end of file at
+once. Several messages may share one packet.
 
 A life, seen from the trainer:
 
-    Prepare  ->            the model is known; the arena's memory comes along
-             <- Restore?   the swarm's state, when it is ahead or began with other weights
+    Prepare  ->           the model is known; the arena's memory comes along
+             <- Restore?  the swarm's state, when it is ahead or began with other weights
     Restored ->
-             <- Go(r)      compute round r into update slot ``slot``
-    Shard    ->            (once) data is read through us: Go(r) comes again, with this peer's samples
+             <- Go(r)     compute round r into update slot ``slot``
+    Shard    ->           (once) data is read through us: Go(r) comes again, with this peer's
+                          samples
     Contribute(r) ->
-             <- Judge*     (rules that need the loss) rate these updates
+             <- Judge*    (rules that need the loss) rate these updates
     Judged   ->
-             <- Apply(r)   the aggregate is in result slot ``slot``; also rounds that were committed without us
+             <- Apply(r)  the aggregate is in result slot ``slot``; also rounds that were committed
+                          without us
     Applied(r) ->
              <- Go(r + 1)
-    Confirm(r + 1) ->      (with f > 0, in rolling rounds) the script has had all its rounds
-             <- Restore?   it was told another result of the last one than most
+    Confirm(r + 1) ->     (with f > 0, in rolling rounds) the script has had all its rounds
+             <- Restore?  it was told another result of the last one than most
     Restored ->
              <- Confirmed
-    Close    ->            polite end; the node drains and answers Halted
+    Close    ->           polite end; the node drains and answers Halted
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ UPDATE_SLOTS = 4
 RESULT_SLOTS = 4
 
 
-# --- trainer to node ------------------------------------------------------------------------------------------------------
+# --- trainer to node ------------------------------------------------------------------------------
 
 
 @record
@@ -47,7 +51,9 @@ class Prepare:
     state_bytes: int  # size of the packed state
     learning_rate: float
     has_judge: bool  # there is a loss to ask for
-    round_id: int = 0  # the next round to run on this state: not 0 when a node is started again beside a living trainer
+    # the next round to run on this state: not 0 when a node is started again beside
+    # a living trainer
+    round_id: int = 0
 
 
 @record
@@ -59,7 +65,8 @@ class Shard:
 
 @record
 class Contribute:
-    """The update is in update slot ``slot``; with ``parameters`` the arena's parameter slot of the same number is filled too."""
+    """The update is in update slot ``slot``; with ``parameters`` the arena's parameter slot of the
+    same number is filled too."""
 
     round_id: int
     slot: int
@@ -67,7 +74,8 @@ class Contribute:
     loss: float | None
     learning_rate: float
     parameters: bool
-    finite: bool = False  # all of the update, looked at while it was in the cache; False: nobody has looked, or it is not
+    # all of the update, looked at while it was in the cache; False: nobody has looked, or it is not
+    finite: bool = False
     rates: tuple[float, ...] = ()  # what the optimizer would step with
 
 
@@ -89,7 +97,8 @@ class JudgeReply:
 
 @record
 class Snapshot:
-    """The packed state before ``round_id``; its memory travels with it. ``error`` says why there is none."""
+    """The packed state before ``round_id``; its memory travels with it.
+    ``error`` says why there is none."""
 
     round_id: int
     nbytes: int
@@ -112,21 +121,23 @@ class Log:
 
 @record
 class ConfirmRequest:
-    """All rounds before ``round_id`` are had, as far as this trainer's script wants any: do others hold the same?"""
+    """All rounds before ``round_id`` are had, as far as this trainer's script wants any:
+    do others hold the same?"""
 
     round_id: int
 
 
 @record
 class Close:
-    """Goodbye. ``digest`` is that of the parameters after all rounds before ``round_id``; b"" when there was no time for it."""
+    """Goodbye. ``digest`` is that of the parameters after all rounds before ``round_id``; b"" when
+    there was no time for it."""
 
     reason: str  # "finished", "stopped", "raised"
     round_id: int = 0
     digest: bytes = b""
 
 
-# --- node to trainer ------------------------------------------------------------------------------------------------------
+# --- node to trainer ------------------------------------------------------------------------------
 
 
 @record
@@ -140,13 +151,16 @@ class StartRoundCommand:
     peers: int  # roster size
     alive: int
     rank: int = 0  # this peer's place in the roster
-    coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()  # epoch and ranges of rounds to come: a guess
-    last: tuple[int, ...] = ()  # the fields of the ``EpochReport`` of the last completed epoch, if there is one
+    # epoch and ranges of rounds to come: a guess
+    coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
+    # the fields of the ``EpochReport`` of the last completed epoch, if there is one
+    last: tuple[int, ...] = ()
 
 
 @record
 class ApplyCommand:
-    """``slot`` is -1 when the round changes nothing. With ``mix_scale != 0`` mix slot ``slot`` holds a parameter difference."""
+    """``slot`` is -1 when the round changes nothing. With ``mix_scale != 0`` mix slot ``slot``
+    holds a parameter difference."""
 
     round_id: int
     slot: int
@@ -156,11 +170,13 @@ class ApplyCommand:
 
 @record
 class JudgeCommand:
-    """Run the rule over the first ``rows`` rows of the judging memory, write the aggregate into row ``rows``.
+    """Run the rule over the first ``rows`` rows of the judging memory,
+    write the aggregate into row ``rows``.
 
-    The descriptor of that memory, float32 ``(capacity, elements)``, travels along when ``capacity`` is not zero: it replaces
-    the one before. ``own`` is -1 when there is no own row. With ``mix`` the rows are parameters: the trainer runs the rule over
-    their differences to row ``own``, and the aggregate is a difference too.
+    The descriptor of that memory, float32 ``(capacity, elements)``, travels along when ``capacity``
+    is not zero: it replaces the one before. ``own`` is -1 when there is no own row. With ``mix``
+    the rows are parameters: the trainer runs the rule over their differences to row ``own``, and
+    the aggregate is a difference too.
     """
 
     ticket: int
@@ -179,7 +195,8 @@ class SnapshotCommand:
 
 @record
 class RestoreCommand:
-    """A packed state; its memory travels along. Without ``settings`` the trainer keeps what its own script sets."""
+    """A packed state; its memory travels along. Without ``settings`` the trainer keeps what its
+    own script sets."""
 
     round_id: int
     nbytes: int
@@ -188,7 +205,8 @@ class RestoreCommand:
 
 @record
 class ConfirmReply:
-    """Behind a ``RestoreCommand`` where this trainer held something else. ``agreed``: enough others hold what it holds."""
+    """Behind a ``RestoreCommand`` where this trainer held something else. ``agreed``: enough others
+    hold what it holds."""
 
     round_id: int
     agreed: bool
@@ -218,6 +236,23 @@ def error_of(halted: Halted) -> BaseException:
 
 
 FromTrainer: TypeAlias = (
-    Prepare | Shard | Contribute | AppliedReply | JudgeReply | Snapshot | RestoredReply | Log | ConfirmRequest | Close
+    Prepare
+    | Shard
+    | Contribute
+    | AppliedReply
+    | JudgeReply
+    | Snapshot
+    | RestoredReply
+    | Log
+    | ConfirmRequest
+    | Close
 )
-FromNode: TypeAlias = StartRoundCommand | ApplyCommand | JudgeCommand | SnapshotCommand | RestoreCommand | ConfirmReply | Halted
+FromNode: TypeAlias = (
+    StartRoundCommand
+    | ApplyCommand
+    | JudgeCommand
+    | SnapshotCommand
+    | RestoreCommand
+    | ConfirmReply
+    | Halted
+)

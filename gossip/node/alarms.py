@@ -9,7 +9,8 @@ from gossip.core import Token
 
 
 class TimerHeap:
-    """The core's timers on the real clock. Cancelled ones stay in the heap, to be skipped, until they are most of it."""
+    """The core's timers on the real clock. Cancelled ones stay in the heap, to be skipped, until
+    they are most of it."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, Token]] = []
@@ -33,7 +34,8 @@ class TimerHeap:
         return heap[0][0] if heap else None
 
     def due(self, now: float) -> Iterator[Token]:
-        """Takes out what is due, in order of time. What is set meanwhile waits for the next call, even if it is due already.
+        """Takes out what is due, in order of time. What is set meanwhile waits for the next call,
+        even if it is due already.
 
         What is cancelled meanwhile does not come.
         """
@@ -52,10 +54,11 @@ class TimerHeap:
 
 
 class StallDetector:
-    """Notices that the loop stood still: the process was stopped, the machine was busy, or a turn took too long.
+    """Notices that the loop stood still: the process was stopped, the machine was busy,
+    or a turn took too long.
 
-    A peer that slept would blame the others for its own silence, so the core must hear of it before any timer fires
-    (docs/design_notes.md N6).
+    A peer that slept would blame the others for its own silence, so the core must hear of it before
+    any timer fires (docs/design_notes.md N6).
     """
 
     def __init__(self, tolerance_s: float, now: float) -> None:

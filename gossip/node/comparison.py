@@ -1,4 +1,5 @@
-"""How a server's result compares with the own update: the arithmetic behind ``gossip.core.rounds.validation``."""
+"""How a server's result compares with the own update: the arithmetic behind
+``gossip.core.rounds.validation``."""
 
 from __future__ import annotations
 
@@ -15,20 +16,27 @@ INLINE_ELEMENTS = 2**18
 
 
 class ResultComparator:
-    """Compares results as they come, small ones at once and large ones in the worker, before the core hears of them."""
+    """Compares results as they come, small ones at once and large ones in the worker, before the
+    core hears of them."""
 
     def __init__(self, worker: Worker, done: Callable[[Received], None]) -> None:
         self._worker, self._done = worker, done
 
     def of(self, arrival: Received, admit: Admit) -> Received | None:
-        """The arrival with all that the core wants to know; None when ``done`` is told that later."""
+        """The arrival with all that the core wants to know;
+        None when ``done`` is told that later."""
         payload = arrival.payload
-        if payload is None or type(arrival.message) is not Commit or len(payload.data) <= INLINE_ELEMENTS:
+        if (
+            payload is None
+            or type(arrival.message) is not Commit
+            or len(payload.data) <= INLINE_ELEMENTS
+        ):
             return compared(arrival, admit)
         others = admit(arrival.sender, arrival.message).compare_with
         if others is None:
             return arrival
         self._worker.submit(
-            lambda: similarity_of(payload, others), lambda similarity: self._done(replace(arrival, similarity=similarity))
+            lambda: similarity_of(payload, others),
+            lambda similarity: self._done(replace(arrival, similarity=similarity)),
         )
         return None

@@ -1,7 +1,9 @@
-"""The node: one loop on the real clock that holds the sockets, drives the core and serves one trainer.
+"""The node: one loop on the real clock that holds the sockets,
+drives the core and serves one trainer.
 
-Every turn takes in all that has come (peers, trainer, worker), hands it to the core, carries out what the core asks for, and only
-then looks at the clock for timers: a peer that was stopped must read its mail before it accuses anybody.
+Every turn takes in all that has come (peers, trainer, worker), hands it to the core, carries out
+what the core asks for, and only then looks at the clock for timers: a peer that was stopped must
+read its mail before it accuses anybody.
 """
 
 from __future__ import annotations
@@ -37,7 +39,16 @@ from .alarms import StallDetector, TimerHeap
 from .comparison import ResultComparator
 from .plan_cache import PlanCache
 from .reducer import Reducer, TrainerJudge
-from .spec import CoreMaker, NodeSpec, TransportMaker, in_memory, keys_of, over_zeromq, real_core, spec_from
+from .spec import (
+    CoreMaker,
+    NodeSpec,
+    TransportMaker,
+    in_memory,
+    keys_of,
+    over_zeromq,
+    real_core,
+    spec_from,
+)
 from .trainer_link import TrainerLink, pid_behind
 from .worker import Worker
 
@@ -48,8 +59,9 @@ EXIT_CRASHED = 70
 POLL_S = 0.1
 """The loop looks around this often though nothing calls it."""
 AWAKE_S = 0.005
-"""A node does not sleep for so long after its trainer's update came: the processor would have nothing else to do, and a virtual
-one takes 50 us and more to come back. Not in a thread of the trainer, nor where there are more peers than processors."""
+"""A node does not sleep for so long after its trainer's update came: the processor would have
+nothing else to do, and a virtual one takes 50 us and more to come back. Not in a thread of the
+trainer, nor where there are more peers than processors."""
 DRAIN_S = 0.02
 DRAIN_TURNS = 10
 LINGER_S = 1.0
@@ -64,7 +76,8 @@ class Node:
     Args:
         channel: One end of ``Channel.pair()``; the trainer has the other. It is taken over.
         transport: Makes one in place of ZeroMQ, or for a swarm of one, of memory.
-        make_core: In place of ``gossip.core.peer.Peer``; takes spec, settings, topology and the two own addresses.
+        make_core: In place of ``gossip.core.peer.Peer``; takes spec, settings,
+            topology and the two own addresses.
         seeds: Addresses (control, bulk) of other peers, where there is no folder to find them in.
     """
 
@@ -78,7 +91,9 @@ class Node:
     ) -> None:
         self.spec = spec
         self._channel = Channel(channel)
-        self._make_transport = transport or (in_memory(Hub()) if spec.config.peers_max == 1 else over_zeromq)
+        self._make_transport = transport or (
+            in_memory(Hub()) if spec.config.peers_max == 1 else over_zeromq
+        )
         self._make_core = make_core or real_core(dict(seeds or {}))
         self._worker = Worker()
         folder = None if spec.run_dir is None else spec.run_dir / f"peer-{spec.peer}"
@@ -106,16 +121,18 @@ class Node:
         self._stop_asked, self._stop_at = reason, time.monotonic() + grace_s
         self._worker.wake()
 
-    # --- life -------------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Runs until the core halts. Returns the exit code; what killed the node is in ``node_error.json``."""
+        """Runs until the core halts. Returns the exit code; what killed the node is in
+        ``node_error.json``."""
         try:
             self._open()
             while self._halt is None:
                 self._turn()
             code = self._leave(self._halt)
-        except Exception as error:  # noqa: BLE001 - the last stop: it is written down, and the trainer told by our absence
+        except Exception as error:  # noqa: BLE001
+            # the last stop: it is written down, and the trainer told by our absence
             code = self._die(error)
         finally:
             self._close()
@@ -126,34 +143,55 @@ class Node:
         folder = None
         if self.spec.run_dir is not None and config.peers_max > 1:
             folder = SeedFolder(self.spec.run_dir / "seeds", self.spec.peer, config.peers_max)
-            self.spec = dataclasses.replace(self.spec, incarnation=folder.next_incarnation(self.spec.incarnation))
+            self.spec = dataclasses.replace(
+                self.spec, incarnation=folder.next_incarnation(self.spec.incarnation)
+            )
             if config.keyed:
                 self.spec = dataclasses.replace(self.spec, keys=keys_of(self.spec, folder))
         spec, self._seed_folder = self.spec, folder
-        rule, topology = aggregators.load(config.aggregator), PlanCache(topologies.load(config.weighted_topology))
+        rule, topology = (
+            aggregators.load(config.aggregator),
+            PlanCache(topologies.load(config.weighted_topology)),
+        )
         settings = config.settings()
-        cross_shard = rule.cross_shard and topology.rolling and config.peers_max <= CROSS_SHARD_PEERS_MAX
+        cross_shard = (
+            rule.cross_shard and topology.rolling and config.peers_max <= CROSS_SHARD_PEERS_MAX
+        )
         needs = tuple([rule.at_least(f) for f in range(settings.f + 1)])
         self._begun = RunProgress(spec.run_dir, self._journal.event)
-        settings = dataclasses.replace(settings, updates_for=needs, cross_shard=cross_shard, had_round=self._begun.had_round())
+        settings = dataclasses.replace(
+            settings, updates_for=needs, cross_shard=cross_shard, had_round=self._begun.had_round()
+        )
         plan = config.plan
         self._rule, self._topology = rule, topology
-        drills = DrillFile(spec.run_dir / "faults") if config.drills and spec.run_dir is not None else None
+        drills = (
+            DrillFile(spec.run_dir / "faults")
+            if config.drills and spec.run_dir is not None
+            else None
+        )
         self._fault_injector = FaultInjector(
             plan, spec.peer, spec.incarnation, spec.run_dir, self._journal, config.peers_max, drills
         )
         self.transport = self._fault_injector.around(
-            self._make_transport(spec, lambda: self.core.incarnation, lambda *header: self.core.admit(*header).nbytes)
+            self._make_transport(
+                spec, lambda: self.core.incarnation, lambda *header: self.core.admit(*header).nbytes
+            )
         )
         own_control, own_bulk = self.transport.control, self.transport.bulk
-        membership = dataclasses.replace(settings.membership, link_timeout_s=self.transport.link_timeout_s)
+        membership = dataclasses.replace(
+            settings.membership, link_timeout_s=self.transport.link_timeout_s
+        )
         self._settings = settings = dataclasses.replace(settings, membership=membership)
         self.core = self._make_core(spec, settings, topology, own_control, own_bulk)
         self._comparison = ResultComparator(self._worker, self._inbox.append)
         ahead = self.transport.ahead if topology.rolling else None
-        self._reducer = Reducer(rule, self._worker, self._inbox.append, centered=not topology.rolling, ahead=ahead)
+        self._reducer = Reducer(
+            rule, self._worker, self._inbox.append, centered=not topology.rolling, ahead=ahead
+        )
         known = rule_of(rule, settings.f, centered=not topology.rolling)
-        self._update_attack = UpdateAttack(plan, spec.peer, config.seed, config.peers, known, drills)
+        self._update_attack = UpdateAttack(
+            plan, spec.peer, config.seed, config.peers, known, drills
+        )
         who = (
             plan,
             spec.peer,
@@ -163,7 +201,9 @@ class Node:
             self._update_attack,
             self._journal,
         )
-        self._outbox = Outbox(*who, core=lambda: self.core, where=lambda: self._round, rounds=config.rounds)
+        self._outbox = Outbox(
+            *who, core=lambda: self.core, where=lambda: self._round, rounds=config.rounds
+        )
         self.trainer = TrainerLink(
             self._channel,
             self._worker,
@@ -174,11 +214,18 @@ class Node:
             judged=lambda said: self._judge.judged(said),
             in_flight=self.transport.in_flight,
             cut=lambda elements: shard_sizes(
-                elements, config.peers, rule.whole_vector or not topology.rolling, cross_shard=cross_shard
+                elements,
+                config.peers,
+                rule.whole_vector or not topology.rolling,
+                cross_shard=cross_shard,
             ),
             sketch_seed=settings.seed,
         )
-        self.trainer.peers, self.trainer.alive, self.trainer.rank = config.peers, config.peers, spec.peer
+        self.trainer.peers, self.trainer.alive, self.trainer.rank = (
+            config.peers,
+            config.peers,
+            spec.peer,
+        )
         self._judge = TrainerJudge(self._ask, self._worker, self._inbox.append)
         trainer_pid = pid_behind(self._channel)
         if trainer_pid != os.getpid():
@@ -187,11 +234,21 @@ class Node:
         self._listen_to(self._worker.fd, self._channel.fileno(), self._pidfd)
         if folder is not None:
             key = "" if spec.keys is None else spec.keys.pair.public
-            announce = functools.partial(folder.announce, own_control, own_bulk, spec.incarnation, key)
-            self._announcement = Announcement(folder.path, announce, self._journal.event, self._journal.troubles)
+            announce = functools.partial(
+                folder.announce, own_control, own_bulk, spec.incarnation, key
+            )
+            self._announcement = Announcement(
+                folder.path, announce, self._journal.event, self._journal.troubles
+            )
             self._announcement.attempt(time.monotonic())
         addresses = {"control": own_control, "bulk": own_bulk}
-        self._journal.event("started", pid=os.getpid(), trainer_pid=trainer_pid, incarnation=spec.incarnation, **addresses)
+        self._journal.event(
+            "started",
+            pid=os.getpid(),
+            trainer_pid=trainer_pid,
+            incarnation=spec.incarnation,
+            **addresses,
+        )
         now = time.monotonic()
         self._stall_detector = StallDetector(settings.membership.probe_interval_s, now)
         self._next_progress = now
@@ -204,7 +261,9 @@ class Node:
         self.transport.close(LINGER_S)
         traffic = dataclasses.asdict(self.transport.traffic)
         how = {"reason": halt.reason, "exit_code": halt.exit_code, "round": self._round}
-        self._journal.event("halted", **how, traffic=traffic, **self.trainer.ended_with, **self._outbox.ended_with)
+        self._journal.event(
+            "halted", **how, traffic=traffic, **self.trainer.ended_with, **self._outbox.ended_with
+        )
         self._journal.flush()
         if not self._trainer_gone:
             try:
@@ -222,7 +281,9 @@ class Node:
         if not isinstance(error, (ConfigError, RemoteError)):
             return EXIT_CRASHED  # The trainer sees us go without a word, and starts another.
         try:
-            self._channel.send(control.Halted(f"{error} ({hint})" if hint else str(error), error.exit_code))
+            self._channel.send(
+                control.Halted(f"{error} ({hint})" if hint else str(error), error.exit_code)
+            )
         except LocalError:
             self._trainer_gone = True  # There is nobody to tell.
         return error.exit_code
@@ -245,7 +306,7 @@ class Node:
         for fd in self._wake:
             self._local.register(fd, select.POLLIN)
 
-    # --- a turn -----------------------------------------------------------------------------------------------------------
+    # --- a turn -----------------------------------------------------------------------------------
 
     def _turn(self) -> None:
         clock = time.monotonic
@@ -254,7 +315,9 @@ class Node:
         next_at = self._alarms.next_at()
         timeout_s = POLL_S if next_at is None else min(POLL_S, max(0.0, next_at - now))
         self._stall_detector.expect(now + timeout_s)
-        awake_s = self.trainer.waits_since + self._awake_s - now if self.trainer.waits_since else 0.0
+        awake_s = (
+            self.trainer.waits_since + self._awake_s - now if self.trainer.waits_since else 0.0
+        )
         arrivals = self.transport.poll(timeout_s, self._wake, awake_s)
         now = clock()
         late_s += self._stall_detector.look(now)
@@ -275,7 +338,8 @@ class Node:
                 self._handle(events.Stop(reason), now)
         self._hurried = self._settle(now) and not self._hurried
         if self._hurried:
-            return  # Nothing else is as urgent as the trainer's answer, but it waits for one turn only.
+            # Nothing else is as urgent as the trainer's answer, but it waits for one turn only.
+            return
         now = clock()
         for token in self._alarms.due(now):
             self._handle(events.TimerFired(token), now)
@@ -284,7 +348,8 @@ class Node:
         self._settle(now)
 
     def _drain(self) -> None:
-        """Reads what piled up while we slept. The transport's own threads slept too and need a moment to read it."""
+        """Reads what piled up while we slept. The transport's own threads slept too and need a
+        moment to read it."""
         for _ in range(DRAIN_TURNS):
             arrivals = self.transport.poll(DRAIN_S)
             if not arrivals:
@@ -312,7 +377,8 @@ class Node:
                 if fd == self._worker.fd:
                     self._worker.finish()
                 elif fd == self._pidfd:
-                    # A forked child of the trainer may hold its end of the channel open: then there is no end of file.
+                    # A forked child of the trainer may hold its end of the channel open: then there
+                    # is no end of file.
                     self._lose_trainer("its process has ended", now)
                 elif not self._trainer_gone:
                     try:
@@ -326,14 +392,15 @@ class Node:
         self._trainer_gone = True
         self._listen_to(self._worker.fd)
         if self.trainer.closed:
-            self._inbox.append(events.Stop(reason))  # it does not wait for us any more, and has no state to give to others
+            # it does not wait for us any more, and has no state to give to others
+            self._inbox.append(events.Stop(reason))
         else:
             self._lost_deadline = now + ANNOUNCE_S
             self._inbox.append(events.TrainerLost(reason))
 
     def _settle(self, now: float) -> bool:
-        """Hands the core what effects have led to, until nothing more comes, then tells the trainer. Whether there was anything
-        to tell."""
+        """Hands the core what effects have led to, until nothing more comes, then tells the
+        trainer. Whether there was anything to tell."""
         while self._inbox:
             self._handle(self._inbox.popleft(), now)
         if not self._trainer_gone:
@@ -368,7 +435,9 @@ class Node:
                 if effect.shard == 0 and effect.step in ("whole", "measure"):
                     self._fault_injector.serves(effect.round_id)
                 if not effect.rows:
-                    self._inbox.append(events.Aggregated(effect.ticket, None, reason=events.NO_ROWS))
+                    self._inbox.append(
+                        events.Aggregated(effect.ticket, None, reason=events.NO_ROWS)
+                    )
                 elif self._rule.needs_trainer:
                     self._judge.reduce(effect)
                 else:
@@ -376,7 +445,9 @@ class Node:
             case events.Committed():
                 roster = effect.commit.roster
                 self.trainer.peers = len(roster)
-                self.trainer.rank = roster.index(self.spec.peer) if self.spec.peer in roster else self.trainer.rank
+                self.trainer.rank = (
+                    roster.index(self.spec.peer) if self.spec.peer in roster else self.trainer.rank
+                )
                 self._journal.commit(effect)
             case events.Report():
                 self._report(effect)
@@ -429,14 +500,18 @@ class Node:
         if self._announcement is not None:
             self._announcement.tick(now)
         if self._seed_folder is not None:
-            for seed in self._seed_folder.look(now, len(self._linked) >= len(self._settings.peers) - 1):
+            for seed in self._seed_folder.look(
+                now, len(self._linked) >= len(self._settings.peers) - 1
+            ):
                 if seed.ended:
                     self._handle(events.PeerEnded(seed.peer), now)
                     continue
                 if seed.coming:
                     self._handle(events.PeerExpected(seed.peer), now)
                     continue
-                self._handle(events.AddressLearned(seed.peer, seed.control, seed.bulk, seed.incarnation), now)
+                self._handle(
+                    events.AddressLearned(seed.peer, seed.control, seed.bulk, seed.incarnation), now
+                )
         for notice in self.transport.traffic.notices:
             self._journal.event("notice", **dataclasses.asdict(notice))
         self.transport.traffic.notices.clear()
@@ -449,7 +524,8 @@ class Node:
 
 
 def main() -> int:
-    """``python -m gossip.node``: a node in a process of its own, described by ``GOSSIP_*`` variables."""
+    """``python -m gossip.node``: a node in a process of its own,
+    described by ``GOSSIP_*`` variables."""
     torch.set_num_threads(1)
     node = Node(spec_from(os.environ), socket.socket(fileno=int(os.environ["GOSSIP_NODE_FD"])))
     # Ctrl-C goes to the whole group, and what becomes of it is the trainer's decision.

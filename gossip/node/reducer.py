@@ -1,4 +1,5 @@
-"""Running the aggregation rule over what the core collected, or asking the trainer to when the rule needs its loss."""
+"""Running the aggregation rule over what the core collected,
+or asking the trainer to when the rule needs its loss."""
 
 from __future__ import annotations
 
@@ -23,10 +24,12 @@ from .shard_steps import scores, take_step
 from .worker import Worker
 
 INLINE_ELEMENTS = 2**20
-"""Inputs of at most this many numbers (n * d) are aggregated at once in the loop: a few milliseconds."""
+"""Inputs of at most this many numbers (n * d) are aggregated at once in the loop:
+a few milliseconds."""
 
 PREPARE_S = 30.0
-"""A node that has waited so long for compiled kernels goes on without: half of the time that peers have to come by default."""
+"""A node that has waited so long for compiled kernels goes on without: half of the time that peers
+have to come by default."""
 
 Ahead: TypeAlias = Callable[[np.ndarray], None] | None
 """Told of a result that is finite before its digest is made: others may begin to receive it."""
@@ -40,7 +43,11 @@ def as_vector(aggregate: torch.Tensor) -> np.ndarray:
 
 
 def answer(
-    ticket: int, vector: np.ndarray, weights: tuple[float, ...], outlyingness: tuple[float, ...], ahead: Ahead = None
+    ticket: int,
+    vector: np.ndarray,
+    weights: tuple[float, ...],
+    outlyingness: tuple[float, ...],
+    ahead: Ahead = None,
 ) -> Aggregated:
     """What the core hears of a rule's result. A result that is not finite is none."""
     if not is_finite(vector):
@@ -59,8 +66,8 @@ class Reducer:
     """Runs a rule in the node: small inputs at once, large ones in the worker.
 
     Args:
-        centered: The own row may be trusted and given to the rule as ``center``: in gossip rounds, where a peer aggregates
-            for itself alone.
+        centered: The own row may be trusted and given to the rule as ``center``: in gossip rounds,
+            where a peer aggregates for itself alone.
         ahead: Hears of small results.
     """
 
@@ -80,9 +87,11 @@ class Reducer:
         self._small, self._large = _Rows(), _Rows()  # one for each thread
 
     def prepare(self, n: int, d: int, then: Callable[[dict[str, Any]], None]) -> None:
-        """Loads what the rule will need for n rows of d numbers, in the worker, so that no round waits for a compiler.
+        """Loads what the rule will need for n rows of d numbers, in the worker, so that no round
+        waits for a compiler.
 
-        ``then`` is told how it went, or nothing where there was nothing to do: now or from ``Worker.finish``.
+        ``then`` is told how it went, or nothing where there was nothing to do: now or from
+        ``Worker.finish``.
         """
         if self._from_rows is not None or kernels.is_prepared(n, d):
             then({})
@@ -100,7 +109,13 @@ class Reducer:
         if work.step != "whole":
             assert self._sharded is not None, f"{self._rule.name} was asked for a step"
             previous = tensor_of(work.previous.data) if work.previous is not None else None
-            return take_step(self._sharded, work, [row.payload.data for row in work.rows], previous, _described(ahead))
+            return take_step(
+                self._sharded,
+                work,
+                [row.payload.data for row in work.rows],
+                previous,
+                _described(ahead),
+            )
         if self._from_rows is not None and not work.mix:
             quick = self._from_rows([row.payload.data for row in work.rows])
             if quick is not None:
@@ -114,19 +129,29 @@ class Reducer:
         else:  # Small rows, too: one copy costs less than the many short ones of the kernels.
             given = rows.stack(work, own if work.mix else None)
         if self._centered and own is not None and "center" in self._rule.needs:
-            # Not a view of the row: a rule may write to neither, and the differences to oneself have their centre at zero.
+            # Not a view of the row: a rule may write to neither, and the differences to oneself
+            # have their centre at zero.
             options["center"] = torch.zeros(len(own)) if work.mix else tensor_of(own).clone()
         if work.previous is not None and "previous" in self._rule.needs:
             options["previous"] = tensor_of(work.previous.data)
         try:
-            verdict = self._rule.explain(given, **options)  # nothing in it asks for a gradient, so none is recorded
+            # nothing in it asks for a gradient, so none is recorded
+            verdict = self._rule.explain(given, **options)
         except ConfigError as error:
             return Aggregated(work.ticket, None, reason=str(error))
-        except Exception as error:  # noqa: BLE001 - a liar may have sent what the rule chokes on: no server may die of it
-            return Aggregated(work.ticket, None, reason=f"{self._rule.name} failed: {type(error).__name__}: {error}"[:200])
+        except Exception as error:  # noqa: BLE001
+            # a liar may have sent what the rule chokes on: no server may die of it
+            return Aggregated(
+                work.ticket,
+                None,
+                reason=f"{self._rule.name} failed: {type(error).__name__}: {error}"[:200],
+            )
         aggregate = as_vector(verdict.aggregate)
-        if rows.holds(aggregate) or any(np.may_share_memory(aggregate, row.payload.data) for row in work.rows):
-            aggregate = aggregate.copy()  # A row as it is, like Krum's choice: others will be written where it lies.
+        if rows.holds(aggregate) or any(
+            np.may_share_memory(aggregate, row.payload.data) for row in work.rows
+        ):
+            # A row as it is, like Krum's choice: others will be written where it lies.
+            aggregate = aggregate.copy()
         weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
         return answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness), ahead)
 
@@ -144,7 +169,8 @@ def _described(ahead: Ahead) -> Callable[[torch.Tensor], Payload | None]:
 
 
 def _prepared(n: int, d: int) -> dict[str, Any]:
-    """In a process of its own where there is something to compile: in a thread it would keep the loop from answering probes."""
+    """In a process of its own where there is something to compile: in a thread it would keep the
+    loop from answering probes."""
     began = time.monotonic()
     if kernels.compile_apart(n, d, PREPARE_S):
         kernels.prepare(n, d)
@@ -154,7 +180,8 @@ def _prepared(n: int, d: int) -> dict[str, Any]:
 
 
 class _Rows:
-    """The ``(n, d)`` input of a rule that wants one, in memory that is used again as long as the shape stays."""
+    """The ``(n, d)`` input of a rule that wants one, in memory that is used again as long as
+    the shape stays."""
 
     def __init__(self) -> None:
         self._memory = np.empty((0, 0), dtype=np.float32)
@@ -177,13 +204,17 @@ class _Rows:
 
 
 class TrainerJudge:
-    """Puts updates before the trainer's loss: rows go into a memory that both share, the aggregate comes back in the row after.
+    """Puts updates before the trainer's loss: rows go into a memory that both share, the aggregate
+    comes back in the row after.
 
     One question is open at a time, since there is one memory; the others wait in order.
     """
 
     def __init__(
-        self, ask: Callable[[control.JudgeCommand, int | None], None], worker: Worker, done: Callable[[Aggregated], None]
+        self,
+        ask: Callable[[control.JudgeCommand, int | None], None],
+        worker: Worker,
+        done: Callable[[Aggregated], None],
     ) -> None:
         self._ask, self._worker, self._done = ask, worker, done
         self._waiting: deque[Aggregate] = deque()
@@ -219,7 +250,9 @@ class TrainerJudge:
             capacity = rows + 2
             self._renew(capacity, elements)
         own = -1 if work.own is None else work.own
-        question = control.JudgeCommand(work.ticket, work.round_id, rows, capacity, work.f, own, work.mix)
+        question = control.JudgeCommand(
+            work.ticket, work.round_id, rows, capacity, work.f, own, work.mix
+        )
         fd = self._fd if capacity else None
         if rows * elements <= INLINE_ELEMENTS:
             self._copy(work)
@@ -236,7 +269,9 @@ class TrainerJudge:
         nbytes = 4 * capacity * elements
         self._fd = os.memfd_create("gossip-judge", os.MFD_CLOEXEC)
         os.ftruncate(self._fd, nbytes)
-        self._memory = np.frombuffer(mmap.mmap(self._fd, nbytes), dtype=np.float32).reshape(capacity, elements)
+        self._memory = np.frombuffer(mmap.mmap(self._fd, nbytes), dtype=np.float32).reshape(
+            capacity, elements
+        )
 
     def close(self) -> None:
         if self._fd >= 0:

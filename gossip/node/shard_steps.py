@@ -1,4 +1,5 @@
-"""The steps of a rule whose shards decide together, as the core asks for them: measure, decide, combine."""
+"""The steps of a rule whose shards decide together, as the core asks for them: measure,
+decide, combine."""
 
 from __future__ import annotations
 
@@ -16,12 +17,18 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def scores(numbers: Sequence[float]) -> tuple[float, ...]:
-    """Scores travel in commits, and a message holds finite numbers only: what is beyond all bounds is at the bound."""
-    return tuple([min(number, _LARGEST) if number == number else _LARGEST for number in numbers])  # NaN differs from itself
+    """Scores travel in commits, and a message holds finite numbers only: what is beyond all bounds
+    is at the bound."""
+    # NaN differs from itself
+    return tuple([min(number, _LARGEST) if number == number else _LARGEST for number in numbers])
 
 
 def take_step(
-    rule: ShardedRule, ask: Aggregate, updates: Updates, previous: Tensor | None, payload_of: Callable[[Tensor], Payload | None]
+    rule: ShardedRule,
+    ask: Aggregate,
+    updates: Updates,
+    previous: Tensor | None,
+    payload_of: Callable[[Tensor], Payload | None],
 ) -> Aggregated:
     """The answer to ``ask``, whatever others have sent for it.
 
@@ -35,22 +42,37 @@ def take_step(
             return Aggregated(ask.ticket, None, statistics=measured.tobytes())
         if ask.step == "combine":
             payload = payload_of(rule.combine(updates, ask.decision, previous))
-            return Aggregated(ask.ticket, payload, reason="" if payload is not None else "non_finite result")
+            return Aggregated(
+                ask.ticket, payload, reason="" if payload is not None else "non_finite result"
+            )
         return _decide(rule, ask, updates, previous, payload_of)
     except ConfigError as error:
         return Aggregated(ask.ticket, None, reason=str(error))
-    except Exception as error:  # noqa: BLE001 - a liar may have sent what the rule chokes on: no server may die of it
-        return Aggregated(ask.ticket, None, reason=f"{rule.bound.name} failed: {type(error).__name__}: {error}"[:200])
+    except Exception as error:  # noqa: BLE001
+        # a liar may have sent what the rule chokes on: no server may die of it
+        return Aggregated(
+            ask.ticket,
+            None,
+            reason=f"{rule.bound.name} failed: {type(error).__name__}: {error}"[:200],
+        )
 
 
 def _decide(
-    rule: ShardedRule, ask: Aggregate, updates: Updates, previous: Tensor | None, payload_of: Callable[[Tensor], Payload | None]
+    rule: ShardedRule,
+    ask: Aggregate,
+    updates: Updates,
+    previous: Tensor | None,
+    payload_of: Callable[[Tensor], Payload | None],
 ) -> Aggregated:
-    decision = rule.decide([_measured(part, ask) for part in ask.parts], f=ask.f, round_id=ask.round_id)
+    decision = rule.decide(
+        [_measured(part, ask) for part in ask.parts], f=ask.f, round_id=ask.round_id
+    )
     count = len(ask.peers)
     counted = dict(zip(ask.peers, decision.weights[:count].tolist(), strict=True))
     beside = decision.weights[count:].tolist()
-    aggregate = rule.combine(updates, [counted.get(row.peer, 0.0) for row in ask.rows] + beside, previous)
+    aggregate = rule.combine(
+        updates, [counted.get(row.peer, 0.0) for row in ask.rows] + beside, previous
+    )
     payload = payload_of(aggregate)
     if payload is None:
         return Aggregated(ask.ticket, None, reason="non_finite result")

@@ -1,4 +1,5 @@
-"""What a node is made of: its description, its core and its transport, each of which a test may replace."""
+"""What a node is made of: its description, its core and its transport,
+each of which a test may replace."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class NodeSpec:
 
     Attributes:
         run_dir: Where the run leaves its files, and where its peers find each other; None: nowhere.
-        status_fd: A connected stream socket to the launcher, or None. It is duplicated, not taken over.
+        status_fd: A connected stream socket to the launcher, or None.
+            It is duplicated, not taken over.
         listen: Address of this machine that the others reach it at; "": the run's ``host``.
         key_file: Where its own key lies, in a run with keys; "": it makes one.
         keys: Its own and the others', in a run with keys; the node finds them when it starts.
@@ -75,17 +77,33 @@ TransportMaker: TypeAlias = Callable[[NodeSpec, Callable[[], int], PayloadLimit]
 def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
     """The core of every node but those of tests, which may bring another."""
 
-    def make(spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str) -> NodeCore:
-        core = Peer(spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk, seeds=seeds)
+    def make(
+        spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str
+    ) -> NodeCore:
+        core = Peer(
+            spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk, seeds=seeds
+        )
         if not spec.config.record or spec.run_dir is None:
             return core
-        header = recorder.header_of(spec.peer, spec.incarnation, settings, spec.config.weighted_topology, control, bulk, seeds)
-        return recorder.RecordingCore(core, header, recorder.path_of(spec.run_dir, spec.peer, spec.incarnation))
+        header = recorder.header_of(
+            spec.peer,
+            spec.incarnation,
+            settings,
+            spec.config.weighted_topology,
+            control,
+            bulk,
+            seeds,
+        )
+        return recorder.RecordingCore(
+            core, header, recorder.path_of(spec.run_dir, spec.peer, spec.incarnation)
+        )
 
     return make
 
 
-def over_zeromq(spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit) -> Transport:
+def over_zeromq(
+    spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit
+) -> Transport:
     """The transport of a node in a swarm."""
     # Its threads and 20 ms are for those who use it.
     from gossip.transport import ZeroMQTransport, is_loopback
@@ -108,7 +126,9 @@ def over_zeromq(spec: NodeSpec, incarnation: Callable[[], int], payload_limit: P
 def in_memory(hub: Hub) -> TransportMaker:
     """For nodes that are threads of one process, and for a swarm of one."""
 
-    def make(spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit) -> Transport:
+    def make(
+        spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit
+    ) -> Transport:
         return MemoryTransport(hub, spec.config.run_id, spec.peer, incarnation, payload_limit)
 
     return make

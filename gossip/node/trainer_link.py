@@ -1,4 +1,5 @@
-"""The node's side of its trainer: what the core wants of it, in order and within the arena's slots, and what it answers."""
+"""The node's side of its trainer: what the core wants of it, in order and within the arena's slots,
+and what it answers."""
 
 from __future__ import annotations
 
@@ -36,13 +37,15 @@ INLINE_BYTES = 2**23
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A message on its way to the trainer. What comes after one that is not ``ready`` waits: order is part of the contract."""
+    """A message on its way to the trainer. What comes after one that is not ``ready`` waits: order
+    is part of the contract."""
 
     what: events.Apply | events.StartRound | control.FromNode
     fd: int | None = None
     close_fd: bool = False  # when it is sent
     ready: bool = True
-    placed: control.ApplyCommand | None = None  # of an Apply whose result is being copied, or is in its slot
+    # of an Apply whose result is being copied, or is in its slot
+    placed: control.ApplyCommand | None = None
 
 
 class TrainerLink:
@@ -71,8 +74,18 @@ class TrainerLink:
         cut: Callable[[int], tuple[int, ...]],
         sketch_seed: int,
     ) -> None:
-        self._channel, self._worker, self._journal, self._update_attack = channel, worker, journal, update_attack
-        self._emit, self._prepared, self._judged, self._in_flight = emit, prepared, judged, in_flight
+        self._channel, self._worker, self._journal, self._update_attack = (
+            channel,
+            worker,
+            journal,
+            update_attack,
+        )
+        self._emit, self._prepared, self._judged, self._in_flight = (
+            emit,
+            prepared,
+            judged,
+            in_flight,
+        )
         self._cut, self._sketch_seed = cut, sketch_seed
         self._arena: Arena | None = None
         self._bounds: list[tuple[int, int]] = []  # start and stop of each shard
@@ -83,7 +96,8 @@ class TrainerLink:
         self._update_order: list[int] = []  # slots, the one used last first: it is in the cache
         self._given: dict[int, int] = {}  # update slot -> round it was given for
         self._copying: set[int] = set()  # update slots that the worker reads
-        self._offered: dict[int, list[np.ndarray]] = {}  # update slot -> arrays that the transport may be reading
+        # update slot -> arrays that the transport may be reading
+        self._offered: dict[int, list[np.ndarray]] = {}
         self.learning_rate = 0.0
         self.has_judge = False
         self.closed = False  # it has said goodbye
@@ -91,21 +105,26 @@ class TrainerLink:
         self.round_id = -1  # it was told to compute last
         self.peers = self.alive = 1  # as it is told with the next round
         self.rank = 0  # likewise
-        self.waits_since = 0.0  # when it came with the update whose round it waits for; 0.0: it has something to do
+        # when it came with the update whose round it waits for; 0.0: it has something to do
+        self.waits_since = 0.0
 
     def fileno(self) -> int:
         return self._channel.fileno()
 
-    # --- what the core wants ----------------------------------------------------------------------------------------------
+    # --- what the core wants ----------------------------------------------------------------------
 
     def apply(self, effect: events.Apply) -> None:
-        """Queues a round. Raises LocalError when the trainer is so far behind that the memory for it is used up."""
+        """Queues a round. Raises LocalError when the trainer is so far behind that the memory
+        for it is used up."""
         self._update_attack.saw(effect)
         nbytes = _apply_bytes(effect)
-        if self._backlog_rounds >= BACKLOG_ROUNDS or (self._backlog_rounds > 1 and self._backlog_bytes + nbytes > BACKLOG_BYTES):
+        if self._backlog_rounds >= BACKLOG_ROUNDS or (
+            self._backlog_rounds > 1 and self._backlog_bytes + nbytes > BACKLOG_BYTES
+        ):
             raise LocalError(
-                f"the trainer has not taken {self._backlog_rounds} committed rounds ({self._backlog_bytes >> 20} MiB):"
-                " no more are kept for it, it must fetch the state when it is back"
+                f"the trainer has not taken {self._backlog_rounds} committed rounds "
+                f"({self._backlog_bytes >> 20} MiB): no more are kept for it, it must fetch the "
+                "state when it is back"
             )
         self._backlog_rounds += 1
         self._backlog_bytes += nbytes
@@ -118,7 +137,8 @@ class TrainerLink:
         self._outbox.append(_Outgoing(control.SnapshotCommand()))
 
     def ask(self, question: control.JudgeCommand, fd: int | None) -> None:
-        """Does not wait behind rounds that have no slot yet: the answer may be what they wait for."""
+        """Does not wait behind rounds that have no slot yet:
+        the answer may be what they wait for."""
         self._channel.send(question, fds=() if fd is None else (fd,))
 
     def restore(self, effect: events.Restore) -> None:
@@ -148,7 +168,8 @@ class TrainerLink:
         self._channel.send(control.Halted(reason, exit_code))
 
     def flush(self) -> bool:
-        """Sends what can go, several messages in a packet. Returns whether anything went. Raises ChannelClosed."""
+        """Sends what can go, several messages in a packet. Returns whether anything went.
+        Raises ChannelClosed."""
         told = False
         while self._outbox:
             batch: list[_Outgoing] = []
@@ -186,8 +207,8 @@ class TrainerLink:
         return what if outgoing.ready else None
 
     def _place_apply(self, outgoing: _Outgoing, effect: events.Apply) -> None:
-        """Puts the result into a slot, if there is one. The worker copies a large one: its first touch of that memory alone
-        takes a third of a second for 100 MB."""
+        """Puts the result into a slot, if there is one. The worker copies a large one: its first
+        touch of that memory alone takes a third of a second for 100 MB."""
         changes = bool(effect.payloads) or effect.mix is not None
         if self._unanswered >= UNANSWERED_MAX or (changes and not self._free_results):
             return
@@ -249,10 +270,11 @@ class TrainerLink:
     def _is_read(self, slot: int) -> bool:
         return any(self._in_flight(array) for array in self._offered.get(slot, ()))
 
-    # --- what the trainer says --------------------------------------------------------------------------------------------
+    # --- what the trainer says --------------------------------------------------------------------
 
     def receive(self) -> None:
-        """Takes the next packet, if one has come. Raises ChannelClosed when there is nothing more to come, ever."""
+        """Takes the next packet, if one has come. Raises ChannelClosed when there is nothing
+        more to come, ever."""
         messages, fds = self._channel.receive(0)
         waiting = deque(fds)
         for message in messages:
@@ -276,7 +298,9 @@ class TrainerLink:
             case control.Prepare():
                 self._prepare(message, fds.popleft())
             case control.Shard():
-                self._emit(events.DataConfigured(message.samples_total, message.batch, message.ahead))
+                self._emit(
+                    events.DataConfigured(message.samples_total, message.batch, message.ahead)
+                )
             case control.Snapshot():
                 self._snapshot(message, fds)
             case control.RestoredReply():
@@ -285,7 +309,10 @@ class TrainerLink:
                 self._emit(events.ConfirmState(message.round_id))
             case control.Close():
                 self.closed = True
-                self.ended_with = {"state_round": message.round_id, "state_digest": message.digest.hex() or None}
+                self.ended_with = {
+                    "state_round": message.round_id,
+                    "state_digest": message.digest.hex() or None,
+                }
                 self._emit(events.Stop(message.reason, completed=message.reason == "finished"))
             case _ as never:
                 assert_never(never)
@@ -301,7 +328,9 @@ class TrainerLink:
         self._given.clear()
         self._offered.clear()
         self.learning_rate, self.has_judge = said.learning_rate, said.has_judge
-        self._prepared(events.Prepared(said.layout, said.state, sizes, said.state_bytes, said.round_id))
+        self._prepared(
+            events.Prepared(said.layout, said.state, sizes, said.state_bytes, said.round_id)
+        )
 
     def _contribute(self, said: control.Contribute) -> None:
         assert self._arena is not None
@@ -332,7 +361,9 @@ class TrainerLink:
     def _offer(self, event: events.Contributed, slot: int, copy: bool) -> None:
         self._copying.discard(slot)
         if not copy and not self._update_attack.lies:
-            told = event.payloads if event.parameters is None else (*event.payloads, event.parameters)
+            told = (
+                event.payloads if event.parameters is None else (*event.payloads, event.parameters)
+            )
             self._offered[slot] = [payload.data for payload in told]
         self._emit(event)
 
@@ -350,17 +381,29 @@ class TrainerLink:
             payloads = tuple([_payload(part, known) for part in self._cut_at_bounds(told)])
         digest = b""
         if said.parameters:
-            told, own_parameters = self._told(self._arena.parameters[slot], round_id, "parameters", copy)
+            told, own_parameters = self._told(
+                self._arena.parameters[slot], round_id, "parameters", copy
+            )
             parameters = _payload(told)
             digest = sketch(told, self._sketch_seed)
         return events.Contributed(
-            round_id, said.samples, payloads, loss, parameters, digest, own=own, own_parameters=own_parameters, rates=rates
+            round_id,
+            said.samples,
+            payloads,
+            loss,
+            parameters,
+            digest,
+            own=own,
+            own_parameters=own_parameters,
+            rates=rates,
         )
 
     def _cut_at_bounds(self, vector: np.ndarray) -> list[np.ndarray]:
         return [vector[start:stop] for start, stop in self._bounds]
 
-    def _told(self, truth: np.ndarray, round_id: int, what: str, copy: bool) -> tuple[np.ndarray, Payload | None]:
+    def _told(
+        self, truth: np.ndarray, round_id: int, what: str, copy: bool
+    ) -> tuple[np.ndarray, Payload | None]:
         """What is said of a vector, and the truth where that is another."""
         if not self._update_attack.lies:
             return (truth.copy() if copy else truth), None
@@ -368,7 +411,9 @@ class TrainerLink:
 
     def _snapshot(self, said: control.Snapshot, fds: deque[int]) -> None:
         if said.error or not said.nbytes:
-            self._journal.event("error", message=f"no snapshot before round {said.round_id}: {said.error}")
+            self._journal.event(
+                "error", message=f"no snapshot before round {said.round_id}: {said.error}"
+            )
             self._emit(events.SnapshotTaken(said.round_id, Payload(np.empty(0, np.uint8), 0)))
             return
         fd = fds.popleft()
@@ -389,7 +434,8 @@ class TrainerLink:
             self._worker.submit(describe, taken)
 
     def progress(self) -> events.TrainerProgress | None:
-        """How far it is, from shared memory: it need not do anything for that. None before it has a model."""
+        """How far it is, from shared memory: it need not do anything for that.
+        None before it has a model."""
         return None if self._arena is None else events.TrainerProgress(*self._arena.progress())
 
     def close(self) -> None:
@@ -408,7 +454,9 @@ def _place(effect: events.Apply, result: np.ndarray, mix: np.ndarray) -> None:
         for payload in effect.payloads:
             result[at : at + len(payload.data)] = payload.data
             at += len(payload.data)
-        assert at == len(result), f"round {effect.round_id}: {at} elements for an arena of {len(result)}"
+        assert at == len(result), (
+            f"round {effect.round_id}: {at} elements for an arena of {len(result)}"
+        )
     else:
         result[:] = 0.0  # nothing but a mix
     if effect.mix is not None:
@@ -420,7 +468,9 @@ def _payload(vector: np.ndarray, known_finite: bool = False) -> Payload:
 
 
 def _apply_bytes(effect: events.Apply) -> int:
-    return sum([payload.nbytes for payload in effect.payloads]) + (effect.mix.nbytes if effect.mix is not None else 0)
+    return sum([payload.nbytes for payload in effect.payloads]) + (
+        effect.mix.nbytes if effect.mix is not None else 0
+    )
 
 
 def _filled(state: Sequence[np.ndarray]) -> int:

@@ -1,4 +1,5 @@
-"""One thread for what would keep the node's loop from answering probes: large aggregations, copies, digests."""
+"""One thread for what would keep the node's loop from answering probes: large aggregations,
+copies, digests."""
 
 from __future__ import annotations
 
@@ -13,23 +14,29 @@ _Job: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class Worker:
-    """Runs jobs one after the other in a thread, started at the first, and hands the results back to the loop.
+    """Runs jobs one after the other in a thread, started at the first,
+    and hands the results back to the loop.
 
-    ``fd`` becomes readable when a result waits, or when ``wake`` was called (from any thread or signal handler).
-    An exception in a job is raised again from ``finish``, in the loop's thread.
+    ``fd`` becomes readable when a result waits, or when ``wake`` was called (from any thread or
+    signal handler). An exception in a job is raised again from ``finish``, in the loop's thread.
     """
 
     def __init__(self) -> None:
         self.fd, self._wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._done: SimpleQueue[tuple[Callable[[Any], None], Any, BaseException | None]] = SimpleQueue()
+        self._done: SimpleQueue[tuple[Callable[[Any], None], Any, BaseException | None]] = (
+            SimpleQueue()
+        )
         self._thread: threading.Thread | None = None
-        self._lock = threading.RLock()  # of the wake descriptor; a signal handler may interrupt its own thread in it
+        # of the wake descriptor; a signal handler may interrupt its own thread in it
+        self._lock = threading.RLock()
 
     def submit(self, job: Callable[[], Result], then: Callable[[Result], None]) -> None:
         """Runs ``job`` in the thread, and later ``then(its result)`` within ``finish``."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="gossip-node-worker", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, name="gossip-node-worker", daemon=True
+            )
             self._thread.start()
         self._jobs.put((job, then))
 
@@ -56,7 +63,8 @@ class Worker:
                 return  # The pipe is full of bells already.
 
     def close(self) -> None:
-        """Lets a running job end on its own: it is a daemon's, and touches only memory that it holds."""
+        """Lets a running job end on its own: it is a daemon's,
+        and touches only memory that it holds."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(timeout=0.5)

@@ -1,4 +1,5 @@
-"""The files of a run: who is where, what is written down, keys, and what a scheduler says in the environment."""
+"""The files of a run: who is where, what is written down, keys,
+and what a scheduler says in the environment."""
 
 from __future__ import annotations
 

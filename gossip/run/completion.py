@@ -1,4 +1,5 @@
-"""Whether a run has begun, and whether it is over, as who comes late finds out from what its peers have left in their folder."""
+"""Whether a run has begun, and whether it is over, as who comes late finds out from what its peers
+have left in their folder."""
 
 from __future__ import annotations
 
@@ -12,21 +13,28 @@ from .rendezvous import answers, peers_in, read_seed
 from .untrusted import last_rows, open_file, whole
 
 BEGUN = "begun"
-"""A file in the run's folder: some peer here has had a round. Rows of events may be lost with a peer that is killed."""
+"""A file in the run's folder: some peer here has had a round. Rows of events may be lost with a
+peer that is killed."""
 TAIL_BYTES = 16 * 1024  # of a peer's events: its end is the last of them
 
 
 def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
-    """Who has completed the training of the run in ``folder``, when nobody answers who has not; else nobody.
+    """Who has completed the training of the run in ``folder``,
+    when nobody answers who has not; else nobody.
 
     Args:
         but: Those who ask: they are not meant.
     """
     finished = [peer for peer in _peers(folder) if peer not in but and _has_finished(folder, peer)]
     if not finished:
-        return ()  # others have yet to come, or were killed and may come back: nobody can tell that apart
+        # others have yet to come, or were killed and may come back: nobody can tell that apart
+        return ()
     seeds = folder / "seeds"
-    others = [seed for peer in peers_in(seeds) if peer not in but and (seed := read_seed(seeds, peer)) is not None]
+    others = [
+        seed
+        for peer in peers_in(seeds)
+        if peer not in but and (seed := read_seed(seeds, peer)) is not None
+    ]
     if any(answers(seed) for seed in others if not seed.ended):
         return ()
     return tuple(finished)
@@ -44,7 +52,8 @@ class RunProgress:
         self._folder, self._tell, self._noted = folder, tell, folder is None
 
     def had_round(self) -> int:
-        """The furthest round that is known of, by what its peers have written down; 0: it has had none."""
+        """The furthest round that is known of, by what its peers have written down; 0:
+        it has had none."""
         return 0 if self._folder is None else had_round(self._folder)
 
     def reached(self, round_id: int) -> None:
@@ -55,21 +64,34 @@ class RunProgress:
         try:
             (self._folder / BEGUN).touch()
         except OSError as error:
-            told = f"cannot write {self._folder / BEGUN} ({error.strerror}): peers that are started again when all are lost"
-            self._tell("notice", message=f"{told} may begin anew without a word", hint="make room on the disk")
+            told = (
+                f"cannot write {self._folder / BEGUN} ({error.strerror}): peers that are started "
+                "again when all are lost"
+            )
+            self._tell(
+                "notice",
+                message=f"{told} may begin anew without a word",
+                hint="make room on the disk",
+            )
 
 
 def had_round(folder: Path) -> int:
-    """The furthest round that peers in ``folder`` are known to have been in; 0: none has had one."""
+    """The furthest round that peers in ``folder`` are known to have been in; 0:
+    none has had one."""
     if not (folder / BEGUN).exists():
         return 0
-    rows = [row for peer in _peers(folder) for row in _last_rows(folder / f"peer-{peer}" / "events.jsonl")]
+    rows = [
+        row
+        for peer in _peers(folder)
+        for row in _last_rows(folder / f"peer-{peer}" / "events.jsonl")
+    ]
     rounds = [whole(row.get("round")) for row in rows if row.get("event") in ("round", "halted")]
     return max([1, *(number for number in rounds if number is not None)])
 
 
 def nobody_left(seeds: Path, but: Container[int]) -> bool:
-    """Whether all peers of whom there is a file are known not to come back: their launchers say so. ``but``: who asks."""
+    """Whether all peers of whom there is a file are known not to come back: their launchers say so.
+    ``but``: who asks."""
     others = [read_seed(seeds, peer) for peer in peers_in(seeds) if peer not in but]
     return bool(others) and all(seed is not None and seed.ended for seed in others)
 

@@ -1,4 +1,5 @@
-"""How many events of one kind about one peer are worth a line each: bad letters by the thousand must not fill a disk."""
+"""How many events of one kind about one peer are worth a line each: bad letters by the thousand
+must not fill a disk."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class _Bucket:
 
 
 class EventRateLimiter:
-    """Lets ``BURST`` events of a kind about a peer through at once and ``PER_S`` a second from then on, and counts the others."""
+    """Lets ``BURST`` events of a kind about a peer through at once and ``PER_S`` a second from then
+    on, and counts the others."""
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[str, int], _Bucket] = {}
@@ -39,7 +41,8 @@ class EventRateLimiter:
         return False
 
     def held(self, now: float, all_of_them: bool = False) -> list[tuple[str, int, int]]:
-        """Kind, peer and number of the events that were not written down, when the time to tell has come."""
+        """Kind, peer and number of the events that were not written down,
+        when the time to tell has come."""
         told = []
         for key in sorted(self._flooded):
             bucket = self._buckets[key]

@@ -1,6 +1,7 @@
 """What names, a rule and a topology allow among so many peers: checked before anything starts.
 
-Rules live in modules that import torch; so a process of its own looks at them, and the launcher stays small.
+Rules live in modules that import torch; so a process of its own looks at them,
+and the launcher stays small.
 """
 
 from __future__ import annotations
@@ -20,25 +21,32 @@ from gossip.topologies import read_weights
 
 
 def check_names(topology: str, aggregator: str) -> None:
-    """Raises UnknownName or ConfigError for a topology or a rule that nobody knows. Imports no torch."""
+    """Raises UnknownName or ConfigError for a topology or a rule that nobody knows.
+    Imports no torch."""
     topologies.load(topology)
     registry.check(aggregator)
 
 
 def check(config: RunConfig) -> None:
-    """The names, the room, and whether the topology goes with the weights of servers. Raises: UnknownName or ConfigError."""
+    """The names, the room, and whether the topology goes with the weights of servers. Raises:
+    UnknownName or ConfigError."""
     name = config.name
     if name and (Path(name).name != name or name.startswith((".", "-")) or not name.isprintable()):
         raise ConfigError(
-            f"name = {name!r}: it should be a plain word, as the run's folder has it", "--run-dir says where that is"
+            f"name = {name!r}: it should be a plain word, as the run's folder has it",
+            "--run-dir says where that is",
         )
     if 0 < config.room < config.peers:
-        raise ConfigError(f"room = {config.room}: {config.peers} peers start", f"--room {2 * config.peers}, or leave it out")
+        raise ConfigError(
+            f"room = {config.room}: {config.peers} peers start",
+            f"--room {2 * config.peers}, or leave it out",
+        )
     check_names(config.topology, config.aggregator)
     topology = topologies.load(config.topology)
     if config.server_weights and not topology.rolling:
         raise ConfigError(
-            f"server_weights = {config.server_weights!r}: in {config.topology} rounds nobody serves",
+            f"server_weights = {config.server_weights!r}: in {config.topology} rounds nobody "
+            "serves",
             "leave it out, or --topology rolling",
         )
     topologies.load(config.weighted_topology)
@@ -48,7 +56,8 @@ def check(config: RunConfig) -> None:
     for what, weights in given.items():
         if (last := max(read_weights(weights), default=0)) >= config.peers_max:
             raise ConfigError(
-                f"{what} = {weights!r}: there is no peer {last} of {config.peers_max}", f"peers are 0 to {config.peers_max - 1}"
+                f"{what} = {weights!r}: there is no peer {last} of {config.peers_max}",
+                f"peers are 0 to {config.peers_max - 1}",
             )
 
 
@@ -57,14 +66,18 @@ def check_rule(resolved: Resolved) -> Resolved:
 
     Raises:
         TooFewUpdates: The rule cannot tolerate f among so many peers.
-        ConfigError: The rule cannot be had, or a fault of the plan does not go with rule or topology.
+        ConfigError: The rule cannot be had, or a fault of the plan does not go with
+            rule or topology.
     """
     config = resolved.config
-    # With room for more, an f may be asked for that takes more peers than begin: until they are here they are waited for, or
-    # less is tolerated (quorum available).
+    # With room for more, an f may be asked for that takes more peers than begin: until they are
+    # here they are waited for, or less is tolerated (quorum available).
     most = config.peers if config.f is None else config.peers_max
     if config.f is not None and config.f >= most:
-        raise ConfigError(f"f={config.f} of {most} peers may lie: nobody honest is left", "lower f, or start more peers")
+        raise ConfigError(
+            f"f={config.f} of {most} peers may lie: nobody honest is left",
+            "lower f, or start more peers",
+        )
     answer = _look(config.aggregator, config.topology, most, config.f)
     if "too_few" in answer:
         raise TooFewUpdates(*answer["too_few"])
@@ -74,11 +87,14 @@ def check_rule(resolved: Resolved) -> Resolved:
     check_start(config, answer["f"], answer["needs"], answer["name"])
     if config.f is not None:
         return resolved
-    return resolved.with_values(f"what {answer['name']} and {config.peers} peers allow, at most a quarter", f=answer["f"])
+    return resolved.with_values(
+        f"what {answer['name']} and {config.peers} peers allow, at most a quarter", f=answer["f"]
+    )
 
 
 def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
-    """Raises: ConfigError: Those who may begin without the others could not train: there would be no round before more came.
+    """Raises: ConfigError: Those who may begin without the others could not train: there would be
+        no round before more came.
 
     Args:
         needs: Updates without which the rule makes nothing of a round, to tolerate ``f``.
@@ -87,7 +103,10 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
     if least is None:
         return
     if least > peers:
-        raise ConfigError(f"min_peers = {least}: only {peers} peers start", f"--min-peers {peers} at most, or more peers")
+        raise ConfigError(
+            f"min_peers = {least}: only {peers} peers start",
+            f"--min-peers {peers} at most, or more peers",
+        )
     if config.quorum == "available":
         return
     quorum = 1 if peers < 3 else peers // 2 + 1
@@ -97,18 +116,30 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
         why = f"for {rule} to tolerate f={f}" if needs > quorum else f"the majority of {peers}"
         raise ConfigError(
             f"min_peers = {least}: it takes {need} peers, {why}",
-            f"--min-peers {need} or more, or --quorum available" + (", or lower f" if needs > quorum and f else ""),
+            f"--min-peers {need} or more, or --quorum available"
+            + (", or lower f" if needs > quorum and f else ""),
         )
 
 
 def _look(aggregator: str, topology: str, peers: int, f: int | None) -> dict[str, Any]:
-    """``describe`` or what is wrong, by a process of its own, unless torch is here already: to import it takes seconds."""
+    """``describe`` or what is wrong, by a process of its own, unless torch is here already: to
+    import it takes seconds."""
     if "torch" in sys.modules:
         try:
             return describe_or_refuse(aggregator, topology, peers, f)
         except Exception as error:
-            raise ConfigError(f"aggregator {aggregator!r} cannot be loaded: {type(error).__name__}: {error}") from error
-    command = [sys.executable, "-m", "gossip.run.fitting", aggregator, topology, str(peers), *([] if f is None else [str(f)])]
+            raise ConfigError(
+                f"aggregator {aggregator!r} cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
+    command = [
+        sys.executable,
+        "-m",
+        "gossip.run.fitting",
+        aggregator,
+        topology,
+        str(peers),
+        *([] if f is None else [str(f)]),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -119,7 +150,8 @@ def _look(aggregator: str, topology: str, peers: int, f: int | None) -> dict[str
 
 
 def describe_or_refuse(aggregator: str, topology: str, peers: int, f: int | None) -> dict[str, Any]:
-    """``describe``, or what is wrong as ``too_few`` (see TooFewUpdates), or ``error`` and ``hint``."""
+    """``describe``, or what is wrong as ``too_few`` (see TooFewUpdates),
+    or ``error`` and ``hint``."""
     try:
         return describe(aggregator, topology, peers, f)
     except TooFewUpdates as error:
@@ -129,19 +161,33 @@ def describe_or_refuse(aggregator: str, topology: str, peers: int, f: int | None
 
 
 def describe(aggregator: str, topology: str, peers: int, f: int | None = None) -> dict[str, Any]:
-    """What the rule is called and needs, and the f that it will be told: the one given, or the most that it can tolerate.
+    """What the rule is called and needs, and the f that it will be told: the one given, or the most
+    that it can tolerate.
 
-    Raises: TooFewUpdates or ConfigError: It cannot tolerate f among so many, or for all f that it could be told.
+    Raises: TooFewUpdates or ConfigError: It cannot tolerate f among so many,
+        or for all f that it could be told.
     """
     rule, who = registry.load(aggregator), topologies.load(topology)
     if rule.needs_center and who.rolling:
-        raise ConfigError(f"rule {rule.name} starts from the own update, and {topology} has none", registry.CENTER_HINT)
+        raise ConfigError(
+            f"rule {rule.name} starts from the own update, and {topology} has none",
+            registry.CENTER_HINT,
+        )
     plan = who(topologies.Roster(tuple(range(peers))), 0, 0)
-    rows = peers if plan.pushes is None else min(1 + len(plan.sources(peer)) for peer in range(peers))
+    rows = (
+        peers if plan.pushes is None else min(1 + len(plan.sources(peer)) for peer in range(peers))
+    )
     chosen = _most(rule, peers // 4, rows, centered=not who.rolling) if f is None else f
     rule.check(chosen, rows, centered=not who.rolling)
-    needs = rule.at_least(chosen) if who.rolling else 1  # without rounds in common each peer goes on with what has come
-    return {"name": rule.name, "f": chosen, "needs": needs, "rolling": who.rolling, "asks_loss": rule.needs_trainer}
+    # without rounds in common each peer goes on with what has come
+    needs = rule.at_least(chosen) if who.rolling else 1
+    return {
+        "name": rule.name,
+        "f": chosen,
+        "needs": needs,
+        "rolling": who.rolling,
+        "asks_loss": rule.needs_trainer,
+    }
 
 
 def _most(rule: registry.BoundRule, highest: int, rows: int, *, centered: bool) -> int:
@@ -154,4 +200,13 @@ def _most(rule: registry.BoundRule, highest: int, rows: int, *, centered: bool) 
 
 
 if __name__ == "__main__":
-    print(json.dumps(describe_or_refuse(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]) if sys.argv[4:] else None)))
+    print(
+        json.dumps(
+            describe_or_refuse(
+                sys.argv[1],
+                sys.argv[2],
+                int(sys.argv[3]),
+                int(sys.argv[4]) if sys.argv[4:] else None,
+            )
+        )
+    )

@@ -1,4 +1,5 @@
-"""What a node tells the launcher, and leaves behind in ``<run>/peer-<id>/``: events, commits and metrics, a JSON line each."""
+"""What a node tells the launcher, and leaves behind in ``<run>/peer-<id>/``: events, commits and
+metrics, a JSON line each."""
 
 from __future__ import annotations
 
@@ -26,9 +27,11 @@ OTHERS_KEPT = 1024  # commits; five seconds of the fastest rounds
 AWAY = ("skip", "dead")
 """Events after which a peer may have no time to write any more."""
 ABOUT = ("from", "subject", "to")
-"""In which field an event says which peer it is about: one that can bring such events about at will."""
+"""In which field an event says which peer it is about:
+one that can bring such events about at will."""
 STATUS_BACKLOG_BYTES = 2**20
-"""A launcher that has stopped reading may owe us this much; lines after that it finds in the file only."""
+"""A launcher that has stopped reading may owe us this much;
+lines after that it finds in the file only."""
 
 
 _Dated: TypeAlias = "tuple[float, float, Committed]"
@@ -39,8 +42,10 @@ class Journal:
     """Writes event lines to the status socket at once and to files within ``FLUSH_S``.
 
     Args:
-        folder: ``<run>/peer-<id>``, made if it is not there; None: a run that leaves nothing behind.
-        status: A connected stream socket to the launcher, or None. Its blocking mode is left alone: others share it.
+        folder: ``<run>/peer-<id>``, made if it is not there; None:
+            a run that leaves nothing behind.
+        status: A connected stream socket to the launcher, or None. Its blocking mode is left alone:
+            others share it.
     """
 
     def __init__(self, peer: int, folder: Path | None, status: socket.socket | None = None) -> None:
@@ -54,11 +59,17 @@ class Journal:
         if folder is not None:
             self.troubles.try_to(folder, lambda: folder.mkdir(parents=True, exist_ok=True))
             self._events, self._commits, self._metrics = [
-                Appender(folder / f"{kind}.jsonl", self.troubles, dump({"schema": SCHEMAS[kind]}), gather=True)
+                Appender(
+                    folder / f"{kind}.jsonl",
+                    self.troubles,
+                    dump({"schema": SCHEMAS[kind]}),
+                    gather=True,
+                )
                 for kind in ("events", "commits", "metrics")
             ]
         self._to_write: list[_Dated] = []
-        self._others: deque[_Dated] = deque(maxlen=OTHERS_KEPT)  # made by others, who write them down themselves
+        # made by others, who write them down themselves
+        self._others: deque[_Dated] = deque(maxlen=OTHERS_KEPT)
         self._away: set[int] = set()  # who may be unable to
         self._next_flush = 0.0
         self._throttle: dict[object, float] = {}
@@ -66,8 +77,9 @@ class Journal:
         self._last_round: tuple[object, ...] = ()
 
     def event(self, name: str, **fields: Any) -> None:
-        """One line. ``round`` lines come at most every ``THROTTLE_S``, unless they tell of more than progress; of what another
-        peer can bring about, no more than ``EventRateLimiter`` lets through, and a count of the rest."""
+        """One line. ``round`` lines come at most every ``THROTTLE_S``, unless they tell of more
+        than progress; of what another peer can bring about, no more than ``EventRateLimiter`` lets
+        through, and a count of the rest."""
         now = time.monotonic()
         if name == "round" and not self._worth_telling(fields, now):
             return
@@ -95,12 +107,14 @@ class Journal:
         now = time.monotonic()
         for kind, whom, count in self._rate_limiter.held(now, all_of_them):
             self._write_event(
-                "events_suppressed", {"of": kind, "about": whom, "count": count, "message": f"and {count:,} more"}, now
+                "events_suppressed",
+                {"of": kind, "about": whom, "count": count, "message": f"and {count:,} more"},
+                now,
             )
 
     def commit(self, committed: Committed) -> None:
-        """A commit that was applied here. Its maker writes it down, when there is time for it; the others only when that one is
-        away: it may have been killed before."""
+        """A commit that was applied here. Its maker writes it down, when there is time for it; the
+        others only when that one is away: it may have been killed before."""
         if self._commits is None:
             return
         dated = (time.monotonic(), time.time(), committed)
@@ -111,7 +125,11 @@ class Journal:
 
     def _write_for(self, maker: int, now: float) -> None:
         self._away.add(maker)
-        self._to_write += [dated for dated in self._others if dated[2].commit.server == maker and now - dated[0] < UNWRITTEN_S]
+        self._to_write += [
+            dated
+            for dated in self._others
+            if dated[2].commit.server == maker and now - dated[0] < UNWRITTEN_S
+        ]
 
     def _write_commit(self, t: float, wall: float, committed: Committed) -> None:
         commit = committed.commit
@@ -151,27 +169,37 @@ class Journal:
         _append(self._commits, dump(line))
 
     def metrics(self, text: str, round_id: int) -> None:
-        """What the user's script logged: a JSON object. Every line goes to the file, the launcher gets ten a second of a kind."""
+        """What the user's script logged: a JSON object. Every line goes to the file, the launcher
+        gets ten a second of a kind."""
         try:
             logged = json.loads(text)
         except ValueError:
             logged = None
         if not isinstance(logged, dict):
-            self.event("error", message=f"the script logged what is not a JSON object: {text[:100]!r}")
+            self.event(
+                "error", message=f"the script logged what is not a JSON object: {text[:100]!r}"
+            )
             return
         now = time.monotonic()
         logged = {"round": round_id, **logged}
         line = dump({"t": now, "wall": time.time(), "peer": self._peer, **logged})
         _append(self._metrics, line)
         if self._rested(tuple(sorted(logged)), now):
-            line = dump({"t": now, "wall": time.time(), "peer": self._peer, "event": "metrics", **logged})
+            line = dump(
+                {"t": now, "wall": time.time(), "peer": self._peer, "event": "metrics", **logged}
+            )
             _append(self._events, line)
             self._tell(line)
 
     def _worth_telling(self, fields: dict[str, Any], now: float) -> bool:
         contributors = fields.get("contributors")
-        seen = (fields.get("alive"), tuple(contributors) if isinstance(contributors, (list, tuple)) else contributors)
-        special = bool(fields.get("attempt")) or bool(fields.get("special")) or seen != self._last_round
+        seen = (
+            fields.get("alive"),
+            tuple(contributors) if isinstance(contributors, (list, tuple)) else contributors,
+        )
+        special = (
+            bool(fields.get("attempt")) or bool(fields.get("special")) or seen != self._last_round
+        )
         self._last_round = seen
         return self._rested("round", now) or special
 
@@ -183,7 +211,7 @@ class Journal:
         self._throttle[kind] = now + THROTTLE_S
         return True
 
-    # --- out -------------------------------------------------------------------------------------------------------------
+    # --- out --------------------------------------------------------------------------------------
 
     def flush_due(self, now: float) -> None:
         """Writes when the time has come; cheap otherwise."""
@@ -210,7 +238,9 @@ class Journal:
             if file is not None:
                 file.close()
         if self.troubles.lacking:
-            self._tell(dump({**self._now(), "event": "record_incomplete", "files": self.troubles.lacking}))
+            self._tell(
+                dump({**self._now(), "event": "record_incomplete", "files": self.troubles.lacking})
+            )
         self._push(wait_s)
         if self._status is not None:
             self._status.close()
@@ -223,10 +253,19 @@ class Journal:
             self._unsent_lines += 1
             return
         if self._unsent_lines:
-            message = f"{self._unsent_lines} status lines were left out because nobody read them; events.jsonl has them"
+            message = (
+                f"{self._unsent_lines} status lines were left out because nobody read them; "
+                "events.jsonl has them"
+            )
             self._unsent_lines = 0
             self._backlog += dump(
-                {"t": time.monotonic(), "wall": time.time(), "peer": self._peer, "event": "error", "message": message}
+                {
+                    "t": time.monotonic(),
+                    "wall": time.time(),
+                    "peer": self._peer,
+                    "event": "error",
+                    "message": message,
+                }
             )
         self._backlog += line
         self._push()
@@ -240,9 +279,11 @@ class Journal:
             except BlockingIOError:
                 if time.monotonic() >= until:
                     return
-                time.sleep(0.002)  # The launcher reads when it reads; only a dying node waits for it.
+                # The launcher reads when it reads; only a dying node waits for it.
+                time.sleep(0.002)
             except OSError:
-                # The launcher is gone. The trainer watches the same socket and ends both of us; the files go on.
+                # The launcher is gone. The trainer watches the same socket and ends both of us;
+                # the files go on.
                 self._status, self._backlog = None, bytearray()
 
 
@@ -281,7 +322,8 @@ def _without_nan(value: Any) -> Any:
 
 
 def write_error(folder: Path | None, peer: int, incarnation: int, error: BaseException) -> None:
-    """``node_error.json``: what a node died of, for whoever looks for the reason; on stderr, where it cannot be written."""
+    """``node_error.json``: what a node died of, for whoever looks for the reason; on stderr, where
+    it cannot be written."""
     if folder is None:
         return
     fields = {
@@ -297,7 +339,11 @@ def write_error(folder: Path | None, peer: int, incarnation: int, error: BaseExc
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "node_error.json").write_text(json.dumps(fields, indent=2, default=str))
     except OSError as failure:
-        print(f"node of peer {peer}: {fields['type']}: {error} (not written down: {failure})", file=sys.stderr, flush=True)
+        print(
+            f"node of peer {peer}: {fields['type']}: {error} (not written down: {failure})",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _accusation(accusation: Accusation) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""A peer's own pair of keys, and those of the others: the seed files are the list of who is let in."""
+"""A peer's own pair of keys, and those of the others:
+the seed files are the list of who is let in."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ STRUCK_MAX = 1024
 
 
 class Keyring:
-    """A ``gossip.transport.curve.Keys`` over a seed folder, which whoever drives the node reads, too.
+    """A ``gossip.transport.curve.Keys`` over a seed folder,
+    which whoever drives the node reads, too.
 
-    A file that comes lets its peer in, one that says that its peer has ended, or that is deleted, puts it out, and a restarted
-    peer's has another key.
+    A file that comes lets its peer in, one that says that its peer has ended, or that is deleted,
+    puts it out, and a restarted peer's has another key.
 
     Args:
         allowed: The keys that alone may be in seed files; None: any.
@@ -56,7 +58,8 @@ class Keyring:
         return self._folder.version + self._changes
 
     def not_allowed(self, key: str) -> tuple[str, str] | None:
-        """That a key is not on the list of who is allowed, and what to do. None: it is, or there is no list."""
+        """That a key is not on the list of who is allowed, and what to do. None: it is,
+        or there is no list."""
         if self._may_be(key):
             return None
         assert self._allowed is not None, "without a list all may be"
@@ -68,7 +71,11 @@ class Keyring:
 
     def outside(self) -> dict[PeerId, str]:
         """Whose seed file has a key that is not on the list of who is allowed, and that key."""
-        return {peer: key for peer, key in self._folder.keys.items() if is_key(key) and not self._may_be(key)}
+        return {
+            peer: key
+            for peer, key in self._folder.keys.items()
+            if is_key(key) and not self._may_be(key)
+        }
 
     def key_of(self, peer: PeerId) -> str | None:
         key = self._folder.keys.get(peer)
@@ -101,7 +108,8 @@ class Keyring:
 
 
 def own_pair(file: str, peer: PeerId) -> KeyPair:
-    """The pair in a file, in whose name ``{peer}`` stands for the id; "": a new one, which is kept in memory only.
+    """The pair in a file, in whose name ``{peer}`` stands for the id; "": a new one,
+    which is kept in memory only.
 
     Raises: ConfigError: The file holds no key, or others can read it.
     """
@@ -111,20 +119,24 @@ def own_pair(file: str, peer: PeerId) -> KeyPair:
 def listed_pair(file: str, peer: PeerId, allowed: AllowList | None) -> KeyPair:
     """As ``own_pair``, for a peer that the others have to find on their list of who is allowed.
 
-    Raises: ConfigError: It is not there: they would all keep it out, and it would wait for them, or train alone.
+    Raises: ConfigError: It is not there: they would all keep it out,
+        and it would wait for them, or train alone.
     """
     pair = own_pair(file, peer)
     if allowed is None or allowed.name_of(pair.public) is not None:
         return pair
     if not file:
         raise ConfigError(
-            f"peer {peer} has no key of its own, and the new one that it makes cannot be on the allow-list {allowed.path}",
-            "set GOSSIP_KEY to the file of a key whose public half is on the list: GOSSIP_KEY='keys/{peer}.key'",
+            f"peer {peer} has no key of its own, and the new one that it makes cannot be on the "
+            f"allow-list {allowed.path}",
+            "set GOSSIP_KEY to the file of a key whose public half is on the list: "
+            "GOSSIP_KEY='keys/{peer}.key'",
         )
     raise ConfigError(
-        f"the own key of peer {peer} is not on the allow-list {allowed.path}: public {pair.public}, "
-        f"fingerprint {fingerprint(pair.public)}; the others would keep it out",
-        f"add the line: {pair.public} peer-{peer}; or name in GOSSIP_KEY the file of the key that is on the list",
+        f"the own key of peer {peer} is not on the allow-list {allowed.path}: public "
+        f"{pair.public}, fingerprint {fingerprint(pair.public)}; the others would keep it out",
+        f"add the line: {pair.public} peer-{peer}; or name in GOSSIP_KEY the file of the key that "
+        "is on the list",
     )
 
 

@@ -1,4 +1,5 @@
-"""Files of keys: a pair, which nobody else may read, and a list of those who are let in, which may change while it is used."""
+"""Files of keys: a pair, which nobody else may read, and a list of those who are let in, which may
+change while it is used."""
 
 from __future__ import annotations
 
@@ -35,36 +36,47 @@ def make_pair(path: Path | str) -> KeyPair:
 def write_pair(path: Path | str, pair: KeyPair) -> None:
     """Into a new file that only its owner can read, whole or not at all.
 
-    Raises: ConfigError: There is such a file already, it cannot be written, or others can read what is written there.
+    Raises: ConfigError: There is such a file already, it cannot be written, or others can read what
+        is written there.
     """
     path = Path(path)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     text = f"# a key of gossip: keep it to yourself\n{dump_pair(pair).decode('ascii')}"
     try:
-        with open(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w", encoding="ascii") as file:
+        with open(
+            os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600),
+            "w",
+            encoding="ascii",
+        ) as file:
             os.fchmod(file.fileno(), 0o600)
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
                 raise ConfigError(
-                    f"others could read {path}: its file system keeps no permissions (mode {mode:04o})",
+                    f"others could read {path}: its file system keeps no permissions (mode "
+                    f"{mode:04o})",
                     "choose a folder on a file system that does",
                 )
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.link(scratch, path)  # unlike a rename it never replaces a key that somebody may still need
+        # unlike a rename it never replaces a key that somebody may still need
+        os.link(scratch, path)
     except FileExistsError:
         raise ConfigError(
-            f"there is a file {path} already", "a key is never overwritten: move it away, or name another"
+            f"there is a file {path} already",
+            "a key is never overwritten: move it away, or name another",
         ) from None
     except OSError as error:
-        raise ConfigError(f"cannot write the key {path}: {error.strerror or error}", "choose a folder of your own") from error
+        raise ConfigError(
+            f"cannot write the key {path}: {error.strerror or error}", "choose a folder of your own"
+        ) from error
     finally:
         scratch.unlink(missing_ok=True)
 
 
 def read_pair(path: Path | str) -> KeyPair:
-    """Raises: ConfigError: It cannot be read, others can read it too, or it holds no pair of keys."""
+    """Raises: ConfigError: It cannot be read, others can read it too,
+    or it holds no pair of keys."""
     return parse_pair(_read(path), str(path))
 
 
@@ -74,11 +86,15 @@ def _read(path: Path | str) -> bytes:
             mode = os.fstat(file.fileno()).st_mode
             data = file.read(FILE_BYTES_MAX + 1) if stat.S_ISREG(mode) else b""
     except OSError as error:
-        raise ConfigError(f"cannot read the key {path}: {error.strerror or error}", MAKE_ONE) from error
+        raise ConfigError(
+            f"cannot read the key {path}: {error.strerror or error}", MAKE_ONE
+        ) from error
     if not stat.S_ISREG(mode):
         raise ConfigError(f"{path} is not a file", MAKE_ONE)
     if mode & 0o077:
-        raise ConfigError(f"others can read the key {path} (mode {stat.S_IMODE(mode):04o})", _repair(path, mode))
+        raise ConfigError(
+            f"others can read the key {path} (mode {stat.S_IMODE(mode):04o})", _repair(path, mode)
+        )
     return data
 
 
@@ -86,15 +102,19 @@ def parse_pair(data: bytes, source: str) -> KeyPair:
     """What a key file holds, for keys that come by a descriptor or on stdin.
 
     Args:
-        source: Where it comes from, for the error. Nothing of ``data`` is ever shown: it may be a secret.
+        source: Where it comes from, for the error. Nothing of ``data`` is ever shown:
+            it may be a secret.
     Raises: ConfigError: It is no pair of keys.
     """
     if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"{source} is no key of gossip: it has more than {FILE_BYTES_MAX} bytes", MAKE_ONE)
+        raise ConfigError(
+            f"{source} is no key of gossip: it has more than {FILE_BYTES_MAX} bytes", MAKE_ONE
+        )
     try:
         fields = tomllib.loads(data.decode("ascii"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError):
-        raise ConfigError(f"{source} is no key of gossip", MAKE_ONE) from None  # the cause would show what is in it
+        # the cause would show what is in it
+        raise ConfigError(f"{source} is no key of gossip", MAKE_ONE) from None
     public, secret = fields.get("public"), fields.get("secret")
     for name, value in (("public", public), ("secret", secret)):
         if not is_key(value):
@@ -103,25 +123,33 @@ def parse_pair(data: bytes, source: str) -> KeyPair:
     assert isinstance(public, str), "a key is text"
     assert isinstance(secret, str), "a key is text"
     if public_of(secret) != public:
-        raise ConfigError(f"{source} is no key of gossip: its two halves do not belong together", MAKE_ONE)
+        raise ConfigError(
+            f"{source} is no key of gossip: its two halves do not belong together", MAKE_ONE
+        )
     return KeyPair(public, secret)
 
 
 def dump_pair(pair: KeyPair) -> bytes:
-    """What ``parse_pair`` reads, for a descriptor or stdin of another process: never for its arguments or environment."""
+    """What ``parse_pair`` reads, for a descriptor or stdin of another process: never for its
+    arguments or environment."""
     return f'public = "{pair.public}"\nsecret = "{pair.secret}"\n'.encode("ascii")
 
 
 def _repair(path: Path | str, excess: int) -> str:
     if excess & 0o022:
-        return f"others may have replaced it: make another with gossip keygen, or trust it with chmod 600 {path}"
+        return (
+            "others may have replaced it: make another with gossip keygen, or trust it with chmod "
+            f"600 {path}"
+        )
     return f"chmod 600 {path}, and make another if somebody may have read it"
 
 
 class AllowList:
-    """Public keys that are let in: a text file with a key and perhaps a name on each line, ``#`` before remarks.
+    """Public keys that are let in: a text file with a key and perhaps a name on each line,
+    ``#`` before remarks.
 
-    It is read again whenever it has changed. No file is an empty list, and a line that is no key lets nobody in.
+    It is read again whenever it has changed. No file is an empty list,
+    and a line that is no key lets nobody in.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -137,11 +165,14 @@ class AllowList:
         return self._names.get(key)
 
     def check(self) -> None:
-        """Raises: ConfigError: There is no such file, or something in it is no key. Later that only lets nobody in."""
+        """Raises: ConfigError: There is no such file, or something in it is no key.
+        Later that only lets nobody in."""
         self._look()
         if self.wrong or not self.path.is_file():
             what = self.wrong[0] if self.wrong else f"there is no file {self.path}"
-            raise ConfigError(what, "each line holds a public key (gossip keygen --show FILE), and perhaps a name")
+            raise ConfigError(
+                what, "each line holds a public key (gossip keygen --show FILE), and perhaps a name"
+            )
 
     def keys(self) -> dict[str, str]:
         """Every key that is let in, and its name."""
@@ -160,7 +191,11 @@ class AllowList:
             return
         except OSError as error:
             # Who cannot be looked up is not let in.
-            self._names, self._stamp, self.wrong = {}, None, [f"cannot read {self.path}: {error.strerror or error}"]
+            self._names, self._stamp, self.wrong = (
+                {},
+                None,
+                [f"cannot read {self.path}: {error.strerror or error}"],
+            )
             return
         self._names, self.wrong = parse_list(text, str(self.path))
         self._stamp = stamp
@@ -174,6 +209,10 @@ def parse_list(text: str, source: str) -> tuple[dict[str, str], list[str]]:
         words = line.split()
         if words and is_key(words[0]):
             names[words[0]] = " ".join(words[1:]) or fingerprint(words[0])
-        elif words and not words[0].startswith("#"):  # which no key does: 85^4 times 84 is more than 32 bits hold
-            wrong.append(f"{source}:{number}: {words[0][:12]!r}... is not a public key of {KEY_CHARS} characters")
+        elif words and not words[0].startswith("#"):
+            # which no key does: 85^4 times 84 is more than 32 bits hold
+            wrong.append(
+                f"{source}:{number}: {words[0][:12]!r}... is not a public key of {KEY_CHARS} "
+                "characters"
+            )
     return names, wrong

@@ -1,12 +1,15 @@
-"""The flight recorder: every event that a node hands its core, and when, so that its life can be lived again bit for bit.
+"""The flight recorder: every event that a node hands its core, and when, so that its life can be
+lived again bit for bit.
 
-A recording is a row of msgpack frames. The first names the core's constructor arguments; then come, for each call of the core,
+A recording is a row of msgpack frames. The first names the core's constructor arguments; then come,
+for each call of the core,
 
     [now, event]        before the call, so that an event that kills the core is in it
     [count, digest]     after it: how many effects, and blake2b-8 over them
 
-A dataclass is a map of one entry, its name and the list of its fields. Of a payload only the facts are kept, never the vector:
-the core does not look into it. ``gossip.simulation.campaign.replayer`` reads recordings.
+A dataclass is a map of one entry, its name and the list of its fields. Of a payload only the facts
+are kept, never the vector: the core does not look into it. ``gossip.simulation.campaign.replayer``
+reads recordings.
 """
 
 from __future__ import annotations
@@ -23,18 +26,31 @@ from typing import Any, BinaryIO, Protocol
 import msgpack
 
 import gossip.core
-from gossip.core import Admission, CoreSettings, Effect, Event, Message, Payload, PeerId, events, messages, settings
+from gossip.core import (
+    Admission,
+    CoreSettings,
+    Effect,
+    Event,
+    Message,
+    Payload,
+    PeerId,
+    events,
+    messages,
+    settings,
+)
 from gossip.errors import ConfigError
 
 FORMAT = 2
 BYTES_MAX = 2**31
-"""Of one recording: about an hour of eight peers at full speed. What comes later is not recorded."""
+"""Of one recording: about an hour of eight peers at full speed.
+What comes later is not recorded."""
 DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the core was made of. ``topology`` is its name, as ``gossip.topologies.load`` takes it."""
+    """What the core was made of. ``topology`` is its name,
+    as ``gossip.topologies.load`` takes it."""
 
     peer: PeerId
     incarnation: int
@@ -49,18 +65,20 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of the core. ``effects`` (count, digest) is None of the last one when the node was killed meanwhile."""
+    """One call of the core. ``effects`` (count, digest) is None of the last one when the node was
+    killed meanwhile."""
 
     now: float
     event: Event
     effects: tuple[int, bytes] | None
 
 
-# --- plain values ---------------------------------------------------------------------------------------------------------
+# --- plain values ---------------------------------------------------------------------------------
 
 
 def plain(value: Any) -> Any:
-    """Numbers, text, bytes, lists and maps for msgpack: of events to record them, of effects to take their digest."""
+    """Numbers, text, bytes, lists and maps for msgpack: of events to record them, of effects to
+    take their digest."""
     kind = type(value)
     if kind in (int, float, str, bytes, bool) or value is None:
         return value
@@ -81,7 +99,9 @@ _FIELDS: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
 
 def _make_fields_of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
     if not dataclasses.is_dataclass(kind):
-        raise TypeError(f"a recording has no form for {kind!r}: the core takes and asks for plain data only")
+        raise TypeError(
+            f"a recording has no form for {kind!r}: the core takes and asks for plain data only"
+        )
     names = [field.name for field in dataclasses.fields(kind)]
     if not names:
         return lambda value: ()
@@ -93,7 +113,12 @@ def _make_fields_of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
 
 def _kinds() -> dict[str, type]:
     """Every dataclass that a header or an event may hold, by its name."""
-    found = [value for module in (events, messages, settings) for value in vars(module).values() if isinstance(value, type)]
+    found = [
+        value
+        for module in (events, messages, settings)
+        for value in vars(module).values()
+        if isinstance(value, type)
+    ]
     return {kind.__name__: kind for kind in (*filter(dataclasses.is_dataclass, found), Header)}
 
 
@@ -101,7 +126,8 @@ _KINDS = _kinds()
 
 
 def restored(value: Any) -> Any:
-    """What ``plain`` took apart. Raises ConfigError when it cannot have been made by this version."""
+    """What ``plain`` took apart. Raises ConfigError when it cannot have been made
+    by this version."""
     if isinstance(value, tuple | list):
         return tuple(restored(each) for each in value)
     if not isinstance(value, dict):
@@ -111,7 +137,10 @@ def restored(value: Any) -> Any:
         return Payload(None, *fields)
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None or len(fields) != len(dataclasses.fields(kind)):
-        raise ConfigError(f"the recording holds {name!r} as this version of gossip does not know it", "replay it with its own")
+        raise ConfigError(
+            f"the recording holds {name!r} as this version of gossip does not know it",
+            "replay it with its own",
+        )
     return kind(*(restored(each) for each in fields))
 
 
@@ -132,7 +161,7 @@ def code_digest() -> bytes:
     return state.digest()
 
 
-# --- writing --------------------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 class Recordable(Protocol):
@@ -149,17 +178,20 @@ class Recordable(Protocol):
 class RecordingCore:
     """A core that writes down what it is told before it does as the real one says.
 
-    Every call is written at once, so the recording of a node that is killed ends with its last call. A full disk ends the
-    recording and not the training: an ``error`` report says so.
+    Every call is written at once, so the recording of a node that is killed ends with its last
+    call. A full disk ends the recording and not the training: an ``error`` report says so.
     """
 
-    def __init__(self, core: Recordable, header: Header, path: Path, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(
+        self, core: Recordable, header: Header, path: Path, bytes_max: int = BYTES_MAX
+    ) -> None:
         self.core = core
         self.path, self.bytes_max = path, bytes_max
         self.bytes_written = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO | None = path.open("wb", buffering=0)
-        self._lost = self._write(msgpack.packb([FORMAT, plain(header)]))  # what went wrong, until somebody is told
+        # what went wrong, until somebody is told
+        self._lost = self._write(msgpack.packb([FORMAT, plain(header)]))
 
     @property
     def incarnation(self) -> int:
@@ -172,7 +204,8 @@ class RecordingCore:
         told, self._lost = self._lost, []
         if self._file is None:
             return told + self.core.handle(event, now)
-        told += self._write(msgpack.packb([now, plain(event)]))  # before: it may be the last thing that the core ever hears
+        # before: it may be the last thing that the core ever hears
+        told += self._write(msgpack.packb([now, plain(event)]))
         try:
             effects = self.core.handle(event, now)
         except BaseException:
@@ -185,7 +218,8 @@ class RecordingCore:
         return told + effects  # in front: nobody carries out what is behind a halt
 
     def _write(self, frames: bytes) -> list[Effect]:
-        """Gives them to the operating system. Returns the report of what went wrong, if anything did; then it was the last."""
+        """Gives them to the operating system. Returns the report of what went wrong, if anything
+        did; then it was the last."""
         assert self._file is not None
         wrong = ""
         try:
@@ -200,7 +234,11 @@ class RecordingCore:
         if not wrong:
             return []
         self._close()
-        return [events.Report("error", {"message": f"the recording {self.path.name} ends here: {wrong}"})]
+        return [
+            events.Report(
+                "error", {"message": f"the recording {self.path.name} ends here: {wrong}"}
+            )
+        ]
 
     def _close(self) -> None:
         if self._file is not None:
@@ -227,13 +265,15 @@ def path_of(run_dir: Path, peer: PeerId, incarnation: int) -> Path:
     return run_dir / f"peer-{peer}" / f"recording-{incarnation}.msgpack"
 
 
-# --- reading --------------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def read(path: Path) -> tuple[Header, Iterator[Step]]:
-    """The header, and the steps as they are read. A recording that was cut off in the middle ends before the cut.
+    """The header, and the steps as they are read. A recording that was cut off in the middle
+    ends before the cut.
 
-    Raises: ConfigError: The file cannot be read, or is no recording of this version; also while iterating.
+    Raises: ConfigError: The file cannot be read, or is no recording of this version;
+        also while iterating.
     """
     try:
         data = path.read_bytes()
@@ -242,10 +282,14 @@ def read(path: Path) -> tuple[Header, Iterator[Step]]:
     frames = _frames(data, path)
     first = next(frames, None)
     if not isinstance(first, list) or len(first) != 2 or first[0] != FORMAT:
-        raise ConfigError(f"{path} is no recording of format {FORMAT}", "`gossip run --record` makes one")
+        raise ConfigError(
+            f"{path} is no recording of format {FORMAT}", "`gossip run --record` makes one"
+        )
     header = restored(first[1])
     if not isinstance(header, Header):
-        raise ConfigError(f"{path} does not begin with a header", "`gossip run --record` makes recordings")
+        raise ConfigError(
+            f"{path} does not begin with a header", "`gossip run --record` makes recordings"
+        )
     return header, _steps(frames, path)
 
 
@@ -255,7 +299,9 @@ def _frames(data: bytes, path: Path) -> Iterator[Any]:
     try:
         yield from unpacker
     except (ValueError, msgpack.UnpackException) as error:
-        raise ConfigError(f"the recording {path} is damaged after {unpacker.tell()} bytes: {error}") from error
+        raise ConfigError(
+            f"the recording {path} is damaged after {unpacker.tell()} bytes: {error}"
+        ) from error
 
 
 def _steps(frames: Iterable[Any], path: Path) -> Iterator[Step]:
@@ -268,6 +314,8 @@ def _steps(frames: Iterable[Any], path: Path) -> Iterator[Step]:
                 yield Step(*waiting, (count, digest))
                 waiting = None
             case _:
-                raise ConfigError(f"the recording {path} is damaged: frame {number} is {frame!r}"[:300])
+                raise ConfigError(
+                    f"the recording {path} is damaged: frame {number} is {frame!r}"[:300]
+                )
     if waiting is not None:
         yield Step(*waiting, None)

@@ -1,7 +1,9 @@
-"""What a run writes down as it goes, on disks that fill up, in folders that somebody deletes: training does not depend on it.
+"""What a run writes down as it goes, on disks that fill up, in folders that somebody deletes:
+training does not depend on it.
 
-A file that cannot be written to is told of once. What it would have got is kept in memory, the newest mebibyte of it, and written
-when there is room again. What was in a file that somebody deletes is lost, and counted.
+A file that cannot be written to is told of once. What it would have got is kept in memory, the
+newest mebibyte of it, and written when there is room again. What was in a file that somebody
+deletes is lost, and counted.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ Tell = Callable[[str, str], None]
 
 def in_words(path: str, why: str) -> tuple[str, str]:
     """What people are told, and a hint."""
-    message = f"cannot write {path} ({why}): training goes on without it; what is newest is kept in memory, and written later"
+    message = (
+        f"cannot write {path} ({why}): training goes on without it; what is newest is kept in "
+        "memory, and written later"
+    )
     return message, ROOM_HINT
 
 
@@ -37,7 +42,8 @@ class WriteFailures:
         self._tell = tell
         self._told: set[str] = set()
         self.lacking: dict[str, int] = {}
-        """Files that are not as they should be -> lines that each lacks for good; 0: it could not be written at some time."""
+        """Files that are not as they should be -> lines that each lacks for good; 0: it could not
+        be written at some time."""
 
     def failed(self, path: Path, error: OSError) -> None:
         """Training goes on."""
@@ -78,10 +84,13 @@ class Appender:
         gather: Lines are written when ``flush`` is called, all at once; otherwise each at once.
     """
 
-    def __init__(self, path: Path, troubles: WriteFailures, header: bytes = b"", gather: bool = False) -> None:
+    def __init__(
+        self, path: Path, troubles: WriteFailures, header: bytes = b"", gather: bool = False
+    ) -> None:
         self.path, self._troubles, self._header, self._gather = path, troubles, header, gather
         self._fd = -1
-        self._head = b""  # of the header, what is not in the file yet: it is never dropped, and no line
+        # of the header, what is not in the file yet: it is never dropped, and no line
+        self._head = b""
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
         self._begun = 0  # bytes of the first line that are written already
@@ -136,7 +145,8 @@ class Appender:
             self._fd = -1
 
     def _look(self) -> None:
-        """Once a second, and at the end: of a file that was deleted all is lost, and whatever was written on would be."""
+        """Once a second, and at the end: of a file that was deleted all is lost, and whatever was
+        written on would be."""
         if self._fd < 0 or (now := time.monotonic()) < self._look_at:
             return
         self._look_at = now + AGAIN_S
@@ -144,7 +154,9 @@ class Appender:
             return
         self._let_go()
         if self._written:
-            self._troubles.failed(self.path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
+            self._troubles.failed(
+                self.path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            )
             self._troubles.dropped(self.path, self._written)
         self._written = self._begun = 0
 
@@ -172,7 +184,8 @@ class Appender:
         self._begun = written
 
     def _drop(self) -> None:
-        """The oldest lines, where too much waits; of one that is in the file by half, the rest is kept."""
+        """The oldest lines, where too much waits; of one that is in the file by half,
+        the rest is kept."""
         dropped = 0
         half = self._waiting.popleft() if self._begun and self._waiting else None
         while self._bytes > KEPT_BYTES and self._waiting:

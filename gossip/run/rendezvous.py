@@ -1,4 +1,5 @@
-"""How the peers of a run on one file system find each other: each writes its address into a folder, all read it."""
+"""How the peers of a run on one file system find each other:
+each writes its address into a folder, all read it."""
 
 from __future__ import annotations
 
@@ -21,8 +22,10 @@ WATCH_S = 2.0  # when all are there: one that was restarted has another address
 AGAIN_S = 1.0  # after an own address that could not be written
 FILE_BYTES_MAX = 4096
 NEWCOMER, OWN = "newcomer", "own"
-"""Who has claimed a life of a peer: one that was given the id of another, or that peer, started again by a scheduler."""
-ANSWER_S = 1.0  # a peer that runs takes a connection at once, or after a moment when its host is far away
+"""Who has claimed a life of a peer: one that was given the id of another, or that peer, started
+again by a scheduler."""
+# a peer that runs takes a connection at once, or after a moment when its host is far away
+ANSWER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,8 @@ class Seed:
 
 
 class SeedFolder:
-    """``<run>/seeds`` with one file ``<id>.addr`` a peer: its address, or that it has ended for good.
+    """``<run>/seeds`` with one file ``<id>.addr`` a peer: its address,
+    or that it has ended for good.
 
     Args:
         ids: Files of peers from this number on are left alone.
@@ -56,14 +60,20 @@ class SeedFolder:
         self.version = 0  # of ``keys``
 
     def next_incarnation(self, given: int) -> int:
-        """``given``, or more where a former node of this peer had as much: its trainer and its launcher both start new ones."""
+        """``given``, or more where a former node of this peer had as much: its trainer and its
+        launcher both start new ones."""
         former = read_seed(self._folder, self._local)
         return given if former is None else max(given, former.incarnation + 1)
 
     def announce(self, control: str, bulk: str, incarnation: int, key: str = "") -> None:
         """Writes the own address, and the public key that others have to let in."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        fields: dict[str, Any] = {"control": control, "bulk": bulk, "incarnation": incarnation, "pid": os.getpid()}
+        fields: dict[str, Any] = {
+            "control": control,
+            "bulk": bulk,
+            "incarnation": incarnation,
+            "pid": os.getpid(),
+        }
         _write(self._folder, self._local, {**fields, "key": key} if key else fields)
 
     def look(self, now: float, all_linked: bool) -> list[Seed]:
@@ -75,10 +85,13 @@ class SeedFolder:
         return untold
 
     def read(self) -> None:
-        """Reads what is new in the folder. The next look tells of it. Of a folder that is gone all is kept that was read."""
+        """Reads what is new in the folder. The next look tells of it. Of a folder that is gone all
+        is kept that was read."""
         if self._read and not self._folder.is_dir():
             return
-        others = [peer for peer in peers_in(self._folder) if peer < self._ids and peer != self._local]
+        others = [
+            peer for peer in peers_in(self._folder) if peer < self._ids and peer != self._local
+        ]
         for peer in [peer for peer in self._read if peer not in others]:
             del self._read[peer]
             self._set_key(peer, "")
@@ -89,9 +102,19 @@ class SeedFolder:
         """Who is on its way: somebody has claimed its next life, of which nothing else is known."""
         new = claims_in(self._folder) - self._claims
         self._claims |= new
-        lives = {peer: seed.incarnation for peer in others if (seed := read_seed(self._folder, peer)) is not None}
-        coming = [(peer, life) for peer, life in sorted(new) if peer < self._ids and peer != self._local]
-        return [Seed(peer, "", "", life, coming=True) for peer, life in coming if lives.get(peer, -1) < life]
+        lives = {
+            peer: seed.incarnation
+            for peer in others
+            if (seed := read_seed(self._folder, peer)) is not None
+        }
+        coming = [
+            (peer, life) for peer, life in sorted(new) if peer < self._ids and peer != self._local
+        ]
+        return [
+            Seed(peer, "", "", life, coming=True)
+            for peer, life in coming
+            if lives.get(peer, -1) < life
+        ]
 
     def _set_key(self, peer: int, key: str) -> None:
         if self.keys.get(peer, "") != key:
@@ -116,15 +139,23 @@ class SeedFolder:
 
 
 class Announcement:
-    """Writes the own address down, and tries again as long as that fails: nobody can meet this peer before.
+    """Writes the own address down, and tries again as long as that fails:
+    nobody can meet this peer before.
 
     Args:
         write: Does so.
-        tell: Writes an event: once that it fails, for each reason, and once that it has come through then.
+        tell: Writes an event: once that it fails, for each reason,
+            and once that it has come through then.
         troubles: Training does not go on without it, so they only count it.
     """
 
-    def __init__(self, folder: Path, write: Callable[[], None], tell: Callable[..., None], troubles: WriteFailures) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        write: Callable[[], None],
+        tell: Callable[..., None],
+        troubles: WriteFailures,
+    ) -> None:
         self._folder, self._write, self._tell, self._troubles = folder, write, tell, troubles
         self._why = self._told = ""
         self._again_at = 0.0
@@ -148,23 +179,39 @@ class Announcement:
             self.attempt(now)
         if self._why != self._told:
             self._told = self._why
-            self._tell("unannounced" if self._why else "announced", path=str(self._folder), why=self._why)
+            self._tell(
+                "unannounced" if self._why else "announced", path=str(self._folder), why=self._why
+            )
 
 
 def announce_end(folder: Path, peer: int, incarnation: int = 0) -> None:
-    """Says in ``folder`` that a peer has ended and will not be started again: for whoever starts them.
+    """Says in ``folder`` that a peer has ended and will not be started again:
+    for whoever starts them.
 
     ``incarnation``: of its last life, which may have ended before its node wrote anything.
     """
     if folder.is_dir():
         former = read_seed(folder, peer)
-        _write(folder, peer, {"ended": True, "incarnation": max(incarnation, former.incarnation if former is not None else 0)})
+        _write(
+            folder,
+            peer,
+            {
+                "ended": True,
+                "incarnation": max(incarnation, former.incarnation if former is not None else 0),
+            },
+        )
 
 
 def write_seed(folder: Path, seed: Seed) -> None:
     """Says in ``folder``, which exists, what is known of a peer that runs elsewhere."""
-    where: dict[str, Any] = {"ended": True} if seed.ended else {"control": seed.control, "bulk": seed.bulk}
-    _write(folder, seed.peer, {**where, "incarnation": seed.incarnation, **({"key": seed.key} if seed.key else {})})
+    where: dict[str, Any] = (
+        {"ended": True} if seed.ended else {"control": seed.control, "bulk": seed.bulk}
+    )
+    _write(
+        folder,
+        seed.peer,
+        {**where, "incarnation": seed.incarnation, **({"key": seed.key} if seed.key else {})},
+    )
 
 
 def peers_in(folder: Path) -> list[int]:
@@ -173,7 +220,9 @@ def peers_in(folder: Path) -> list[int]:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []  # nobody has written anything yet
-    return sorted(int(name[:-5]) for name in names if name.endswith(".addr") and name[:-5].isdecimal())
+    return sorted(
+        int(name[:-5]) for name in names if name.endswith(".addr") and name[:-5].isdecimal()
+    )
 
 
 def read_seed(folder: Path, peer: int) -> Seed | None:
@@ -186,32 +235,44 @@ def read_seed(folder: Path, peer: int) -> Seed | None:
 
 
 def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
-    """Takes an id for a newcomer: one of ``first`` .. ``ids`` - 1 that nobody has had, or else that of one who has ended.
+    """Takes an id for a newcomer: one of ``first`` .. ``ids`` - 1 that nobody has had, or else that
+    of one who has ended.
 
-    Returns: the id and the incarnation that its life begins with; None: all are taken. Whoever makes the file of a claim first
-    has it, so no two newcomers ever take the same.
+    Returns: the id and the incarnation that its life begins with; None: all are taken. Whoever
+    makes the file of a claim first has it, so no two newcomers ever take the same.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    known = set(peers_in(folder))  # also of peers elsewhere, whose claims may be files of other folders
+    # also of peers elsewhere, whose claims may be files of other folders
+    known = set(peers_in(folder))
     for peer in range(first, ids):
         if peer not in known and take_claim(folder, peer, 0):
             return peer, 0
     for peer in peers_in(folder):
         seed = read_seed(folder, peer)
-        if seed is not None and seed.ended and peer < ids and take_claim(folder, peer, seed.incarnation + 1):
+        if (
+            seed is not None
+            and seed.ended
+            and peer < ids
+            and take_claim(folder, peer, seed.incarnation + 1)
+        ):
             return peer, seed.incarnation + 1
     return None
 
 
 def claim_life(folder: Path, peer: int) -> int | None:
-    """Takes the next life of a peer whose id is given: the incarnation that it begins with, which no other life of it has.
+    """Takes the next life of a peer whose id is given: the incarnation that it begins with, which
+    no other life of it has.
 
     None: it had ended, and a newcomer has its id.
     """
     folder.mkdir(parents=True, exist_ok=True)
     former = read_seed(folder, peer)
     incarnation = 0 if former is None else former.incarnation + 1
-    if former is not None and not former.ended and _claimed_by(folder, peer, former.incarnation) == NEWCOMER:
+    if (
+        former is not None
+        and not former.ended
+        and _claimed_by(folder, peer, former.incarnation) == NEWCOMER
+    ):
         return None
     while not take_claim(folder, peer, incarnation, OWN):
         if _claimed_by(folder, peer, incarnation) == NEWCOMER:
@@ -231,13 +292,19 @@ def answers(seed: Seed) -> bool:
 
 
 def is_answered(folder: Path, but: int) -> bool:
-    """Whether one of the peers in ``folder`` answers, other than ``but``; or has yet to come, which nobody can tell apart."""
-    seeds = [seed for peer in peers_in(folder) if peer != but and (seed := read_seed(folder, peer)) is not None]
+    """Whether one of the peers in ``folder`` answers, other than ``but``; or has yet to come, which
+    nobody can tell apart."""
+    seeds = [
+        seed
+        for peer in peers_in(folder)
+        if peer != but and (seed := read_seed(folder, peer)) is not None
+    ]
     return not seeds or any(answers(seed) for seed in seeds if not seed.ended)
 
 
 def take_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER) -> bool:
-    """Whether this is the first claim to that life of a peer. Two who have seen the same end make the same file."""
+    """Whether this is the first claim to that life of a peer.
+    Two who have seen the same end make the same file."""
     try:
         with (folder / f"{peer}.{incarnation}.claim").open("x", encoding="ascii") as file:
             file.write(who)
@@ -264,12 +331,15 @@ def claims_in(folder: Path) -> set[tuple[int, int]]:
     except (FileNotFoundError, NotADirectoryError):
         return set()
     return {
-        (int(words[0]), int(words[1])) for words in names if len(words) == 3 and words[0].isdecimal() and words[1].isdecimal()
+        (int(words[0]), int(words[1]))
+        for words in names
+        if len(words) == 3 and words[0].isdecimal() and words[1].isdecimal()
     }
 
 
 def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:
-    """In one step: a reader sees the old file or the new one. Nothing is left behind where there is no room."""
+    """In one step: a reader sees the old file or the new one.
+    Nothing is left behind where there is no room."""
     new = folder / f".{peer}.{os.getpid()}.new"
     try:
         new.write_text(json.dumps(fields), "utf-8")
@@ -281,14 +351,19 @@ def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:
 
 
 def parse_seed(peer: int, data: bytes) -> Seed | None:
-    """None when it is not an address: whoever may write there can also delete it, so there is nobody to accuse."""
+    """None when it is not an address: whoever may write there can also delete it, so there is
+    nobody to accuse."""
     try:
         fields = parse_json(data)
     except ValueError:
         return None
     if not isinstance(fields, dict):
         return None
-    control, bulk, incarnation = fields.get("control"), fields.get("bulk"), fields.get("incarnation", 0)
+    control, bulk, incarnation = (
+        fields.get("control"),
+        fields.get("bulk"),
+        fields.get("incarnation", 0),
+    )
     if not isinstance(incarnation, int) or incarnation < 0:
         return None
     if fields.get("ended") is True:

@@ -1,7 +1,9 @@
-"""This process as a task of a scheduler that starts one process a peer: which peer of which run it is, and how they meet.
+"""This process as a task of a scheduler that starts one process a peer: which peer of which run it
+is, and how they meet.
 
-The tasks of a run share a folder, ``runs/NAME`` of the folder that they are started in or ``run_dir``. The first that comes makes
-it, in one step and with the settings in it; the others take what is written there. No task is special in anything else.
+The tasks of a run share a folder, ``runs/NAME`` of the folder that they are started in or
+``run_dir``. The first that comes makes it, in one step and with the settings in it; the others take
+what is written there. No task is special in anything else.
 """
 
 from __future__ import annotations
@@ -38,8 +40,10 @@ class Task:
     Attributes:
         run: Names the run: all its tasks have this in common, and no other run has it.
         one_host: All tasks of the run are on this machine.
-        towards: Address or name of a machine of the job: what is sent there leaves from the address that the others reach us at.
-        comes_back: The scheduler may start this task again beside the others, as another life of the same peer.
+        towards: Address or name of a machine of the job: what is sent there leaves from the address
+            that the others reach us at.
+        comes_back: The scheduler may start this task again beside the others,
+            as another life of the same peer.
         another: How to start a run under another name.
     """
 
@@ -68,17 +72,21 @@ class TaskRendezvous:
 
 
 def torchrun_task(given: Mapping[str, str]) -> Task | None:
-    """Of the variables that torchrun sets, and everybody else who starts scripts for torch.distributed (``env://``)."""
+    """Of the variables that torchrun sets, and everybody else who starts scripts for
+    torch.distributed (``env://``)."""
     if not all(given.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         return None
     rank, size = number(given, "RANK"), number(given, "WORLD_SIZE")
     if not 0 <= rank < size:
-        raise ConfigError(f"RANK={rank} and WORLD_SIZE={size} do not go together", "unset both to run alone")
+        raise ConfigError(
+            f"RANK={rank} and WORLD_SIZE={size} do not go together", "unset both to run alone"
+        )
     name = given.get("TORCHELASTIC_RUN_ID", "none")
     if name == "none":  # it was given none
         name = f"{given['MASTER_ADDR']}-{given['MASTER_PORT']}"
     restarts = given.get("TORCHELASTIC_RESTART_COUNT", "0")
-    again = f"-{restarts}" if restarts != "0" else ""  # everybody was started anew: that is another run
+    # everybody was started anew: that is another run
+    again = f"-{restarts}" if restarts != "0" else ""
     return Task(
         "torchrun",
         re.sub(r"[^\w.-]+", "_", f"torchrun-{name}{again}"),
@@ -91,21 +99,27 @@ def torchrun_task(given: Mapping[str, str]) -> Task | None:
 
 
 def slurm_task(given: Mapping[str, str]) -> Task | None:
-    """Of the variables of a task that srun has started with others. An interactive step has one, and is a shell."""
-    if not all(given.get(name) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")):
+    """Of the variables of a task that srun has started with others.
+    An interactive step has one, and is a shell."""
+    if not all(
+        given.get(name)
+        for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    ):
         return None  # of a batch script, which srun has not started, there is no step
     tasks = number(given, "SLURM_STEP_NUM_TASKS")
     if tasks < 2:
         return None
     restarts = given.get("SLURM_RESTART_COUNT", "0")
-    again = f"-r{restarts}" if restarts != "0" else ""  # the whole job was started anew: that is another run
+    # the whole job was started anew: that is another run
+    again = f"-r{restarts}" if restarts != "0" else ""
     return Task(
         "srun",
         f"slurm-{given['SLURM_JOB_ID']}.{given['SLURM_STEP_ID']}{again}",
         number(given, "SLURM_PROCID"),
         tasks,
         one_host=given.get("SLURM_STEP_NUM_NODES") == "1",
-        # Not SLURM_LAUNCH_NODE_IPADDR: that is where the job was submitted from, perhaps on another network.
+        # Not SLURM_LAUNCH_NODE_IPADDR: that is where the job was submitted from,
+        # perhaps on another network.
         towards=given.get("SLURM_SRUN_COMM_HOST", ""),
     )
 
@@ -113,21 +127,28 @@ def slurm_task(given: Mapping[str, str]) -> Task | None:
 def number(given: Mapping[str, str], name: str) -> int:
     text = given.get(name, "")
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{name} = {text!r} is not a number", "it is set by whoever starts the script: unset it to run alone")
+        raise ConfigError(
+            f"{name} = {text!r} is not a number",
+            "it is set by whoever starts the script: unset it to run alone",
+        )
     return int(text)
 
 
-def meet(task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None = None) -> TaskRendezvous:
+def meet(
+    task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None = None
+) -> TaskRendezvous:
     """Finds or makes the run of a task, and takes the task's place in it.
 
     Args:
         argv: What was typed, and ``code``: whose git version is written down, by who makes the run.
-    Raises: ConfigError: The settings are wrong or others than the run's, the run is over, or its folder is something else.
+    Raises: ConfigError: The settings are wrong or others than the run's, the run is over, or its
+        folder is something else.
     """
     asked = resolved.config
     if resolved.sources.get("peers", "default") != "default" and asked.peers != task.peers:
         raise ConfigError(
-            f"{asked.peers} peers ({resolved.sources['peers']}), but {task.scheduler} has started {task.peers} tasks",
+            f"{asked.peers} peers ({resolved.sources['peers']}), but {task.scheduler} has started "
+            f"{task.peers} tasks",
             "each task is one peer: leave the number out",
         )
     resolved = resolved.with_values(task.scheduler, peers=task.peers)
@@ -141,33 +162,48 @@ def meet(task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None 
     incarnation = claim_life(folder / "seeds", task.peer)
     if incarnation is None:
         raise ConfigError(
-            f"peer {task.peer} of the run in {folder} has ended, and a newcomer has its id", f"gossip join {folder} adds another"
+            f"peer {task.peer} of the run in {folder} has ended, and a newcomer has its id",
+            f"gossip join {folder} adds another",
         )
     if incarnation > 0 and not task.comes_back:
-        raise ConfigError(f"peer {task.peer} of the run in {folder} was started before", task.another)
+        raise ConfigError(
+            f"peer {task.peer} of the run in {folder} was started before", task.another
+        )
     if finished := over(folder, (task.peer,)):
         who = ", ".join(map(str, finished))
-        raise ConfigError(f"the run in {folder} is over: {who} of its {config.peers} peers have completed it", task.another)
+        raise ConfigError(
+            f"the run in {folder} is over: {who} of its {config.peers} peers have completed it",
+            task.another,
+        )
     if incarnation > 0 and not is_answered(folder / "seeds", task.peer):
-        raise ConfigError(f"the run in {folder} is over, or all of its peers were killed: nobody answers", task.another)
+        raise ConfigError(
+            f"the run in {folder} is over, or all of its peers were killed: nobody answers",
+            task.another,
+        )
     return TaskRendezvous(config, folder, incarnation, listen)
 
 
 def own_address(task: Task, config: RunConfig) -> str:
-    """What the task's peer listens on; "": what the settings say. Raises: ConfigError: Nobody knows."""
+    """What the task's peer listens on; "": what the settings say. Raises:
+    ConfigError: Nobody knows."""
     if task.one_host or task.peers == 1:
         return ""
     given = os.environ.get("GOSSIP_LISTEN", "")
     found = given or source_towards(task.towards)
     if not found or (is_loopback(found) and not given):
-        seen = f"what is sent to {task.towards} leaves from {found}" if found else f"{task.towards or 'no host'} is not reached"
+        seen = (
+            f"what is sent to {task.towards} leaves from {found}"
+            if found
+            else f"{task.towards or 'no host'} is not reached"
+        )
         raise ConfigError(
             f"which address of this machine do the others reach? {seen}",
             "say it with GOSSIP_LISTEN=ADDRESS in the environment of each task",
         )
     if not config.insecure and config.keys is False:
         raise ConfigError(
-            f"the {task.peers} tasks are on several machines: without keys whoever reaches them could take part",
+            f"the {task.peers} tasks are on several machines: without keys whoever reaches them "
+            "could take part",
             "leave out --no-keys, or say --insecure as well",
         )
     return found
@@ -179,14 +215,18 @@ def settled(resolved: Resolved, folder: Path) -> Resolved:
     fitting.check(config)
     _ = config.plan  # raises for faults that this run cannot have
     resolved = fitting.check_rule(resolved)
-    return resolved.with_values("drawn", run=secrets.token_hex(8), name=config.name or folder.name[:80], run_dir=str(folder))
+    return resolved.with_values(
+        "drawn", run=secrets.token_hex(8), name=config.name or folder.name[:80], run_dir=str(folder)
+    )
 
 
 def make(folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | None) -> None:
-    """The folder with all that the others need, in one step: no run is half written. Nothing if it is there by then."""
+    """The folder with all that the others need, in one step: no run is half written. Nothing if it
+    is there by then."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))  # for its owner only: it names the run
+        # for its owner only: it names the run
+        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
         raise ConfigError(f"cannot make the run folder {folder}: {error.strerror}") from error
     try:
@@ -202,7 +242,9 @@ def make(folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | Non
         shutil.rmtree(scratch, ignore_errors=True)  # of who came second
 
 
-def write_settings(folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | None) -> None:
+def write_settings(
+    folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | None
+) -> None:
     """What a run was started with: ``config.json`` for its peers, the rest for people."""
     resolved.config.dump(folder / "config.json")
     (folder / "config.toml").write_text(resolved.to_toml(), "utf-8")
@@ -221,7 +263,8 @@ def _agreed(folder: Path, resolved: Resolved, task: Task) -> RunConfig:
         mine, theirs = getattr(resolved.config, key), getattr(config, key)
         if source != "default" and key not in OWN and mine != theirs:
             raise ConfigError(
-                f"peer {task.peer} was started with {key} = {mine} ({source}), the run in {folder} has {theirs}",
+                f"peer {task.peer} was started with {key} = {mine} ({source}), the run in "
+                f"{folder} has {theirs}",
                 f"start all its tasks alike; if that run is an older one, {task.another}",
             )
     return config

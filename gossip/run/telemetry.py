@@ -1,7 +1,9 @@
-"""What a run writes down: lines of JSON that people and scripts read later, the environment it ran in, its logbook.
+"""What a run writes down: lines of JSON that people and scripts read later, the environment it ran
+in, its logbook.
 
-A file of JSON lines begins with its schema: ``{"schema": "gossip.events/2"}``. Every line is flushed when it is written, so
-that whoever is killed leaves whole lines behind; a reader drops a last line that is not whole.
+A file of JSON lines begins with its schema: ``{"schema": "gossip.events/2"}``. Every line is
+flushed when it is written, so that whoever is killed leaves whole lines behind; a reader drops a
+last line that is not whole.
 """
 
 from __future__ import annotations
@@ -29,7 +31,17 @@ SCHEMAS: Mapping[str, str] = {
     "commits": "gossip.commits/2",
     "metrics": "gossip.metrics/1",
 }
-PACKAGES = ("gossip-train", "torch", "numpy", "pyzmq", "msgpack", "psutil", "pydantic", "safetensors", "scikit-learn")
+PACKAGES = (
+    "gossip-train",
+    "torch",
+    "numpy",
+    "pyzmq",
+    "msgpack",
+    "psutil",
+    "pydantic",
+    "safetensors",
+    "scikit-learn",
+)
 
 
 def tell_on_stderr(path: str, why: str) -> None:
@@ -45,7 +57,9 @@ class JsonLines:
         troubles: Hears of it when the file cannot be written to; None: stderr does.
     """
 
-    def __init__(self, path: Path | str, schema: str, troubles: WriteFailures | None = None) -> None:
+    def __init__(
+        self, path: Path | str, schema: str, troubles: WriteFailures | None = None
+    ) -> None:
         self.path = Path(path)
         header = (to_json({"schema": SCHEMAS[schema]}) + "\n").encode()
         self._file = Appender(self.path, troubles or WriteFailures(tell_on_stderr), header)
@@ -82,7 +96,8 @@ def _plain(value: Any) -> Any:
 def read_lines(path: Path | str) -> Iterator[dict[str, Any]]:
     """The rows of a file of JSON lines, without its schema; nothing when there is no such file.
 
-    A line that is not whole JSON was cut off by a crash: only the last line of a life can be, and it is left out.
+    A line that is not whole JSON was cut off by a crash: only the last line of a life can be,
+    and it is left out.
     """
     try:
         file = open_file(path)
@@ -106,7 +121,8 @@ def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path | str) -> dict[str, Any] | None:
-    """A JSON object; None when there is no such file. Raises: ConfigError: It is something else, or no plain file."""
+    """A JSON object; None when there is no such file. Raises: ConfigError: It is something else,
+    or no plain file."""
     path = Path(path)
     return read_object(path.parent, path.name)
 
@@ -154,7 +170,13 @@ def code_version(folder: Path) -> dict[str, Any] | None:
 
     def git(*words: str) -> str | None:
         try:
-            done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=5, check=False)
+            done = subprocess.run(
+                ["git", "-C", str(folder), *words],
+                capture_output=True,
+                text=True,
+                timeout=5,
+                check=False,
+            )
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout if done.returncode == 0 else None
@@ -163,14 +185,19 @@ def code_version(folder: Path) -> dict[str, Any] | None:
     if commit is None:
         return None
     status = git("status", "--porcelain")
-    return {"commit": commit.strip(), "changed_files": len(status.splitlines()) if status is not None else None}
+    return {
+        "commit": commit.strip(),
+        "changed_files": len(status.splitlines()) if status is not None else None,
+    }
 
 
 class Logbook:
     """``logbook.md``: starts, deaths, rejoins and stops, a line each, for people."""
 
     def __init__(self, path: Path | str, title: str, troubles: WriteFailures | None = None) -> None:
-        self._file = Appender(Path(path), troubles or WriteFailures(tell_on_stderr), f"# {title}\n\n".encode())
+        self._file = Appender(
+            Path(path), troubles or WriteFailures(tell_on_stderr), f"# {title}\n\n".encode()
+        )
 
     def note(self, text: str) -> None:
         now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")

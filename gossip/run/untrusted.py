@@ -1,7 +1,9 @@
-"""Reading what somebody else may have put there: files of a run's folder, and text on its way to a terminal.
+"""Reading what somebody else may have put there: files of a run's folder,
+and text on its way to a terminal.
 
-Whoever may write into a folder can put a link, a pipe without an end, a device or a gigabyte of brackets in place of a file.
-Nothing here follows a link inside of a folder, waits for a writer, or reads more than it was asked to.
+Whoever may write into a folder can put a link, a pipe without an end, a device or a gigabyte of
+brackets in place of a file. Nothing here follows a link inside of a folder, waits for a writer, or
+reads more than it was asked to.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ _KINDS = {
 
 
 def open_in(folder: Path, name: str, owners: set[int] | None = None) -> BinaryIO:
-    """Opens ``folder / name`` for reading, ``name`` having one part or several, none of which may be a link.
+    """Opens ``folder / name`` for reading, ``name`` having one part or several,
+    none of which may be a link.
 
     Args:
-        owners: Gets the user ids of who owns what was opened on the way: the folder, those in it, and the file.
+        owners: Gets the user ids of who owns what was opened on the way: the folder,
+            those in it, and the file.
     Raises:
         FileNotFoundError: There is none.
         ConfigError: It is a link, or no plain file, or may not be read: the message says which.
@@ -73,8 +77,11 @@ def _plain_file(fd: int, path: Path, folders_owner: int) -> BinaryIO:
     kind = stat.S_IFMT(found.st_mode)
     if kind != stat.S_IFREG:
         os.close(fd)
-        raise ConfigError(f"{shown(path)} is {_KINDS.get(kind, 'no plain file')}, where a file is expected")
-    if found.st_nlink > 1 and found.st_uid != folders_owner:  # whoever may write here has given it a name here
+        raise ConfigError(
+            f"{shown(path)} is {_KINDS.get(kind, 'no plain file')}, where a file is expected"
+        )
+    # whoever may write here has given it a name here
+    if found.st_nlink > 1 and found.st_uid != folders_owner:
         os.close(fd)
         raise ConfigError(f"{shown(path)} is another user's file by a second name: it is not read")
     return os.fdopen(fd, "rb")
@@ -86,7 +93,9 @@ def _refused(path: Path, error: OSError) -> ConfigError:
         errno.ENOTDIR: "is behind a link or a file: links in a run's folder are not followed",
         errno.ENXIO: "is a socket, where a file is expected",
     }
-    return ConfigError(f"{shown(path)} {why.get(error.errno or 0) or f'cannot be read: {error.strerror}'}")
+    return ConfigError(
+        f"{shown(path)} {why.get(error.errno or 0) or f'cannot be read: {error.strerror}'}"
+    )
 
 
 def owner_of(fd: int) -> int:
@@ -151,7 +160,11 @@ def last_rows(file: BinaryIO, tail_bytes: int) -> list[dict[str, Any]]:
 
 def whole(value: object) -> int | None:
     """A number that counts something; None: it is none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < WHOLE_MAX else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < WHOLE_MAX
+        else None
+    )
 
 
 def real(value: object) -> float | None:
@@ -167,13 +180,18 @@ def text_of(value: object) -> str | None:
 
 
 def shown(text: object) -> str:
-    """As it may be written to a terminal: control and format characters, by which it could be taken over, are spelt out."""
+    """As it may be written to a terminal: control and format characters, by which it could be taken
+    over, are spelt out."""
     said = str(text)
     if said.isprintable():
         return said
     said = said.translate(_CONTROL)  # a log may be a megabyte of zeros
     rest = said.translate(_BLANKS)
-    return said if rest.isprintable() else "".join([each if _is_plain(each) else _spelt(each) for each in said])
+    return (
+        said
+        if rest.isprintable()
+        else "".join([each if _is_plain(each) else _spelt(each) for each in said])
+    )
 
 
 def shown_lines(text: object) -> str:

@@ -1,4 +1,5 @@
-"""Kits for authors of plug-ins: does your rule, topology or transport keep its promises? An AssertionError says which not.
+"""Kits for authors of plug-ins: does your rule, topology or transport keep its promises? An
+AssertionError says which not.
 
 from gossip.testing import check_aggregator
 check_aggregator(my_rule)
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
     from .topologies import check_topology as check_topology
     from .transports import check_transport as check_transport
 
-_HOMES = {"check_aggregator": "aggregators", "check_topology": "topologies", "check_transport": "transports"}
+_HOMES = {
+    "check_aggregator": "aggregators",
+    "check_topology": "topologies",
+    "check_transport": "transports",
+}
 __all__ = ["check_aggregator", "check_topology", "check_transport"]
 
 
@@ -22,7 +27,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if not __debug__ and name != "check_aggregator":
-        raise RuntimeError(f"{name} checks by assert statements, which python -O leaves out: run it without -O")
+        raise RuntimeError(
+            f"{name} checks by assert statements, which python -O leaves out: run it without -O"
+        )
     return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
 
 

@@ -14,7 +14,16 @@ from torch import Tensor
 from gossip.aggregators import BoundRule, PreAggregation, Rule
 from gossip.errors import ConfigError
 
-from .crowds import LEARNING_RATE, SyntheticUpdates, attackers, bound_rule, crowd, in_units, needs_help, shuffled
+from .crowds import (
+    LEARNING_RATE,
+    SyntheticUpdates,
+    attackers,
+    bound_rule,
+    crowd,
+    in_units,
+    needs_help,
+    shuffled,
+)
 from .lying import SPREADS, check_attackers, check_centered
 from .promises import (
     check_agreement,
@@ -33,7 +42,9 @@ from .resilience import clouds, kappa_bounds, measure
 from .shards import check_long_vectors, check_shards
 
 Oracle: TypeAlias = Callable[[NDArray[np.float64], int], NDArray[np.float64]]
-KAPPA_UNDECLARED = 16.0  # what a rule without a bound of its own may reach: the radius of four spreads that liars get elsewhere
+# what a rule without a bound of its own may reach:
+# the radius of four spreads that liars get elsewhere
+KAPPA_UNDECLARED = 16.0
 ROUNDING = 1e-6  # relative, of a rule in float64 against its oracle
 
 
@@ -45,11 +56,14 @@ class ConformanceReport:
         rule: Its name.
         n, f: Updates in a case, and how many of them were lies.
         kappa: |F - m|^2 over the mean of |x_i - m|^2, the largest that was found.
-        beside_length: It is over |m|^2 where that is more: of a rule that is declared ``robust="bounded"``.
+        beside_length: It is over |m|^2 where that is more: of a rule that is declared
+            ``robust="bounded"``.
         kappa_bound: What was allowed.
         found_by: Cloud, attack and strength that ``kappa`` was found with.
-        breaks_at: The least number of liars that carry the rule away when it was told of f; None: not even n - 1.
-        held_to: What was held instead where no kappa was searched for; empty where nothing is promised.
+        breaks_at: The least number of liars that carry the rule away when it was told of f;
+            None: not even n - 1.
+        held_to: What was held instead where no kappa was searched for;
+            empty where nothing is promised.
     """
 
     rule: str
@@ -70,7 +84,10 @@ class ConformanceReport:
             return f"{told}: keeps its promises; it makes none about how far liars carry it"
         broken = "never" if self.breaks_at is None else f"by {self.breaks_at} liars"
         of = ", of the honest spread or the length of their mean" if self.beside_length else ""
-        return f"{told}: kappa {self.kappa:.3g} of at most {self.kappa_bound:.3g}{of} ({self.found_by}); carried away {broken}"
+        return (
+            f"{told}: kappa {self.kappa:.3g} of at most {self.kappa_bound:.3g}{of} "
+            f"({self.found_by}); carried away {broken}"
+        )
 
 
 def check_aggregator(
@@ -86,38 +103,50 @@ def check_aggregator(
 ) -> ConformanceReport:
     """Raises AssertionError, with the numbers, for the first promise that a rule breaks.
 
-    The promises: shape, dtype and device of the updates are kept, and the updates themselves; weights and outlyingness are
-    what ``Verdict`` says; the same updates give the same verdict to the last bit, and nobody's random numbers are touched;
-    called or explained, the aggregate is the same, and where it is a mean of the updates it is the one by the weights that are
-    told; the order of the updates does not matter, nor that of the coordinates, nor in how many chunks or shards a vector is
-    worked on; all that holds for other n and f, too, and in rounds that follow others; equal updates give that update; shifted
-    or scaled updates give a shifted or scaled aggregate (as far as the rule declares it); from finite updates comes nothing that
-    is not finite; and, unless the rule is declared ``robust=False`` or ``discerning=False``, f liars of any size, wherever they
-    stand, neither carry it away nor hide, and the worst of the attacks that are tried carries it no farther than kappa says.
+    The promises: shape, dtype and device of the updates are kept, and the updates themselves;
+    weights and outlyingness are what ``Verdict`` says; the same updates give the same verdict to
+    the last bit, and nobody's random numbers are touched; called or explained, the aggregate is the
+    same, and where it is a mean of the updates it is the one by the weights that are told; the
+    order of the updates does not matter, nor that of the coordinates, nor in how many chunks or
+    shards a vector is worked on; all that holds for other n and f, too, and in rounds that follow
+    others; equal updates give that update; shifted or scaled updates give a shifted or scaled
+    aggregate (as far as the rule declares it); from finite updates comes nothing that is not
+    finite; and, unless the rule is declared ``robust=False`` or ``discerning=False``, f liars of
+    any size, wherever they stand, neither carry it away nor hide, and the worst of the attacks that
+    are tried carries it no farther than kappa says.
 
-    Of a rule that is declared "bounded" kappa is in units of the honest spread or of the length of the honest mean, whichever is
-    more. A rule that asks for something trusted beside the updates is given it in the search, too: the honest mean as the judge's
-    gradient, a loss that is a quadratic around it, an honest update as one's own. Only where an option is fixed in units of the
-    updates is no kappa searched for: in spreads of the honest it would say nothing but how wide they are spread.
+    Of a rule that is declared "bounded" kappa is in units of the honest spread or of the length of
+    the honest mean, whichever is more. A rule that asks for something trusted beside the updates is
+    given it in the search, too: the honest mean as the judge's gradient, a loss that is a quadratic
+    around it, an honest update as one's own. Only where an option is fixed in units of the updates
+    is no kappa searched for: in spreads of the honest it would say nothing but how wide
+    they are spread.
 
     Args:
-        candidate: A rule, with options or without, a plain function ``(updates, *, f)``, or what ``load`` takes; or a
-            pre-aggregation, which is checked with ``trimmed_mean`` behind it.
+        candidate: A rule, with options or without, a plain function ``(updates, *, f)``, or what
+            ``load`` takes; or a pre-aggregation, which is checked with ``trimmed_mean`` behind it.
         n: Updates in a case.
         f: Byzantine peers to tolerate.
         d: Coordinates.
         seed: Of the cases.
-        oracle: The same rule in its slowest, most obvious form: ``oracle(updates, f)``, ``(n, d)`` float64 to ``(d,)``.
-        kappa: The rule is (f, kappa)-robust for this n and f. By default what is proven of a built-in rule, or 16.
+        oracle: The same rule in its slowest, most obvious form: ``oracle(updates, f)``, ``(n, d)``
+            float64 to ``(d,)``.
+        kappa: The rule is (f, kappa)-robust for this n and f. By default what is proven of a
+            built-in rule, or 16.
         strengths: How many are tried of each attack, at least 2; the time it takes grows with it.
     Returns: What was measured.
     """
     if strengths < 2:
-        raise ConfigError(f"check_aggregator tries at least 2 strengths of each attack, not {strengths}")
+        raise ConfigError(
+            f"check_aggregator tries at least 2 strengths of each attack, not {strengths}"
+        )
     bound = bound_rule(candidate)
     need = bound.at_least(f)
     if n < need:
-        raise AssertionError(f"{bound.name} needs {need} updates for f={f}: call check_aggregator with a larger n than {n}")
+        raise AssertionError(
+            f"{bound.name} needs {need} updates for f={f}: call check_aggregator with a larger n "
+            f"than {n}"
+        )
     generator = torch.Generator().manual_seed(seed)
     case = crowd(n, d, f, generator)
     check_untouched(bound, case)  # first: what it finds would spoil the case for the others
@@ -146,10 +175,16 @@ def check_aggregator(
 
 
 def check_rounds(bound: BoundRule, case: SyntheticUpdates, generator: torch.Generator) -> None:
-    """The promises hold in the rounds that follow, too, when there is a last aggregate, and n and f are others."""
+    """The promises hold in the rounds that follow, too, when there is a last aggregate,
+    and n and f are others."""
     d, verdict = case.updates.shape[1], case.judge(bound)
     for round_id, (n, f) in enumerate(_other_counts(bound, len(case.updates), case.f), 1):
-        later = replace(crowd(n, d, f, generator), round_id=round_id, previous=verdict.aggregate, state=verdict.state)
+        later = replace(
+            crowd(n, d, f, generator),
+            round_id=round_id,
+            previous=verdict.aggregate,
+            state=verdict.state,
+        )
         try:
             check_untouched(bound, later)
             check_verdict(bound, later)
@@ -161,12 +196,15 @@ def check_rounds(bound: BoundRule, case: SyntheticUpdates, generator: torch.Gene
             for name, lies in attackers(later, generator):
                 check_attackers(bound, later, name, lies, generator)
         except AssertionError as error:
-            raise AssertionError(f"{error} (round {round_id} of a run, {n} updates, f={f})") from None
+            raise AssertionError(
+                f"{error} (round {round_id} of a run, {n} updates, f={f})"
+            ) from None
         verdict = later.judge(bound)
 
 
 def _other_counts(bound: BoundRule, n: int, f: int) -> Iterator[tuple[int, int]]:
-    """Updates and liars of other rounds: n even where it is odd, one liar less, and one more where the options cover that."""
+    """Updates and liars of other rounds: n even where it is odd, one liar less, and one more where
+    the options cover that."""
     yield max(n + 1, bound.at_least(max(0, f - 1))), max(0, f - 1)
     more = f + 1 if f else 0  # whoever asks about f = 0 has not asked about liars
     try:
@@ -177,7 +215,9 @@ def _other_counts(bound: BoundRule, n: int, f: int) -> Iterator[tuple[int, int]]
     yield count, more
 
 
-def check_oracle(bound: BoundRule, n: int, f: int, d: int, oracle: Oracle, generator: torch.Generator) -> None:
+def check_oracle(
+    bound: BoundRule, n: int, f: int, d: int, oracle: Oracle, generator: torch.Generator
+) -> None:
     """Against the slow form, in float64, on clouds of several shapes with and without liars."""
     for name, honest in clouds(n, f, d, generator):
         if name == "two points":
@@ -186,7 +226,8 @@ def check_oracle(bound: BoundRule, n: int, f: int, d: int, oracle: Oracle, gener
         for lies in (far, honest[:f]):
             given, _ = shuffled(lies, honest, generator)
             if len(set(map(tuple, given.tolist()))) < n:
-                given += 1e-3 * torch.randn(n, d, generator=generator, dtype=torch.float64)  # no ties here either
+                # no ties here either
+                given += 1e-3 * torch.randn(n, d, generator=generator, dtype=torch.float64)
             found, expected = (
                 _aggregate(bound, f, given),
                 torch.from_numpy(np.asarray(oracle(given.numpy(), f), dtype=np.float64)),
@@ -194,19 +235,30 @@ def check_oracle(bound: BoundRule, n: int, f: int, d: int, oracle: Oracle, gener
             off, scale = float((found - expected).abs().max()), max(1.0, float(given.abs().max()))
             if not off <= ROUNDING * scale:
                 raise AssertionError(
-                    f"{bound.name} is {off:.3g} away from its oracle on {n} updates, f={f}, {name}: "
-                    f"allowed {ROUNDING * scale:.3g}"
+                    f"{bound.name} is {off:.3g} away from its oracle on {n} updates, f={f}, "
+                    f"{name}: allowed {ROUNDING * scale:.3g}"
                 )
 
 
-def check_resilience(bound: BoundRule, n: int, f: int, seed: int, kappa: float | None, strengths: int) -> ConformanceReport:
-    """The worst attack that is found stays below the bound; f liars never carry the rule away, and most of the peers always."""
-    follows = bound.rule.translation and bound.rule.scale and not in_units(bound) and not needs_help(bound)
+def check_resilience(
+    bound: BoundRule, n: int, f: int, seed: int, kappa: float | None, strengths: int
+) -> ConformanceReport:
+    """The worst attack that is found stays below the bound; f liars never carry the rule away, and
+    most of the peers always."""
+    follows = (
+        bound.rule.translation
+        and bound.rule.scale
+        and not in_units(bound)
+        and not needs_help(bound)
+    )
     if not bound.rule.robust:
         return ConformanceReport(bound.name, n, f)
     if kappa is None and in_units(bound):
         return ConformanceReport(
-            bound.name, n, f, held_to=f"{SPREADS:g} times the length of the honest mean, or the honest spread"
+            bound.name,
+            n,
+            f,
+            held_to=f"{SPREADS:g} times the length of the honest mean, or the honest spread",
         )
     beside_length = kappa is None and bound.rule.robust == "bounded"
     allowed = kappa if kappa is not None else kappa_bounds(bound.name, n, f)
@@ -221,18 +273,30 @@ def check_resilience(bound: BoundRule, n: int, f: int, seed: int, kappa: float |
     )
     if not found.kappa <= allowed * (1 + 1e-6) + 1e-9:
         raise AssertionError(
-            f"{bound.name} is not ({f}, {allowed:.3g})-robust among {n}: kappa is at least {found.kappa:.4g}, "
-            f"found by {found.found_by}"
+            f"{bound.name} is not ({f}, {allowed:.3g})-robust among {n}: kappa is at least "
+            f"{found.kappa:.4g}, found by {found.found_by}"
         )
     if found.breaks_at is not None and found.breaks_at <= f:
-        raise AssertionError(f"{found.breaks_at} of {n} liars carry {bound.name} away, told of f={f}")
+        raise AssertionError(
+            f"{found.breaks_at} of {n} liars carry {bound.name} away, told of f={f}"
+        )
     majority = n // 2 + 1
     if follows and (found.breaks_at is None or found.breaks_at > majority):
         raise AssertionError(
-            f"{majority} of {n} liars do not carry {bound.name} away. Whoever follows the updates and nothing else must follow "
-            "most of them: then it does not, or what is declared of it (translation, scale, center) is not so"
+            f"{majority} of {n} liars do not carry {bound.name} away. Whoever follows the updates "
+            "and nothing else must follow most of them: then it does not, or what is declared of "
+            "it (translation, scale, center) is not so"
         )
-    return ConformanceReport(bound.name, n, f, found.kappa, allowed, found.found_by, found.breaks_at, beside_length=beside_length)
+    return ConformanceReport(
+        bound.name,
+        n,
+        f,
+        found.kappa,
+        allowed,
+        found.found_by,
+        found.breaks_at,
+        beside_length=beside_length,
+    )
 
 
 def _aggregate(bound: BoundRule, f: int, updates: Tensor) -> Tensor:
@@ -240,7 +304,8 @@ def _aggregate(bound: BoundRule, f: int, updates: Tensor) -> Tensor:
 
 
 def _helped(bound: BoundRule, f: int, updates: Tensor, honest: Tensor) -> Tensor:
-    """The aggregate of a rule that may ask for something trusted, which knows where the honest mean is."""
+    """The aggregate of a rule that may ask for something trusted,
+    which knows where the honest mean is."""
     mean = honest.mean(dim=0)
 
     def loss(step: Tensor) -> float:
@@ -248,4 +313,12 @@ def _helped(bound: BoundRule, f: int, updates: Tensor, honest: Tensor) -> Tensor
         return 0.5 * LEARNING_RATE * float((step.to(mean) / LEARNING_RATE - mean).square().sum())
 
     center = honest[-1].clone() if bound.needs_center else None
-    return bound(updates, f=f, learning_rate=LEARNING_RATE, round_id=0, evaluate=loss, gradient=mean.to(updates), center=center)
+    return bound(
+        updates,
+        f=f,
+        learning_rate=LEARNING_RATE,
+        round_id=0,
+        evaluate=loss,
+        gradient=mean.to(updates),
+        center=center,
+    )

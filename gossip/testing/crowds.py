@@ -9,7 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossip.aggregators import BoundRule, PreAggregation, Rule, Verdict, compose, load, rule, trimmed_mean
+from gossip.aggregators import (
+    BoundRule,
+    PreAggregation,
+    Rule,
+    Verdict,
+    compose,
+    load,
+    rule,
+    trimmed_mean,
+)
 from gossip.errors import ConfigError
 
 LEARNING_RATE = 0.1
@@ -34,7 +43,8 @@ class SyntheticUpdates:
         return float(1000.0 - gradient @ step + 0.5 * (step @ step))
 
     def judge(self, rule: BoundRule, updates: Any = None, center: Tensor | None = None) -> Verdict:
-        """The verdict of a rule. One that cannot do without a center gets ``center``, or the honest direction."""
+        """The verdict of a rule. One that cannot do without a center gets ``center``,
+        or the honest direction."""
         updates = self.updates if updates is None else updates
         return rule.explain(updates, **self._beside(rule, updates, center))
 
@@ -58,14 +68,18 @@ class SyntheticUpdates:
         }
 
 
-def bound_rule(candidate: Rule | BoundRule | PreAggregation | Callable[..., Any] | str) -> BoundRule:
-    """What ``check_aggregator`` takes, as a node would run it; a pre-aggregation with a rule behind it."""
+def bound_rule(
+    candidate: Rule | BoundRule | PreAggregation | Callable[..., Any] | str,
+) -> BoundRule:
+    """What ``check_aggregator`` takes, as a node would run it;
+    a pre-aggregation with a rule behind it."""
     if isinstance(candidate, str):
         try:
             return load(candidate)
         except ConfigError as error:
             try:
-                return load(f"{candidate}+{BEHIND.name}")  # which only helps where the last stage makes no rule
+                # which only helps where the last stage makes no rule
+                return load(f"{candidate}+{BEHIND.name}")
             except ConfigError:
                 raise error from None
     if isinstance(candidate, BoundRule):
@@ -82,11 +96,14 @@ def in_units(bound: BoundRule) -> bool:
 
 
 def needs_help(bound: BoundRule) -> bool:
-    """Whether a rule asks for something trusted beside the updates, and so need not follow them when most of them lie."""
+    """Whether a rule asks for something trusted beside the updates, and so need not follow them
+    when most of them lie."""
     return bound.needs_trainer or bound.needs_center
 
 
-def crowd(n: int, d: int, f: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> SyntheticUpdates:
+def crowd(
+    n: int, d: int, f: int, generator: torch.Generator, dtype: torch.dtype = torch.float32
+) -> SyntheticUpdates:
     gradient = torch.randn(d, generator=generator)
     noise = 0.5 * torch.randn(n, d, generator=generator)
     return SyntheticUpdates((gradient + noise).to(dtype), f, gradient)
@@ -104,14 +121,16 @@ def attackers(case: SyntheticUpdates, generator: torch.Generator) -> Iterator[tu
     for size in (1e3, 1e12, 1e30):
         yield f"apart at {size:g}", size * direction
         yield f"together at {size:g}", size * direction[:1].repeat(f, 1)
-    # One far away, the others on the mean that it makes: what breaks rules that start from the mean.
+    # One far away, the others on the mean that it makes:
+    # what breaks rules that start from the mean.
     far = 1e6 * direction[:1]
     mean = (honest[f:].sum(dim=0, keepdim=True) + far) / (len(honest) - f + 1)
     yield "sacrificial anchor", torch.cat([far, mean.repeat(f - 1, 1)])
 
 
 def shuffled(lies: Tensor, honest: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """All rows in a random order, and where each of them stands in it: a rule must not know the liars by their place."""
+    """All rows in a random order, and where each of them stands in it: a rule must not know the
+    liars by their place."""
     order = torch.randperm(len(lies) + len(honest), generator=generator)
     return torch.cat([lies, honest])[order], order.argsort()
 
@@ -119,7 +138,9 @@ def shuffled(lies: Tensor, honest: Tensor, generator: torch.Generator) -> tuple[
 def near(left: Tensor, right: Tensor, tolerance: float = 1e-4) -> bool:
     """Whether every coordinate is within ``tolerance`` of the largest."""
     scale = max(float(right.abs().max()), 1e-30)
-    return bool(((left.to(torch.float64) - right.to(torch.float64)).abs() <= tolerance * scale).all())
+    return bool(
+        ((left.to(torch.float64) - right.to(torch.float64)).abs() <= tolerance * scale).all()
+    )
 
 
 def apart(left: Tensor, right: Tensor) -> str:

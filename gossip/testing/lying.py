@@ -1,4 +1,5 @@
-"""What every rule promises about liars: they neither carry it away nor hide, wherever among the updates they stand."""
+"""What every rule promises about liars: they neither carry it away nor hide, wherever among the
+updates they stand."""
 
 from __future__ import annotations
 
@@ -10,23 +11,31 @@ from gossip.aggregators import BoundRule
 from .crowds import SyntheticUpdates, apart, attackers, crowd, in_units, near, shuffled
 from .promises import CALLED, OUTLYING
 
-SPREADS = 4.0  # how far from the honest mean, in distances of the farthest honest update, a robust rule may be carried
+# how far from the honest mean, in distances of the farthest honest update,
+# a robust rule may be carried
+SPREADS = 4.0
 
 
-def check_attackers(bound: BoundRule, case: SyntheticUpdates, name: str, lies: Tensor, generator: torch.Generator) -> None:
+def check_attackers(
+    bound: BoundRule, case: SyntheticUpdates, name: str, lies: Tensor, generator: torch.Generator
+) -> None:
     f = case.f
     honest = case.updates[f:]
     rows, place = shuffled(lies, honest, generator)
     given = rows.clone()
     verdict = case.judge(bound, rows)
-    finite = bool(torch.isfinite(verdict.aggregate).all() & torch.isfinite(verdict.outlyingness).all())
+    finite = bool(
+        torch.isfinite(verdict.aggregate).all() & torch.isfinite(verdict.outlyingness).all()
+    )
     if not finite:
-        raise AssertionError(f"{bound.name} makes something that is not finite of {f} liars, {name}")
+        raise AssertionError(
+            f"{bound.name} makes something that is not finite of {f} liars, {name}"
+        )
     called = case.call(bound, rows)
     if not near(called, verdict.aggregate, CALLED):
         raise AssertionError(
-            f"{bound.name} makes something else when it is called than when it explains itself, beside {f} liars, {name}: "
-            f"{apart(called, verdict.aggregate)} apart"
+            f"{bound.name} makes something else when it is called than when it explains itself, "
+            f"beside {f} liars, {name}: {apart(called, verdict.aggregate)} apart"
         )
     if not torch.equal(rows, given):
         raise AssertionError(f"{bound.name} writes to its updates beside {f} liars, {name}")
@@ -40,15 +49,24 @@ def check_attackers(bound: BoundRule, case: SyntheticUpdates, name: str, lies: T
     off = float((verdict.aggregate.to(torch.float64) - center).norm())
     if not off <= SPREADS * reach:
         raise AssertionError(
-            f"{f} of {len(case.updates)} liars, {name}, carry {bound.name} {off:.3g} away from the honest mean; "
-            f"{what} {reach:.3g}"
+            f"{f} of {len(case.updates)} liars, {name}, carry {bound.name} {off:.3g} away from "
+            f"the honest mean; {what} {reach:.3g}"
         )
     if bound.discerning:
-        loudest, honest_out = float(verdict.outlyingness[place[0]]), float(verdict.outlyingness[place[f:]].max())
+        loudest, honest_out = (
+            float(verdict.outlyingness[place[0]]),
+            float(verdict.outlyingness[place[f:]].max()),
+        )
         if not loudest > OUTLYING:
-            raise AssertionError(f"{bound.name} does not tell a liar, {name}: outlyingness {loudest:.2f}, needs > {OUTLYING}")
+            raise AssertionError(
+                f"{bound.name} does not tell a liar, {name}: outlyingness {loudest:.2f}, needs > "
+                f"{OUTLYING}"
+            )
         if not honest_out <= OUTLYING:
-            raise AssertionError(f"{bound.name} accuses an honest peer beside liars, {name}: outlyingness {honest_out:.2f}")
+            raise AssertionError(
+                f"{bound.name} accuses an honest peer beside liars, {name}: outlyingness "
+                f"{honest_out:.2f}"
+            )
 
 
 def check_centered(bound: BoundRule, d: int, f: int, generator: torch.Generator) -> None:
@@ -65,7 +83,12 @@ def check_centered(bound: BoundRule, d: int, f: int, generator: torch.Generator)
         reach = max(float((honest - own).norm(dim=1).max()), float(own.norm()))
         off = float((verdict.aggregate - own).norm())
         if not off <= SPREADS * reach:
-            raise AssertionError(f"{f} of {n} liars, {name}, carry {bound.name} {off:.3g} away from its trusted center")
+            raise AssertionError(
+                f"{f} of {n} liars, {name}, carry {bound.name} {off:.3g} away from its trusted "
+                "center"
+            )
         out = verdict.outlyingness
         if not float(out[place[0]]) > OUTLYING >= float(out[place[f:]].max()):
-            raise AssertionError(f"{bound.name} with a center, liars {name}: outlyingness {out[place].tolist()}")
+            raise AssertionError(
+                f"{bound.name} with a center, liars {name}: outlyingness {out[place].tolist()}"
+            )

@@ -1,4 +1,5 @@
-"""The promises that every rule makes to honest updates: what its verdict looks like, and what it depends on.
+"""The promises that every rule makes to honest updates: what its verdict looks like,
+and what it depends on.
 
 Broken promises are raised, not asserted: ``python -O`` leaves out assert statements.
 """
@@ -17,7 +18,9 @@ from gossip.aggregators import BoundRule, CoordinateRule, Rule, Verdict
 from .crowds import SyntheticUpdates, apart, crowd, in_units, near
 
 OUTLYING = 3.0  # what the runtime counts as evidence of lying
-CALLED = 1e-5  # relative, between the aggregate alone and the one of the verdict: they may be summed in another order
+# relative, between the aggregate alone and the one of the verdict:
+# they may be summed in another order
+CALLED = 1e-5
 
 
 def check_verdict(bound: BoundRule, case: SyntheticUpdates) -> None:
@@ -25,10 +28,15 @@ def check_verdict(bound: BoundRule, case: SyntheticUpdates) -> None:
     verdict = case.judge(bound)
     shape = tuple(verdict.aggregate.shape)
     if shape != (d,):
-        raise AssertionError(f"{bound.name} makes an aggregate of shape {shape} of updates of shape {(n, d)}, not {(d,)}")
+        raise AssertionError(
+            f"{bound.name} makes an aggregate of shape {shape} of updates of shape {(n, d)}, not "
+            f"{(d,)}"
+        )
     for what, numbers in (("weights", verdict.weights), ("outlyingness", verdict.outlyingness)):
         if numbers.shape != (n,):
-            raise AssertionError(f"{bound.name}: {what} have the shape {tuple(numbers.shape)} for {n} updates")
+            raise AssertionError(
+                f"{bound.name}: {what} have the shape {tuple(numbers.shape)} for {n} updates"
+            )
         if not bool((torch.isfinite(numbers) & (numbers >= 0)).all()):
             raise AssertionError(f"{bound.name}: {what} are {numbers.tolist()}")
     total = float(verdict.weights.sum())
@@ -36,7 +44,10 @@ def check_verdict(bound: BoundRule, case: SyntheticUpdates) -> None:
         raise AssertionError(f"{bound.name}: the weights add up to {total}, not to 1")
     largest = float(verdict.outlyingness.max())
     if not largest <= OUTLYING:
-        raise AssertionError(f"{bound.name}: one of {n} honest updates is {largest:.2f} times as far out as typical ones")
+        raise AssertionError(
+            f"{bound.name}: one of {n} honest updates is {largest:.2f} times as far out as "
+            "typical ones"
+        )
 
 
 def check_untouched(bound: BoundRule, case: SyntheticUpdates) -> None:
@@ -58,19 +69,23 @@ def check_untouched(bound: BoundRule, case: SyntheticUpdates) -> None:
     strided = torch.stack([before, before], dim=2)[:, :, 0]  # not contiguous
     same = case.judge(bound, strided).aggregate
     if not near(same, kept):
-        raise AssertionError(f"{bound.name} gives another result for rows that are not contiguous, {apart(same, kept)} away")
+        raise AssertionError(
+            f"{bound.name} gives another result for rows that are not contiguous, "
+            f"{apart(same, kept)} away"
+        )
 
 
 def check_repeatable(bound: BoundRule, case: SyntheticUpdates) -> None:
-    """The same updates give the same verdict to the last bit, whatever was worked on between, and nobody's random numbers are
-    drawn or seeded on the way."""
+    """The same updates give the same verdict to the last bit, whatever was worked on between, and
+    nobody's random numbers are drawn or seeded on the way."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         # One step on from wherever they are: nothing that a rule may seed is in such a state.
         random.random(), np.random.random(), torch.rand(1)
         told = _draws_next()
         once, at_once = case.judge(bound), case.judge(bound)
-        case.judge(bound, case.updates.roll(1, dims=1))  # what a rule keeps of these shows in what follows
+        # what a rule keeps of these shows in what follows
+        case.judge(bound, case.updates.roll(1, dims=1))
         again = case.judge(bound)
         touched = [name for name, state in _draws_next().items() if state != told[name]]
     finally:
@@ -79,15 +94,18 @@ def check_repeatable(bound: BoundRule, case: SyntheticUpdates) -> None:
         torch.set_rng_state(before[2])
     if touched:
         raise AssertionError(
-            f"{bound.name} draws from or seeds the random numbers of {', '.join(touched)}, which are not its own: "
-            "take a torch.Generator seeded from round_id"
+            f"{bound.name} draws from or seeds the random numbers of {', '.join(touched)}, which "
+            "are not its own: take a torch.Generator seeded from round_id"
         )
-    for later, what in itertools.product((at_once, again), ("aggregate", "weights", "outlyingness")):
+    for later, what in itertools.product(
+        (at_once, again), ("aggregate", "weights", "outlyingness")
+    ):
         first, second = getattr(once, what), getattr(later, what)
         if not torch.equal(first, second):
             raise AssertionError(
-                f"{bound.name} makes another {what} of the same updates when it is called again, {apart(second, first)} apart: "
-                "peers would not agree; a rule keeps nothing between calls and draws no numbers of its own"
+                f"{bound.name} makes another {what} of the same updates when it is called again, "
+                f"{apart(second, first)} apart: peers would not agree; a rule keeps nothing "
+                "between calls and draws no numbers of its own"
             )
 
 
@@ -106,32 +124,48 @@ def check_called(bound: BoundRule, case: SyntheticUpdates) -> None:
     called, explained = case.call(bound, case.updates), case.judge(bound).aggregate
     if not near(called, explained, CALLED):
         raise AssertionError(
-            f"{bound.name} makes something else when it is called than when it explains itself: {apart(called, explained)} apart"
+            f"{bound.name} makes something else when it is called than when it explains itself: "
+            f"{apart(called, explained)} apart"
         )
 
 
 def check_weights(bound: BoundRule, case: SyntheticUpdates) -> None:
-    """An aggregate that is a weighted mean of the updates is the one by the weights that the rule tells of."""
+    """An aggregate that is a weighted mean of the updates is the one by the weights that
+    the rule tells of."""
     n, d = case.updates.shape
     if n >= d or not _tells_weights(bound, case):
         return
     rows = case.updates.to(torch.float64)
     verdict = case.judge(bound, rows)
-    shares = torch.linalg.lstsq(rows.T, verdict.aggregate.to(torch.float64)[:, None], driver="gelsd").solution[:, 0]
-    if not near(shares @ rows, verdict.aggregate, 1e-9) or abs(float(shares.sum()) - 1) > 1e-6 or float(shares.min()) < -1e-6:
-        return  # rescaled, beside a point, or by the ranks of each coordinate: nothing follows from the weights then
+    shares = torch.linalg.lstsq(
+        rows.T, verdict.aggregate.to(torch.float64)[:, None], driver="gelsd"
+    ).solution[:, 0]
+    if (
+        not near(shares @ rows, verdict.aggregate, 1e-9)
+        or abs(float(shares.sum()) - 1) > 1e-6
+        or float(shares.min()) < -1e-6
+    ):
+        # rescaled, beside a point, or by the ranks of each coordinate:
+        # nothing follows from the weights then
+        return
     if not torch.allclose(shares, verdict.weights, atol=1e-5):
         raise AssertionError(
-            f"{bound.name} tells of the weights {_short(verdict.weights)}, but its aggregate is the mean by {_short(shares)}"
+            f"{bound.name} tells of the weights {_short(verdict.weights)}, but its aggregate is "
+            f"the mean by {_short(shares)}"
         )
 
 
 def _short(numbers: torch.Tensor) -> str:
-    return "[" + ", ".join(f"{number:.3g}" for number in (numbers + 0.0).round(decimals=6).tolist()) + "]"
+    return (
+        "["
+        + ", ".join(f"{number:.3g}" for number in (numbers + 0.0).round(decimals=6).tolist())
+        + "]"
+    )
 
 
 def _tells_weights(bound: BoundRule, case: SyntheticUpdates) -> bool:
-    """Whether the weights are its own: a plain function that returns a tensor gets equal ones, whatever it did."""
+    """Whether the weights are its own: a plain function that returns a tensor gets equal ones,
+    whatever it did."""
     if isinstance(bound.rule, CoordinateRule):
         return False  # those say in how many coordinates an update survived
     if type(bound.rule) is not Rule:
@@ -144,7 +178,13 @@ def _tells_weights(bound: BoundRule, case: SyntheticUpdates) -> bool:
         told = isinstance(result, Verdict)
         return result
 
-    own = Rule(listening, bound.name, bound.rule.at_least, bound.rule.discerning, parameters=bound.rule.parameters)
+    own = Rule(
+        listening,
+        bound.name,
+        bound.rule.at_least,
+        bound.rule.discerning,
+        parameters=bound.rule.parameters,
+    )
     case.judge(BoundRule(bound.name, own, bound.options))
     return told
 
@@ -157,12 +197,24 @@ def check_dtypes(bound: BoundRule, case: SyntheticUpdates) -> None:
         if aggregate.dtype != dtype:
             raise AssertionError(f"{bound.name} makes {aggregate.dtype} of {dtype}")
         if aggregate.device != given.device:
-            raise AssertionError(f"{bound.name} moves updates from {given.device} to {aggregate.device}")
-        if torch.equal(verdict.weights > 0, before.weights > 0):  # whom it chooses may hang on the last digit
-            allowed = 8 * torch.finfo(dtype).eps * float(case.updates.abs().max()) if dtype != torch.float64 else 1e-4
-            error = float((aggregate.to(torch.float64) - before.aggregate.to(torch.float64)).abs().max())
+            raise AssertionError(
+                f"{bound.name} moves updates from {given.device} to {aggregate.device}"
+            )
+        # whom it chooses may hang on the last digit
+        if torch.equal(verdict.weights > 0, before.weights > 0):
+            allowed = (
+                8 * torch.finfo(dtype).eps * float(case.updates.abs().max())
+                if dtype != torch.float64
+                else 1e-4
+            )
+            error = float(
+                (aggregate.to(torch.float64) - before.aggregate.to(torch.float64)).abs().max()
+            )
             if not error <= max(allowed, 1e-4):
-                raise AssertionError(f"{bound.name} in {dtype} is {error:.3g} away from float32, allowed {allowed:.3g}")
+                raise AssertionError(
+                    f"{bound.name} in {dtype} is {error:.3g} away from float32, allowed "
+                    f"{allowed:.3g}"
+                )
 
 
 def check_device(bound: BoundRule, case: SyntheticUpdates, device: str) -> None:
@@ -170,10 +222,15 @@ def check_device(bound: BoundRule, case: SyntheticUpdates, device: str) -> None:
     expected, given = case.judge(bound).aggregate, case.updates.to(device)
     aggregate = case.judge(bound, given).aggregate
     if aggregate.device != given.device:
-        raise AssertionError(f"{bound.name} moves updates from {given.device} to {aggregate.device}")
+        raise AssertionError(
+            f"{bound.name} moves updates from {given.device} to {aggregate.device}"
+        )
     on_cpu = aggregate.to("cpu")
     if not near(on_cpu, expected):
-        raise AssertionError(f"{bound.name} on {device} is {apart(on_cpu, expected)} away from what it makes on the cpu")
+        raise AssertionError(
+            f"{bound.name} on {device} is {apart(on_cpu, expected)} away from what it makes on "
+            "the cpu"
+        )
 
 
 def check_order(bound: BoundRule, case: SyntheticUpdates, generator: torch.Generator) -> None:
@@ -181,12 +238,15 @@ def check_order(bound: BoundRule, case: SyntheticUpdates, generator: torch.Gener
     straight, mixed = case.judge(bound), case.judge(bound, case.updates[order])
     if not near(mixed.aggregate, straight.aggregate):
         raise AssertionError(
-            f"{bound.name} depends on the order of the updates: {apart(mixed.aggregate, straight.aggregate)} apart"
+            f"{bound.name} depends on the order of the updates: "
+            f"{apart(mixed.aggregate, straight.aggregate)} apart"
         )
     for what in ("weights", "outlyingness"):
         moved, stayed = getattr(mixed, what), getattr(straight, what)[order]
         if not torch.allclose(moved, stayed, atol=1e-4):
-            raise AssertionError(f"{bound.name}: {what} do not move with the updates: {moved} for {stayed}")
+            raise AssertionError(
+                f"{bound.name}: {what} do not move with the updates: {moved} for {stayed}"
+            )
 
 
 def check_agreement(bound: BoundRule, case: SyntheticUpdates) -> None:
@@ -194,10 +254,14 @@ def check_agreement(bound: BoundRule, case: SyntheticUpdates) -> None:
     aggregate = case.judge(bound, row.repeat(len(case.updates), 1)).aggregate
     promised = (bound.rule.robust and not in_units(bound)) or not bound.discerning
     if promised and not near(aggregate, row):
-        raise AssertionError(f"{bound.name} of equal updates is {apart(aggregate, row)} away from them")
+        raise AssertionError(
+            f"{bound.name} of equal updates is {apart(aggregate, row)} away from them"
+        )
 
 
-def check_equivariance(bound: BoundRule, case: SyntheticUpdates, generator: torch.Generator) -> None:
+def check_equivariance(
+    bound: BoundRule, case: SyntheticUpdates, generator: torch.Generator
+) -> None:
     center = case.gradient if bound.needs_center else None
     before = case.judge(bound).aggregate
     if bound.rule.scale and not in_units(bound):
@@ -205,18 +269,30 @@ def check_equivariance(bound: BoundRule, case: SyntheticUpdates, generator: torc
             at = None if center is None else center * factor
             moved = case.judge(bound, case.updates * factor, at).aggregate / factor
             if not near(moved, before):
-                raise AssertionError(f"{bound.name} is not scale equivariant: times {factor:g} it is {apart(moved, before)} off")
+                raise AssertionError(
+                    f"{bound.name} is not scale equivariant: times {factor:g} it is "
+                    f"{apart(moved, before)} off"
+                )
     if bound.rule.translation:
         shift = 3 * torch.randn(case.updates.shape[1], generator=generator)
         at = None if center is None else center + shift
         moved = case.judge(bound, case.updates + shift, at).aggregate - shift
         if not near(moved, before):
-            raise AssertionError(f"{bound.name} is not translation equivariant: shifted it is {apart(moved, before)} off")
+            raise AssertionError(
+                f"{bound.name} is not translation equivariant: shifted it is "
+                f"{apart(moved, before)} off"
+            )
 
 
 def check_smallest(bound: BoundRule, f: int, generator: torch.Generator) -> None:
-    for n, d, tolerated in ((bound.at_least(0), 1, 0), (bound.at_least(f), 1, f), (bound.at_least(f), 3, f)):
+    for n, d, tolerated in (
+        (bound.at_least(0), 1, 0),
+        (bound.at_least(f), 1, f),
+        (bound.at_least(f), 3, f),
+    ):
         small = crowd(n, d, tolerated, generator)
         verdict = small.judge(bound)
         if not bool(torch.isfinite(verdict.aggregate).all()):
-            raise AssertionError(f"{bound.name} of {n} updates with {d} coordinates: {verdict.aggregate}")
+            raise AssertionError(
+                f"{bound.name} of {n} updates with {d} coordinates: {verdict.aggregate}"
+            )

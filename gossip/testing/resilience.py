@@ -1,9 +1,11 @@
 """How far f liars can carry a rule: the worst that was found, against what theory allows.
 
-A rule F is (f, kappa)-robust when for any n - f honest updates, with mean m, and whatever the f others are,
-|F - m|^2 <= kappa * mean of |x_i - m|^2 over the honest (Allouah et al. 2023, arXiv:2302.01772). Here the honest are clouds of
-several shapes, the others families of attacks whose strength is searched for along a line. What is found is a lower bound of
-kappa: above the declared bound it refutes it. No rule can have kappa below f / (n - 2f), and ``two points`` shows that.
+A rule F is (f, kappa)-robust when for any n - f honest updates, with mean m, and whatever the f
+others are, |F - m|^2 <= kappa * mean of |x_i - m|^2 over the honest (Allouah et al. 2023,
+arXiv:2302.01772). Here the honest are clouds of several shapes, the others families of attacks
+whose strength is searched for along a line. What is found is a lower bound of kappa: above the
+declared bound it refutes it. No rule can have kappa below f / (n - 2f),
+and ``two points`` shows that.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from torch import Tensor
 from .crowds import shuffled
 
 Aggregate: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""``(n, d)`` and, for what is trusted beside them, the honest ones among them, ``(n - attackers, d)``, to ``(d,)``; float64."""
+"""``(n, d)`` and, for what is trusted beside them, the honest ones among them,
+``(n - attackers, d)``, to ``(d,)``; float64."""
 Lies: TypeAlias = Callable[[float], Tensor]
 AWAY = 1e3  # in coordinates' spreads: how far from zero one of the clouds lies
 FAR = 1e6  # in spreads of the honest: how far away liars stand who want to break a rule
-CARRIED = 1e3  # in the same unit: a rule that ends farther from the honest than this was carried away
+# in the same unit: a rule that ends farther from the honest than this was carried away
+CARRIED = 1e3
 WEAKEST, STRONGEST = 0.1, 1e4  # of the strengths that are tried, in spreads of the honest; and FAR
 
 
@@ -34,7 +38,8 @@ class Resilience:
     Attributes:
         kappa: The largest ratio found.
         found_by: Cloud, attack and strength that it was found with.
-        breaks_at: The least number of liars that carried the rule away, when told of f; None if even n - 1 did not.
+        breaks_at: The least number of liars that carried the rule away, when told of f; None if
+            even n - 1 did not.
     """
 
     n: int
@@ -45,7 +50,8 @@ class Resilience:
 
 
 def kappa_bounds(name: str, n: int, f: int) -> float | None:
-    """What theory promises of a built-in rule, or of one after nearest-neighbour mixing; None: there is no bound known."""
+    """What theory promises of a built-in rule, or of one after nearest-neighbour mixing; None:
+    there is no bound known."""
     if n <= 2 * f:
         return None
     ratio = f / (n - 2 * f)
@@ -63,7 +69,14 @@ def kappa_bounds(name: str, n: int, f: int) -> float | None:
 
 
 def measure(
-    aggregate: Aggregate, n: int, f: int, *, d: int = 16, seed: int = 0, strengths: int = 9, beside_length: bool = False
+    aggregate: Aggregate,
+    n: int,
+    f: int,
+    *,
+    d: int = 16,
+    seed: int = 0,
+    strengths: int = 9,
+    beside_length: bool = False,
 ) -> Resilience:
     """The worst that was found for a rule.
 
@@ -72,7 +85,8 @@ def measure(
         n, f: Updates, and how many of them are lies.
         d: Coordinates.
         seed: Of the clouds.
-        strengths: How many are tried of each attack, evenly in the logarithm, and about as many again around the best.
+        strengths: How many are tried of each attack, evenly in the logarithm, and about as many
+            again around the best.
         beside_length: kappa is over |m|^2 where that is more than the mean of |x_i - m|^2.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -98,10 +112,12 @@ def clouds(n: int, f: int, d: int, generator: torch.Generator) -> Iterator[tuple
     widths = torch.ones(d, dtype=torch.float64)
     widths[0] = 30.0
     yield "anisotropic", direction + widths * noise(count, d)
-    # Far from zero: a rule that looks at lengths sees little of what tells these apart, and liars may hide in that.
+    # Far from zero: a rule that looks at lengths sees little of what tells these apart, and liars
+    # may hide in that.
     yield (
         "heavy tails, far from zero",
-        AWAY * direction + noise(count, d) / noise(count, 2).square().mean(dim=1, keepdim=True).sqrt(),
+        AWAY * direction
+        + noise(count, d) / noise(count, 2).square().mean(dim=1, keepdim=True).sqrt(),
     )
     if count >= 3:
         sides = torch.where(torch.arange(count) % 2 == 0, 3.0, -3.0).to(torch.float64)
@@ -150,7 +166,9 @@ def _together(mean: Tensor, step: Tensor, f: int) -> Lies:
 
 def _anchored(mean: Tensor, step: Tensor, f: int, honest: int) -> Lies:
     """One stands far out, the others on the mean that it makes."""
-    return lambda strength: torch.cat([(mean + strength * (honest + 1) * step)[None], (mean + strength * step).repeat(f - 1, 1)])
+    return lambda strength: torch.cat(
+        [(mean + strength * (honest + 1) * step)[None], (mean + strength * step).repeat(f - 1, 1)]
+    )
 
 
 def _copies(row: Tensor, f: int) -> Lies:
@@ -158,7 +176,8 @@ def _copies(row: Tensor, f: int) -> Lies:
 
 
 def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
-    """The least number of liars, all at one place far away, that carry a rule away which was told of fewer; None if none do."""
+    """The least number of liars, all at one place far away, that carry a rule away which was told
+    of fewer; None if none do."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(n, d, generator=generator, dtype=torch.float64)
     direction = torch.randn(d, generator=generator, dtype=torch.float64)
@@ -167,18 +186,27 @@ def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
         mean = honest.mean(dim=0)
         spread = float(rows.square().sum(dim=1).mean().sqrt())
         lies = (mean + FAR * spread / float(direction.norm()) * direction).repeat(attackers, 1)
-        if float((aggregate(shuffled(lies, honest, generator)[0], honest) - mean).norm()) > CARRIED * spread:
+        if (
+            float((aggregate(shuffled(lies, honest, generator)[0], honest) - mean).norm())
+            > CARRIED * spread
+        ):
             return attackers
     return None
 
 
 class _Ratio:
-    """|F - m|^2 over the mean of |x_i - m|^2, or over |m|^2 where that is more, beside given lies, each time in another order."""
+    """|F - m|^2 over the mean of |x_i - m|^2, or over |m|^2 where that is more, beside given lies,
+    each time in another order."""
 
-    def __init__(self, aggregate: Aggregate, honest: Tensor, generator: torch.Generator, beside_length: bool) -> None:
+    def __init__(
+        self, aggregate: Aggregate, honest: Tensor, generator: torch.Generator, beside_length: bool
+    ) -> None:
         self.aggregate, self.honest, self.generator = aggregate, honest, generator
         self.mean = honest.mean(dim=0)
-        spread, length = float((honest - self.mean).square().sum(dim=1).mean()), float(self.mean.square().sum())
+        spread, length = (
+            float((honest - self.mean).square().sum(dim=1).mean()),
+            float(self.mean.square().sum()),
+        )
         self.unit = max(spread, length) if beside_length else spread
 
     def of(self, lies: Lies) -> Callable[[float], float]:
@@ -192,10 +220,16 @@ class _Ratio:
 
 
 def strongest(ratio: Callable[[float], float], strengths: int) -> tuple[float, float]:
-    """The largest value of a function of the strength, and where: on a grid, and around its best point again."""
+    """The largest value of a function of the strength, and where: on a grid,
+    and around its best point again."""
     width = (STRONGEST / WEAKEST) ** (1 / (strengths - 1))
-    best = max((ratio(strength), strength) for strength in (*(WEAKEST * width**step for step in range(strengths)), FAR))
+    best = max(
+        (ratio(strength), strength)
+        for strength in (*(WEAKEST * width**step for step in range(strengths)), FAR)
+    )
     for _ in range(strengths // 2):
         width = math.sqrt(width)
-        best = max([best, *((ratio(best[1] * factor), best[1] * factor) for factor in (1 / width, width))])
+        best = max(
+            [best, *((ratio(best[1] * factor), best[1] * factor) for factor in (1 / width, width))]
+        )
     return best

@@ -12,12 +12,15 @@ from gossip.aggregators import BoundRule, Gram, GramRule
 from .crowds import LEARNING_RATE, SyntheticUpdates, apart, crowd, near
 
 SHARDS = (1, 3, 8)
-WIDE = 49_999  # coordinates: several of the blocks that rules work on, and a prime, so that the last one is not full
+# coordinates: several of the blocks that rules work on, and a prime,
+# so that the last one is not full
+WIDE = 49_999
 SAME = 1e-6  # relative, of an aggregate put together from shards
 
 
 def check_long_vectors(bound: BoundRule, n: int, f: int, generator: torch.Generator) -> None:
-    """The order of the coordinates does not matter, nor in which block one falls, nor whether the rows are one tensor."""
+    """The order of the coordinates does not matter, nor in which block one falls, nor whether the
+    rows are one tensor."""
     case = crowd(n, WIDE, f, generator)
     straight = case.judge(bound).aggregate
     order = torch.randperm(WIDE, generator=generator)
@@ -25,15 +28,16 @@ def check_long_vectors(bound: BoundRule, n: int, f: int, generator: torch.Genera
     mixed = turned.judge(bound).aggregate
     if not near(mixed, straight[order]):
         raise AssertionError(
-            f"{bound.name} depends on the order of {WIDE} coordinates: {apart(mixed, straight[order])} apart; "
-            "a rule that works on chunks must make the same of each, wherever it starts"
+            f"{bound.name} depends on the order of {WIDE} coordinates: "
+            f"{apart(mixed, straight[order])} apart; a rule that works on chunks must make the "
+            "same of each, wherever it starts"
         )
     rows = [row.clone() for row in case.updates]
     lying_apart = case.judge(bound, rows).aggregate
     if not near(lying_apart, straight):
         raise AssertionError(
-            f"{bound.name} makes something else of rows that lie apart than of the same rows in one tensor: "
-            f"{apart(lying_apart, straight)} away"
+            f"{bound.name} makes something else of rows that lie apart than of the same rows in "
+            f"one tensor: {apart(lying_apart, straight)} away"
         )
 
 
@@ -47,13 +51,20 @@ def check_shards(bound: BoundRule, case: SyntheticUpdates) -> None:
         if isinstance(bound.rule, GramRule):
             aggregate, weights = _decided(bound, bound.rule, exact, cuts)
             moved = float((weights - whole.weights).abs().max())
-            # A last step on the columns says of weights what survived in them, which one shard does not know of another.
+            # A last step on the columns says of weights what survived in them, which one shard does
+            # not know of another.
             if not moved <= SAME and bound.rule.last_step is None:
                 raise AssertionError(
-                    f"{bound.name} on {count} shards gives other weights than on the whole vector: {moved:.3g} apart"
+                    f"{bound.name} on {count} shards gives other weights than on the whole "
+                    f"vector: {moved:.3g} apart"
                 )
         elif not bound.whole_vector:
-            parts = [SyntheticUpdates(updates[:, piece], case.f, case.gradient[piece]).judge(bound).aggregate for piece in cuts]
+            parts = [
+                SyntheticUpdates(updates[:, piece], case.f, case.gradient[piece])
+                .judge(bound)
+                .aggregate
+                for piece in cuts
+            ]
             aggregate = torch.cat(parts)
         else:
             return  # it takes whole vectors and says so
@@ -64,12 +75,22 @@ def check_shards(bound: BoundRule, case: SyntheticUpdates) -> None:
             )
 
 
-def _decided(bound: BoundRule, rule: GramRule, case: SyntheticUpdates, cuts: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """The aggregate and the weights by statistics of each shard, one decision, and a combination in each shard."""
-    vectors: dict[str, Tensor] = {"gradient": case.gradient.to(torch.float64), "center": case.gradient.to(torch.float64)}
-    named = {point: vectors[point] for point in vectors if point in rule.points and _wanted(rule, point)}
+def _decided(
+    bound: BoundRule, rule: GramRule, case: SyntheticUpdates, cuts: list[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """The aggregate and the weights by statistics of each shard, one decision,
+    and a combination in each shard."""
+    vectors: dict[str, Tensor] = {
+        "gradient": case.gradient.to(torch.float64),
+        "center": case.gradient.to(torch.float64),
+    }
+    named = {
+        point: vectors[point] for point in vectors if point in rule.points and _wanted(rule, point)
+    }
     plain: dict[str, Any] = {"f": case.f, "learning_rate": LEARNING_RATE, "round_id": case.round_id}
-    options = {key: value for key, value in plain.items() if key in rule.needs} | dict(bound.options)
+    options = {key: value for key, value in plain.items() if key in rule.needs} | dict(
+        bound.options
+    )
     gram: Gram | None = None
     for piece in cuts:
         points: dict[str, Any] = {point: vector[piece] for point, vector in named.items()}
@@ -78,7 +99,11 @@ def _decided(bound: BoundRule, rule: GramRule, case: SyntheticUpdates, cuts: lis
     assert gram is not None
     decision = rule.decide(gram, **options)
     pieces = [
-        rule.combine(case.updates[:, piece], decision, **{**options, **{point: vector[piece] for point, vector in named.items()}})
+        rule.combine(
+            case.updates[:, piece],
+            decision,
+            **{**options, **{point: vector[piece] for point, vector in named.items()}},
+        )
         for piece in cuts
     ]
     assert decision.shares is not None

@@ -18,13 +18,16 @@ FAIR_ROUNDS = 200
 def check_topology(topology: Topology, *, balanced: bool = True) -> None:
     """Checks a topology against rosters of 1 to 33 peers.
 
-    It must be a pure function of the set of peers, lineage, round and seed; name every peer in every plan; as a gossip topology
-    let what one peer knows reach all others within 2n rounds, as a rolling one order all peers for every shard.
+    It must be a pure function of the set of peers, lineage, round and seed; name every peer in
+    every plan; as a gossip topology let what one peer knows reach all others within 2n rounds, as a
+    rolling one order all peers for every shard.
 
     Args:
         topology: With its options bound.
-        balanced: Whether every peer must carry its part: receive as often as others, or serve as often. A star does not.
-    Raises: AssertionError: it breaks a promise; the message says which, and for which roster and round.
+        balanced: Whether every peer must carry its part: receive as often as others, or serve as
+            often. A star does not.
+    Raises: AssertionError: it breaks a promise; the message says which,
+        and for which roster and round.
     """
     for n in range(1, LARGEST + 1):
         roster = Roster(tuple(range(n)), b"lineage1")
@@ -54,18 +57,31 @@ def _check_plans(topology: Topology, roster: Roster) -> None:
         where = f"in round {round_id} of {len(roster)} peers"
         plan = _plan(topology, roster, round_id)
         if bool(plan.servers) != topology.rolling:
-            _fail(topology, f"is {'' if topology.rolling else 'not '}declared rolling, but its plan says otherwise {where}")
+            _fail(
+                topology,
+                f"is {'' if topology.rolling else 'not '}declared rolling, but its plan says "
+                f"otherwise {where}",
+            )
         if not _is_repeatable(topology, roster, round_id, plan):
-            _fail(topology, f"plans differently for the same peers, round and seed {where}: it must be a pure function")
+            _fail(
+                topology,
+                f"plans differently for the same peers, round and seed {where}: it must be a pure "
+                "function",
+            )
         for order in plan.servers:
             if set(order) != members:
-                _fail(topology, f"leaves out {sorted(members - set(order))} as servers {where}: all must be able to step in")
+                _fail(
+                    topology,
+                    f"leaves out {sorted(members - set(order))} as servers {where}: all must be "
+                    "able to step in",
+                )
         if plan.pushes is not None and set(plan.pushes) != members:
             _fail(topology, f"says nothing about {sorted(members - set(plan.pushes))} {where}")
 
 
 def _is_repeatable(topology: Topology, roster: Roster, round_id: int, plan: Plan) -> bool:
-    """Whether it plans the same when global randomness, the order of the roster and the rounds asked before are others."""
+    """Whether it plans the same when global randomness, the order of the roster and the rounds
+    asked before are others."""
     state = random.getstate()
     try:
         random.seed(1)
@@ -78,7 +94,11 @@ def _is_repeatable(topology: Topology, roster: Roster, round_id: int, plan: Plan
 
 
 def _facts(plan: Plan) -> tuple[object, ...]:
-    pushes = None if plan.pushes is None else {sender: sorted(targets) for sender, targets in plan.pushes.items()}
+    pushes = (
+        None
+        if plan.pushes is None
+        else {sender: sorted(targets) for sender, targets in plan.pushes.items()}
+    )
     return plan.servers, pushes
 
 
@@ -95,7 +115,10 @@ def _check_spread(topology: Topology, roster: Roster) -> None:
             return
     deaf = {peer: sorted(members - known) for peer, known in knows.items() if known != members}
     peer, missing = next(iter(sorted(deaf.items())))
-    _fail(topology, f"never lets peer {peer} hear of {missing}, within {SPREAD_ROUNDS * n} rounds of {n} peers")
+    _fail(
+        topology,
+        f"never lets peer {peer} hear of {missing}, within {SPREAD_ROUNDS * n} rounds of {n} peers",
+    )
 
 
 def _check_fair(topology: Topology, roster: Roster) -> None:
@@ -108,7 +131,8 @@ def _check_fair(topology: Topology, roster: Roster) -> None:
             verb = "serves" if topology.rolling else "receives"
             _fail(
                 topology,
-                f"is unfair: peer {peer} of {len(roster)} {verb} {count} times in {FAIR_ROUNDS} rounds, {mean:.0f} is typical",
+                f"is unfair: peer {peer} of {len(roster)} {verb} {count} times in {FAIR_ROUNDS} "
+                f"rounds, {mean:.0f} is typical",
             )
 
 

@@ -1,4 +1,5 @@
-"""What a transport is checked with: a few transports that one thread drives, what they have heard, and things to send."""
+"""What a transport is checked with: a few transports that one thread drives, what they have heard,
+and things to send."""
 
 from __future__ import annotations
 
@@ -10,7 +11,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core import Commit, LinkDown, LinkUp, Message, Payload, PeerId, Ping, Received, Rumor, StateOffer, Update
+from gossip.core import (
+    Commit,
+    LinkDown,
+    LinkUp,
+    Message,
+    Payload,
+    PeerId,
+    Ping,
+    Received,
+    Rumor,
+    StateOffer,
+    Update,
+)
 from gossip.transport import Arrival, PayloadLimit, Transport
 
 PATIENCE_S = 30.0  # a state that has not come by then never comes
@@ -19,7 +32,8 @@ RUN, LINEAGE, DIGEST = b"this-run", b"lineage1", b"digest-of-a-rest"
 
 
 class TransportFactory(Protocol):
-    """Makes a bound transport. With ``at`` (control, bulk) it must take those addresses, which a closed one has left."""
+    """Makes a bound transport. With ``at`` (control, bulk) it must take those addresses, which a
+    closed one has left."""
 
     def __call__(
         self,
@@ -49,7 +63,9 @@ class World(ExitStack):
         incarnation: Callable[[], int] | int = 0,
         at: tuple[str, str] | None = None,
     ) -> Transport:
-        transport = self._make(run, local, incarnation, limit if callable(limit) else lambda sender, message: limit, at)
+        transport = self._make(
+            run, local, incarnation, limit if callable(limit) else lambda sender, message: limit, at
+        )
         self.callback(transport.close)
         self._driven.append(transport)
         self.heard[id(transport)] = []
@@ -63,7 +79,9 @@ class World(ExitStack):
 
     def link(self, transport: Transport, peer: PeerId, other: Transport) -> None:
         transport.connect(peer, other.control, other.bulk)
-        self.until(lambda: LinkUp(peer) in self.heard[id(transport)], f"LinkUp({peer}) after connect")
+        self.until(
+            lambda: LinkUp(peer) in self.heard[id(transport)], f"LinkUp({peer}) after connect"
+        )
 
     def stop(self, transport: Transport) -> None:
         self._driven.remove(transport)
@@ -83,7 +101,9 @@ class World(ExitStack):
     def until(self, condition: Callable[[], bool], what: str | Callable[[], str]) -> None:
         end = time.monotonic() + PATIENCE_S
         while not condition():
-            assert time.monotonic() < end, f"waited {PATIENCE_S:.0f} s in vain for {what if isinstance(what, str) else what()}"
+            assert time.monotonic() < end, (
+                f"waited {PATIENCE_S:.0f} s in vain for {what if isinstance(what, str) else what()}"
+            )
             self.pump()
 
     def broke(self, transport: Transport) -> bool:
@@ -93,16 +113,27 @@ class World(ExitStack):
         return [arrival for arrival in self.heard[id(transport)] if isinstance(arrival, Received)]
 
     def wait_received(self, transport: Transport, count: int) -> list[Received]:
-        self.until(lambda: len(self.received(transport)) >= count, lambda: f"{count} messages; {transport.traffic}")
+        self.until(
+            lambda: len(self.received(transport)) >= count,
+            lambda: f"{count} messages; {transport.traffic}",
+        )
         return self.received(transport)
 
     def wait_drop(self, transport: Transport, reason: str) -> None:
         dropped = transport.traffic.dropped
-        self.until(lambda: dropped.get(reason, 0) > 0, lambda: f"a drop counted as {reason!r}; {transport.traffic}")
+        self.until(
+            lambda: dropped.get(reason, 0) > 0,
+            lambda: f"a drop counted as {reason!r}; {transport.traffic}",
+        )
 
-    def send(self, transport: Transport, peer: PeerId, message: Message, payload: Payload | None = None) -> None:
+    def send(
+        self, transport: Transport, peer: PeerId, message: Message, payload: Payload | None = None
+    ) -> None:
         """Until it is taken: queues are bounded."""
-        self.until(lambda: transport.send(peer, message, payload), f"send of {type(message).__name__} to be taken")
+        self.until(
+            lambda: transport.send(peer, message, payload),
+            f"send of {type(message).__name__} to be taken",
+        )
 
 
 def ping(nonce: int) -> Ping:

@@ -1,4 +1,5 @@
-"""Tells the author of a transport whether it keeps a transport's promises (``gossip.transport.base``).
+"""Tells the author of a transport whether it keeps a transport's promises
+(``gossip.transport.base``).
 
     from gossip.testing import check_transport
     check_transport(my_factory)
@@ -21,7 +22,19 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core import Ack, LinkDown, LinkUp, Message, PeerId, Ping, Progress, Push, Received, StateOffer, digest_of
+from gossip.core import (
+    Ack,
+    LinkDown,
+    LinkUp,
+    Message,
+    PeerId,
+    Ping,
+    Progress,
+    Push,
+    Received,
+    StateOffer,
+    digest_of,
+)
 
 from .transport_world import (
     LINEAGE,
@@ -38,7 +51,8 @@ from .transport_world import (
     update,
 )
 
-SIZES = (4, 8, 12, 65_536, 68_904, MIB - 4, MIB, MIB + 4, 3 * MIB + 20, 8 * MIB)  # bytes of float32 payloads
+# bytes of float32 payloads
+SIZES = (4, 8, 12, 65_536, 68_904, MIB - 4, MIB, MIB + 4, 3 * MIB + 20, 8 * MIB)
 
 
 TransportCheck: TypeAlias = Callable[[TransportFactory], None]
@@ -47,7 +61,8 @@ TRANSPORT_CHECKS: dict[str, TransportCheck] = {}
 
 
 def check_transport(make: TransportFactory) -> None:
-    """Checks all promises, in seconds. Two to three transports run at a time, all driven by the calling thread.
+    """Checks all promises, in seconds. Two to three transports run at a time,
+    all driven by the calling thread.
 
     Raises: AssertionError: it breaks a promise; the message says which.
     """
@@ -72,7 +87,9 @@ def _promise(check: Callable[[World], None]) -> TransportCheck:
 def _messages_of_a_lane_keep_their_order(world: World) -> None:
     """With and without payload, small and large ones mixed."""
     sender, receiver = world.pair(
-        limit=lambda peer, message: 2 * MIB if rounds_of([Received(0, 0, message)])[0] % 3 == 0 else 400
+        limit=lambda peer, message: (
+            2 * MIB if rounds_of([Received(0, 0, message)])[0] % 3 == 0 else 400
+        )
     )
     for number in range(60):
         world.send(sender, 1, ping(number))
@@ -90,12 +107,21 @@ def _a_message_arrives_as_it_was_sent(world: World) -> None:
     """Sender, incarnation and every field."""
     sender, receiver = world.peer(3, incarnation=41), world.peer(1)
     world.link(sender, 1, receiver)
-    messages: tuple[Message, ...] = (ping(2**48), Ack(1, 3, Progress(17, 3), ()), update(9), state_offer(7))
+    messages: tuple[Message, ...] = (
+        ping(2**48),
+        Ack(1, 3, Progress(17, 3), ()),
+        update(9),
+        state_offer(7),
+    )
     for message in messages:
         world.send(sender, 1, message)
     arrivals = world.wait_received(receiver, len(messages))
-    assert {(arrival.sender, arrival.incarnation) for arrival in arrivals} == {(3, 41)}, f"got {arrivals}"
-    assert all(message in [arrival.message for arrival in arrivals] for message in messages), f"got {arrivals}"
+    assert {(arrival.sender, arrival.incarnation) for arrival in arrivals} == {(3, 41)}, (
+        f"got {arrivals}"
+    )
+    assert all(message in [arrival.message for arrival in arrivals] for message in messages), (
+        f"got {arrivals}"
+    )
     assert all(arrival.payload is None for arrival in arrivals), "a payload came that nobody sent"
 
 
@@ -123,19 +149,30 @@ def _payloads_arrive_byte_for_byte(world: World) -> None:
         payload = world.wait_received(receiver, number + 1)[-1].payload
         assert payload is not None, f"the payload of {nbytes} bytes did not come along"
         assert payload.nbytes == nbytes, f"payload of {payload.nbytes} bytes, {nbytes} were sent"
-        assert payload.data.dtype == np.float32, f"payload of {payload.data.dtype}, expected float32"
-        assert payload.data.tobytes() == data.tobytes(), f"the payload of {nbytes} bytes changed on its way"
+        assert payload.data.dtype == np.float32, (
+            f"payload of {payload.data.dtype}, expected float32"
+        )
+        assert payload.data.tobytes() == data.tobytes(), (
+            f"the payload of {nbytes} bytes changed on its way"
+        )
 
 
 @_promise
 def _the_facts_of_a_payload_are_told(world: World) -> None:
-    """Whether it is finite; the digest of commits and states; states are bytes of any length up to the limit."""
-    sender, receiver = world.pair(limit=lambda peer, message: 3 * MIB if isinstance(message, StateOffer) else 2 * MIB)
+    """Whether it is finite; the digest of commits and states;
+    states are bytes of any length up to the limit."""
+    sender, receiver = world.pair(
+        limit=lambda peer, message: 3 * MIB if isinstance(message, StateOffer) else 2 * MIB
+    )
     good, bad = floats(2 * MIB), floats(2 * MIB)
     bad[-1] = np.nan
     large = np.full(MIB // 2, 3e38, np.float32)  # finite, though its sum is not
     state = np.frombuffer(os.urandom(2 * MIB + 13), np.uint8)
-    sent: list[tuple[Message, NDArray[Any]]] = [(update(0), good), (update(1), bad), (update(2), large)]
+    sent: list[tuple[Message, NDArray[Any]]] = [
+        (update(0), good),
+        (update(1), bad),
+        (update(2), large),
+    ]
     for message, data in [*sent, (commit(), good), (state_offer(state.nbytes), state)]:
         world.send(sender, 1, message, payload_of(data))
     payloads = [arrival.payload for arrival in world.wait_received(receiver, 5)]
@@ -143,7 +180,9 @@ def _the_facts_of_a_payload_are_told(world: World) -> None:
     assert finite == [True, False, True, True, True], f"finite is {finite}"
     digests = [payload.digest if payload is not None else None for payload in payloads]
     true = [digest_of(data.tobytes()) for data in (good, state)]
-    assert digests == [b"", b"", b"", *true], f"digests {digests}, expected {true} for the commit and the state"
+    assert digests == [b"", b"", b"", *true], (
+        f"digests {digests}, expected {true} for the commit and the state"
+    )
     assert payloads[4] is not None
     assert payloads[4].data.dtype == np.uint8, "a state must come as uint8"
 
@@ -171,7 +210,14 @@ def _a_send_to_nobody_is_refused(world: World) -> None:
 def _an_address_that_is_none_is_counted(world: World) -> None:
     """It may be a peer's word, so it raises nothing."""
     transport = world.peer(0)
-    for nonsense in ("", "nonsense", "http://127.0.0.1:80", "tcp://127.0.0.1", "tcp://127.0.0.1:99999", "ipc:///tmp/x"):
+    for nonsense in (
+        "",
+        "nonsense",
+        "http://127.0.0.1:80",
+        "tcp://127.0.0.1",
+        "tcp://127.0.0.1:99999",
+        "ipc:///tmp/x",
+    ):
         transport.connect(1, nonsense, nonsense)
         assert transport.send(1, ping(0)) is False, f"something stands at {nonsense!r}"
     assert transport.traffic.dropped["bad_address"] == 6, f"counted {transport.traffic.dropped}"
@@ -197,7 +243,10 @@ def _a_payload_of_a_wrong_size_is_dropped(world: World) -> None:
     for reason, message, nbytes in wrong:
         before = receiver.traffic.dropped.get(reason, 0)
         world.send(sender, 1, message, payload_of(floats(nbytes)))
-        world.until(lambda: receiver.traffic.dropped.get(reason, 0) > before, f"{nbytes} bytes counted as {reason}")  # noqa: B023
+        world.until(
+            lambda: receiver.traffic.dropped.get(reason, 0) > before,  # noqa: B023
+            f"{nbytes} bytes counted as {reason}",
+        )
     world.send(sender, 1, update(2), payload_of(floats(right)))
     arrivals = world.wait_received(receiver, 1)
     assert rounds_of(arrivals) == [2], f"arrived: {[arrival.message for arrival in arrivals]}"
@@ -234,7 +283,8 @@ def _a_link_that_closes_is_told_at_once_and_once(world: World) -> None:
 
 @_promise
 def _a_peer_that_comes_late_or_back_is_linked(world: World) -> None:
-    """At the address that was told, without asking again. What goes there first may be lost, while one former lane still ends."""
+    """At the address that was told, without asking again. What goes there first may be lost, while
+    one former lane still ends."""
     watcher, other = world.pair()
     address = (other.control, other.bulk)
     world.stop(other)
@@ -242,12 +292,18 @@ def _a_peer_that_comes_late_or_back_is_linked(world: World) -> None:
     world.until(lambda: world.broke(watcher), "LinkDown")
     heir = world.peer(1, incarnation=1, at=address)
     world.until(lambda: heard.count(LinkUp(1)) >= 2, "LinkUp when somebody listens there again")
-    world.until(lambda: watcher.send(1, ping(1)) and bool(world.received(heir)), "a message that comes there")
+    world.until(
+        lambda: watcher.send(1, ping(1)) and bool(world.received(heir)),
+        "a message that comes there",
+    )
     world.pump()  # all news of the former connection are older than that message
     heard.clear()
     watcher.connect(1, *address)
     world.send(watcher, 1, ping(2))
-    world.until(lambda: any(arrival.message == ping(2) for arrival in world.received(heir)), "a message behind connect")
+    world.until(
+        lambda: any(arrival.message == ping(2) for arrival in world.received(heir)),
+        "a message behind connect",
+    )
     assert heard == [], "connecting to the address that one is connected to must change nothing"
 
 
@@ -263,7 +319,9 @@ def _a_new_incarnation_at_a_new_address_replaces_the_old(world: World) -> None:
     world.stop(old)
     world.send(sender, 1, ping(0))
     world.wait_received(new, 2)
-    assert not any(isinstance(arrival, LinkDown) for arrival in world.heard[id(sender)]), "the former link's end was reported"
+    assert not any(isinstance(arrival, LinkDown) for arrival in world.heard[id(sender)]), (
+        "the former link's end was reported"
+    )
 
 
 @_promise
@@ -290,9 +348,11 @@ def _disconnect_forgets(world: World) -> None:
 
 @_promise
 def _queues_are_bounded(world: World) -> None:
-    """To somebody who does not read, ``send`` returns False before long, and works again when he reads.
+    """To somebody who does not read, ``send`` returns False before long,
+    and works again when he reads.
 
-    Nothing that was taken is lost in silence: who does not read for long loses what he was sent, and ``LinkDown`` says so.
+    Nothing that was taken is lost in silence: who does not read for long loses what he was sent,
+    and ``LinkDown`` says so.
     """
     sender, receiver = world.pair(limit=MIB)
     world.neglect(receiver)
@@ -303,7 +363,9 @@ def _queues_are_bounded(world: World) -> None:
         taken["control"] += 1
     while sender.send(1, update(taken["bulk"]), data) and taken["bulk"] < 2_000:
         taken["bulk"] += 1
-    assert taken["control"] < 200_000, "the control lane took 200000 messages for somebody who does not read"
+    assert taken["control"] < 200_000, (
+        "the control lane took 200000 messages for somebody who does not read"
+    )
     assert taken["bulk"] < 2_000, "the bulk lane took 2 GB for somebody who does not read"
     assert sender.traffic.dropped == {"full": 2}, f"counted {sender.traffic.dropped}"
     world.drive(receiver)
@@ -315,8 +377,13 @@ def _queues_are_bounded(world: World) -> None:
         world.until(lambda: world.heard[id(sender)][-1] == LinkUp(1), "LinkUp, as he reads again")
     world.send(sender, 1, ping(2**20))
     world.send(sender, 1, update(2**20), data)
-    world.until(lambda: 2**20 in rounds_of(world.received(receiver)), "an update when he reads again")
-    world.until(lambda: any(one.message == ping(2**20) for one in world.received(receiver)), "a ping when he reads again")
+    world.until(
+        lambda: 2**20 in rounds_of(world.received(receiver)), "an update when he reads again"
+    )
+    world.until(
+        lambda: any(one.message == ping(2**20) for one in world.received(receiver)),
+        "a ping when he reads again",
+    )
 
 
 @_promise
@@ -327,14 +394,18 @@ def _memory_may_be_reused_when_it_is_not_in_flight(world: World) -> None:
     data = floats(16 * MIB)
     world.send(sender, 1, update(0), payload_of(data))
     view = data[1000:2000]
-    assert sender.in_flight(view) == sender.in_flight(data), "a view of the same memory is told otherwise"
+    assert sender.in_flight(view) == sender.in_flight(data), (
+        "a view of the same memory is told otherwise"
+    )
     assert not sender.in_flight(floats(400)), "memory that nobody sent is in flight"
     world.drive(receiver)
     world.until(lambda: not sender.in_flight(data), "the memory to be free again")
     data[:] = -1.0
     payload = world.wait_received(receiver, 1)[0].payload
     assert payload is not None
-    assert payload.data.tobytes() == floats(16 * MIB).tobytes(), "the receiver saw what was written after the memory was free"
+    assert payload.data.tobytes() == floats(16 * MIB).tobytes(), (
+        "the receiver saw what was written after the memory was free"
+    )
 
 
 @_promise
@@ -354,18 +425,27 @@ def _what_was_received_belongs_to_the_receiver(world: World) -> None:
 def _a_payload_may_go_ahead_of_its_message(world: World) -> None:
     """It arrives with it as if both had gone together, once, and alone it is no message."""
     sizes = [68_904, 68_904, 4, 131_072, 131_076, 68_904, 68_904]
-    sender, receiver = world.pair(limit=lambda peer, message: sizes[getattr(message, "round_id", 0)])
+    sender, receiver = world.pair(
+        limit=lambda peer, message: sizes[getattr(message, "round_id", 0)]
+    )
     for round_id, nbytes in enumerate(sizes):
         data = np.full(nbytes // 4, np.inf if round_id == 5 else round_id, np.float32)
-        for each in (data, floats(nbytes))[: 1 + (round_id == 6)]:  # another goes ahead, so the 6th goes with its message
+        # another goes ahead, so the 6th goes with its message
+        for each in (data, floats(nbytes))[: 1 + (round_id == 6)]:
             sender.ahead(each)
         for again in range(2):  # the second time nothing went ahead
             world.send(sender, 1, commit(round_id), payload_of(data))
             arrival = world.wait_received(receiver, 2 * round_id + again + 1)[-1]
             payload = arrival.payload
-            assert payload is not None and arrival.message == commit(round_id), "a message came without what went ahead of it"  # noqa: PT018
-            assert payload.data.tobytes() == data.tobytes(), f"{nbytes} bytes that went ahead came as others"
-            assert (payload.finite, payload.digest) == (round_id != 5, digest_of(data)), "facts of what went ahead are wrong"
+            assert payload is not None and arrival.message == commit(round_id), (  # noqa: PT018
+                "a message came without what went ahead of it"
+            )
+            assert payload.data.tobytes() == data.tobytes(), (
+                f"{nbytes} bytes that went ahead came as others"
+            )
+            assert (payload.finite, payload.digest) == (round_id != 5, digest_of(data)), (
+                "facts of what went ahead are wrong"
+            )
 
 
 @_promise
@@ -381,7 +461,9 @@ def _poll_wakes_on_a_descriptor(world: World) -> None:
         ring.start()
         transport.poll(PATIENCE_S, [reader])
         ring.join()
-        assert time.monotonic() - began < PATIENCE_S, "poll slept on while a descriptor was readable"
+        assert time.monotonic() - began < PATIENCE_S, (
+            "poll slept on while a descriptor was readable"
+        )
         # Not named any more: it must not wake anybody.
         began = time.monotonic()
         assert transport.poll(0.05) == []
@@ -398,7 +480,9 @@ def _poll_that_may_stay_awake_comes_back_as_soon_and_as_late(world: World) -> No
     assert world.wait_received(receiver, 1)
     began = time.monotonic()
     assert receiver.poll(0.02, awake_s=PATIENCE_S) == []
-    assert 0.015 <= time.monotonic() - began < PATIENCE_S, "poll has its own idea of when the time is up"
+    assert 0.015 <= time.monotonic() - began < PATIENCE_S, (
+        "poll has its own idea of when the time is up"
+    )
     assert not receiver.woken
     reader, writer = os.pipe()
     try:
@@ -422,7 +506,9 @@ def _close_sends_what_is_queued(world: World) -> None:
     sender, receiver = world.pair(limit=16 * MIB)
     world.neglect(sender)
     for number in range(2):
-        assert sender.send(1, update(number), payload_of(floats(16 * MIB))), "two payloads must fit into any queue"
+        assert sender.send(1, update(number), payload_of(floats(16 * MIB))), (
+            "two payloads must fit into any queue"
+        )
     assert sender.send(1, ping(0))
     closing = threading.Thread(target=sender.close, args=(PATIENCE_S,))
     closing.start()
@@ -443,4 +529,6 @@ def _traffic_is_counted(world: World) -> None:
     assert sender.traffic.sent_messages == 2, f"{sender.traffic}"
     assert sender.traffic.sent_bytes > 2 * MIB, f"{sender.traffic}"
     assert receiver.traffic.received_messages == 2, f"{receiver.traffic}"
-    assert receiver.traffic.received_bytes == sender.traffic.sent_bytes, f"{sender.traffic} against {receiver.traffic}"
+    assert receiver.traffic.received_bytes == sender.traffic.sent_bytes, (
+        f"{sender.traffic} against {receiver.traffic}"
+    )

@@ -1,4 +1,5 @@
-"""Which batches of a round were handed to the user's loop, and whether a step may follow: one batch or several, one step."""
+"""Which batches of a round were handed to the user's loop, and whether a step may follow: one batch
+or several, one step."""
 
 from __future__ import annotations
 
@@ -17,15 +18,18 @@ from gossip.errors import ConfigError
 def check_accumulate(accumulate: object) -> None:
     """Raises ConfigError: It is no number of batches."""
     if not isinstance(accumulate, int) or accumulate < 1:
-        raise ConfigError(f"accumulate is {accumulate!r}, not a number of batches", "1: a step follows each batch")
+        raise ConfigError(
+            f"accumulate is {accumulate!r}, not a number of batches", "1: a step follows each batch"
+        )
 
 
 def pieces_of(ranges: Ranges, pieces: int, least: int = 1) -> list[Ranges]:
-    """Cuts a round's slice in as many batches, so that a loop which counts them stays in step to the end of an epoch.
+    """Cuts a round's slice in as many batches, so that a loop which counts them stays in step to
+    the end of an epoch.
 
-    They are as equal as can be, because a loop weighs the mean of each alike. When they would have fewer than ``least`` samples,
-    each is the whole slice, if need be several times: the mean of those means is that over the slice, and each sample counts as
-    once used.
+    They are as equal as can be, because a loop weighs the mean of each alike. When they would have
+    fewer than ``least`` samples, each is the whole slice, if need be several times: the mean of
+    those means is that over the slice, and each sample counts as once used.
     """
     total = sum([stop - start for start, stop in ranges])
     if total < pieces * least:
@@ -87,7 +91,8 @@ class BatchTracker:
     def check_step(self) -> None:
         if self._accumulating:
             raise ConfigError(
-                "optimizer.step() was called inside peer.no_sync()", "step outside of it, after the last of the backward passes"
+                "optimizer.step() was called inside peer.no_sync()",
+                "step outside of it, after the last of the backward passes",
             )
 
     def take(self) -> int:
@@ -99,8 +104,10 @@ class BatchTracker:
             )
         if self._handed < self.expected:
             raise ConfigError(
-                f"optimizer.step() came after {self._handed} of {self.expected} batches of its round",
-                f"peer.shard(loader, accumulate={self.expected}) makes every {self.expected} batches one step",
+                f"optimizer.step() came after {self._handed} of {self.expected} batches of its "
+                "round",
+                f"peer.shard(loader, accumulate={self.expected}) makes every {self.expected} "
+                "batches one step",
             )
         samples = self._samples
         self.drop()
@@ -115,22 +122,26 @@ class BatchTracker:
         return self._samples > 0
 
     def give_back(self) -> None:
-        """A round passes without a step. Raises ConfigError when the loop has said that it keeps the gradients of what it had."""
+        """A round passes without a step. Raises ConfigError when the loop has said that it keeps
+        the gradients of what it had."""
         if not self.unused:
             return
-        hint = "with peer.shard(loader, accumulate=k), k batches belong to one step and are counted with it"
+        hint = (
+            "with peer.shard(loader, accumulate=k), k batches belong to one step and are counted "
+            "with it"
+        )
         if self._kept and self._handed >= self.expected:
             raise ConfigError(
-                f"gradients were accumulated over more than the {self.expected} batch(es) that a step is on"
-                " (peer.no_sync() without a step after it)",
+                f"gradients were accumulated over more than the {self.expected} batch(es) that a "
+                "step is on (peer.no_sync() without a step after it)",
                 hint,
             )
         now = self._gradient()
         if now is not None and now != self._before and not self._warned:
             self._warned = True
             warnings.warn(
-                "no optimizer.step() followed a batch whose loss was propagated: its samples go back to the swarm, and are used"
-                f" again if you keep its gradients; {hint}",
+                "no optimizer.step() followed a batch whose loss was propagated: its samples go "
+                f"back to the swarm, and are used again if you keep its gradients; {hint}",
                 stacklevel=4,
             )
         self.drop()

@@ -13,21 +13,25 @@ _SPARSE = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 def plain_model(model: torch.nn.Module) -> torch.nn.Module:
-    """The model itself where it is compiled: its parts have the same names then as on a peer that does not compile."""
+    """The model itself where it is compiled: its parts have the same names then as on a peer that
+    does not compile."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, torch.nn.Module) else model
 
 
 def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raises UnsupportedModel: Something exchanges gradients by itself, or makes some that cannot be exchanged."""
+    """Raises UnsupportedModel: Something exchanges gradients by itself,
+    or makes some that cannot be exchanged."""
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(
-            f"prepare takes a torch.nn.Module, got {type(model).__name__}", "nn.ModuleList makes one of several models"
+            f"prepare takes a torch.nn.Module, got {type(model).__name__}",
+            "nn.ModuleList makes one of several models",
         )
     if isinstance(model, _WRAPPERS):
         raise UnsupportedModel(
             f"the model is wrapped in {type(model).__name__}, which exchanges gradients by itself",
-            "prepare the model in it (.module) and train that one: gossip takes the wrapper's place",
+            "prepare the model in it (.module) and train that one: gossip takes the wrapper's "
+            "place",
         )
     for optimizer in optimizers:
         if isinstance(optimizer, torch.optim.SparseAdam):
@@ -35,15 +39,28 @@ def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> N
                 "SparseAdam takes sparse gradients only, and dense ones are exchanged",
                 "use Adam, and make the embedding with sparse=False",
             )
-    trained = {id(parameter) for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]}
+    trained = {
+        id(parameter)
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.SyncBatchNorm):
             raise UnsupportedModel(
-                f"{name or 'the model'} is a SyncBatchNorm, which needs torch.distributed to talk to other processes",
-                "use BatchNorm: each peer normalises by its own batch, GroupNorm does without batches",
+                f"{name or 'the model'} is a SyncBatchNorm, which needs torch.distributed to talk "
+                "to other processes",
+                "use BatchNorm: each peer normalises by its own batch, GroupNorm does without "
+                "batches",
             )
-        if isinstance(module, _SPARSE) and module.sparse and id(module.weight) in trained and module.weight.requires_grad:
+        if (
+            isinstance(module, _SPARSE)
+            and module.sparse
+            and id(module.weight) in trained
+            and module.weight.requires_grad
+        ):
             raise UnsupportedModel(
-                f"the gradient of {name + '.' if name else ''}weight is sparse: dense ones are exchanged",
+                f"the gradient of {name + '.' if name else ''}weight is sparse: dense ones are "
+                "exchanged",
                 "make the embedding with sparse=False",
             )

@@ -1,4 +1,5 @@
-"""Whether others are known to hold the parameters that a script ends with: what it asked its node, and what that said."""
+"""Whether others are known to hold the parameters that a script ends with: what it asked its node,
+and what that said."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from gossip.ipc import ConfirmReply, ConfirmRequest
 
 @dataclass(slots=True)
 class StateConfirmation:
-    """``said``: by the node, of what was asked last; None: nothing yet. ``asked_at``: the round before which that was."""
+    """``said``: by the node, of what was asked last; None: nothing yet. ``asked_at``: the round
+    before which that was."""
 
     said: ConfirmReply | None = None
     asked_at: int = -1

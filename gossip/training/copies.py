@@ -1,4 +1,5 @@
-"""A copy of the state for the node, which others have asked for it: all that this costs the training is the copying."""
+"""A copy of the state for the node, which others have asked for it: all that this costs the
+training is the copying."""
 
 from __future__ import annotations
 
@@ -14,9 +15,13 @@ from .state import plan_state
 
 
 def copy_state(
-    round_id: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Callable[[], dict[str, Any]]
+    round_id: int,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    extra: Callable[[], dict[str, Any]],
 ) -> tuple[Snapshot, int | None]:
-    """What to tell the node, and the memory that goes with it: each number is copied once, straight into that.
+    """What to tell the node, and the memory that goes with it: each number is copied once,
+    straight into that.
 
     Args:
         extra: What belongs to the state beside model and optimizer.

@@ -1,4 +1,5 @@
-"""Why a swarm refuses this peer's model: each peer leaves word of its own in the run's folder, and the refused one compares."""
+"""Why a swarm refuses this peer's model: each peer leaves word of its own in the run's folder, and
+the refused one compares."""
 
 from __future__ import annotations
 
@@ -22,9 +23,11 @@ Tensors = Sequence[tuple[str, str]]
 
 @contextlib.contextmanager
 def compared(run_dir: Path | None, peer: int, layout: Layout) -> Iterator[None]:
-    """While the body presents the model of this ``layout`` to the swarm: a refusal says where the models differ.
+    """While the body presents the model of this ``layout`` to the swarm:
+    a refusal says where the models differ.
 
-    Raises: ModelDiffers: In place of Refused, where somebody of the swarm has left word of its model.
+    Raises: ModelDiffers: In place of Refused,
+        where somebody of the swarm has left word of its model.
     """
     if run_dir is None:
         yield
@@ -60,19 +63,36 @@ def _others(run_dir: Path, peer: int, reason: str) -> dict[str, Any] | None:
             continue
         with contextlib.suppress(ValueError, OSError):
             found = read_json(path)
-            if found is not None and isinstance(found.get("layout"), str) and found["layout"] and found["layout"] in reason:
+            if (
+                found is not None
+                and isinstance(found.get("layout"), str)
+                and found["layout"]
+                and found["layout"] in reason
+            ):
                 return found
     return None
 
 
 def difference(swarm: dict[str, Any], own: dict[str, Any]) -> tuple[str, str]:
-    """A line for each of the two: how many parameters, the digest, and the first tensor that is not the same."""
+    """A line for each of the two: how many parameters, the digest,
+    and the first tensor that is not the same."""
     theirs, ours = swarm["tensors"], own["tensors"]
-    at = next((at for at, (one, other) in enumerate(zip(theirs, ours, strict=False)) if list(one) != list(other)), None)
+    at = next(
+        (
+            at
+            for at, (one, other) in enumerate(zip(theirs, ours, strict=False))
+            if list(one) != list(other)
+        ),
+        None,
+    )
     first = at if at is not None else min(len(theirs), len(ours))
 
     def line(described: dict[str, Any], tensors: Tensors) -> str:
-        tensor = " ".join(tensors[first]) if first < len(tensors) else f"no more than {len(tensors)} tensors"
+        tensor = (
+            " ".join(tensors[first])
+            if first < len(tensors)
+            else f"no more than {len(tensors)} tensors"
+        )
         return f"{described['elements']:,} parameters  layout {described['layout'][:8]}  {tensor}"
 
     return line(swarm, theirs), line(own, ours)

@@ -1,7 +1,9 @@
-"""The trainer's side of the talk with its node: contributes updates, applies what the rounds decide, outlives the node.
+"""The trainer's side of the talk with its node: contributes updates, applies what the rounds
+decide, outlives the node.
 
-Only the thread that trains calls in here, and the model changes only within these calls. Between them the node's words wait in
-the channel. Nothing here knows of the user's script; ``session`` does.
+Only the thread that trains calls in here, and the model changes only within these calls. Between
+them the node's words wait in the channel. Nothing here knows of the user's script;
+``session`` does.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class Exchange:
         round_id: The next round to run on the parameters as they are.
         peers, alive: Size of the roster, and who of it is alive, as of the last ``Go``.
         restarts: How often the node was started again.
-        sender_memory: This peer's own, such as its momentum. It is no part of the swarm's state: who joins begins without one.
+        sender_memory: This peer's own, such as its momentum. It is no part of the swarm's state:
+            who joins begins without one.
     """
 
     def __init__(
@@ -75,7 +78,12 @@ class Exchange:
         self.last_state: LastState | None = None
         self.sender_memory: Memory | None = None
         self._channel, self._node = connection
-        self._start, self._peer, self._incarnation, self._interrupt = start, peer, incarnation, interrupt
+        self._start, self._peer, self._incarnation, self._interrupt = (
+            start,
+            peer,
+            incarnation,
+            interrupt,
+        )
         self.go: control.StartRoundCommand | None = None
         self.round_id = 0
         self.peers = self.alive = 1
@@ -88,11 +96,13 @@ class Exchange:
         self._outbox = PacketQueue()
         self._changes = 0  # counts what has changed the parameters
         self._in_step = False
-        self._brief, self._left_at = False, 0.0  # whether steps are short; when we last handed over to the user
+        # whether steps are short; when we last handed over to the user
+        self._brief, self._left_at = False, 0.0
         self._prepared = False
-        self._snapshots_due = 0  # asked for while a round could be computed: they wait for the next time that we wait anyway
+        # asked for while a round could be computed: they wait for the next time that we wait anyway
+        self._snapshots_due = 0
 
-    # --- the model -------------------------------------------------------------------------------------------------------
+    # --- the model --------------------------------------------------------------------------------
 
     def prepare(
         self,
@@ -128,21 +138,27 @@ class Exchange:
     def _introduce(self) -> None:
         state = pack_state(self._model, self._optimizer, self._extra())
         model = (self._layout.elements, self._layout.digest, state_digest(state), len(state))
-        about = control.Prepare(*model, learning_rate_of(self._optimizer.param_groups), self._judging.able, self.round_id)
+        about = control.Prepare(
+            *model,
+            learning_rate_of(self._optimizer.param_groups),
+            self._judging.able,
+            self.round_id,
+        )
         self._say(about, os.dup(self._arena.fd))
         if self._shard is not None:
             self._say(self._shard)
         self._flush()
 
     def shard(self, samples_total: int, batch: int, ahead: int = 0) -> None:
-        """From now on rounds come with samples, and with a guess at those of the next ``ahead``. Also before ``prepare``."""
+        """From now on rounds come with samples, and with a guess at those of the next ``ahead``.
+        Also before ``prepare``."""
         self._shard = control.Shard(samples_total, batch, ahead)
         self.go = None
         if self._prepared:
             self._say(self._shard)
             self._flush()
 
-    # --- rounds ----------------------------------------------------------------------------------------------------------
+    # --- rounds -----------------------------------------------------------------------------------
 
     def wait_go(self) -> control.StartRoundCommand:
         """What to compute next; waits for it. Applies on the way what was committed without us."""
@@ -154,14 +170,18 @@ class Exchange:
 
     @property
     def _may_go(self) -> bool:
-        # After Shard, a Go without samples is one that was on its way already: another with samples follows.
+        # After Shard, a Go without samples is one that was on its way already:
+        # another with samples follows.
         return self.go is not None and (self._shard is None or self.go.sharded)
 
-    def contribute(self, samples: int, loss: float | None, before_send: Callable[[], None] | None = None) -> None:
-        """Offers the gradients (``samples == 0``: nothing, only takes part) and returns when the round is applied.
+    def contribute(
+        self, samples: int, loss: float | None, before_send: Callable[[], None] | None = None
+    ) -> None:
+        """Offers the gradients (``samples == 0``: nothing, only takes part) and returns when the
+        round is applied.
 
-        Without a shard it also waits for the next ``Go``, so that the caller's next gradient belongs to current parameters;
-        with one, the loader waits for that.
+        Without a shard it also waits for the next ``Go``, so that the caller's next gradient
+        belongs to current parameters; with one, the loader waits for that.
 
         Args:
             before_send: Called when the update is ready and not yet sent.
@@ -181,7 +201,8 @@ class Exchange:
         finally:
             self._in_step = False
         if self._shard is None and self._halted is None:
-            # A halt after our round was applied is for the next call to tell: this one has done its work.
+            # A halt after our round was applied is for the next call to tell:
+            # this one has done its work.
             self._serve(lambda: self._may_go or self._halted is not None)
         self._left_at = time.monotonic()
 
@@ -190,7 +211,9 @@ class Exchange:
         if sent is not update:
             update.copy_(sent)
 
-    def _offer(self, go: control.StartRoundCommand, filled: int, samples: int, loss: float | None) -> None:
+    def _offer(
+        self, go: control.StartRoundCommand, filled: int, samples: int, loss: float | None
+    ) -> None:
         """Sends what is in update slot ``filled``, as an answer to ``go``."""
         if go.slot != filled and samples:
             self._updates[go.slot].copy_(self._updates[filled])
@@ -217,9 +240,16 @@ class Exchange:
 
     def _error_of(self, halted: control.Halted) -> BaseException:
         """Who gives up on a run that has begun may be the last that holds its state."""
-        if halted.exit_code != QUORUM_LOST or self.last_state is None or not self._prepared or self.round_id == 0:
+        if (
+            halted.exit_code != QUORUM_LOST
+            or self.last_state is None
+            or not self._prepared
+            or self.round_id == 0
+        ):
             return control.error_of(halted)
-        told = self.last_state.leave(self.round_id, halted.reason, self._model, self._optimizer, self._extra())
+        told = self.last_state.leave(
+            self.round_id, halted.reason, self._model, self._optimizer, self._extra()
+        )
         return control.error_of(replace(halted, reason=f"{halted.reason}; {told}"))
 
     def _settle(self, go: control.StartRoundCommand, samples: int, loss: float | None) -> None:
@@ -228,35 +258,52 @@ class Exchange:
         while True:
             self._serve_past(go.round_id)
             again = self.go
-            same = again is not None and (again.sharded, again.epoch, again.ranges) == (go.sharded, go.epoch, go.ranges)
+            same = again is not None and (again.sharded, again.epoch, again.ranges) == (
+                go.sharded,
+                go.epoch,
+                go.ranges,
+            )
             if self._changes != changes or again is None or not same or self.round_id > go.round_id:
                 return
-            # A node that was started again has not heard of our update, which is still right: nothing has changed since.
+            # A node that was started again has not heard of our update, which is still right:
+            # nothing has changed since.
             self._offer(again, go.slot, samples, loss)
             go = again
 
     def confirm(self, given_up: Callable[[], object]) -> None:
-        """The script has had all its rounds: waits until enough others hold the same parameters, and takes theirs over where this
-        peer was told another result of its last round. Not for long, and not again once that is known.
+        """The script has had all its rounds: waits until enough others hold the same parameters,
+        and takes theirs over where this peer was told another result of its last round. Not for
+        long, and not again once that is known.
 
         Args:
-            given_up: Looked at about twice a second, and may raise; once it is true, nobody is waited for.
+            given_up: Looked at about twice a second, and may raise; once it is true,
+                nobody is waited for.
         """
         until = time.monotonic() + CONFIRM_S
-        if not self._prepared or self._halted is not None or self.confirmation.is_known(self.round_id):
+        if (
+            not self._prepared
+            or self._halted is not None
+            or self.confirmation.is_known(self.round_id)
+        ):
             return
         self._say(self.confirmation.ask(self.round_id))
         try:
-            while self.confirmation.said is None and self._halted is None and time.monotonic() < until and not given_up():
+            while (
+                self.confirmation.said is None
+                and self._halted is None
+                and time.monotonic() < until
+                and not given_up()
+            ):
                 self._arena.note_progress(self.round_id)
                 self._snapshot()
                 self._flush()
                 self._hear(*self._channel.receive(WAKE_S))
         except ChannelClosed:
-            return  # the node has died: who goes on starts another, and who closes asks nobody any more
+            # the node has died: who goes on starts another, and who closes asks nobody any more
+            return
         self._flush()
 
-    # --- listening -------------------------------------------------------------------------------------------------------
+    # --- listening --------------------------------------------------------------------------------
 
     def _serve(self, done: Callable[[], bool]) -> None:
         """Does what the node asks for until ``done``. Starts another node when it dies."""
@@ -265,7 +312,8 @@ class Exchange:
             if self._halted is not None:
                 raise self._error_of(self._halted)
             if self._prepared:
-                # Who waits for the swarm is not stalled. Otherwise a slow round would make everybody skip everybody else.
+                # Who waits for the swarm is not stalled. Otherwise a slow round would make
+                # everybody skip everybody else.
                 self._arena.note_progress(self.round_id)
                 self._snapshot(at_leisure=True)
             self._flush()
@@ -275,9 +323,15 @@ class Exchange:
                 self._revive()
                 continue
             self._hear(messages, fds)
-        # The receipt of a round may travel with the next update when the node has let us compute that one already: nothing but a
-        # result slot hangs on it, it comes soon, and it saves a packet and a wake-up of the node.
-        current = self._brief and self.go is not None and self._may_go and self.go.round_id >= self.round_id
+        # The receipt of a round may travel with the next update when the node has let us compute
+        # that one already: nothing but a result slot hangs on it, it comes soon, and it saves a
+        # packet and a wake-up of the node.
+        current = (
+            self._brief
+            and self.go is not None
+            and self._may_go
+            and self.go.round_id >= self.round_id
+        )
         if not self._outbox.may_wait(1 if current else 0):
             self._flush()
 
@@ -303,7 +357,11 @@ class Exchange:
                 self.round_id = message.round_id
                 self.peers, self.alive = message.peers, message.alive
             case control.JudgeCommand():
-                self._say(self._judging.answer(message, fds, learning_rate_of(self._optimizer.param_groups)))
+                self._say(
+                    self._judging.answer(
+                        message, fds, learning_rate_of(self._optimizer.param_groups)
+                    )
+                )
             case control.SnapshotCommand():
                 self._snapshots_due += 1
                 self._snapshot(at_leisure=True)
@@ -332,7 +390,8 @@ class Exchange:
         self._say(control.AppliedReply(message.round_id, message.slot))
 
     def _snapshot(self, at_leisure: bool = False) -> None:
-        """Copies the state for the node, as often as it has asked; ``at_leisure`` unless a round can be computed."""
+        """Copies the state for the node, as often as it has asked; ``at_leisure`` unless a round
+        can be computed."""
         while self._snapshots_due and not (at_leisure and self._may_go):
             self._snapshots_due -= 1
             self._say(*copy_state(self.round_id, self._model, self._optimizer, self._extra))
@@ -340,7 +399,11 @@ class Exchange:
     def _restore(self, message: control.RestoreCommand, fd: int) -> None:
         error = ""
         try:
-            self._take_extra(unpack_state(map_bytes(fd, message.nbytes), self._model, self._optimizer, message.settings))
+            self._take_extra(
+                unpack_state(
+                    map_bytes(fd, message.nbytes), self._model, self._optimizer, message.settings
+                )
+            )
         except GossipError as failure:
             error = clip(str(failure))
             logger.warning("cannot take over the swarm's state: %s", failure)
@@ -353,7 +416,7 @@ class Exchange:
             os.close(fd)
         self._say(control.RestoredReply(message.round_id, error))
 
-    # --- speaking --------------------------------------------------------------------------------------------------------
+    # --- speaking ---------------------------------------------------------------------------------
 
     def _say(self, message: control.FromTrainer, fd: int | None = None) -> None:
         """Puts it in the next packet, with ``fd``, which it takes over."""
@@ -363,7 +426,8 @@ class Exchange:
         self._outbox.flush(self._channel)
 
     def log(self, metrics: str, now: bool = False) -> None:
-        """A line for metrics.jsonl. It travels with the next packet, or at once when that may be long."""
+        """A line for metrics.jsonl. It travels with the next packet,
+        or at once when that may be long."""
         self._say(control.Log(metrics))
         if now or self._outbox.log_is_due:
             self._flush()
@@ -372,7 +436,7 @@ class Exchange:
         """Says goodbye, from whatever thread, and does nothing else."""
         self._channel.send(control.Close(reason))
 
-    # --- ends ------------------------------------------------------------------------------------------------------------
+    # --- ends -------------------------------------------------------------------------------------
 
     def _revive(self) -> None:
         """Starts another node in the place of one that died, and shows it where we are.
@@ -380,7 +444,8 @@ class Exchange:
         Raises: NodeLost: That has happened too often.
         """
         self._channel.close()
-        ended = self._node.ended(0.5)  # the end of its channel comes a moment before that of its process
+        # the end of its channel comes a moment before that of its process
+        ended = self._node.ended(0.5)
         words = self._node.last_words()
         now = time.monotonic()
         self._deaths = [at for at in self._deaths if now - at < RESTARTS_WITHIN_S]
@@ -388,7 +453,12 @@ class Exchange:
             raise NodeLost(self._peer, len(self._deaths), words)
         self._deaths.append(now)
         self.restarts += 1
-        logger.warning("peer=%d the node died (%s), starting another, round=%d", self._peer, words, self.round_id)
+        logger.warning(
+            "peer=%d the node died (%s), starting another, round=%d",
+            self._peer,
+            words,
+            self.round_id,
+        )
         if not ended:
             self._node.kill()
         self._incarnation += 1
@@ -399,20 +469,27 @@ class Exchange:
         if self._prepared:
             self._introduce()
 
-    def close(self, reason: str, within_s: float, hurry: Callable[[], bool] = lambda: False) -> None:
-        """Leaves politely: the node has ``within_s`` to help those who are behind. Then it ends, one way or the other.
+    def close(
+        self, reason: str, within_s: float, hurry: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Leaves politely: the node has ``within_s`` to help those who are behind. Then it ends,
+        one way or the other.
 
         Args:
             hurry: Looked at about twice a second; once it is true, nobody is helped any more.
         """
         until = time.monotonic() + within_s
         try:
-            digest = self._layout.digest_parameters() if self._prepared and reason == "finished" else b""
+            digest = (
+                self._layout.digest_parameters() if self._prepared and reason == "finished" else b""
+            )
             goodbye, hurried = control.Close(reason, self.round_id, digest), False
             self._say(goodbye)
             self._flush()
             while self._halted is None and time.monotonic() < until:
-                messages, fds = self._channel.receive(max(0.0, min(WAKE_S, until - time.monotonic())))
+                messages, fds = self._channel.receive(
+                    max(0.0, min(WAKE_S, until - time.monotonic()))
+                )
                 if not hurried and hurry():
                     hurried, until = True, min(until, time.monotonic() + HURRIED_S)
                     self._say(goodbye)  # said twice, it means now
@@ -420,7 +497,9 @@ class Exchange:
         except (ChannelClosed, LocalError) as error:
             logger.debug("the node was gone before we were: %s", error)
         self._channel.close()
-        if not self._node.ended(max(2.0, until - time.monotonic()) if self._halted is not None else 0.5):
+        if not self._node.ended(
+            max(2.0, until - time.monotonic()) if self._halted is not None else 0.5
+        ):
             logger.warning("peer=%d the node did not end in time, killing it", self._peer)
             self._node.kill()
         self._outbox.drop()
@@ -451,7 +530,8 @@ class Exchange:
         return self._node.ended(within_s)
 
     def drop_after_fork(self) -> None:
-        """In a forked child: lets go of the channel, so that the node sees the trainer's end and not that of its children."""
+        """In a forked child: lets go of the channel, so that the node sees the trainer's end and
+        not that of its children."""
         self._channel.close()
 
     @property

@@ -1,7 +1,9 @@
-"""Batches of a map-style data set, fetched as the user's DataLoader would: by its workers, ahead of time, into pinned memory.
+"""Batches of a map-style data set, fetched as the user's DataLoader would: by its workers, ahead of
+time, into pinned memory.
 
-What this peer reads is decided round by round, so a fetch that is begun before its round is a guess. The node tells what it
-expects of the next rounds; workers are given that, and what they bring counts only where the round is what was guessed.
+What this peer reads is decided round by round, so a fetch that is begun before its round is a
+guess. The node tells what it expects of the next rounds; workers are given that, and what they
+bring counts only where the round is what was guessed.
 """
 
 from __future__ import annotations
@@ -28,16 +30,21 @@ PR_SET_PDEATHSIG = 1
 
 
 class Fetcher:
-    """Asks a DataLoader of its own for batches, with all that the given one says of workers, collating and memory.
+    """Asks a DataLoader of its own for batches, with all that the given one says of workers,
+    collating and memory.
 
-    Workers live as long as an iteration over the data, or with ``persistent_workers`` until ``close``. They are not ended by a
-    wrong guess: what they were told to fetch they finish, and it is dropped.
+    Workers live as long as an iteration over the data, or with ``persistent_workers`` until
+    ``close``. They are not ended by a wrong guess: what they were told to fetch they finish,
+    and it is dropped.
 
     Attributes:
-        ahead: How many batches the workers fetch beside the one that is waited for; 0 without workers.
+        ahead: How many batches the workers fetch beside the one that is waited for;
+            0 without workers.
     """
 
-    def __init__(self, loader: DataLoader[Any], indices: Callable[[Key], Tensor], seed: int) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], indices: Callable[[Key], Tensor], seed: int
+    ) -> None:
         """
         Args:
             indices: Which samples make the batch of a key.
@@ -52,22 +59,28 @@ class Fetcher:
         self._batches: Iterator[Any] | None = None
         self._tensors: tuple[Tensor, ...] | None = None
         dataset: Any = loader.dataset
-        plain = loader.collate_fn is default_collate and not loader.num_workers and not loader.pin_memory
+        plain = (
+            loader.collate_fn is default_collate
+            and not loader.num_workers
+            and not loader.pin_memory
+        )
         if type(dataset) is TensorDataset and plain:
             self._tensors = dataset.tensors
 
     def fetch(self, key: Key, coming: Iterable[Key] = ()) -> Any:
         """The batch of ``key``; workers go on with what is ``coming``.
 
-        Raises: what the data set and the collating raise, in the form in which the given loader would.
+        Raises: what the data set and the collating raise,
+            in the form in which the given loader would.
         """
         if self._tensors is not None:
-            # What collating the single samples would give, without taking the tensors apart first. The indices stay a tensor:
-            # as a list they cost several times what the copy does.
+            # What collating the single samples would give, without taking the tensors apart first.
+            # The indices stay a tensor: as a list they cost several times what the copy does.
             indices = self._indices(key)
             return [tensor[indices] for tensor in self._tensors]
         if not self._given.persistent_workers:
-            coming = [guess for guess in coming if guess[0] == key[0]]  # the workers end with the epoch
+            # the workers end with the epoch
+            coming = [guess for guess in coming if guess[0] == key[0]]
         plan = [key, *coming] if self.ahead else [key]
         try:
             self._want(plan)
@@ -86,7 +99,8 @@ class Fetcher:
             self._wanted.keys = deque(plan)
             if self._own is None:
                 self._own = self._make()
-            self._batches = iter(self._own)  # of a loader that had one before: its workers finish what they do, and go on
+            # of a loader that had one before: its workers finish what they do, and go on
+            self._batches = iter(self._own)
         elif list(self._asked) == plan[:known]:
             self._wanted.keys = deque(plan[known:])
         else:
@@ -97,7 +111,8 @@ class Fetcher:
         options: dict[str, Any] = {}
         if given.num_workers:
             options["prefetch_factor"] = given.prefetch_factor
-            options["persistent_workers"] = True  # beyond a wrong guess; ``rest`` ends those that are not to persist
+            # beyond a wrong guess; ``rest`` ends those that are not to persist
+            options["persistent_workers"] = True
             options["multiprocessing_context"] = given.multiprocessing_context
             options["worker_init_fn"] = worker_start(given)
         if given.pin_memory_device:
@@ -115,7 +130,8 @@ class Fetcher:
 
     def _take(self, key: Key) -> list[int]:
         self._asked.append(key)
-        indices: list[int] = self._indices(key).tolist()  # plain numbers: no dictionary finds a tensor
+        # plain numbers: no dictionary finds a tensor
+        indices: list[int] = self._indices(key).tolist()
         return indices
 
     def rest(self) -> None:
@@ -127,13 +143,15 @@ class Fetcher:
         """Ends the workers, if there are any."""
         batches, self._batches, self._own = self._batches, None, None
         self._asked.clear()
-        # torch ends them when the last reference goes, and the traceback of a broken sample may hold one for long.
+        # torch ends them when the last reference goes, and the traceback of a broken sample may
+        # hold one for long.
         if (shut_down := getattr(batches, "_shutdown_workers", None)) is not None:
             shut_down()
 
 
 class _Wanted:
-    """The batch sampler of a fetcher's loader: has something whenever the loader asks, or is at its end for now."""
+    """The batch sampler of a fetcher's loader: has something whenever the loader asks,
+    or is at its end for now."""
 
     def __init__(self, take: Callable[[Key], list[int]]) -> None:
         self.keys: deque[Key] = deque()
@@ -149,14 +167,19 @@ class _Wanted:
 
 
 def worker_start(loader: DataLoader[Any]) -> Callable[[int], None]:
-    """What the workers of a loader like this one begin with: its own ``worker_init_fn``, in a process that ends with us.
+    """What the workers of a loader like this one begin with: its own ``worker_init_fn``, in a
+    process that ends with us.
 
-    Otherwise a killed trainer's workers live on for seconds (torch has them look for their parent every five), with its memory
-    and its output pipes, and the peer is started again only when they are gone.
+    Otherwise a killed trainer's workers live on for seconds (torch has them look for their parent
+    every five), with its memory and its output pipes,
+    and the peer is started again only when they are gone.
     """
     context: Any = loader.multiprocessing_context
-    method = context.get_start_method() if context is not None else multiprocessing.get_start_method()
-    # The kernel's signal follows the thread that starts the worker, and a fork server has a parent of its own.
+    method = (
+        context.get_start_method() if context is not None else multiprocessing.get_start_method()
+    )
+    # The kernel's signal follows the thread that starts the worker,
+    # and a fork server has a parent of its own.
     tied = method in ("fork", "spawn") and threading.current_thread() is threading.main_thread()
     return _WorkerStart(loader.worker_init_fn, os.getpid() if tied else 0)
 
@@ -170,7 +193,10 @@ class _WorkerStart:
     def __call__(self, worker: int) -> None:
         if self._parent:
             libc = ctypes.CDLL(None, use_errno=True)
-            if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0 and os.getppid() != self._parent:
+            if (
+                libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0
+                and os.getppid() != self._parent
+            ):
                 os._exit(1)  # it had died before
         if self._given is not None:
             self._given(worker)

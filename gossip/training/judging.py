@@ -1,4 +1,5 @@
-"""Rules that need the loss run here, beside the model: each question is answered without leaving a trace in it."""
+"""Rules that need the loss run here, beside the model: each question is answered without
+leaving a trace in it."""
 
 from __future__ import annotations
 
@@ -26,9 +27,10 @@ Loss = Callable[[], Tensor]
 class LossJudge:
     """Puts updates before the loss of the user's ``judge``.
 
-    Every evaluation for one question starts from the same random state, so a ``judge`` that draws its mini-batch with torch's,
-    numpy's or Python's generator rates all updates on one mini-batch, and those of the next question on a fresh one.
-    Afterwards parameters, buffers, gradients, training mode and all three generators are what they were, bit for bit.
+    Every evaluation for one question starts from the same random state, so a ``judge`` that draws
+    its mini-batch with torch's, numpy's or Python's generator rates all updates on one mini-batch,
+    and those of the next question on a fresh one. Afterwards parameters, buffers, gradients,
+    training mode and all three generators are what they were, bit for bit.
     """
 
     def __init__(self, model: torch.nn.Module, layout: Layout, judge: Loss, seed: bytes) -> None:
@@ -36,19 +38,27 @@ class LossJudge:
         self._model, self._layout, self._judge, self._seed = model, layout, judge, seed
         self._asked = 0
 
-    def answer(self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float) -> JudgeReply:
-        """Like ``explain``, with the aggregate written into row ``question.rows``, and what the rule refuses as a reason."""
+    def answer(
+        self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float
+    ) -> JudgeReply:
+        """Like ``explain``, with the aggregate written into row ``question.rows``, and what the
+        rule refuses as a reason."""
         try:
             verdict = self.explain(rule, question, rows, learning_rate)
         except ConfigError as error:
             return JudgeReply(question.ticket, (), (), clip(str(error)))
         torch.from_numpy(rows[question.rows]).copy_(verdict.aggregate)
-        return JudgeReply(question.ticket, _numbers(verdict.weights), _numbers(verdict.outlyingness), "")
+        return JudgeReply(
+            question.ticket, _numbers(verdict.weights), _numbers(verdict.outlyingness), ""
+        )
 
-    def explain(self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float) -> Verdict:
+    def explain(
+        self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float
+    ) -> Verdict:
         """Runs ``rule`` over the first ``question.rows`` of ``rows``.
 
-        With ``question.mix`` the rows are parameters, and their differences d to the own row are rated: as steps to x + d.
+        With ``question.mix`` the rows are parameters, and their differences d to the own row are
+        rated: as steps to x + d.
 
         Raises: ConfigError: The rule cannot do it, or the user's ``judge`` returned no loss.
         """
@@ -59,7 +69,9 @@ class LossJudge:
         options: dict[str, Any] = {"round_id": question.round_id}
         if question.mix:
             if own is None:
-                raise ConfigError(f"{rule.name} cannot mix parameters without the own ones among them")
+                raise ConfigError(
+                    f"{rule.name} cannot mix parameters without the own ones among them"
+                )
             updates, sign, learning_rate = updates - own, -1.0, 1.0
             own = torch.zeros_like(own)
         if "f" in rule.needs:
@@ -84,7 +96,8 @@ class LossJudge:
             with torch.no_grad():
                 return float(self._checked(self._judge()))
         finally:
-            self._layout.set_parameters(parameters)  # Copied back, not subtracted: that would not give the same bits.
+            # Copied back, not subtracted: that would not give the same bits.
+            self._layout.set_parameters(parameters)
 
     def _gradient(self) -> Tensor:
         """``(d,)``: the gradient of the loss at x; no parameter's ``.grad`` is touched."""
@@ -93,18 +106,29 @@ class LossJudge:
             loss = self._checked(self._judge())
             if not loss.requires_grad:
                 raise ConfigError(
-                    "judge() returned a loss without a graph", "do not call it under no_grad, nor detach its result"
+                    "judge() returned a loss without a graph",
+                    "do not call it under no_grad, nor detach its result",
                 )
-            return self._layout.flatten(torch.autograd.grad(loss, self._layout.parameters, allow_unused=True))
+            return self._layout.flatten(
+                torch.autograd.grad(loss, self._layout.parameters, allow_unused=True)
+            )
 
     def _checked(self, loss: object) -> Tensor:
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
-            what = f"{tuple(loss.shape)} {loss.dtype}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise ConfigError(f"judge() returned {what}, not a loss: a floating point tensor with one element")
+            what = (
+                f"{tuple(loss.shape)} {loss.dtype}"
+                if isinstance(loss, Tensor)
+                else type(loss).__name__
+            )
+            raise ConfigError(
+                f"judge() returned {what}, not a loss: a floating point tensor with one element"
+            )
         return loss.reshape(())
 
     def _same_draw(self) -> None:
-        drawn = int.from_bytes(blake2b(self._seed + self._asked.to_bytes(8, "big"), digest_size=8).digest(), "big")
+        drawn = int.from_bytes(
+            blake2b(self._seed + self._asked.to_bytes(8, "big"), digest_size=8).digest(), "big"
+        )
         torch.manual_seed(drawn)
         np.random.seed(drawn % 2**32)
         random.seed(drawn)
@@ -131,10 +155,12 @@ class LossJudge:
 
 
 class JudgeService:
-    """A trainer's answers: with the memory that it shares with its node for them, and with a bench and the run's rule, if it has
-    these."""
+    """A trainer's answers: with the memory that it shares with its node for them, and with a bench
+    and the run's rule, if it has these."""
 
-    def __init__(self, bench: LossJudge | None = None, rule: BoundRule | None = None, elements: int = 0) -> None:
+    def __init__(
+        self, bench: LossJudge | None = None, rule: BoundRule | None = None, elements: int = 0
+    ) -> None:
         self._bench, self._rule, self._elements = bench, rule, elements
         self._rows: Vector | None = None
 

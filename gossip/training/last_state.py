@@ -1,4 +1,5 @@
-"""What a peer leaves on disk that gives up while it holds the state of the run: it may be the last that does."""
+"""What a peer leaves on disk that gives up while it holds the state of the run:
+it may be the last that does."""
 
 from __future__ import annotations
 
@@ -23,38 +24,58 @@ FORMAT = "provisional"
 
 
 class LastState:
-    """Where a peer leaves its state. ``about``: what the manifest says beside round, reason and files."""
+    """Where a peer leaves its state. ``about``: what the manifest says beside round,
+    reason and files."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder, self._about = folder, about
 
     def leave(
-        self, round_id: int, reason: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]
+        self,
+        round_id: int,
+        reason: str,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        extra: Mapping[str, Any],
     ) -> str:
-        """Writes ``last_state/`` with one safetensors file for each part of the state, and ``manifest.json`` with their digests.
+        """Writes ``last_state/`` with one safetensors file for each part of the state, and
+        ``manifest.json`` with their digests.
 
-        The folder is there as a whole or not at all; one from before stays until then. Who is killed between the two leaves
-        that one as ``.last_state.old``.
+        The folder is there as a whole or not at all; one from before stays until then. Who is
+        killed between the two leaves that one as ``.last_state.old``.
 
-        Returns: a line that says where it is, or why it could not be written: this happens on the way out, and never raises.
+        Returns: a line that says where it is, or why it could not be written: this happens on the
+            way out, and never raises.
         """
         new, place = self.folder / f".{FOLDER}.new", self.folder / FOLDER
         try:
             shutil.rmtree(new, ignore_errors=True)
             new.mkdir(parents=True)
             files = dict(zip(PARTS, split_state(pack_state(model, optimizer, extra)), strict=True))
-            written = {name: _write(new / f"{name}.safetensors", data) for name, data in files.items()}
-            manifest = {"format": FORMAT, **self._about, "round": round_id, "reason": reason, "files": written}
+            written = {
+                name: _write(new / f"{name}.safetensors", data) for name, data in files.items()
+            }
+            manifest = {
+                "format": FORMAT,
+                **self._about,
+                "round": round_id,
+                "reason": reason,
+                "files": written,
+            }
             _write(new / MANIFEST, json.dumps(manifest, indent=2).encode() + b"\n")
             _put(new, place)
         except (OSError, ConfigError) as error:
             shutil.rmtree(new, ignore_errors=True)
             return f"its state of round {round_id} could not be written to {place}: {error}"
-        return f"its state of round {round_id} is in {place}: what the model learnt is in state.safetensors, under model.*"
+        return (
+            f"its state of round {round_id} is in {place}: what the model learnt is in "
+            "state.safetensors, under model.*"
+        )
 
 
 def _put(new: Path, place: Path) -> None:
-    """Renames a folder to ``place``. What is there already is moved aside, and removed when the new one is in."""
+    """Renames a folder to ``place``. What is there already is moved aside,
+    and removed when the new one is in."""
     old = place.with_name(f".{place.name}.old")
     _sync(new)
     if place.exists():
@@ -71,7 +92,8 @@ def _put(new: Path, place: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """So that the names in it outlive a loss of power. Some file systems cannot do that for a folder."""
+    """So that the names in it outlive a loss of power.
+    Some file systems cannot do that for a folder."""
     with contextlib.suppress(OSError):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -1,8 +1,10 @@
-"""One flat float32 vector for all trainable parameters: their order, and how gradients and parameters get in and out.
+"""One flat float32 vector for all trainable parameters: their order, and how gradients and
+parameters get in and out.
 
-Behind the parameters' elements comes one more for each parameter: in an update, whether it has a gradient at all. An optimizer
-leaves a parameter without one alone, and moves one whose gradient is zero (momentum, weight decay); a mean of several peers'
-zeros cannot tell which it is. So a parameter that has no gradient on any contributor has none in the aggregate either.
+Behind the parameters' elements comes one more for each parameter: in an update, whether it has a
+gradient at all. An optimizer leaves a parameter without one alone, and moves one whose gradient is
+zero (momentum, weight decay); a mean of several peers' zeros cannot tell which it is. So a
+parameter that has no gradient on any contributor has none in the aggregate either.
 """
 
 from __future__ import annotations
@@ -19,26 +21,36 @@ from gossip.errors import UnsupportedModel
 
 _MOVABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 PRESENT = 2.0**-40
-"""Says in an update that a parameter has a gradient. So small that no distance or norm of updates changes by it."""
+"""Says in an update that a parameter has a gradient. So small that no distance or norm of
+updates changes by it."""
 
 
 class Layout:
     """The order of a model's trainable parameters in the flat vector, fixed when it is made.
 
-    Trainable is what requires a gradient and belongs to the optimizer. Shared (tied) parameters appear once, those that are
-    frozen by then not at all. Half-precision parameters are exchanged in float32.
+    Trainable is what requires a gradient and belongs to the optimizer. Shared (tied) parameters
+    appear once, those that are frozen by then not at all.
+    Half-precision parameters are exchanged in float32.
 
     Attributes:
         parameters: In the order of ``model.named_parameters()``.
         trained: Elements of all parameters together: with them the flat vector begins.
         elements: Length of the flat vector.
-        digest: 16 bytes over names, shapes and dtypes; peers whose digests differ cannot train together.
+        digest: 16 bytes over names, shapes and dtypes;
+            peers whose digests differ cannot train together.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Raises: UnsupportedModel: Something cannot be exchanged; the message names the parameter."""
-        owned = {id(parameter): parameter for group in optimizer.param_groups for parameter in group["params"]}
-        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad and id(p) in owned]
+        """Raises: UnsupportedModel: Something cannot be exchanged;
+        the message names the parameter."""
+        owned = {
+            id(parameter): parameter
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        named = [
+            (name, p) for name, p in model.named_parameters() if p.requires_grad and id(p) in owned
+        ]
         of_model = {id(parameter) for parameter in model.parameters()}
         strangers = sum(key not in of_model for key in owned)
         if strangers:
@@ -48,16 +60,22 @@ class Layout:
             )
         if not named:
             raise UnsupportedModel(
-                "the optimizer trains none of the model's parameters", "make the optimizer from model.parameters()"
+                "the optimizer trains none of the model's parameters",
+                "make the optimizer from model.parameters()",
             )
         for name, parameter in named:
             _check(name, parameter)
         devices = {str(parameter.device) for _, parameter in named}
         if len(devices) > 1:
             raise UnsupportedModel(
-                f"the parameters are on several devices: {', '.join(sorted(devices))}", "gossip trains one device a peer"
+                f"the parameters are on several devices: {', '.join(sorted(devices))}",
+                "gossip trains one device a peer",
             )
-        self._left_out = [(name, p) for name, p in model.named_parameters() if not p.requires_grad and id(p) in owned]
+        self._left_out = [
+            (name, p)
+            for name, p in model.named_parameters()
+            if not p.requires_grad and id(p) in owned
+        ]
         self.names = tuple(name for name, _ in named)
         self.parameters = tuple(parameter for _, parameter in named)
         self._sizes = [parameter.numel() for parameter in self.parameters]
@@ -71,32 +89,40 @@ class Layout:
         self._direct = self.device.type == "cpu"
         self._cut: dict[int, tuple[Tensor, list[Tensor]]] = {}
 
-    # --- gradients -------------------------------------------------------------------------------------------------------
+    # --- gradients --------------------------------------------------------------------------------
 
     def gradients(self) -> list[Tensor]:
         """One gradient a parameter, in order, without its own history; zeros where there is none.
 
-        Raises: UnsupportedModel: A gradient is sparse, or of a parameter that was frozen when the order was fixed.
+        Raises: UnsupportedModel: A gradient is sparse, or of a parameter that was frozen when the
+            order was fixed.
         """
         for name, parameter in self._left_out:
             if parameter.grad is not None:
                 raise UnsupportedModel(
-                    f"{name} has a gradient, but was frozen when the model was prepared: it is not exchanged",
-                    "let it require gradients when you call peer.prepare, and freeze it after that for as long as you like",
+                    f"{name} has a gradient, but was frozen when the model was prepared: it is "
+                    "not exchanged",
+                    "let it require gradients when you call peer.prepare, and freeze it after "
+                    "that for as long as you like",
                 )
         found: list[Tensor] = []
         for parameter in self.parameters:
             gradient = parameter.grad
             if gradient is None:
-                gradient = torch.zeros((), dtype=parameter.dtype, device=self.device).expand(parameter.shape)
+                gradient = torch.zeros((), dtype=parameter.dtype, device=self.device).expand(
+                    parameter.shape
+                )
             elif gradient.is_sparse:
                 name = self.names[len(found)]
-                raise UnsupportedModel(f"the gradient of {name} is sparse", "make the embedding with sparse=False")
+                raise UnsupportedModel(
+                    f"the gradient of {name} is sparse", "make the embedding with sparse=False"
+                )
             found.append(gradient.detach() if gradient.requires_grad else gradient)
         return found
 
     def flatten_gradients(self, out: Tensor) -> None:
-        """Copies all gradients into ``out``, ``(elements,)`` float32 on the CPU; missing ones become zeros, and are marked."""
+        """Copies all gradients into ``out``, ``(elements,)`` float32 on the CPU; missing ones
+        become zeros, and are marked."""
         gradients = self.gradients()
         self._gather(gradients, out)
         marks = out[self.trained :]
@@ -107,7 +133,8 @@ class Layout:
 
     @contextmanager
     def gradients_put_by(self, wanted: bool) -> Iterator[None]:
-        """Outside of a step (``wanted``) the user's gradients are not ours to change: they may be accumulating."""
+        """Outside of a step (``wanted``) the user's gradients are not ours to change:
+        they may be accumulating."""
         kept = [parameter.grad for parameter in self.parameters] if wanted else None
         if kept is not None:
             for parameter in self.parameters:
@@ -120,7 +147,8 @@ class Layout:
                     parameter.grad = gradient
 
     def scatter_gradients(self, flat: Tensor) -> None:
-        """Copies ``flat``, ``(elements,)`` float32, into the parameters' ``.grad``; nothing keeps pointing to ``flat``.
+        """Copies ``flat``, ``(elements,)`` float32, into the parameters' ``.grad``; nothing keeps
+        pointing to ``flat``.
 
         What is marked as missing becomes None.
         """
@@ -141,16 +169,19 @@ class Layout:
             _copy_all(into, values)
 
     def flatten(self, tensors: Sequence[Tensor | None]) -> Tensor:
-        """A new ``(elements,)`` float32 vector on the CPU from one gradient (or None: it is missing) a parameter."""
+        """A new ``(elements,)`` float32 vector on the CPU from one gradient (or None: it is
+        missing) a parameter."""
         out = torch.zeros(self.elements)
         pieces = torch.split(out[: self.trained], self._sizes)
         for piece, tensor in zip(pieces, tensors, strict=True):
             if tensor is not None:
                 piece.copy_(tensor.detach().reshape(-1))
-        out[self.trained :] = torch.tensor([0.0 if tensor is None else PRESENT for tensor in tensors])
+        out[self.trained :] = torch.tensor(
+            [0.0 if tensor is None else PRESENT for tensor in tensors]
+        )
         return out
 
-    # --- parameters ------------------------------------------------------------------------------------------------------
+    # --- parameters -------------------------------------------------------------------------------
 
     def flatten_parameters(self, out: Tensor) -> None:
         """Copies all parameters into ``out``, ``(elements,)`` float32 on the CPU."""
@@ -159,16 +190,21 @@ class Layout:
         out[self.trained :] = 0.0
 
     def add_to_parameters(self, delta: Tensor, scale: float) -> None:
-        """``parameters += scale * delta``, ``delta`` ``(elements,)`` float32 in the order of this layout."""
+        """``parameters += scale * delta``, ``delta`` ``(elements,)`` float32 in the
+        order of this layout."""
         with torch.no_grad():
-            for parameter, piece in zip(self.parameters, self._pieces(self._arrive(delta)), strict=True):
+            for parameter, piece in zip(
+                self.parameters, self._pieces(self._arrive(delta)), strict=True
+            ):
                 parameter.add_(piece.to(parameter.dtype), alpha=scale)
 
     def digest_parameters(self) -> bytes:
         """Of all parameters, bit for bit: replicas are the same exactly when these are."""
         digest = Digest()
         for parameter in self.parameters:
-            digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            digest.update(
+                parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            )
         return digest.digest()
 
     def copy_parameters(self) -> list[Tensor]:
@@ -180,7 +216,7 @@ class Layout:
         with torch.no_grad():
             _copy_all(list(self.parameters), list(values))
 
-    # --- ways ------------------------------------------------------------------------------------------------------------
+    # --- ways -------------------------------------------------------------------------------------
 
     def _gather(self, tensors: list[Tensor] | tuple[Tensor, ...], out: Tensor) -> None:
         assert out.shape == (self.elements,)
@@ -188,14 +224,17 @@ class Layout:
             _copy_all(self._pieces(out), tensors)
         else:
             # One transfer instead of one a parameter.
-            out[: self.trained].copy_(torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors]))
+            out[: self.trained].copy_(
+                torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors])
+            )
 
     def _arrive(self, flat: Tensor) -> Tensor:
         assert flat.shape == (self.elements,)
         return flat if self._direct else flat.to(self.device)
 
     def _pieces(self, flat: Tensor) -> list[Tensor]:
-        """Views of ``flat`` in the parameters' shapes. Those of an arena's slots are asked for again and again, so they stay."""
+        """Views of ``flat`` in the parameters' shapes. Those of an arena's slots are asked for
+        again and again, so they stay."""
         known = self._cut.get(id(flat))
         if known is not None:
             return known[1]  # The id is still that of the same vector, because we hold on to it.
@@ -212,19 +251,29 @@ class Layout:
         self._cut.clear()
 
 
-def _copy_all(into: list[Tensor] | tuple[Tensor, ...], values: list[Tensor] | tuple[Tensor, ...]) -> None:
+def _copy_all(
+    into: list[Tensor] | tuple[Tensor, ...], values: list[Tensor] | tuple[Tensor, ...]
+) -> None:
     """One call for all copies: several times faster than a loop when the parameters are small."""
     torch._foreach_copy_(into, values)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _check(name: str, parameter: Tensor) -> None:
     if torch.nn.parameter.is_lazy(parameter):
-        raise UnsupportedModel(f"parameter {name} has no shape yet", "run the model on one batch before you prepare it")
+        raise UnsupportedModel(
+            f"parameter {name} has no shape yet", "run the model on one batch before you prepare it"
+        )
     if parameter.is_meta:
-        raise UnsupportedModel(f"parameter {name} is on the meta device: it has no values", "materialise the model first")
+        raise UnsupportedModel(
+            f"parameter {name} is on the meta device: it has no values",
+            "materialise the model first",
+        )
     if parameter.layout != torch.strided:
-        raise UnsupportedModel(f"parameter {name} is {parameter.layout}", "only dense parameters can be exchanged")
+        raise UnsupportedModel(
+            f"parameter {name} is {parameter.layout}", "only dense parameters can be exchanged"
+        )
     if parameter.dtype not in _MOVABLE:
         raise UnsupportedModel(
-            f"parameter {name} is {parameter.dtype}, which cannot be exchanged as float32", "train in float32 or half precision"
+            f"parameter {name} is {parameter.dtype}, which cannot be exchanged as float32",
+            "train in float32 or half precision",
         )

@@ -1,4 +1,5 @@
-"""The user's data, read in the slices that the swarm hands out: each round another part of a shared permutation."""
+"""The user's data, read in the slices that the swarm hands out:
+each round another part of a shared permutation."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class RoundSource(Protocol):
         """Takes part in the current round without an update."""
 
     def hand_out(self, samples: int, batch: int = 0) -> None:
-        """Batch number ``batch`` of the round goes to the loop: a step that follows is on ``samples`` samples."""
+        """Batch number ``batch`` of the round goes to the loop: a step that follows is on
+        ``samples`` samples."""
 
     @property
     def least(self) -> int:
@@ -62,25 +64,34 @@ class RoundSource(Protocol):
 
 
 class ShardedLoader:
-    """Iterates over one epoch's share of this peer: as many batches as there are rounds in the epoch.
+    """Iterates over one epoch's share of this peer:
+    as many batches as there are rounds in the epoch.
 
-    Who reads what is decided round by round, so nothing is lost or read twice when peers come and go. The order within an epoch
-    is a permutation drawn from the run's seed, whatever the given loader's ``shuffle`` and ``drop_last`` say. All else that it
-    says holds, of workers, collating and pinned memory: workers fetch what this peer will probably read next.
+    Who reads what is decided round by round, so nothing is lost or read twice when peers come and
+    go. The order within an epoch is a permutation drawn from the run's seed, whatever the given
+    loader's ``shuffle`` and ``drop_last`` say. All else that it says holds, of workers, collating
+    and pinned memory: workers fetch what this peer will probably read next.
 
-    One batch belongs to one ``optimizer.step()``, or ``accumulate`` of them: then a round's slice is so many times as long, and
-    comes in so many batches. A slice that no step follows is given back to the swarm when the next is asked for, and its round
-    passes without us.
+    One batch belongs to one ``optimizer.step()``, or ``accumulate`` of them: then a round's slice
+    is so many times as long, and comes in so many batches. A slice that no step follows is given
+    back to the swarm when the next is asked for, and its round passes without us.
 
     Attributes:
-        report: How often the samples of the last completed epoch were used, by all peers together; None before there is one,
-            and with topologies that have no commits.
+        report: How often the samples of the last completed epoch were used, by all peers together;
+            None before there is one, and with topologies that have no commits.
     """
 
     def __init__(
-        self, loader: DataLoader[Any], rounds: RoundSource, seed: int, flip_labels: bool, classes: int | None, accumulate: int = 1
+        self,
+        loader: DataLoader[Any],
+        rounds: RoundSource,
+        seed: int,
+        flip_labels: bool,
+        classes: int | None,
+        accumulate: int = 1,
     ) -> None:
-        """Raises: ConfigError: The loader reads its data in a way that cannot be split, and what to do."""
+        """Raises: ConfigError: The loader reads its data in a way that cannot be
+        split, and what to do."""
         _check(loader)
         note_ignored(loader)
         assert loader.batch_size is not None
@@ -90,7 +101,9 @@ class ShardedLoader:
         self._rounds, self._seed, self._accumulate = rounds, seed, accumulate
         self._chosen: Tensor | None = None
         if isinstance(loader.sampler, SubsetRandomSampler):
-            self._chosen = torch.tensor([int(at) for at in loader.sampler.indices], dtype=torch.int64)
+            self._chosen = torch.tensor(
+                [int(at) for at in loader.sampler.indices], dtype=torch.int64
+            )
         self.samples_total = len(self._chosen) if self._chosen is not None else len(dataset)
         if self.samples_total == 0:
             raise ConfigError("the data set is empty")
@@ -102,7 +115,9 @@ class ShardedLoader:
 
     def __len__(self) -> int:
         """Batches an epoch, with the peers there are now."""
-        return self._accumulate * -(-self.samples_total // (self.batch_size * self._accumulate * max(1, self._rounds.peers)))
+        return self._accumulate * -(
+            -self.samples_total // (self.batch_size * self._accumulate * max(1, self._rounds.peers))
+        )
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the current epoch."""
@@ -167,15 +182,23 @@ def loader_of(data: Any, batch_size: int | None, options: dict[str, Any]) -> Dat
     if isinstance(data, DataLoader):
         given = {**({} if batch_size is None else {"batch_size": batch_size}), **options}
         if given:
-            raise ConfigError(f"shard was given a DataLoader and {', '.join(given)} beside it", "say that to the DataLoader")
+            raise ConfigError(
+                f"shard was given a DataLoader and {', '.join(given)} beside it",
+                "say that to the DataLoader",
+            )
         return data
-    if not isinstance(data, Dataset) and not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+    if not isinstance(data, Dataset) and not (
+        hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    ):
         raise ConfigError(
             f"shard takes a torch DataLoader or a data set, got {type(data).__name__}",
             "write peer.shard(DataLoader(...)), or give it something with __getitem__ and __len__",
         )
     if batch_size is None:
-        raise ConfigError("shard needs to know the batch size of a data set", "write peer.shard(dataset, batch_size=32)")
+        raise ConfigError(
+            "shard needs to know the batch size of a data set",
+            "write peer.shard(dataset, batch_size=32)",
+        )
     if not isinstance(data, IterableDataset) and "sampler" not in options:
         options = {"shuffle": True, **options}
     try:
@@ -189,7 +212,8 @@ def _check(loader: DataLoader[Any]) -> None:
     if not hasattr(dataset, "__len__"):
         raise ConfigError(
             f"a {type(dataset).__name__} does not know its length, so it cannot be split by index",
-            "give it a __len__, or make it an IterableDataset: then each peer reads a part of the stream",
+            "give it a __len__, or make it an IterableDataset: then each peer reads a part of the "
+            "stream",
         )
     if loader.batch_size is None or type(loader.batch_sampler).__name__ != "BatchSampler":
         raise ConfigError(
@@ -197,12 +221,17 @@ def _check(loader: DataLoader[Any]) -> None:
             "give it a batch_size and no batch_sampler; drop_last is ignored",
         )
     sampler = loader.sampler
-    if isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == len(dataset):
+    if (
+        isinstance(sampler, RandomSampler)
+        and not sampler.replacement
+        and sampler.num_samples == len(dataset)
+    ):
         return
     if type(sampler) not in (SequentialSampler, SubsetRandomSampler):
         raise ConfigError(
             f"{type(sampler).__name__} chooses samples in a way that cannot be split",
-            "leave it out: the swarm draws the order; torch.utils.data.Subset takes a part of a data set",
+            "leave it out: the swarm draws the order; torch.utils.data.Subset takes a part of a "
+            "data set",
         )
 
 
@@ -213,19 +242,23 @@ def note_ignored(loader: DataLoader[Any]) -> None:
         ignored.append("shuffle=False")
     if ignored:
         consequence = "every sample of an epoch is read, in an order drawn from the run's seed"
-        warnings.warn(f"gossip ignores {', '.join(ignored)} of the loader: {consequence}", stacklevel=4)
+        warnings.warn(
+            f"gossip ignores {', '.join(ignored)} of the loader: {consequence}", stacklevel=4
+        )
 
 
 class LabelFlip:
     """The label_flip fault: integer targets y become classes - 1 - y."""
 
     def __init__(self, dataset: Any, classes: int | None) -> None:
-        """``classes``: how many there are; else what the data set tells, else what has been seen."""
+        """``classes``: how many there are; else what the data set tells,
+        else what has been seen."""
         self._classes = classes or _count_classes(dataset)
         self._known = self._classes > 0
 
     def __call__(self, batch: Any) -> Any:
-        """The batch, a pair of inputs and targets, with other targets. The data set itself is not touched."""
+        """The batch, a pair of inputs and targets, with other targets.
+        The data set itself is not touched."""
         target = batch[1] if isinstance(batch, list | tuple) and len(batch) >= 2 else None
         if not isinstance(target, Tensor) or target.is_floating_point() or target.is_complex():
             raise ConfigError(

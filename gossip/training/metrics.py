@@ -17,12 +17,18 @@ TEXT_MAX = 200
 
 
 def line_of(round_id: int, metrics: Mapping[str, Any]) -> tuple[str, float | None]:
-    """The line, and the loss if there is one in it. Raises: ConfigError: A value is something else, or they are too many."""
+    """The line, and the loss if there is one in it. Raises: ConfigError: A value is something else,
+    or they are too many."""
     line = {"round": round_id, **{name: _plain(name, value) for name, value in metrics.items()}}
     # JSON has no NaN; a word says more than nothing.
-    text = json.dumps({k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()})
+    text = json.dumps(
+        {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}
+    )
     if len(text) > METRICS_MAX:
-        raise ConfigError(f"{len(metrics)} metrics make a line of {len(text)} characters, at most {METRICS_MAX} are taken")
+        raise ConfigError(
+            f"{len(metrics)} metrics make a line of {len(text)} characters, at most {METRICS_MAX} "
+            "are taken"
+        )
     loss = line.get("loss")
     return text, float(loss) if isinstance(loss, int | float) else None
 
@@ -34,5 +40,10 @@ def _plain(name: str, value: Any) -> int | float | str:
         return int(value) if isinstance(value, numbers.Integral) else float(value)
     if isinstance(value, str) and len(value) <= TEXT_MAX:
         return value
-    what = f"a string of {len(value)} characters" if isinstance(value, str) else type(value).__name__
-    raise ConfigError(f"cannot log {name}: it is {what}", f"numbers and strings of at most {TEXT_MAX} characters can be logged")
+    what = (
+        f"a string of {len(value)} characters" if isinstance(value, str) else type(value).__name__
+    )
+    raise ConfigError(
+        f"cannot log {name}: it is {what}",
+        f"numbers and strings of at most {TEXT_MAX} characters can be logged",
+    )

@@ -1,4 +1,5 @@
-"""Puts the exchange into ``optimizer.step()``, leaving the optimizer what it is to everybody else."""
+"""Puts the exchange into ``optimizer.step()``,
+leaving the optimizer what it is to everybody else."""
 
 from __future__ import annotations
 
@@ -13,23 +14,27 @@ from torch import Tensor
 from gossip.errors import ConfigError, UnsupportedModel
 
 Exchange = Callable[[float | None, bool], None]
-"""Called in place of a step: with the loss if it is known, and whether the gradients are to be left out (they overflowed)."""
+"""Called in place of a step: with the loss if it is known, and whether the gradients are to be left
+out (they overflowed)."""
 
 
 def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
-    """The optimizers that ``prepare`` was given. Raises UnsupportedModel: A step cannot be split in gradient and update."""
+    """The optimizers that ``prepare`` was given. Raises UnsupportedModel: A step cannot be split in
+    gradient and update."""
     optimizers: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     if not optimizers:
         raise ConfigError("prepare was given no optimizer", "write peer.prepare(model, optimizer)")
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ConfigError(
-                f"prepare takes a torch.optim.Optimizer or a list of them, got {type(optimizer).__name__}",
+                "prepare takes a torch.optim.Optimizer or a list of them, got "
+                f"{type(optimizer).__name__}",
                 "write peer.prepare(model, optimizer)",
             )
         if isinstance(optimizer, torch.optim.LBFGS):
             raise UnsupportedModel(
-                "LBFGS evaluates the loss several times within a step, so there is no one gradient to exchange",
+                "LBFGS evaluates the loss several times within a step, so there is no one "
+                "gradient to exchange",
                 "use SGD, Adam or another first-order optimizer",
             )
     if len({id(optimizer) for optimizer in optimizers}) < len(optimizers):
@@ -38,16 +43,19 @@ def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
 
 
 class StepCoordinator:
-    """The steps of the prepared optimizers: once each has been asked for one, their gradients are exchanged and all step.
+    """The steps of the prepared optimizers: once each has been asked for one, their gradients are
+    exchanged and all step.
 
-    Only these instances change: their classes, states and parameter groups stay, and so do the hooks and schedulers that were
-    registered before and those that come after. A copy of one is an ordinary optimizer.
+    Only these instances change: their classes, states and parameter groups stay, and so do the
+    hooks and schedulers that were registered before and those that come after. A copy of one is an
+    ordinary optimizer.
     """
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], exchange: Exchange) -> None:
         self._optimizers, self._exchange = list(optimizers), exchange
         self._inner = [_replace(optimizer, at, self) for at, optimizer in enumerate(optimizers)]
-        self._waiting: dict[int, list[_Seen]] = {}  # optimizer -> its gradients when it was asked to step
+        # optimizer -> its gradients when it was asked to step
+        self._waiting: dict[int, list[_Seen]] = {}
         self._overflow = self._warned = False
         self._loss: float | None = None
 
@@ -61,13 +69,16 @@ class StepCoordinator:
         optimizer: Any = self._optimizers[at]
         if at in self._waiting:
             raise ConfigError(
-                f"optimizer {at} of {len(self._optimizers)} was stepped twice before all others were stepped",
-                "a round is one step of each; one whose parameters have no gradient changes nothing",
+                f"optimizer {at} of {len(self._optimizers)} was stepped twice before all others "
+                "were stepped",
+                "a round is one step of each; one whose parameters have no gradient changes "
+                "nothing",
             )
         self._overflow |= _unscale(optimizer)
         self._loss = loss if loss is not None else self._loss
         if len(self._waiting) + 1 < len(self._optimizers):
-            # Another loss may be propagated before the last one steps, through these parameters, too.
+            # Another loss may be propagated before the last one steps,
+            # through these parameters, too.
             self._waiting[at] = [_Seen(parameter) for parameter in _parameters(optimizer)]
             return
         waiting, self._waiting = self._waiting, {}
@@ -81,8 +92,9 @@ class StepCoordinator:
         if not self._warned and any(each.changed for each in seen):
             self._warned = True
             warnings.warn(
-                f"a loss was propagated after optimizer {at} was asked to step and before the last one was: gossip steps all"
-                " optimizers of a round together, so that loss was taken before the step, not after it",
+                f"a loss was propagated after optimizer {at} was asked to step and before the "
+                "last one was: gossip steps all optimizers of a round together, so that loss was "
+                "taken before the step, not after it",
                 stacklevel=5,
             )
         for each in seen:
@@ -101,14 +113,18 @@ class _Seen:
     def changed(self) -> bool:
         """Whether there is another one since."""
         gradient = self.parameter.grad
-        return gradient is not None and (gradient is not self._at or gradient._version != self._version)
+        return gradient is not None and (
+            gradient is not self._at or gradient._version != self._version
+        )
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _replace(optimizer: torch.optim.Optimizer, at: int, steps: StepCoordinator) -> Callable[[], object]:
+def _replace(
+    optimizer: torch.optim.Optimizer, at: int, steps: StepCoordinator
+) -> Callable[[], object]:
     """Makes ``optimizer.step()`` ask ``steps``. Returns the step as it was."""
     inner = optimizer.step
 
@@ -123,7 +139,9 @@ def _replace(optimizer: torch.optim.Optimizer, at: int, steps: StepCoordinator) 
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        steps.asked(at, None if loss is None else float(loss.detach() if isinstance(loss, Tensor) else loss))
+        steps.asked(
+            at, None if loss is None else float(loss.detach() if isinstance(loss, Tensor) else loss)
+        )
         return loss
 
     def add_param_group(self: torch.optim.Optimizer, group: dict[str, Any]) -> None:
@@ -132,28 +150,33 @@ def _replace(optimizer: torch.optim.Optimizer, at: int, steps: StepCoordinator) 
             "add all groups first, and freeze what is not to be trained yet after prepare",
         )
 
-    # Schedulers put a wrapper around step that notes each call and carry this mark; one made before us has done so.
+    # Schedulers put a wrapper around step that notes each call and carry this mark;
+    # one made before us has done so.
     if hasattr(inner, "_wrapped_by_lr_sched"):
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
     optimizer.add_param_group = types.MethodType(add_param_group, optimizer)  # type: ignore[method-assign]
-    # With this mark a GradScaler leaves the unscaling and the skipping of a step to the optimizer, and hence to us: it calls
-    # step although the gradients overflowed, and the swarm is told that this peer contributes nothing to the round.
+    # With this mark a GradScaler leaves the unscaling and the skipping of a step to the optimizer,
+    # and hence to us: it calls step although the gradients overflowed, and the swarm is told that
+    # this peer contributes nothing to the round.
     optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
     return inner
 
 
 def _unscale(optimizer: Any) -> bool:
-    """What a ``GradScaler`` has left to the optimizer, if one calls. Returns whether gradients overflowed."""
+    """What a ``GradScaler`` has left to the optimizer, if one calls.
+    Returns whether gradients overflowed."""
     found, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
     if found is None:
         return False
-    # Fused optimizers look at these, too, and would unscale the aggregate once more. The scaler deletes them afterwards.
+    # Fused optimizers look at these, too, and would unscale the aggregate once more. The scaler
+    # deletes them afterwards.
     optimizer.found_inf = optimizer.grad_scale = None
     if float(found):
         return True
     if scale is not None:  # otherwise the user has called unscale_, to clip
-        inverse = scale.double().reciprocal().float()  # as GradScaler.unscale_ does, so that the result is the same
+        # as GradScaler.unscale_ does, so that the result is the same
+        inverse = scale.double().reciprocal().float()
         for parameter in _parameters(optimizer):
             if parameter.grad is not None:
                 parameter.grad.mul_(inverse.to(parameter.grad.device))

@@ -1,4 +1,5 @@
-"""What the trainer has to say to its node and has not sent: what may wait for the next packet, and what may not."""
+"""What the trainer has to say to its node and has not sent: what may wait for the next packet,
+and what may not."""
 
 from __future__ import annotations
 
@@ -31,10 +32,13 @@ class PacketQueue:
     @property
     def log_is_due(self) -> bool:
         """Whether log lines have waited long enough, or are many."""
-        return len(self._messages) >= LOG_LINES_MAX or time.monotonic() - self._last_send > LOG_WAIT_S
+        return (
+            len(self._messages) >= LOG_LINES_MAX or time.monotonic() - self._last_send > LOG_WAIT_S
+        )
 
     def may_wait(self, receipts_max: int) -> bool:
-        """Whether there is nothing in it but log lines and at most ``receipts_max`` receipts of rounds."""
+        """Whether there is nothing in it but log lines and at most ``receipts_max``
+        receipts of rounds."""
         for message in self._messages:
             if isinstance(message, control.AppliedReply):
                 receipts_max -= 1
@@ -45,7 +49,8 @@ class PacketQueue:
         return True
 
     def flush(self, channel: Channel) -> None:
-        """Sends everything, as one packet. A node that is gone is no error: who reads next notices, after its last words."""
+        """Sends everything, as one packet. A node that is gone is no error: who reads next notices,
+        after its last words."""
         if not self._messages:
             return
         said, fds = self._messages, tuple(self._fds)

@@ -41,7 +41,8 @@ from .unexchanged import UnexchangedWarning
 from .watch import ExceptHook, TerminationHandler, watch_launcher, write_error
 
 CLOSE_S = 45.0
-"""More than a node takes that waits for those who were lost shortly before the end: ``linger_s`` and ``drain_timeout_s``."""
+"""More than a node takes that waits for those who were lost shortly before the end: ``linger_s``
+and ``drain_timeout_s``."""
 HURRIED_CLOSE_S = 2.0
 EXIT_SIGTERM = 143
 
@@ -52,12 +53,17 @@ Optimizers = TypeVar("Optimizers", bound=torch.optim.Optimizer | Sequence[torch.
 class Session:
     """One peer, as its script sees it. Made by ``gossip.init()``; a process has one at a time.
 
-    ``optimizer.step()`` of the prepared optimizer exchanges the gradients with the swarm and steps with the result, so
-    afterwards ``.grad`` holds the aggregate. In rolling rounds all peers' parameters are the same after every step, bit for bit.
+    ``optimizer.step()`` of the prepared optimizer exchanges the gradients with the swarm and steps
+    with the result, so afterwards ``.grad`` holds the aggregate. In rolling rounds all peers'
+    parameters are the same after every step, bit for bit.
     """
 
     def __init__(
-        self, place: PeerPlace, start: StartNode, connection: tuple[Channel, NodeHandle], termination: TerminationHandler
+        self,
+        place: PeerPlace,
+        start: StartNode,
+        connection: tuple[Channel, NodeHandle],
+        termination: TerminationHandler,
     ) -> None:
         """Use ``gossip.init()``, which has started the node of ``connection``."""
         self._place, self._config = place, place.config
@@ -75,13 +81,22 @@ class Session:
         self._in_round = False
         self._unexchanged = UnexchangedWarning()
         plan = self._config.plan.for_peer(place.peer)
-        self._planned_slowness = math.prod(fault.factor for fault in plan if isinstance(fault, Slow))
-        self._drills = DrillFile(place.run_dir / "faults" if self._config.drills and place.run_dir is not None else None)
+        self._planned_slowness = math.prod(
+            fault.factor for fault in plan if isinstance(fault, Slow)
+        )
+        self._drills = DrillFile(
+            place.run_dir / "faults" if self._config.drills and place.run_dir is not None else None
+        )
         lie = self._config.plan.attackers.get(place.peer)
         self._flips_labels = lie is not None and lie.attack == "label_flip"
         self._termination = termination
         self._exchange = Exchange(
-            start, connection, place.peer, place.incarnation, self._look_around, senders.load(self._config.sender)
+            start,
+            connection,
+            place.peer,
+            place.incarnation,
+            self._look_around,
+            senders.load(self._config.sender),
         )
         if place.run_dir is not None:
             about = {"run": self._config.name, "peer": place.peer, "incarnation": place.incarnation}
@@ -93,19 +108,24 @@ class Session:
         if place.status_fd is not None:
             watch_launcher(place.status_fd, self._launcher_gone)
 
-    # --- the five lines --------------------------------------------------------------------------------------------------
+    # --- the five lines ---------------------------------------------------------------------------
 
-    def prepare(self, model: Model, optimizer: Optimizers, judge: Callable[[], Tensor] | None = None) -> tuple[Model, Optimizers]:
-        """Takes model and optimizer into the swarm, and returns them: the same objects, with ``optimizer.step()`` exchanging.
+    def prepare(
+        self, model: Model, optimizer: Optimizers, judge: Callable[[], Tensor] | None = None
+    ) -> tuple[Model, Optimizers]:
+        """Takes model and optimizer into the swarm, and returns them: the same objects, with
+        ``optimizer.step()`` exchanging.
 
-        With a list of optimizers a round is one step of each: when the last of them is asked to step, all do.
+        With a list of optimizers a round is one step of each:
+        when the last of them is asked to step, all do.
 
-        Waits until enough peers are there. If the swarm is ahead, or began with other weights, the model, its buffers and the
-        optimizer take over its state.
+        Waits until enough peers are there. If the swarm is ahead, or began with other weights, the
+        model, its buffers and the optimizer take over its state.
 
         Args:
-            judge: Returns the loss on a mini-batch that it draws with torch's, numpy's or Python's random generator, under the
-                current parameters. Rules that rate updates by the loss (zeno, zeno_pp) need it; it leaves no trace.
+            judge: Returns the loss on a mini-batch that it draws with torch's, numpy's or Python's
+                random generator, under the current parameters. Rules that rate updates by the loss
+                (zeno, zeno_pp) need it; it leaves no trace.
         Raises:
             UnsupportedModel: Something in the model or the optimizer cannot be exchanged.
             ConfigError: It was called twice, or the rule needs a ``judge``.
@@ -115,18 +135,21 @@ class Session:
         if self._model is not None:
             raise ConfigError(
                 "prepare was called twice",
-                "call it once: peer.prepare(model, [one, other]) for several optimizers, nn.ModuleList for several models",
+                "call it once: peer.prepare(model, [one, other]) for several optimizers, "
+                "nn.ModuleList for several models",
             )
         optimizers = check_optimizers(optimizer)
         check_model(model, optimizers)
         plain, together = plain_model(model), as_one(optimizers)
         layout = Layout(plain, together)
-        from gossip.aggregators import load  # Late: a rule may be registered in the script, before this call.
+        # Late: a rule may be registered in the script, before this call.
+        from gossip.aggregators import load
 
         rule = load(self._config.aggregator)
         if rule.needs_trainer and judge is None:
             raise ConfigError(
-                f"the rule {rule.name} needs the loss", "write peer.prepare(model, optimizer, judge=...), see its docstring"
+                f"the rule {rule.name} needs the loss",
+                "write peer.prepare(model, optimizer, judge=...), see its docstring",
             )
         seed = f"{self._config.seed}/{self.id}".encode()
         self._optimizer = together
@@ -149,23 +172,37 @@ class Session:
         return model, optimizer
 
     def shard(
-        self, data: Any, *, batch_size: int | None = None, classes: int | None = None, accumulate: int = 1, **options: Any
+        self,
+        data: Any,
+        *,
+        batch_size: int | None = None,
+        classes: int | None = None,
+        accumulate: int = 1,
+        **options: Any,
     ) -> ShardedLoader | ShardedStream:
-        """A loader that reads this peer's share of the data, one epoch an iteration; what it promises is in docs/data.md.
+        """A loader that reads this peer's share of the data, one epoch an iteration; what it
+        promises is in docs/data.md.
 
         Args:
-            data: A DataLoader, or a data set; the same on every peer. With an index (map style) the swarm draws the order and
-                each sample of an epoch is used once, whoever fails; ``shuffle`` and ``drop_last`` have no effect, as a warning
-                says. Of an iterable one each peer reads every n-th element, which promises less: see ``ShardedStream``.
+            data: A DataLoader, or a data set; the same on every peer. With an index (map style) the
+                swarm draws the order and each sample of an epoch is used once, whoever fails;
+                ``shuffle`` and ``drop_last`` have no effect, as a warning says. Of an iterable one
+                each peer reads every n-th element, which promises less: see ``ShardedStream``.
             batch_size: Of a data set; samples of one peer in one round.
-            classes: Number of classes, for the label_flip fault; otherwise it is read off the targets.
-            accumulate: Batches to each step of the optimizer, the same on every peer. They are all counted with that step.
-            options: More for the DataLoader of a data set: ``num_workers``, ``collate_fn`` and so on.
+            classes: Number of classes, for the label_flip fault;
+                otherwise it is read off the targets.
+            accumulate: Batches to each step of the optimizer, the same on every peer. They are all
+                counted with that step.
+            options: More for the DataLoader of a data set: ``num_workers``,
+                ``collate_fn`` and so on.
         Raises: ConfigError: It was called twice, or the data cannot be split.
         """
         self._check_open()
         if self._loader is not None:
-            raise ConfigError("shard was called twice", "shard the training data only; every peer may read all of the test data")
+            raise ConfigError(
+                "shard was called twice",
+                "shard the training data only; every peer may read all of the test data",
+            )
         loader = loader_of(data, batch_size, options)
         check_accumulate(accumulate)
         how = (self, self._config.seed, self._flips_labels, classes, accumulate)
@@ -177,19 +214,21 @@ class Session:
         self._exchange.shard(sharded.samples_total, sharded.batch_size * accumulate, sharded.ahead)
         return sharded
 
-    # --- optional --------------------------------------------------------------------------------------------------------
+    # --- optional ---------------------------------------------------------------------------------
 
     def no_sync(self) -> AbstractContextManager[None]:
         """For backward passes whose gradients are accumulated for a later step, as with DDP.
 
-        Nothing is exchanged before ``optimizer.step()``, so it saves nothing here. It says what is meant: a step inside is
-        refused, and so is going on to samples of another round (``shard(loader, accumulate=k)`` puts k batches in one).
+        Nothing is exchanged before ``optimizer.step()``, so it saves nothing here. It says what is
+        meant: a step inside is refused, and so is going on to samples of another round
+        (``shard(loader, accumulate=k)`` puts k batches in one).
         """
         self._check_open()
         return self._batches.no_sync()
 
     def log(self, **metrics: Any) -> None:
-        """A line for this peer's ``metrics.jsonl`` and the launcher's display. ``loss`` also travels with the next update.
+        """A line for this peer's ``metrics.jsonl`` and the launcher's display. ``loss`` also
+        travels with the next update.
 
         Args:
             metrics: Numbers, tensors with one element, or strings of at most 200 characters.
@@ -201,23 +240,34 @@ class Session:
         self._exchange.log(text)
 
     def keep(self, **objects: Any) -> None:
-        """Makes schedulers and the like part of the state that a joining or returning peer takes over.
+        """Makes schedulers and the like part of the state that a joining or returning
+        peer takes over.
 
         Args:
-            objects: Anything with ``state_dict`` and ``load_state_dict``, under a name that is the same on every peer.
+            objects: Anything with ``state_dict`` and ``load_state_dict``, under a name that is the
+                same on every peer.
         """
         for name, thing in objects.items():
-            if not callable(getattr(thing, "state_dict", None)) or not callable(getattr(thing, "load_state_dict", None)):
-                raise ConfigError(f"{name} is a {type(thing).__name__}, which has no state_dict and load_state_dict")
+            if not callable(getattr(thing, "state_dict", None)) or not callable(
+                getattr(thing, "load_state_dict", None)
+            ):
+                raise ConfigError(
+                    f"{name} is a {type(thing).__name__}, which has no state_dict and "
+                    "load_state_dict"
+                )
             self._kept[name] = thing
             if name in self._kept_states:
                 thing.load_state_dict(self._kept_states.pop(name))
-                # Making a scheduler sets the rates of its first epoch; those that came with its state are the right ones.
-                for group, settings in zip(self._optimizer_groups(), self._group_settings, strict=True):
+                # Making a scheduler sets the rates of its first epoch; those that came with its
+                # state are the right ones.
+                for group, settings in zip(
+                    self._optimizer_groups(), self._group_settings, strict=True
+                ):
                     group.update(settings)
 
     def epochs(self, total: int) -> Iterator[int]:
-        """The epochs that remain of ``total``: for a peer that joined late or returned, fewer than for the others."""
+        """The epochs that remain of ``total``: for a peer that joined late or returned,
+        fewer than for the others."""
         epoch = 0
         while True:
             if self._loader is not None:
@@ -264,16 +314,19 @@ class Session:
 
     @property
     def confirmed(self) -> bool | None:
-        """Whether enough others hold the parameters that training has ended with. False: too few could tell, so a lie of whoever
-        served the last round may be in them. None: it is not over (a script that counts its rounds itself knows after
-        ``close()``), or nobody is expected to lie, or replicas differ anyhow, as in gossip rounds."""
+        """Whether enough others hold the parameters that training has ended with. False: too few
+        could tell, so a lie of whoever served the last round may be in them. None: it is not over
+        (a script that counts its rounds itself knows after ``close()``), or nobody is expected to
+        lie, or replicas differ anyhow, as in gossip rounds."""
         return self._exchange.confirmation.verdict(self._exchange.round_id)
 
     def close(self, reason: str = "finished") -> None:
-        """Leaves the swarm: first helps those who are behind, then ends the node. Also happens at exit; closing twice is fine.
+        """Leaves the swarm: first helps those who are behind, then ends the node. Also happens at
+        exit; closing twice is fine.
 
-        Who has finished waits up to half a minute for a peer that was lost shortly before (it may be asleep, or be started
-        again), so that it finds the final state. Ctrl-C or SIGTERM end the wait.
+        Who has finished waits up to half a minute for a peer that was lost shortly before (it may
+        be asleep, or be started again), so that it finds the final state.
+        Ctrl-C or SIGTERM end the wait.
         """
         if self._closed or os.getpid() != self._pid:
             return
@@ -300,7 +353,12 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if isinstance(error, Exception):
             self._raised(error)
         self.close("finished" if error is None else "stopped")
@@ -309,10 +367,11 @@ class Session:
         state = "closed" if self._closed else f"round {self.round}"
         return f"<gossip.Session peer {self.id} of {self._config.peers}, {state}>"
 
-    # --- a step ----------------------------------------------------------------------------------------------------------
+    # --- a step -----------------------------------------------------------------------------------
 
     def _step(self, loss: float | None, overflow: bool) -> None:
-        """In place of ``optimizer.step()``. With ``overflow`` this peer only takes part: its gradients are no numbers."""
+        """In place of ``optimizer.step()``. With ``overflow`` this peer only takes part: its
+        gradients are no numbers."""
         self._check_open()
         self._unexchanged.over()
         self._batches.check_step()
@@ -327,8 +386,12 @@ class Session:
         self._loss = None
         self._in_round = True
         try:
-            slowness = self._planned_slowness * self._drills.slowness(self._place.peer, time.monotonic())
-            self._exchange.contribute(samples, loss, partial(self._be_slow, slowness) if slowness > 1 else None)
+            slowness = self._planned_slowness * self._drills.slowness(
+                self._place.peer, time.monotonic()
+            )
+            self._exchange.contribute(
+                samples, loss, partial(self._be_slow, slowness) if slowness > 1 else None
+            )
         finally:
             self._in_round = False
         if self._out_of_rounds:
@@ -350,13 +413,16 @@ class Session:
     def _out_of_rounds(self) -> bool:
         return self._config.rounds is not None and self._exchange.round_id >= self._config.rounds
 
-    # --- for the loader --------------------------------------------------------------------------------------------------
+    # --- for the loader ---------------------------------------------------------------------------
 
     def next_round(self) -> StartRoundCommand | None:
         """The round to compute; None when the run is over."""
         self._check_open()
         if self._model is None:
-            raise ConfigError("the sharded loader was used before prepare", "call peer.prepare(model, optimizer) first")
+            raise ConfigError(
+                "the sharded loader was used before prepare",
+                "call peer.prepare(model, optimizer) first",
+            )
         if self.finished:
             return None
         try:
@@ -369,7 +435,8 @@ class Session:
         return None if self._out_of_rounds else go
 
     def pass_round(self) -> None:
-        """Takes part in the current round without an update: what was handed out of it goes back to the swarm."""
+        """Takes part in the current round without an update:
+        what was handed out of it goes back to the swarm."""
         self._batches.give_back()
         self._in_round = True
         try:
@@ -378,7 +445,8 @@ class Session:
             self._in_round = False
 
     def hand_out(self, samples: int, batch: int = 0) -> None:
-        """Batch number ``batch`` of the round goes to the loop: a step that follows is on ``samples`` samples."""
+        """Batch number ``batch`` of the round goes to the loop: a step that follows is on
+        ``samples`` samples."""
         self._batches.hand_out(samples, batch)
 
     @property
@@ -391,10 +459,13 @@ class Session:
         """Samples were handed out, and no step has followed."""
         return self._batches.unused
 
-    # --- state beside the model ------------------------------------------------------------------------------------------
+    # --- state beside the model -------------------------------------------------------------------
 
     def _extra_state(self) -> dict[str, Any]:
-        return {**self._kept_states, **{name: thing.state_dict() for name, thing in sorted(self._kept.items())}}
+        return {
+            **self._kept_states,
+            **{name: thing.state_dict() for name, thing in sorted(self._kept.items())},
+        }
 
     def _take_extra_state(self, states: dict[str, Any]) -> None:
         for name, state in states.items():
@@ -403,22 +474,29 @@ class Session:
             else:
                 self._kept_states[name] = state  # ``keep`` may be called for it yet
         self._group_settings = [
-            {key: value for key, value in group.items() if key != "params"} for group in self._optimizer_groups()
+            {key: value for key, value in group.items() if key != "params"}
+            for group in self._optimizer_groups()
         ]
 
     def _optimizer_groups(self) -> list[dict[str, Any]]:
         return self._optimizer.param_groups if self._optimizer is not None else []
 
-    # --- ends ------------------------------------------------------------------------------------------------------------
+    # --- ends -------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ConfigError("this peer has left the swarm", "call gossip.init() again to come back")
+            raise ConfigError(
+                "this peer has left the swarm", "call gossip.init() again to come back"
+            )
         if os.getpid() != self._pid:
-            raise ConfigError("this is a forked child of the peer", "only the process that called gossip.init() takes part")
+            raise ConfigError(
+                "this is a forked child of the peer",
+                "only the process that called gossip.init() takes part",
+            )
 
     def _look_around(self) -> None:
-        """Called about twice a second in every wait. A step that was begun is finished, if that does not take long."""
+        """Called about twice a second in every wait. A step that was begun is finished, if that
+        does not take long."""
         since = self._termination.since
         if since is not None and (not self._in_round or time.monotonic() - since > HURRIED_CLOSE_S):
             self._stop()
@@ -435,7 +513,9 @@ class Session:
             self.close("stopped")  # KeyboardInterrupt and its like
             return
         if self.run_dir is not None:
-            write_error(self.run_dir / f"peer-{self.id}", {"peer": self.id, "round": self.round}, error)
+            write_error(
+                self.run_dir / f"peer-{self.id}", {"peer": self.id, "round": self.round}, error
+            )
         self.close("raised")
 
     def _launcher_gone(self) -> None:

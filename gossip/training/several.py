@@ -10,8 +10,13 @@ import torch
 
 
 def as_one(optimizers: Sequence[torch.optim.Optimizer]) -> torch.optim.Optimizer:
-    """The optimizer itself, or what stands for several: it has their groups and their state, and cannot step."""
-    return optimizers[0] if len(optimizers) == 1 else cast(torch.optim.Optimizer, _CombinedOptimizer(optimizers))
+    """The optimizer itself, or what stands for several: it has their groups and their state,
+    and cannot step."""
+    return (
+        optimizers[0]
+        if len(optimizers) == 1
+        else cast(torch.optim.Optimizer, _CombinedOptimizer(optimizers))
+    )
 
 
 class _CombinedOptimizer:
@@ -49,19 +54,32 @@ class _CombinedOptimizer:
         for each in self._optimizers:
             part = each.state_dict()
             state |= {first + at: entries for at, entries in part["state"].items()}
-            groups += [{**group, "params": [first + at for at in group["params"]]} for group in part["param_groups"]]
+            groups += [
+                {**group, "params": [first + at for at in group["params"]]}
+                for group in part["param_groups"]
+            ]
             first += _count(part["param_groups"])
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Each takes its part. Whoever calls puts ``state`` and ``param_groups`` back when one of them refuses."""
+        """Each takes its part. Whoever calls puts ``state`` and ``param_groups`` back when one
+        of them refuses."""
         first, groups = 0, list(state["param_groups"])
         for each in self._optimizers:
             own, groups = groups[: len(each.param_groups)], groups[len(each.param_groups) :]
             count = _count(own)
-            entries = {at - first: entry for at, entry in state["state"].items() if first <= at < first + count}
+            entries = {
+                at - first: entry
+                for at, entry in state["state"].items()
+                if first <= at < first + count
+            }
             each.load_state_dict(
-                {"state": entries, "param_groups": [{**g, "params": [at - first for at in g["params"]]} for g in own]}
+                {
+                    "state": entries,
+                    "param_groups": [
+                        {**g, "params": [at - first for at in g["params"]]} for g in own
+                    ],
+                }
             )
             first += count
 

@@ -1,4 +1,5 @@
-"""Starting this peer's node: as a process of its own, or as a thread. The same node runs in both."""
+"""Starting this peer's node: as a process of its own, or as a thread.
+The same node runs in both."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class PeerPlace:
 
     Attributes:
         run_dir: The run's folder; None: the run leaves nothing behind.
-        status_fd: A socket to the launcher, whose end of file says that the launcher is gone; None: there is no launcher.
+        status_fd: A socket to the launcher, whose end of file says that the launcher is gone; None:
+            there is no launcher.
         config_path: What a node process reads its settings from; None: it must be a thread.
     """
 
@@ -71,7 +73,11 @@ def starter(place: PeerPlace) -> StartNode:
     def start(incarnation: int, end: socket.socket) -> NodeHandle:
         global _ahead
         ahead, _ahead = _ahead, None
-        return NodeProcess(place, incarnation, end) if ahead is None else ForkedNode(place, incarnation, end, ahead)
+        return (
+            NodeProcess(place, incarnation, end)
+            if ahead is None
+            else ForkedNode(place, incarnation, end, ahead)
+        )
 
     return start
 
@@ -122,7 +128,8 @@ class _OwnProcess(ABC):
 
 
 class NodeProcess(_OwnProcess):
-    """``python -m gossip.node``, which finds its end of the channel under the number in ``GOSSIP_NODE_FD``."""
+    """``python -m gossip.node``, which finds its end of the channel under the number in
+    ``GOSSIP_NODE_FD``."""
 
     def __init__(self, place: PeerPlace, incarnation: int, end: socket.socket) -> None:
         super().__init__(place)
@@ -139,9 +146,12 @@ class NodeProcess(_OwnProcess):
         if place.status_fd is not None:
             inherited.append(place.status_fd)
             environment["GOSSIP_STATUS_FD"] = str(place.status_fd)
-        # -P keeps the working folder off the path: a user's random.py there must not become the node's.
+        # -P keeps the working folder off the path:
+        # a user's random.py there must not become the node's.
         command = [sys.executable, "-P", "-m", "gossip.node"]
-        self._process = subprocess.Popen(command, pass_fds=inherited, env=environment, stdin=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            command, pass_fds=inherited, env=environment, stdin=subprocess.DEVNULL
+        )
         end.close()
 
     @property
@@ -165,8 +175,8 @@ class NodeProcess(_OwnProcess):
 
 @dataclass(frozen=True, slots=True)
 class _PreforkedNode:
-    """A node that was forked with its trainer, and waits behind ``join_server`` to be told its incarnation and given its
-    channel."""
+    """A node that was forked with its trainer, and waits behind ``join_server`` to be told its
+    incarnation and given its channel."""
 
     pid: int
     join_server: socket.socket
@@ -176,16 +186,19 @@ _ahead: _PreforkedNode | None = None
 
 
 def fork_ahead() -> Callable[[], None] | None:
-    """Forks this peer's first node. Only for a process with one thread that has imported all that a node needs.
+    """Forks this peer's first node. Only for a process with one thread that has imported all
+    that a node needs.
 
-    Returns: in the node, what it has to do; in the trainer None. Its first ``StartNode`` will wake that node.
+    Returns: in the node, what it has to do; in the trainer None.
+        Its first ``StartNode`` will wake that node.
     """
     global _ahead
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if pid := os.fork():
         theirs.close()
         _ahead = _PreforkedNode(pid, ours)
-        # A child of the script, forked before the node is wanted, must not keep it waiting when the script has ended.
+        # A child of the script, forked before the node is wanted, must not keep it waiting when the
+        # script has ended.
         os.register_at_fork(after_in_child=ours.close)
         return None
     ours.close()
@@ -201,7 +214,8 @@ def _wait_and_run(join_server: socket.socket) -> None:
     from gossip.node import loop as node
 
     code = node.main()
-    # As processes of multiprocessing end: to take torch apart is a third of a second of a processor, for nothing.
+    # As processes of multiprocessing end: to take torch apart is a third of a second of a
+    # processor, for nothing.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -210,7 +224,9 @@ def _wait_and_run(join_server: socket.socket) -> None:
 class ForkedNode(_OwnProcess):
     """The node that was forked with this trainer."""
 
-    def __init__(self, place: PeerPlace, incarnation: int, end: socket.socket, ahead: _PreforkedNode) -> None:
+    def __init__(
+        self, place: PeerPlace, incarnation: int, end: socket.socket, ahead: _PreforkedNode
+    ) -> None:
         super().__init__(place)
         self.pid = ahead.pid
         self._code: int | None = None
@@ -245,7 +261,9 @@ class NodeThread:
     def __init__(self, place: PeerPlace, incarnation: int, end: socket.socket) -> None:
         self._place, self._incarnation, self._end = place, incarnation, end
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"gossip-node-{place.peer}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"gossip-node-{place.peer}", daemon=True
+        )
         self._thread.start()
 
     def _run(self) -> None:
@@ -253,11 +271,18 @@ class NodeThread:
             from gossip.node import Node, NodeSpec
 
             place = self._place
-            Node(NodeSpec(place.config, place.peer, self._incarnation, place.run_dir, place.status_fd), self._end).run()
-        except BaseException as error:  # noqa: BLE001 - it is told by last_words, to whoever finds the channel closed
+            Node(
+                NodeSpec(
+                    place.config, place.peer, self._incarnation, place.run_dir, place.status_fd
+                ),
+                self._end,
+            ).run()
+        except BaseException as error:  # noqa: BLE001
+            # it is told by last_words, to whoever finds the channel closed
             self._error = error
         finally:
-            # Shut down first: that reaches the trainer even when somebody else still holds the descriptor.
+            # Shut down first: that reaches the trainer even when somebody else still
+            # holds the descriptor.
             with contextlib.suppress(OSError):
                 self._end.shutdown(socket.SHUT_RDWR)
             self._end.close()
@@ -267,7 +292,8 @@ class NodeThread:
         return not self._thread.is_alive()
 
     def kill(self) -> None:
-        """A thread cannot be killed: it is told by the end of its channel, and left alone if it does not listen."""
+        """A thread cannot be killed: it is told by the end of its channel, and left alone if it
+        does not listen."""
         with contextlib.suppress(OSError):
             self._end.shutdown(socket.SHUT_RDWR)
 
@@ -295,7 +321,9 @@ def from_environment() -> PeerPlace | None:
         config_path=path,
     )
     if place.peer >= place.config.peers_max:
-        raise ConfigError(f"GOSSIP_PEER is {place.peer}, the run has peers 0 to {place.config.peers_max - 1}")
+        raise ConfigError(
+            f"GOSSIP_PEER is {place.peer}, the run has peers 0 to {place.config.peers_max - 1}"
+        )
     return place
 
 
@@ -304,5 +332,7 @@ def _number(name: str, default: int | None) -> int | None:
     if not text:
         return default
     if not text.isascii() or not text.isdigit():
-        raise ConfigError(f"{name} = {text!r} is not a number", "it is set by the launcher: unset it to run alone")
+        raise ConfigError(
+            f"{name} = {text!r} is not a number", "it is set by the launcher: unset it to run alone"
+        )
     return int(text)

@@ -1,4 +1,5 @@
-"""``gossip.init()``: finds out who we are, starts the node, and only then imports what takes long."""
+"""``gossip.init()``: finds out who we are, starts the node,
+and only then imports what takes long."""
 
 from __future__ import annotations
 
@@ -25,32 +26,41 @@ _open: Session | None = None
 def init(**overrides: Any) -> Session:
     """Makes this process a peer.
 
-    Under a launcher (``gossip run``) everything comes from its environment. Under torchrun each rank is a peer: they meet in a
-    folder named after torchrun's run id (``docs/schedulers.md``). Without either this is a swarm of one: the script trains as it
-    would without gossip, and nothing is written unless ``run_dir`` is given.
+    Under a launcher (``gossip run``) everything comes from its environment. Under torchrun each
+    rank is a peer: they meet in a folder named after torchrun's run id (``docs/schedulers.md``).
+    Without either this is a swarm of one: the script trains as it would without gossip, and nothing
+    is written unless ``run_dir`` is given.
 
-    The generators of torch, numpy and Python are seeded with the run's seed, so that models built after this call start alike
-    on all peers. torch is held to ``OMP_NUM_THREADS`` threads when that is set, as a launcher does.
+    The generators of torch, numpy and Python are seeded with the run's seed, so that models built
+    after this call start alike on all peers. torch is held to ``OMP_NUM_THREADS`` threads when that
+    is set, as a launcher does.
 
     Args:
         overrides: Options of the run (``gossip run --help``), when there is no launcher.
     Returns: the ``Session``, which is closed at exit at the latest.
-    Raises: ConfigError: An option is wrong, there is a session already, or options are given under a launcher.
+    Raises: ConfigError: An option is wrong, there is a session already,
+        or options are given under a launcher.
     """
     global _open
     if _open is not None and not _open._closed:
-        raise ConfigError("gossip.init() was called twice", "a process is one peer; call peer.close() first")
+        raise ConfigError(
+            "gossip.init() was called twice", "a process is one peer; call peer.close() first"
+        )
     place = from_environment()
     if place is not None and overrides:
         names = ", ".join(sorted(overrides))
-        raise ConfigError(f"gossip.init({names}=...) under a launcher, which has settled that", "give it to gossip run instead")
+        raise ConfigError(
+            f"gossip.init({names}=...) under a launcher, which has settled that",
+            "give it to gossip run instead",
+        )
     if place is None:
         task = torchrun_task(os.environ)
         place = _alone(overrides) if task is None or task.peers == 1 else _among(task, overrides)
     termination = TerminationHandler()
     termination.install()
     start = starter(place)
-    # Before torch is imported here: the node needs a second for that too, and so they need it together.
+    # Before torch is imported here: the node needs a second for that too,
+    # and so they need it together.
     connection = connect(start, place.incarnation)
     from .session import Session
 
@@ -60,18 +70,25 @@ def init(**overrides: Any) -> Session:
 
 
 def _alone(overrides: dict[str, Any]) -> PeerPlace:
-    """A swarm of one. Its rule is the mean: one update is its own aggregate under every rule that can be had with one."""
+    """A swarm of one. Its rule is the mean: one update is its own aggregate under every rule that
+    can be had with one."""
     resolved = resolve(overrides, defaults={"peers": 1, "node": "thread"})
     config = resolved.config
     if config.peers != 1:
-        raise ConfigError(f"{config.peers} peers, but this script was started alone", f"gossip run -n {config.peers} script.py")
-    resolved = resolved.with_values("alone", run=os.urandom(8).hex(), name="alone", f=0, aggregator="mean", topology="rolling")
+        raise ConfigError(
+            f"{config.peers} peers, but this script was started alone",
+            f"gossip run -n {config.peers} script.py",
+        )
+    resolved = resolved.with_values(
+        "alone", run=os.urandom(8).hex(), name="alone", f=0, aggregator="mean", topology="rolling"
+    )
     return PeerPlace(resolved.config)
 
 
 def _among(task: Task, overrides: dict[str, Any]) -> PeerPlace:
     """One of the peers that a scheduler has started."""
-    import torch  # noqa: F401 - whether the rule goes with so many peers is then found out in this process
+    # whether the rule goes with so many peers is then found out in this process
+    import torch  # noqa: F401
 
     try:
         meeting = meet(task, resolve(overrides), sys.argv, Path(sys.argv[0]).resolve().parent)
@@ -81,12 +98,17 @@ def _among(task: Task, overrides: dict[str, Any]) -> PeerPlace:
         raise
     if task.peer == 0:
         print(
-            f"gossip: {task.peers} peers, one for each task of {task.scheduler}, in {meeting.folder}", file=sys.stderr, flush=True
+            f"gossip: {task.peers} peers, one for each task of {task.scheduler}, in "
+            f"{meeting.folder}",
+            file=sys.stderr,
+            flush=True,
         )
     if meeting.listen:
         os.environ["GOSSIP_LISTEN"] = meeting.listen  # for the node
     path = str(meeting.config_path)
-    return PeerPlace(meeting.config, task.peer, meeting.incarnation, meeting.folder, open_voice(task.peer), path)
+    return PeerPlace(
+        meeting.config, task.peer, meeting.incarnation, meeting.folder, open_voice(task.peer), path
+    )
 
 
 def _seed(seed: int) -> None:

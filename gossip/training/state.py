@@ -1,9 +1,11 @@
-"""A peer's whole training state as bytes: parameters, buffers, optimizer, and what else is to be kept. Never pickle.
+"""A peer's whole training state as bytes: parameters, buffers, optimizer, and what else is to be
+kept. Never pickle.
 
-It has three parts, each a safetensors file: what all peers hold alike after the same commits (parameters, and the optimizer's
-memory), what their scripts set (learning rates, and what was given to ``Session.keep``), and what is everybody's own (buffers,
-such as the running statistics of a BatchNorm). In each is one JSON document, under the metadata key ``gossip``, that says where
-each tensor belongs. Equal states give equal bytes, so states are compared by digests of these parts.
+It has three parts, each a safetensors file: what all peers hold alike after the same commits
+(parameters, and the optimizer's memory), what their scripts set (learning rates, and what was given
+to ``Session.keep``), and what is everybody's own (buffers, such as the running statistics of a
+BatchNorm). In each is one JSON document, under the metadata key ``gossip``, that says where each
+tensor belongs. Equal states give equal bytes, so states are compared by digests of these parts.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class StateMismatch(ConfigError):
 
 
 class _File:
-    """A safetensors file: its header, and where its tensors go. They are read when it is written."""
+    """A safetensors file: its header, and where its tensors go.
+    They are read when it is written."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         tensors: Tensors = {}
@@ -61,11 +64,18 @@ class _File:
         header: dict[str, Any] = {"__metadata__": {_KEY: text}}
         self._tensors: list[tuple[int, int, Tensor]] = []  # where each begins and ends
         end = 0
-        # The largest elements first, so that each tensor begins at a multiple of the size of its own.
-        for where, tensor in sorted(tensors.items(), key=lambda named: (-named[1].element_size(), named[0])):
+        # The largest elements first, so that each tensor begins at a multiple of the
+        # size of its own.
+        for where, tensor in sorted(
+            tensors.items(), key=lambda named: (-named[1].element_size(), named[0])
+        ):
             start, end = end, end + tensor.numel() * tensor.element_size()
             self._tensors.append((start, end, tensor))
-            header[where] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+            header[where] = {
+                "dtype": _DTYPES[tensor.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": [start, end],
+            }
         data = json.dumps(header, separators=(",", ":")).encode()
         data += b" " * (-len(data) % _ALIGNMENT)
         self._header = struct.pack("<Q", len(data)) + data
@@ -102,7 +112,9 @@ class PackingPlan:
             at += file.nbytes
 
 
-def plan_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]) -> PackingPlan:
+def plan_state(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]
+) -> PackingPlan:
     """How to pack the model's state (persistent buffers included), the optimizer's, and ``extra``.
 
     Args:
@@ -122,7 +134,9 @@ def plan_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: 
     )
 
 
-def pack_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]) -> bytes:
+def pack_state(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]
+) -> bytes:
     """The state as ``plan_state`` packs it."""
     plan = plan_state(model, optimizer, extra)
     memory = bytearray(plan.nbytes)
@@ -136,23 +150,37 @@ def state_digest(data: bytes | memoryview) -> bytes:
 
 
 def unpack_state(
-    data: bytes | memoryview, model: torch.nn.Module, optimizer: torch.optim.Optimizer, settings: bool = True
+    data: bytes | memoryview,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    settings: bool = True,
 ) -> dict[str, Any]:
-    """Loads a packed state into ``model`` and ``optimizer``; both keep their identity, and parameters their storage.
+    """Loads a packed state into ``model`` and ``optimizer``; both keep their identity, and
+    parameters their storage.
 
     Args:
         settings: Whether learning rates, and what was packed as ``extra``, are taken over, too.
     Returns: what was packed as ``extra``; empty without ``settings``.
-    Raises: StateMismatch: It does not fit, and the first difference is named; neither the model nor the optimizer was changed.
+    Raises: StateMismatch: It does not fit, and the first difference is named; neither the model nor
+        the optimizer was changed.
     """
     documents = [_read(file) for file in _files(bytes(data))]
     try:
-        state, said, own = [{key: _decode(part, tensors) for key, part in document.items()} for document, tensors in documents]
+        state, said, own = [
+            {key: _decode(part, tensors) for key, part in document.items()}
+            for document, tensors in documents
+        ]
         of_model = {**own["model"], **state["model"]}
-        groups, extra = (said["groups"], said["extra"]) if settings else (optimizer.state_dict()["param_groups"], {})
+        groups, extra = (
+            (said["groups"], said["extra"])
+            if settings
+            else (optimizer.state_dict()["param_groups"], {})
+        )
         of_optimizer = {"state": state["optimizer"], "param_groups": groups}
     except (KeyError, TypeError, IndexError, ValueError) as error:
-        raise StateMismatch(f"the packed state is damaged: {type(error).__name__}: {error}") from error
+        raise StateMismatch(
+            f"the packed state is damaged: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(extra, dict):
         raise StateMismatch("the packed state is damaged: a part is not a dict")
     _compare_model(of_model, model)
@@ -161,14 +189,17 @@ def unpack_state(
     try:
         optimizer.load_state_dict(of_optimizer)
     except Exception as error:
-        # Every optimizer has checks of its own. It makes new dicts and leaves the ones it had as they were.
+        # Every optimizer has checks of its own. It makes new dicts and leaves the ones it
+        # had as they were.
         optimizer.state, optimizer.param_groups = before
-        raise StateMismatch(f"the optimizer refuses the packed state: {type(error).__name__}: {error}") from error
+        raise StateMismatch(
+            f"the optimizer refuses the packed state: {type(error).__name__}: {error}"
+        ) from error
     model.load_state_dict(of_model)
     return extra
 
 
-# --- bytes ----------------------------------------------------------------------------------------------------------------
+# --- bytes ----------------------------------------------------------------------------------------
 
 
 def _aligned(nbytes: int) -> int:
@@ -176,14 +207,17 @@ def _aligned(nbytes: int) -> int:
 
 
 def _header(data: bytes, at: int) -> tuple[int, dict[str, Any]]:
-    """Of the file that begins at ``at``: where its tensors begin, and what its header says. Raises StateMismatch."""
+    """Of the file that begins at ``at``: where its tensors begin, and what its header says.
+    Raises StateMismatch."""
     try:
         (length,) = struct.unpack_from("<Q", data, at)
         if length > min(len(data) - at, _DOCUMENT_BYTES_MAX):
             raise StateMismatch("the packed state is damaged: its header is longer than it is")
         header = json.loads(data[at + 8 : at + 8 + length])
     except (struct.error, ValueError, RecursionError) as error:
-        raise StateMismatch(f"the packed state is damaged: {type(error).__name__}: {error}") from error
+        raise StateMismatch(
+            f"the packed state is damaged: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(header, dict):
         raise StateMismatch("the packed state is damaged: a header is not a dict")
     return at + 8 + length, header
@@ -198,7 +232,9 @@ def _files(data: bytes) -> list[bytes]:
             entries = [entry for name, entry in header.items() if name != "__metadata__"]
             end = begin + max([int(entry["data_offsets"][1]) for entry in entries], default=0)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-            raise StateMismatch(f"the packed state is damaged: {type(error).__name__}: {error}") from error
+            raise StateMismatch(
+                f"the packed state is damaged: {type(error).__name__}: {error}"
+            ) from error
         if not at < end <= _aligned(end) <= len(data):
             raise StateMismatch("the packed state is damaged: a part ends elsewhere than it says")
         files.append(data[at:end])
@@ -209,7 +245,8 @@ def _files(data: bytes) -> list[bytes]:
 
 
 def split_state(data: bytes) -> list[bytes]:
-    """Each part of a packed state, in the order of ``PARTS``: a safetensors file. Raises StateMismatch."""
+    """Each part of a packed state, in the order of ``PARTS``: a safetensors file.
+    Raises StateMismatch."""
     return _files(data)
 
 
@@ -225,20 +262,30 @@ def _read(data: bytes) -> tuple[dict[str, Any], Tensors]:
         document = json.loads(header["__metadata__"][_KEY])
         tensors: Tensors = safetensors.torch.load(data)
     except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
-        raise StateMismatch(f"the packed state is damaged: {type(error).__name__}: {error}") from error
+        raise StateMismatch(
+            f"the packed state is damaged: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
-        raise StateMismatch("the packed state is of another version of gossip", "run the same version on all peers")
+        raise StateMismatch(
+            "the packed state is of another version of gossip", "run the same version on all peers"
+        )
     return document, tensors
 
 
 def _encode(value: Any, where: str, tensors: Tensors) -> Any:
-    """JSON for ``value``; each tensor goes into ``tensors`` under the path at which it was found."""
+    """JSON for ``value``; each tensor goes into ``tensors`` under the path at
+    which it was found."""
     match value:
         case Tensor():
             if value.layout != torch.strided or value.is_meta:
-                raise UnsupportedModel(f"{where} is a {value.layout} tensor on {value.device}: only dense ones can be kept")
+                raise UnsupportedModel(
+                    f"{where} is a {value.layout} tensor on {value.device}: only dense ones can "
+                    "be kept"
+                )
             if value.dtype not in _DTYPES:
-                raise UnsupportedModel(f"{where} is of type {value.dtype}, which cannot be handed to a peer that joins")
+                raise UnsupportedModel(
+                    f"{where} is of type {value.dtype}, which cannot be handed to a peer that joins"
+                )
             assert where not in tensors, f"two keys of {where} read the same"
             tensors[where] = value.detach()
             return {"tensor": where}
@@ -247,11 +294,16 @@ def _encode(value: Any, where: str, tensors: Tensors) -> Any:
         case list():
             return [_encode(item, f"{where}.{at}", tensors) for at, item in enumerate(value)]
         case tuple():
-            return {"tuple": [_encode(item, f"{where}.{at}", tensors) for at, item in enumerate(value)]}
+            return {
+                "tuple": [_encode(item, f"{where}.{at}", tensors) for at, item in enumerate(value)]
+            }
         case dict():
             for key in value:
                 if not isinstance(key, str | int):
-                    raise UnsupportedModel(f"{where} has a key of type {type(key).__name__}: only str and int can be kept")
+                    raise UnsupportedModel(
+                        f"{where} has a key of type {type(key).__name__}: only str and int can be "
+                        "kept"
+                    )
             # As pairs, because keys may be numbers; in an order that does not tell when they came.
             keys = sorted(value, key=lambda key: (isinstance(key, str), key))
             return {"dict": [[key, _encode(value[key], f"{where}.{key}", tensors)] for key in keys]}
@@ -277,22 +329,33 @@ def _decode(value: Any, tensors: Tensors) -> Any:
     raise KeyError(kind)
 
 
-# --- does it fit? ---------------------------------------------------------------------------------------------------------
+# --- does it fit? ---------------------------------------------------------------------------------
 
 
 def _compare_model(state: dict[str, Any], model: torch.nn.Module) -> None:
     own = model.state_dict()
     for name in [*own, *state]:
         if name not in state:
-            raise StateMismatch(f"the packed state has no {name}, the model has", "all peers must build the same model")
+            raise StateMismatch(
+                f"the packed state has no {name}, the model has",
+                "all peers must build the same model",
+            )
         if name not in own:
-            raise StateMismatch(f"the packed state has {name}, the model has not", "all peers must build the same model")
+            raise StateMismatch(
+                f"the packed state has {name}, the model has not",
+                "all peers must build the same model",
+            )
         theirs, ours = state[name], own[name]
         if not isinstance(ours, Tensor):
             continue  # A module's own extra state, which only the module understands.
-        if not isinstance(theirs, Tensor) or theirs.shape != ours.shape or theirs.dtype != ours.dtype:
+        if (
+            not isinstance(theirs, Tensor)
+            or theirs.shape != ours.shape
+            or theirs.dtype != ours.dtype
+        ):
             raise StateMismatch(
-                f"{name} is {_describe(theirs)} in the packed state and {_describe(ours)} in the model",
+                f"{name} is {_describe(theirs)} in the packed state and {_describe(ours)} in the "
+                "model",
                 "all peers must build the same model",
             )
 
@@ -303,24 +366,47 @@ def _compare_optimizer(state: dict[str, Any], optimizer: torch.optim.Optimizer) 
     if not isinstance(groups, list) or not isinstance(state.get("state"), dict):
         raise StateMismatch("the packed state is damaged: it holds no optimizer")
     if len(groups) != len(own):
-        raise StateMismatch(f"the packed state has {len(groups)} parameter groups, the optimizer {len(own)}", hint)
+        raise StateMismatch(
+            f"the packed state has {len(groups)} parameter groups, the optimizer {len(own)}", hint
+        )
     for at, (theirs, ours) in enumerate(zip(groups, own, strict=True)):
         if not isinstance(theirs, dict) or theirs.get("params") != ours["params"]:
-            raise StateMismatch(f"group {at} of the packed optimizer holds other parameters than ours", hint)
+            raise StateMismatch(
+                f"group {at} of the packed optimizer holds other parameters than ours", hint
+            )
         missing = optimizer.defaults.keys() - theirs.keys()
         if missing:
-            raise StateMismatch(f"group {at} of the packed optimizer lacks {', '.join(sorted(missing))}", hint)
-        # What is not of the optimizer itself was added by a scheduler, which one side may not have made yet.
+            raise StateMismatch(
+                f"group {at} of the packed optimizer lacks {', '.join(sorted(missing))}", hint
+            )
+        # What is not of the optimizer itself was added by a scheduler,
+        # which one side may not have made yet.
         theirs.update({key: value for key, value in ours.items() if key not in theirs})
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for key, entries in state["state"].items():
-        if not isinstance(key, int) or not 0 <= key < len(parameters) or not isinstance(entries, dict):
-            raise StateMismatch(f"the packed optimizer has a state for parameter {key!r}, which ours does not have", hint)
+        if (
+            not isinstance(key, int)
+            or not 0 <= key < len(parameters)
+            or not isinstance(entries, dict)
+        ):
+            raise StateMismatch(
+                f"the packed optimizer has a state for parameter {key!r}, which ours does not have",
+                hint,
+            )
         for name, value in entries.items():
             # Momenta and the like are as large as their parameter; counters are single numbers.
-            if isinstance(value, Tensor) and value.dim() > 0 and value.numel() > max(1, parameters[key].numel()):
-                raise StateMismatch(f"{name} of parameter {key} is {_describe(value)}, larger than the parameter", hint)
+            if (
+                isinstance(value, Tensor)
+                and value.dim() > 0
+                and value.numel() > max(1, parameters[key].numel())
+            ):
+                raise StateMismatch(
+                    f"{name} of parameter {key} is {_describe(value)}, larger than the parameter",
+                    hint,
+                )
 
 
 def _describe(value: Any) -> str:
-    return f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+    return (
+        f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+    )

@@ -1,17 +1,22 @@
-"""Iterable data sets: each peer reads a part of the stream. A weaker promise than that of data sets with an index.
+"""Iterable data sets: each peer reads a part of the stream.
+A weaker promise than that of data sets with an index.
 
-Every peer walks the whole stream, in its workers if there are any, and keeps each n-th element, counted from its rank, where n
-is the size of the roster and rank its place in it **when the pass begins**. So, in one pass:
+Every peer walks the whole stream, in its workers if there are any, and keeps each n-th element,
+counted from its rank, where n is the size of the roster and rank its place in it **when the pass
+begins**. So, in one pass:
 
-* While the roster stays as it is, and the stream gives every peer the same elements in the same order, each element is read
-  by one peer.
-* What belongs to a peer that is lost is read by nobody. A peer that joins, and those who begin their pass after the roster
-  has changed, divide the stream anew: until all have begun their next pass an element may be read twice or not at all.
-* Nothing is put back: the batch of a round that went on without us, or of a step that did not follow, is gone.
-* Who comes back begins the stream again. Passes are each peer's own: nobody waits for the others at the end of one.
+* While the roster stays as it is, and the stream gives every peer the same elements in the same
+  order, each element is read by one peer.
+* What belongs to a peer that is lost is read by nobody. A peer that joins, and those who begin
+  their pass after the roster has changed, divide the stream anew: until all have begun their next
+  pass an element may be read twice or not at all.
+* Nothing is put back: the batch of a round that went on without us, or of a step that did not
+  follow, is gone.
+* Who comes back begins the stream again. Passes are each peer's own:
+  nobody waits for the others at the end of one.
 
-With ``num_workers`` each worker walks the stream, as torch has it: a data set that does not look at ``get_worker_info`` gives
-every element once a worker.
+With ``num_workers`` each worker walks the stream, as torch has it: a data set that does not look at
+``get_worker_info`` gives every element once a worker.
 """
 
 from __future__ import annotations
@@ -39,7 +44,13 @@ class ShardedStream:
     ahead = 0  # nothing is guessed: a stream has but one next batch
 
     def __init__(
-        self, loader: DataLoader[Any], rounds: RoundSource, seed: int, flip_labels: bool, classes: int | None, accumulate: int = 1
+        self,
+        loader: DataLoader[Any],
+        rounds: RoundSource,
+        seed: int,
+        flip_labels: bool,
+        classes: int | None,
+        accumulate: int = 1,
     ) -> None:
         self.dataset: Any = loader.dataset
         self.batch_size = loader.batch_size
@@ -50,11 +61,13 @@ class ShardedStream:
         self._own: DataLoader[Any] | None = None
 
     def __len__(self) -> int:
-        """Batches a pass, with the peers there are now. Raises TypeError when the data set does not know its length."""
+        """Batches a pass, with the peers there are now. Raises TypeError when the data set does not
+        know its length."""
         return -(-len(self.dataset) // ((self.batch_size or 1) * max(1, self._rounds.peers)))
 
     def __iter__(self) -> Iterator[Any]:
-        """One pass. Ends with the stream, or with the run. What is not enough for a step is left out at its end."""
+        """One pass. Ends with the stream, or with the run.
+        What is not enough for a step is left out at its end."""
         go = self._rounds.next_round()
         if go is None:
             return
@@ -76,7 +89,8 @@ class ShardedStream:
                 if self._rounds.next_round() is None:
                     return
             if not read or at:
-                self._rounds.pass_round()  # or a loop over an empty part would keep the others waiting
+                # or a loop over an empty part would keep the others waiting
+                self._rounds.pass_round()
         finally:
             if not self._given.persistent_workers:
                 self._own = None
@@ -110,9 +124,11 @@ class ShardedStream:
 
 
 class _Every(IterableDataset[Any]):
-    """Each n-th element of a stream. Everything else that is done with it is done with the stream itself.
+    """Each n-th element of a stream. Everything else that is done with it is done with
+    the stream itself.
 
-    A ``worker_init_fn`` sets what its worker is to read on ``get_worker_info().dataset``, which is this.
+    A ``worker_init_fn`` sets what its worker is to read on
+    ``get_worker_info().dataset``, which is this.
     """
 
     def __init__(self, dataset: Any, rank: int, n: int) -> None:
@@ -147,5 +163,17 @@ def _samples_in(batch: Any) -> int:
     """Of a batch that the data set made itself: the first length of the first tensor in it."""
     if isinstance(batch, Tensor):
         return len(batch) if batch.dim() else 1
-    parts: Any = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
-    return next((_samples_in(part) for part in parts if isinstance(part, Tensor | dict | list | tuple)), 1) or 1
+    parts: Any = (
+        batch.values()
+        if isinstance(batch, dict)
+        else batch
+        if isinstance(batch, list | tuple)
+        else ()
+    )
+    return (
+        next(
+            (_samples_in(part) for part in parts if isinstance(part, Tensor | dict | list | tuple)),
+            1,
+        )
+        or 1
+    )

@@ -1,4 +1,5 @@
-"""Notices that a script trains and exchanges nothing, which is not an error anywhere: the losses fall, each peer on its own."""
+"""Notices that a script trains and exchanges nothing, which is not an error anywhere: the losses
+fall, each peer on its own."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ STEPS = 50
 
 
 class UnexchangedWarning:
-    """Counts the steps of all optimizers of this process until gradients are exchanged, and warns once."""
+    """Counts the steps of all optimizers of this process until gradients are
+    exchanged, and warns once."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -33,11 +35,20 @@ class UnexchangedWarning:
         if self._steps < STEPS:
             return
         self.over()
-        stepped, kind = f"optimizer.step() ran {STEPS} times and nothing was exchanged", type(optimizer).__name__
+        stepped, kind = (
+            f"optimizer.step() ran {STEPS} times and nothing was exchanged",
+            type(optimizer).__name__,
+        )
         if self._prepared:
             known = " and ".join(dict.fromkeys(self._prepared))
-            why = f"peer.prepare() was given another optimizer ({known}) than the one that steps here ({kind})"
+            why = (
+                f"peer.prepare() was given another optimizer ({known}) than the one that steps "
+                f"here ({kind})"
+            )
         else:
             why = "peer.prepare() was not called"
-        hint = "write model, optimizer = peer.prepare(model, optimizer) after the optimizer is built, and step that one"
+        hint = (
+            "write model, optimizer = peer.prepare(model, optimizer) after the optimizer is "
+            "built, and step that one"
+        )
         warnings.warn(f"{stepped}: {why}. {hint}", stacklevel=3)

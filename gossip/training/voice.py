@@ -1,8 +1,10 @@
-"""Stands in for a launcher where a scheduler starts the script itself: says what happens to the swarm, and when to leave.
+"""Stands in for a launcher where a scheduler starts the script itself: says what happens to the
+swarm, and when to leave.
 
-A launcher hears of its peers by their status sockets, and they see by the end of those that it is gone. Here the other end is in
-the peer's own process, in a thread: it prints what a person should know, and closes when the process that started this one is
-gone, as when torchrun was killed, which would leave its workers running.
+A launcher hears of its peers by their status sockets, and they see by the end of those that it is
+gone. Here the other end is in the peer's own process, in a thread: it prints what a person should
+know, and closes when the process that started this one is gone, as when torchrun was killed, which
+would leave its workers running.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ def open_voice(peer: int) -> int:
     """Starts the thread. Returns the peer's end of the status socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     parent = _parent()
-    threading.Thread(target=_listen, args=(peer, ours, parent), name="gossip-voice", daemon=True).start()
+    threading.Thread(
+        target=_listen, args=(peer, ours, parent), name="gossip-voice", daemon=True
+    ).start()
     return theirs.detach()
 
 
 def _parent() -> int:
-    """A descriptor that tells the end of whoever started this process; -1: it is gone, or nobody in particular."""
+    """A descriptor that tells the end of whoever started this process; -1: it is gone,
+    or nobody in particular."""
     pid = os.getppid()
     if pid <= 1:
         return -1
@@ -63,15 +68,21 @@ def _listen(peer: int, ours: socket.socket, parent: int) -> None:
 
 
 def words(peer: int, event: Mapping[str, Any]) -> str:
-    """What is worth a line; "": nothing. Of what all peers see, the one with the lowest number of those who are here speaks."""
+    """What is worth a line; "": nothing. Of what all peers see, the one with the lowest number of
+    those who are here speaks."""
     about, missing = event.get("subject"), event.get("missing") or []
     match event.get("event"):
         case "waiting" if all(other in missing for other in range(peer)):
-            return f"waiting for peers {', '.join(map(str, missing))} since {event.get('waited_s')} s"
+            return (
+                f"waiting for peers {', '.join(map(str, missing))} since {event.get('waited_s')} s"
+            )
         case "dead":
             return f"peer {about} is dead, says peer {event.get('by', peer)}; the others go on"
         case "paused":
-            return f"paused at round {event.get('round')}: alive are {event.get('alive')}, a round needs {event.get('need')}"
+            return (
+                f"paused at round {event.get('round')}: alive are {event.get('alive')}, a round "
+                f"needs {event.get('need')}"
+            )
         case "resumed":
             return f"going on: alive are {event.get('alive')}"
         case "quarantined":

@@ -1,4 +1,5 @@
-"""Ends that come from outside: SIGTERM, a launcher that is gone, an exception in the user's script, a fork."""
+"""Ends that come from outside: SIGTERM, a launcher that is gone,
+an exception in the user's script, a fork."""
 
 from __future__ import annotations
 
@@ -25,11 +26,13 @@ _OTHERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", "
 
 
 TOGETHER_S = 2.0
-"""Who asks everybody of a job to go, as Slurm and systemd do, asks the launcher, too, and that hands it on: twice is once."""
+"""Who asks everybody of a job to go, as Slurm and systemd do, asks the launcher, too, and that
+hands it on: twice is once."""
 
 
 class TerminationHandler:
-    """Notes SIGTERM instead of dying of it; another one that comes ``TOGETHER_S`` later or more kills as usual.
+    """Notes SIGTERM instead of dying of it; another one that comes ``TOGETHER_S`` later or
+    more kills as usual.
 
     Attributes:
         since: When it came, on the monotonic clock; None: it has not.
@@ -40,7 +43,8 @@ class TerminationHandler:
         self._installed = False
 
     def install(self) -> None:
-        """Only in the main thread, and only where nobody else handles SIGTERM already: a script's own handler stays."""
+        """Only in the main thread, and only where nobody else handles SIGTERM already: a script's
+        own handler stays."""
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._came)
@@ -61,14 +65,17 @@ class TerminationHandler:
 
 
 def watch_launcher(status_fd: int, gone: Callable[[], None]) -> None:
-    """Calls ``gone``, in a daemon thread, when the launcher has closed its end of the status socket. Reads nothing from it."""
+    """Calls ``gone``, in a daemon thread, when the launcher has closed its end of the status
+    socket. Reads nothing from it."""
 
     def wait() -> None:
         poll = select.poll()
         poll.register(status_fd, select.POLLRDHUP)
         while True:
             events = poll.poll()
-            if any(flags & (select.POLLRDHUP | select.POLLHUP | select.POLLERR) for _, flags in events):
+            if any(
+                flags & (select.POLLRDHUP | select.POLLHUP | select.POLLERR) for _, flags in events
+            ):
                 gone()
                 return
             if any(flags & select.POLLNVAL for _, flags in events):
@@ -78,7 +85,8 @@ def watch_launcher(status_fd: int, gone: Callable[[], None]) -> None:
 
 
 def write_error(folder: Path, fields: dict[str, Any], error: BaseException) -> None:
-    """``error.json``: what the user's script died of, for the launcher and the report. Written whole or not at all."""
+    """``error.json``: what the user's script died of, for the launcher and the report. Written
+    whole or not at all."""
     document = {
         **fields,
         "wall": time.time(),
@@ -94,28 +102,43 @@ def write_error(folder: Path, fields: dict[str, Any], error: BaseException) -> N
         scratch.write_text(json.dumps(document, indent=1, default=str) + "\n", "utf-8")
         scratch.replace(folder / "error.json")
     except OSError as failure:  # the traceback is on stderr all the same
-        print(f"gossip: cannot write {folder / 'error.json'}: {failure}", file=sys.stderr, flush=True)
+        print(
+            f"gossip: cannot write {folder / 'error.json'}: {failure}", file=sys.stderr, flush=True
+        )
 
 
 def user_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
-    """The last frames of the user's own code, outermost first: file, line, function, code. All frames when none is the user's."""
+    """The last frames of the user's own code, outermost first: file, line, function, code. All
+    frames when none is the user's."""
     frames = traceback.extract_tb(trace)
-    own = [f for f in frames if not f.filename.startswith(_OURS) and not any(word in f.filename for word in _OTHERS)]
+    own = [
+        f
+        for f in frames
+        if not f.filename.startswith(_OURS) and not any(word in f.filename for word in _OTHERS)
+    ]
     return [
-        {"file": f.filename, "line": f.lineno, "function": f.name, "code": f.line or linecache.getline(f.filename, f.lineno or 0)}
+        {
+            "file": f.filename,
+            "line": f.lineno,
+            "function": f.name,
+            "code": f.line or linecache.getline(f.filename, f.lineno or 0),
+        }
         for f in (own or frames)[-FRAMES:]
     ]
 
 
 class ExceptHook:
-    """Prints an exception that nobody caught as usual, calls ``raised`` with it, and exits with its exit code if it has one."""
+    """Prints an exception that nobody caught as usual, calls ``raised`` with it, and exits with its
+    exit code if it has one."""
 
     def __init__(self, raised: Callable[[BaseException], None]) -> None:
         self._raised = raised
         self._before = sys.excepthook
         sys.excepthook = self
 
-    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
         if isinstance(error, SwarmError | RemoteError | LocalError):
             # Nothing in the script is wrong: where it was says nothing.
             print(f"{kind.__name__}: {shown_lines(error)}", file=sys.stderr)
@@ -131,6 +154,7 @@ class ExceptHook:
             raise SystemExit(code)  # Python exits with this instead of 1.
 
     def uninstall(self) -> None:
-        # Somebody may have put a hook of their own on top since; that one calls us, and we pass it on.
+        # Somebody may have put a hook of their own on top since; that one calls us,
+        # and we pass it on.
         if sys.excepthook is self:
             sys.excepthook = self._before

@@ -1,4 +1,5 @@
-"""What the number of a host may be, and which of its own a host uses. The own name is never looked up: that answers loopback."""
+"""What the number of a host may be, and which of its own a host uses. The own name is never looked
+up: that answers loopback."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def is_one_host(host: str) -> bool:
 
 
 def source_towards(host: str) -> str:
-    """The own address that packets to ``host`` leave from; "": there is no way there. Nothing is sent."""
+    """The own address that packets to ``host`` leave from; "": there is no way there.
+    Nothing is sent."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:

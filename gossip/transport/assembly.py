@@ -1,4 +1,5 @@
-"""What comes in: each header checked before anything is stored, payloads put together in memory that we size ourselves."""
+"""What comes in: each header checked before anything is stored, payloads put together in memory
+that we size ourselves."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ from .codec import HEADER_BYTES_MAX, decode
 
 UNFINISHED_MAX = 2  # of one sender: one that runs, and one that its former connection left behind
 ANYBODY: PeerId = -1
-"""As the owner of a connection: it is not known whose that is, and whoever it says to be is believed."""
+"""As the owner of a connection: it is not known whose that is,
+and whoever it says to be is believed."""
 STALLED_S = 10.0  # an unfinished payload that did not grow for so long is forgotten
 TOLD_EVERY_S = 0.1  # of a payload that is on its way
 ORPHANED_S = 1.0  # the same when its sender is gone: what the kernel still holds of it comes sooner
@@ -54,7 +56,9 @@ class HeaderFilter:
             return self._refuse("wrong_lane")
         return envelope
 
-    def bulk(self, data: bytes | memoryview, nbytes: int | None, owner: PeerId = ANYBODY) -> Envelope | None:
+    def bulk(
+        self, data: bytes | memoryview, nbytes: int | None, owner: PeerId = ANYBODY
+    ) -> Envelope | None:
         """``nbytes`` is what the sender says that its payload has, None when it has none."""
         envelope = self._open(data, owner)
         if envelope is None:
@@ -97,7 +101,8 @@ class HeaderFilter:
 
 
 class IncomingPayload:
-    """A payload that is being received. Its facts are worked out chunk by chunk, so that no chunk takes long."""
+    """A payload that is being received. Its facts are worked out chunk by chunk,
+    so that no chunk takes long."""
 
     __slots__ = (
         "_digest",
@@ -117,7 +122,12 @@ class IncomingPayload:
     )
 
     def __init__(
-        self, envelope: Envelope, nbytes: int, expected_sum: int | None, now: float = 0.0, chunk_bytes: int = CHUNK_BYTES
+        self,
+        envelope: Envelope,
+        nbytes: int,
+        expected_sum: int | None,
+        now: float = 0.0,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         """``expected_sum``: the checksum that it must have; None: whatever."""
         self.envelope, self.nbytes, self.chunk_bytes = envelope, nbytes, chunk_bytes
@@ -137,7 +147,11 @@ class IncomingPayload:
     def room(self) -> memoryview:
         """Where the next chunk goes. It must fill it."""
         view = view_of(self._raw)
-        return view if self.nbytes <= self.chunk_bytes else view[self.filled : self.filled + self.chunk_bytes]
+        return (
+            view
+            if self.nbytes <= self.chunk_bytes
+            else view[self.filled : self.filled + self.chunk_bytes]
+        )
 
     def grow(self) -> bool:
         """The next chunk is in place. Returns whether it was the last."""
@@ -168,7 +182,9 @@ class IncomingPayload:
             return None
         digest, parts = (b"", ()) if self._digest is None else self._digest.digests()
         payload = Payload(self.data, self.nbytes, self._finite, digest, parts)
-        return Received(self.envelope.sender, self.envelope.incarnation, self.envelope.message, payload)
+        return Received(
+            self.envelope.sender, self.envelope.incarnation, self.envelope.message, payload
+        )
 
 
 def _parts_of(message: Message) -> tuple[int, ...]:
@@ -176,7 +192,8 @@ def _parts_of(message: Message) -> tuple[int, ...]:
 
 
 class EarlyPayload:
-    """A payload that came ahead of its message, and what is to be known of it whatever the message says."""
+    """A payload that came ahead of its message, and what is to be known of it whatever
+    the message says."""
 
     __slots__ = ("digest", "finite", "raw", "transfer")
 
@@ -195,10 +212,12 @@ class EarlyPayload:
 
 
 class Assembly:
-    """The unfinished payloads, by the connection they come on: nobody can add to a payload on another's connection.
+    """The unfinished payloads, by the connection they come on: nobody can add to a payload on
+    another's connection.
 
-    A connection sends one payload at a time. ``UNFINISHED_MAX`` bounds them for each sender that is named; older ones give
-    way to newer ones, since a sender that begins anew will not go on with what its former connection left.
+    A connection sends one payload at a time. ``UNFINISHED_MAX`` bounds them for each sender that is
+    named; older ones give way to newer ones, since a sender that begins anew will not go on with
+    what its former connection left.
     """
 
     def __init__(self, traffic: Traffic) -> None:
@@ -212,7 +231,11 @@ class Assembly:
         if self._open.pop(connection, None) is not None:
             self._traffic.drop("gap")
         sender, incarnation = incoming.envelope.sender, incoming.envelope.incarnation
-        others = [(c, i.envelope.incarnation) for c, (_, i) in self._open.items() if i.envelope.sender == sender]
+        others = [
+            (c, i.envelope.incarnation)
+            for c, (_, i) in self._open.items()
+            if i.envelope.sender == sender
+        ]
         for other, other_incarnation in others:
             if other_incarnation < incarnation:
                 self._forget(other, "gap")
@@ -221,7 +244,9 @@ class Assembly:
             self._forget(crowd[0], "crowded")
         self._open[connection] = (transfer, incoming)
 
-    def expect(self, connection: Hashable, transfer: int, index: int, now: float) -> IncomingPayload | None:
+    def expect(
+        self, connection: Hashable, transfer: int, index: int, now: float
+    ) -> IncomingPayload | None:
         """The payload that this chunk continues, or None, counted."""
         found = self._open.get(connection)
         if found is None or found[0] != transfer:
@@ -243,14 +268,17 @@ class Assembly:
             self._forget(connection, "gap")
 
     def orphan(self, sender: PeerId, now: float) -> None:
-        """The sender's link closed. What it has sent may still be on its way (docs/design_notes.md N16), so it gets a moment."""
+        """The sender's link closed. What it has sent may still be on its way (docs/design_notes.md
+        N16), so it gets a moment."""
         for _, incoming in self._open.values():
             if incoming.envelope.sender == sender:
                 incoming.patience_s = ORPHANED_S
                 incoming.deadline = min(incoming.deadline, now + ORPHANED_S)
 
     def expire(self, now: float) -> None:
-        for connection in [c for c, (_, incoming) in self._open.items() if incoming.deadline <= now]:
+        for connection in [
+            c for c, (_, incoming) in self._open.items() if incoming.deadline <= now
+        ]:
             self._forget(connection, "gap")
 
     def _forget(self, connection: Hashable, reason: str) -> None:
@@ -259,14 +287,17 @@ class Assembly:
 
 
 class Reception:
-    """Where the inbound bulk lanes hand in what they read: headers are checked, payloads put together.
+    """Where the inbound bulk lanes hand in what they read: headers are checked,
+    payloads put together.
 
     Args:
         chunk_bytes: What the lane carries at once.
         summed: Payloads come with a checksum.
     """
 
-    def __init__(self, gate: HeaderFilter, chunk_bytes: int = CHUNK_BYTES, *, summed: bool = True) -> None:
+    def __init__(
+        self, gate: HeaderFilter, chunk_bytes: int = CHUNK_BYTES, *, summed: bool = True
+    ) -> None:
         self.gate, self.traffic, self.chunk_bytes = gate, gate.traffic, chunk_bytes
         self.summed = summed
         self.assembly = Assembly(gate.traffic)
@@ -275,19 +306,26 @@ class Reception:
     def plain(self, header: bytes | memoryview, owner: PeerId = ANYBODY) -> Received | None:
         """A message without a payload. None, counted, when it is not one."""
         envelope = self.gate.bulk(header, None, owner)
-        return None if envelope is None else Received(envelope.sender, envelope.incarnation, envelope.message)
+        return (
+            None
+            if envelope is None
+            else Received(envelope.sender, envelope.incarnation, envelope.message)
+        )
 
     def chunk(
         self, connection: Hashable, header: bytes | memoryview, now: float, owner: PeerId = ANYBODY
     ) -> IncomingPayload | None:
-        """The payload that the chunk behind this header belongs to. None, counted, when it belongs to none."""
+        """The payload that the chunk behind this header belongs to. None, counted,
+        when it belongs to none."""
         mark = header[0] if header else 0
         if mark == FIRST_MARK and FIRST.size < len(header) <= FIRST.size + HEADER_BYTES_MAX:
             _, transfer, nbytes, expected_sum = FIRST.unpack_from(header)
             envelope = self.gate.bulk(memoryview(header)[FIRST.size :], nbytes, owner)
             if envelope is None:
                 return None
-            incoming = IncomingPayload(envelope, nbytes, expected_sum if self.summed else None, now, self.chunk_bytes)
+            incoming = IncomingPayload(
+                envelope, nbytes, expected_sum if self.summed else None, now, self.chunk_bytes
+            )
             if nbytes > self.chunk_bytes or len(self.assembly):
                 self.assembly.begin(connection, transfer, incoming)
             return incoming
@@ -298,10 +336,12 @@ class Reception:
         return None
 
     def ahead(self, connection: Hashable, header: bytes | memoryview) -> memoryview | None:
-        """Where a payload goes that comes before its message. ``landed`` when it is there. None, counted: nowhere.
+        """Where a payload goes that comes before its message. ``landed`` when it is there. None,
+        counted: nowhere.
 
-        A connection has one such payload at a time, of at most ``chunk_bytes``, which is less than the kernel keeps for it
-        anyway. The gate looks at the message when it comes, and what it refuses is forgotten.
+        A connection has one such payload at a time, of at most ``chunk_bytes``, which is less than
+        the kernel keeps for it anyway. The gate looks at the message when it comes, and what it
+        refuses is forgotten.
         """
         if len(header) == NEXT.size:
             mark, transfer, nbytes = NEXT.unpack(header)
@@ -312,7 +352,8 @@ class Reception:
         return None
 
     def landed(self, connection: Hashable, whole: bool) -> None:
-        """The payload that came ahead is in its place, and just as long as that, or not ``whole``."""
+        """The payload that came ahead is in its place, and just as long as that,
+        or not ``whole``."""
         if whole:
             self._early[connection].land()
         else:
@@ -320,7 +361,8 @@ class Reception:
             del self._early[connection]
 
     def behind(self, connection: Hashable, header: bytes | memoryview) -> Received | None:
-        """The message of the payload that came ahead. None, counted, when it is not one, or there is no such payload."""
+        """The message of the payload that came ahead. None, counted, when it is not one, or there
+        is no such payload."""
         early = self._early.pop(connection, None)
         if not FIRST.size < len(header) <= FIRST.size + HEADER_BYTES_MAX:
             self.traffic.drop("malformed")
@@ -332,15 +374,20 @@ class Reception:
         if early is None or early.transfer != transfer or len(early.raw) != nbytes:
             self.traffic.drop("gap")
             return None
-        return Received(envelope.sender, envelope.incarnation, envelope.message, early.payload(envelope.message))
+        return Received(
+            envelope.sender, envelope.incarnation, envelope.message, early.payload(envelope.message)
+        )
 
     def closed(self, connection: Hashable) -> None:
         """Nothing more comes on this connection."""
         self._early.pop(connection, None)
         self.assembly.closed(connection)
 
-    def filled(self, connection: Hashable, incoming: IncomingPayload, whole: bool) -> Received | None:
-        """The next chunk of ``incoming`` is in its place, and just as long as that, or not ``whole``."""
+    def filled(
+        self, connection: Hashable, incoming: IncomingPayload, whole: bool
+    ) -> Received | None:
+        """The next chunk of ``incoming`` is in its place, and just as long as that,
+        or not ``whole``."""
         if not whole:
             self.traffic.drop("malformed")
             self.assembly.done(connection)

@@ -1,8 +1,8 @@
 """What every transport promises. The behaviour suite in ``gossip.testing`` holds each one to it.
 
-A transport moves envelopes and payloads between peers that it knows by address. It is driven by one thread and never blocks:
-``send`` queues or drops, ``poll`` returns what has come. It checks sizes before it stores a byte, and turns whatever is
-malformed into a count, never into an exception.
+A transport moves envelopes and payloads between peers that it knows by address. It is driven by one
+thread and never blocks: ``send`` queues or drops, ``poll`` returns what has come. It checks sizes
+before it stores a byte, and turns whatever is malformed into a count, never into an exception.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from gossip.core import Arriving, LinkDown, LinkUp, Message, Payload, PeerId, Re
 Arrival = Received | Arriving | LinkUp | LinkDown
 
 PayloadLimit = Callable[[PeerId, Message], int]
-"""Bytes that a message's payload must have, by what is known locally; -1 when none may come. A payload of any other size
-is dropped before it is stored. ``StateOffer`` is the one message whose ``nbytes`` may be anything up to the limit."""
+"""Bytes that a message's payload must have, by what is known locally; -1 when none may come. A
+payload of any other size is dropped before it is stored. ``StateOffer`` is the one message whose
+``nbytes`` may be anything up to the limit."""
 
 
 LINK_TIMEOUT_S = 0.3
@@ -43,17 +44,20 @@ class Notice:
 class Traffic:
     """Counts since the start. Units: messages and bytes.
 
-    ``dropped`` counts by reason. By a fault that was injected, either way: ``cut``, ``lost``. On the way out: ``no_link``
-    (unknown peer, or no connection), ``full`` (too much is queued for that peer), ``bad_address``. On the way in: ``malformed``
-    (not a message), ``foreign_run`` (of another run), ``own_name`` (somebody else who claims to be us), ``wrong_lane``,
-    ``spoken_to`` (a connection of ours, on which only we speak), ``unexpected`` (a payload where none may come),
-    ``wrong_size``, ``too_large``, ``gap`` (a chunk that does not follow, or a payload that was never finished),
-    ``unknown_transfer`` (a chunk of no payload), ``crowded`` (too many unfinished payloads of one sender), ``corrupt`` (the
-    checksum does not fit). By keys, on the way out: ``keyless`` (no key of that peer is known yet); on the way in, connections:
-    ``unknown_key``, ``no_key``, ``stale_key`` (it takes another key for ours), ``bad_handshake`` (anything else that is none),
-    and messages: ``wrong_name`` (of another peer than the key's), ``revoked_key``.
+    ``dropped`` counts by reason. By a fault that was injected, either way: ``cut``, ``lost``. On
+    the way out: ``no_link`` (unknown peer, or no connection), ``full`` (too much is queued for that
+    peer), ``bad_address``. On the way in: ``malformed`` (not a message), ``foreign_run`` (of
+    another run), ``own_name`` (somebody else who claims to be us), ``wrong_lane``, ``spoken_to`` (a
+    connection of ours, on which only we speak), ``unexpected`` (a payload where none may come),
+    ``wrong_size``, ``too_large``, ``gap`` (a chunk that does not follow, or a payload that was
+    never finished), ``unknown_transfer`` (a chunk of no payload), ``crowded`` (too many unfinished
+    payloads of one sender), ``corrupt`` (the checksum does not fit). By keys, on the way out:
+    ``keyless`` (no key of that peer is known yet); on the way in, connections: ``unknown_key``,
+    ``no_key``, ``stale_key`` (it takes another key for ours), ``bad_handshake`` (anything else that
+    is none), and messages: ``wrong_name`` (of another peer than the key's), ``revoked_key``.
 
-    ``notices`` holds what is to be told to people and was not taken from there yet, each matter once.
+    ``notices`` holds what is to be told to people and was not taken from there yet,
+    each matter once.
     """
 
     sent_messages: int = 0
@@ -67,7 +71,8 @@ class Traffic:
         self._noted: set[object] = set()
 
     def note(self, matter: object, message: str, hint: str, about: PeerId | None = None) -> None:
-        """Leaves a notice, unless there was one on this ``matter``, or very many. ``about``: whom we have no link to for it."""
+        """Leaves a notice, unless there was one on this ``matter``, or very many. ``about``: whom
+        we have no link to for it."""
         if matter not in self._noted and len(self._noted) < NOTICES_MAX:
             self._noted.add(matter)
             self.notices.append(Notice(message, hint, about))
@@ -92,10 +97,11 @@ class Transport(Protocol):
     """Whether one of the last ``poll``'s ``wake`` was readable."""
 
     def connect(self, peer: PeerId, control: str, bulk: str) -> None:
-        """Opens both lanes to a peer, closing former ones at another address. ``LinkUp`` follows when they stand.
+        """Opens both lanes to a peer, closing former ones at another address. ``LinkUp`` follows
+        when they stand.
 
-        Lanes that are open at these addresses already stay as they are, and nothing follows. An address that cannot be one
-        is counted (``bad_address``): it may be a peer's word.
+        Lanes that are open at these addresses already stay as they are, and nothing follows. An
+        address that cannot be one is counted (``bad_address``): it may be a peer's word.
         """
         ...
 
@@ -106,23 +112,29 @@ class Transport(Protocol):
     def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
         """Queues a message. False when it was dropped: no link, or a full queue.
 
-        The payload's memory is not copied when it is large: the caller keeps it unchanged until ``in_flight`` no longer
-        counts it, which the transport ensures by holding a reference.
+        The payload's memory is not copied when it is large: the caller keeps it unchanged until
+        ``in_flight`` no longer counts it, which the transport ensures by holding a reference.
         """
         ...
 
     def ahead(self, data: NDArray[np.float32]) -> None:
-        """Begins to send a payload to everybody there is a link to, before its message is made: a hint, which may be ignored.
+        """Begins to send a payload to everybody there is a link to, before its message is made: a
+        hint, which may be ignored.
 
-        A message with a payload of just this ``data``, unchanged, is to follow soon. If none does, nobody hears of it.
+        A message with a payload of just this ``data``, unchanged, is to follow soon. If none does,
+        nobody hears of it.
         """
         ...
 
-    def poll(self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0) -> list[Arrival]:
-        """Waits up to ``timeout_s`` for something to come, returns all that has, in order for each sender and lane.
+    def poll(
+        self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0
+    ) -> list[Arrival]:
+        """Waits up to ``timeout_s`` for something to come, returns all that has, in order for each
+        sender and lane.
 
-        Returns at once, perhaps with nothing, when one of the file descriptors ``wake`` becomes readable. For the first
-        ``awake_s`` it may keep the processor, yielding it to others, instead of sleeping: to be woken takes a while.
+        Returns at once, perhaps with nothing, when one of the file descriptors ``wake`` becomes
+        readable. For the first ``awake_s`` it may keep the processor, yielding it to others,
+        instead of sleeping: to be woken takes a while.
         """
         ...
 

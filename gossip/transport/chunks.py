@@ -1,16 +1,19 @@
-"""A payload on the wire: a first frame with its size and checksum, then chunks, each numbered, of 1 MiB over ZeroMQ.
+"""A payload on the wire: a first frame with its size and checksum, then chunks, each numbered, of 1
+MiB over ZeroMQ.
 
-    first   [FIRST: 0xC1, transfer, nbytes, checksum] + envelope      followed by the frame of chunk 0
-    next    [NEXT: 0xC3, transfer, index]                             followed by the frame of chunk ``index``
-    plain   envelope alone (begins with 0x96, msgpack's array of six)
+    first  [FIRST: 0xC1, transfer, nbytes, checksum] + envelope followed by the frame of chunk 0
+    next   [NEXT: 0xC3, transfer, index] followed by the frame of chunk ``index``
+    plain  envelope alone (begins with 0x96, msgpack's array of six)
 
-Over unix sockets, which copy at once, the checksum is 0 and nobody looks at it. A payload of one chunk may go there before its
-message is known, so that it is received while the sender works that out:
+Over unix sockets, which copy at once, the checksum is 0 and nobody looks at it. A payload of one
+chunk may go there before its message is known,
+so that it is received while the sender works that out:
 
     ahead   [NEXT: 0xC5, transfer, nbytes]                            followed by the payload
     behind  [FIRST: 0xC7, transfer, nbytes, 0] + envelope             alone
 
-Whole messages of 100 MB run at a third of the speed of chunks (docs/design_notes.md N17), and a ping would wait behind them.
+Whole messages of 100 MB run at a third of the speed of chunks (docs/design_notes.md N17), and a
+ping would wait behind them.
 """
 
 from __future__ import annotations
@@ -46,10 +49,12 @@ def view_of(memory: NDArray[np.uint8]) -> memoryview:
 
 
 def checksum(data: NDArray[np.uint8]) -> int:
-    """Sum of the 64-bit words, modulo 2**64. Checksums of parts add up when all but the last are whole words.
+    """Sum of the 64-bit words, modulo 2**64. Checksums of parts add up when all but the last
+    are whole words.
 
-    It finds a buffer that was changed while it was sent, and flipped bits. Measured on 69 KB: 2 us, where crc32 takes 18.
-    It is no protection from a sender that wants to deceive; the digest of a commit is.
+    It finds a buffer that was changed while it was sent, and flipped bits. Measured on 69 KB: 2 us,
+    where crc32 takes 18. It is no protection from a sender that wants to deceive;
+    the digest of a commit is.
     """
     whole = len(data) & ~7
     words = int(np.add.reduce(data[:whole].view(np.uint64), dtype=np.uint64))
@@ -62,22 +67,40 @@ def new_transfer() -> int:
 
 
 class Outgoing:
-    """One message on its way out of the bulk lane, cut into pairs of frames. ``view`` is None without a payload."""
+    """One message on its way out of the bulk lane, cut into pairs of frames. ``view`` is None
+    without a payload."""
 
-    __slots__ = ("chunk_bytes", "header_bytes", "holder", "index", "nbytes", "plain", "sent", "transfer", "view")
+    __slots__ = (
+        "chunk_bytes",
+        "header_bytes",
+        "holder",
+        "index",
+        "nbytes",
+        "plain",
+        "sent",
+        "transfer",
+        "view",
+    )
 
     def __init__(
-        self, envelope: bytes, holder: NDArray[np.uint8] | None, sum_of_payload: int = 0, chunk_bytes: int = CHUNK_BYTES
+        self,
+        envelope: bytes,
+        holder: NDArray[np.uint8] | None,
+        sum_of_payload: int = 0,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.chunk_bytes = chunk_bytes
-        self.holder = holder  # an array object of our own: it lives exactly as long as a chunk of it is being sent
+        # an array object of our own: it lives exactly as long as a chunk of it is being sent
+        self.holder = holder
         self.sent = self.index = self.header_bytes = 0
         if holder is None:
             self.nbytes, self.view, self.plain, self.transfer = 0, None, envelope, 0
         else:
             self.nbytes, self.view = len(holder), view_of(holder)
             self.transfer = new_transfer()
-            self.plain = FIRST.pack(FIRST_MARK, self.transfer, self.nbytes, sum_of_payload) + envelope
+            self.plain = (
+                FIRST.pack(FIRST_MARK, self.transfer, self.nbytes, sum_of_payload) + envelope
+            )
 
     @classmethod
     def behind(cls, envelope: bytes, transfer: int, nbytes: int) -> Outgoing:
@@ -88,7 +111,9 @@ class Outgoing:
         """The next header and the next chunk. ``advance`` when they were taken."""
         header = self.plain if self.index == 0 else NEXT.pack(NEXT_MARK, self.transfer, self.index)
         self.header_bytes = len(header)
-        return header, None if self.view is None else self.view[self.sent : self.sent + self.chunk_bytes]
+        return header, None if self.view is None else self.view[
+            self.sent : self.sent + self.chunk_bytes
+        ]
 
     def advance(self) -> bool:
         """Whether that was the last."""

@@ -1,9 +1,11 @@
-"""Messages to bytes and back, with every type and every bound checked on the way in. Never pickle, never code.
+"""Messages to bytes and back, with every type and every bound checked on the way in.
+Never pickle, never code.
 
-A wire message is one msgpack array, ``[PROTOCOL_VERSION, run, sender, incarnation, tag, [field, ...]]``, the fields in the
-order of the dataclass, and its CRC-32: a flipped bit in an incarnation or a score would be believed otherwise. How to read and
-write a dataclass follows from its annotations; it is worked out once, when a ``Codec`` is built, into a tree of closures, so
-that a call does no reflection.
+A wire message is one msgpack array, ``[PROTOCOL_VERSION, run, sender, incarnation, tag, [field,
+...]]``, the fields in the order of the dataclass, and its CRC-32: a flipped bit in an incarnation
+or a score would be believed otherwise. How to read and write a dataclass follows from its
+annotations; it is worked out once, when a ``Codec`` is built, into a tree of closures, so that a
+call does no reflection.
 
 What an annotation allows, within ``Limits``:
 
@@ -27,7 +29,17 @@ from dataclasses import dataclass, field
 from math import isfinite
 from operator import attrgetter
 from types import NoneType, UnionType
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgpack
 
@@ -46,14 +58,16 @@ from gossip.errors import Malformed
 
 PROTOCOL_VERSION = 1
 HEADER_BYTES_MAX = 64 * 1024
-OUTLINE_BYTES_MAX = (PIECES_MAX + 1) * DIGEST_BYTES  # of ``StateOffer.outline``: two numbers, and a digest for each piece
+# of ``StateOffer.outline``: two numbers, and a digest for each piece
+OUTLINE_BYTES_MAX = (PIECES_MAX + 1) * DIGEST_BYTES
 ID_BYTES_MAX = 64  # of a run's name on the wire
 
 Reader: TypeAlias = Callable[[Any], Any]
 Writer: TypeAlias = Callable[[Any], Any] | None  # None: msgpack takes the value as it is
 M = TypeVar("M")
 
-# The parser's own refusals, and what a hostile size or depth can raise besides (docs/design_notes.md N17).
+# The parser's own refusals, and what a hostile size or depth can raise besides
+# (docs/design_notes.md N17).
 _PARSER_ERRORS = (
     ValueError,
     TypeError,
@@ -67,7 +81,8 @@ _PARSER_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of what is read. ``larger`` names single fields of bytes or str that may be longer, by ``(class, "field")``."""
+    """Bounds of what is read. ``larger`` names single fields of bytes or str that may be longer, by
+    ``(class, "field")``."""
 
     message_bytes: int = HEADER_BYTES_MAX
     int_min: int = 0
@@ -79,16 +94,19 @@ class Limits:
 
 
 class Codec(Generic[M]):
-    """Packs the dataclasses it was built with. The order of ``types`` is part of the protocol: a type's place is its tag.
+    """Packs the dataclasses it was built with. The order of ``types`` is part of the protocol: a
+    type's place is its tag.
 
     >>> codec: Codec[FromNode] = Codec(get_args(FromNode), Limits(int_min=-1))
     >>> codec.decode_many(codec.encode_many([Halted("finished", 0)]))
     [Halted(reason='finished', exit_code=0)]
     """
 
-    def __init__(self, types: Iterable[type[M]], limits: Limits | None = None, *, trusting: bool = False) -> None:
-        """``trusting``: fields are counted and not looked at, which takes a third of the time: between processes that run the
-        same code on one host. No field may hold a dataclass then."""
+    def __init__(
+        self, types: Iterable[type[M]], limits: Limits | None = None, *, trusting: bool = False
+    ) -> None:
+        """``trusting``: fields are counted and not looked at, which takes a third of the time:
+        between processes that run the same code on one host. No field may hold a dataclass then."""
         self.limits = limits or Limits()
         self.types = tuple(types)
         shapes = _Shapes(self.limits)
@@ -106,13 +124,15 @@ class Codec(Generic[M]):
             "max_array_len": max(2 * self.limits.items_max, 64),
             "max_map_len": 0,
             "max_ext_len": 0,
-            "max_str_len": 4 * max([self.limits.str_max, *self.limits.larger.values()]),  # in UTF-8 bytes
+            # in UTF-8 bytes
+            "max_str_len": 4 * max([self.limits.str_max, *self.limits.larger.values()]),
             "max_bin_len": longest,
         }
         self._pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
     def encode(self, message: M) -> bytes:
-        """One message. Raises ValueError when it is larger than others would take: a bug of ours, not input."""
+        """One message. Raises ValueError when it is larger than others would take:
+        a bug of ours, not input."""
         return self.encode_many((message,))
 
     def decode(self, data: bytes | memoryview) -> M:
@@ -153,7 +173,10 @@ class Codec(Generic[M]):
     def pack(self, plain: Any) -> bytes:
         data: bytes = self._pack(plain)
         if len(data) > self.limits.message_bytes:
-            raise ValueError(f"a message of {len(data)} bytes is larger than the {self.limits.message_bytes} that others take")
+            raise ValueError(
+                f"a message of {len(data)} bytes is larger than the {self.limits.message_bytes} "
+                "that others take"
+            )
         return data
 
     def parse(self, data: bytes | memoryview) -> tuple[Any, ...]:
@@ -186,7 +209,11 @@ class _Shapes:
             hints = get_type_hints(cls)
             fields = [(hints[f.name], f.name) for f in dataclasses.fields(cls)]
             readers = tuple(self._reader(hint, cls, name) for hint, name in fields)
-            sized = {at: (hint, self._size(hint, cls, name)) for at, (hint, name) in enumerate(fields) if hint in (bytes, str)}
+            sized = {
+                at: (hint, self._size(hint, cls, name))
+                for at, (hint, name) in enumerate(fields)
+                if hint in (bytes, str)
+            }
             wholes = [at for at, (hint, _) in enumerate(fields) if hint is int]
             self._readers[cls] = _read_dataclass(cls, readers, wholes, sized, self.limits)
         return self._readers[cls]
@@ -218,7 +245,9 @@ class _Shapes:
         raise TypeError(f"{where}: the codec has no form for {hint!r}")
 
     def _size(self, hint: type, cls: type, name: str) -> int:
-        return self.limits.larger.get((cls, name), self.limits.bytes_max if hint is bytes else self.limits.str_max)
+        return self.limits.larger.get(
+            (cls, name), self.limits.bytes_max if hint is bytes else self.limits.str_max
+        )
 
     # Writing: our own objects, trusted to be what their annotations say.
 
@@ -226,7 +255,9 @@ class _Shapes:
         if cls not in self._writers:
             hints = get_type_hints(cls)
             names = [f.name for f in dataclasses.fields(cls)]
-            self._writers[cls] = _write_dataclass(names, [self._writer(hints[name]) for name in names])
+            self._writers[cls] = _write_dataclass(
+                names, [self._writer(hints[name]) for name in names]
+            )
         return self._writers[cls]
 
     def _writer(self, hint: Any) -> Writer:
@@ -239,18 +270,30 @@ class _Shapes:
                 if get_origin(hint) is tuple and args[-1] is Ellipsis:
                     write = inner
                     return lambda values: [write(value) for value in values]
-                raise TypeError(f"the codec writes nested messages only alone or in tuple[X, ...], not in {hint!r}")
+                raise TypeError(
+                    "the codec writes nested messages only alone or in tuple[X, ...], not in "
+                    f"{hint!r}"
+                )
         return None
 
 
 def _read_dataclass(
-    cls: type, readers: tuple[Reader, ...], wholes: list[int], sized: dict[int, tuple[type, int]], limits: Limits
+    cls: type,
+    readers: tuple[Reader, ...],
+    wholes: list[int],
+    sized: dict[int, tuple[type, int]],
+    limits: Limits,
 ) -> Reader:
-    """Most fields are integers, bytes and strings, at the places ``wholes`` and ``sized``: those are looked at right here, and
-    given to their reader when something is wrong with them, for its words. A call a field would be half of all the time."""
+    """Most fields are integers, bytes and strings, at the places ``wholes`` and ``sized``: those
+    are looked at right here, and given to their reader when something is wrong with them, for its
+    words. A call a field would be half of all the time."""
     count, name, least, most = len(readers), cls.__name__, limits.int_min, limits.int_max
-    others = [(at, reader) for at, reader in enumerate(readers) if at not in wholes and at not in sized]
-    sizes: list[tuple[int, Any, int]] = [(at, kind, longest) for at, (kind, longest) in sized.items()]
+    others = [
+        (at, reader) for at, reader in enumerate(readers) if at not in wholes and at not in sized
+    ]
+    sizes: list[tuple[int, Any, int]] = [
+        (at, kind, longest) for at, (kind, longest) in sized.items()
+    ]
 
     def read(values: Any) -> Any:
         if type(values) is not tuple or len(values) != count:
@@ -277,8 +320,15 @@ def _read_dataclass(
 def _read_flat(cls: type) -> Reader:
     """Takes the fields as they are."""
     count = len(dataclasses.fields(cls))
-    if any(dataclasses.is_dataclass(part) for hint in get_type_hints(cls).values() for part in (hint, *get_args(hint))):
-        raise TypeError(f"{cls.__name__} holds another dataclass, which only a codec that looks at its fields can read")
+    if any(
+        dataclasses.is_dataclass(part)
+        for hint in get_type_hints(cls).values()
+        for part in (hint, *get_args(hint))
+    ):
+        raise TypeError(
+            f"{cls.__name__} holds another dataclass, which only a codec that looks at its fields "
+            "can read"
+        )
 
     def read(values: Any) -> Any:
         if type(values) is not tuple or len(values) != count:
@@ -392,7 +442,7 @@ def _write_dataclass(names: list[str], writers: list[Writer]) -> Callable[[Any],
     return write
 
 
-# --- what peers say to each other -----------------------------------------------------------------------------------------
+# --- what peers say to each other -----------------------------------------------------------------
 
 _SEAL = struct.Struct("<I")
 
@@ -401,7 +451,9 @@ _LARGER = {
     (StateOffer, "outline"): OUTLINE_BYTES_MAX,
     (PartialStatistics, "statistics"): STATISTICS_BYTES_MAX,
 }
-MESSAGES: Codec[Message] = Codec(get_args(Message), Limits(message_bytes=HEADER_BYTES_MAX - _SEAL.size, larger=_LARGER))
+MESSAGES: Codec[Message] = Codec(
+    get_args(Message), Limits(message_bytes=HEADER_BYTES_MAX - _SEAL.size, larger=_LARGER)
+)
 
 _read_run = _read_sized("run", bytes, ID_BYTES_MAX)
 _read_sender = _read_int("sender", 0, ROUND_MAX)
@@ -409,18 +461,25 @@ _read_incarnation = _read_int("incarnation", 0, ROUND_MAX)
 
 
 def encode(envelope: Envelope) -> bytes:
-    """At most ``HEADER_BYTES_MAX`` bytes; raises ValueError when the message is larger: a bug of ours, not input."""
+    """At most ``HEADER_BYTES_MAX`` bytes; raises ValueError when the message is larger: a bug of
+    ours, not input."""
     tag, fields = MESSAGES.to_plain(envelope.message)
-    return seal(MESSAGES.pack((PROTOCOL_VERSION, envelope.run, envelope.sender, envelope.incarnation, tag, fields)))
+    return seal(
+        MESSAGES.pack(
+            (PROTOCOL_VERSION, envelope.run, envelope.sender, envelope.incarnation, tag, fields)
+        )
+    )
 
 
 def seal(packed: bytes) -> bytes:
-    """The bytes with their checksum behind them. It finds accidents; against intent there are keys."""
+    """The bytes with their checksum behind them. It finds accidents;
+    against intent there are keys."""
     return packed + _SEAL.pack(zlib.crc32(packed))
 
 
 def decode(data: bytes | memoryview) -> Envelope:
-    """Raises Malformed on anything that ``encode`` does not make of a message within its bounds, and nothing else."""
+    """Raises Malformed on anything that ``encode`` does not make of a message within its bounds,
+    and nothing else."""
     most = len(data) - _SEAL.size
     if most < 0 or len(data) > HEADER_BYTES_MAX:
         raise Malformed("not a message, or damaged on its way")

@@ -1,8 +1,10 @@
-"""CURVE: who may connect is known by a key, and what is said is encrypted (docs/design_notes.md N11).
+"""CURVE: who may connect is known by a key, and what is said is encrypted
+(docs/design_notes.md N11).
 
-A socket that listens is made with ``as_server``, one that connects with ``as_client``. Whoever knocks at a server is let in by
-the ``Authenticator`` of its context, or by nobody: without one every handshake fails, because the domain is enforced. libzmq's
-own defaults let everybody in (no domain), or everybody once the handler is dead (a domain that is not enforced).
+A socket that listens is made with ``as_server``, one that connects with ``as_client``. Whoever
+knocks at a server is let in by the ``Authenticator`` of its context, or by nobody: without one
+every handshake fails, because the domain is enforced. libzmq's own defaults let everybody in (no
+domain), or everybody once the handler is dead (a domain that is not enforced).
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ def require_curve() -> None:
 
 
 def as_server(socket: zmq.Socket[Any], pair: KeyPair, domain: str = DOMAIN) -> None:
-    """Makes a socket one that only lets in whom the ``Authenticator`` of its context admits. Before it is bound."""
+    """Makes a socket one that only lets in whom the ``Authenticator`` of its context admits.
+    Before it is bound."""
     socket.set(zmq.CURVE_SERVER, 1)
     socket.set(zmq.CURVE_SECRETKEY, pair.secret.encode("ascii"))
     socket.set(zmq.ZAP_DOMAIN, domain.encode("ascii"))
@@ -77,7 +80,8 @@ def as_server(socket: zmq.Socket[Any], pair: KeyPair, domain: str = DOMAIN) -> N
 
 
 def as_client(socket: zmq.Socket[Any], pair: KeyPair, server_key: str) -> None:
-    """Makes a socket one that shows this key, and only talks to who has the other half of ``server_key``. Before it connects."""
+    """Makes a socket one that shows this key, and only talks to who has the other half of
+    ``server_key``. Before it connects."""
     socket.set(zmq.CURVE_SERVERKEY, server_key.encode("ascii"))
     socket.set(zmq.CURVE_PUBLICKEY, pair.public.encode("ascii"))
     socket.set(zmq.CURVE_SECRETKEY, pair.secret.encode("ascii"))
@@ -99,15 +103,18 @@ class Keys(Protocol):
     def peer_of(self, key: str) -> PeerId | None: ...
 
     def not_allowed(self, key: str) -> tuple[str, str] | None:
-        """In words, to go behind a key: that it is on no list of who is allowed, and what to do. None: nothing to say."""
+        """In words, to go behind a key: that it is on no list of who is allowed, and what to do.
+        None: nothing to say."""
         ...
 
     def outside(self) -> Mapping[PeerId, str]:
-        """Peers that are known, but not let in because their keys are not allowed, and those keys."""
+        """Peers that are known, but not let in because their keys are not
+        allowed, and those keys."""
         ...
 
     def look(self) -> None:
-        """Looks whether there is news, because somebody knocks whom nobody knows, or a key does not fit."""
+        """Looks whether there is news, because somebody knocks whom nobody knows,
+        or a key does not fit."""
         ...
 
 
@@ -122,16 +129,20 @@ class AuthRequest:
 
 
 class Authenticator:
-    """Decides who is let in at the servers of a context: one for each context, made before the first of them is bound.
+    """Decides who is let in at the servers of a context: one for each context, made before the
+    first of them is bound.
 
-    It has no thread: whoever owns it calls ``answer`` when ``fd`` is readable, and now and then besides (the descriptor of a
-    ZeroMQ socket tells of news only). In an asyncio loop ``loop.add_reader(authenticator.fd, authenticator.answer)``. A
-    handshake waits for that, up to ``HANDSHAKE_IVL``.
+    It has no thread: whoever owns it calls ``answer`` when ``fd`` is readable, and now and then
+    besides (the descriptor of a ZeroMQ socket tells of news only). In an asyncio loop
+    ``loop.add_reader(authenticator.fd, authenticator.answer)``. A handshake waits for that, up to
+    ``HANDSHAKE_IVL``.
 
-    Every message of a connection that was let in says whose it is: ``frame.get("User-Id")`` is the public key.
+    Every message of a connection that was let in says whose it is:
+    ``frame.get("User-Id")`` is the public key.
 
     Args:
-        admit: Whether to let this one in. It is asked again at every connection, so a list may change at any time.
+        admit: Whether to let this one in. It is asked again at every connection, so a list may
+            change at any time.
     """
 
     def __init__(self, context: zmq.Context[Any], admit: Callable[[AuthRequest], bool]) -> None:
@@ -157,7 +168,11 @@ class Authenticator:
         try:
             if version == b"1.0" and mechanism == b"CURVE" and len(credentials) == 1:
                 key = z85.encode(credentials[0]).decode("ascii")
-                if self._admit(AuthRequest(domain.decode("utf-8", "replace"), address.decode("ascii", "replace"), key)):
+                if self._admit(
+                    AuthRequest(
+                        domain.decode("utf-8", "replace"), address.decode("ascii", "replace"), key
+                    )
+                ):
                     status = b"200"
         finally:
             user = key.encode("ascii") if status == b"200" else b""
@@ -167,7 +182,12 @@ class Authenticator:
         self._socket.close(linger=0)
 
 
-def prove_closed(context: zmq.Context[Any], addresses: Sequence[str], server_key: str, authenticator: Authenticator) -> None:
+def prove_closed(
+    context: zmq.Context[Any],
+    addresses: Sequence[str],
+    server_key: str,
+    authenticator: Authenticator,
+) -> None:
     """Knocks at own servers with a key that nobody knows.
 
     Raises: LocalError: One of them lets it in, or does not answer.
@@ -179,7 +199,9 @@ def prove_closed(context: zmq.Context[Any], addresses: Sequence[str], server_key
         socket.set(zmq.LINGER, 0)
         socket.set(zmq.IPV6, int("[" in address))
         as_client(socket, stranger, server_key)
-        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        monitor = socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        )
         try:
             socket.connect(address)
             how = _first_event(monitor, authenticator)
@@ -191,7 +213,10 @@ def prove_closed(context: zmq.Context[Any], addresses: Sequence[str], server_key
             said = "does not answer"
             if how is not None:
                 said = "lets anybody in" if how[0] == zmq.EVENT_HANDSHAKE_SUCCEEDED else "fails"
-            raise LocalError(f"self-test of the keys: {address} {said} when an unknown key knocks, so nothing is started")
+            raise LocalError(
+                f"self-test of the keys: {address} {said} when an unknown key knocks, so nothing "
+                "is started"
+            )
 
 
 def _first_event(monitor: zmq.Socket[Any], authenticator: Authenticator) -> tuple[int, int] | None:

@@ -1,4 +1,5 @@
-"""Stands at the ways in of a transport that has keys: who may connect, whose a connection is, and who has to go."""
+"""Stands at the ways in of a transport that has keys: who may connect, whose a connection is,
+and who has to go."""
 
 from __future__ import annotations
 
@@ -20,19 +21,29 @@ from .strangers import RefusedKeys
 NOBODY: PeerId = -2
 """As the owner of a connection: it has had a key that counts no more."""
 SILENT_S = 5.0
-"""Whoever is let in says something at once (``GREETING``): it is by messages that we know whose a connection is."""
+"""Whoever is let in says something at once (``GREETING``):
+it is by messages that we know whose a connection is."""
 GREETING = b""
 OUTSIDE_TOLD_MAX = 16
-"""Peers of whom it is told that they are kept out: a fraction of all notices, so that other matters are still told."""
+"""Peers of whom it is told that they are kept out: a fraction of all notices,
+so that other matters are still told."""
 UNLISTED = "is in no seed file here"
-LIST_IT = "if it is a peer of this run: its seed file has to get here, by the shared folder or by its launcher's door"
+LIST_IT = (
+    "if it is a peer of this run: its seed file has to get here, by the shared folder or by its "
+    "launcher's door"
+)
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _SRCFD = int(zmq.SRCFD)
 _MONITOR_EVENT = struct.Struct("=Hi")
 _GONE = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 _BY_PROTOCOL = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-_WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | _GONE
+_WATCHED = (
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | _GONE
+)
 _WHY = {
     int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH): "no_key",
     int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC): "stale_key",
@@ -40,12 +51,15 @@ _WHY = {
 
 
 class Guard:
-    """Made before the first inbound socket of its context is. Driven by the thread of the transport.
+    """Made before the first inbound socket of its context is.
+    Driven by the thread of the transport.
 
     ``fd`` is readable when there is something to look at.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys, traffic: Traffic) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys, traffic: Traffic
+    ) -> None:
         self.keys = keys
         self._context, self._traffic = context, traffic
         self._authenticator = Authenticator(context, self._admit)
@@ -92,12 +106,19 @@ class Guard:
         for address in self._strangers.settled(now):
             self._traffic.settled(("unknown_key", address))
         outside = set(self.keys.outside().values())  # people are told of these by peer
-        for key, address in self._strangers.to_tell(now, lambda key: key in outside or self.keys.peer_of(key) is not None):
+        for key, address in self._strangers.to_tell(
+            now, lambda key: key in outside or self.keys.peer_of(key) is not None
+        ):
             why, hint = self.keys.not_allowed(key) or (UNLISTED, LIST_IT)
-            self._traffic.note(("unknown_key", address), f"refused somebody at {address} whose key {key[:8]}... {why}", hint)
+            self._traffic.note(
+                ("unknown_key", address),
+                f"refused somebody at {address} whose key {key[:8]}... {why}",
+                hint,
+            )
 
     def sweep(self) -> None:
-        """Cuts off every connection whose key counts no more, and tells who is kept out though it is known."""
+        """Cuts off every connection whose key counts no more,
+        and tells who is kept out though it is known."""
         for join_server in self._join_servers:
             join_server.sweep()
         outside = self.keys.outside()
@@ -105,7 +126,9 @@ class Guard:
             self._traffic.settled(("not_allowed", peer))
             self._told_outside.discard(peer)
         for peer, key in outside.items():
-            if (said := self.keys.not_allowed(key)) is not None and len(self._told_outside) < OUTSIDE_TOLD_MAX:
+            if (said := self.keys.not_allowed(key)) is not None and len(
+                self._told_outside
+            ) < OUTSIDE_TOLD_MAX:
                 self._told_outside.add(peer)
                 message = f"peer {peer} is kept out: its key {key[:8]}... {said[0]}"
                 self._traffic.note(("not_allowed", peer), message, said[1], about=peer)
@@ -131,7 +154,8 @@ class GuardedSocket:
         self._owners: dict[int, str] = {}  # descriptor -> the key of who has spoken on it
 
     def owner_of(self, frame: zmq.Frame) -> PeerId:
-        """Whose the connection is that a frame came on. NOBODY, counted and cut off: its key counts no more."""
+        """Whose the connection is that a frame came on. NOBODY, counted and cut off:
+        its key counts no more."""
         key, fd = cast(str, frame.get("User-Id")), frame.get(_SRCFD)
         peer = self._keys.peer_of(key)
         if peer is None:
@@ -155,7 +179,9 @@ class GuardedSocket:
                 self._connections.pop(value, None)
                 self._owners.pop(value, None)
             else:
-                self._fail(_WHY.get(value, "bad_handshake") if event == _BY_PROTOCOL else "bad_handshake")
+                self._fail(
+                    _WHY.get(value, "bad_handshake") if event == _BY_PROTOCOL else "bad_handshake"
+                )
         for fd, since in list(self._connections.items()):
             if now - since >= SILENT_S and fd not in self._owners:
                 self._traffic.drop("bad_handshake")
@@ -165,7 +191,9 @@ class GuardedSocket:
         self._traffic.drop(why)
         if why == "no_key":
             self._traffic.note(
-                why, "refused somebody who shows no key", "peers of one run are started either all with keys or all without"
+                why,
+                "refused somebody who shows no key",
+                "peers of one run are started either all with keys or all without",
             )
 
     def sweep(self) -> None:
@@ -173,17 +201,23 @@ class GuardedSocket:
             self._cut(fd)
 
     def _cut(self, fd: int) -> None:
-        """Ends a connection: libzmq has no call for it, but hears of its end. The descriptor may be another's meanwhile."""
+        """Ends a connection: libzmq has no call for it, but hears of its end. The descriptor may be
+        another's meanwhile."""
         if fd not in self._connections:
             return
-        port = int(cast(bytes, self._socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").rpartition(b":")[2])
+        port = int(
+            cast(bytes, self._socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").rpartition(b":")[2]
+        )
         try:
             end = sockets.socket(fileno=os.dup(fd))
         except OSError:
             return
         with end:
             try:
-                if end.family in (sockets.AF_INET, sockets.AF_INET6) and end.getsockname()[1] == port:
+                if (
+                    end.family in (sockets.AF_INET, sockets.AF_INET6)
+                    and end.getsockname()[1] == port
+                ):
                     end.shutdown(sockets.SHUT_RDWR)
             except OSError:
                 return  # it has just ended by itself

@@ -35,10 +35,19 @@ def holder_of(port: int) -> PortHolder | None:
     """The process that listens on a TCP port of this machine; None: it cannot be known."""
     try:
         for connection in psutil.net_connections(kind="tcp"):
-            listens = connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+            listens = (
+                connection.status == psutil.CONN_LISTEN
+                and connection.laddr
+                and connection.laddr.port == port
+            )
             if listens and connection.pid:
                 process = psutil.Process(connection.pid)
-                return PortHolder(process.pid, process.name(), run_of(process.pid), time.time() - process.create_time())
+                return PortHolder(
+                    process.pid,
+                    process.name(),
+                    run_of(process.pid),
+                    time.time() - process.create_time(),
+                )
     except psutil.Error:
         return None  # not ours to see, or gone meanwhile
     return None
@@ -51,16 +60,20 @@ def run_of(pid: int) -> str:
             with contextlib.suppress(OSError, ValueError):
                 path = Path(os.readlink(f"/proc/{pid}/fd/{number}"))
                 if path.name == EVENTS:
-                    folder = path.parent.parent if path.parent.name.startswith("peer-") else path.parent
+                    folder = (
+                        path.parent.parent if path.parent.name.startswith("peer-") else path.parent
+                    )
                     return _name_in(folder)
     return ""
 
 
 def _name_in(folder: Path) -> str:
-    """What the settings of a run call it; else that of its folder. They may be another user's: no link is followed, and no pipe
-    waited for."""
+    """What the settings of a run call it; else that of its folder. They may be another user's: no
+    link is followed, and no pipe waited for."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        fd = os.open(folder / "config.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(
+            folder / "config.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        )
         with os.fdopen(fd, "rb") as file:
             if stat.S_ISREG(os.fstat(fd).st_mode):
                 return str(json.loads(file.read(CONFIG_BYTES_MAX))["name"] or folder.name)

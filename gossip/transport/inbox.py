@@ -1,7 +1,7 @@
 """The ways in over ZeroMQ: one bound ROUTER a lane, on which nothing is ever sent.
 
-A ROUTER's descriptor tells of news only, not of what is left (it is edge-triggered underneath), so ``read`` says whether it
-has read everything.
+A ROUTER's descriptor tells of news only, not of what is left (it is edge-triggered underneath), so
+``read`` says whether it has read everything.
 """
 
 from __future__ import annotations
@@ -75,9 +75,11 @@ class _Router:
         self._discarding = False  # in the middle of a message that nobody wants
 
     def next_message(self) -> tuple[bytes, PeerId]:
-        """The connection that the next message comes on, and whose that is. Raises: zmq.Again: There is none.
+        """The connection that the next message comes on, and whose that is. Raises:
+        zmq.Again: There is none.
 
-        A connection may be named as the other side likes, with keys as without: of names, each owner has its own.
+        A connection may be named as the other side likes, with keys as without: of names, each
+        owner has its own.
         """
         if self._join_server is None:
             return self.socket.recv(_DONTWAIT), ANYBODY
@@ -86,7 +88,8 @@ class _Router:
         return b"%d %b" % (owner, frame.bytes), owner
 
     def refuse_rest(self) -> bool:
-        """Throws the rest of this message away. False when that is not done yet: the message has very many frames."""
+        """Throws the rest of this message away. False when that is not done yet: the message has
+        very many frames."""
         self._discarding = True
         return self.discard()
 
@@ -172,7 +175,8 @@ class BulkInbox(_Router):
             header = socket.recv(_DONTWAIT)
             if header == GREETING and owner != ANYBODY and not socket.get(_RCVMORE):
                 continue
-            traffic.received_messages += header[:1] != _NEXT_BYTE  # a payload's later chunks are no messages
+            # a payload's later chunks are no messages
+            traffic.received_messages += header[:1] != _NEXT_BYTE
             traffic.received_bytes += len(header)
             if socket.get(_RCVMORE):
                 incoming = self._reception.chunk(connection, header, now, owner)
@@ -195,4 +199,6 @@ class BulkInbox(_Router):
         room = incoming.room()
         got = self.socket.recv_into(room, flags=_DONTWAIT)
         self.traffic.received_bytes += got
-        return self._reception.filled(connection, incoming, got == len(room) and not self.socket.get(_RCVMORE))
+        return self._reception.filled(
+            connection, incoming, got == len(room) and not self.socket.get(_RCVMORE)
+        )

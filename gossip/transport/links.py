@@ -25,14 +25,20 @@ from .unix import UnixLane, name_of
 QUEUE_PAYLOADS = 64  # bulk messages that wait for one peer
 QUEUE_BYTES = 256 * 2**20  # and their memory, which is only referred to; two messages always fit
 ZERO_COPY_BYTES = 512 * 1024
-"""Below it a copy is cheaper than the bookkeeping of libzmq's and pyzmq's: 23 us against 34 at 256 KiB."""
+"""Below it a copy is cheaper than the bookkeeping of libzmq's and pyzmq's:
+23 us against 34 at 256 KiB."""
 PATIENCE_S = 2.0
 """Who is turned away for so long is told why: keys may be on their way."""
 AGAIN_S, AGAIN_MAX_S = 0.05, 1.0
 DISCARD_FRAMES = 4096  # before others get their turn
 REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 """After these libzmq does not try again, or not always (docs/design_notes.md N12)."""
-MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | REFUSED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+MONITORED = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | REFUSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _DONTWAIT_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
@@ -50,14 +56,20 @@ class ZmqLane:
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], address: str, *, bulk: bool, keys: tuple[KeyPair, str] | None = None
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        *,
+        bulk: bool,
+        keys: tuple[KeyPair, str] | None = None,
     ) -> None:
         self.address, self.chunk_bytes, self.summed, self.up = address, CHUNK_BYTES, True, False
         self.rejections = 0  # times in a row
         self.rejected_by, self._rejected_since = 0, 0.0
         self.hung_up = False  # the other side closed one of those connections
         self._refused = self._owes_greeting = False
-        self.spoken_to = False  # the other side spoke on this connection, which is ours to speak on: it ended for that
+        # the other side spoke on this connection, which is ours to speak on: it ended for that
+        self.spoken_to = False
         self._greets = keys is not None
         self.socket = new_socket(context, zmq.DEALER, bulk=bulk, far=is_far(address))
         if keys is not None:
@@ -65,7 +77,8 @@ class ZmqLane:
         self.room_fd: int = self.socket.FD
         self._monitor = self.socket.get_monitor_socket(MONITORED)
         self.news_fd: int = self._monitor.FD
-        # A pipe that nobody has looked into counts as being read, and its descriptor stays silent: so look, while it is empty.
+        # A pipe that nobody has looked into counts as being read, and its descriptor stays silent:
+        # so look, while it is empty.
         self._monitor.get(zmq.EVENTS)
         allow_ipv6(self.socket, address)
         self.socket.connect(address)
@@ -124,7 +137,8 @@ class ZmqLane:
         if not self.rejections:
             self._rejected_since, self.rejected_by, self.hung_up = time.monotonic(), event, hung_up
         elif event & REFUSED:
-            self.rejected_by = event  # it says more than that the connection ended, which may be heard first
+            # it says more than that the connection ended, which may be heard first
+            self.rejected_by = event
         self.hung_up = self.hung_up or hung_up
         self.rejections += 1
         self._refused = bool(event & REFUSED)
@@ -138,7 +152,11 @@ class ZmqLane:
     def again_s(self) -> float | None:
         if self.spoken_to:
             return AGAIN_MAX_S
-        return min(AGAIN_MAX_S, AGAIN_S * 2.0 ** min(self.rejections - 1, 10)) if self._refused else None
+        return (
+            min(AGAIN_MAX_S, AGAIN_S * 2.0 ** min(self.rejections - 1, 10))
+            if self._refused
+            else None
+        )
 
     def retry(self) -> bool:
         if self.spoken_to and self._is_spoken_to():
@@ -167,7 +185,8 @@ class ZmqLane:
                     self.socket.send(header, _DONTWAIT_MORE)
                     self.socket.send(chunk, _DONTWAIT, copy=not self.refers_to(outgoing.nbytes))
             except zmq.Again:
-                # A non-blocking send may say so although room was made since: asking for the events looks again.
+                # A non-blocking send may say so although room was made since:
+                # asking for the events looks again.
                 if cast(int, self.socket.get(_EVENTS)) & _POLLOUT:
                     continue
                 return False
@@ -184,7 +203,8 @@ class BulkLane(Protocol):
 
     chunk_bytes: int
     summed: bool
-    """Whether payloads need a checksum: the lane may send their memory when ``push`` has long returned."""
+    """Whether payloads need a checksum: the lane may send their memory when ``push``
+    has long returned."""
     up: bool
     """Whether the connection stands, as far as ``news`` has told."""
     news_fd: int
@@ -202,8 +222,8 @@ class BulkLane(Protocol):
         ...
 
     def retry(self) -> bool:
-        """Tries once more to connect, if it does not do so by itself. Whether that need not be called again until the next bad
-        news."""
+        """Tries once more to connect, if it does not do so by itself. Whether that need not be
+        called again until the next bad news."""
         ...
 
     def refers_to(self, nbytes: int) -> bool:
@@ -215,7 +235,8 @@ class BulkLane(Protocol):
         ...
 
     def push_ahead(self, transfer: int, holder: NDArray[np.uint8]) -> bool:
-        """Sends a payload whose message comes later. False: not on this lane, not of that size, or not now."""
+        """Sends a payload whose message comes later. False: not on this lane,
+        not of that size, or not now."""
         ...
 
     def close(self, linger_ms: int) -> None: ...
@@ -234,12 +255,15 @@ class Link:
     ) -> None:
         self.peer, self.addresses, self.keys = peer, (control, bulk), keys
         self.control = ZmqLane(context, control, bulk=False, keys=keys)
-        self.bulk: BulkLane = UnixLane(bulk) if name_of(bulk) else ZmqLane(context, bulk, bulk=True, keys=keys)
+        self.bulk: BulkLane = (
+            UnixLane(bulk) if name_of(bulk) else ZmqLane(context, bulk, bulk=True, keys=keys)
+        )
         self.up = False  # both lanes stand, and it was told
         self.watched = False  # somebody waits for the bulk lane to take more
         self.queue: deque[Outgoing] = deque()
         self._queued_bytes = 0
-        self._ahead: tuple[Any, int] | None = None  # what went before its message, and under which number
+        # what went before its message, and under which number
+        self._ahead: tuple[Any, int] | None = None
 
     @property
     def lanes(self) -> tuple[ZmqLane, BulkLane]:
@@ -247,7 +271,9 @@ class Link:
 
     def has_room(self, nbytes: int) -> bool:
         waiting = len(self.queue)
-        return waiting < 2 or (waiting < QUEUE_PAYLOADS and self._queued_bytes + nbytes <= QUEUE_BYTES)
+        return waiting < 2 or (
+            waiting < QUEUE_PAYLOADS and self._queued_bytes + nbytes <= QUEUE_BYTES
+        )
 
     def enqueue(self, outgoing: Outgoing) -> None:
         self.queue.append(outgoing)
@@ -280,9 +306,9 @@ class Link:
 class BuffersInFlight:
     """Which memory is still being sent.
 
-    Every chunk in ZeroMQ's hands, and every message that waits, refers to a ``holder``: an array object over the payload's
-    memory that nobody else keeps. It is gone when they are. One weak reference to it tells what a MessageTracker for each
-    chunk would, for 10 us less a chunk.
+    Every chunk in ZeroMQ's hands, and every message that waits, refers to a ``holder``: an array
+    object over the payload's memory that nobody else keeps. It is gone when they are. One weak
+    reference to it tells what a MessageTracker for each chunk would, for 10 us less a chunk.
     """
 
     def __init__(self) -> None:
@@ -319,20 +345,35 @@ def why_not(peer: PeerId, lane: ZmqLane, keys: Keys | None) -> tuple[str, str]:
             return f"{where} does not let us in: our key{shown} {said[0]}", said[1]
         return (
             f"{where} does not know our key{shown}",
-            "our seed file has to get there, by the shared folder or by its launcher's door; and our key onto its allow-list "
-            "(--allowed), if it has one",
+            (
+                "our seed file has to get there, by the shared folder or by its launcher's door; "
+                "and our key onto its allow-list (--allowed), if it has one"
+            ),
         )
     start = "peers of one run are started either all with keys or all without"
-    # Else the handshake came to nothing. Whoever closes a connection at once may also reset it before we have read why.
+    # Else the handshake came to nothing. Whoever closes a connection at once may also reset it
+    # before we have read why.
     refused = bool(lane.rejected_by & REFUSED)
     look = "look at its process, and at its log"
     if not refused and not lane.hung_up:
-        return f"{where} takes connections and says nothing: it is stopped, hangs, or is no peer of gossip", look
+        return (
+            (
+                f"{where} takes connections and says nothing: it is stopped, hangs, or is no peer "
+                "of gossip"
+            ),
+            look,
+        )
     if keys is None:
         if refused:
             return f"{where} takes nobody without a key", start
-        return f"{where} hangs up on us: it takes nobody without a key, or is no peer of gossip", start
+        return (
+            f"{where} hangs up on us: it takes nobody without a key, or is no peer of gossip",
+            start,
+        )
     if lane.rejected_by == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
         return f"{where} has no key", start
-    other = "it has no key, has another than its seed file says, lets nobody in, or is no peer of gossip"
+    other = (
+        "it has no key, has another than its seed file says, lets nobody in, or is no peer of "
+        "gossip"
+    )
     return f"{where} ends every handshake: {other}", f"{start}; {look}"

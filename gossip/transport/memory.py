@@ -1,6 +1,8 @@
-"""A transport within one process, for tests and for peers that are threads. It encodes and decodes every message.
+"""A transport within one process, for tests and for peers that are threads.
+It encodes and decodes every message.
 
-All peers share a ``Hub``. Each transport is driven by a thread of its own; a lock guards what they share.
+All peers share a ``Hub``. Each transport is driven by a thread of its own;
+a lock guards what they share.
 """
 
 from __future__ import annotations
@@ -17,7 +19,16 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core import BULK_MESSAGES, Envelope, LinkDown, LinkUp, Message, Payload, PeerId, Received
+from gossip.core import (
+    BULK_MESSAGES,
+    Envelope,
+    LinkDown,
+    LinkUp,
+    Message,
+    Payload,
+    PeerId,
+    Received,
+)
 from gossip.errors import AddressInUse
 
 from .assembly import HeaderFilter, IncomingPayload
@@ -32,7 +43,8 @@ BULK_QUEUE_BYTES = 256 * 2**20  # two messages always fit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packet:
-    """What lies in an inbox: a header, and for a payload its bytes, its announced size and its checksum."""
+    """What lies in an inbox: a header, and for a payload its bytes,
+    its announced size and its checksum."""
 
     connection: object
     header: bytes
@@ -48,14 +60,17 @@ class _Inbox:
         self.control: deque[Packet] = deque()
         self.bulk: deque[Packet] = deque()
         self.news: deque[LinkUp | LinkDown] = deque()
-        self.waiting: dict[tuple[object, bool], tuple[int, int]] = {}  # parcels and bytes, by connection and lane
+        # parcels and bytes, by connection and lane
+        self.waiting: dict[tuple[object, bool], tuple[int, int]] = {}
         self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def put(self, parcel: Packet, bulk: bool) -> bool:
         key = (parcel.connection, bulk)
         waiting, nbytes = self.waiting.get(key, (0, 0))
         nbytes += len(parcel.content)
-        if waiting >= (BULK_QUEUE if bulk else CONTROL_QUEUE) or (waiting >= 2 and nbytes > BULK_QUEUE_BYTES):
+        if waiting >= (BULK_QUEUE if bulk else CONTROL_QUEUE) or (
+            waiting >= 2 and nbytes > BULK_QUEUE_BYTES
+        ):
             return False
         self.waiting[key] = (waiting + 1, nbytes)
         (self.bulk if bulk else self.control).append(parcel)
@@ -91,14 +106,16 @@ class Hub:
         self._numbers = count(1)
 
     def inject(self, control: str, bulk: str, parcel: Packet, *, on_bulk: bool) -> bool:
-        """Puts anything into an inbox, as a stranger would. For tests of what a transport does with it."""
+        """Puts anything into an inbox, as a stranger would.
+        For tests of what a transport does with it."""
         with self._lock:
             target = self._bound.get((control, bulk))
             return target is not None and target.inbox.put(parcel, on_bulk)
 
 
 class MemoryTransport:
-    """Same promises as ``ZeroMQTransport``. Payloads are copied when they are sent, so nothing is ever in flight."""
+    """Same promises as ``ZeroMQTransport``. Payloads are copied when they are sent,
+    so nothing is ever in flight."""
 
     def __init__(
         self,
@@ -176,7 +193,9 @@ class MemoryTransport:
         self.traffic.sent_bytes += len(header) + len(parcel.content)
         return True
 
-    def poll(self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0) -> list[Arrival]:
+    def poll(
+        self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0
+    ) -> list[Arrival]:
         deadline = time.monotonic() + timeout_s
         poller = select.poll()
         for fd in (self.inbox.bell, *wake):
@@ -204,7 +223,9 @@ class MemoryTransport:
                 other._announce(self._address, "closed")
             os.close(self.inbox.bell)
 
-    def _announce(self, address: tuple[str, str], down: str | None, only: PeerId | None = None) -> None:
+    def _announce(
+        self, address: tuple[str, str], down: str | None, only: PeerId | None = None
+    ) -> None:
         """Tells this transport that an address came up, or why it went down."""
         for peer, (there, _) in self._links.items():
             if there == address and only in (None, peer):

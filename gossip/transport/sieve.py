@@ -1,8 +1,10 @@
-"""A transport whose links fail as told: what would be sent, or has come, is dropped, held up, or let through bit by bit.
+"""A transport whose links fail as told: what would be sent, or has come, is dropped, held up, or
+let through bit by bit.
 
-For faults that are injected into real runs. A cut link is silent, as one is whose cable was pulled: nobody is told, and what is
-sent goes nowhere. Like the ZeroMQ below, which hears no heartbeat then, it reports the link down after a while, and up again a
-little after the cut is mended. What was on its way is lost, though TCP might have saved it when the cut was short.
+For faults that are injected into real runs. A cut link is silent, as one is whose cable was pulled:
+nobody is told, and what is sent goes nowhere. Like the ZeroMQ below, which hears no heartbeat then,
+it reports the link down after a while, and up again a little after the cut is mended. What was on
+its way is lost, though TCP might have saved it when the cut was short.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ HELD_MAX = 4096  # messages that are held up; what comes beyond is lost, as at a
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What befalls the link with one peer. ``loss``, ``delay_s`` (uniform up to that) and ``bytes_per_s`` (of payloads) are of
-    what comes from it."""
+    """What befalls the link with one peer. ``loss``, ``delay_s`` (uniform up to that) and
+    ``bytes_per_s`` (of payloads) are of what comes from it."""
 
     mute: bool = False  # nothing gets there
     deaf: bool = False  # nothing comes from there
@@ -54,13 +56,18 @@ class _Trickle:
     def come(self, bytes_per_s: float, now: float) -> list[Arrival]:
         """What has got through by now, and how much of the next one."""
         arrivals: list[Arrival] = []
-        while self.waiting and self._begun_at + (took_s := _nbytes(self.waiting[0]) / bytes_per_s) <= now:
+        while (
+            self.waiting
+            and self._begun_at + (took_s := _nbytes(self.waiting[0]) / bytes_per_s) <= now
+        ):
             self._begun_at += took_s
             arrivals.append(self.waiting.popleft())
         if self.waiting and now >= self._tell_at:
             self._tell_at, first = now + TOLD_EVERY_S, self.waiting[0]
             here = int(bytes_per_s * (now - self._begun_at))
-            arrivals.append(Arriving(first.sender, first.incarnation, first.message, here, _nbytes(first)))
+            arrivals.append(
+                Arriving(first.sender, first.incarnation, first.message, here, _nbytes(first))
+            )
         return arrivals
 
 
@@ -69,16 +76,25 @@ def _nbytes(received: Received) -> int:
 
 
 class FaultyTransport:
-    """Around another transport, which it drives. ``fail`` says what is wrong; nothing is at first."""
+    """Around another transport, which it drives. ``fail`` says what is wrong;
+    nothing is at first."""
 
-    def __init__(self, inner: Transport, seed: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, inner: Transport, seed: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._inner, self._random, self._clock = inner, Random(seed), clock
-        self.control, self.bulk, self.traffic, self.woken = inner.control, inner.bulk, inner.traffic, False
+        self.control, self.bulk, self.traffic, self.woken = (
+            inner.control,
+            inner.bulk,
+            inner.traffic,
+            False,
+        )
         self.link_timeout_s = inner.link_timeout_s
         self._faults: dict[PeerId, Fault] = {}
         self._stands: set[PeerId] = set()  # links that stand below
         self._told: set[PeerId] = set()  # links of which it was told that they stand
-        self._changed: dict[PeerId, float] = {}  # when a link became deaf, or no longer is, until that is told
+        # when a link became deaf, or no longer is, until that is told
+        self._changed: dict[PeerId, float] = {}
         self._held: deque[tuple[float, Received]] = deque()
         self._trickles: dict[PeerId, _Trickle] = {}
 
@@ -109,7 +125,9 @@ class FaultyTransport:
         if not self._faults:  # it would go to everybody
             self._inner.ahead(data)
 
-    def poll(self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0) -> list[Arrival]:
+    def poll(
+        self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0
+    ) -> list[Arrival]:
         if self._held:
             timeout_s = max(0.0, min(timeout_s, self._held[0][0] - self._clock()))
         if self._trickles:
@@ -123,7 +141,11 @@ class FaultyTransport:
                 disturbed = self._faults or self._held or self._trickles
                 arrivals += self._let_through(arrival, now) if disturbed else (arrival,)
             elif isinstance(arrival, Arriving):
-                arrivals += () if self._is_deaf(arrival.sender) or self._trickles_from(arrival.sender) else (arrival,)
+                arrivals += (
+                    ()
+                    if self._is_deaf(arrival.sender) or self._trickles_from(arrival.sender)
+                    else (arrival,)
+                )
             else:
                 arrivals += self._link(arrival)
         while self._held and self._held[0][0] <= now:
@@ -154,7 +176,8 @@ class FaultyTransport:
         if len(self._held) >= HELD_MAX:
             self.traffic.drop("lost")
             return ()
-        # One queue for all: whoever is in line waits for those before it, which makes the delays a little longer than drawn.
+        # One queue for all: whoever is in line waits for those before it, which makes the delays a
+        # little longer than drawn.
         due = now + self._random.uniform(0.0, fault.delay_s)
         self._held.append((max(due, self._held[-1][0]) if self._held else due, received))
         return ()

@@ -1,4 +1,5 @@
-"""ZeroMQ sockets with every unsafe default set, and the addresses that they may have (docs/design_notes.md N9)."""
+"""ZeroMQ sockets with every unsafe default set, and the addresses that they may have
+(docs/design_notes.md N9)."""
 
 from __future__ import annotations
 
@@ -20,53 +21,68 @@ from .holders import holder_of
 _ENDPOINT = re.compile(r"tcp://(\[[0-9a-fA-F:]+\]|[0-9.]+):([0-9]{1,5})", re.ASCII)
 
 BACKLOG = 256  # connections that wait to be taken
-HANDSHAKE_BYTES_MAX = 512  # of what comes on an outbound connection: CURVE's longest command has 168, an error's words 256
+# of what comes on an outbound connection: CURVE's longest command has 168, an error's words 256
+HANDSHAKE_BYTES_MAX = 512
 _BOTH_LANES: dict[zmq.SocketOption, int] = {
     zmq.LINGER: 0,  # the default, for ever, hangs the end of the context
-    zmq.HANDSHAKE_IVL: 1500,  # ms; somebody who connects and says nothing is thrown out (default 30 s)
+    # ms; somebody who connects and says nothing is thrown out (default 30 s)
+    zmq.HANDSHAKE_IVL: 1500,
     zmq.RECONNECT_IVL: 50,  # ms, doubling up to
     zmq.RECONNECT_IVL_MAX: 1000,
     zmq.CONNECT_TIMEOUT: 2000,
-    zmq.TCP_KEEPALIVE: 1,  # who vanished without a word is forgotten after half a minute, where nothing was on its way
+    # who vanished without a word is forgotten after half a minute, where nothing was on its way
+    zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 10,
     zmq.TCP_KEEPALIVE_INTVL: 5,
     zmq.TCP_KEEPALIVE_CNT: 4,
     zmq.BACKLOG: BACKLOG,
 }
-# A socket that sends heartbeats aborts its process when a connection ends whose input has stopped because its queue is full
-# (libzmq 4.3.5, #4364: the timer writes to it, "Assertion failed: !_io_error"). Whoever sends a little more than is read, and
-# hangs up, can do that, and so does a peer that dies while we sleep. Answers to heartbeats do it too, when they are due for what
-# had come by then. So on the control lane no queue has an end: inbound ones take what comes, in the outbound ones nothing is to
-# come (``links.ZmqLane`` hangs up on who speaks there). On the bulk lane, whose queues must be short, nobody sends heartbeats; a
-# peer that does so all the same, on purpose, can still abort us.
+# A socket that sends heartbeats aborts its process when a connection ends whose input has stopped
+# because its queue is full (libzmq 4.3.5, #4364: the timer writes to it, "Assertion failed:
+# !_io_error"). Whoever sends a little more than is read, and hangs up, can do that, and so does a
+# peer that dies while we sleep. Answers to heartbeats do it too, when they are due for what had
+# come by then. So on the control lane no queue has an end: inbound ones take what comes, in the
+# outbound ones nothing is to come (``links.ZmqLane`` hangs up on who speaks there). On the bulk
+# lane, whose queues must be short, nobody sends heartbeats; a peer that does so all the same, on
+# purpose, can still abort us.
 #
-# A stopped process or a cut link shows there within 300..400 ms on one host (default: never). Between hosts a heartbeat may be
-# lost behind payloads: TCP sends it again after 0.2 s, then after 0.4 s more, and queues on the way add theirs. There the failure
-# detector, which knows whether payloads are moving, is sooner. What is said about the one lane counts for both. TCP_MAXRT counts
+# A stopped process or a cut link shows there within 300..400 ms on one host (default: never).
+# Between hosts a heartbeat may be lost behind payloads: TCP sends it again after 0.2 s, then after
+# 0.4 s more, and queues on the way add theirs. There the failure detector, which knows whether
+# payloads are moving, is sooner. What is said about the one lane counts for both. TCP_MAXRT counts
 # the time that a full reader takes nothing, too.
 _NEAR_MS, _FAR_MS = round(1000 * LINK_TIMEOUT_S), round(1000 * FAR_LINK_TIMEOUT_S)
 _HEARTBEAT = {zmq.HEARTBEAT_IVL: 100, zmq.HEARTBEAT_TIMEOUT: _NEAR_MS, zmq.HEARTBEAT_TTL: _NEAR_MS}
-_HEARTBEAT_FAR = {zmq.HEARTBEAT_IVL: 250, zmq.HEARTBEAT_TIMEOUT: _FAR_MS, zmq.HEARTBEAT_TTL: _FAR_MS}
+_HEARTBEAT_FAR = {
+    zmq.HEARTBEAT_IVL: 250,
+    zmq.HEARTBEAT_TIMEOUT: _FAR_MS,
+    zmq.HEARTBEAT_TTL: _FAR_MS,
+}
 _OUTBOUND = {zmq.MAXMSGSIZE: HANDSHAKE_BYTES_MAX, zmq.RCVHWM: 0}
 _CONTROL_OUT = _OUTBOUND | {zmq.SNDHWM: 256, zmq.TCP_MAXRT: 5000}
 _CONTROL_IN = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX, zmq.RCVHWM: 0, zmq.TCP_MAXRT: 5000}
-# Marks count whole messages, here of one chunk: a reader that sleeps costs 4 MiB, not 1 GiB.
-# A connection has at most this under way: many of them over one link fill its queue less, so that less is dropped there and
-# control messages wait less. Over a round trip of 20 ms it carries 200 Mbit/s, and a peer has a connection to each other one.
+# Marks count whole messages, here of one chunk: a reader that sleeps costs 4 MiB, not 1 GiB. A
+# connection has at most this under way: many of them over one link fill its queue less, so that
+# less is dropped there and control messages wait less. Over a round trip of 20 ms it carries 200
+# Mbit/s, and a peer has a connection to each other one.
 _BULK_SEND_BYTES = 512 * 1024
 _BULK_OUT = _OUTBOUND | {zmq.SNDBUF: _BULK_SEND_BYTES, zmq.SNDHWM: 4, zmq.TCP_MAXRT: 30_000}
 _BULK_BYTES_MAX = max(CHUNK_BYTES, HEADER_BYTES_MAX + FIRST.size) + 1024
 _BULK_IN = {zmq.MAXMSGSIZE: _BULK_BYTES_MAX, zmq.RCVHWM: 4, zmq.TCP_MAXRT: 30_000}
 
 
-def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, *, bulk: bool, far: bool = False) -> zmq.Socket[bytes]:
+def new_socket(
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, *, bulk: bool, far: bool = False
+) -> zmq.Socket[bytes]:
     """``kind`` is ROUTER, to be bound, or DEALER, to be connected, to another host if ``far``.
 
     No routing id is ever set: libzmq draws them.
     """
     socket = context.socket(kind)
     inbound = kind == zmq.ROUTER
-    own = (_BULK_IN if inbound else _BULK_OUT) if bulk else (_CONTROL_IN if inbound else _CONTROL_OUT)
+    own = (
+        (_BULK_IN if inbound else _BULK_OUT) if bulk else (_CONTROL_IN if inbound else _CONTROL_OUT)
+    )
     if not (inbound or bulk):
         own = own | (_HEARTBEAT_FAR if far else _HEARTBEAT)
     for option, value in (_BOTH_LANES | own).items():
@@ -86,7 +102,8 @@ def is_far(address: str) -> bool:
 
 
 def endpoint(address: str, anywhere: bool = False) -> bool:
-    """Whether this is the address of a lane: TCP, on loopback or, when ``anywhere``, on any one host. It may be a peer's word."""
+    """Whether this is the address of a lane: TCP, on loopback or, when ``anywhere``, on any one
+    host. It may be a peer's word."""
     match = _ENDPOINT.fullmatch(address)
     if match is None or not 0 < int(match[2]) < 65536:
         return False
@@ -95,8 +112,8 @@ def endpoint(address: str, anywhere: bool = False) -> bool:
 
 
 def bind(socket: zmq.Socket[bytes], host: str, port: int, anywhere: bool = False) -> None:
-    """Raises: ConfigError: ``host`` is not a loopback address, and not ``anywhere`` either; or no address of one host.
-    AddressInUse."""
+    """Raises: ConfigError: ``host`` is not a loopback address, and not ``anywhere`` either; or no
+    address of one host. AddressInUse."""
     host = _allowed(host, port, anywhere)
     address = f"tcp://[{host}]:{port or '*'}" if ":" in host else f"tcp://{host}:{port or '*'}"
     allow_ipv6(socket, address)
@@ -127,17 +144,25 @@ def _allowed(host: str, port: int, anywhere: bool) -> str:
     host = "127.0.0.1" if host == "localhost" else host.strip("[]")
     if not is_loopback(host) and not anywhere:
         raise ConfigError(
-            f"refused to listen on {host!r} without keys: anybody who reaches the port could take part",
+            f"refused to listen on {host!r} without keys: anybody who reaches the port could take "
+            "part",
             "start the run with --keys; or --insecure, on a network where everybody may take part",
         )
     if not is_one_host(host):
-        raise ConfigError(f"cannot listen on {host!r}: others must be told where to connect", "use one address of this machine")
+        raise ConfigError(
+            f"cannot listen on {host!r}: others must be told where to connect",
+            "use one address of this machine",
+        )
     if not 0 <= port < 65536:
-        raise ConfigError(f"port {port} is not within 0..65535", "leave the port out: a free one is chosen")
+        raise ConfigError(
+            f"port {port} is not within 0..65535", "leave the port out: a free one is chosen"
+        )
     return host
 
 
-def _cannot_listen(address: str, port: int, error: Exception, taken: bool) -> AddressInUse | ConfigError:
+def _cannot_listen(
+    address: str, port: int, error: Exception, taken: bool
+) -> AddressInUse | ConfigError:
     if not taken:
         return ConfigError(f"cannot listen on {address}: {error}", "use an address of this machine")
     holder = holder_of(port)

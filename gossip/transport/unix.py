@@ -1,9 +1,12 @@
-"""The bulk lane between peers on one host: unix sockets, whose packets go from one process to the other without a thread between.
+"""The bulk lane between peers on one host: unix sockets, whose packets go from one process to the
+other without a thread between.
 
-A packet is ``[length of the header][header][chunk]``, with the headers of ``chunks``: what ZeroMQ carries in two frames. Names
-are abstract, so nothing is left behind in a folder, and the kernel says which user is at the other end: nobody else is let in.
-The kernel copies a chunk during the call that sends it, so nothing can change meanwhile, and no checksum is made or looked at.
-A payload of one chunk may come ahead of its message: a connection can leave one such chunk here before any header was checked.
+A packet is ``[length of the header][header][chunk]``, with the headers of ``chunks``: what ZeroMQ
+carries in two frames. Names are abstract, so nothing is left behind in a folder, and the kernel
+says which user is at the other end: nobody else is let in. The kernel copies a chunk during the
+call that sends it, so nothing can change meanwhile, and no checksum is made or looked at. A payload
+of one chunk may come ahead of its message: a connection can leave one such chunk here before any
+header was checked.
 
 Against TCP through ZeroMQ's I/O threads, 69 KB a message, four peers in rounds: benchmarks/ddp.py.
 """
@@ -29,7 +32,8 @@ from .chunks import AHEAD_MARK, BEHIND_MARK, FIRST, FIRST_MARK, NEXT, NEXT_MARK,
 from .codec import HEADER_BYTES_MAX
 
 CHUNK_BYTES = 128 * 1024
-"""A packet must fit the socket's buffer, which the system bounds at 208 KiB where nobody has changed that."""
+"""A packet must fit the socket's buffer, which the system bounds at 208 KiB where nobody
+has changed that."""
 BUFFER_BYTES = 212_992
 CONNECTIONS_MAX = 4096
 BACKLOG = 1024
@@ -49,20 +53,24 @@ _TRUNCATED = int(socket.MSG_TRUNC)
 
 
 def name_of(address: str) -> str | None:
-    """The abstract name in an address of this lane; None when it is none. It may be a peer's word."""
+    """The abstract name in an address of this lane; None when it is none.
+    It may be a peer's word."""
     match = _ADDRESS.fullmatch(address)
     return None if match is None else match[1]
 
 
 def _user_at(other_end: socket.socket) -> int:
-    _, user, _ = _CREDENTIALS.unpack(other_end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    _, user, _ = _CREDENTIALS.unpack(
+        other_end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
     return int(user)
 
 
 class UnixLane:
     """The way out to one peer: a ``links.BulkLane``.
 
-    A connection that breaks has to be made anew, with ``retry``. The descriptors of the two epolls stay the same.
+    A connection that breaks has to be made anew, with ``retry``.
+    The descriptors of the two epolls stay the same.
     """
 
     def __init__(self, address: str) -> None:
@@ -79,7 +87,8 @@ class UnixLane:
         return 0.0 if self._socket is None else None
 
     def retry(self) -> bool:
-        """Nobody listening there, or somebody of another user, is no error: the right one may come."""
+        """Nobody listening there, or somebody of another user, is no error:
+        the right one may come."""
         end = socket.socket(socket.AF_UNIX, _KIND)
         try:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
@@ -92,7 +101,8 @@ class UnixLane:
             return False
         self._socket = end
         self._room.register(end.fileno(), select.EPOLLOUT)
-        self._news.register(end.fileno(), select.EPOLLIN | select.EPOLLOUT)  # it has room: that is how we tell that it stands
+        # it has room: that is how we tell that it stands
+        self._news.register(end.fileno(), select.EPOLLIN | select.EPOLLOUT)
         return True
 
     def news(self) -> list[bool]:
@@ -117,7 +127,11 @@ class UnixLane:
         if self._socket is None:
             return False
         header, chunk = outgoing.frames()
-        parts = (_LENGTH.pack(len(header)), header) if chunk is None else (_LENGTH.pack(len(header)), header, chunk)
+        parts = (
+            (_LENGTH.pack(len(header)), header)
+            if chunk is None
+            else (_LENGTH.pack(len(header)), header, chunk)
+        )
         try:
             self._socket.sendmsg(parts, (), _SEND)
         except OSError:  # no room, or nobody there any more, of which ``news`` will tell
@@ -153,15 +167,19 @@ def _is_closed(end: socket.socket) -> bool:
 
 
 class UnixInbox:
-    """The way in from all peers: a listener, and the connections that it has accepted, behind one epoll descriptor."""
+    """The way in from all peers: a listener, and the connections that it has accepted, behind one
+    epoll descriptor."""
 
     def __init__(self, reception: Reception, name: str = "") -> None:
-        """Listens under ``name``, or under one that nobody can guess. Raises: AddressInUse, ConfigError."""
+        """Listens under ``name``, or under one that nobody can guess. Raises:
+        AddressInUse, ConfigError."""
         self._reception, self._traffic = reception, reception.traffic
         name = name or f"gossip-{secrets.token_hex(16)}"
         self.address = f"unix://@{name}"
         if name_of(self.address) is None:
-            raise ConfigError(f"{name!r} is not a name to listen under", "leave it out: one is chosen")
+            raise ConfigError(
+                f"{name!r} is not a name to listen under", "leave it out: one is chosen"
+            )
         self._listener = socket.socket(socket.AF_UNIX, _KIND)
         try:
             self._listener.bind(f"\0{name}")
@@ -172,14 +190,16 @@ class UnixInbox:
         self._epoll = select.epoll()
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         self.fd = self._epoll.fileno()
-        self._connections: dict[int, tuple[int, socket.socket]] = {}  # descriptor -> serial number, socket
+        # descriptor -> serial number, socket
+        self._connections: dict[int, tuple[int, socket.socket]] = {}
         self._serial = 0
         self._scratch = bytearray(_HEADER_MAX)
         self._view = memoryview(self._scratch)
         self._beyond = bytearray(_HEADER_MAX + 1)
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
-        """Takes what has come, but not more than others can wait for. The descriptor goes on telling of the rest."""
+        """Takes what has come, but not more than others can wait for. The descriptor goes on
+        telling of the rest."""
         stop_at = self._traffic.received_bytes + BURST_BYTES
         for fd, _ in self._epoll.poll(0):
             if fd == self._listener.fileno():
@@ -222,9 +242,13 @@ class UnixInbox:
             if self._traffic.received_bytes >= stop_at:
                 return
 
-    def _take(self, serial: int, connection: socket.socket, seen: int, now: float, arrivals: list[Arrival]) -> Received | None:
+    def _take(
+        self, serial: int, connection: socket.socket, seen: int, now: float, arrivals: list[Arrival]
+    ) -> Received | None:
         """One packet, whose first bytes are in the scratch buffer."""
-        end = _LENGTH.size + (_LENGTH.unpack_from(self._scratch)[0] if seen >= _LENGTH.size else _HEADER_MAX)
+        end = _LENGTH.size + (
+            _LENGTH.unpack_from(self._scratch)[0] if seen >= _LENGTH.size else _HEADER_MAX
+        )
         if seen < end <= _HEADER_MAX:
             seen = connection.recv_into(self._view, end, _PEEK)
         if end > seen:
@@ -238,14 +262,19 @@ class UnixInbox:
             return None
         if mark not in (FIRST_MARK, NEXT_MARK):
             self._traffic.received_messages += 1
-            received = self._reception.behind(serial, header) if mark == BEHIND_MARK else self._reception.plain(header)
+            received = (
+                self._reception.behind(serial, header)
+                if mark == BEHIND_MARK
+                else self._reception.plain(header)
+            )
             got = connection.recv_into(self._beyond, end + 1)
             self._traffic.received_bytes += got - _LENGTH.size
             if got != end:
                 self._traffic.drop("malformed")
                 return None
             return received
-        self._traffic.received_messages += mark == FIRST_MARK  # a payload's later chunks are no messages
+        # a payload's later chunks are no messages
+        self._traffic.received_messages += mark == FIRST_MARK
         incoming = self._reception.chunk(serial, header, now)
         if incoming is None:
             self._throw_away(connection)
@@ -253,12 +282,16 @@ class UnixInbox:
         room = incoming.room()
         got, _, flags, _ = connection.recvmsg_into([self._view[:end], room])
         self._traffic.received_bytes += got - _LENGTH.size
-        received = self._reception.filled(serial, incoming, got == end + len(room) and not flags & _TRUNCATED)
+        received = self._reception.filled(
+            serial, incoming, got == end + len(room) and not flags & _TRUNCATED
+        )
         if received is None:
             arrivals += incoming.news(now)
         return received
 
-    def _take_ahead(self, serial: int, connection: socket.socket, header: memoryview, end: int) -> None:
+    def _take_ahead(
+        self, serial: int, connection: socket.socket, header: memoryview, end: int
+    ) -> None:
         room = self._reception.ahead(serial, header)
         if room is None:
             self._throw_away(connection)

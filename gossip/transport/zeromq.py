@@ -1,16 +1,19 @@
-"""The transport: a control lane over ZeroMQ, and a bulk lane over ZeroMQ too or, on one host, over unix sockets.
+"""The transport: a control lane over ZeroMQ, and a bulk lane over ZeroMQ too or, on one host,
+over unix sockets.
 
-Inbound there is one socket a lane (``inbox``, ``unix``), outbound one a peer and lane (``links``). Nothing is ever sent on an
-inbound one and nothing is received on an outbound one. Who speaks is said in the envelope, never by a ZeroMQ identity: identities
-are chosen by libzmq, so that nobody can take another's and nobody can abort us with one (docs/design_notes.md N13, N14).
+Inbound there is one socket a lane (``inbox``, ``unix``), outbound one a peer and lane (``links``).
+Nothing is ever sent on an inbound one and nothing is received on an outbound one. Who speaks is
+said in the envelope, never by a ZeroMQ identity: identities are chosen by libzmq, so that nobody
+can take another's and nobody can abort us with one (docs/design_notes.md N13, N14).
 
-Waiting is done on the sockets' file descriptors. Those of ZeroMQ tell of news only, not of what is left (they are
-edge-triggered underneath), so an inbox that was heard of is read until it is empty, or remembered in ``_unread``. A poll over n
-sockets with ``zmq.Poller`` costs 13 us at 16 peers, this one 1 us at any number.
+Waiting is done on the sockets' file descriptors. Those of ZeroMQ tell of news only, not of what is
+left (they are edge-triggered underneath), so an inbox that was heard of is read until it is empty,
+or remembered in ``_unread``. A poll over n sockets with ``zmq.Poller`` costs 13 us at 16 peers,
+this one 1 us at any number.
 
-The one danger that no option covers: a multipart message without end grows libzmq's memory before we see any of it
-(libzmq counts whole messages: docs/design_notes.md N10). That is why other addresses than loopback ones take keys, unless
-told otherwise: with keys nobody else gets so far.
+The one danger that no option covers: a multipart message without end grows libzmq's memory before
+we see any of it (libzmq counts whole messages: docs/design_notes.md N10). That is why other
+addresses than loopback ones take keys, unless told otherwise: with keys nobody else gets so far.
 """
 
 from __future__ import annotations
@@ -68,17 +71,22 @@ class ZeroMQTransport:
         """Binds both lanes; port 0 takes a free one.
 
         Args:
-            same_host: All peers are on this host: payloads come over unix sockets, unless there are keys, which those know
-                nothing of. Where they go, the other's address says.
-            bulk_name: Abstract name to listen under when ``same_host``; by default one that nobody can guess.
-            insecure: Addresses may be other than loopback without keys: whoever reaches them can take part.
-            keys: Only whose key is known is let in, and only in its own name; what is said is encrypted.
+            same_host: All peers are on this host: payloads come over unix sockets, unless there are
+                keys, which those know nothing of. Where they go, the other's address says.
+            bulk_name: Abstract name to listen under when ``same_host``;
+                by default one that nobody can guess.
+            insecure: Addresses may be other than loopback without keys:
+                whoever reaches them can take part.
+            keys: Only whose key is known is let in, and only in its own name;
+                what is said is encrypted.
 
-        Raises: ConfigError: ``host`` is not loopback, or no address of this machine. AddressInUse: somebody has the port.
-            LocalError: The keys keep nobody out.
+        Raises: ConfigError: ``host`` is not loopback, or no address of this machine. AddressInUse:
+            somebody has the port. LocalError: The keys keep nobody out.
         """
         self.traffic = Traffic()
-        self.link_timeout_s = LINK_TIMEOUT_S if is_loopback(host.strip("[]")) else FAR_LINK_TIMEOUT_S
+        self.link_timeout_s = (
+            LINK_TIMEOUT_S if is_loopback(host.strip("[]")) else FAR_LINK_TIMEOUT_S
+        )
         self._run, self._local, self._keys = run, local, keys
         self._anywhere = insecure or keys is not None
         self._incarnation = incarnation if callable(incarnation) else lambda: incarnation
@@ -109,11 +117,13 @@ class ZeroMQTransport:
         self._assembly = reception.assembly
         self.control, self.bulk = self._control_in.address, self._bulk_in.address
 
-        # Rarely heard descriptors (monitors, lanes that are full) sit behind one epoll, so that a wait looks at few.
+        # Rarely heard descriptors (monitors, lanes that are full) sit behind one epoll, so that a
+        # wait looks at few.
         self._control_fd, self._bulk_fd = self._control_in.fd, self._bulk_in.fd
         self._rare = select.epoll()
         self._rare_fd = self._rare.fileno()
-        self._by_fd: dict[int, tuple[Link, ZmqLane | BulkLane | None]] = {}  # None: the bulk lane, waiting to take more
+        # None: the bulk lane, waiting to take more
+        self._by_fd: dict[int, tuple[Link, ZmqLane | BulkLane | None]] = {}
         self._poller = select.poll()
         for fd in (self._control_fd, self._bulk_fd, self._rare_fd):
             self._poller.register(fd, select.POLLIN)
@@ -121,20 +131,25 @@ class ZeroMQTransport:
         self._unread = {self._control_fd, self._bulk_fd}
         self._flights = BuffersInFlight()
         self._summed: tuple[Payload, int] | None = None
-        self._said: tuple[Message, int, bytes] | None = None  # the last message, in which incarnation, and its envelope
+        # the last message, in which incarnation, and its envelope
+        self._said: tuple[Message, int, bytes] | None = None
         self._look_at = 0.0
-        self._closed_lanes: dict[int, tuple[float, ZmqLane | BulkLane]] = {}  # to be connected by us, and when
+        # to be connected by us, and when
+        self._closed_lanes: dict[int, tuple[float, ZmqLane | BulkLane]] = {}
         self._retry_at = float("inf")
-        self._keyless: dict[PeerId, tuple[str, str]] = {}  # whom to connect to as soon as their keys are known
+        # whom to connect to as soon as their keys are known
+        self._keyless: dict[PeerId, tuple[str, str]] = {}
         self._keys_seen = -1
         if self._guard is not None:
             self._poller.register(self._guard.fd, select.POLLIN)
 
-    # --- links ------------------------------------------------------------------------------------------------------------
+    # --- links ------------------------------------------------------------------------------------
 
     def connect(self, peer: PeerId, control: str, bulk: str) -> None:
         known = self._links.get(peer)
-        if (known is not None and known.addresses == (control, bulk)) or self._keyless.get(peer) == (control, bulk):
+        if (known is not None and known.addresses == (control, bulk)) or self._keyless.get(
+            peer
+        ) == (control, bulk):
             return
         self.disconnect(peer)
         by_name = self._keys is None and name_of(bulk)
@@ -154,7 +169,8 @@ class ZeroMQTransport:
             self._by_fd[lane.news_fd] = (link, lane)
             self._rare.register(lane.news_fd, select.EPOLLIN)
             self._open(lane, time.monotonic())
-        self._by_fd[link.control.room_fd] = (link, link.control)  # nothing is to come there: what does is told at once
+        # nothing is to come there: what does is told at once
+        self._by_fd[link.control.room_fd] = (link, link.control)
         self._rare.register(link.control.room_fd, select.EPOLLIN)
 
     def disconnect(self, peer: PeerId) -> None:
@@ -192,7 +208,8 @@ class ZeroMQTransport:
                     self._open(lane, now)
 
     def _attend(self, arrivals: list[Arrival], now: float) -> None:
-        """What keys ask for: to let in who knocks, and to give up links and connections whose keys count no more."""
+        """What keys ask for: to let in who knocks, and to give up links and connections whose
+        keys count no more."""
         assert self._guard is not None, "only where there are keys"
         self._guard.look(now)
         keys = self._guard.keys
@@ -214,14 +231,18 @@ class ZeroMQTransport:
         if self._keys is not None:
             self._keys.look()  # its key may be another one by now
         if lane.gives_up_hope:
-            self.traffic.note(("rejections", link.peer), *why_not(link.peer, lane, self._keys), about=link.peer)
+            self.traffic.note(
+                ("rejections", link.peer), *why_not(link.peer, lane, self._keys), about=link.peer
+            )
 
     def _hear(self, link: Link, lane: ZmqLane | BulkLane, arrivals: list[Arrival]) -> None:
         news = lane.news()
         if isinstance(lane, ZmqLane) and lane.spoken_to and False in news:
             self.traffic.drop("spoken_to")
             told = f"peer {link.peer} at {lane.address} speaks where it is to listen: hung up on it"
-            self.traffic.note(("spoken_to", link.peer), told, "it is no peer of gossip, or a lying one")
+            self.traffic.note(
+                ("spoken_to", link.peer), told, "it is no peer of gossip, or a lying one"
+            )
         elif isinstance(lane, ZmqLane) and lane.rejections:
             self._on_rejected(link, lane)
         elif True in news:
@@ -240,10 +261,14 @@ class ZeroMQTransport:
                 self._unwatch(link)
             if link.up:
                 link.up = False
-                arrivals.append(LinkDown(link.peer, "bulk connection closed" if bulk else "control connection closed"))
+                arrivals.append(
+                    LinkDown(
+                        link.peer, "bulk connection closed" if bulk else "control connection closed"
+                    )
+                )
                 self._assembly.orphan(link.peer, time.monotonic())
 
-    # --- out --------------------------------------------------------------------------------------------------------------
+    # --- out --------------------------------------------------------------------------------------
 
     def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
         link = self._links.get(peer)
@@ -266,7 +291,11 @@ class ZeroMQTransport:
         """One message often goes to many peers in a row: it is encoded once."""
         incarnation, said = self._incarnation(), self._said
         if said is None or said[0] is not message or said[1] != incarnation:
-            said = self._said = (message, incarnation, encode(Envelope(self._run, self._local, incarnation, message)))
+            said = self._said = (
+                message,
+                incarnation,
+                encode(Envelope(self._run, self._local, incarnation, message)),
+            )
         return said[2]
 
     def _send_bulk(self, link: Link, envelope: bytes, payload: Payload | None) -> bool:
@@ -280,7 +309,9 @@ class ZeroMQTransport:
         sum_of_payload = 0
         if payload is not None and holder is not None and link.bulk.summed:
             sum_of_payload = self._sum_of(payload, holder)
-        return self._hand_over(link, Outgoing(envelope, holder, sum_of_payload, link.bulk.chunk_bytes))
+        return self._hand_over(
+            link, Outgoing(envelope, holder, sum_of_payload, link.bulk.chunk_bytes)
+        )
 
     def _hand_over(self, link: Link, outgoing: Outgoing) -> bool:
         if link.queue:
@@ -311,7 +342,8 @@ class ZeroMQTransport:
             self._flights.add(outgoing.holder)
 
     def _push(self, link: Link, outgoing: Outgoing) -> bool:
-        """Hands over chunks until all are gone, or the lane takes no more. Returns whether all are gone."""
+        """Hands over chunks until all are gone, or the lane takes no more.
+        Returns whether all are gone."""
         lane = link.bulk
         if outgoing.index == 0 and outgoing.holder is not None and lane.refers_to(outgoing.nbytes):
             self._flights.add(outgoing.holder)
@@ -320,7 +352,9 @@ class ZeroMQTransport:
             if not lane.push(outgoing):
                 return False
             last = outgoing.advance()
-            self.traffic.sent_bytes += outgoing.header_bytes + min(outgoing.sent, outgoing.nbytes) - before
+            self.traffic.sent_bytes += (
+                outgoing.header_bytes + min(outgoing.sent, outgoing.nbytes) - before
+            )
             if last:
                 self.traffic.sent_messages += 1
                 return True
@@ -349,9 +383,11 @@ class ZeroMQTransport:
     def in_flight(self, data: object) -> bool:
         return self._flights.touch(data)
 
-    # --- in ---------------------------------------------------------------------------------------------------------------
+    # --- in ---------------------------------------------------------------------------------------
 
-    def poll(self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0) -> list[Arrival]:
+    def poll(
+        self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0
+    ) -> list[Arrival]:
         now = time.monotonic()
         deadline = now + timeout_s
         self._summed = self._said = None
@@ -360,7 +396,11 @@ class ZeroMQTransport:
             self._set_wake(wanted)
         arrivals: list[Arrival] = []
         while True:
-            wait_s = 0.0 if self._unread else max(0.0, min(deadline - now, SAFETY_POLL_S, self._retry_at - now))
+            wait_s = (
+                0.0
+                if self._unread
+                else max(0.0, min(deadline - now, SAFETY_POLL_S, self._retry_at - now))
+            )
             heard = {fd for fd, _ in self._look(wait_s, awake_s)}
             now = time.monotonic()
             self._retry(now)
@@ -370,7 +410,11 @@ class ZeroMQTransport:
                 self._read_news(arrivals, list(self._by_fd))
                 heard |= {self._control_fd, self._bulk_fd}
             if self._guard is not None:
-                if look_everywhere or self._guard.fd in heard or self._guard.keys.version != self._keys_seen:
+                if (
+                    look_everywhere
+                    or self._guard.fd in heard
+                    or self._guard.keys.version != self._keys_seen
+                ):
                     self._attend(arrivals, now)
                 heard.discard(self._guard.fd)
             self._unread |= heard - wanted
@@ -388,7 +432,8 @@ class ZeroMQTransport:
                 return arrivals
 
     def _look(self, wait_s: float, awake_s: float) -> list[tuple[int, int]]:
-        """Which descriptors have something, after at most ``wait_s``, of which the first ``awake_s`` are not slept."""
+        """Which descriptors have something, after at most ``wait_s``, of which the first
+        ``awake_s`` are not slept."""
         look = self._poller.poll
         if wait_s > 0.0 and awake_s > 0.0:
             clock = time.monotonic
@@ -396,7 +441,9 @@ class ZeroMQTransport:
             while clock() < until:
                 if ready := look(0):
                     return ready
-                os.sched_yield()  # whoever else waits for this processor, our own trainer perhaps, has something to do
+                # whoever else waits for this processor, our own trainer perhaps,
+                # has something to do
+                os.sched_yield()
         return look(wait_s * 1000)
 
     def _set_wake(self, wanted: frozenset[int]) -> None:
@@ -416,7 +463,7 @@ class ZeroMQTransport:
             else:
                 self._hear(link, lane, arrivals)
 
-    # --- the end ----------------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def close(self, linger_s: float = 0.0) -> None:
         if self._closed:

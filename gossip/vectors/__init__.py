@@ -1,4 +1,5 @@
-"""What the bytes of an update are: the one place that knows how a vector is cut, compared and summed up."""
+"""What the bytes of an update are: the one place that knows how a vector is cut,
+compared and summed up."""
 
 from .count_sketch import sketch as sketch
 from .finite import is_finite as is_finite

@@ -17,8 +17,8 @@ _SKETCH_CHUNK = 2**18
 def sketch(flat: NDArray[np.float32], seed: int, size: int = SKETCH_SIZE) -> bytes:
     """A count-sketch: each element is added, under a random sign, to a random one of ``size`` sums.
 
-    It is linear, and keeps the squared Euclidean norm in expectation (relative deviation about sqrt(2 / size)), so distances
-    between peers can be read off their sketches.
+    It is linear, and keeps the squared Euclidean norm in expectation (relative deviation about
+    sqrt(2 / size)), so distances between peers can be read off their sketches.
 
     Args:
         flat: ``(d,)`` float32.
@@ -30,7 +30,8 @@ def sketch(flat: NDArray[np.float32], seed: int, size: int = SKETCH_SIZE) -> byt
     assert 0 < size <= 128
     places = _places(len(flat), seed, size)
     sums = np.zeros(256)
-    for start in range(0, len(flat), _SKETCH_CHUNK):  # in pieces, because bincount widens both arguments
+    # in pieces, because bincount widens both arguments
+    for start in range(0, len(flat), _SKETCH_CHUNK):
         stop = start + _SKETCH_CHUNK
         sums += np.bincount(places[start:stop], weights=flat[start:stop], minlength=256)
     return (sums[:size] - sums[128 : 128 + size]).astype(np.float32).tobytes()
@@ -47,5 +48,7 @@ def _places(elements: int, seed: int, size: int) -> NDArray[np.uint8]:
 
 def sketch_distance(one: bytes, other: bytes) -> float:
     """The Euclidean distance of two vectors, estimated from their sketches."""
-    difference = np.frombuffer(one, np.float32).astype(np.float64) - np.frombuffer(other, np.float32)
+    difference = np.frombuffer(one, np.float32).astype(np.float64) - np.frombuffer(
+        other, np.float32
+    )
     return float(np.sqrt(difference @ difference))

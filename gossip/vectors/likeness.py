@@ -1,4 +1,5 @@
-"""How a server's result compares with the own update: the arithmetic behind ``gossip.core.rounds.validation``."""
+"""How a server's result compares with the own update: the arithmetic behind
+``gossip.core.rounds.validation``."""
 
 from __future__ import annotations
 
@@ -30,4 +31,8 @@ def compared(arrival: Received, admit: Admit) -> Received:
     """The arrival with all that the core wants to know."""
     payload = arrival.payload
     others = admit(arrival.sender, arrival.message).compare_with if payload is not None else None
-    return arrival if payload is None or others is None else replace(arrival, similarity=similarity_of(payload, others))
+    return (
+        arrival
+        if payload is None or others is None
+        else replace(arrival, similarity=similarity_of(payload, others))
+    )

@@ -8,15 +8,19 @@ SHARD_BYTES = 4 * 2**20
 SHARD_ALIGNMENT = 16  # elements: 64 bytes
 
 
-def shard_sizes(elements: int, peers: int, whole_vector: bool, *, cross_shard: bool = False) -> tuple[int, ...]:
-    """How the flat vector is cut. The same on every peer: nothing but the run's settings and the model goes in.
+def shard_sizes(
+    elements: int, peers: int, whole_vector: bool, *, cross_shard: bool = False
+) -> tuple[int, ...]:
+    """How the flat vector is cut. The same on every peer:
+    nothing but the run's settings and the model goes in.
 
     Args:
         peers: The run's configured number of peers, dead or alive.
         whole_vector: The rule needs the vector in one piece.
-        joint: Unless its shards decide together. Then a first one, which everybody waits for, is as short as can be.
-    Returns: lengths in elements, all but the last multiples of 16: one up to 4 MiB of float32, then as many as keep each at
-        about 4 MiB, but at most ``peers``.
+        joint: Unless its shards decide together. Then a first one, which everybody waits for, is as
+            short as can be.
+    Returns: lengths in elements, all but the last multiples of 16: one up to 4 MiB of float32, then
+        as many as keep each at about 4 MiB, but at most ``peers``.
     """
     assert elements > 0
     count = min(peers, -(-4 * elements // SHARD_BYTES))

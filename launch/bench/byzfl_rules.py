@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @functools.cache
 def module() -> ModuleType | None:
-    """``byzfl.aggregators``, or None. Around the package itself, which would import torchvision and two plotting libraries."""
+    """``byzfl.aggregators``, or None. Around the package itself, which would import torchvision and
+    two plotting libraries."""
     try:
         found = importlib.util.find_spec("byzfl")
     except (ImportError, ValueError):
@@ -35,12 +36,17 @@ def module() -> ModuleType | None:
 
 
 def call(spec: str, updates: Tensor, f: int) -> tuple[Callable[[], Any] | None, str]:
-    """byzfl's form of one of our rules on these updates, as a function to call; or None and why there is none to time."""
+    """byzfl's form of one of our rules on these updates, as a function to call; or None and why
+    there is none to time."""
     byzfl = module()
     if byzfl is None:
         return None, ""
     name, _, options = spec.replace("-", "_").partition(":")
-    steps = int(options.removeprefix("steps=")) if options.startswith("steps=") and options[6:].isdigit() else 1
+    steps = (
+        int(options.removeprefix("steps="))
+        if options.startswith("steps=") and options[6:].isdigit()
+        else 1
+    )
     if options and name != "centered_clipping":
         return None, ""
     makers: dict[str, Callable[[], Any]] = {

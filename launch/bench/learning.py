@@ -1,4 +1,5 @@
-"""How well a rule learns under an attack: some workers, plain SGD, one process, no network; liars see what the honest send.
+"""How well a rule learns under an attack: some workers, plain SGD, one process, no network; liars
+see what the honest send.
 
 outcome = train(Trial(rule="krum", attack="alie", n=10, f=2), digits)
 print(outcome.accuracy)
@@ -22,7 +23,8 @@ NO_ATTACK = "none"
 EVALUATIONS = 5
 """The accuracy of a run is the mean of so many tests at its end, one every fiftieth of the run."""
 SEARCH_EVERY = 10.0
-"""Rounds between two searches of attacks that try themselves on the rule, when no strength is given."""
+"""Rounds between two searches of attacks that try themselves on the rule,
+when no strength is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,16 @@ class Trial:
 
     Attributes:
         rule: As ``registry.load`` takes it.
-        attack: ``name``, ``name*strength``, ``label_flip`` or ``none``: then the last f are honest too.
+        attack: ``name``, ``name*strength``, ``label_flip`` or ``none``:
+            then the last f are honest too.
         n: Workers, liars included.
         f: Liars there are, and the f that the rule is told.
         batch: Samples of a worker in a round.
         hidden: Units of the one hidden layer.
-        sender: What each worker makes of its update, as ``senders.load`` takes it; liars lie about what comes of it.
-        non_iid: The honest have the samples sorted by label and cut in equal parts; liars draw from all.
+        sender: What each worker makes of its update, as ``senders.load`` takes it; liars lie about
+            what comes of it.
+        non_iid: The honest have the samples sorted by label and cut in equal parts;
+            liars draw from all.
     """
 
     rule: str
@@ -72,11 +77,14 @@ class TrialResult:
     """What came of a run.
 
     Attributes:
-        accuracy: On the test samples, 0 to 1: the mean of the last tests. That of a model that is not finite is 0.
+        accuracy: On the test samples, 0 to 1: the mean of the last tests. That of a model that is
+            not finite is 0.
         refused: Why the rule could not be run at all, nobody lying; then the accuracy is None.
-        skipped: Rounds without a step: too few finite updates were left, or what it made of them was not finite, or it raised.
+        skipped: Rounds without a step: too few finite updates were left, or what it made of them
+            was not finite, or it raised.
         trouble: Why the first of those had none.
-        arithmetic: What calculated it, as far as it decides how sums are rounded; empty where nobody asked.
+        arithmetic: What calculated it, as far as it decides how sums are rounded;
+            empty where nobody asked.
     """
 
     accuracy: float | None
@@ -93,7 +101,8 @@ def spelt(attack: str) -> str:
 
 
 def read_attack(text: str) -> tuple[str, float | None]:
-    """Name and strength of ``name*strength``. Raises: ConfigError: There is no such attack, or it is for gossip rounds only."""
+    """Name and strength of ``name*strength``. Raises: ConfigError: There is no such attack, or it
+    is for gossip rounds only."""
     name, star, strength = spelt(text).partition("*")
     if name in (NO_ATTACK, *attacks.DATA_ATTACKS):
         if star:
@@ -102,23 +111,32 @@ def read_attack(text: str) -> tuple[str, float | None]:
     try:
         value = float(strength) if star else None
     except ValueError:
-        raise ConfigError(f"attack {text!r}: {strength!r} is not a number", f"write {name}*10") from None
+        raise ConfigError(
+            f"attack {text!r}: {strength!r} is not a number", f"write {name}*10"
+        ) from None
     if name not in attacks.names():
         raise UnknownName("attack", name, (NO_ATTACK, *attacks.names(), *attacks.DATA_ATTACKS))
     if attacks.make(name, value).tells_each:
-        raise ConfigError(f"{name} tells each receiver another update, so it is for gossip rounds only", "leave it out here")
+        raise ConfigError(
+            f"{name} tells each receiver another update, so it is for gossip rounds only",
+            "leave it out here",
+        )
     return name, value
 
 
 def train(trial: Trial, data: TrainingData) -> TrialResult:
-    """Runs it. The same trial gives the same outcome, and all trials of a seed draw the same samples for a worker.
+    """Runs it. The same trial gives the same outcome, and all trials of a seed draw the same
+    samples for a worker.
 
-    Raises: ConfigError: Rule, attack or sender is not known, or the numbers make no sense. That a rule cannot take so few updates
-        or lacks something is an outcome; so is what it raises once liars are at work, which costs that round. What else than an
-        error of ours it raises when nobody lies.
+    Raises: ConfigError: Rule, attack or sender is not known, or the numbers make no sense. That a
+        rule cannot take so few updates or lacks something is an outcome; so is what it raises once
+        liars are at work, which costs that round. What else than an error of ours it raises
+        when nobody lies.
     """
     if not 0 <= trial.f < trial.n or min(trial.rounds, trial.batch, trial.hidden) < 1:
-        raise ConfigError(f"{trial.f} liars of {trial.n} workers, {trial.rounds} rounds: nothing can be learnt so")
+        raise ConfigError(
+            f"{trial.f} liars of {trial.n} workers, {trial.rounds} rounds: nothing can be learnt so"
+        )
     rule = registry.load(trial.rule)
     if trial.n < rule.at_least(trial.f):
         return TrialResult(None, f"needs {rule.at_least(trial.f)} updates for f = {trial.f}")
@@ -150,14 +168,24 @@ class _Run:
         self.judge, self.spy = _generator(f"judge/{trial.seed}"), _generator(f"spy/{trial.seed}")
         self.shares = _shares(trial, data.labels)
         self.trouble = ""
-        self.kept: dict[str, Any] = {}  # what a rule with a memory gets: the last result, and the state that it returned with it
+        # what a rule with a memory gets: the last result, and the state that it returned with it
+        self.kept: dict[str, Any] = {}
 
     def try_rule(self) -> None:
-        """One call with honest updates, before liars are at work: what is wrong then is wrong with the rule or its options."""
+        """One call with honest updates, before liars are at work: what is wrong then is wrong with
+        the rule or its options."""
         generator = _generator(f"first/{self.trial.seed}")
-        chosen = _draw(len(self.data.labels), self.trial.n * self.trial.batch, generator).view(self.trial.n, -1)
+        chosen = _draw(len(self.data.labels), self.trial.n * self.trial.batch, generator).view(
+            self.trial.n, -1
+        )
         updates = self.model.gradients(self.data.images[chosen], self.data.labels[chosen])
-        self.rule.explain(updates, f=self.trial.f, learning_rate=self.trial.lr, round_id=0, **self._server(generator))
+        self.rule.explain(
+            updates,
+            f=self.trial.f,
+            learning_rate=self.trial.lr,
+            round_id=0,
+            **self._server(generator),
+        )
 
     def run(self) -> TrialResult:
         trial, skipped, tested = self.trial, 0, []
@@ -175,7 +203,10 @@ class _Run:
         """Whether a step was made."""
         trial = self.trial
         chosen = torch.stack(
-            [share[_draw(len(share), trial.batch, g)] for share, g in zip(self.shares, self.chances, strict=True)]
+            [
+                share[_draw(len(share), trial.batch, g)]
+                for share, g in zip(self.shares, self.chances, strict=True)
+            ]
         )
         labels = self.data.labels[chosen]
         honest = trial.n - self.attackers
@@ -184,7 +215,11 @@ class _Run:
         updates = self._sent(self.model.gradients(self.data.images[chosen], labels))
         if self.attack is not None:
             lies = self.attack.collude(
-                updates[:honest], self.attackers, rule=self._seen_by_attackers(round_id), own=updates[honest:], round_id=round_id
+                updates[:honest],
+                self.attackers,
+                rule=self._seen_by_attackers(round_id),
+                own=updates[honest:],
+                round_id=round_id,
             )
             updates = torch.cat([updates[:honest], lies])
         finite = torch.isfinite(updates).all(dim=1)
@@ -192,12 +227,20 @@ class _Run:
         f = max(0, trial.f - int((~finite).sum()))
         updates = updates[finite]
         if len(updates) < self.rule.at_least(f):
-            return self._skip(f"{len(updates)} finite updates were left, it needs {self.rule.at_least(f)}")
+            return self._skip(
+                f"{len(updates)} finite updates were left, it needs {self.rule.at_least(f)}"
+            )
         try:
             verdict = self.rule.explain(
-                updates, f=f, learning_rate=trial.lr, round_id=round_id, **self.kept, **self._server(self.judge)
+                updates,
+                f=f,
+                learning_rate=trial.lr,
+                round_id=round_id,
+                **self.kept,
+                **self._server(self.judge),
             )
-        except Exception as error:  # noqa: BLE001 - liars may have brought it about: as in a real run, the round is lost
+        except Exception as error:  # noqa: BLE001
+            # liars may have brought it about: as in a real run, the round is lost
             return self._skip(f"it raised {type(error).__name__}: {error}")
         if not bool(torch.isfinite(verdict.aggregate).all()):
             return self._skip("its aggregate was not finite")
@@ -219,7 +262,8 @@ class _Run:
         return torch.stack(sent)
 
     def _server(self, generator: torch.Generator) -> Mapping[str, Any]:
-        """What rules that ask the loss get: a fresh batch of training samples each round, drawn after the updates came."""
+        """What rules that ask the loss get: a fresh batch of training samples each round, drawn
+        after the updates came."""
         if not self.rule.needs_trainer:
             return {}
         chosen = _draw(len(self.data.labels), self.trial.batch, generator)
@@ -228,15 +272,26 @@ class _Run:
         def evaluate(step: Tensor) -> float:
             return self.model.loss(images, labels, step)
 
-        return {"evaluate": evaluate, "gradient": self.model.gradients(images[None], labels[None])[0]}
+        return {
+            "evaluate": evaluate,
+            "gradient": self.model.gradients(images[None], labels[None])[0],
+        }
 
     def _seen_by_attackers(self, round_id: int) -> attacks.Aggregator:
-        """The rule as liars can try it out: with samples of their own where it asks for the loss. What it draws, they know."""
+        """The rule as liars can try it out: with samples of their own where it asks for the loss.
+        What it draws, they know."""
         server = self._server(self.spy)
 
         def tried(updates: Tensor) -> Tensor:
             try:
-                return self.rule(updates, f=self.trial.f, learning_rate=self.trial.lr, round_id=round_id, **self.kept, **server)
+                return self.rule(
+                    updates,
+                    f=self.trial.f,
+                    learning_rate=self.trial.lr,
+                    round_id=round_id,
+                    **self.kept,
+                    **server,
+                )
             except Exception:  # noqa: BLE001 - then the round is lost, which is a step of nothing
                 return torch.zeros_like(updates[0])
 
@@ -253,7 +308,12 @@ class TwoLayerNetwork:
     def __init__(self, features: int, hidden: int, classes: int, seed: int) -> None:
         self.shapes = ((hidden, features), (hidden,), (classes, hidden), (classes,))
         generator = _generator(f"model/{seed}")
-        bounds = (1 / math.sqrt(features), 1 / math.sqrt(features), 1 / math.sqrt(hidden), 1 / math.sqrt(hidden))
+        bounds = (
+            1 / math.sqrt(features),
+            1 / math.sqrt(features),
+            1 / math.sqrt(hidden),
+            1 / math.sqrt(hidden),
+        )
         parts = [
             (2 * torch.rand(math.prod(shape), generator=generator) - 1) * bound
             for shape, bound in zip(self.shapes, bounds, strict=True)
@@ -265,7 +325,9 @@ class TwoLayerNetwork:
         return [part.view(shape) for part, shape in zip(cut, self.shapes, strict=True)]
 
     def logits(self, images: Tensor, parameters: Tensor | None = None) -> Tensor:
-        first, bias, second, last = self._parts(self.parameters if parameters is None else parameters)
+        first, bias, second, last = self._parts(
+            self.parameters if parameters is None else parameters
+        )
         return (images @ first.T + bias).relu() @ second.T + last
 
     def loss(self, images: Tensor, labels: Tensor, step: Tensor) -> float:
@@ -276,7 +338,8 @@ class TwoLayerNetwork:
         return float((self.logits(images).argmax(dim=1) == labels).float().mean())
 
     def gradients(self, images: Tensor, labels: Tensor) -> Tensor:
-        """``(n, d)``: of the mean loss of each worker's batch. Images ``(n, batch, features)``, labels ``(n, batch)``."""
+        """``(n, d)``: of the mean loss of each worker's batch. Images ``(n, batch, features)``,
+        labels ``(n, batch)``."""
         first, bias, second, last = self._parts(self.parameters)
         n, batch = labels.shape
         hidden = (images @ first.T + bias).relu()
@@ -295,7 +358,8 @@ def _shares(trial: Trial, labels: Tensor) -> list[Tensor]:
     honest = trial.n if trial.attack == NO_ATTACK else trial.n - trial.f
     if len(labels) < honest:
         raise ConfigError(
-            f"{len(labels)} samples for {honest} honest workers: some would have none", "fewer workers, more samples"
+            f"{len(labels)} samples for {honest} honest workers: some would have none",
+            "fewer workers, more samples",
         )
     return [*labels.argsort(stable=True).tensor_split(honest), *[everything] * (trial.n - honest)]
 
@@ -307,4 +371,6 @@ def _draw(count: int, size: int, generator: torch.Generator) -> Tensor:
 def _generator(name: str) -> torch.Generator:
     from hashlib import blake2b
 
-    return torch.Generator().manual_seed(int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "big"))
+    return torch.Generator().manual_seed(
+        int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "big")
+    )

@@ -20,7 +20,13 @@ from gossip.launch.report import counted
 if TYPE_CHECKING:
     from .learning import Trial, TrialResult
 
-COMPOSED = ("nnm+krum", "nnm+trimmed_mean", "nnm+suspicion", "bucketing:s=2+geometric_median", "arc+geometric_median")
+COMPOSED = (
+    "nnm+krum",
+    "nnm+trimmed_mean",
+    "nnm+suspicion",
+    "bucketing:s=2+geometric_median",
+    "arc+geometric_median",
+)
 """Beside all rules that have a name."""
 BESIDE = {"ipm": "ipm*10", "alie": "alie*1.5"}
 INSTEAD = {"sign_flip": "sign_flip*10", "random_direction": "random_direction*10"}
@@ -32,34 +38,65 @@ MAKES_NO_DIFFERENCE = ("jobs", "into", "show", "as_json")
 
 def robustness(
     rules: Annotated[
-        list[str] | None, typer.Option(help="Rules, separated by blanks; all by default. Repeatable.", show_default=False)
+        list[str] | None,
+        typer.Option(
+            help="Rules, separated by blanks; all by default. Repeatable.", show_default=False
+        ),
     ] = None,
     attacks: Annotated[
-        list[str] | None, typer.Option(help="Attacks, NAME or NAME*STRENGTH; all by default. Repeatable.", show_default=False)
+        list[str] | None,
+        typer.Option(
+            help="Attacks, NAME or NAME*STRENGTH; all by default. Repeatable.", show_default=False
+        ),
     ] = None,
-    n: Annotated[list[int], typer.Option(help="Workers, liars included. Repeatable, with --f.")] = [10, 20],  # noqa: B006
-    f: Annotated[list[int], typer.Option(help="Liars among them, and what the rule is told.")] = [2, 4],  # noqa: B006
+    n: Annotated[list[int], typer.Option(help="Workers, liars included. Repeatable, with --f.")] = [  # noqa: B006
+        10,
+        20,
+    ],
+    f: Annotated[list[int], typer.Option(help="Liars among them, and what the rule is told.")] = [  # noqa: B006
+        2,
+        4,
+    ],
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0, 1, ...")] = 3,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of a run.")] = 150,
     batch: Annotated[int, typer.Option(min=1, help="Samples of a worker in a round.")] = 32,
     lr: Annotated[float, typer.Option(help="Learning rate of plain SGD.")] = 0.5,
     hidden: Annotated[int, typer.Option(min=1, help="Units of the hidden layer.")] = 32,
-    sender: Annotated[str, typer.Option(help="What workers make of their updates: momentum:beta=0.9+clip:10.")] = "",
-    non_iid: Annotated[bool, typer.Option("--non-iid", help="The honest have the samples sorted by label.")] = False,
-    data: Annotated[str, typer.Option(help="digits, or an .npz file with x_train, y_train, x_test, y_test.")] = "digits",
+    sender: Annotated[
+        str, typer.Option(help="What workers make of their updates: momentum:beta=0.9+clip:10.")
+    ] = "",
+    non_iid: Annotated[
+        bool, typer.Option("--non-iid", help="The honest have the samples sorted by label.")
+    ] = False,
+    data: Annotated[
+        str, typer.Option(help="digits, or an .npz file with x_train, y_train, x_test, y_test.")
+    ] = "digits",
     jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes.")] = 1,
-    into: Annotated[Path, typer.Option(help="Folder that remembers every run.")] = Path("runs/robustness"),
+    into: Annotated[Path, typer.Option(help="Folder that remembers every run.")] = Path(
+        "runs/robustness"
+    ),
     out: Annotated[
-        Path | None, typer.Option(help="Write the page (.md) here, its heat maps beside it.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Write the page (.md) here, its heat maps beside it.", show_default=False
+        ),
     ] = None,
     fails_below: Annotated[
-        float, typer.Option(min=0, max=1, help="A cell fails below this share of the accuracy without liars.")
+        float,
+        typer.Option(
+            min=0, max=1, help="A cell fails below this share of the accuracy without liars."
+        ),
     ] = FAILS_BELOW,
     plot: Annotated[bool, typer.Option(help="Draw heat maps beside --out.")] = True,
-    show: Annotated[bool, typer.Option("--show", help="Run nothing: tables of what was run so far.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, and nothing else, to stdout.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Run nothing: tables of what was run so far.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print everything as JSON, and nothing else, to stdout.")
+    ] = False,
 ) -> None:
-    """Train under every attack with every rule: accuracies with error bars. Ctrl-C, and the same command goes on."""
+    """Train under every attack with every rule: accuracies with error bars. Ctrl-C, and the same
+    command goes on."""
     command = _command(locals())
     from gossip.aggregators import registry, senders
 
@@ -67,12 +104,14 @@ def robustness(
 
     if len(n) != len(f):
         raise ConfigError(
-            f"{counted(len(n), 'number')} of workers and {counted(len(f), 'number')} of liars", "give as many --n as --f"
+            f"{counted(len(n), 'number')} of workers and {counted(len(f), 'number')} of liars",
+            "give as many --n as --f",
         )
     for workers, attackers in zip(n, f, strict=True):
         if not 0 <= attackers < workers:
             raise ConfigError(
-                f"{counted(attackers, 'liar')} of {counted(workers, 'worker')}", "give an --f from 0 to less than --n"
+                f"{counted(attackers, 'liar')} of {counted(workers, 'worker')}",
+                "give an --f from 0 to less than --n",
             )
     if not 0 < lr < math.inf:
         raise ConfigError(f"--lr is a learning rate above 0 and cannot be {lr:g}")
@@ -85,14 +124,35 @@ def robustness(
     _check_attacks(chosen_attacks)
     senders.load(sender)
     if data == "digits":
-        _need("sklearn", "the digits come with scikit-learn, which is not installed", "pip install 'gossip-train[demo]'")
+        _need(
+            "sklearn",
+            "the digits come with scikit-learn, which is not installed",
+            "pip install 'gossip-train[demo]'",
+        )
     if out is not None and plot:
         _need(
-            "matplotlib", "heat maps need matplotlib, which is not installed", "pip install 'gossip-train[plots]', or --no-plot"
+            "matplotlib",
+            "heat maps need matplotlib, which is not installed",
+            "pip install 'gossip-train[plots]', or --no-plot",
         )
-    shared = {"rounds": rounds, "batch": batch, "lr": lr, "hidden": hidden, "sender": sender, "non_iid": non_iid}
+    shared = {
+        "rounds": rounds,
+        "batch": batch,
+        "lr": lr,
+        "hidden": hidden,
+        "sender": sender,
+        "non_iid": non_iid,
+    }
     tables = [
-        RobustnessTable(workers, attackers, tuple(chosen_rules), tuple(chosen_attacks), tuple(range(seeds)), fails_below, shared)
+        RobustnessTable(
+            workers,
+            attackers,
+            tuple(chosen_rules),
+            tuple(chosen_attacks),
+            tuple(range(seeds)),
+            fails_below,
+            shared,
+        )
         for workers, attackers in zip(n, f, strict=True)
     ]
     from . import robustness_page
@@ -104,12 +164,20 @@ def robustness(
     found = recall_all(wanted, into, data) if show else run_all(wanted, into, data, jobs)
     for table in tables:
         if why := next(
-            (found[trial].refused for trial in table.without_attackers() if trial in found and found[trial].refused), ""
+            (
+                found[trial].refused
+                for trial in table.without_attackers()
+                if trial in found and found[trial].refused
+            ),
+            "",
         ):
-            raise ConfigError(f"nothing can be learnt by {table.n - table.f} honest workers alone: {why}")
+            raise ConfigError(
+                f"nothing can be learnt by {table.n - table.f} honest workers alone: {why}"
+            )
         if not any(trial in found for trial in table.without_attackers()):
             raise ConfigError(
-                f"nothing was run of {counted(table.f, 'liar')} of {table.n} with these settings in {into}",
+                f"nothing was run of {counted(table.f, 'liar')} of {table.n} with these settings "
+                f"in {into}",
                 "leave out --show to run it",
             )
     if out is not None:
@@ -117,13 +185,17 @@ def robustness(
     if as_json:
         print(json.dumps([table.as_data(found) for table in tables]))
     else:
-        parts = [[robustness_page.title(table), "", *robustness_page.section(table, found)] for table in tables]
+        parts = [
+            [robustness_page.title(table), "", *robustness_page.section(table, found)]
+            for table in tables
+        ]
         print("\n\n".join("\n".join(part) for part in parts))
 
 
 @dataclass(frozen=True, slots=True)
 class RobustnessCell:
-    """One rule under one attack: accuracies of the seeds, or why there are none (empty: it was not run yet).
+    """One rule under one attack: accuracies of the seeds, or why there are none (empty:
+    it was not run yet).
 
     Attributes:
         fails: It learnt less than it should have, or raised.
@@ -161,7 +233,12 @@ class RobustnessTable:
 
     def trials(self) -> list[Trial]:
         """Every run that it is made of, and those without liars that it is compared with."""
-        cells = [trial for rule in self.rules for attack in self.attacks for trial in self._of(rule, attack)]
+        cells = [
+            trial
+            for rule in self.rules
+            for attack in self.attacks
+            for trial in self._of(rule, attack)
+        ]
         return [*self.without_attackers(), *cells]
 
     def _of(self, rule: str, attack: str) -> list[Trial]:
@@ -173,11 +250,15 @@ class RobustnessTable:
         """Plain averaging of the honest workers alone."""
         from .learning import NO_ATTACK, Trial
 
-        return [Trial("mean", NO_ATTACK, self.n - self.f, 0, seed, **self.shared) for seed in self.seeds]
+        return [
+            Trial("mean", NO_ATTACK, self.n - self.f, 0, seed, **self.shared) for seed in self.seeds
+        ]
 
     def reference(self, found: Mapping[Trial, TrialResult]) -> float:
         """The accuracy that averaging the honest alone comes to."""
-        return statistics.fmean(found[trial].accuracy or 0.0 for trial in self.without_attackers() if trial in found)
+        return statistics.fmean(
+            found[trial].accuracy or 0.0 for trial in self.without_attackers() if trial in found
+        )
 
     def cell(self, rule: str, attack: str, found: Mapping[Trial, TrialResult]) -> RobustnessCell:
         outcomes = [found[trial] for trial in self._of(rule, attack) if trial in found]
@@ -192,7 +273,9 @@ class RobustnessTable:
         trouble = next((outcome.trouble for outcome in outcomes if outcome.trouble), "")
         return RobustnessCell(accuracies, why, fails, skipped, trouble)
 
-    def worst(self, rule: str, found: Mapping[Trial, TrialResult]) -> tuple[str, RobustnessCell] | None:
+    def worst(
+        self, rule: str, found: Mapping[Trial, TrialResult]
+    ) -> tuple[str, RobustnessCell] | None:
         """The attack that hurts a rule most; None when it ran under none."""
         cells = [(attack, self.cell(rule, attack, found)) for attack in self.attacks]
         able = [(attack, cell) for attack, cell in cells if cell.accuracies]
@@ -217,7 +300,13 @@ class RobustnessTable:
             for attack in self.attacks
             for cell in [self.cell(rule, attack, found)]
         ]
-        about = {"schema": "gossip.robustness/1", "n": self.n, "f": self.f, "seeds": self.seeds, **self.shared}
+        about = {
+            "schema": "gossip.robustness/1",
+            "n": self.n,
+            "f": self.f,
+            "seeds": self.seeds,
+            **self.shared,
+        }
         about |= {
             "arithmetic": self.arithmetics(found),
             "without_attackers": self.reference(found),
@@ -227,7 +316,8 @@ class RobustnessTable:
 
 
 def _command(given: Mapping[str, Any]) -> str:
-    """What to type for these arguments of ``robustness``, but for what makes no difference to the page."""
+    """What to type for these arguments of ``robustness``,
+    but for what makes no difference to the page."""
     words = ["gossip", "bench", "robustness"]
     for name, parameter in inspect.signature(robustness).parameters.items():
         value, option = given[name], name.replace("_", "-")
@@ -236,12 +326,17 @@ def _command(given: Mapping[str, Any]) -> str:
         if isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
         else:
-            words += [word for one in (value if isinstance(value, list) else [value]) for word in (f"--{option}", str(one))]
+            words += [
+                word
+                for one in (value if isinstance(value, list) else [value])
+                for word in (f"--{option}", str(one))
+            ]
     return shlex.join(words)
 
 
 def _check_options(rules: Sequence[str], n: Sequence[int], f: Sequence[int]) -> None:
-    """Raises ConfigError for a rule whose options do not cover the liars. That n is too small for it is told in its cells."""
+    """Raises ConfigError for a rule whose options do not cover the liars. That n is too small for
+    it is told in its cells."""
     from gossip.aggregators import registry
 
     for spec in rules:

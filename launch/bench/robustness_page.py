@@ -23,7 +23,8 @@ WIDTH = 150
 
 
 def check_place(path: Path) -> None:
-    """To be asked before hours of work. Raises: ConfigError: A page cannot be written there, or nothing beside it."""
+    """To be asked before hours of work. Raises: ConfigError: A page cannot be written there, or
+    nothing beside it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=path.parent):
@@ -34,7 +35,9 @@ def check_place(path: Path) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
-def write(path: Path, tables: Sequence[RobustnessTable], found: Found, data: str, plot: bool, command: str) -> None:
+def write(
+    path: Path, tables: Sequence[RobustnessTable], found: Found, data: str, plot: bool, command: str
+) -> None:
     """The page, and a heat map for each table beside it. ``command``: what makes it.
 
     Raises: ConfigError: It cannot be written.
@@ -47,7 +50,13 @@ def write(path: Path, tables: Sequence[RobustnessTable], found: Found, data: str
             if plot:
                 picture = path.with_name(f"{path.stem}-{table.f}-of-{table.n}.png")
                 draw(table, found, picture)
-                lines += [f"![accuracy of each rule under each attack, {table.f} of {table.n} lie]({picture.name})", ""]
+                lines += [
+                    (
+                        f"![accuracy of each rule under each attack, {table.f} of {table.n} "
+                        f"lie]({picture.name})"
+                    ),
+                    "",
+                ]
             lines += section(table, found)
         path.write_text("\n".join(lines) + "\n", "utf-8")
     except OSError as error:
@@ -57,33 +66,44 @@ def write(path: Path, tables: Sequence[RobustnessTable], found: Found, data: str
 def _head(tables: Sequence[RobustnessTable], found: Found, data: str, command: str) -> list[str]:
     table = tables[0]
     shared = table.shared
-    workers = "drawn from all samples" if not shared["non_iid"] else "the honest ones' sorted by label, the liars' drawn from all"
+    workers = (
+        "drawn from all samples"
+        if not shared["non_iid"]
+        else "the honest ones' sorted by label, the liars' drawn from all"
+    )
     sender = (
-        f"each worker's update through `{shared['sender']}`" if shared["sender"] else "updates sent as they are (no momentum)"
+        f"each worker's update through `{shared['sender']}`"
+        if shared["sender"]
+        else "updates sent as they are (no momentum)"
     )
     seeds = ", ".join(map(str, table.seeds))
     what = (
-        "Which rule learns under which attack: n simulated workers, f of them liars who see every honest update of the round "
-        "and, for `adaptive` and `optimal_*`, try themselves on the very rule before they send. One process a run, plain SGD, no "
-        "network; real processes are in [attacks.md](attacks.md). This command makes the page, and goes on after Ctrl-C:"
+        "Which rule learns under which attack: n simulated workers, f of them liars who see every "
+        "honest update of the round and, for `adaptive` and `optimal_*`, try themselves on the "
+        "very rule before they send. One process a run, plain SGD, no network; real processes are "
+        "in [attacks.md](attacks.md). This command makes the page, and goes on after Ctrl-C:"
     )
     setting = (
-        f"Data `{data}`; a network with {shared['hidden']} hidden units; {counted(shared['rounds'], 'round')}, learning rate "
-        f"{shared['lr']:g}; {counted(shared['batch'], 'sample')} a worker and round, {workers}; {sender}; seeds {seeds}."
+        f"Data `{data}`; a network with {shared['hidden']} hidden units; "
+        f"{counted(shared['rounds'], 'round')}, learning rate {shared['lr']:g}; "
+        f"{counted(shared['batch'], 'sample')} a worker and round, {workers}; {sender}; seeds "
+        f"{seeds}."
     )
     reading = (
-        "A cell is the test accuracy in percent at the end (mean of the last five tests), mean ± standard deviation over the "
-        f"seeds. It **fails** when its mean is below {100 * table.fails_below:g} % of what plain averaging of the n - f honest "
-        f"workers alone reaches. All rules are told the true f. {DASH} means that the rule cannot be run so; why is said below "
-        "the table. `none`: nobody lies. `worst` is the lowest cell of the row."
+        "A cell is the test accuracy in percent at the end (mean of the last five tests), mean ± "
+        "standard deviation over the seeds. It **fails** when its mean is below "
+        f"{100 * table.fails_below:g} % of what plain averaging of the n - f honest workers alone "
+        f"reaches. All rules are told the true f. {DASH} means that the rule cannot be run so; "
+        "why is said below the table. `none`: nobody lies. `worst` is the lowest cell of the row."
     )
     reached = " and ".join(f"{100 * each.reference(found):.1f} %" for each in tables)
     seeds_told = "one seed" if len(table.seeds) == 1 else f"{len(table.seeds)} seeds"
     limits = (
-        f"This is {seeds_told} and {counted(shared['rounds'], 'round')}: averaging without any liar reaches {reached} in that "
-        "time, and would reach more in a longer run. That a rule holds says that it kept "
-        f"{100 * table.fails_below:g} % of this against these attacks, not that it loses nothing, nor that no other attack "
-        "breaks it; what lies within the ± is no difference."
+        f"This is {seeds_told} and {counted(shared['rounds'], 'round')}: averaging without any "
+        f"liar reaches {reached} in that time, and would reach more in a longer run. That a rule "
+        f"holds says that it kept {100 * table.fails_below:g} % of this against these attacks, "
+        "not that it loses nothing, nor that no other attack breaks it; what lies within the ± is "
+        "no difference."
     )
     return [
         "# Rules and attacks",
@@ -102,14 +122,16 @@ def _head(tables: Sequence[RobustnessTable], found: Found, data: str, command: s
 
 
 def _calculated(tables: Sequence[RobustnessTable], found: Found) -> list[str]:
-    """What calculated it: another processor may come to other cells. Nothing, where no run kept it."""
+    """What calculated it: another processor may come to other cells. Nothing,
+    where no run kept it."""
     seen = {arithmetic for table in tables for arithmetic in table.arithmetics(found)}
     if not any(seen):
         return []
     what = " and ".join(sorted(arithmetic or "what was not kept" for arithmetic in seen))
     text = (
-        f"Calculated with {what}. Other processors and versions of torch round sums differently: cells change in their last "
-        "digit, and altogether where training diverges or one step decides."
+        f"Calculated with {what}. Other processors and versions of torch round sums differently: "
+        "cells change in their last digit, and altogether where training diverges or one step "
+        "decides."
     )
     return ["", fill(text, WIDTH)]
 
@@ -119,12 +141,16 @@ def title(table: RobustnessTable) -> str:
 
 
 def section(table: RobustnessTable, found: Found) -> list[str]:
-    """The table as Markdown: rules down, the hardest to break first; attacks across; then what holds and what cannot be run."""
+    """The table as Markdown: rules down, the hardest to break first; attacks across; then what
+    holds and what cannot be run."""
     reference = table.reference(found)
     order = _by_strength(table, found)
     limit = table.fails_below * reference
     lines = [
-        f"Without the liars, averaging reaches {100 * reference:.1f} %; a cell fails below {100 * limit:.1f} %.",
+        (
+            f"Without the liars, averaging reaches {100 * reference:.1f} %; a cell fails below "
+            f"{100 * limit:.1f} %."
+        ),
         "",
         "| rule | worst | " + " | ".join(f"`{attack}`" for attack in table.attacks) + " |",
         "|---" * (len(table.attacks) + 2) + "|",
@@ -154,7 +180,10 @@ def _lost(table: RobustnessTable, found: Found, order: Sequence[str]) -> list[st
                 under.setdefault(cell.trouble or "no reason was kept", []).append(
                     f"`{attack}` ({sum(cell.skipped)} of {counted(rounds, 'round')})"
                 )
-        lines += [f"- `{rule}` made no step under {', '.join(attacks)}: {why}." for why, attacks in under.items()]
+        lines += [
+            f"- `{rule}` made no step under {', '.join(attacks)}: {why}."
+            for why, attacks in under.items()
+        ]
     return lines
 
 
@@ -177,18 +206,32 @@ def _by_strength(table: RobustnessTable, found: Found) -> list[str]:
 def _verdict(table: RobustnessTable, found: Found, order: Sequence[str]) -> list[str]:
     holding, failing, waiting = [], [], 0
     for rule in order:
-        waiting += sum(text_of(table.cell(rule, attack, found)) == NOT_RUN for attack in table.attacks)
+        waiting += sum(
+            text_of(table.cell(rule, attack, found)) == NOT_RUN for attack in table.attacks
+        )
         under = [attack for attack in table.attacks if table.cell(rule, attack, found).fails]
         if under:
             failing.append(f"`{rule}` fails under {', '.join(f'`{attack}`' for attack in under)}")
         elif all(table.cell(rule, attack, found).accuracies for attack in table.attacks):
             holding.append(f"`{rule}`")
     count = len(table.attacks)
-    everything = f"all {count} attacks" if count > 2 else "both attacks" if count == 2 else f"`{table.attacks[0]}`"
+    everything = (
+        f"all {count} attacks"
+        if count > 2
+        else "both attacks"
+        if count == 2
+        else f"`{table.attacks[0]}`"
+    )
     none = "No rule is known to hold" if waiting else "No rule holds"
-    lines = [f"- Under {everything} hold: {', '.join(holding)}." if holding else f"- {none} under {everything}."]
+    lines = [
+        f"- Under {everything} hold: {', '.join(holding)}."
+        if holding
+        else f"- {none} under {everything}."
+    ]
     if waiting:
-        lines.append(f"- {NOT_RUN}: {waiting} {'cell was' if waiting == 1 else 'cells were'} not run yet.")
+        lines.append(
+            f"- {NOT_RUN}: {waiting} {'cell was' if waiting == 1 else 'cells were'} not run yet."
+        )
     return [*lines, *(f"- {line}." for line in failing)]
 
 
@@ -200,16 +243,23 @@ def draw(table: RobustnessTable, found: Found, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     rules = _by_strength(table, found)
-    cells: dict[tuple[str, str], RobustnessCell] = {(r, a): table.cell(r, a, found) for r in rules for a in table.attacks}
+    cells: dict[tuple[str, str], RobustnessCell] = {
+        (r, a): table.cell(r, a, found) for r in rules for a in table.attacks
+    }
     values: list[list[Any]] = [
-        [100 * cells[rule, attack].mean if cells[rule, attack].accuracies else float("nan") for attack in table.attacks]
+        [
+            100 * cells[rule, attack].mean if cells[rule, attack].accuracies else float("nan")
+            for attack in table.attacks
+        ]
         for rule in rules
     ]
     size = (2.6 + 0.42 * len(table.attacks), 1.9 + 0.27 * len(rules))
     figure, axes = plt.subplots(figsize=size, layout="constrained")
     colours = plt.get_cmap("RdYlGn").with_extremes(bad="0.85")
     best = 100 * table.reference(found)
-    picture = axes.imshow(values, cmap=colours, vmin=10, vmax=max(best, 11), aspect="auto", alpha=0.75)
+    picture = axes.imshow(
+        values, cmap=colours, vmin=10, vmax=max(best, 11), aspect="auto", alpha=0.75
+    )
     axes.set_xticks(range(len(table.attacks)), table.attacks, rotation=60, ha="right", fontsize=8)
     axes.set_yticks(range(len(rules)), rules, fontsize=8)
     for row, rule in enumerate(rules):
@@ -218,7 +268,10 @@ def draw(table: RobustnessTable, found: Found, path: Path) -> None:
             words = f"{100 * cell.mean:.0f}" if cell.accuracies else text_of(cell)
             weight = "bold" if cell.fails else "normal"
             axes.text(column, row, words, ha="center", va="center", fontsize=7, fontweight=weight)
-    axes.set_title(f"test accuracy in %, {table.f} of {table.n} lie (bold: fails; {best:.0f} without liars)", fontsize=9)
+    axes.set_title(
+        f"test accuracy in %, {table.f} of {table.n} lie (bold: fails; {best:.0f} without liars)",
+        fontsize=9,
+    )
     figure.colorbar(picture, ax=axes, shrink=0.6)
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -1,4 +1,5 @@
-"""What a trial's outcome depends on: the source of its rule, of what that imports, and of the training itself, as one digest."""
+"""What a trial's outcome depends on: the source of its rule, of what that imports, and of the
+training itself, as one digest."""
 
 from __future__ import annotations
 
@@ -15,20 +16,25 @@ OURS = "gossip.aggregators"
 """Of gossip's own modules only these, and the training, make a difference to an outcome."""
 TRAINING = "gossip.launch.bench.learning"
 Import = tuple[int, str, tuple[str, ...]]
-"""Dots before the name, the name, and what is taken from it: as in ``from ..name import this, that``."""
+"""Dots before the name, the name, and what is taken from it: as in
+``from ..name import this, that``."""
 Module = tuple[str, Path]
 """Name and file; the name of a rule's own file is empty."""
 _known: dict[tuple[Module, ...], tuple[tuple[tuple[Path, int, int], ...], str]] = {}
 
 
 def digest(rule: str) -> str:
-    """Of all files that a rule, as ``registry.load`` takes it, and the training are made of; another when one of them changes.
+    """Of all files that a rule, as ``registry.load`` takes it, and the training are made of;
+    another when one of them changes.
 
-    Installed packages count by themselves when the rule comes from them, and not when it only uses them.
+    Installed packages count by themselves when the rule comes from them,
+    and not when it only uses them.
     """
     roots = tuple(_roots(rule))
     before = _known.get(roots)
-    if before is not None and all(_stamp(path) == (path, time_ns, size) for path, time_ns, size in before[0]):
+    if before is not None and all(
+        _stamp(path) == (path, time_ns, size) for path, time_ns, size in before[0]
+    ):
         return before[1]
     files = sorted(_files(roots))
     found = sorted(_read(*_stamp(path))[0] for path in files)
@@ -68,12 +74,15 @@ def _files(roots: Iterable[Module]) -> dict[Path, bool]:
             name, path = waiting.pop()
             if path not in found:
                 found[path] = True
-                waiting += [module for module in _imported(name, path, root) if _matters(*module, root[0])]
+                waiting += [
+                    module for module in _imported(name, path, root) if _matters(*module, root[0])
+                ]
     return found
 
 
 def _imported(name: str, path: Path, root: Module) -> Iterator[Module]:
-    """Modules that a module imports, anywhere in its text. What lies beside a rule's file comes first."""
+    """Modules that a module imports, anywhere in its text.
+    What lies beside a rule's file comes first."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for dots, module, parts in _read(*_stamp(path))[1]:
         if dots:
@@ -90,7 +99,9 @@ def _imported(name: str, path: Path, root: Module) -> Iterator[Module]:
 def _beside(name: str, path: Path) -> Path | None:
     """A module in the folder of a rule's file, which that may have put on the path itself."""
     place = path.parent.joinpath(*name.split("."))
-    return next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
+    return next(
+        (file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None
+    )
 
 
 def _matters(name: str, path: Path, root: str) -> bool:
@@ -104,11 +115,15 @@ def _is_installed(path: Path) -> bool:
     """Whether it is Python's or a package's that pip or the system has put there."""
     if "site-packages" in path.parts or "dist-packages" in path.parts:
         return True
-    return any(path.is_relative_to(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib"))
+    return any(
+        path.is_relative_to(Path(sysconfig.get_path(name)).resolve())
+        for name in ("stdlib", "platstdlib")
+    )
 
 
 def _file_of(module: str) -> Path | None:
-    """Its Python file; None when it is not there or has none. Of foreign packages no part is imported."""
+    """Its Python file; None when it is not there or has none.
+    Of foreign packages no part is imported."""
     top = module.partition(".")[0]
     try:
         spec = importlib.util.find_spec(top)

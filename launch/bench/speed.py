@@ -1,4 +1,5 @@
-"""``gossip bench aggregators``: how long a rule takes, in passes over the updates and beside byzfl."""
+"""``gossip bench aggregators``: how long a rule takes,
+in passes over the updates and beside byzfl."""
 
 from __future__ import annotations
 
@@ -41,7 +42,12 @@ FILE_COLUMNS = 500  # of a table that goes into a file or a pipe: nothing is cut
 
 Ns = Annotated[list[int], typer.Option("--n", min=1, help="Updates. Repeatable, with --d.")]
 Ds = Annotated[list[int], typer.Option("--d", min=1, help="Coordinates of an update.")]
-F = Annotated[int | None, typer.Option("--f", min=0, help="Liars to tolerate; a fifth of n by default.", show_default=False)]
+F = Annotated[
+    int | None,
+    typer.Option(
+        "--f", min=0, help="Liars to tolerate; a fifth of n by default.", show_default=False
+    ),
+]
 Rules = Annotated[
     list[str] | None,
     typer.Option(
@@ -50,10 +56,18 @@ Rules = Annotated[
     ),
 ]
 Repetitions = Annotated[int, typer.Option(min=1, help="Of each cell; the median counts.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads; as many as torch takes by default.", show_default=False)]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, help="Threads; as many as torch takes by default.", show_default=False),
+]
 Byzfl = Annotated[bool, typer.Option(help="Measure byzfl, too, when it is installed.")]
-Explain = Annotated[bool, typer.Option("--explain", help="Time what tells weights and outlyingness of updates, too.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")]
+Explain = Annotated[
+    bool,
+    typer.Option("--explain", help="Time what tells weights and outlyingness of updates, too."),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
+]
 
 
 def aggregators(
@@ -69,21 +83,26 @@ def aggregators(
 ) -> None:
     """Time rules: milliseconds, passes over the updates, and how many times faster than byzfl.
 
-    One pass is torch.sum over the updates, timed right before every repetition; the repetitions of all rules take turns.
+    One pass is torch.sum over the updates, timed right before every repetition; the repetitions of
+    all rules take turns.
     """
     import torch
 
     from gossip.aggregators import load
 
     if len(n) != len(d):
-        raise ConfigError(f"{counted(len(n), 'number')} of updates and {len(d)} of coordinates", "give as many --n as --d")
+        raise ConfigError(
+            f"{counted(len(n), 'number')} of updates and {len(d)} of coordinates",
+            "give as many --n as --d",
+        )
     specs = [word for text in rules for word in text.split()] if rules else list(RULES)
     loaded = [load(spec) for spec in specs]
     _check_memory(n, d)
     for rule in loaded:
         for count in n if rules else ():
             attackers = count // 5 if f is None else f
-            rule.check(attackers, max(count, rule.at_least(attackers)))  # too few updates for it are told in its note
+            # too few updates for it are told in its note
+            rule.check(attackers, max(count, rule.at_least(attackers)))
     if threads is not None:
         torch.set_num_threads(threads)
     out = sys.stderr if as_json else sys.stdout
@@ -91,10 +110,22 @@ def aggregators(
     tables: list[TimingTable] = []
     try:
         for count, length in zip(n, d, strict=True):
-            tables.append(measure(count, length, count // 5 if f is None else f, specs, repetitions, byzfl, explain))
+            tables.append(
+                measure(
+                    count,
+                    length,
+                    count // 5 if f is None else f,
+                    specs,
+                    repetitions,
+                    byzfl,
+                    explain,
+                )
+            )
             print_table(tables[-1], out)
     except KeyboardInterrupt:
-        print(f"interrupted; complete: {len(tables)} of {counted(len(n), 'table')}", file=sys.stderr)
+        print(
+            f"interrupted; complete: {len(tables)} of {counted(len(n), 'table')}", file=sys.stderr
+        )
         if as_json:
             print(_json(tables))
         raise typer.Exit(130) from None
@@ -139,7 +170,8 @@ class TimingTable:
 
 @dataclass(slots=True)
 class _Runner:
-    """One thing to time. ``took`` in seconds, ``passes`` what a pass took right before; ``first_pass`` the very first time."""
+    """One thing to time. ``took`` in seconds, ``passes`` what a pass took right before;
+    ``first_pass`` the very first time."""
 
     name: str
     call: Callable[[], Any]
@@ -153,8 +185,11 @@ class _Runner:
         return not (self.failed or slow)
 
 
-def measure(n: int, d: int, f: int, specs: Sequence[str], repetitions: int, byzfl: bool, explain: bool) -> TimingTable:
-    """Times every rule on the same updates. The first call of each is not counted: it may compile."""
+def measure(
+    n: int, d: int, f: int, specs: Sequence[str], repetitions: int, byzfl: bool, explain: bool
+) -> TimingTable:
+    """Times every rule on the same updates.
+    The first call of each is not counted: it may compile."""
     import torch
 
     from gossip.aggregators import load
@@ -169,7 +204,9 @@ def measure(n: int, d: int, f: int, specs: Sequence[str], repetitions: int, byzf
         call, why = bench_byzfl.call(spec, updates, f) if byzfl else (None, "")
         if call is not None or why:
             theirs[spec] = _Runner(f"byzfl {spec}", call or _nothing, failed=why)
-    runners = [runner for spec in specs for runner in (ours[spec], theirs.get(spec)) if runner is not None]
+    runners = [
+        runner for spec in specs for runner in (ours[spec], theirs.get(spec)) if runner is not None
+    ]
     gc.collect()
     with _progress(len(runners) * (repetitions + 1), f"n={n} d={d:,} f={f}") as step:
         for turn in range(repetitions + 1):
@@ -184,9 +221,14 @@ def measure(n: int, d: int, f: int, specs: Sequence[str], repetitions: int, byzf
             TimingCell(
                 spec,
                 1e3 * statistics.median(own.took) if own.took else None,
-                statistics.median([took / one for took, one in zip(own.took, own.passes, strict=True)]) if own.took else None,
+                statistics.median(
+                    [took / one for took, one in zip(own.took, own.passes, strict=True)]
+                )
+                if own.took
+                else None,
                 1e3 * statistics.median(other.took) if other is not None and other.took else None,
-                own.failed or (f"byzfl: {other.failed}" if other is not None and other.failed else ""),
+                own.failed
+                or (f"byzfl: {other.failed}" if other is not None and other.failed else ""),
             )
         )
     # Where no rule could be called, passes were timed before they were tried.
@@ -197,7 +239,8 @@ def measure(n: int, d: int, f: int, specs: Sequence[str], repetitions: int, byzf
 
 
 def _once(runner: _Runner, updates: Tensor, total: Tensor, counts: bool) -> None:
-    """One pass and one call, timed; a rule that cannot be called says why, and is not called again."""
+    """One pass and one call, timed; a rule that cannot be called says why,
+    and is not called again."""
     import torch
 
     began = time.perf_counter()
@@ -208,9 +251,12 @@ def _once(runner: _Runner, updates: Tensor, total: Tensor, counts: bool) -> None
         began = time.perf_counter()
         runner.call()
         took = time.perf_counter() - began
-    except Exception as error:  # noqa: BLE001 - a rule of anybody's: the table says what it raised, and the others are timed
+    except Exception as error:  # noqa: BLE001
+        # a rule of anybody's: the table says what it raised, and the others are timed
         words = " ".join(str(error).split())
-        runner.failed = (words if isinstance(error, GossipError) else f"{type(error).__name__}: {words}")[:NOTE_CHARS]
+        runner.failed = (
+            words if isinstance(error, GossipError) else f"{type(error).__name__}: {words}"
+        )[:NOTE_CHARS]
         return
     if counts or took > SLOW_S:
         runner.took.append(took)
@@ -237,8 +283,9 @@ def environment() -> str:
     from gossip.aggregators import kernels
 
     return (
-        f"torch {torch.__version__}, numpy {np.__version__}, Python {platform.python_version()}, {processor()}, "
-        f"{counted(torch.get_num_threads(), 'thread')}, kernels: {kernels.backend()}"
+        f"torch {torch.__version__}, numpy {np.__version__}, Python {platform.python_version()}, "
+        f"{processor()}, {counted(torch.get_num_threads(), 'thread')}, kernels: "
+        f"{kernels.backend()}"
     )
 
 
@@ -251,7 +298,10 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
 
 
 def _check_memory(n: Sequence[int], d: Sequence[int]) -> None:
@@ -261,7 +311,8 @@ def _check_memory(n: Sequence[int], d: Sequence[int]) -> None:
     need = max(4 * count * length for count, length in zip(n, d, strict=True))
     if need * 1.3 > free:
         raise ConfigError(
-            f"{need / 2**30:.1f} GiB of updates do not fit into {free / 2**30:.1f} GiB", "take a smaller --n or --d"
+            f"{need / 2**30:.1f} GiB of updates do not fit into {free / 2**30:.1f} GiB",
+            "take a smaller --n or --d",
         )
 
 
@@ -305,7 +356,12 @@ def print_table(table: TimingTable, out: Any) -> None:
     if with_notes:
         drawn.add_column("note", overflow="fold")
     for cell in table.cells:
-        numbers = (_show(cell.ms, 2), _show(cell.passes, 2), _show(cell.byzfl_ms, 2), _show(cell.ratio, 1))
+        numbers = (
+            _show(cell.ms, 2),
+            _show(cell.passes, 2),
+            _show(cell.byzfl_ms, 2),
+            _show(cell.ratio, 1),
+        )
         drawn.add_row(cell.rule, *numbers, *([cell.note] if with_notes else []))
     console = Console(file=out)
     if not console.is_terminal:

@@ -1,4 +1,5 @@
-"""Many trials side by side, each remembered in a file of its own: interrupted, the same command goes on where it was."""
+"""Many trials side by side, each remembered in a file of its own: interrupted, the same command
+goes on where it was."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ _data: list[Any] = []  # of a worker process: what it learns from, and its name
 
 
 def load_data(name: str) -> TrainingData:
-    """What is learnt: ``digits`` (of scikit-learn), or the path of an ``.npz`` file with x_train, y_train, x_test and y_test.
+    """What is learnt: ``digits`` (of scikit-learn), or the path of an ``.npz`` file with x_train,
+    y_train, x_test and y_test.
 
     Pixels above 1 are taken for 0 to 255.
     Raises: ConfigError: It cannot be had.
@@ -55,11 +57,17 @@ def load_data(name: str) -> TrainingData:
         return TrainingData(images, labels, digits.test_images, digits.test_labels)
     arrays = _read_npz(Path(name))
     if wrong := _wrong_with(arrays):
-        raise ConfigError(f"{name}: {wrong}", f"give one row of numbers and one label for each sample, in {', '.join(ARRAYS)}")
+        raise ConfigError(
+            f"{name}: {wrong}",
+            f"give one row of numbers and one label for each sample, in {', '.join(ARRAYS)}",
+        )
     tensors = []
     for image, label in (ARRAYS[:2], ARRAYS[2:]):
         pixels = torch.from_numpy(arrays[image].astype("float32")).reshape(len(arrays[image]), -1)
-        tensors += [pixels / (255 if float(pixels.max()) > 1 else 1), torch.from_numpy(arrays[label].astype("int64"))]
+        tensors += [
+            pixels / (255 if float(pixels.max()) > 1 else 1),
+            torch.from_numpy(arrays[label].astype("int64")),
+        ]
     return TrainingData(*tensors)
 
 
@@ -68,18 +76,36 @@ def _wrong_with(arrays: Mapping[str, NDArray[Any]]) -> str:
     import numpy as np
 
     for name, array in arrays.items():
-        if array.ndim == 0 or array.size == 0 or array.dtype.kind not in "biuf" or not np.isfinite(array).all():
-            return f"{name} of shape {array.shape} and type {array.dtype} holds nothing, or what is no finite number"
+        if (
+            array.ndim == 0
+            or array.size == 0
+            or array.dtype.kind not in "biuf"
+            or not np.isfinite(array).all()
+        ):
+            return (
+                f"{name} of shape {array.shape} and type {array.dtype} holds nothing, or what is "
+                "no finite number"
+            )
     for image, label in (ARRAYS[:2], ARRAYS[2:]):
         if arrays[label].shape != (len(arrays[image]),):
-            return f"{len(arrays[image])} images in {image} for labels of shape {arrays[label].shape} in {label}"
-        if (arrays[label] % 1).any() or not 0 <= arrays[label].min() <= arrays[label].max() < CLASSES_MAX:
+            return (
+                f"{len(arrays[image])} images in {image} for labels of shape "
+                f"{arrays[label].shape} in {label}"
+            )
+        if (arrays[label] % 1).any() or not 0 <= arrays[label].min() <= arrays[
+            label
+        ].max() < CLASSES_MAX:
             return f"labels in {label} are whole numbers from 0 to {CLASSES_MAX - 1}"
-    here, there = (arrays[name].reshape(len(arrays[name]), -1).shape[1] for name in ("x_train", "x_test"))
+    here, there = (
+        arrays[name].reshape(len(arrays[name]), -1).shape[1] for name in ("x_train", "x_test")
+    )
     if here != there:
         return f"{here} numbers to an image in x_train, {there} in x_test"
     if arrays["y_test"].max() > arrays["y_train"].max():
-        return f"y_test has the label {arrays['y_test'].max():g}, and y_train none beyond {arrays['y_train'].max():g}"
+        return (
+            f"y_test has the label {arrays['y_test'].max():g}, and y_train none beyond "
+            f"{arrays['y_train'].max():g}"
+        )
     return ""
 
 
@@ -96,12 +122,14 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
             return arrays
     except (OSError, BadZipFile, KeyError, ValueError) as error:
         raise ConfigError(
-            f"cannot read {path}: {error}", f"give 'digits', or an .npz file with the arrays {', '.join(ARRAYS)}"
+            f"cannot read {path}: {error}",
+            f"give 'digits', or an .npz file with the arrays {', '.join(ARRAYS)}",
         ) from error
 
 
 def name_of(trial: Trial, data: str) -> str:
-    """The file of a trial: readable, and different for whatever makes a difference, the sources of the rule included."""
+    """The file of a trial: readable, and different for whatever makes a difference, the sources of
+    the rule included."""
     contents = [rule_sources.digest(trial.rule), rule_sources.content(Path(data))]
     words: dict[str, Any] = {**dataclasses.asdict(trial), "data": data, "sources": contents}
     text = json.dumps(words, sort_keys=True)
@@ -123,14 +151,23 @@ def recall(folder: Path, trial: Trial, data: str) -> TrialResult | None:
 
 def recall_all(trials: Iterable[Trial], folder: Path, data: str) -> dict[Trial, TrialResult]:
     """What came of those that were run before."""
-    return {trial: outcome for trial in dict.fromkeys(trials) if (outcome := recall(folder, trial, data)) is not None}
+    return {
+        trial: outcome
+        for trial in dict.fromkeys(trials)
+        if (outcome := recall(folder, trial, data)) is not None
+    }
 
 
 def remember(folder: Path, trial: Trial, data: str, outcome: TrialResult) -> None:
     """Writes its file, whole or not at all. Raises: ConfigError: It cannot be written."""
     path = folder / name_of(trial, data)
     scratch = path.with_suffix(".new")
-    words = {"schema": SCHEMA, "data": data, **dataclasses.asdict(trial), "outcome": dataclasses.asdict(outcome)}
+    words = {
+        "schema": SCHEMA,
+        "data": data,
+        **dataclasses.asdict(trial),
+        "outcome": dataclasses.asdict(outcome),
+    }
     try:
         scratch.write_text(json.dumps(words) + "\n", "utf-8")
         scratch.replace(path)
@@ -138,7 +175,9 @@ def remember(folder: Path, trial: Trial, data: str, outcome: TrialResult) -> Non
         raise ConfigError(f"cannot write {path}: {error.strerror}", WRITABLE) from error
 
 
-def run_all(trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quiet: bool = False) -> dict[Trial, TrialResult]:
+def run_all(
+    trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quiet: bool = False
+) -> dict[Trial, TrialResult]:
     """Runs what ``folder`` does not have yet, ``jobs`` at a time, and returns the outcomes of all.
 
     Raises:
@@ -159,9 +198,13 @@ def run_all(trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quie
         with TemporaryFile(dir=folder):  # or the first run is done before it shows
             pass
     except OSError as error:
-        raise ConfigError(f"cannot write to the folder {folder}: {error.strerror}", WRITABLE) from error
+        raise ConfigError(
+            f"cannot write to the folder {folder}: {error.strerror}", WRITABLE
+        ) from error
     if data != DIGITS:
-        load_data(data)  # what is wrong with it is told here: a worker that fails at its start ends the pool without a word
+        # what is wrong with it is told here: a worker that fails at its start ends the
+        # pool without a word
+        load_data(data)
     progress = _ProgressLines(len(missing), len(found), quiet)
     pool = ProcessPoolExecutor(min(jobs, len(missing)), get_context("spawn"), _begin, (data,))
     try:
@@ -181,7 +224,8 @@ def run_all(trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quie
         progress.stopped(folder)
         if isinstance(error, BrokenProcessPool):
             raise LocalError(
-                f"a process of the trials was killed, perhaps for want of memory ({counted(jobs, 'job')})"
+                "a process of the trials was killed, perhaps for want of memory "
+                f"({counted(jobs, 'job')})"
             ) from error
         raise
     pool.shutdown()
@@ -210,18 +254,22 @@ def _try(trial: Trial) -> tuple[TrialResult, bool]:
         return train(trial, _data[0]), True
     except GossipError as error:
         return TrialResult(None, str(error)), False
-    except Exception as error:  # noqa: BLE001 - a rule of anybody's: the table says that it raised, and goes on
+    except Exception as error:  # noqa: BLE001
+        # a rule of anybody's: the table says that it raised, and goes on
         return TrialResult(0.0, f"raised {type(error).__name__}: {error}"), False
 
 
 def arithmetic() -> str:
-    """What decides how sums are rounded: torch with the vector instructions that it takes, MKL with its own, the processor."""
+    """What decides how sums are rounded: torch with the vector instructions that it takes, MKL with
+    its own, the processor."""
     import torch
 
     from .speed import processor
 
     mkl = [f"MKL_CBWR={setting}"] if (setting := os.environ.get("MKL_CBWR")) else []
-    return ", ".join([f"torch {torch.__version__}", torch.backends.cpu.get_cpu_capability(), *mkl, processor()])
+    return ", ".join(
+        [f"torch {torch.__version__}", torch.backends.cpu.get_cpu_capability(), *mkl, processor()]
+    )
 
 
 class _ProgressLines:
@@ -231,7 +279,8 @@ class _ProgressLines:
         self.total, self.done, self.quiet = total, 0, quiet
         self.began = self.told = time.monotonic()
         self._say(
-            f"{counted(total, 'trial')} to run" + (f", {known} {'was' if known == 1 else 'were'} run before" if known else "")
+            f"{counted(total, 'trial')} to run"
+            + (f", {known} {'was' if known == 1 else 'were'} run before" if known else "")
         )
 
     def one_more(self) -> None:
@@ -240,10 +289,16 @@ class _ProgressLines:
         if now - self.told >= TELL_S or self.done == self.total:
             self.told = now
             left_s = (now - self.began) / self.done * (self.total - self.done)
-            self._say(f"{self.done} of {counted(self.total, 'trial')}, {now - self.began:.0f} s, {left_s:.0f} s to go")
+            self._say(
+                f"{self.done} of {counted(self.total, 'trial')}, {now - self.began:.0f} s, "
+                f"{left_s:.0f} s to go"
+            )
 
     def stopped(self, folder: Path) -> None:
-        self._say(f"stopped after {self.done} of {counted(self.total, 'trial')}; the same command goes on from {folder}")
+        self._say(
+            f"stopped after {self.done} of {counted(self.total, 'trial')}; the same command goes "
+            f"on from {folder}"
+        )
 
     def _say(self, text: str) -> None:
         if not self.quiet:

@@ -1,4 +1,5 @@
-"""The ``gossip`` command. Only what ``--help`` needs is imported here; the rest comes with the command that needs it."""
+"""The ``gossip`` command. Only what ``--help`` needs is imported here; the rest comes with the
+command that needs it."""
 
 from __future__ import annotations
 
@@ -46,10 +47,23 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Fault-tolerant training for PyTorch: no process is special, anything may crash, hang or lie.",
+    help=(
+        "Fault-tolerant training for PyTorch: no process is special, anything may crash, hang or "
+        "lie."
+    ),
 )
 
-NOT_OF_DEMO = ("room", "min_peers", "patience", "on_minority", "start_timeout", "round_timeout", "begin_anew", "record", "drills")
+NOT_OF_DEMO = (
+    "room",
+    "min_peers",
+    "patience",
+    "on_minority",
+    "start_timeout",
+    "round_timeout",
+    "begin_anew",
+    "record",
+    "drills",
+)
 
 
 def _version(wanted: bool) -> None:
@@ -62,7 +76,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def gossip(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 
@@ -72,7 +88,9 @@ def gossip(
 @options.with_settings()
 def run(
     script: Annotated[Path, typer.Argument(help="Your training script.", show_default=False)],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
+    ] = None,
     peers: Peers = None,
     settings: Settings = UNSET,
     keys: Keys = None,
@@ -95,7 +113,12 @@ def run(
     from gossip.launch.schedulers import task_runs
     from gossip.run import fitting
 
-    flags = {**settings, "peers": peers, **keygen.flags(keys, key, allowed), "insecure": insecure or None}
+    flags = {
+        **settings,
+        "peers": peers,
+        **keygen.flags(keys, key, allowed),
+        "insecure": insecure or None,
+    }
     flags["host"] = told_to_others(advertise) if advertise else None
     resolved = resolve(flags, config)
     if show:
@@ -122,7 +145,9 @@ def run(
         screen.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
     feasible.say_of_gpus(settled.peers, screen.say)
     entrance = JoinEndpoint(port=port) if port else None
-    outcome = runs.train(settled, script_command(script, arguments or []), screen, entrance=entrance)
+    outcome = runs.train(
+        settled, script_command(script, arguments or []), screen, entrance=entrance
+    )
     raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
 
 
@@ -133,14 +158,20 @@ def demo(
     settings: Settings = UNSET,
     keys: Keys = None,
     config: Config = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the curves into this PNG.", show_default=False)] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the curves into this PNG.", show_default=False)
+    ] = None,
     only: Annotated[
-        bool, typer.Option("--only", help="Leave out the comparison with plain averaging and without faults.")
+        bool,
+        typer.Option(
+            "--only", help="Leave out the comparison with plain averaging and without faults."
+        ),
     ] = False,
     as_json: Json = False,
     show: ShowConfig = False,
 ) -> None:
-    """Eight peers learn the digits while two lie and the serving one is killed; then the same with plain averaging."""
+    """Eight peers learn the digits while two lie and the serving one is killed; then the same with
+    plain averaging."""
     from gossip.launch.demo import Demo
 
     flags = {**settings, "peers": peers, "keys": keys}
@@ -151,9 +182,13 @@ def demo(
     raise typer.Exit(prepared.run())
 
 
-app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(hosts_cli.hosts)
+app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(
+    hosts_cli.hosts
+)
 app.command()(simulate)
-app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(join)
+app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(
+    join
+)
 app.command(context_settings={"allow_interspersed_args": False})(slurm)
 app.command(context_settings={"allow_interspersed_args": False})(ray)
 app.command(context_settings={"allow_interspersed_args": False})(kubernetes)

@@ -1,4 +1,5 @@
-"""What ``gossip demo`` trains: a small network on scikit-learn's digits. Plain PyTorch with gossip's five lines; runs alone, too.
+"""What ``gossip demo`` trains: a small network on scikit-learn's digits. Plain PyTorch with
+gossip's five lines; runs alone, too.
 
 python launch/demo/digits.py --rounds 300          a swarm of one
 gossip run -n 4 launch/demo/digits.py              four peers
@@ -30,7 +31,8 @@ SPLIT_SEED = 20
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """1437 images to train on and 360 to test on: ``(n, 64)`` float32 in [0, 1], labels ``(n,)`` int64."""
+    """1437 images to train on and 360 to test on: ``(n, 64)`` float32 in [0, 1],
+    labels ``(n,)`` int64."""
 
     train: TensorDataset
     test_images: Tensor
@@ -52,11 +54,15 @@ def load_digits() -> Digits:
 def _read_digits() -> NDArray[np.uint8]:
     """``(1797, 65)``: 64 grey values of 0 to 16 and the digit, in the order of scikit-learn.
 
-    It is read from the file that comes with scikit-learn: to import scikit-learn takes each peer 1.7 s of a processor.
+    It is read from the file that comes with scikit-learn: to import scikit-learn takes each peer
+    1.7 s of a processor.
     """
     package = find_spec("sklearn")
     if package is None or package.origin is None:
-        raise ConfigError("the digits come with scikit-learn, which is not installed", "pip install 'gossip-train[demo]'")
+        raise ConfigError(
+            "the digits come with scikit-learn, which is not installed",
+            "pip install 'gossip-train[demo]'",
+        )
     path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if path.is_file():
         with gzip.open(path, "rt") as file:
@@ -69,7 +75,9 @@ def _read_digits() -> NDArray[np.uint8]:
 
 def make_model() -> nn.Sequential:
     """17,226 parameters."""
-    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
+    return nn.Sequential(
+        nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
+    )
 
 
 def make_optimizer(model: nn.Module, lr: float) -> torch.optim.SGD:
@@ -98,7 +106,9 @@ def save_final(folder: Path, model: nn.Module, round_id: int) -> None:
 
     state = {name: value.detach().contiguous() for name, value in model.state_dict().items()}
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(state, folder / "final.safetensors", {"digest": state_digest(state), "round": str(round_id)})
+    save_file(
+        state, folder / "final.safetensors", {"digest": state_digest(state), "round": str(round_id)}
+    )
 
 
 def main() -> None:

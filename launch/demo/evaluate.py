@@ -39,14 +39,21 @@ def replicas(folder: Path, peers: list[int]) -> dict[str, Any]:
         if not path.is_file():
             continue
         with safe_open(path, framework="pt") as file:
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+            # it is no dict
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             said = file.metadata() or {}
         # safetensors does not notice a flipped bit; the digest does.
         if said.get("digest") != state_digest(state):
             damaged.append(peer)
             continue
         states[peer], rounds[str(peer)] = state, int(said.get("round", 0))
-    found: dict[str, Any] = {"schema": "gossip.evaluation/1", "damaged": damaged, "rounds": rounds, "replicas": {}, "digests": {}}
+    found: dict[str, Any] = {
+        "schema": "gossip.evaluation/1",
+        "damaged": damaged,
+        "rounds": rounds,
+        "replicas": {},
+        "digests": {},
+    }
     for peer, state in states.items():
         model.load_state_dict(state)
         accuracy, loss = test(model, digits)
@@ -54,7 +61,8 @@ def replicas(folder: Path, peers: list[int]) -> dict[str, Any]:
         found["digests"][str(peer)] = state_digest(state)
     if states:
         mean = {
-            name: torch.stack([s[name].double() for s in states.values()]).mean(0).float() for name in next(iter(states.values()))
+            name: torch.stack([s[name].double() for s in states.values()]).mean(0).float()
+            for name in next(iter(states.values()))
         }
         model.load_state_dict(mean)
         found["mean_model"], found["loss"] = test(model, digits)
@@ -63,7 +71,8 @@ def replicas(folder: Path, peers: list[int]) -> dict[str, Any]:
 
 
 def alone(folder: Path, rounds: int, batch: int, seed: int) -> dict[str, Any]:
-    """The same training in one process, with as many samples a round as all peers together, and no gossip in it."""
+    """The same training in one process, with as many samples a round as all peers together,
+    and no gossip in it."""
     torch.set_num_threads(1)
     digits = load_digits()
     torch.manual_seed(seed)
@@ -86,7 +95,15 @@ def alone(folder: Path, rounds: int, batch: int, seed: int) -> dict[str, Any]:
             if done % LOG_EVERY == 0:
                 accuracy, test_loss = test(model, digits)
                 now = {"t": time.monotonic(), "wall": time.time(), "peer": 0}
-                metrics.write({**now, "round": done, "loss": loss.item(), "accuracy": accuracy, "test_loss": test_loss})
+                metrics.write(
+                    {
+                        **now,
+                        "round": done,
+                        "loss": loss.item(),
+                        "accuracy": accuracy,
+                        "test_loss": test_loss,
+                    }
+                )
     wall_s = time.monotonic() - began
     accuracy, test_loss = test(model, digits)
     return {
@@ -102,6 +119,8 @@ def alone(folder: Path, rounds: int, batch: int, seed: int) -> dict[str, Any]:
 if __name__ == "__main__":
     what, folder = sys.argv[1], Path(sys.argv[2])
     if what == "replicas":
-        write_json(folder / "evaluation.json", replicas(folder, [int(peer) for peer in sys.argv[3:]]))
+        write_json(
+            folder / "evaluation.json", replicas(folder, [int(peer) for peer in sys.argv[3:]])
+        )
     else:
         write_json(folder / "evaluation.json", alone(folder, *map(int, sys.argv[3:6])))

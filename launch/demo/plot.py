@@ -1,4 +1,5 @@
-"""The demo's curves as a picture: accuracy against rounds for each run, with what happened on the way."""
+"""The demo's curves as a picture: accuracy against rounds for each run,
+with what happened on the way."""
 
 from __future__ import annotations
 
@@ -22,13 +23,21 @@ def draw(folder: Path, picture: Path) -> None:
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ModuleNotFoundError as error:
-        raise ConfigError("a picture needs matplotlib, which is not installed", "pip install 'gossip-train[plots]'") from error
+        raise ConfigError(
+            "a picture needs matplotlib, which is not installed",
+            "pip install 'gossip-train[plots]'",
+        ) from error
     config = RunConfig.load(folder / "config.json")
     summary = read_json(folder / "summary.json") or {}
     honest = [peer for peer in range(config.peers) if peer not in config.plan.byzantine]
     figure, axes = pyplot.subplots(figsize=(8, 4), dpi=150)
     curves = (
-        (folder, f"{config.aggregator}, {len(config.plan.byzantine)} of {config.peers} peers lie", BLUE, "-"),
+        (
+            folder,
+            f"{config.aggregator}, {len(config.plan.byzantine)} of {config.peers} peers lie",
+            BLUE,
+            "-",
+        ),
         (folder / "plain", "plain averaging, the same faults", RED, "-"),
         (folder / "alone", "one process, no faults", MUTED, "--"),
     )
@@ -38,14 +47,35 @@ def draw(folder: Path, picture: Path) -> None:
             axes.plot(rounds, accuracies, style, color=colour, label=label, linewidth=1.8)
     for number, death in enumerate(summary.get("deaths", ())):
         axes.axvline(death["round"], color=INK, linewidth=0.8, linestyle=":")
-        noticed = f",\n skipped by all in {death['skip_ms']:.0f} ms" if death["skip_ms"] is not None else ""
-        axes.annotate(
-            f" peer {death['peer']} killed{noticed}", (death["round"], 0.74 - 0.1 * (number % 4)), fontsize=8, color=INK
+        noticed = (
+            f",\n skipped by all in {death['skip_ms']:.0f} ms"
+            if death["skip_ms"] is not None
+            else ""
         )
-    suspicion = {peer: why["round"] for peer, why in summary.get("suspicion", {}).items() if why.get("round") is not None}
+        axes.annotate(
+            f" peer {death['peer']} killed{noticed}",
+            (death["round"], 0.74 - 0.1 * (number % 4)),
+            fontsize=8,
+            color=INK,
+        )
+    suspicion = {
+        peer: why["round"]
+        for peer, why in summary.get("suspicion", {}).items()
+        if why.get("round") is not None
+    }
     if suspicion:
-        axes.plot(list(suspicion.values()), [0.02] * len(suspicion), "v", color=BLUE, markersize=6, clip_on=False)
-        label = f"  {', '.join(suspicion)} suspected from round {', '.join(map(str, sorted(set(suspicion.values()))))}"
+        axes.plot(
+            list(suspicion.values()),
+            [0.02] * len(suspicion),
+            "v",
+            color=BLUE,
+            markersize=6,
+            clip_on=False,
+        )
+        label = (
+            f"  {', '.join(suspicion)} suspected from round "
+            f"{', '.join(map(str, sorted(set(suspicion.values()))))}"
+        )
         axes.annotate(label, (max(suspicion.values()), 0.03), fontsize=8, color=BLUE)
     axes.set(xlabel="round", ylabel="test accuracy", ylim=(0, 1.02), xlim=(0, config.rounds))
     axes.spines[["top", "right"]].set_visible(False)
@@ -62,7 +92,10 @@ def draw(folder: Path, picture: Path) -> None:
 def _curve(folder: Path, peers: list[int]) -> tuple[list[int], list[float]]:
     """Round -> accuracy, the mean over honest peers that tested after it."""
     found: dict[int, list[float]] = {}
-    paths = [folder / "metrics.jsonl", *(folder / f"peer-{peer}" / "metrics.jsonl" for peer in peers)]
+    paths = [
+        folder / "metrics.jsonl",
+        *(folder / f"peer-{peer}" / "metrics.jsonl" for peer in peers),
+    ]
     for path in paths:
         for row in read_lines(path):
             if isinstance(row.get("accuracy"), int | float) and isinstance(row.get("round"), int):

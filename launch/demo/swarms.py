@@ -1,4 +1,5 @@
-"""``gossip demo``: the digits under faults with a robust rule, with plain averaging, and in one process without faults."""
+"""``gossip demo``: the digits under faults with a robust rule, with plain averaging, and in one
+process without faults."""
 
 from __future__ import annotations
 
@@ -53,19 +54,31 @@ class Demo:
     ) -> Demo:
         """Raises: ConfigError and its kin: something in the options cannot be."""
         resolved = resolve(
-            flags, file, defaults={"peers": PEERS, "rounds": ROUNDS, "aggregator": "suspicion", "topology": "rolling"}
+            flags,
+            file,
+            defaults={
+                "peers": PEERS,
+                "rounds": ROUNDS,
+                "aggregator": "suspicion",
+                "topology": "rolling",
+            },
         )
         if resolved.config.rounds is None:
             raise ConfigError("the demo needs a number of rounds", f"--rounds {ROUNDS}")
         if resolved.sources["faults"] == "default":
             plan = standard_faults(resolved.config.peers, resolved.config.rounds)
             resolved = resolved.with_values("the demo", faults=plan)
-        standard = all(resolved.sources[key] in ("default", "the demo") for key in ("aggregator", "topology", "faults", "rounds"))
+        standard = all(
+            resolved.sources[key] in ("default", "the demo")
+            for key in ("aggregator", "topology", "faults", "rounds")
+        )
         if resolved.config.f is None and resolved.sources["f"] == "default":
             attackers = len(resolved.config.plan.byzantine)
             if attackers and resolved.config.aggregator != "mean":
                 resolved = resolved.with_values("liars in the fault plan", f=attackers)
-        topology = enough_neighbours(resolved.config.topology, len(resolved.config.plan.byzantine), resolved.config.peers)
+        topology = enough_neighbours(
+            resolved.config.topology, len(resolved.config.plan.byzantine), resolved.config.peers
+        )
         if topology != resolved.config.topology:
             resolved = resolved.with_values("liars in the fault plan", topology=topology)
         if plot is not None:
@@ -82,7 +95,9 @@ class Demo:
         config = self.resolved.config
         folder = runs.begin(self.resolved, sys.argv, Path(__file__).resolve().parent)
         exchange = f"{config.topology}, {config.aggregator} (f={config.f})"
-        self._tell(f"{config.name}: the digits, {counted(config.peers, 'peer')}, {exchange}, in {folder}")
+        self._tell(
+            f"{config.name}: the digits, {counted(config.peers, 'peer')}, {exchange}, in {folder}"
+        )
         self._tell(f"faults: {' '.join(config.faults) or 'none'}")
         outcome, summary = self._train(self.resolved, folder, config.aggregator)
         if outcome.stopped or not outcome.finished:
@@ -91,7 +106,9 @@ class Demo:
         comparison: dict[str, Any] = {}
         if self.compare:
             if config.aggregator != "mean":
-                plain = self.resolved.with_values("the demo compares with it", aggregator="mean", run_dir=str(folder / "plain"))
+                plain = self.resolved.with_values(
+                    "the demo compares with it", aggregator="mean", run_dir=str(folder / "plain")
+                )
                 runs.begin(plain, sys.argv, Path(__file__).resolve().parent)
                 outcome_plain, comparison["plain"] = self._train(plain, folder / "plain", "mean")
                 if outcome_plain.stopped:
@@ -102,7 +119,8 @@ class Demo:
             rows["one process, no faults"] = comparison["fault_free"]
         wrong = what_went_wrong(outcome, summary, comparison, self.standard)
         write_json(
-            folder / "comparison.json", {"schema": "gossip.comparison/1", "with_faults": summary, **comparison, "wrong": wrong}
+            folder / "comparison.json",
+            {"schema": "gossip.comparison/1", "with_faults": summary, **comparison, "wrong": wrong},
         )
         if self.plot is not None:
             from .plot import draw
@@ -118,11 +136,17 @@ class Demo:
             print(f"error: {line}", file=sys.stderr)
         return 1 if wrong else 0
 
-    def _train(self, resolved: Resolved, folder: Path, title: str) -> tuple[RunOutcome, dict[str, Any]]:
+    def _train(
+        self, resolved: Resolved, folder: Path, title: str
+    ) -> tuple[RunOutcome, dict[str, Any]]:
         config = resolved.config
         script = Path(__file__).with_name("digits.py")
         command = script_command(script, ["--rounds", str(config.rounds), "--batch", str(BATCH)])
-        outcome = runs.train(resolved.config, command, self._screen(f"{title}: {counted(config.peers, 'peer')}", config.rounds))
+        outcome = runs.train(
+            resolved.config,
+            command,
+            self._screen(f"{title}: {counted(config.peers, 'peer')}", config.rounds),
+        )
         attackers = config.plan.byzantine
         honest = [str(peer) for peer in outcome.finished if peer not in attackers]
         if honest and not outcome.stopped:
@@ -132,11 +156,16 @@ class Demo:
     def _alone(self, folder: Path) -> dict[str, Any]:
         config = self.resolved.config
         folder.mkdir(exist_ok=True)
-        _judge("alone", str(folder), str(config.rounds), str(BATCH * config.peers), str(config.seed))
+        _judge(
+            "alone", str(folder), str(config.rounds), str(BATCH * config.peers), str(config.seed)
+        )
         found = read_json(folder / "evaluation.json")
         assert found is not None, "the judge wrote it, or raised"
         return {
-            "accuracy": {"mean_model": found["mean_model"], "worst_replica": found["worst_replica"]},
+            "accuracy": {
+                "mean_model": found["mean_model"],
+                "worst_replica": found["worst_replica"],
+            },
             "loss": found["loss"],
             "rounds": config.rounds,
             "wall_s": round(found["wall_s"], 3),
@@ -155,24 +184,34 @@ class Demo:
             print(json.dumps(summary))
         for line in missed.told(summary["faults_missed"]):
             self._tell(line)
-        where = f"at round {outcome.view.round}" if outcome.view.round >= 0 else "before its first round"
+        where = (
+            f"at round {outcome.view.round}"
+            if outcome.view.round >= 0
+            else "before its first round"
+        )
         print(f"error: the demo {summary['status']} {where}: {folder}", file=sys.stderr)
         return outcome.exit_code or 1
 
 
 def standard_faults(peers: int, rounds: int) -> tuple[str, ...]:
-    """A quarter of the peers lie (none of one to three peers), and whoever serves the middle round is killed.
+    """A quarter of the peers lie (none of one to three peers),
+    and whoever serves the middle round is killed.
 
     For eight peers: ``sign_flip:5,6*10`` and ``crash:server@...``. The last peer stays honest.
     """
     attackers = peers // 4
     first = peers - 1 - attackers
-    lies = (str(ByzantineFault("sign_flip", tuple(range(first, first + attackers)), 10.0)),) if attackers else ()
+    lies = (
+        (str(ByzantineFault("sign_flip", tuple(range(first, first + attackers)), 10.0)),)
+        if attackers
+        else ()
+    )
     return (*lies, f"crash:server@{rounds // 2}") if peers >= 3 else lies
 
 
 def enough_neighbours(topology: str, attackers: int, peers: int) -> str:
-    """``random-k`` without a k gets one at which all liars together are outvoted by the others who push to a peer.
+    """``random-k`` without a k gets one at which all liars together are outvoted by the others
+    who push to a peer.
 
     Its own default of log2(n) mixes as fast, but then two of three neighbours may lie.
     """
@@ -181,7 +220,9 @@ def enough_neighbours(topology: str, attackers: int, peers: int) -> str:
     return f"random-k:k={min(peers - 1, 2 * attackers + 1)}"
 
 
-def what_went_wrong(outcome: RunOutcome, summary: Mapping[str, Any], comparison: Mapping[str, Any], standard: bool) -> list[str]:
+def what_went_wrong(
+    outcome: RunOutcome, summary: Mapping[str, Any], comparison: Mapping[str, Any], standard: bool
+) -> list[str]:
     """What the run did not do as it should have. Empty: all is well."""
     config, wrong = outcome.config, []
     if outcome.unplanned:
@@ -192,7 +233,10 @@ def what_went_wrong(outcome: RunOutcome, summary: Mapping[str, Any], comparison:
         wrong.append("the replicas of honest peers differ after rolling rounds")
     plain = comparison.get("plain")
     if plain is not None and plain["status"] != "finished":
-        wrong.append(f"plain averaging did not get to its end: {plain['status']} after {counted(plain['rounds'], 'round')}")
+        wrong.append(
+            f"plain averaging did not get to its end: {plain['status']} after "
+            f"{counted(plain['rounds'], 'round')}"
+        )
     dead = {death["peer"] for death in summary["deaths"]}
     expected = _kills(config.plan)
     if len(dead) < expected:
@@ -211,8 +255,13 @@ def what_went_wrong(outcome: RunOutcome, summary: Mapping[str, Any], comparison:
 
 
 def _kills(plan: FaultPlan) -> int:
-    """How many different peers it kills at least. Two servers may be one and the same only after a restart, so each counts."""
-    named = {spec.split(":")[1].split("@")[0] for spec in plan.specs if spec.startswith(("crash:", "restart:"))}
+    """How many different peers it kills at least. Two servers may be one and the same only after a
+    restart, so each counts."""
+    named = {
+        spec.split(":")[1].split("@")[0]
+        for spec in plan.specs
+        if spec.startswith(("crash:", "restart:"))
+    }
     servers = sum(spec.startswith("crash:server@") for spec in plan.specs)
     return len(named - {"server"}) + servers
 
@@ -223,18 +272,34 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines = [f"{'':{width}}  accuracy  worst replica      loss  rounds   wall s"]
     for name, row in rows.items():
         accuracy = row["accuracy"]
-        figures = (_figure(accuracy["mean_model"], 8), _figure(accuracy["worst_replica"], 13), _figure(row["loss"], 8))
-        lines.append(f"{name:{width}}  {figures[0]}  {figures[1]}  {figures[2]}  {row['rounds']:6d}  {row['wall_s']:7.1f}")
+        figures = (
+            _figure(accuracy["mean_model"], 8),
+            _figure(accuracy["worst_replica"], 13),
+            _figure(row["loss"], 8),
+        )
+        lines.append(
+            f"{name:{width}}  {figures[0]}  {figures[1]}  {figures[2]}  {row['rounds']:6d}  "
+            f"{row['wall_s']:7.1f}"
+        )
     first = next(iter(rows.values()))
     for death in first.get("deaths", ()):
         skip_ms, dead_ms = death["skip_ms"], death["dead_ms"]
         skip = "skipped by nobody" if skip_ms is None else f"skipped by all within {skip_ms:.0f} ms"
-        dead = "the run ended before its death was agreed" if dead_ms is None else f"agreed dead within {dead_ms:.0f} ms"
+        dead = (
+            "the run ended before its death was agreed"
+            if dead_ms is None
+            else f"agreed dead within {dead_ms:.0f} ms"
+        )
         lines.append(f"peer {death['peer']} died in round {death['round']}: {skip}, {dead}")
     for peer, why in first.get("suspicion", {}).items():
-        lines.append(f"peer {peer} was suspected from round {why['round']}: {'; '.join(why['reasons'][:2])}")
+        lines.append(
+            f"peer {peer} was suspected from round {why['round']}: {'; '.join(why['reasons'][:2])}"
+        )
     for name, row in rows.items():
-        lines += [line if row is first else f"{name}: {line}" for line in missed.told(row.get("faults_missed", ()))]
+        lines += [
+            line if row is first else f"{name}: {line}"
+            for line in missed.told(row.get("faults_missed", ()))
+        ]
     if first.get("replicas_identical") is not None:
         same = "are the same bit for bit" if first["replicas_identical"] else "differ"
         lines.append(f"rounds lost: {first['rounds_lost']}; the survivors' parameters {same}")
@@ -254,7 +319,13 @@ def _list(peers: Sequence[int] | set[int]) -> str:
 def _judge(*words: str) -> None:
     """Runs ``gossip.launch.demo.evaluate``, with one thread."""
     command = [sys.executable, "-P", "-m", "gossip.launch.demo.evaluate", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"OMP_NUM_THREADS": "1", **os.environ})
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"OMP_NUM_THREADS": "1", **os.environ},
+    )
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise ConfigError(f"the models cannot be judged: {last}", f"try it: {shlex.join(command)}")
@@ -264,11 +335,16 @@ def _check_data() -> None:
     from importlib.util import find_spec
 
     if find_spec("sklearn") is None:
-        raise ConfigError("the digits come with scikit-learn, which is not installed", "pip install 'gossip-train[demo]'")
+        raise ConfigError(
+            "the digits come with scikit-learn, which is not installed",
+            "pip install 'gossip-train[demo]'",
+        )
 
 
 def _check_plots() -> None:
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
-        raise ConfigError("--plot needs matplotlib, which is not installed", "pip install 'gossip-train[plots]'")
+        raise ConfigError(
+            "--plot needs matplotlib, which is not installed", "pip install 'gossip-train[plots]'"
+        )

@@ -1,4 +1,5 @@
-"""``gossip doctor --to``: whether something listens at an address, what it is, how far away, and what it sees of us."""
+"""``gossip doctor --to``: whether something listens at an address, what it is, how far away, and
+what it sees of us."""
 
 from __future__ import annotations
 
@@ -26,32 +27,51 @@ SIGNATURE = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03"  # how ZeroMQ begins, and its vers
 
 
 def reach(address: str, key: Path | None = None) -> list[Finding]:
-    """What there is at ``HOST:PORT``, for whoever has the swarm key of that file. Raises: ConfigError: Address or key is none."""
+    """What there is at ``HOST:PORT``, for whoever has the swarm key of that file. Raises:
+    ConfigError: Address or key is none."""
     try:
         host, port = split(address)
     except ValueError as error:
-        raise ConfigError(str(error), "for example gossip doctor --to 10.0.0.7:7421, or [fd00::1]:7421") from None
+        raise ConfigError(
+            str(error), "for example gossip doctor --to 10.0.0.7:7421, or [fd00::1]:7421"
+        ) from None
     pair = read_pair(key) if key is not None else None
     try:
         number = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
         do = "give its number, such as 10.0.0.7"
-        return [Finding("fail", "address", f"nobody knows a host {host!r}: {error.strerror or error}", do)]
+        return [
+            Finding(
+                "fail", "address", f"nobody knows a host {host!r}: {error.strerror or error}", do
+            )
+        ]
     try:
         times, source, greeting = _request_to_join(number, port)
     except OSError as error:
         return [_closed(number, port, error)]
     where = join(number, port)
-    facts = {"address": where, "source": source, "connect_ms": [round(1000 * took, 3) for took in times]}
+    facts = {
+        "address": where,
+        "source": source,
+        "connect_ms": [round(1000 * took, 3) for took in times],
+    }
     said = f"something listens at {where}, {1000 * min(times):.2f} ms away; we come from {source}"
     found = [Finding("ok", "connection", said, facts=facts)]
     if is_loopback(source) and not is_loopback(number):
-        found.append(Finding("warn", "source", f"{number} is this machine itself", "give the address of the other one"))
+        found.append(
+            Finding(
+                "warn",
+                "source",
+                f"{number} is this machine itself",
+                "give the address of the other one",
+            )
+        )
     return [*found, *_what(where, greeting, pair)]
 
 
 def _request_to_join(host: str, port: int) -> tuple[list[float], str, bytes]:
-    """Seconds that connecting takes, the own address, and the first bytes that are said there. Raises: OSError."""
+    """Seconds that connecting takes, the own address, and the first bytes that are said there.
+    Raises: OSError."""
     times, source, greeting = [], "", b""
     for attempt in range(TRIES):
         began = time.monotonic()
@@ -84,16 +104,30 @@ def _closed(host: str, port: int, error: OSError) -> Finding:
     came = f" (from {source})" if source else ""
     match error.errno:
         case errno.ECONNREFUSED:
-            said = f"{where} refuses connections{came}: the host is there, and nothing listens on that port"
+            said = (
+                f"{where} refuses connections{came}: the host is there, and nothing listens on "
+                "that port"
+            )
             do = "is the run still up, and did it print this address? gossip ls, on that host"
         case errno.ENETUNREACH | errno.EHOSTUNREACH:
             said = f"there is no way from here to {where}{came}: {error.strerror}"
-            do = "is it the address of a network that both hosts are on? gossip doctor, on that host"
+            do = (
+                "is it the address of a network that both hosts are on? gossip doctor, on that host"
+            )
         case _ if isinstance(error, TimeoutError):
-            said = f"no answer from {where} in {CONNECT_S:.0f} s{came}: no such host, or a firewall drops what is sent to it"
-            do = f"on that host: gossip doctor --to {where}; if that works, open the port in the firewall between"
+            said = (
+                f"no answer from {where} in {CONNECT_S:.0f} s{came}: no such host, or a firewall "
+                "drops what is sent to it"
+            )
+            do = (
+                f"on that host: gossip doctor --to {where}; if that works, open the port in the "
+                "firewall between"
+            )
         case _:
-            said, do = f"cannot connect to {where}{came}: {error.strerror or error}", "gossip doctor, on that host"
+            said, do = (
+                f"cannot connect to {where}{came}: {error.strerror or error}",
+                "gossip doctor, on that host",
+            )
     return Finding("fail", "connection", said, do, facts)
 
 
@@ -103,12 +137,26 @@ def _what(where: str, greeting: bytes, key: KeyPair | None) -> list[Finding]:
         words = greeting.split(b"\r")[0].split(b"\n")[0].decode("ascii", "replace")
         shown = f": it says {words!r}" if words and words.isprintable() else " that says nothing"
         do = "compare the address with the one that the run printed"
-        return [Finding("fail", "protocol", f"another program listens there{shown}, which is not gossip", do)]
+        return [
+            Finding(
+                "fail", "protocol", f"another program listens there{shown}, which is not gossip", do
+            )
+        ]
     has_keys = greeting[12:32].rstrip(b"\0") == b"CURVE"
     facts = {"keys": has_keys, "key": fingerprint(key.public) if key is not None else None}
     if has_keys and key is None:
-        said = "ZeroMQ with keys (CURVE): who has none is told nothing, so what it is cannot be said"
-        return [Finding("ok", "protocol", said, "the same with --key runs/NAME/swarm.key, which is that of the run", facts)]
+        said = (
+            "ZeroMQ with keys (CURVE): who has none is told nothing, so what it is cannot be said"
+        )
+        return [
+            Finding(
+                "ok",
+                "protocol",
+                said,
+                "the same with --key runs/NAME/swarm.key, which is that of the run",
+                facts,
+            )
+        ]
     if not has_keys and key is not None:
         do = "leave --key out; and do not train there unless you know why it has none"
         return [Finding("fail", "protocol", "ZeroMQ without keys, and a key was given", do, facts)]
@@ -117,9 +165,21 @@ def _what(where: str, greeting: bytes, key: KeyPair | None) -> list[Finding]:
         return _join_server(answer)
     if has_keys:
         said = f"no door that takes this key ({facts['key']}): {answer}"
-        return [Finding("fail", "protocol", said, "copy swarm.key from the folder of that run: it is made anew for each", facts)]
+        return [
+            Finding(
+                "fail",
+                "protocol",
+                said,
+                "copy swarm.key from the folder of that run: it is made anew for each",
+                facts,
+            )
+        ]
     do = "a peer's own port is no door: give the address that the run printed for gossip join"
-    return [Finding("warn", "protocol", f"ZeroMQ without keys, and no door of gossip: {answer}", do, facts)]
+    return [
+        Finding(
+            "warn", "protocol", f"ZeroMQ without keys, and no door of gossip: {answer}", do, facts
+        )
+    ]
 
 
 def _ask_join_server(where: str, key: KeyPair | None) -> says.Said | str:
@@ -140,8 +200,17 @@ def _ask_join_server(where: str, key: KeyPair | None) -> says.Said | str:
 
 def _join_server(here: says.RunInfo) -> list[Finding]:
     peers = counted(len(here.peers), "peer") if here.peers else "no peers yet"
-    facts = {"run": here.run.hex(), "name": here.name, "state": here.state, "free": here.free, "seen": here.seen}
-    said = f"a door of the run {here.name} ({here.state}, {peers}, room for {here.free} more); it sees us as {here.seen}"
+    facts = {
+        "run": here.run.hex(),
+        "name": here.name,
+        "state": here.state,
+        "free": here.free,
+        "seen": here.seen,
+    }
+    said = (
+        f"a door of the run {here.name} ({here.state}, {peers}, room for {here.free} more); it "
+        f"sees us as {here.seen}"
+    )
     found = [Finding("ok", "protocol", said, facts=facts)]
     if differences := says.Versions.here().differences(here.versions):
         said = f"this machine could not join: {', '.join(differences)}"

@@ -1,4 +1,5 @@
-"""What ``gossip doctor`` looks at on this machine without starting anything: each check is a function that returns findings."""
+"""What ``gossip doctor`` looks at on this machine without starting anything: each check is a
+function that returns findings."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from .findings import Finding, Level
 OURS = "gossip-train"
 SHOWN = ("torch", "pyzmq", "msgpack", "numpy")
 ANSWER_S = 1.0  # for a name server, or a clock daemon
-OUTSIDE = "192.0.2.1"  # of no network (RFC 5737): nothing is sent there, it only asks which way would be taken
+# of no network (RFC 5737): nothing is sent there, it only asks which way would be taken
+OUTSIDE = "192.0.2.1"
 OUTSIDE_6 = "2001:db8::1"
 FILES_MIN, FILES_SAFE = 256, 1024
 SHM_SAFE = 2**28
@@ -50,7 +52,15 @@ def versions() -> list[Finding]:
             wrong.append(f"{name} {there} is older than {least}")
     shown = ", ".join(f"{name} {found.get(name) or 'missing'}" for name in (OURS, "python", *SHOWN))
     if wrong:
-        return [Finding("fail", "versions", f"{'; '.join(wrong)} ({shown})", "pip install 'gossip-train'", found)]
+        return [
+            Finding(
+                "fail",
+                "versions",
+                f"{'; '.join(wrong)} ({shown})",
+                "pip install 'gossip-train'",
+                found,
+            )
+        ]
     return [Finding("ok", "versions", shown, facts=found)]
 
 
@@ -82,13 +92,29 @@ def keys(runs: Path) -> list[Finding]:
     facts = {"libzmq": library, "curve": bool(zmq.has("curve"))}
     if not zmq.has("curve"):
         do = "pip install --force-reinstall pyzmq: its wheels have CURVE"
-        return [Finding("fail", "keys", f"libzmq {library} has no CURVE: only loopback is safe with it", do, facts)]
+        return [
+            Finding(
+                "fail",
+                "keys",
+                f"libzmq {library} has no CURVE: only loopback is safe with it",
+                do,
+                facts,
+            )
+        ]
     zmq.curve_keypair()
-    open_keys = [path for path in sorted(runs.glob("*/*.key")) if stat.S_IMODE(path.stat().st_mode) & 0o077]
+    open_keys = [
+        path for path in sorted(runs.glob("*/*.key")) if stat.S_IMODE(path.stat().st_mode) & 0o077
+    ]
     if open_keys:
-        named = ", ".join(map(str, open_keys[:3])) + (f" and {len(open_keys) - 3} more" if open_keys[3:] else "")
-        return [Finding("fail", "keys", f"others can read {named}", f"chmod 600 {open_keys[0]}", facts)]
-    return [Finding("ok", "keys", f"libzmq {library} encrypts (CURVE), and made a pair", facts=facts)]
+        named = ", ".join(map(str, open_keys[:3])) + (
+            f" and {len(open_keys) - 3} more" if open_keys[3:] else ""
+        )
+        return [
+            Finding("fail", "keys", f"others can read {named}", f"chmod 600 {open_keys[0]}", facts)
+        ]
+    return [
+        Finding("ok", "keys", f"libzmq {library} encrypts (CURVE), and made a pair", facts=facts)
+    ]
 
 
 def addresses() -> list[Finding]:
@@ -98,44 +124,80 @@ def addresses() -> list[Finding]:
     from gossip.launch.local import own_addresses
 
     states = psutil.net_if_stats()
-    up = {name: own for name, own in own_addresses().items() if name not in states or states[name].isup}
+    up = {
+        name: own
+        for name, own in own_addresses().items()
+        if name not in states or states[name].isup
+    }
     shown = " | ".join(f"{name} {' '.join(own)}" for name, own in up.items()) or "none"
     others = [number for own in up.values() for number in own if not is_loopback(number)]
     told = source_towards(OUTSIDE) or source_towards(OUTSIDE_6)
     way = "the way to other networks"
-    if told not in others:  # no way out, or one that leads through an address that is not ours alone
+    # no way out, or one that leads through an address that is not ours alone
+    if told not in others:
         told, way = next(iter(others), ""), "there is no way to other networks"
     facts = {"interfaces": up, "advertised": told}
     if not told:
         do = "nothing, if all peers are to be on this machine"
-        return [Finding("warn", "addresses", f"{shown}: no other machine can reach this one", do, facts)]
-    return [Finding("ok", "addresses", f"{shown}; others would be told {told} ({way})", facts=facts)]
+        return [
+            Finding("warn", "addresses", f"{shown}: no other machine can reach this one", do, facts)
+        ]
+    return [
+        Finding("ok", "addresses", f"{shown}; others would be told {told} ({way})", facts=facts)
+    ]
 
 
 def hostname() -> list[Finding]:
-    """Whether the own name leads to an address that others can reach. Gossip never asks for it; others do."""
+    """Whether the own name leads to an address that others can reach.
+    Gossip never asks for it; others do."""
     name = socket.gethostname()
     found = _resolve(name)
     facts = {"hostname": name, "resolves_to": found}
     if found is None:
-        return [Finding("skip", "hostname", f"{name!r} was not answered for in {ANSWER_S:.0f} s", facts=facts)]
+        return [
+            Finding(
+                "skip",
+                "hostname",
+                f"{name!r} was not answered for in {ANSWER_S:.0f} s",
+                facts=facts,
+            )
+        ]
     local = [address for address in found if is_loopback(address)]
     if local:
-        said = f"{name!r} is {', '.join(local)}, which no other machine can reach: gossip does not use it, torchrun and Ray do"
+        said = (
+            f"{name!r} is {', '.join(local)}, which no other machine can reach: gossip does not "
+            "use it, torchrun and Ray do"
+        )
         return [
-            Finding("warn", "hostname", said, "for those, take it out of the line of 127.0.0.1 or 127.0.1.1 in /etc/hosts", facts)
+            Finding(
+                "warn",
+                "hostname",
+                said,
+                "for those, take it out of the line of 127.0.0.1 or 127.0.1.1 in /etc/hosts",
+                facts,
+            )
         ]
-    return [Finding("ok", "hostname", f"{name!r} is {', '.join(found) or 'nobody'}: gossip does not ask for it", facts=facts)]
+    return [
+        Finding(
+            "ok",
+            "hostname",
+            f"{name!r} is {', '.join(found) or 'nobody'}: gossip does not ask for it",
+            facts=facts,
+        )
+    ]
 
 
 def _resolve(name: str) -> list[str] | None:
-    """Addresses; None: no answer in time. Asking cannot be cut short, so a thread that may stay behind does."""
+    """Addresses; None: no answer in time. Asking cannot be cut short,
+    so a thread that may stay behind does."""
     answers: list[list[str]] = []
 
     def ask() -> None:
         try:
             found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            answers.append(list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found)))
+            answers.append(
+                list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
+            )
         except OSError:
             answers.append([])
 
@@ -146,7 +208,8 @@ def _resolve(name: str) -> list[str] | None:
 
 
 def port(address: str) -> list[Finding]:
-    """Whether a free port can be had on loopback, and on the address that others are told, and taken from there."""
+    """Whether a free port can be had on loopback, and on the address that others are told, and
+    taken from there."""
     findings = []
     for host in dict.fromkeys(("127.0.0.1", address or "127.0.0.1")):
         try:
@@ -157,21 +220,48 @@ def port(address: str) -> list[Finding]:
                     findings.append(host)
         except OSError as error:
             do = "look for a firewall, or a limit of this container"
-            return [Finding("fail", "ports", f"no free port on {host}: {error.strerror or error}", do, {"host": host})]
-    return [Finding("ok", "ports", f"a free one was taken and reached on {' and '.join(findings)}", facts={"hosts": findings})]
+            return [
+                Finding(
+                    "fail",
+                    "ports",
+                    f"no free port on {host}: {error.strerror or error}",
+                    do,
+                    {"host": host},
+                )
+            ]
+    return [
+        Finding(
+            "ok",
+            "ports",
+            f"a free one was taken and reached on {' and '.join(findings)}",
+            facts={"hosts": findings},
+        )
+    ]
 
 
 def shared_memory() -> list[Finding]:
-    """/dev/shm, which workers of a DataLoader hand batches through. Peers themselves do not use it."""
+    """/dev/shm, which workers of a DataLoader hand batches through.
+    Peers themselves do not use it."""
     try:
         free = shutil.disk_usage("/dev/shm").free
     except OSError:
         do = "num_workers=0, or torch.multiprocessing.set_sharing_strategy('file_system')"
-        return [Finding("warn", "shared memory", "there is no /dev/shm: workers of a DataLoader need it", do)]
+        return [
+            Finding(
+                "warn", "shared memory", "there is no /dev/shm: workers of a DataLoader need it", do
+            )
+        ]
     facts = {"free_bytes": free}
     if free < SHM_SAFE:
-        said = f"/dev/shm has {bytes_word(free)} free: workers of a DataLoader die with a bus error when it is full"
-        return [Finding("warn", "shared memory", said, "docker run --shm-size=2g, or num_workers=0", facts)]
+        said = (
+            f"/dev/shm has {bytes_word(free)} free: workers of a DataLoader die with a bus error "
+            "when it is full"
+        )
+        return [
+            Finding(
+                "warn", "shared memory", said, "docker run --shm-size=2g, or num_workers=0", facts
+            )
+        ]
     return [Finding("ok", "shared memory", f"/dev/shm has {bytes_word(free)} free", facts=facts)]
 
 
@@ -183,11 +273,14 @@ def open_files() -> list[Finding]:
     level: Level = "fail" if soft < FILES_MIN else "warn" if soft < FILES_SAFE else "ok"
     why = "" if level == "ok" else ": a peer holds about four for each of the others"
     do = "" if level == "ok" else f"ulimit -n {least}"
-    return [Finding(level, "open files", f"{soft} at a time{why}", do, {"soft": soft, "hard": hard})]
+    return [
+        Finding(level, "open files", f"{soft} at a time{why}", do, {"soft": soft, "hard": hard})
+    ]
 
 
 def clock() -> list[Finding]:
-    """Whether somebody keeps it right. Rounds are timed by a clock that nobody sets; logs of several machines are not."""
+    """Whether somebody keeps it right. Rounds are timed by a clock that nobody sets; logs of
+    several machines are not."""
     for tool, words, good in (
         ("chronyc", ("-n", "tracking"), re.compile(r"Leap status\s*:\s*Normal")),
         ("timedatectl", ("show", "--property=NTPSynchronized"), re.compile(r"NTPSynchronized=yes")),
@@ -195,16 +288,42 @@ def clock() -> list[Finding]:
         if shutil.which(tool) is None:
             continue
         try:
-            done = subprocess.run([tool, *words], capture_output=True, text=True, timeout=ANSWER_S, check=False)
+            done = subprocess.run(
+                [tool, *words], capture_output=True, text=True, timeout=ANSWER_S, check=False
+            )
         except (OSError, subprocess.TimeoutExpired):
             continue
         if done.returncode != 0:
             continue  # it has no daemon to ask
         if good.search(done.stdout):
-            return [Finding("ok", "clock", f"synchronised, says {tool}", facts={"tool": tool, "synchronised": True})]
-        said = f"not synchronised, says {tool}: logs of several machines would not fit together (rounds do not mind)"
-        return [Finding("warn", "clock", said, "timedatectl set-ntp true", {"tool": tool, "synchronised": False})]
-    return [Finding("skip", "clock", "unknown whether it is synchronised: neither chronyc nor timedatectl can say")]
+            return [
+                Finding(
+                    "ok",
+                    "clock",
+                    f"synchronised, says {tool}",
+                    facts={"tool": tool, "synchronised": True},
+                )
+            ]
+        said = (
+            f"not synchronised, says {tool}: logs of several machines would not fit together "
+            "(rounds do not mind)"
+        )
+        return [
+            Finding(
+                "warn",
+                "clock",
+                said,
+                "timedatectl set-ntp true",
+                {"tool": tool, "synchronised": False},
+            )
+        ]
+    return [
+        Finding(
+            "skip",
+            "clock",
+            "unknown whether it is synchronised: neither chronyc nor timedatectl can say",
+        )
+    ]
 
 
 def disk(folder: Path) -> list[Finding]:
@@ -214,7 +333,15 @@ def disk(folder: Path) -> list[Finding]:
     facts = {"folder": str(place), "free_bytes": free}
     if not os.access(place, os.W_OK | os.X_OK):
         do = "go to a folder of your own, or give --run-dir"
-        return [Finding("fail", "disk", f"{place} cannot be written to: a run's folder is made there", do, facts)]
+        return [
+            Finding(
+                "fail",
+                "disk",
+                f"{place} cannot be written to: a run's folder is made there",
+                do,
+                facts,
+            )
+        ]
     level: Level = "fail" if free < DISK_MIN else "warn" if free < DISK_SAFE else "ok"
     do = "" if level == "ok" else "make room, or give --run-dir"
     return [Finding(level, "disk", f"{bytes_word(free)} free in {place}", do, facts)]
@@ -230,24 +357,48 @@ def memory() -> list[Finding]:
     level: Level = "fail" if room < 1 else "warn" if room < 2 else "ok"
     said = f"{bytes_word(free)} available: room for about {counted(room, 'peer')} of small models"
     return [
-        Finding(level, "memory", said, "" if level == "ok" else "end other programs", {"available_bytes": free, "peers": room})
+        Finding(
+            level,
+            "memory",
+            said,
+            "" if level == "ok" else "end other programs",
+            {"available_bytes": free, "peers": room},
+        )
     ]
 
 
 def on_gpus() -> list[Finding]:
     """What is free on GPUs; whether torch can use them is told with torch."""
     found = gpus.look()
-    unknown = [Finding("warn", "gpus", found.error, "nvidia-smi shows all of it; without it they may still train")]
+    unknown = [
+        Finding(
+            "warn",
+            "gpus",
+            found.error,
+            "nvidia-smi shows all of it; without it they may still train",
+        )
+    ]
     if found.error and not found.each:
         return unknown
     if not found.each:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-        why = "none that nvidia-smi tells of" if hidden is None else f"none: CUDA_VISIBLE_DEVICES={hidden}"
+        why = (
+            "none that nvidia-smi tells of"
+            if hidden is None
+            else f"none: CUDA_VISIBLE_DEVICES={hidden}"
+        )
         return [Finding("skip", "gpus", why, "nothing, unless peers are to train on one")]
-    said = ", ".join(f"{gpu.name} ({bytes_word(gpu.free_bytes)} of {bytes_word(gpu.total_bytes)} free)" for gpu in found.each)
+    said = ", ".join(
+        f"{gpu.name} ({bytes_word(gpu.free_bytes)} of {bytes_word(gpu.total_bytes)} free)"
+        for gpu in found.each
+    )
     short = found.short_of(1)
-    said += f": {short}" if short else f": room for about {counted(found.room, 'peer')} of small models"
-    told = Finding("warn" if short else "ok", "gpus", said, gpus.HINT if short else "", found.to_json())
+    said += (
+        f": {short}" if short else f": room for about {counted(found.room, 'peer')} of small models"
+    )
+    told = Finding(
+        "warn" if short else "ok", "gpus", said, gpus.HINT if short else "", found.to_json()
+    )
     return [told, *unknown] if found.error else [told]
 
 
@@ -258,33 +409,63 @@ def tools() -> list[Finding]:
     return [
         Finding("ok", "ssh", ssh)
         if ssh
-        else Finding("skip", "ssh", "no client: hosts of yours cannot be started from here", "install an openssh client"),
+        else Finding(
+            "skip",
+            "ssh",
+            "no client: hosts of yours cannot be started from here",
+            "install an openssh client",
+        ),
         Finding("ok", "slurm", srun)
         if srun
-        else Finding("skip", "slurm", "no srun on this machine", "nothing, unless this is to be a node of a Slurm cluster"),
+        else Finding(
+            "skip",
+            "slurm",
+            "no srun on this machine",
+            "nothing, unless this is to be a node of a Slurm cluster",
+        ),
         Finding("ok", "ray", f"ray {importlib.metadata.version('ray')}")
         if ray
-        else Finding("skip", "ray", "not installed", "pip install ray, if a Ray cluster is to run peers"),
+        else Finding(
+            "skip", "ray", "not installed", "pip install ray, if a Ray cluster is to run peers"
+        ),
         condor(),
         Finding("ok", "kubernetes", kubectl)
         if kubectl
-        else Finding("skip", "kubernetes", "no kubectl on this machine", "nothing, unless pods are to be started from here"),
+        else Finding(
+            "skip",
+            "kubernetes",
+            "no kubectl on this machine",
+            "nothing, unless pods are to be started from here",
+        ),
     ]
 
 
 def condor() -> Finding:
-    """The command that ``gossip condor --submit`` sends its jobs with, and what it says of its version."""
+    """The command that ``gossip condor --submit`` sends its jobs with,
+    and what it says of its version."""
     submit, tells = shutil.which("condor_submit_dag"), shutil.which("condor_version")
     if submit is None:
         if (single := shutil.which("condor_submit")) is not None:
-            said, do = f"{single}, and no condor_submit_dag beside it", "install DAGMan, or submit jobs without the DAG"
+            said, do = (
+                f"{single}, and no condor_submit_dag beside it",
+                "install DAGMan, or submit jobs without the DAG",
+            )
             return Finding("warn", "condor", said, do)
         said = "no condor_submit_dag on this machine"
-        return Finding("skip", "condor", said, "nothing, unless jobs of HTCondor are to be submitted from here")
+        return Finding(
+            "skip", "condor", said, "nothing, unless jobs of HTCondor are to be submitted from here"
+        )
     version = ""
     if tells is not None:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            done = subprocess.run([tells], capture_output=True, text=True, timeout=ANSWER_S, check=False)
+            done = subprocess.run(
+                [tells], capture_output=True, text=True, timeout=ANSWER_S, check=False
+            )
             found = re.search(r"\$CondorVersion: (\S+)", done.stdout)
             version = found[1] if found else ""
-    return Finding("ok", "condor", f"{submit}, HTCondor {version}" if version else submit, facts={"version": version or None})
+    return Finding(
+        "ok",
+        "condor",
+        f"{submit}, HTCondor {version}" if version else submit,
+        facts={"version": version or None},
+    )

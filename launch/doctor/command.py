@@ -1,4 +1,5 @@
-"""``gossip doctor``: examines this machine, or the way to another, and says what to do about what is wrong."""
+"""``gossip doctor``: examines this machine, or the way to another,
+and says what to do about what is wrong."""
 
 from __future__ import annotations
 
@@ -21,25 +22,43 @@ SCHEMA = "gossip.doctor/1"
 
 def doctor(
     to: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Examine the way to this address instead.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Examine the way to this address instead.", show_default=False
+        ),
     ] = None,
-    key: Annotated[Path | None, typer.Option(help="With --to: the swarm key of that run.", show_default=False)] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="With --to: the swarm key of that run.", show_default=False)
+    ] = None,
     hosts: Annotated[
         str | None,
-        typer.Option("-H", "--hosts", help="Examine these hosts over ssh instead, as for gossip hosts.", show_default=False),
+        typer.Option(
+            "-H",
+            "--hosts",
+            help="Examine these hosts over ssh instead, as for gossip hosts.",
+            show_default=False,
+        ),
     ] = None,
     ssh: Annotated[str, typer.Option(help="With --hosts: command that reaches a host.")] = "ssh",
-    as_json: Annotated[bool, typer.Option("--json", help="Print all as JSON, for a bug report.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print all as JSON, for a bug report.")
+    ] = False,
 ) -> None:
-    """Examine this machine, the way to another (--to) or many (--hosts): each line says ok, warn or fail, and what to do."""
+    """Examine this machine, the way to another (--to) or many (--hosts): each line says ok, warn or
+    fail, and what to do."""
     from gossip.errors import ConfigError
 
     from . import findings
 
     if key is not None and to is None:
-        raise ConfigError("a key says something about another machine only", "gossip doctor --to HOST:PORT --key FILE")
+        raise ConfigError(
+            "a key says something about another machine only",
+            "gossip doctor --to HOST:PORT --key FILE",
+        )
     if hosts is not None and to is not None:
-        raise ConfigError("--to is about the way from here, --hosts about others", "leave one of both out")
+        raise ConfigError(
+            "--to is about the way from here, --hosts about others", "leave one of both out"
+        )
     began, found = time.monotonic(), []
     for finding in _examination(to, key, hosts, ssh, as_json):
         found.append(finding)
@@ -50,13 +69,24 @@ def doctor(
         print(json.dumps(report(found), indent=1))
     else:
         by = f" --ssh {shlex.quote(ssh)}" if ssh != "ssh" else ""
-        about = f" --to {to}" if to is not None else f" --hosts {hosts}{by}" if hosts is not None else ""
+        about = (
+            f" --to {to}"
+            if to is not None
+            else f" --hosts {hosts}{by}"
+            if hosts is not None
+            else ""
+        )
         again = f"gossip doctor{about} --json > doctor.json"
-        print(f"{findings.tally(found)} in {time.monotonic() - began:.1f} s; for a bug report: {again}")
+        print(
+            f"{findings.tally(found)} in {time.monotonic() - began:.1f} s; for a bug report: "
+            f"{again}"
+        )
     raise typer.Exit(1 if failed else 0)
 
 
-def _examination(to: str | None, key: Path | None, hosts: str | None, ssh: str, as_json: bool) -> Iterator[Finding]:
+def _examination(
+    to: str | None, key: Path | None, hosts: str | None, ssh: str, as_json: bool
+) -> Iterator[Finding]:
     if hosts is not None:
         from .hosts import examine_hosts
 
@@ -69,11 +99,16 @@ def report(found: list[Finding]) -> dict[str, object]:
 
     from gossip.run import environment
 
-    return {"schema": SCHEMA, "findings": [finding.to_json() for finding in found], "environment": environment(sys.argv)}
+    return {
+        "schema": SCHEMA,
+        "findings": [finding.to_json() for finding in found],
+        "environment": environment(sys.argv),
+    }
 
 
 def examine_machine(runs: Path) -> Iterator[Finding]:
-    """One finding after the other. What imports torch takes longest, so it is begun first and told last."""
+    """One finding after the other. What imports torch takes longest,
+    so it is begun first and told last."""
     from . import check_speed, checks
 
     threads = check_speed.Threads()

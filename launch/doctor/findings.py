@@ -1,4 +1,5 @@
-"""What an examination found: a line each that says how it is and, where something is wrong, what to do."""
+"""What an examination found: a line each that says how it is and,
+where something is wrong, what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any, Literal
 from gossip.launch.report import counted
 
 Level = Literal["ok", "warn", "fail", "skip"]
-"""``fail``: runs do not work, or not as they should. ``skip``: not there, and only some need it; or it cannot be known."""
+"""``fail``: runs do not work, or not as they should. ``skip``: not there, and only some need it; or
+it cannot be known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,10 @@ class Finding:
 
 def lines(finding: Finding) -> list[str]:
     """For people."""
-    return [f"{finding.level:5} {finding.topic}: {finding.said}", *([f"      try: {finding.do}"] if finding.do else [])]
+    return [
+        f"{finding.level:5} {finding.topic}: {finding.said}",
+        *([f"      try: {finding.do}"] if finding.do else []),
+    ]
 
 
 def tally(findings: Iterable[Finding]) -> str:

@@ -1,4 +1,5 @@
-"""``gossip doctor --hosts``: every host of a list and every pair of them is examined, over the user's own ssh."""
+"""``gossip doctor --hosts``: every host of a list and every pair of them is examined,
+over the user's own ssh."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from typing import Any
 from gossip.config import RunConfig
 from gossip.errors import GossipError
 from gossip.launch.report import RunView, counted
-from gossip.launch.ssh import AgentProgram, Host, HostReport, HostsLauncher, RemoteAgent, hostlist, ssh
+from gossip.launch.ssh import (
+    AgentProgram,
+    Host,
+    HostReport,
+    HostsLauncher,
+    RemoteAgent,
+    hostlist,
+    ssh,
+)
 
 from .findings import Finding
 
@@ -36,7 +45,8 @@ class _Nothing:
 
 
 def examine_hosts(where: str, command: str, folded: bool) -> Iterator[Finding]:
-    """What ``gossip hosts`` looks at before it starts anything, and then what ``gossip doctor`` says on each host.
+    """What ``gossip hosts`` looks at before it starts anything, and then what ``gossip doctor``
+    says on each host.
 
     Args:
         where: As for ``gossip hosts -H``.
@@ -57,15 +67,27 @@ def examine_hosts(where: str, command: str, folded: bool) -> Iterator[Finding]:
             skipped = sum(finding.level == "skip" for finding in fine)
             well = len(fine) - skipped
             there = f"{counted(well, 'more check')} {'is' if well == 1 else 'are'} ok there"
-            yield Finding("ok", name, f"{there}, and {skipped} {'is' if skipped == 1 else 'are'} for those who need it")
+            yield Finding(
+                "ok",
+                name,
+                f"{there}, and {skipped} {'is' if skipped == 1 else 'are'} for those who need it",
+            )
 
 
-async def _examine(hosts: Sequence[Host], words: tuple[str, ...]) -> tuple[HostReport, dict[str, list[Finding]]]:
-    config = RunConfig(peers=sum(host.slots for host in hosts), name="doctor", run_dir="runs/doctor")
-    launch = HostsLauncher(config, AgentProgram(tuple(hosts), "", workdir=os.getcwd(), ssh=words), _Nothing())
+async def _examine(
+    hosts: Sequence[Host], words: tuple[str, ...]
+) -> tuple[HostReport, dict[str, list[Finding]]]:
+    config = RunConfig(
+        peers=sum(host.slots for host in hosts), name="doctor", run_dir="runs/doctor"
+    )
+    launch = HostsLauncher(
+        config, AgentProgram(tuple(hosts), "", workdir=os.getcwd(), ssh=words), _Nothing()
+    )
     try:
         survey = await launch.look()
-        there = {name: place.remote for name, place in launch.places.items() if not place.remote.over}
+        there = {
+            name: place.remote for name, place in launch.places.items() if not place.remote.over
+        }
         found = await asyncio.gather(*map(_of_itself, there.values()))
     finally:
         await launch.close()
@@ -75,10 +97,21 @@ async def _examine(hosts: Sequence[Host], words: tuple[str, ...]) -> tuple[HostR
 async def _of_itself(remote: RemoteAgent) -> list[Finding]:
     try:
         said = await remote.ask("examine", "examined", EXAMINED_S)
-        return [_finding(row) for row in said["findings"]] or [Finding("fail", "doctor", str(said["error"]))]
+        return [_finding(row) for row in said["findings"]] or [
+            Finding("fail", "doctor", str(said["error"]))
+        ]
     except (GossipError, LookupError, TypeError) as error:
-        return [Finding("fail", "doctor", f"it has not said how it is: {error}", f"ssh {remote.host.target} gossip doctor")]
+        return [
+            Finding(
+                "fail",
+                "doctor",
+                f"it has not said how it is: {error}",
+                f"ssh {remote.host.target} gossip doctor",
+            )
+        ]
 
 
 def _finding(row: dict[str, Any]) -> Finding:
-    return Finding(row["level"], str(row["topic"]), str(row["said"]), str(row["do"]), dict(row["facts"]))
+    return Finding(
+        row["level"], str(row["topic"]), str(row["said"]), str(row["do"]), dict(row["facts"])
+    )

@@ -16,24 +16,31 @@ from gossip.errors import ConfigError
 from gossip.run import shown, shown_lines
 
 RANDOM_KINDS = ("kill", "stop", "partition", "slow", "poison")
-BACK_S = 30.0  # at most so much longer is looked on, until those that were started again are back, or have left
+# at most so much longer is looked on, until those that were started again are back, or have left
+BACK_S = 30.0
 LOOK_S = 0.25
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
-PeerList = Annotated[str, typer.Argument(metavar="PEERS", help="For example 3, or 0-4, or 1,5.", show_default=False)]
+PeerList = Annotated[
+    str, typer.Argument(metavar="PEERS", help="For example 3, or 0-4, or 1,5.", show_default=False)
+]
 For = Annotated[str, typer.Option("--for", help="How long: 5s, 500ms, 1m.")]
 Settle = Annotated[str, typer.Option(help="How long to look on after it is over.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the impact as JSON, and nothing else, to stdout.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the impact as JSON, and nothing else, to stdout.")
+]
 
 
 @app.callback()
 def drill(
     context: typer.Context,
-    run: Annotated[Path, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)],
+    run: Annotated[
+        Path, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)
+    ],
 ) -> None:
-    """Kill, stop, cut off, slow down or poison peers of a live run that allows it (gossip run --drills), have them leave, and
-    report what it cost: gossip drill RUN kill 3"""
+    """Kill, stop, cut off, slow down or poison peers of a live run that allows it (gossip run
+    --drills), have them leave, and report what it cost: gossip drill RUN kill 3"""
     context.obj = run
 
 
@@ -47,33 +54,63 @@ def kill(
     as_json: Json = False,
 ) -> None:
     """SIGKILL to all processes of a peer."""
-    order = {"drill": "kill", "peers": _peers(peers), "for_good": for_good, "restart_s": _seconds(restart)}
+    order = {
+        "drill": "kill",
+        "peers": _peers(peers),
+        "for_good": for_good,
+        "restart_s": _seconds(restart),
+    }
     _once(context, order, settle, as_json)
 
 
 @app.command()
-def stop(context: typer.Context, peers: PeerList, for_s: For = "5s", settle: Settle = "5s", as_json: Json = False) -> None:
+def stop(
+    context: typer.Context,
+    peers: PeerList,
+    for_s: For = "5s",
+    settle: Settle = "5s",
+    as_json: Json = False,
+) -> None:
     """SIGSTOP to all processes of a peer, SIGCONT when its time is over."""
-    _once(context, {"drill": "stop", "peers": _peers(peers), "for_s": _seconds(for_s)}, settle, as_json)
+    _once(
+        context,
+        {"drill": "stop", "peers": _peers(peers), "for_s": _seconds(for_s)},
+        settle,
+        as_json,
+    )
 
 
 @app.command()
-def leave(context: typer.Context, peers: PeerList, settle: Settle = "5s", as_json: Json = False) -> None:
-    """SIGTERM to a peer, as a scheduler sends that wants its machine back: it leaves after its round, and stays away."""
+def leave(
+    context: typer.Context, peers: PeerList, settle: Settle = "5s", as_json: Json = False
+) -> None:
+    """SIGTERM to a peer, as a scheduler sends that wants its machine back: it leaves after its
+    round, and stays away."""
     _once(context, {"drill": "leave", "peers": _peers(peers)}, settle, as_json)
 
 
 @app.command()
 def partition(
     context: typer.Context,
-    sides: Annotated[list[str], typer.Argument(metavar="SIDE SIDE...", help="Peers of each: 0-4 5-7.", show_default=False)],
+    sides: Annotated[
+        list[str],
+        typer.Argument(metavar="SIDE SIDE...", help="Peers of each: 0-4 5-7.", show_default=False),
+    ],
     for_s: For = "10s",
-    one_way: Annotated[bool, typer.Option("--one-way", help="Only what an earlier side says to a later one is lost.")] = False,
+    one_way: Annotated[
+        bool,
+        typer.Option("--one-way", help="Only what an earlier side says to a later one is lost."),
+    ] = False,
     settle: Settle = "5s",
     as_json: Json = False,
 ) -> None:
     """Let nothing pass between the sides. A peer on no side reaches everybody."""
-    order = {"drill": "partition", "sides": [_peers(side) for side in sides], "for_s": _seconds(for_s), "one_way": one_way}
+    order = {
+        "drill": "partition",
+        "sides": [_peers(side) for side in sides],
+        "for_s": _seconds(for_s),
+        "one_way": one_way,
+    }
     _once(context, order, settle, as_json)
 
 
@@ -87,15 +124,25 @@ def slow(
     as_json: Json = False,
 ) -> None:
     """Make a peer's steps take longer."""
-    _once(context, {"drill": "slow", "peers": _peers(peer), "factor": factor, "for_s": _seconds(for_s)}, settle, as_json)
+    _once(
+        context,
+        {"drill": "slow", "peers": _peers(peer), "factor": factor, "for_s": _seconds(for_s)},
+        settle,
+        as_json,
+    )
 
 
 @app.command()
 def poison(
     context: typer.Context,
     peers: PeerList,
-    attack: Annotated[str, typer.Option(help="What it sends in place of its update (docs/faults.md).")] = "sign_flip",
-    strength: Annotated[float | None, typer.Option(help="Of the attack; its own one by default.", show_default=False)] = None,
+    attack: Annotated[
+        str, typer.Option(help="What it sends in place of its update (docs/faults.md).")
+    ] = "sign_flip",
+    strength: Annotated[
+        float | None,
+        typer.Option(help="Of the attack; its own one by default.", show_default=False),
+    ] = None,
     for_s: For = "10s",
     settle: Settle = "5s",
     as_json: Json = False,
@@ -107,13 +154,19 @@ def poison(
 
 @app.command()
 def heal(
-    context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="Print what was healed as JSON.")] = False
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was healed as JSON.")] = False,
 ) -> None:
-    """End every drill that lasts: mend links, wake the stopped, let nobody be slow or lie. Says what there was."""
+    """End every drill that lasts: mend links, wake the stopped, let nobody be slow or lie.
+    Says what there was."""
     from gossip.launch.local import ask
 
     answer = ask(_folder(context.obj), {"drill": "heal"})
-    print(json.dumps({key: answer[key] for key in ("ended", "woken")}) if as_json else shown(healed(answer)))
+    print(
+        json.dumps({key: answer[key] for key in ("ended", "woken")})
+        if as_json
+        else shown(healed(answer))
+    )
 
 
 def healed(answer: Mapping[str, Any]) -> str:
@@ -130,7 +183,9 @@ def at_random(
     context: typer.Context,
     every: Annotated[str, typer.Option(help="Time between two drills.")] = "5s",
     for_s: For = "1m",
-    kinds: Annotated[str, typer.Option(help=f"Drawn from: {', '.join(RANDOM_KINDS)}.")] = "kill,stop,partition",
+    kinds: Annotated[
+        str, typer.Option(help=f"Drawn from: {', '.join(RANDOM_KINDS)}.")
+    ] = "kill,stop,partition",
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
     settle: Settle = "5s",
     as_json: Json = False,
@@ -143,9 +198,13 @@ def at_random(
     wanted = [kind.strip() for kind in kinds.split(",") if kind.strip()]
     for kind in wanted:
         if kind not in RANDOM_KINDS:
-            raise ConfigError(f"there is no drill {kind!r} to draw", f"there are {', '.join(RANDOM_KINDS)}")
+            raise ConfigError(
+                f"there is no drill {kind!r} to draw", f"there are {', '.join(RANDOM_KINDS)}"
+            )
     if not wanted or pause_s <= 0:
-        raise ConfigError("random drills need a kind, and time between them", "--kinds kill,stop --every 5s")
+        raise ConfigError(
+            "random drills need a kind, and time between them", "--kinds kill,stop --every 5s"
+        )
     began = time.monotonic()
     ends, until = began + lasts_s, began
     try:
@@ -161,7 +220,8 @@ def at_random(
                 break
             except ConfigError as error:
                 if not as_json:
-                    print(f"not done: {_in_words(order)}: {shown(error)}")  # whom it would hit is still away from the last
+                    # whom it would hit is still away from the last
+                    print(f"not done: {_in_words(order)}: {shown(error)}")
             else:
                 until = max(until, answer["until"])
                 if not as_json:
@@ -173,10 +233,17 @@ def at_random(
     _report(folder, began, max(until, began), settle_s, as_json)
 
 
-def drawn(draw: random.Random, kinds: list[str], peers: Sequence[int], pause_s: float) -> dict[str, Any]:
-    """A drill that is over before the next one comes. A minority is cut off, never half of the peers or more."""
+def drawn(
+    draw: random.Random, kinds: list[str], peers: Sequence[int], pause_s: float
+) -> dict[str, Any]:
+    """A drill that is over before the next one comes. A minority is cut off,
+    never half of the peers or more."""
     kind = draw.choice(kinds)
-    peer, share, few = draw.choice(peers), draw.uniform(0.2, 0.8), draw.sample(peers, max(1, (len(peers) - 1) // 2))
+    peer, share, few = (
+        draw.choice(peers),
+        draw.uniform(0.2, 0.8),
+        draw.sample(peers, max(1, (len(peers) - 1) // 2)),
+    )
     for_s = round(share * pause_s, 3)
     match kind:
         case "kill":
@@ -185,7 +252,11 @@ def drawn(draw: random.Random, kinds: list[str], peers: Sequence[int], pause_s: 
             return {"drill": kind, "peers": [peer], "for_s": for_s}
         case "partition":
             cut_off = sorted(few[: draw.randrange(len(few)) + 1])
-            return {"drill": kind, "sides": [[p for p in peers if p not in cut_off], cut_off], "for_s": for_s}
+            return {
+                "drill": kind,
+                "sides": [[p for p in peers if p not in cut_off], cut_off],
+                "for_s": for_s,
+            }
         case "slow":
             return {"drill": kind, "peers": [peer], "factor": 4.0, "for_s": for_s}
         case _:
@@ -198,7 +269,13 @@ def _in_words(order: Mapping[str, Any]) -> str:
     sides = order.get("sides") or [order.get("peers") or ()]
     who = " | ".join(peers_word(tuple(side)) for side in sides)
     lasting = order.get("for_s", order.get("restart_s"))
-    how = f" by {order['factor']:g}" if "factor" in order else f" with {order['attack']}" if "attack" in order else ""
+    how = (
+        f" by {order['factor']:g}"
+        if "factor" in order
+        else f" with {order['attack']}"
+        if "attack" in order
+        else ""
+    )
     ends = (
         ""
         if lasting is None or order.get("for_good")
@@ -225,7 +302,8 @@ def _once(context: typer.Context, order: Mapping[str, Any], settle: str, as_json
 
 
 def _wait(folder: Path, since: float, until: float) -> float:
-    """Until the drill is over, by its time or because somebody healed all, or the run is. Returns when it was."""
+    """Until the drill is over, by its time or because somebody healed all, or the run is.
+    Returns when it was."""
     from gossip.launch.local import RunUnreachable, who
 
     while (left_s := until - time.monotonic()) > 0:
@@ -257,10 +335,16 @@ def _report(folder: Path, since: float, until: float, settle_s: float, as_json: 
     while True:
         goes_on, now = bool(names(folder)), time.monotonic()
         if now >= until + settle_s or not goes_on:
-            commits = [row for path in sorted(folder.glob("peer-*/commits.jsonl")) for row in read_lines(path)]
+            commits = [
+                row
+                for path in sorted(folder.glob("peer-*/commits.jsonl"))
+                for row in read_lines(path)
+            ]
             events = summary.told(folder, offset=time.time() - time.monotonic())
             found = impact.impact(_peer_count(folder), events, commits, since, until, now)
-            on_its_way = any(hit["kind"] == "restart" and hit["back_ms"] is None for hit in found["hit"])
+            on_its_way = any(
+                hit["kind"] == "restart" and hit["back_ms"] is None for hit in found["hit"]
+            )
             on_its_way |= any(gone["after_ms"] is None for gone in found["left"])
             if not (goes_on and on_its_way and now < until + settle_s + BACK_S):
                 break
@@ -282,7 +366,11 @@ def _known(folder: Path) -> list[int]:
     from gossip.run import peers_in, read_seed
 
     seeds = folder / "seeds"
-    later = [peer for peer in peers_in(seeds) if (seed := read_seed(seeds, peer)) is not None and not seed.ended]
+    later = [
+        peer
+        for peer in peers_in(seeds)
+        if (seed := read_seed(seeds, peer)) is not None and not seed.ended
+    ]
     return sorted({*range(_peer_count(folder)), *later})
 
 

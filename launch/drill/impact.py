@@ -1,5 +1,5 @@
-"""What a drill cost, read from what the run wrote meanwhile: who noticed and when, what was lost, how fast rounds came before,
-during and after. Pure: rows in, figures out."""
+"""What a drill cost, read from what the run wrote meanwhile: who noticed and when, what was lost,
+how fast rounds came before, during and after. Pure: rows in, figures out."""
 
 from __future__ import annotations
 
@@ -15,16 +15,25 @@ RECOVERED = 0.95  # of the pace before
 
 
 def impact(
-    peers: int, events: Iterable[Mapping[str, Any]], commits: Iterable[Mapping[str, Any]], since: float, until: float, now: float
+    peers: int,
+    events: Iterable[Mapping[str, Any]],
+    commits: Iterable[Mapping[str, Any]],
+    since: float,
+    until: float,
+    now: float,
 ) -> dict[str, Any]:
-    """The cost of all that was drilled from ``since`` on and was over at ``until``, as far as it shows at ``now``.
+    """The cost of all that was drilled from ``since`` on and was over at ``until``, as far as it
+    shows at ``now``.
 
     Args:
         events: Rows of ``events.jsonl``.
         commits: Rows of the peers' ``commits.jsonl``, in any order.
         since, until, now: Monotonic seconds, as ``t`` in the rows.
     """
-    rows = sorted((row for row in events if isinstance(row.get("t"), int | float)), key=lambda row: float(row["t"]))
+    rows = sorted(
+        (row for row in events if isinstance(row.get("t"), int | float)),
+        key=lambda row: float(row["t"]),
+    )
     came = {row["peer"] for row in rows if isinstance(row.get("peer"), int)}
     view = RunView(sorted({*range(peers), *came}))
     for row in rows:
@@ -32,14 +41,19 @@ def impact(
             view.feed(row)
     meanwhile = [row for row in rows if since <= row["t"] <= now]
     past = history.read(row for row in commits if float(row.get("t") or 0.0) <= now)
-    made = sorted(float(row["t"]) for row in past.true if not row.get("shard") and row.get("t") is not None)
+    made = sorted(
+        float(row["t"]) for row in past.true if not row.get("shard") and row.get("t") is not None
+    )
     blows = [blow for blow in view.blows if blow.at >= since - 0.001]
     given_up = [branch for branch in past.given_up if since <= branch.t <= now]
     return {
         "since": since,
         "until": until,
         "drills": [
-            {"after_s": round(row["t"] - since, 3), **{key: row[key] for key in row if key not in ("t", "wall", "peer", "event")}}
+            {
+                "after_s": round(row["t"] - since, 3),
+                **{key: row[key] for key in row if key not in ("t", "wall", "peer", "event")},
+            }
             for row in meanwhile
             if row.get("event") == "drill"
         ],
@@ -57,13 +71,26 @@ def impact(
             for blow in blows
         ],
         "left": _left(meanwhile),
-        "first_skip_ms": _ms(min((row["t"] for row in meanwhile if row.get("event") == "skip"), default=None), since),
-        "rounds_handed_on": len({row.get("round") for row in meanwhile if row.get("event") == "attempt"}),
-        "rounds_lost": len({row.get("round") for row in meanwhile if row.get("event") == "lost_round"}),
-        "given_up": [{"peers": branch.peers, "rounds": branch.rounds, **history.cost(branch, past.true)} for branch in given_up],
+        "first_skip_ms": _ms(
+            min((row["t"] for row in meanwhile if row.get("event") == "skip"), default=None), since
+        ),
+        "rounds_handed_on": len(
+            {row.get("round") for row in meanwhile if row.get("event") == "attempt"}
+        ),
+        "rounds_lost": len(
+            {row.get("round") for row in meanwhile if row.get("event") == "lost_round"}
+        ),
+        "given_up": [
+            {"peers": branch.peers, "rounds": branch.rounds, **history.cost(branch, past.true)}
+            for branch in given_up
+        ],
         "states_taken": sum(row.get("event") == "restored" for row in meanwhile),
-        "suspected": sorted({row["subject"] for row in meanwhile if row.get("event") == "suspected"}),
-        "quarantined": sorted({row["subject"] for row in meanwhile if row.get("event") == "quarantined"}),
+        "suspected": sorted(
+            {row["subject"] for row in meanwhile if row.get("event") == "suspected"}
+        ),
+        "quarantined": sorted(
+            {row["subject"] for row in meanwhile if row.get("event") == "quarantined"}
+        ),
         "pace": pace(made, since, until, now),
         "loss": _before_and_after(rows, "loss", since, until, now),
         "accuracy": _before_and_after(rows, "accuracy", since, until, now),
@@ -71,26 +98,46 @@ def impact(
 
 
 def _left(meanwhile: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each peer that a drill asked to leave, how long it took: until its process was gone; None: it is still there."""
+    """Of each peer that a drill asked to leave, how long it took: until its process was gone; None:
+    it is still there."""
     gone = {row["peer"]: row["t"] for row in reversed(meanwhile) if row.get("event") == "exited"}
     asked = [row for row in meanwhile if row.get("event") == "fault" and row.get("kind") == "leave"]
-    return [{"peer": row["peer"], "round": row["round"], "after_ms": _ms(gone.get(row["peer"]), row["t"])} for row in asked]
+    return [
+        {
+            "peer": row["peer"],
+            "round": row["round"],
+            "after_ms": _ms(gone.get(row["peer"]), row["t"]),
+        }
+        for row in asked
+    ]
 
 
 def pace(made: Sequence[float], since: float, until: float, now: float) -> dict[str, float | None]:
-    """Rounds a second before, during and after; the longest time without one; from ``until`` on, when it was as before again.
+    """Rounds a second before, during and after; the longest time without one; from ``until`` on,
+    when it was as before again.
 
     Args:
         made: When rounds were committed, ascending.
     """
     began = max(since - BEFORE_S, made[0]) if made else since
-    before, during, after = _rate(made, began, since), _rate(made, since, until), _rate(made, until, now)
+    before, during, after = (
+        _rate(made, began, since),
+        _rate(made, since, until),
+        _rate(made, until, now),
+    )
     seen = [since, *[t for t in made if since <= t <= now], now]
     stall_s = max(later - earlier for earlier, later in pairwise(seen))
     recovered = None
     if before:
         starts = [until, *[t for t in made if until < t <= now - PACE_S]]
-        found = next((t for t in starts if t + PACE_S <= now and _rate(made, t, t + PACE_S, 0.0) >= RECOVERED * before), None)  # type: ignore[operator]
+        found = next(
+            (
+                t
+                for t in starts
+                if t + PACE_S <= now and _rate(made, t, t + PACE_S, 0.0) >= RECOVERED * before  # type: ignore[operator]
+            ),
+            None,
+        )
         recovered = None if found is None else max(0.0, found - until)
     return {
         "before": _rounded(before),
@@ -111,25 +158,44 @@ def _rate(made: Sequence[float], start: float, stop: float, least_s: float = 0.0
 def _before_and_after(
     rows: Iterable[Mapping[str, Any]], name: str, since: float, until: float, now: float
 ) -> dict[str, float] | None:
-    """Mean of what was logged in the seconds before, and since the drill is over; None when nothing was."""
+    """Mean of what was logged in the seconds before, and since the drill is over;
+    None when nothing was."""
     sums = {"before": [0.0, 0], "after": [0.0, 0]}
     for row in rows:
         value = row.get(name)
-        if row.get("event") not in ("metrics", "round") or not isinstance(value, int | float) or isinstance(value, bool):
+        if (
+            row.get("event") not in ("metrics", "round")
+            or not isinstance(value, int | float)
+            or isinstance(value, bool)
+        ):
             continue
-        when = "before" if since - BEFORE_S <= row["t"] < since else "after" if until <= row["t"] <= now else ""
+        when = (
+            "before"
+            if since - BEFORE_S <= row["t"] < since
+            else "after"
+            if until <= row["t"] <= now
+            else ""
+        )
         if when:
             sums[when][0] += value
             sums[when][1] += 1
     if not all(count for _, count in sums.values()):
         return None
     before, after = (total / count for total, count in sums.values())
-    return {"before": round(before, 5), "after": round(after, 5), "difference": round(after - before, 5)}
+    return {
+        "before": round(before, 5),
+        "after": round(after, 5),
+        "difference": round(after - before, 5),
+    }
 
 
 def _back(view: RunView, peer: int, at: float) -> float | None:
     """From a blow to the first round of the peer's next life."""
-    found = [rejoin for rejoin in view.rejoins if rejoin.peer == peer and rejoin.since == at and rejoin.after_s is not None]
+    found = [
+        rejoin
+        for rejoin in view.rejoins
+        if rejoin.peer == peer and rejoin.since == at and rejoin.after_s is not None
+    ]
     return _rounded(found[0].after_s * 1000) if found and found[0].after_s is not None else None
 
 
@@ -145,36 +211,60 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     """The figures for a person."""
     told = [f"impact of {counted(len(found['drills']), 'drill')}"]
     for hit in found["hit"]:
-        said = [f"first skipped after {_of(hit['first_skip_ms'], 'ms')}", f"by all after {_of(hit['skip_ms'], 'ms')}"]
-        said += [f"dead for all after {_of(hit['dead_ms'], 'ms')}"] if hit["dead_ms"] is not None else []
+        said = [
+            f"first skipped after {_of(hit['first_skip_ms'], 'ms')}",
+            f"by all after {_of(hit['skip_ms'], 'ms')}",
+        ]
+        said += (
+            [f"dead for all after {_of(hit['dead_ms'], 'ms')}"]
+            if hit["dead_ms"] is not None
+            else []
+        )
         said += [f"back after {_of(hit['back_ms'], 'ms')}"] if hit["back_ms"] is not None else []
-        told.append(f"  peer {hit['peer']} ({hit['kind']}, round {hit['round']}): {', '.join(said)}")
+        told.append(
+            f"  peer {hit['peer']} ({hit['kind']}, round {hit['round']}): {', '.join(said)}"
+        )
     for gone in found["left"]:
-        how = "is still there" if gone["after_ms"] is None else f"was gone after {_of(gone['after_ms'], 'ms')}"
+        how = (
+            "is still there"
+            if gone["after_ms"] is None
+            else f"was gone after {_of(gone['after_ms'], 'ms')}"
+        )
         told.append(f"  peer {gone['peer']} was asked to leave at round {gone['round']}, and {how}")
     if not found["hit"] and found["first_skip_ms"] is not None:
         told.append(f"  first skip after {_of(found['first_skip_ms'], 'ms')}")
     told.append(
-        f"  rounds: {found['rounds_lost']} lost, {found['rounds_handed_on']} handed on to another server; "
-        f"{counted(found['states_taken'], 'state')} taken over"
+        f"  rounds: {found['rounds_lost']} lost, {found['rounds_handed_on']} handed on to another "
+        f"server; {counted(found['states_taken'], 'state')} taken over"
     )
     for branch in found["given_up"]:
         who = ", ".join(map(str, branch["peers"])) or "nobody: they were empty"
-        rounds, samples = counted(branch["rounds"], "round"), counted(branch["samples_given_back"], "sample")
+        rounds, samples = (
+            counted(branch["rounds"], "round"),
+            counted(branch["samples_given_back"], "sample"),
+        )
         told.append(f"  given up: {rounds} of peers {who}, {samples} given back")
     if found["suspected"] or found["quarantined"]:
-        told.append(f"  suspected: {_list(found['suspected'])}; quarantined: {_list(found['quarantined'])}")
+        told.append(
+            f"  suspected: {_list(found['suspected'])}; quarantined: {_list(found['quarantined'])}"
+        )
     speed = found["pace"]
     dip = f" (-{speed['dip']:.0%})" if speed["dip"] else ""
     told.append(
-        f"  rounds/s: {_of(speed['before'])} before, {_of(speed['during'])} during{dip}, {_of(speed['after'])} after; "
-        f"longest pause {speed['longest_pause_ms']:.0f} ms"
+        f"  rounds/s: {_of(speed['before'])} before, {_of(speed['during'])} during{dip}, "
+        f"{_of(speed['after'])} after; longest pause {speed['longest_pause_ms']:.0f} ms"
     )
     when = speed["recovery_ms"]
-    told.append("  not yet at its pace of before" if when is None else f"  at its pace of before {when:.0f} ms after the end")
+    told.append(
+        "  not yet at its pace of before"
+        if when is None
+        else f"  at its pace of before {when:.0f} ms after the end"
+    )
     for name in ("loss", "accuracy"):
         if found[name] is not None:
-            told.append(f"  {name}: {found[name]['before']:.4g} before, {found[name]['after']:.4g} after")
+            told.append(
+                f"  {name}: {found[name]['before']:.4g} before, {found[name]['after']:.4g} after"
+            )
     return told
 
 

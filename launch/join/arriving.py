@@ -1,4 +1,5 @@
-"""``gossip join HOST:PORT``: knocks at a door of a run, is given ids and all that a folder needs, and makes that folder here."""
+"""``gossip join HOST:PORT``: knocks at a door of a run, is given ids and all that a folder needs,
+and makes that folder here."""
 
 from __future__ import annotations
 
@@ -20,7 +21,15 @@ from pydantic import ValidationError
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, NobodyAnswers, Refused
 from gossip.launch.local import COMMAND, feasible, names_code, own_address, script_command
-from gossip.launch.registry import JOIN_SERVER_ID_BYTES, JoinEndpoint, JoinServerUnreachable, ask, join, source_towards, split
+from gossip.launch.registry import (
+    JOIN_SERVER_ID_BYTES,
+    JoinEndpoint,
+    JoinServerUnreachable,
+    ask,
+    join,
+    source_towards,
+    split,
+)
 from gossip.launch.registry import door_messages as says
 from gossip.launch.report import RUNS, counted
 from gossip.run import (
@@ -49,7 +58,8 @@ class JoinTicket:
         doors: Addresses, HOST:PORT; any one that answers will do.
         advertise: The own address, an interface or a network; "": the one that the door would see.
         port: Of the own door.
-        run_dir: Folder to make; None: runs/NAME, with a number behind it where there is one already.
+        run_dir: Folder to make; None: runs/NAME,
+            with a number behind it where there is one already.
         code: Files and modules, as the run's settings name them, that the user agrees to run here.
     """
 
@@ -66,7 +76,8 @@ class JoinTicket:
 
 @dataclass(frozen=True, slots=True)
 class JoinSetup:
-    """A folder on this machine, and what its supervisor needs. ``where``: the folder that the command is run in."""
+    """A folder on this machine, and what its supervisor needs. ``where``: the folder that the
+    command is run in."""
 
     config: RunConfig
     newcomers: dict[int, int]
@@ -76,14 +87,20 @@ class JoinSetup:
 
 
 def arrive(
-    ticket: JoinTicket, script: Path | None, arguments: Sequence[str], argv: Sequence[str], say: Callable[[str], None]
+    ticket: JoinTicket,
+    script: Path | None,
+    arguments: Sequence[str],
+    argv: Sequence[str],
+    say: Callable[[str], None],
 ) -> JoinSetup:
-    """Everything up to the start of the peers. What this machine lacks is found out before it takes ids from others.
+    """Everything up to the start of the peers. What this machine lacks is found out before it takes
+    ids from others.
 
     Raises:
         NobodyAnswers: No door does.
         Refused: The key or a version is another one than the swarm's.
-        ConfigError: The run is over or full, the script is not here, or the addresses do not go together.
+        ConfigError: The run is over or full, the script is not here,
+            or the addresses do not go together.
     """
     return asyncio.run(_JoinClient(ticket, say).arrive(script, arguments, argv))
 
@@ -96,7 +113,9 @@ class _JoinClient:
         self._tried: dict[str, tuple[JoinServerUnreachable, int]] = {}
         self._began = time.monotonic()
 
-    async def arrive(self, script: Path | None, arguments: Sequence[str], argv: Sequence[str]) -> JoinSetup:
+    async def arrive(
+        self, script: Path | None, arguments: Sequence[str], argv: Sequence[str]
+    ) -> JoinSetup:
         join_servers = self._resolved()
         self._context = zmq.asyncio.Context()
         try:
@@ -107,7 +126,9 @@ class _JoinClient:
                 self._say(difference)
             host = self._own_host(at, here.seen)
             feasible.check_memory(self._ticket.count)
-            join_request = says.JoinRequest(self._join_server, self._ticket.count, says.Versions.here())
+            join_request = says.JoinRequest(
+                self._join_server, self._ticket.count, says.Versions.here()
+            )
             at, welcome = await self._answered([at, *join_servers], join_request)
             assert isinstance(welcome, says.JoinAccepted)
         finally:
@@ -120,33 +141,48 @@ class _JoinClient:
             if not join_server.ended and join_server.join_server != self._join_server
         ]
         self._furnish(config, welcome, command, where, argv)
-        entrance = JoinEndpoint(tuple(dict.fromkeys([at, *others])), host, self._ticket.port, self._join_server)
+        entrance = JoinEndpoint(
+            tuple(dict.fromkeys([at, *others])), host, self._ticket.port, self._join_server
+        )
         return JoinSetup(config, dict(welcome.ids), entrance, command, where)
 
-    # --- doors ------------------------------------------------------------------------------------------------------------
+    # --- doors ------------------------------------------------------------------------------------
 
     def _resolved(self) -> list[str]:
-        """Numbers in place of names. Raises: ConfigError: An address is none, or is not to be talked to like this."""
+        """Numbers in place of names. Raises: ConfigError: An address is none, or is not to be
+        talked to like this."""
         found: list[str] = []
         for address in self._ticket.join_servers:
             try:
                 name, port = split(address)
                 answers = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
             except ValueError as error:
-                raise ConfigError(str(error), "as the others print it: gossip join 10.0.0.5:7421") from None
-            except OSError as error:
-                raise ConfigError(f"there is no host {address}: {error.strerror}", "give its number") from None
-            numbers = dict.fromkeys(str(answer[4][0]) for answer in answers)
-            if self._key is None and not self._ticket.insecure and not all(map(is_loopback, numbers)):
                 raise ConfigError(
-                    f"refused to join at {address} without a key: whoever answers there could be anybody",
+                    str(error), "as the others print it: gossip join 10.0.0.5:7421"
+                ) from None
+            except OSError as error:
+                raise ConfigError(
+                    f"there is no host {address}: {error.strerror}", "give its number"
+                ) from None
+            numbers = dict.fromkeys(str(answer[4][0]) for answer in answers)
+            if (
+                self._key is None
+                and not self._ticket.insecure
+                and not all(map(is_loopback, numbers))
+            ):
+                raise ConfigError(
+                    f"refused to join at {address} without a key: whoever answers there could be "
+                    "anybody",
                     "--key FILE (runs/NAME/swarm.key of the run), or --insecure if it has none",
                 )
             found += [join(number, port) for number in numbers]
         return list(dict.fromkeys(found))
 
-    async def _answered(self, join_servers: Sequence[str], question: says.Question) -> tuple[str, says.Said]:
-        """What the first door says that answers, and its address. Raises: NobodyAnswers, Refused, ConfigError."""
+    async def _answered(
+        self, join_servers: Sequence[str], question: says.Question
+    ) -> tuple[str, says.Said]:
+        """What the first door says that answers, and its address. Raises: NobodyAnswers,
+        Refused, ConfigError."""
         waits = ""
         while True:
             for address in dict.fromkeys(join_servers):
@@ -167,50 +203,78 @@ class _JoinClient:
                 raise self._refused_by_key()
             if (waited_s := time.monotonic() - self._began) > self._ticket.patience_s:
                 if waits:
-                    raise ConfigError(f"{waits}, and had not for {waited_s:.0f} s", "try again in a moment")
-                raise NobodyAnswers(", ".join(self._ticket.join_servers), self._attempts(), waited_s)
+                    raise ConfigError(
+                        f"{waits}, and had not for {waited_s:.0f} s", "try again in a moment"
+                    )
+                raise NobodyAnswers(
+                    ", ".join(self._ticket.join_servers), self._attempts(), waited_s
+                )
             await asyncio.sleep(AGAIN_S)
 
     def _attempts(self) -> tuple[str, ...]:
         lines = []
         for address, (silence, times) in self._tried.items():
             source = source_towards(split(address)[0])
-            lines.append(f"{address} from {source or 'nowhere: there is no way to it'}: {silence} (x{times})")
+            lines.append(
+                f"{address} from {source or 'nowhere: there is no way to it'}: {silence} (x{times})"
+            )
         return tuple(lines)
 
     def _refused_by_key(self) -> Refused:
         where = ", ".join(self._ticket.join_servers)
-        copy = "copy runs/NAME/swarm.key from a machine of the run, as with scp, and join with --key FILE"
+        copy = (
+            "copy runs/NAME/swarm.key from a machine of the run, as with scp, and join with --key "
+            "FILE"
+        )
         if self._key is None:
-            return Refused(f"refused to join at {where}: it wants a key, or is no door of gossip", copy)
+            return Refused(
+                f"refused to join at {where}: it wants a key, or is no door of gossip", copy
+            )
         own = fingerprint(self._key.public)
-        return Refused(f"refused to join at {where}: wrong swarm key (yours is {own}), or it has none", copy)
+        return Refused(
+            f"refused to join at {where}: wrong swarm key (yours is {own}), or it has none", copy
+        )
 
-    # --- this machine -----------------------------------------------------------------------------------------------------
+    # --- this machine -----------------------------------------------------------------------------
 
-    def _program(self, here: says.RunInfo, at: str, script: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
-        """What to run: what the user names, and never what somebody at an address does. Raises: ConfigError."""
+    def _program(
+        self, here: says.RunInfo, at: str, script: Path | None, arguments: Sequence[str]
+    ) -> tuple[str, ...]:
+        """What to run: what the user names, and never what somebody at an address does.
+        Raises: ConfigError."""
         if script is None:
             others = printable(shlex.join(here.command) or "train.py")
             raise ConfigError(
-                f"joining by an address, name the script: what runs here is not for a door to say. The others run {others}",
+                "joining by an address, name the script: what runs here is not for a door to say. "
+                f"The others run {others}",
                 f"gossip join {at} -- {others}",
             )
         feasible.check_script(script)
         return tuple(script_command(script, arguments))
 
     def _own_host(self, at: str, seen: str) -> str:
-        """The address that the own peers listen on, which the others must reach. Raises: ConfigError."""
+        """The address that the own peers listen on, which the others must reach.
+        Raises: ConfigError."""
         host = split(at)[0]
-        own = own_address(self._ticket.advertise) if self._ticket.advertise else source_towards(host)
+        own = (
+            own_address(self._ticket.advertise) if self._ticket.advertise else source_towards(host)
+        )
         if is_loopback(own) != is_loopback(host):
             raise ConfigError(
-                f"the door is at {host} and this machine's peers would be at {own}: the others could not reach them",
+                f"the door is at {host} and this machine's peers would be at {own}: the others "
+                "could not reach them",
                 "leave out --advertise, or join at an address of the network that it names",
             )
         if seen and seen != own:
-            why = "as asked for with --advertise" if self._ticket.advertise else "something in between translates addresses"
-            self._say(f"! this machine's address is {own}, and the door at {at} saw {seen}: {why}. The others connect to {own}")
+            why = (
+                "as asked for with --advertise"
+                if self._ticket.advertise
+                else "something in between translates addresses"
+            )
+            self._say(
+                f"! this machine's address is {own}, and the door at {at} saw {seen}: {why}. The "
+                f"others connect to {own}"
+            )
         return own
 
     def _settled(self, welcome: says.JoinAccepted, host: str, name: str) -> RunConfig:
@@ -219,46 +283,78 @@ class _JoinClient:
         try:
             given = RunConfig.model_validate_json(welcome.config)
             if given.insecure and not (self._ticket.insecure or is_loopback(host)):
-                raise ConfigError(f"the run {given.name} has no keys", "--insecure, if everybody on the network may take part")
+                raise ConfigError(
+                    f"the run {given.name} has no keys",
+                    "--insecure, if everybody on the network may take part",
+                )
             allowed = self._own_list(given.allowed)
-            settled = {**given.model_dump(), "host": host, "run_dir": str(folder.resolve()), "allowed": allowed}
+            settled = {
+                **given.model_dump(),
+                "host": host,
+                "run_dir": str(folder.resolve()),
+                "allowed": allowed,
+            }
             self._check(welcome, config := RunConfig.model_validate(settled))
             return config
         except ValidationError as error:
             first = error.errors()[0]["msg"]
             raise ConfigError(
-                f"the door gave settings that are none here: {first}", "is it the same version of gossip?"
+                f"the door gave settings that are none here: {first}",
+                "is it the same version of gossip?",
             ) from None
 
     def _own_list(self, theirs: str) -> str:
-        """Of who is allowed, as this machine's own user keeps it; "": there is none. A door could let in anybody by its own."""
+        """Of who is allowed, as this machine's own user keeps it; "": there is none. A door could
+        let in anybody by its own."""
         own = os.environ.get("GOSSIP_ALLOWED", "")
         if theirs and not own:
-            list_ = f"the run has a list of who may take part ({printable(theirs)}), and this machine has none"
-            self._say(f"! {list_}: peers here let in whoever has a seed file; GOSSIP_ALLOWED=FILE names a list of your own")
+            list_ = (
+                f"the run has a list of who may take part ({printable(theirs)}), and this machine "
+                "has none"
+            )
+            self._say(
+                f"! {list_}: peers here let in whoever has a seed file; GOSSIP_ALLOWED=FILE names "
+                "a list of your own"
+            )
         if theirs and not os.environ.get("GOSSIP_KEY"):
-            self._say("! peers with that list keep ours out until its key is on it: GOSSIP_KEY=FILE (gossip keygen) gives it one")
+            self._say(
+                "! peers with that list keep ours out until its key is on it: GOSSIP_KEY=FILE "
+                "(gossip keygen) gives it one"
+            )
         return str(Path(own).resolve()) if own else ""
 
     def _check(self, welcome: says.JoinAccepted, config: RunConfig) -> None:
-        """Raises: ConfigError: Somebody at an address would have more started here than was asked for, or other code."""
+        """Raises: ConfigError: Somebody at an address would have more started here than was asked
+        for, or other code."""
         ids, asked = dict(welcome.ids), self._ticket.count
         if len(ids) != asked or not all(0 <= peer < config.peers_max for peer in ids):
             raise ConfigError(
-                f"the door gave {counted(len(ids), 'id')} where {asked} {'was' if asked == 1 else 'were'} asked for",
+                f"the door gave {counted(len(ids), 'id')} where {asked} "
+                f"{'was' if asked == 1 else 'were'} asked for",
                 "knock at another",
             )
         if config.run_id != welcome.run or config.f is None:
-            raise ConfigError("the door gave settings of another run, or of none that has begun", "knock at another")
-        named = [name for name in (config.aggregator, config.topology, config.sender) if names_code(name)]
+            raise ConfigError(
+                "the door gave settings of another run, or of none that has begun",
+                "knock at another",
+            )
+        named = [
+            name for name in (config.aggregator, config.topology, config.sender) if names_code(name)
+        ]
         if strange := [name for name in named if name not in self._ticket.code]:
             raise ConfigError(
                 f"the run uses code that is not gossip's: {printable(', '.join(strange))}",
-                "look at it, have it here, and agree: " + " ".join(f"--code {shlex.quote(printable(name))}" for name in strange),
+                "look at it, have it here, and agree: "
+                + " ".join(f"--code {shlex.quote(printable(name))}" for name in strange),
             )
 
     def _furnish(
-        self, config: RunConfig, welcome: says.JoinAccepted, command: Sequence[str], where: Path, argv: Sequence[str]
+        self,
+        config: RunConfig,
+        welcome: says.JoinAccepted,
+        command: Sequence[str],
+        where: Path,
+        argv: Sequence[str],
     ) -> None:
         """The folder, as ``gossip run`` makes one. Raises: RunExists, ConfigError."""
         folder = Path(config.run_dir)
@@ -270,25 +366,34 @@ class _JoinClient:
             write_pair(folder / SWARM_KEY, self._key)
         (folder / "seeds").mkdir()
         for entry in welcome.entries:
-            take_claim(folder / "seeds", entry.peer, entry.incarnation)  # or who joins by this folder could have the same id
+            # or who joins by this folder could have the same id
+            take_claim(folder / "seeds", entry.peer, entry.incarnation)
             if (seed := entry.seed) is not None:  # its own are taken, and have no address yet
                 write_seed(folder / "seeds", seed)
 
 
 def _key_in(path: Path) -> KeyPair:
-    """Raises: ConfigError: It is none; a line that was pasted names one that has to be copied first."""
+    """Raises: ConfigError: It is none; a line that was pasted names one that has to
+    be copied first."""
     if not path.exists():
-        copy = f"copy it from the machine that told you to, as with scp, to {path.absolute()}: for you alone"
+        copy = (
+            f"copy it from the machine that told you to, as with scp, to {path.absolute()}: for "
+            "you alone"
+        )
         raise ConfigError(f"the swarm key {path} is not here", copy)
     return read_pair(path)
 
 
 def differs(commit: str, script: Path) -> str:
-    """What is to be said when the code here is of another commit than the others' (as a stranger tells it); "": nothing."""
+    """What is to be said when the code here is of another commit than the others' (as a stranger
+    tells it); "": nothing."""
     own = code_version(script.resolve().parent)
     if not commit or own is None or own["commit"] == commit:
         return ""
-    return f"! the code is of commit {str(own['commit'])[:12]}, that of the others of {printable(commit)[:12]}"
+    return (
+        f"! the code is of commit {str(own['commit'])[:12]}, that of the others of "
+        f"{printable(commit)[:12]}"
+    )
 
 
 def printable(text: str) -> str:
@@ -297,7 +402,8 @@ def printable(text: str) -> str:
 
 
 def _free(folder: Path, name: str) -> Path:
-    """A path in ``folder`` where there is nothing yet, named after the run. The name is a stranger's word."""
+    """A path in ``folder`` where there is nothing yet, named after the run. The name is a
+    stranger's word."""
     plain = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII).lstrip(".") or "run"
     tails = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
     return next(path for tail in tails if not (path := folder / f"{plain}{tail}").exists())

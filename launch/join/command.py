@@ -1,4 +1,5 @@
-"""``gossip join``: adds peers to a run that trains, by its folder or by the address of one of its doors."""
+"""``gossip join``: adds peers to a run that trains,
+by its folder or by the address of one of its doors."""
 
 from __future__ import annotations
 
@@ -18,50 +19,106 @@ if TYPE_CHECKING:
 
 
 def join(
-    run: Annotated[str, typer.Argument(help="Folder of the run, its name under runs/, or HOST:PORT.", show_default=False)],
-    script: Annotated[str | None, typer.Argument(help="Your script; by a folder, the run's.", show_default=False)] = None,
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")] = None,
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of the run, its name under runs/, or HOST:PORT.", show_default=False
+        ),
+    ],
+    script: Annotated[
+        str | None, typer.Argument(help="Your script; by a folder, the run's.", show_default=False)
+    ] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
+    ] = None,
     count: Annotated[int, typer.Option("-n", "--peers", min=1, help="How many peers to add.")] = 1,
     seed: Annotated[
-        list[str] | None, typer.Option(help="Another HOST:PORT to knock at; any one that answers will do. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="Another HOST:PORT to knock at; any one that answers will do. Repeatable."
+        ),
     ] = None,
-    key: Annotated[Path | None, typer.Option(help="The run's swarm key: runs/NAME/swarm.key.", show_default=False)] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Join a run that has no keys.")] = False,
+    key: Annotated[
+        Path | None,
+        typer.Option(help="The run's swarm key: runs/NAME/swarm.key.", show_default=False),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Join a run that has no keys.")
+    ] = False,
     advertise: Advertise = "",
     port: Port = 0,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to knock before giving up.")] = 10.0,
+    timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds to knock before giving up.")
+    ] = 10.0,
     code: Annotated[
-        list[str] | None, typer.Option(help="Code of the run, as in my_rules.py:midpoint, that may run here. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="Code of the run, as in my_rules.py:midpoint, that may run here. Repeatable."
+        ),
     ] = None,
-    run_dir: Annotated[Path | None, typer.Option(help="Folder to make when joining by an address.", show_default=False)] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder to make when joining by an address.", show_default=False),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Add peers to a run that trains, if it has room: gossip join -n 2 runs/NAME, gossip join 10.0.0.5:7421 -- train.py"""
+    """Add peers to a run that trains, if it has room: gossip join -n 2 runs/NAME, gossip join
+    10.0.0.5:7421 -- train.py"""
     from gossip.launch.report import PlainScreen
 
     script_path, own = _after_dashes(script, arguments or [])
     screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
     if not _is_address(run):
         if seed or key or insecure or advertise or port or run_dir or code:
-            raise ConfigError(f"{run} is a folder, which needs no address or key", "or give HOST:PORT of one of its doors")
+            raise ConfigError(
+                f"{run} is a folder, which needs no address or key",
+                "or give HOST:PORT of one of its doors",
+            )
         _by_folder(run, script_path, own, count, screen, as_json)
         return
     from gossip.launch.local import feasible, runs
 
     from . import arriving
 
-    insecure = insecure or os.environ.get("GOSSIP_INSECURE", "").lower() in ("1", "true", "yes", "on")
-    ticket = arriving.JoinTicket((run, *(seed or ())), count, key, insecure, advertise, port, run_dir, timeout, tuple(code or ()))
+    insecure = insecure or os.environ.get("GOSSIP_INSECURE", "").lower() in (
+        "1",
+        "true",
+        "yes",
+        "on",
+    )
+    ticket = arriving.JoinTicket(
+        (run, *(seed or ())),
+        count,
+        key,
+        insecure,
+        advertise,
+        port,
+        run_dir,
+        timeout,
+        tuple(code or ()),
+    )
     arrival = arriving.arrive(ticket, script_path, own, sys.argv, screen.say)
-    screen.say(f"{arrival.config.name}: joining as {_named(arrival.newcomers)}, in {arrival.config.run_dir}")
+    screen.say(
+        f"{arrival.config.name}: joining as {_named(arrival.newcomers)}, in "
+        f"{arrival.config.run_dir}"
+    )
     os.chdir(arrival.where)
     feasible.say_of_gpus(count, screen.say)
-    outcome = runs.train(arrival.config, arrival.command, screen, arrival.newcomers, arrival.entrance)
+    outcome = runs.train(
+        arrival.config, arrival.command, screen, arrival.newcomers, arrival.entrance
+    )
     raise typer.Exit(runs.finish(Path(arrival.config.run_dir), outcome, screen, as_json))
 
 
-def _by_folder(run: str, script: Path | None, arguments: Sequence[str], count: int, screen: Screen, as_json: bool) -> None:
+def _by_folder(
+    run: str,
+    script: Path | None,
+    arguments: Sequence[str],
+    count: int,
+    screen: Screen,
+    as_json: bool,
+) -> None:
     from gossip.launch.local import feasible, runs
 
     from . import joining
@@ -90,13 +147,15 @@ def _after_dashes(script: str | None, arguments: Sequence[str]) -> tuple[Path | 
         words = words[1:]
     elif words and words[0].startswith("-"):
         raise ConfigError(
-            f"{words[0]} stands behind the run: options come before it", f"gossip join {words[0]} ... RUN -- train.py"
+            f"{words[0]} stands behind the run: options come before it",
+            f"gossip join {words[0]} ... RUN -- train.py",
         )
     return (Path(words[0]), words[1:]) if words else (None, [])
 
 
 def _is_address(run: str) -> bool:
-    """Whether it is meant as HOST:PORT: no folder of that name is there, and a number comes behind its last colon."""
+    """Whether it is meant as HOST:PORT: no folder of that name is there,
+    and a number comes behind its last colon."""
     if Path(run).exists():
         return False
     _, colon, port = run.rpartition(":")

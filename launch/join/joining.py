@@ -1,4 +1,5 @@
-"""``gossip join``: finds a run that trains, takes ids in it that nobody else has, and knows what its peers run."""
+"""``gossip join``: finds a run that trains, takes ids in it that nobody else has,
+and knows what its peers run."""
 
 from __future__ import annotations
 
@@ -28,36 +29,47 @@ class JoinableRun:
 def look(run: str) -> JoinableRun:
     """The run in a folder, or of that name under ``runs/``.
 
-    Raises: ConfigError: There is no such run, it is over, nobody of it answers, or it has room for nobody.
+    Raises: ConfigError: There is no such run, it is over, nobody of it answers,
+        or it has room for nobody.
     """
     folder = find(run)
     config = RunConfig.load(folder / "config.json")
     place = JoinableRun(folder, config.model_copy(update={"run_dir": str(folder)}))
     if config.room <= config.peers:
         raise ConfigError(
-            f"the run in {folder} has room for its {config.peers} first peers only", f"gossip run --room {2 * config.peers} ..."
+            f"the run in {folder} has room for its {config.peers} first peers only",
+            f"gossip run --room {2 * config.peers} ...",
         )
     _check_alive(place)
     return place
 
 
 def _check_alive(place: JoinableRun) -> None:
-    seeds = [seed for peer in peers_in(place.seeds) if (seed := read_seed(place.seeds, peer)) is not None]
+    seeds = [
+        seed for peer in peers_in(place.seeds) if (seed := read_seed(place.seeds, peer)) is not None
+    ]
     if not seeds:
-        raise ConfigError(f"the run in {place.folder} has not begun", "wait until its peers have started")
+        raise ConfigError(
+            f"the run in {place.folder} has not begun", "wait until its peers have started"
+        )
     here = [seed for seed in seeds if not seed.ended]
     if not here:
         raise ConfigError(
-            f"the run in {place.folder} is over: its {counted(len(seeds), 'peer')} {'has' if len(seeds) == 1 else 'have'} ended",
+            f"the run in {place.folder} is over: its {counted(len(seeds), 'peer')} "
+            f"{'has' if len(seeds) == 1 else 'have'} ended",
             "start another: gossip run",
         )
     if not any(map(answers, here)):
         named = ", ".join(f"{seed.peer} ({seed.control})" for seed in here)
-        raise ConfigError(f"nobody of the run in {place.folder} answers: {named}", "it was killed, or is on another machine")
+        raise ConfigError(
+            f"nobody of the run in {place.folder} answers: {named}",
+            "it was killed, or is on another machine",
+        )
 
 
 def take_ids(place: JoinableRun, count: int) -> dict[int, int]:
-    """Ids for so many newcomers, and the incarnations that their lives begin with. Raises: ConfigError: There are not so many."""
+    """Ids for so many newcomers, and the incarnations that their lives begin with. Raises:
+    ConfigError: There are not so many."""
     taken: dict[int, int] = {}
     while len(taken) < count:
         found = claim(place.seeds, place.config.peers, place.config.peers_max)
@@ -73,7 +85,8 @@ def _no_room(place: JoinableRun, wanted: int, free: int) -> ConfigError:
     most = place.config.peers_max
     asked = f"{wanted} {'was' if wanted == 1 else 'were'} to join"
     return ConfigError(
-        f"the run in {place.folder} has room for {counted(most, 'peer')} at a time: {asked}, and there is room for {free}",
+        f"the run in {place.folder} has room for {counted(most, 'peer')} at a time: {asked}, and "
+        f"there is room for {free}",
         "who leaves or is killed makes room; whose launcher was killed does not",
     )
 
@@ -98,7 +111,10 @@ def program(place: JoinableRun, script: Path | None, arguments: Sequence[str]) -
     found = read_json(place.folder / COMMAND) or {}
     command, folder = found.get("command"), Path(str(found.get("folder")))
     if not isinstance(command, list) or len(command) < 3:
-        raise ConfigError(f"the run in {place.folder} does not say what its peers run", f"gossip join {place.folder} train.py")
+        raise ConfigError(
+            f"the run in {place.folder} does not say what its peers run",
+            f"gossip join {place.folder} train.py",
+        )
     own = script_command(folder / str(command[2]), [str(word) for word in command[3:]])
     feasible.check_script(Path(own[2]))
     return PeerProgram(tuple(own), folder, Path(own[2]))
@@ -106,7 +122,13 @@ def program(place: JoinableRun, script: Path | None, arguments: Sequence[str]) -
 
 def difference(place: JoinableRun, script: Path) -> str:
     """What of the code differs from what the others run, as far as git knows; "": nothing."""
-    then, now = (read_json(place.folder / "environment.json") or {}).get("code"), code_version(script.resolve().parent)
+    then, now = (
+        (read_json(place.folder / "environment.json") or {}).get("code"),
+        code_version(script.resolve().parent),
+    )
     if not isinstance(then, dict) or now is None or then.get("commit") == now["commit"]:
         return ""
-    return f"! the code is of commit {str(now['commit'])[:12]}, that of the run was of {str(then.get('commit'))[:12]}"
+    return (
+        f"! the code is of commit {str(now['commit'])[:12]}, that of the run was of "
+        f"{str(then.get('commit'))[:12]}"
+    )

@@ -1,4 +1,5 @@
-"""The run's folder of a task that shares none with the others: its settings come with it, by doors it hears of the others."""
+"""The run's folder of a task that shares none with the others: its settings come with it, by doors
+it hears of the others."""
 
 from __future__ import annotations
 
@@ -38,7 +39,10 @@ def furnish(config: RunConfig, words: Sequence[str]) -> list[str]:
     config.dump(folder / CONFIG)
     command = script_command(script, words[1:])
     write_json(folder / COMMAND, {"command": command, "folder": os.getcwd()})
-    write_json(folder / "environment.json", {**environment(sys.argv, script.resolve().parent), "run": config.run})
+    write_json(
+        folder / "environment.json",
+        {**environment(sys.argv, script.resolve().parent), "run": config.run},
+    )
     return command
 
 

@@ -1,4 +1,5 @@
-"""Which of its own addresses a machine is reached at, as its user says it. Its hostname has no say."""
+"""Which of its own addresses a machine is reached at, as its user says it.
+Its hostname has no say."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from gossip.transport import is_loopback
 
 
 def own_address(wanted: str) -> str:
-    """The address of this machine that ``wanted`` means: its number, an interface, or a network (CIDR) that it is in.
+    """The address of this machine that ``wanted`` means: its number, an interface, or a network
+    (CIDR) that it is in.
 
     Raises: ConfigError: There is none, or there are several.
     """
@@ -22,36 +24,55 @@ def own_address(wanted: str) -> str:
         # The number of one host is a network of one.
         network = ipaddress.ip_network(wanted.strip("[]"), strict=False)
     except ValueError:
-        raise ConfigError(f"{wanted!r} is no interface, address or network", _have(addresses)) from None
-    return _only(wanted, [number for number in everything if ipaddress.ip_address(number) in network], addresses)
+        raise ConfigError(
+            f"{wanted!r} is no interface, address or network", _have(addresses)
+        ) from None
+    return _only(
+        wanted,
+        [number for number in everything if ipaddress.ip_address(number) in network],
+        addresses,
+    )
 
 
 def told_to_others(wanted: str) -> str:
-    """The same, of an address that other machines are to be told. Raises: ConfigError: It is one that leads back to them."""
+    """The same, of an address that other machines are to be told. Raises: ConfigError: It is one
+    that leads back to them."""
     names_itself = wanted in ("localhost", socket.gethostname())
     found = "" if names_itself else own_address(wanted)
     if not names_itself and not is_loopback(found):
         return found
-    leads = "the name of this machine, which mostly is 127.0.0.1 or 127.0.1.1" if names_itself else f"{found} on every machine"
+    leads = (
+        "the name of this machine, which mostly is 127.0.0.1 or 127.0.1.1"
+        if names_itself
+        else f"{found} on every machine"
+    )
     others = {
         interface: usable
         for interface, numbers in own_addresses().items()
         if (usable := [number for number in numbers if not is_loopback(number)])
     }
-    instead = f"--advertise {next(iter(others))}; {_have(others)}" if others else "this machine has no address that others reach"
+    instead = (
+        f"--advertise {next(iter(others))}; {_have(others)}"
+        if others
+        else "this machine has no address that others reach"
+    )
     raise ConfigError(
-        f"peers cannot advertise {wanted!r}: it is {leads}, and other machines do not get here by it",
+        f"peers cannot advertise {wanted!r}: it is {leads}, and other machines do not get here by "
+        "it",
         f"{instead}. For this machine alone leave it out",
     )
 
 
 def own_addresses() -> dict[str, list[str]]:
-    """Interface -> numbers, IPv4 first. Without those that name an interface (fe80::1%eth0), which others cannot use."""
+    """Interface -> numbers, IPv4 first. Without those that name an interface (fe80::1%eth0), which
+    others cannot use."""
     import psutil  # here: 50 ms that `gossip --help` need not pay
 
     found: dict[str, list[str]] = {}
     for interface, entries in psutil.net_if_addrs().items():
-        numbers = [entry.address for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]
+        numbers = [
+            entry.address for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)
+        ]
         if usable := [number for number in numbers if "%" not in number]:
             found[interface] = sorted(usable, key=lambda number: ":" in number)
     return found
@@ -68,4 +89,6 @@ def _only(wanted: str, numbers: list[str], addresses: dict[str, list[str]]) -> s
 
 
 def _have(addresses: dict[str, list[str]]) -> str:
-    return "it has " + "; ".join(f"{interface} {', '.join(numbers)}" for interface, numbers in sorted(addresses.items()))
+    return "it has " + "; ".join(
+        f"{interface} {', '.join(numbers)}" for interface, numbers in sorted(addresses.items())
+    )

@@ -13,12 +13,18 @@ from gossip.run import over, read_seed
 TROUBLES_SHOWN = 4
 INSECURE_EVERY_S = 60.0
 INSECURE = (
-    "! insecure: there are no keys: whoever reaches the peers' addresses can take part, read gradients, lie and stop the run"
+    "! insecure: there are no keys: whoever reaches the peers' addresses can take part, read "
+    "gradients, lie and stop the run"
 )
 
 
 def waiting(
-    view: RunView, config: RunConfig, seconds: float, now: float, name: Callable[[int], str] = str, elsewhere: Sequence[int] = ()
+    view: RunView,
+    config: RunConfig,
+    seconds: float,
+    now: float,
+    name: Callable[[int], str] = str,
+    elsewhere: Sequence[int] = (),
 ) -> str:
     """Whom the start waits for, how long it still may, and who is here.
 
@@ -28,11 +34,19 @@ def waiting(
         elsewhere: Others that are missing, as far as doors know.
     """
     lacking = {*view.awaited(now), *elsewhere}
-    everybody = range(config.peers) if view.unmet(now) else view.here  # who hears nothing of the others knows of ours alone
+    # who hears nothing of the others knows of ours alone
+    everybody = range(config.peers) if view.unmet(now) else view.here
     here = ", ".join(name(peer) for peer in everybody if peer not in lacking) or "nobody"
-    enough = f"; {config.patience_s:g} s once {config.needed_to_start} are here" if config.min_peers else ""
+    enough = (
+        f"; {config.patience_s:g} s once {config.needed_to_start} are here"
+        if config.min_peers
+        else ""
+    )
     missing = ", ".join(map(name, sorted(lacking)))
-    return f"! waiting for peers {missing} since {seconds:.0f} s (at most {config.start_timeout_s:g} s{enough}); here: {here}"
+    return (
+        f"! waiting for peers {missing} since {seconds:.0f} s (at most {config.start_timeout_s:g} "
+        f"s{enough}); here: {here}"
+    )
 
 
 class ReachabilityProbe:
@@ -44,7 +58,9 @@ class ReachabilityProbe:
         unannounced: Those of them whose addresses cannot be written down, and why.
     """
 
-    def __init__(self, folder: Path, own: Collection[int], unannounced: Mapping[int, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, own: Collection[int], unannounced: Mapping[int, str] | None = None
+    ) -> None:
         self._folder, self._own = folder, own
         self._unannounced = {} if unannounced is None else unannounced
         self._found: dict[int, str] = {}
@@ -56,7 +72,8 @@ class ReachabilityProbe:
         """What the last try has found, and begins another.
 
         Args:
-            shared: The launchers of all peers write to this folder: whoever is not in it has not been started.
+            shared: The launchers of all peers write to this folder:
+                whoever is not in it has not been started.
         """
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._try(sorted(missing), shared))
@@ -90,7 +107,11 @@ class ReachabilityProbe:
             return f"{peer} has not come through gossip.init() and peer.prepare(): {log}"
         seed = read_seed(seeds, peer)
         if seed is None:
-            return f"{peer} has no address in {seeds}: it was not started, or with another folder" if shared else ""
+            return (
+                f"{peer} has no address in {seeds}: it was not started, or with another folder"
+                if shared
+                else ""
+            )
         if seed.ended:
             return f"{peer} has ended"
         address = seed.control.removeprefix("tcp://")

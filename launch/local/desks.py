@@ -1,8 +1,10 @@
-"""Orders for a live run, from whoever types them to the launchers that carry them out (``drilling``).
+"""Orders for a live run, from whoever types them to the launchers that carry them
+out (``drilling``).
 
-Each launcher of a run has a desk, a unix socket in the run's folder: ``drill.sock`` that which began it, ``drill-5.sock`` a
-``gossip join`` whose first peer is 5, or task 5 of a scheduler. Processes are hurt by the launcher that started them, and what
-lasts is written down by the first launcher that is there.
+Each launcher of a run has a desk, a unix socket in the run's folder: ``drill.sock`` that which
+began it, ``drill-5.sock`` a ``gossip join`` whose first peer is 5, or task 5 of a scheduler.
+Processes are hurt by the launcher that started them, and what lasts is written down by the first
+launcher that is there.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class RunUnreachable(ConfigError):
 
 
 def name_of(first_peer: int | None) -> str:
-    """The socket of a launcher's desk. ``first_peer``: of those that it started; None: it has begun the run."""
+    """The socket of a launcher's desk. ``first_peer``: of those that it started; None:
+    it has begun the run."""
     return "drill.sock" if first_peer is None else f"drill-{first_peer}.sock"
 
 
@@ -37,9 +40,12 @@ def names(folder: Path) -> list[str]:
     return sorted(found, key=lambda name: int("0" + "".join(filter(str.isdigit, name))))
 
 
-def open_socket(folder: Path, name: str, act: Callable[[socket.socket, str], None]) -> socket.socket:
-    """A unix socket, with ``act`` (bind, connect) done to it. A path of a socket has 107 bytes at most and a run's folder may be
-    deeper than that, so it is named by way of an open descriptor of the folder."""
+def open_socket(
+    folder: Path, name: str, act: Callable[[socket.socket, str], None]
+) -> socket.socket:
+    """A unix socket, with ``act`` (bind, connect) done to it. A path of a socket has 107 bytes at
+    most and a run's folder may be deeper than that, so it is named by way of an open
+    descriptor of the folder."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -53,11 +59,13 @@ def open_socket(folder: Path, name: str, act: Callable[[socket.socket, str], Non
 
 
 def ask(folder: Path, order: Mapping[str, Any]) -> dict[str, Any]:
-    """Sends an order to the run in ``folder``: to that of its launchers whose it is, or to several their share. Nothing of it is
-    done before all have said that it can be.
+    """Sends an order to the run in ``folder``: to that of its launchers whose it is, or to several
+    their share. Nothing of it is done before all have said that it can be.
 
-    Returns: The number of the drill, when it began (``t``) and is over (``until``); of ``heal``, what was ended, who was woken.
-    Raises: RunUnreachable: The run does not run. ConfigError: It allows no drills, or says that this one cannot be.
+    Returns: The number of the drill, when it began (``t``) and is over (``until``); of ``heal``,
+    what was ended, who was woken.
+    Raises: RunUnreachable: The run does not run. ConfigError: It allows no drills, or says that
+        this one cannot be.
     """
     shares = _shares(folder, order)
     if len(shares) > 1:
@@ -67,9 +75,12 @@ def ask(folder: Path, order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def who(folder: Path) -> tuple[list[int], float]:
-    """Peers whose processes can be drilled, and when all was healed last (monotonic seconds). Raises: as ``ask``."""
+    """Peers whose processes can be drilled, and when all was healed last (monotonic seconds).
+    Raises: as ``ask``."""
     heard = _hear_all(folder, {"drill": "who"})
-    return sorted(peer for _, answer in heard for peer in answer["peers"]), max(answer["healed"] for _, answer in heard)
+    return sorted(peer for _, answer in heard for peer in answer["peers"]), max(
+        answer["healed"] for _, answer in heard
+    )
 
 
 def _shares(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -83,8 +94,11 @@ def _shares(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, Mapping[s
         return [(first, order)]
     theirs = {desk: [peer for peer in wanted if peer in answer["peers"]] for desk, answer in heard}
     known = [peer for peers in theirs.values() for peer in peers]
-    theirs[first] += [peer for peer in wanted if peer not in known]  # it knows what to say about them
-    return [(desk, {**order, "peers": peers}) for desk, peers in theirs.items() if peers] or [(first, order)]
+    # it knows what to say about them
+    theirs[first] += [peer for peer in wanted if peer not in known]
+    return [(desk, {**order, "peers": peers}) for desk, peers in theirs.items() if peers] or [
+        (first, order)
+    ]
 
 
 def _together(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -98,7 +112,8 @@ def _together(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _hear_all(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """What every desk answers that does. Of a launcher that was killed the socket is still there, and nobody at it."""
+    """What every desk answers that does. Of a launcher that was killed the socket is still there,
+    and nobody at it."""
     heard, silent = [], None
     for desk in names(folder):
         try:
@@ -114,18 +129,27 @@ def _send(folder: Path, desk: str, order: Mapping[str, Any]) -> dict[str, Any]:
     try:
         end = open_socket(folder, desk, socket.socket.connect)
     except OSError as error:
-        raise RunUnreachable(f"the run in {folder} does not answer: {error}", "it may have been killed") from error
+        raise RunUnreachable(
+            f"the run in {folder} does not answer: {error}", "it may have been killed"
+        ) from error
     with end:
         end.settimeout(TIMEOUT_S)
         try:
             end.sendall(json.dumps(order).encode() + b"\n")
             answer = parse_json(end.makefile("rb").readline(ANSWER_BYTES_MAX))
         except (OSError, ValueError) as error:
-            raise RunUnreachable(f"the run in {folder} does not answer: {error}", "it may just have ended") from error
+            raise RunUnreachable(
+                f"the run in {folder} does not answer: {error}", "it may just have ended"
+            ) from error
     if not isinstance(answer, dict):
-        raise RunUnreachable(f"the run in {folder} does not answer: {desk} is no launcher's", "it may just have ended")
+        raise RunUnreachable(
+            f"the run in {folder} does not answer: {desk} is no launcher's",
+            "it may just have ended",
+        )
     if "error" in answer:
-        raise (RunUnreachable if answer.get("over") else ConfigError)(str(answer["error"]), str(answer.get("hint") or "") or None)
+        raise (RunUnreachable if answer.get("over") else ConfigError)(
+            str(answer["error"]), str(answer.get("hint") or "") or None
+        )
     return dict(answer)
 
 
@@ -133,7 +157,13 @@ def _no_desk(folder: Path) -> ConfigError:
     from gossip.config import RunConfig
 
     if not (folder / "config.json").is_file():
-        return ConfigError(f"there is no run in {folder}", "give its folder, or its name under runs/")
+        return ConfigError(
+            f"there is no run in {folder}", "give its folder, or its name under runs/"
+        )
     if not RunConfig.load(folder / "config.json").drills:
-        return ConfigError(f"the run in {folder} allows no drills", "start it with: gossip run --drills ...")
-    return RunUnreachable(f"the run in {folder} is over, or has not begun", "gossip drill is for a run that trains")
+        return ConfigError(
+            f"the run in {folder} allows no drills", "start it with: gossip run --drills ..."
+        )
+    return RunUnreachable(
+        f"the run in {folder} is over, or has not begun", "gossip drill is for a run that trains"
+    )

@@ -1,4 +1,5 @@
-"""A supervisor's door: open from before its first peer until after its last; it knows whom a start on several hosts lacks."""
+"""A supervisor's door: open from before its first peer until after its last; it knows whom a start
+on several hosts lacks."""
 
 from __future__ import annotations
 
@@ -22,14 +23,21 @@ class JoinService:
     """
 
     def __init__(self, run: Supervisor, entrance: JoinEndpoint) -> None:
-        # Here and not at the top: ZeroMQ and the codec take 0.2 s to import, and few launchers have a door.
+        # Here and not at the top: ZeroMQ and the codec take 0.2 s to import,
+        # and few launchers have a door.
         from gossip.launch.registry import JoinServer
 
         self._run, self._config, self._invites = run, run.config, entrance.invites
         if entrance.key is None and (run.folder / SWARM_KEY).is_file():
             entrance = replace(entrance, key=run.folder / SWARM_KEY)
         self.join_server = JoinServer(
-            run.config, run.folder, run.peers, entrance, let_in=self._let_in, lost=run.lose, say=run.screen.say
+            run.config,
+            run.folder,
+            run.peers,
+            entrance,
+            let_in=self._let_in,
+            lost=run.lose,
+            say=run.screen.say,
         )
 
     async def open(self) -> None:
@@ -47,11 +55,14 @@ class JoinService:
         config, join_server = self._config, self.join_server
         head = "others join" if self._run.joins else f"room for {config.room - config.peers} more"
         only = "for others: gossip run --advertise ADDRESS"
-        for line in invitation(head, config, [join_server.address], join_server.key_file, self._run.command[2:], only):
+        for line in invitation(
+            head, config, [join_server.address], join_server.key_file, self._run.command[2:], only
+        ):
             self._run.screen.say(line)
 
     async def another_id(self, peer: int) -> tuple[int, int] | None:
-        """For a newcomer that has lost its own, with the incarnation that its life begins with. None: there is no room."""
+        """For a newcomer that has lost its own, with the incarnation that its life begins with.
+        None: there is no room."""
         new = await self.join_server.claim_own()
         if new is None:
             self._run.screen.say(f"x there is no room for peer {peer} under another id")

@@ -1,9 +1,11 @@
-"""Where a live run takes its drills: a unix socket in the run's folder, which only its owner can open.
+"""Where a live run takes its drills: a unix socket in the run's folder,
+which only its owner can open.
 
-One line of JSON in, one out: ``{"drill": "stop", "peers": [3], "for_s": 5}``, ``{"number": 1, "t": ..., "until": ...}`` or
-``{"error": ..., "hint": ...}``. What a drill does to processes the supervisor does, by pid and start time; what lasts (cut links,
-slow and lying peers) goes into the file that nodes and trainers look at (``gossip.faults.drills``). Who sends orders
-is in ``desks``.
+One line of JSON in, one out: ``{"drill": "stop", "peers": [3], "for_s": 5}``,
+``{"number": 1, "t": ..., "until": ...}`` or ``{"error": ..., "hint": ...}``. What a drill does to
+processes the supervisor does, by pid and start time; what lasts (cut links, slow and lying peers)
+goes into the file that nodes and trainers look at (``gossip.faults.drills``).
+Who sends orders is in ``desks``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,19 @@ from typing import TYPE_CHECKING, Any
 from gossip.aggregators.attacks import DATA_ATTACKS
 from gossip.aggregators.attacks import KINDS as LIES
 from gossip.errors import BadFault, ConfigError, GossipError, UnknownName
-from gossip.faults import ATTACKS, ByzantineFault, Drill, Fault, FaultPlan, Partition, Slow, attacker, kind_of, peers_word, write
+from gossip.faults import (
+    ATTACKS,
+    ByzantineFault,
+    Drill,
+    Fault,
+    FaultPlan,
+    Partition,
+    Slow,
+    attacker,
+    kind_of,
+    peers_word,
+    write,
+)
 from gossip.run import peers_in, read_seed
 
 from .desks import name_of, open_socket
@@ -48,7 +62,8 @@ def _bind(end: socket.socket, path: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _DrillOrder:
-    """An order that can be carried out. ``act`` is given the drill's number; what it returns is part of the answer."""
+    """An order that can be carried out. ``act`` is given the drill's number; what it returns is
+    part of the answer."""
 
     lasts_s: float
     act: Callable[[int], Mapping[str, Any] | None]
@@ -90,9 +105,13 @@ class DrillServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             end = writer.get_extra_info("socket")
-            _, user, _ = _CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+            _, user, _ = _CREDENTIALS.unpack(
+                end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            )
             answer = (
-                self._answer(await reader.readline()) if user in (os.getuid(), 0) else {"error": "this run is another user's"}
+                self._answer(await reader.readline())
+                if user in (os.getuid(), 0)
+                else {"error": "this run is another user's"}
             )
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
@@ -135,7 +154,8 @@ class DrillServer:
         return {"number": self._number, "t": now, "until": now + checked.lasts_s, **said}
 
     def _check(self, kind: str, order: Mapping[str, Any]) -> _DrillOrder:
-        """Everything that a drill says is looked at before anything is done, so that nothing is half done."""
+        """Everything that a drill says is looked at before anything is done,
+        so that nothing is half done."""
         if kind == "heal":
             return _DrillOrder(0.0, lambda _: self._heal())
         if kind == "partition":
@@ -152,15 +172,24 @@ class DrillServer:
                 lasts_s = _seconds(order, "for_s")
                 act = partial(self._run.stop_peer, lasts_s)
             case "kill":
-                after_s = None if order.get("for_good") else _seconds(order, "restart_s", 2.0, at_once=True)
+                after_s = (
+                    None
+                    if order.get("for_good")
+                    else _seconds(order, "restart_s", 2.0, at_once=True)
+                )
                 act, lasts_s = partial(self._run.kill_peer, after_s), after_s or 0.0
             case _:
                 act, lasts_s = self._run.ask_peer_to_leave, 0.0
         gone = tuple(peer for peer in peers if not self._run.is_here(peer))
         if gone:
             plural = "peers" if len(gone) > 1 else "peer"
-            hint = "who was killed for good, has left or has finished cannot be drilled; one that is started again can soon"
-            raise ConfigError(f"{plural} {peers_word(gone)} {'are' if len(gone) > 1 else 'is'} not there", hint)
+            hint = (
+                "who was killed for good, has left or has finished cannot be drilled; one that is "
+                "started again can soon"
+            )
+            raise ConfigError(
+                f"{plural} {peers_word(gone)} {'are' if len(gone) > 1 else 'is'} not there", hint
+            )
 
         def hit(number: int) -> None:
             for peer in peers:
@@ -169,8 +198,15 @@ class DrillServer:
         return _DrillOrder(lasts_s, hit)
 
     def _sides(self, sides: Any) -> tuple[tuple[int, ...], ...]:
-        if not isinstance(sides, list) or len(sides) < 2 or not all(isinstance(side, list) and side for side in sides):
-            raise ConfigError("a partition has two sides at least, and each a peer", "for example: partition 0-4 5-7")
+        if (
+            not isinstance(sides, list)
+            or len(sides) < 2
+            or not all(isinstance(side, list) and side for side in sides)
+        ):
+            raise ConfigError(
+                "a partition has two sides at least, and each a peer",
+                "for example: partition 0-4 5-7",
+            )
         named = tuple(tuple(self._known(peer) for peer in side) for side in sides)
         everyone = sorted(peer for side in named for peer in side)
         twice = [peer for peer, following in pairwise(everyone) if peer == following]
@@ -181,7 +217,9 @@ class DrillServer:
     def _slow(self, peers: tuple[int, ...], order: Mapping[str, Any]) -> Slow:
         factor = order.get("factor")
         if not isinstance(factor, int | float) or not 1 < factor <= 1000:
-            raise BadFault(f"factor = {factor!r}: how many times as long a step takes, above 1, at most 1000")
+            raise BadFault(
+                f"factor = {factor!r}: how many times as long a step takes, above 1, at most 1000"
+            )
         if len(peers) > 1:
             raise ConfigError("one drill slows one peer down", "slow 3, then slow 4")
         return Slow(peers[0], float(factor))
@@ -191,14 +229,27 @@ class DrillServer:
         if attack not in ATTACKS:
             raise UnknownName("attack", attack, ATTACKS)
         if attack in DATA_ATTACKS:
-            raise BadFault(f"{attack} is about a peer's data, which it has read when a drill comes", "take sign_flip")
+            raise BadFault(
+                f"{attack} is about a peer's data, which it has read when a drill comes",
+                "take sign_flip",
+            )
         if strength is not None and not ATTACKS[attack].unit:
             raise BadFault(f"{attack} has no strength", "leave out --strength")
-        if strength is not None and (isinstance(strength, bool) or not isinstance(strength, int | float)):
+        if strength is not None and (
+            isinstance(strength, bool) or not isinstance(strength, int | float)
+        ):
             raise BadFault(f"strength = {strength!r} is no number of {ATTACKS[attack].unit}")
-        lie = attacker(attack, peers, ATTACKS[attack].strength if strength is None else float(strength), f"poison with {attack}")
+        lie = attacker(
+            attack,
+            peers,
+            ATTACKS[attack].strength if strength is None else float(strength),
+            f"poison with {attack}",
+        )
         if attack in LIES and LIES[attack].shape == "apart":
-            raise BadFault(f"{attack} needs to be planned: it tells each neighbour something else", f"--fault {lie}")
+            raise BadFault(
+                f"{attack} needs to be planned: it tells each neighbour something else",
+                f"--fault {lie}",
+            )
         FaultPlan((lie,)).real()
         return lie
 
@@ -207,19 +258,27 @@ class DrillServer:
         if not isinstance(peers, list) or not peers:
             raise ConfigError("a drill names a peer", "for example: kill 3")
         named = tuple(dict.fromkeys(self._known(peer) for peer in peers))
-        ended = [peer for peer in named if (seed := read_seed(self._folder / "seeds", peer)) is not None and seed.ended]
+        ended = [
+            peer
+            for peer in named
+            if (seed := read_seed(self._folder / "seeds", peer)) is not None and seed.ended
+        ]
         if ended:
-            raise ConfigError(f"peer {ended[0]} is not there: it has ended, and is not started again")
+            raise ConfigError(
+                f"peer {ended[0]} is not there: it has ended, and is not started again"
+            )
         return named
 
     def _known(self, peer: Any) -> int:
         """A peer of the run, of the first or come later."""
         known = {*range(self._run.config.peers), *peers_in(self._folder / "seeds")}
         if isinstance(peer, bool) or not isinstance(peer, int) or peer not in known:
-            raise BadFault(f"there is no peer {peer!r}", f"there are {peers_word(tuple(sorted(known)))}")
+            raise BadFault(
+                f"there is no peer {peer!r}", f"there are {peers_word(tuple(sorted(known)))}"
+            )
         return peer
 
-    # --- what lasts -------------------------------------------------------------------------------------------------------
+    # --- what lasts -------------------------------------------------------------------------------
 
     def _lasts(self, fault: Fault, for_s: float) -> _DrillOrder:
         return _DrillOrder(for_s, lambda number: self._last(number, fault, for_s))
@@ -231,7 +290,14 @@ class DrillServer:
         write(self._folder / "faults", self._lasting.values())
         word = _word(number, fault)
         for peer in _named(fault)[:1]:  # one row for all, as when it is planned
-            self._run.record("fault", peer, kind=_kind(fault), round=self._run.view.round, fault=word, seconds=for_s)
+            self._run.record(
+                "fault",
+                peer,
+                kind=_kind(fault),
+                round=self._run.view.round,
+                fault=word,
+                seconds=for_s,
+            )
         self._ends[number] = asyncio.get_running_loop().call_later(for_s, self._end, number)
 
     def _end(self, number: int) -> None:
@@ -252,15 +318,25 @@ class DrillServer:
         for number in list(self._lasting):
             self._end(number)
         if not ended:
-            write(self._folder / "faults", ())  # what a launcher has left behind that was killed meanwhile
+            # what a launcher has left behind that was killed meanwhile
+            write(self._folder / "faults", ())
         return {"ended": ended, "woken": self._run.wake_all()}
 
 
-def _seconds(order: Mapping[str, Any], key: str, otherwise: float = 0.0, at_once: bool = False) -> float:
+def _seconds(
+    order: Mapping[str, Any], key: str, otherwise: float = 0.0, at_once: bool = False
+) -> float:
     value = order.get(key, otherwise)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= FOR_S_MAX or not (value or at_once):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 <= value <= FOR_S_MAX
+        or not (value or at_once)
+    ):
         least = "0 or more" if at_once else "above 0"
-        raise ConfigError(f"{key} = {value!r} is no duration", f"seconds, {least}, at most {FOR_S_MAX:g}")
+        raise ConfigError(
+            f"{key} = {value!r} is no duration", f"seconds, {least}, at most {FOR_S_MAX:g}"
+        )
     return float(value)
 
 

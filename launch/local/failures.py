@@ -1,4 +1,5 @@
-"""The first failure of a run in at most twelve lines: which peer, which round, where in the user's code, what it said."""
+"""The first failure of a run in at most twelve lines: which peer, which round, where in the user's
+code, what it said."""
 
 from __future__ import annotations
 
@@ -29,11 +30,18 @@ class Frame:
 
     @property
     def users(self) -> bool:
-        """Whether it is the user's own code: not the library's, not ours, not frozen into the interpreter."""
+        """Whether it is the user's own code: not the library's, not ours,
+        not frozen into the interpreter."""
         path = str(Path(self.file).resolve())
-        libraries = [path_ for name, path_ in sysconfig.get_paths().items() if name in ("stdlib", "purelib", "platlib")]
+        libraries = [
+            path_
+            for name, path_ in sysconfig.get_paths().items()
+            if name in ("stdlib", "purelib", "platlib")
+        ]
         ours = [f"{_OURS}/{folder}" for folder in ("gossip", "launch", "aggregators", "topologies")]
-        return not self.file.startswith("<") and not any(path.startswith(f"{root}/") for root in (*libraries, *ours))
+        return not self.file.startswith("<") and not any(
+            path.startswith(f"{root}/") for root in (*libraries, *ours)
+        )
 
 
 def explain(life: ProcessLife, going_on: int, finished: int, folder: Path) -> list[str]:
@@ -51,7 +59,11 @@ def explain(life: ProcessLife, going_on: int, finished: int, folder: Path) -> li
         left = f"{finished} peer{'s have' if finished != 1 else ' has'} finished"
     written = read_error(folder, life.incarnation)
     if written is not None:
-        at = f" at round {written['round']}" if isinstance(written.get("round"), int) and written["round"] >= 0 else ""
+        at = (
+            f" at round {written['round']}"
+            if isinstance(written.get("round"), int) and written["round"] >= 0
+            else ""
+        )
         head = f"x peer {life.peer} failed{at} ({life.how}); {left}"
         frames = _frames(written)
         said = _said(written)
@@ -60,13 +72,17 @@ def explain(life: ProcessLife, going_on: int, finished: int, folder: Path) -> li
         frames = _parse(life.tail)
         said = _last_words(life.tail)
     tail = [f"  log: {folder / 'out.log'}"]
-    where = [f"  {frame.file}:{frame.line}  {frame.code}" for frame in ([f for f in frames if f.users] or frames)[-FRAMES:]]
+    where = [
+        f"  {frame.file}:{frame.line}  {frame.code}"
+        for frame in ([f for f in frames if f.users] or frames)[-FRAMES:]
+    ]
     room = LINES_MAX - 1 - len(where) - len(tail)
     return [line[:WIDTH] for line in (head, *where, *(f"  {line}" for line in said[:room]), *tail)]
 
 
 def read_error(folder: Path, incarnation: int) -> dict[str, Any] | None:
-    """What the session wrote in ``error.json`` in this life; None when it wrote nothing that can be read."""
+    """What the session wrote in ``error.json`` in this life;
+    None when it wrote nothing that can be read."""
     try:
         written = read_json(folder / "error.json")
     except ValueError:
@@ -79,26 +95,39 @@ def read_error(folder: Path, incarnation: int) -> dict[str, Any] | None:
 def _frames(written: Mapping[str, Any]) -> list[Frame]:
     frames = written.get("frames")
     if isinstance(frames, list) and frames and all(isinstance(frame, dict) for frame in frames):
-        return [Frame(str(f.get("file")), int(f.get("line") or 0), str(f.get("code") or "")) for f in frames]
+        return [
+            Frame(str(f.get("file")), int(f.get("line") or 0), str(f.get("code") or ""))
+            for f in frames
+        ]
     text = written.get("traceback") or ""
     return _parse((text if isinstance(text, str) else "".join(map(str, text))).splitlines())
 
 
 def _parse(lines: Sequence[str]) -> list[Frame]:
     """The frames of the last traceback in some text."""
-    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    starts = [
+        number
+        for number, line in enumerate(lines)
+        if line.startswith("Traceback (most recent call last)")
+    ]
     frames = []
     for number, line in enumerate(lines):
         found = _FRAME.match(line)
         if found and number >= (starts[-1] if starts else 0):
             follows = lines[number + 1].strip() if number + 1 < len(lines) else ""
-            frames.append(Frame(found["file"], int(found["line"]), "" if _FRAME.match(follows) else follows))
+            frames.append(
+                Frame(found["file"], int(found["line"]), "" if _FRAME.match(follows) else follows)
+            )
     return frames
 
 
 def _said(written: Mapping[str, Any]) -> list[str]:
     message = str(written.get("message") or "").strip()
-    said = f"{written.get('type') or 'error'}: {message}" if message else str(written.get("type") or "error")
+    said = (
+        f"{written.get('type') or 'error'}: {message}"
+        if message
+        else str(written.get("type") or "error")
+    )
     hint = written.get("hint")
     return [*said.splitlines()[:4], *([f"hint: {hint}"] if hint else [])]
 
@@ -106,7 +135,11 @@ def _said(written: Mapping[str, Any]) -> list[str]:
 def _last_words(tail: Sequence[str]) -> list[str]:
     """The last thing on stderr that is not a frame of a traceback."""
     words = [line for line in tail if line.strip()]
-    starts = [number for number, line in enumerate(words) if line.startswith("Traceback (most recent call last)")]
+    starts = [
+        number
+        for number, line in enumerate(words)
+        if line.startswith("Traceback (most recent call last)")
+    ]
     if starts:
         # The exception comes after the last indented line of the traceback.
         rest = words[starts[-1] + 1 :]

@@ -1,4 +1,5 @@
-"""What is checked on this machine before anything starts: memory, the script, a port, the run's folder."""
+"""What is checked on this machine before anything starts: memory, the script, a port,
+the run's folder."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from pathlib import Path
 from gossip.errors import AddressInUse, ConfigError, OutOfMemory, RunExists
 
 PEER_BYTES = 450 * 2**20
-"""What a peer's two processes add to the memory in use: 280 MiB for a trainer that has imported torch and scikit-learn, 160 MiB
-for its node (proportional set size, eight peers, torch 2.13 on Linux). Model and data come on top."""
+"""What a peer's two processes add to the memory in use: 280 MiB for a trainer that has imported
+torch and scikit-learn, 160 MiB for its node (proportional set size, eight peers, torch 2.13 on
+Linux). Model and data come on top."""
 
 
 def check_memory(peers: int) -> None:
@@ -25,7 +27,8 @@ def check_memory(peers: int) -> None:
 
 
 def say_of_gpus(peers: int, say: Callable[[str], None]) -> None:
-    """Tells what so many peers would lack on this machine's GPUs. Nothing is refused: their script may use none."""
+    """Tells what so many peers would lack on this machine's GPUs. Nothing is refused:
+    their script may use none."""
     from . import gpus
 
     found = gpus.look()
@@ -41,15 +44,23 @@ def check_script(script: Path) -> None:
     if script.is_dir():
         raise ConfigError(f"{script} is a folder, not a script", "gossip run -n 4 train.py")
     if not script.is_file():
-        near = sorted(path.name for path in script.parent.glob("*.py"))[:8] if script.parent.is_dir() else []
-        raise ConfigError(f"there is no script {script}", f"in that folder: {', '.join(near)}" if near else None)
+        near = (
+            sorted(path.name for path in script.parent.glob("*.py"))[:8]
+            if script.parent.is_dir()
+            else []
+        )
+        raise ConfigError(
+            f"there is no script {script}", f"in that folder: {', '.join(near)}" if near else None
+        )
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises AddressInUse when somebody has it already; better before a folder is made than when the door opens."""
+    """Raises AddressInUse when somebody has it already; better before a folder is made than
+    when the door opens."""
     plain = host.strip("[]")
     with socket.socket(socket.AF_INET6 if ":" in plain else socket.AF_INET) as end:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the door will: who has just left keeps nobody out
+        # as the door will: who has just left keeps nobody out
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             end.bind((plain, port))
         except OSError as error:
@@ -58,13 +69,17 @@ def check_port(host: str, port: int) -> None:
             from gossip.transport import holder_of
 
             holder = holder_of(port)
-            raise AddressInUse(f"{host}:{port}", str(holder) if holder else None, holder.run if holder else "") from None
+            raise AddressInUse(
+                f"{host}:{port}", str(holder) if holder else None, holder.run if holder else ""
+            ) from None
 
 
 def make_run_folder(path: Path) -> None:
-    """Raises RunExists when there is something in it already, ConfigError when it cannot be made, or be closed to others."""
+    """Raises RunExists when there is something in it already, ConfigError when it cannot be made,
+    or be closed to others."""
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)  # it names the run, and who knows that can pose as a peer
+        # it names the run, and who knows that can pose as a peer
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if any(path.iterdir()):
             raise RunExists(str(path))
         _close_to_others(path)
@@ -83,6 +98,7 @@ def _close_to_others(path: Path) -> None:
         path.chmod(mode & ~0o077)
     except PermissionError:
         raise ConfigError(
-            f"others can look into the run folder {path} (mode {mode:04o}), and it is not yours to close",
+            f"others can look into the run folder {path} (mode {mode:04o}), and it is not yours "
+            "to close",
             "choose another --run-dir: what lies there lets whoever reads it take part",
         ) from None

@@ -1,4 +1,5 @@
-"""What is free on the NVIDIA GPUs that trainers of this machine would see: asked of the driver's own tool, without torch.
+"""What is free on the NVIDIA GPUs that trainers of this machine would see: asked of the driver's
+own tool, without torch.
 
 To ask torch would import it into the launcher and take the memory that is asked about.
 """
@@ -15,11 +16,12 @@ from dataclasses import asdict, dataclass
 from gossip.launch.report import bytes_word, counted
 
 ASK_S = 10.0
-"""A driver that is not kept loaded takes seconds to wake up. Longer than a heartbeat may: who has one asks in a thread."""
+"""A driver that is not kept loaded takes seconds to wake up. Longer than a heartbeat may: who has
+one asks in a thread."""
 KILLED_S = 1.0
 CONTEXT_BYTES = 512 * 2**20
-"""What a process takes on a GPU before it has a tensor there (context, kernels, workspaces): 300 to 600 MiB, by GPU and CUDA.
-Model, gradients and optimizer come on top."""
+"""What a process takes on a GPU before it has a tensor there (context, kernels, workspaces): 300 to
+600 MiB, by GPU and CUDA. Model, gradients and optimizer come on top."""
 GPUS_NAMED = 8
 _QUERY = ("index", "uuid", "name", "memory.free", "memory.total")
 
@@ -40,7 +42,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """Those that a trainer may use, and what kept us from knowing them, or some of them; "" also where there is no such tool."""
+    """Those that a trainer may use, and what kept us from knowing them, or some of them; "" also
+    where there is no such tool."""
 
     each: tuple[Gpu, ...] = ()
     error: str = ""
@@ -57,7 +60,10 @@ class Gpus:
         more = ", ..." if len(self.each) > GPUS_NAMED else ""
         fits = f"room for {self.room}" if self.room else "no room for any"
         where = f"{counted(peers, 'peer')} on {counted(len(self.each), 'GPU')}"
-        return f"{where} would need about {bytes_word(CONTEXT_BYTES)} each before any model; free: {free}{more}, {fits}"
+        return (
+            f"{where} would need about {bytes_word(CONTEXT_BYTES)} each before any model; free: "
+            f"{free}{more}, {fits}"
+        )
 
     def to_json(self) -> dict[str, object]:
         return {"each": [asdict(gpu) for gpu in self.each], "error": self.error}
@@ -81,7 +87,9 @@ def look(environment: Mapping[str, str] = os.environ) -> Gpus:
         return Gpus()
     asked = [tool, f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
     try:
-        asking = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
+        asking = subprocess.Popen(
+            asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        )
     except OSError as error:
         return Gpus(error=f"nvidia-smi: {error.strerror}")
     try:
@@ -89,7 +97,8 @@ def look(environment: Mapping[str, str] = os.environ) -> Gpus:
     except subprocess.TimeoutExpired:
         asking.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            asking.communicate(timeout=KILLED_S)  # and no longer: what hangs within the driver cannot even be killed
+            # and no longer: what hangs within the driver cannot even be killed
+            asking.communicate(timeout=KILLED_S)
         return Gpus(error=f"nvidia-smi did not answer in {ASK_S:.0f} s")
     if "No devices were found" in out + err:
         return Gpus()
@@ -98,34 +107,45 @@ def look(environment: Mapping[str, str] = os.environ) -> Gpus:
         return Gpus(error=f"nvidia-smi: {next(line.strip() for line in said if line.strip())}")
     wanted = environment.get("CUDA_VISIBLE_DEVICES")
     if wanted is not None and "MIG-" in wanted:
-        return Gpus(error=f"CUDA_VISIBLE_DEVICES={wanted}: what is free on a part of a GPU is not known")
+        return Gpus(
+            error=f"CUDA_VISIBLE_DEVICES={wanted}: what is free on a part of a GPU is not known"
+        )
     found, other = read(out)
     unread = f"nvidia-smi said something else than asked: {other[0][:80]!r}" if other else ""
     return Gpus(tuple(visible(found, wanted)), unread)
 
 
 def read(answer: str) -> tuple[list[Gpu], list[str]]:
-    """Lines of the asked fields, sizes in MiB; and lines of anything else: some GPUs do not tell what memory they have."""
+    """Lines of the asked fields, sizes in MiB; and lines of anything else: some GPUs do not tell
+    what memory they have."""
     found, other = [], []
     for line in map(str.strip, filter(str.strip, answer.splitlines())):
         try:
             index, uuid, *name, free, total = (part.strip() for part in line.split(","))
-            found.append(Gpu(int(index), uuid, ", ".join(name), int(free) * 2**20, int(total) * 2**20))
+            found.append(
+                Gpu(int(index), uuid, ", ".join(name), int(free) * 2**20, int(total) * 2**20)
+            )
         except ValueError:
             other.append(line)
     return found, other
 
 
 def visible(found: Sequence[Gpu], wanted: str | None) -> list[Gpu]:
-    """As CUDA reads CUDA_VISIBLE_DEVICES: numbers, or beginnings of UUIDs, up to the first that is none of them.
+    """As CUDA reads CUDA_VISIBLE_DEVICES: numbers, or beginnings of UUIDs,
+    up to the first that is none of them.
 
-    Numbers are those of nvidia-smi. Where GPUs differ, CUDA counts the fastest first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    Numbers are those of nvidia-smi. Where GPUs differ, CUDA counts the fastest first, unless
+    CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
     if wanted is None:
         return list(found)
     chosen: list[Gpu] = []
     for part in map(str.strip, wanted.split(",")):
-        match = [gpu for gpu in found if part == str(gpu.index) or (part.startswith("GPU-") and gpu.uuid.startswith(part))]
+        match = [
+            gpu
+            for gpu in found
+            if part == str(gpu.index) or (part.startswith("GPU-") and gpu.uuid.startswith(part))
+        ]
         if len(match) != 1:
             break
         chosen += [gpu for gpu in match if gpu not in chosen]

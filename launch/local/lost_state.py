@@ -1,7 +1,9 @@
-"""When all who had the state of a run are gone: a peer that is started again could only begin anew, with fresh weights.
+"""When all who had the state of a run are gone: a peer that is started again could only begin anew,
+with fresh weights.
 
-That is an end, unless the user wants it (``--begin-anew``). A launcher ends a run of its own at once; where others have peers of
-it, too, the peers find out by themselves (``gossip.core.lifecycle.bootstrap``).
+That is an end, unless the user wants it (``--begin-anew``). A launcher ends a run of its own at
+once; where others have peers of it, too, the peers find out by themselves
+(``gossip.core.lifecycle.bootstrap``).
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ def look(run: Supervisor) -> bool:
     if not _is_lost(run):
         return False
     was = run.view.holders.in_words()
-    run.end("state_lost", f"x the state is lost: the run was in {was}, and nobody who had its state is left")
+    run.end(
+        "state_lost",
+        f"x the state is lost: the run was in {was}, and nobody who had its state is left",
+    )
     for line in hints(run.folder):
         run.screen.say(line)
     return True
@@ -32,16 +37,28 @@ def look(run: Supervisor) -> bool:
 
 def hints(folder: Path) -> list[str]:
     """What to do about it."""
-    found = [*_left_by_peers(folder), *map(str, sorted([*folder.glob("*.safetensors"), *folder.glob("peer-*/*.safetensors")]))]
+    found = [
+        *_left_by_peers(folder),
+        *map(str, sorted([*folder.glob("*.safetensors"), *folder.glob("peer-*/*.safetensors")])),
+    ]
     more = f" and {len(found) - FILES_TOLD} more" if len(found) > FILES_TOLD else ""
     named = ", ".join(found[:FILES_TOLD])
     disk = f"on disk: {named}{more}" if found else "nothing of it is on disk in the run's folder"
-    return [f"  {disk}", "  hint: with more peers (-n, --room) one loss is none; --begin-anew begins again with fresh weights"]
+    return [
+        f"  {disk}",
+        (
+            "  hint: with more peers (-n, --room) one loss is none; --begin-anew begins again "
+            "with fresh weights"
+        ),
+    ]
 
 
 def _left_by_peers(folder: Path) -> list[str]:
-    """States that peers left which gave up (``gossip.training.last_state``), with their rounds: the furthest first."""
-    places = [place for peer in sorted(folder.glob("peer-*")) if (place := _last_of(peer)) is not None]
+    """States that peers left which gave up (``gossip.training.last_state``), with their rounds:
+    the furthest first."""
+    places = [
+        place for peer in sorted(folder.glob("peer-*")) if (place := _last_of(peer)) is not None
+    ]
     found = sorted([(_round_of(place), place) for place in places], key=lambda each: -each[0])
     return [f"{place / STATE} (round {'unknown' if at < 0 else at})" for at, place in found]
 

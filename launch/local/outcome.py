@@ -1,4 +1,5 @@
-"""How the run of one launcher ended: every life of its peers, and the exit code that tells it (``docs/exit_codes.md``)."""
+"""How the run of one launcher ended: every life of its peers, and the exit code that tells it
+(``docs/exit_codes.md``)."""
 
 from __future__ import annotations
 
@@ -28,12 +29,17 @@ class RunOutcome:
     joins: bool = False  # its peers came to a run that others had begun
     wall_s: float = 0.0
     bytes_sent: int = 0
-    lacking: dict[str, int] = field(default_factory=dict)  # files that could not be written -> lines that each lacks
+    # files that could not be written -> lines that each lacks
+    lacking: dict[str, int] = field(default_factory=dict)
 
     @property
     def finished(self) -> list[int]:
         """Peers whose last life ended with exit code 0."""
-        return sorted(life.peer for life in self.last_lives.values() if life.code == 0 and life.peer not in self.dismissed)
+        return sorted(
+            life.peer
+            for life in self.last_lives.values()
+            if life.code == 0 and life.peer not in self.dismissed
+        )
 
     @property
     def last_lives(self) -> dict[int, ProcessLife]:
@@ -70,7 +76,8 @@ def exit_code(outcome: RunOutcome) -> int:
     judged = [life for life in outcome.last_lives.values() if life.peer not in outcome.dismissed]
     codes = [_code(life, outcome.view.halted.get(life.peer, {})) for life in judged]
     code = telling(codes)
-    # Who is started again and finds nobody says that the run never started, of one that has had rounds.
+    # Who is started again and finds nobody says that the run never started,
+    # of one that has had rounds.
     return QUORUM_LOST if code == NeverStarted.exit_code and outcome.view.round >= 0 else code
 
 
@@ -79,12 +86,15 @@ def telling(codes: Sequence[int]) -> int:
     for code in (6, 2, STATE_LOST, 4, 1, 5):
         if code in codes:
             return code
-    return next((code for code in codes if code), 5)  # all were killed: nobody is left to reach a quorum
+    # all were killed: nobody is left to reach a quorum
+    return next((code for code in codes if code), 5)
 
 
 def _all_done(outcome: RunOutcome) -> bool:
     """Whether the training was over for every peer of this launcher."""
-    done = [outcome.view.halted.get(peer, {}).get("reason") == "finished" for peer in outcome.finished]
+    done = [
+        outcome.view.halted.get(peer, {}).get("reason") == "finished" for peer in outcome.finished
+    ]
     return bool(done) and all(done) and len(done) == len(outcome.last_lives)
 
 

@@ -1,4 +1,5 @@
-"""Who is stopped, and when they are woken: where drills and planned hangs overlap on one peer, by the last of them."""
+"""Who is stopped, and when they are woken: where drills and planned hangs overlap on one peer, by
+the last of them."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class StoppedProcesses:
         known = self._asleep.pop(process.peer, None)
         if known is not None:
             known.timer.cancel()
-            if known.process is process:  # else it was a former life that slept: nobody is left to be woken
+            # else it was a former life that slept: nobody is left to be woken
+            if known.process is process:
                 since, until = known.since, max(until, known.until)
         timer = asyncio.get_running_loop().call_later(until - now, self._wake, process.peer)
         self._asleep[process.peer] = _StoppedProcess(process, since, until, timer)

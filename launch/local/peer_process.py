@@ -1,4 +1,5 @@
-"""One peer's processes as the launcher sees them: started, read, signalled, and gone to the last one."""
+"""One peer's processes as the launcher sees them: started, read, signalled,
+and gone to the last one."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from gossip.run import Appender, parse_json
 
 from .warm import ForkedProcess, WarmStart
 
-GROUP_GRACE_S = 8.0  # a trainer's death is its node's to announce; then the node drains and leaves too
+# a trainer's death is its node's to announce; then the node drains and leaves too
+GROUP_GRACE_S = 8.0
 DRAIN_S = 1.0
 LAST_WORDS_S = 0.2
 POLL_S = 0.05
@@ -50,7 +52,11 @@ class ProcessLife:
 
 
 def signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in {item.value for item in signal.Signals} else f"signal {number}"
+    return (
+        signal.Signals(number).name
+        if number in {item.value for item in signal.Signals}
+        else f"signal {number}"
+    )
 
 
 class PeerProcess:
@@ -93,7 +99,12 @@ class PeerProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    env={**environment, **own, "GOSSIP_STATUS_FD": str(theirs.fileno()), TOKEN_VARIABLE: token},
+                    env={
+                        **environment,
+                        **own,
+                        "GOSSIP_STATUS_FD": str(theirs.fileno()),
+                        TOKEN_VARIABLE: token,
+                    },
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
                 )
@@ -128,7 +139,8 @@ class PeerProcess:
         return members(self.pid, self.started_ticks, self.token)
 
     async def wait_gone(self) -> ProcessLife:
-        """Reads everything until the last process of the peer is gone; what stays behind its trainer is killed."""
+        """Reads everything until the last process of the peer is gone; what stays behind its
+        trainer is killed."""
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         readers = [
@@ -138,7 +150,8 @@ class PeerProcess:
         ]
         try:
             code, ended_at = await self._wait_trainer()
-            # What it said last is on its way: when the whole peer was killed the channels end at once.
+            # What it said last is on its way: when the whole peer was killed the
+            # channels end at once.
             await asyncio.wait(readers, timeout=LAST_WORDS_S)
             life = ProcessLife(
                 self.peer,
@@ -156,7 +169,8 @@ class PeerProcess:
                 await asyncio.sleep(POLL_S)
             else:
                 self.send_all(signal.SIGKILL)
-            # Everybody who could write is gone, but for children that took a session of their own: they are not waited for.
+            # Everybody who could write is gone, but for children that took a session of their own:
+            # they are not waited for.
             await asyncio.wait(readers, timeout=DRAIN_S)
         finally:
             for reader in readers:
@@ -197,18 +211,29 @@ class PeerProcess:
                 try:
                     event = parse_json(line)
                 except ValueError:
-                    event = {"event": "error", "message": f"a status line that is not JSON: {line[:80]!r}"}
+                    event = {
+                        "event": "error",
+                        "message": f"a status line that is not JSON: {line[:80]!r}",
+                    }
                 if isinstance(event, dict) and isinstance(event.get("event"), str):
                     self._on_event({**event, "peer": self.peer})
         except (ConnectionError, ValueError) as error:
-            self._on_event({"peer": self.peer, "event": "error", "message": f"its status channel broke: {error}"})
+            self._on_event(
+                {
+                    "peer": self.peer,
+                    "event": "error",
+                    "message": f"its status channel broke: {error}",
+                }
+            )
         finally:
             writer.close()
 
     async def _read_output(self, pipe: Any, err: bool) -> None:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
         rest = b""
         try:
             while chunk := await reader.read(LINE_MAX):
@@ -239,7 +264,8 @@ class ProcessLeader(Protocol):
 
 
 class Guardian:
-    """The launcher's end of ``guardian.py``; started again, with all it needs to know, should somebody kill it."""
+    """The launcher's end of ``guardian.py``; started again, with all it needs to know, should
+    somebody kill it."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -306,5 +332,6 @@ class Guardian:
 
     def _close_pipe(self) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # what was still to be said, nobody is there to hear
+        # what was still to be said, nobody is there to hear
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

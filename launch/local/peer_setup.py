@@ -16,7 +16,8 @@ def script_command(script: Path, arguments: Sequence[str]) -> list[str]:
 
 def peer_environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     return {
-        # More threads than cores are a hundred times slower than one each: only the user may say otherwise.
+        # More threads than cores are a hundred times slower than one each:
+        # only the user may say otherwise.
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "PASSIVE",
         **{key: value for key, value in inherited.items() if key != TOKEN_VARIABLE},

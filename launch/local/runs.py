@@ -1,4 +1,5 @@
-"""One run from resolved settings to summary: the folder, the peers, what is left behind. ``run`` and ``demo`` share it."""
+"""One run from resolved settings to summary: the folder, the peers, what is left behind. ``run``
+and ``demo`` share it."""
 
 from __future__ import annotations
 
@@ -26,11 +27,13 @@ COMMAND = "command.json"
 
 
 def settle(resolved: Resolved, kind: str, here: int | None = None) -> Resolved:
-    """Checks what can be checked before anything starts, and fills in what is drawn: run id, name, folder, f.
+    """Checks what can be checked before anything starts, and fills in what is drawn: run id,
+    name, folder, f.
 
     Args:
         here: How many of the peers will run on this machine; None: all.
-    Raises: ConfigError and its kin: A name, a number, a fault or the machine does not allow this run.
+    Raises: ConfigError and its kin: A name, a number,
+        a fault or the machine does not allow this run.
     """
     config = resolved.config
     fitting.check(config)
@@ -46,7 +49,9 @@ def settle(resolved: Resolved, kind: str, here: int | None = None) -> Resolved:
     return resolved
 
 
-def begin(resolved: Resolved, argv: Sequence[str], code: Path | None, key: KeyPair | None = None) -> Path:
+def begin(
+    resolved: Resolved, argv: Sequence[str], code: Path | None, key: KeyPair | None = None
+) -> Path:
     """Makes the run's folder and writes into it what the run was started with. Returns its path.
 
     Args:
@@ -69,20 +74,26 @@ def train(
     newcomers: Mapping[int, int] | None = None,
     entrance: JoinEndpoint | None = None,
 ) -> RunOutcome:
-    """Starts the peers in a folder that ``begin`` made, and returns when they are gone. ``newcomers``, ``entrance``: see
-    ``Supervisor``.
+    """Starts the peers in a folder that ``begin`` made, and returns when they are gone.
+    ``newcomers``, ``entrance``: see ``Supervisor``.
 
     What they run is written down: whoever joins later runs the same, unless told otherwise.
     """
     if newcomers is None:
-        write_json(Path(config.run_dir) / COMMAND, {"command": list(command), "folder": os.getcwd()})
-    with launchers.present(Path(config.run_dir), range(config.peers) if newcomers is None else newcomers):
-        return asyncio.run(Supervisor(config, command, screen, newcomers=newcomers, entrance=entrance).run())
+        write_json(
+            Path(config.run_dir) / COMMAND, {"command": list(command), "folder": os.getcwd()}
+        )
+    with launchers.present(
+        Path(config.run_dir), range(config.peers) if newcomers is None else newcomers
+    ):
+        return asyncio.run(
+            Supervisor(config, command, screen, newcomers=newcomers, entrance=entrance).run()
+        )
 
 
 def conclude(folder: Path, outcome: RunOutcome) -> dict[str, Any]:
-    """Writes ``commits.jsonl`` and ``summary.json``. Returns the summary: of what this launcher has seen itself, where the folder
-    is gone."""
+    """Writes ``commits.jsonl`` and ``summary.json``. Returns the summary: of what this launcher has
+    seen itself, where the folder is gone."""
     own = (outcome.exit_code, outcome.wall_s, outcome.joins)
     seen = (outcome.config, outcome.view) if outcome.lacking else None
     try:
@@ -90,11 +101,14 @@ def conclude(folder: Path, outcome: RunOutcome) -> dict[str, Any]:
     except (OSError, ConfigError) as error:
         path = str(folder / "summary.json")
         tell_on_stderr(path, getattr(error, "strerror", None) or str(error))
-        return summary.build(folder, *own, {**outcome.lacking, path: 0}, (outcome.config, outcome.view))
+        return summary.build(
+            folder, *own, {**outcome.lacking, path: 0}, (outcome.config, outcome.view)
+        )
 
 
 def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> int:
-    """The same, and says how it went. Returns the exit code that tells it. Raises: GossipError: All for nothing."""
+    """The same, and says how it went. Returns the exit code that tells it. Raises: GossipError:
+    All for nothing."""
     found = conclude(folder, outcome)
     if as_json:
         print(json.dumps(found))
@@ -116,8 +130,13 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
     for line in [*alone.told(found["trained_alone"]), *missed.told(found["faults_missed"])]:
         screen.say(line)
     if found["finished"] and not found["rounds"]:
-        screen.say("! no round was trained: each peer ran the script by itself, and nothing was exchanged")
-        screen.say("  in the script: peer = gossip.init(), then model, optimizer = peer.prepare(model, optimizer)")
+        screen.say(
+            "! no round was trained: each peer ran the script by itself, and nothing was exchanged"
+        )
+        screen.say(
+            "  in the script: peer = gossip.init(), then model, optimizer = peer.prepare(model, "
+            "optimizer)"
+        )
     if found["exit_code"] != outcome.exit_code == 0:
         lost = found["rounds_lost"]
         which = "the only round" if lost == 1 else f"every one of {lost} rounds"
@@ -130,12 +149,23 @@ def show_config(resolved: Resolved, as_json: bool) -> None:
     values = resolved.config.model_dump(mode="json")
     if as_json:
         print(
-            json.dumps({key: {"value": value, "source": resolved.sources.get(key, "default")} for key, value in values.items()})
+            json.dumps(
+                {
+                    key: {"value": value, "source": resolved.sources.get(key, "default")}
+                    for key, value in values.items()
+                }
+            )
         )
         return
     width = max(map(len, values))
     for key, value in values.items():
         if key != "run":
-            shown = "-" if value is None or value == "" else " ".join(value) or "-" if isinstance(value, list) else str(value)
+            shown = (
+                "-"
+                if value is None or value == ""
+                else " ".join(value) or "-"
+                if isinstance(value, list)
+                else str(value)
+            )
             print(f"{key:{width}}  {shown:24}  {resolved.sources.get(key, 'default')}")
     sys.stdout.flush()

@@ -1,4 +1,5 @@
-"""Watches over the peers of one run on this machine: starts, wakes, restarts and stops them, and says how it went."""
+"""Watches over the peers of one run on this machine: starts, wakes, restarts and stops them, and
+says how it went."""
 
 from __future__ import annotations
 
@@ -16,7 +17,16 @@ from gossip.config import RunConfig
 from gossip.errors import LocalError, NeverStarted
 from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import EXIT_ASKED, RunView, Screen, counted
-from gossip.run import Appender, JsonLines, Logbook, WriteFailures, announce_end, nobody_left, shown, whole
+from gossip.run import (
+    Appender,
+    JsonLines,
+    Logbook,
+    WriteFailures,
+    announce_end,
+    nobody_left,
+    shown,
+    whole,
+)
 
 from . import lost_state
 from .awaiting import INSECURE, INSECURE_EVERY_S, ReachabilityProbe, waiting
@@ -45,10 +55,13 @@ class Supervisor:
         command: Program and arguments, the same for every peer.
         screen: Where words go.
         environment: What peers inherit; ``os.environ`` when None.
-        newcomers: To a run that others have begun: which ids to start, and with which incarnations. None: begins the run.
-        share: Of the peers that begin it: which to start here, and with which incarnations; others start the rest. None: all.
+        newcomers: To a run that others have begun: which ids to start, and with which incarnations.
+            None: begins the run.
+        share: Of the peers that begin it: which to start here, and with which incarnations; others
+            start the rest. None: all.
         entrance: Of its door. None: it has one only where somebody may join.
-        files: Goes into the names of the files that a launcher appends to, where several share the run's folder.
+        files: Goes into the names of the files that a launcher appends to,
+            where several share the run's folder.
     """
 
     def __init__(
@@ -71,7 +84,9 @@ class Supervisor:
         self.view = RunView(self.peers, self.plan)
         self.outcome = RunOutcome(config, self.view, joins=self.joins)
         self.troubles = WriteFailures(self._tell_trouble)
-        self._environment = peer_environment(self.folder, os.environ if environment is None else environment)
+        self._environment = peer_environment(
+            self.folder, os.environ if environment is None else environment
+        )
         self.token = secrets.token_hex(16)
         self._processes: dict[int, PeerProcess] = {}
         self._stopped_processes = StoppedProcesses(self._on_woken)
@@ -79,19 +94,26 @@ class Supervisor:
         self._explained = False
         self._ended: set[int] = set()  # peers that will not come back
         self._late: set[int] = set()
-        alone = min(self.peers) if self.joins or files else None  # of several launchers in this folder
+        # of several launchers in this folder
+        alone = min(self.peers) if self.joins or files else None
         self._desk = DrillServer(self, alone) if config.drills else None
         self._tries = ReachabilityProbe(self.folder, self.peers, self.view.unannounced)
         self._lost: set[int] = set()  # ids that turned out to be somebody else's
         has_join_server = entrance is not None or config.room > config.peers
         listens = self._environment.get("GOSSIP_LISTEN", "")
-        self.join_service = JoinService(self, entrance or JoinEndpoint(host=listens)) if has_join_server else None
+        self.join_service = (
+            JoinService(self, entrance or JoinEndpoint(host=listens)) if has_join_server else None
+        )
 
     async def run(self) -> RunOutcome:
         """Until the last process of the last peer is gone."""
         began = time.monotonic()
-        self._events = JsonLines(self.folder / f"events{self._files}.jsonl", "events", self.troubles)
-        self._logbook = Logbook(self.folder / f"logbook{self._files}.md", self.config.name, self.troubles)
+        self._events = JsonLines(
+            self.folder / f"events{self._files}.jsonl", "events", self.troubles
+        )
+        self._logbook = Logbook(
+            self.folder / f"logbook{self._files}.md", self.config.name, self.troubles
+        )
         self._guardian = Guardian(self.token)
         warm = self.config.warm and is_possible(self.command)
         self._warm = WarmStart(self._environment, self.token, self._say) if warm else None
@@ -106,9 +128,15 @@ class Supervisor:
                 self._guardian.remove_socket(self._desk.path)
             if self.join_service is not None:
                 await self.join_service.open()
-            which = f"peers {', '.join(map(str, self.peers))}" if self.joins else counted(len(self.peers), "peer")
+            which = (
+                f"peers {', '.join(map(str, self.peers))}"
+                if self.joins
+                else counted(len(self.peers), "peer")
+            )
             self._logbook.note(f"started {which}: {' '.join(self.command)}")
-            await asyncio.gather(*(self._life_of(peer, incarnation) for peer, incarnation in self.peers.items()))
+            await asyncio.gather(
+                *(self._life_of(peer, incarnation) for peer, incarnation in self.peers.items())
+            )
         finally:
             watcher.cancel()
             self._tries.close()
@@ -118,7 +146,8 @@ class Supervisor:
                 loop.remove_signal_handler(number)
             self._stopped_processes.close()
             for process in self._processes.values():
-                process.send_all(signal.SIGKILL)  # only when something above broke: otherwise all are gone
+                # only when something above broke: otherwise all are gone
+                process.send_all(signal.SIGKILL)
             self._guardian.close()
             if self.join_service is not None:
                 await self.join_service.close()
@@ -130,14 +159,15 @@ class Supervisor:
             self.screen.close(self.view)
             self.record("launcher_ended", None, exit_code=self.outcome.exit_code, joins=self.joins)
             self._logbook.note(
-                f"ended after {self.outcome.wall_s:.1f} s at round {self.view.round}, exit code {self.outcome.exit_code}"
+                f"ended after {self.outcome.wall_s:.1f} s at round {self.view.round}, exit code "
+                f"{self.outcome.exit_code}"
             )
             self._logbook.close()
             self._events.close()
             self.outcome.lacking.update(self.troubles.lacking)
         return self.outcome
 
-    # --- one peer ---------------------------------------------------------------------------------------------------------
+    # --- one peer ---------------------------------------------------------------------------------
 
     async def _life_of(self, peer: int, incarnation: int) -> None:
         """All the lives of one peer."""
@@ -159,7 +189,8 @@ class Supervisor:
             if self.outcome.finished and len(self._ended) == len(self.peers) - 1:
                 self._say(f"! peer {peer} is not started again: the others are done")
                 break
-            incarnation = max(incarnation, self.view.rows[peer].incarnation) + 1  # its node may have been started more than once
+            # its node may have been started more than once
+            incarnation = max(incarnation, self.view.rows[peer].incarnation) + 1
             self._say(f"+ starting peer {peer} again, incarnation {incarnation}")
         self._ended.add(peer)
         seeds = self.folder / "seeds"  # or those who are done would wait for it to come back
@@ -167,24 +198,35 @@ class Supervisor:
         self._dismiss_latecomers()
 
     def lose(self, peer: int) -> None:
-        """An id of ours was given away a second time, by a door that ours could not reach, and the other has it now."""
+        """An id of ours was given away a second time, by a door that ours could not reach, and the
+        other has it now."""
         process = self._processes.get(peer)
         if process is not None:
             self._lost.add(peer)
-            self._say(f"! id {peer} was given away twice while doors could not reach each other: our peer gets another")
+            self._say(
+                f"! id {peer} was given away twice while doors could not reach each other: our "
+                "peer gets another"
+            )
             process.send_all(signal.SIGKILL)  # a goodbye would be taken for that of the other
 
     async def _begin_anew(self, peer: int) -> None:
         """A newcomer that has lost its id comes again."""
         self._ended.add(peer)
-        new = await self.join_service.another_id(peer) if self.join_service is not None and not self._stop.is_set() else None
+        new = (
+            await self.join_service.another_id(peer)
+            if self.join_service is not None and not self._stop.is_set()
+            else None
+        )
         if new is not None:
             self.peers[new[0]] = new[1]
             await self._life_of(*new)
 
     def _dismiss_latecomers(self) -> None:
-        """Stops peers that were started again and came too late: all others are done, and nobody is left to take them in."""
-        if not self.outcome.finished or any(self.view.rows[peer].state == "training" for peer in self._processes):
+        """Stops peers that were started again and came too late: all others are done, and nobody is
+        left to take them in."""
+        if not self.outcome.finished or any(
+            self.view.rows[peer].state == "training" for peer in self._processes
+        ):
             return
         for peer, process in self._processes.items():
             here = self.view.rows[peer].state in ("starting", "here")
@@ -194,14 +236,33 @@ class Supervisor:
                 process.send_trainer(signal.SIGTERM)
 
     def _dismiss_early_birds(self) -> None:
-        """Stops those who wait for a start that cannot come any more, because too many have failed before it."""
-        failed = sorted([peer for peer, life in self.outcome.last_lives.items() if peer in self._ended and life.code != 0])
-        if self.joins or self.view.ready or self._stop.is_set() or self.config.peers - len(failed) >= self._need:
+        """Stops those who wait for a start that cannot come any more,
+        because too many have failed before it."""
+        failed = sorted(
+            [
+                peer
+                for peer, life in self.outcome.last_lives.items()
+                if peer in self._ended and life.code != 0
+            ]
+        )
+        if (
+            self.joins
+            or self.view.ready
+            or self._stop.is_set()
+            or self.config.peers - len(failed) >= self._need
+        ):
             return
-        waiting = [peer for peer in self._processes if self.view.rows[peer].state == "here" and peer not in self._late]
+        waiting = [
+            peer
+            for peer in self._processes
+            if self.view.rows[peer].state == "here" and peer not in self._late
+        ]
         if waiting:
             who, of = ", ".join(map(str, failed)), f"{self._need} of {self.config.peers} are needed"
-            self._say(f"! stopping {', '.join(map(str, waiting))}: peers {who} have failed before the start, and {of}")
+            self._say(
+                f"! stopping {', '.join(map(str, waiting))}: peers {who} have failed before the "
+                f"start, and {of}"
+            )
         for peer in waiting:
             self._late.add(peer)
             self.outcome.dismissed.add(peer)
@@ -214,21 +275,33 @@ class Supervisor:
         return 1 if self.joins else max(1, self.config.needed_to_start - elsewhere)
 
     async def _begin_life(self, peer: int, incarnation: int) -> PeerProcess | None:
-        """None: the run was stopped before there was one to stop, or this machine starts no more processes."""
+        """None: the run was stopped before there was one to stop,
+        or this machine starts no more processes."""
         pauses = iter(START_AGAIN_S)
         while not self._stop.is_set():
-            warm = self._warm if self._warm is not None and await self._warm.ready_unless(self._stop) else None
+            warm = (
+                self._warm
+                if self._warm is not None and await self._warm.ready_unless(self._stop)
+                else None
+            )
             if self._stop.is_set():
                 break
             try:
                 return self._start(peer, incarnation, warm)
             except ForkServerGone:
                 continue  # it is not ready for a while: started without it
-            except OSError as error:  # no more processes, descriptors, memory: others may end and give back what it takes
+            except OSError as error:
+                # no more processes, descriptors, memory: others may end and give back what it takes
                 pause_s, now = next(pauses, None), time.monotonic()
                 if pause_s is None:
                     life = ProcessLife(
-                        peer, incarnation, LocalError.exit_code, None, (f"it cannot be started: {error}",), now, now
+                        peer,
+                        incarnation,
+                        LocalError.exit_code,
+                        None,
+                        (f"it cannot be started: {error}",),
+                        now,
+                        now,
                     )
                     self.outcome.lives.append(life)
                     self._on_exit(life)
@@ -279,17 +352,33 @@ class Supervisor:
         if blow is not None and blow.planned and life.code in TOO_LATE and self.outcome.finished:
             # The plan kept it away until the others were done.
             self._late.add(life.peer)
-            self._say(f"! peer {life.peer} came back too late: {self.view.halted.get(life.peer, {}).get('reason', life.how)}")
+            self._say(
+                f"! peer {life.peer} came back too late: "
+                f"{self.view.halted.get(life.peer, {}).get('reason', life.how)}"
+            )
         stopping = self._stop.is_set() or life.peer in self._late or life.peer in self._lost
-        fields = {"incarnation": life.incarnation, "code": life.code, "signal": life.signal, "how": life.how}
-        self.record("exited", life.peer, t=life.ended_at, planned=planned, stopping=stopping, **fields)
-        self._logbook.note(f"peer {life.peer} incarnation {life.incarnation} ended at round {self.view.round}: {life.how}")
+        fields = {
+            "incarnation": life.incarnation,
+            "code": life.code,
+            "signal": life.signal,
+            "how": life.how,
+        }
+        self.record(
+            "exited", life.peer, t=life.ended_at, planned=planned, stopping=stopping, **fields
+        )
+        self._logbook.note(
+            f"peer {life.peer} incarnation {life.incarnation} ended at round {self.view.round}: "
+            f"{life.how}"
+        )
         if life.code in (0, EXIT_ASKED) or planned or stopping:
             return
         if life.code is not None:
             going_on = sum(process.running for process in self._processes.values())
-            lines = explain(life, going_on, len(self.outcome.finished), self.folder / f"peer-{life.peer}")
-            for line in lines[:1] if self._explained else lines:  # the first failure is mostly the cause of the others
+            lines = explain(
+                life, going_on, len(self.outcome.finished), self.folder / f"peer-{life.peer}"
+            )
+            # the first failure is mostly the cause of the others
+            for line in lines[:1] if self._explained else lines:
                 self.screen.say(line)
             self._explained = True
 
@@ -299,7 +388,9 @@ class Supervisor:
         for peer in set(self.view.hangs) - before:
             self._wake_later(peer, self.view.hangs.pop(peer))
         if event["event"] == "record_incomplete" and isinstance(event.get("files"), dict):
-            self.outcome.lacking.update({str(path): whole(lines) or 0 for path, lines in event["files"].items()})
+            self.outcome.lacking.update(
+                {str(path): whole(lines) or 0 for path, lines in event["files"].items()}
+            )
         if event["event"] == "halted":
             traffic = event.get("traffic")
             if isinstance(traffic, dict):
@@ -313,12 +404,15 @@ class Supervisor:
         self.record("continued", peer)
         self._say(f"+ SIGCONT peer {peer} after {slept_s:.1f} s")
 
-    # --- drills -----------------------------------------------------------------------------------------------------------
+    # --- drills -----------------------------------------------------------------------------------
 
     @property
     def is_training(self) -> bool:
         """Whether there is something to disturb."""
-        begun = bool(self.view.ready) or any(self.view.rows[peer].state == "training" for peer in self.peers)  # newcomers
+        # newcomers
+        begun = bool(self.view.ready) or any(
+            self.view.rows[peer].state == "training" for peer in self.peers
+        )
         return begun and not self.is_over
 
     @property
@@ -345,7 +439,8 @@ class Supervisor:
         self._wake_later(peer, for_s)
 
     def ask_peer_to_leave(self, peer: int, fault: str) -> None:
-        """SIGTERM to its trainer, as a scheduler does that wants its machine back. It is not started again."""
+        """SIGTERM to its trainer, as a scheduler does that wants its machine back.
+        It is not started again."""
         self.record("fault", peer, kind="leave", round=self.view.round, fault=fault)
         self._processes[peer].send_trainer(signal.SIGTERM)
         self._processes[peer].send_all(signal.SIGCONT)  # whoever sleeps could not leave
@@ -354,7 +449,7 @@ class Supervisor:
         """SIGCONT at once to whoever would be woken later. Returns whom."""
         return self._stopped_processes.wake_all()
 
-    # --- all peers --------------------------------------------------------------------------------------------------------
+    # --- all peers --------------------------------------------------------------------------------
 
     async def _watch(self, began: float) -> None:
         """Redraws, says whom we wait for, and gives up on a run that does not start."""
@@ -371,10 +466,17 @@ class Supervisor:
             self._dismiss_early_birds()
             if self.view.holders.in_vain:
                 lost_state.look(self)
-            if self.joins and not (self.is_training or self.is_over) and now - looked >= WAITING_EVERY_S:
+            if (
+                self.joins
+                and not (self.is_training or self.is_over)
+                and now - looked >= WAITING_EVERY_S
+            ):
                 looked = now
                 if nobody_left(self.folder / "seeds", self.peers):
-                    self.end("never_started", "x the run is over: everybody has left while ours were on their way")
+                    self.end(
+                        "never_started",
+                        "x the run is over: everybody has left while ours were on their way",
+                    )
             elsewhere = self.join_service.missing if self.join_service is not None else []
             unmet = self.view.unmet(now).union(elsewhere)
             if self.view.ready or self._stop.is_set() or not (self.view.missing or unmet):
@@ -385,28 +487,45 @@ class Supervisor:
                 join_servers = self.join_service.troubles() if self.join_service is not None else []
                 for peer, why in self._tries.found.items():
                     self.record("unmet", None, subject=peer, why=why)
-                for trouble in join_servers + self._tries.troubles(unmet, shared=self.join_service is None):
+                for trouble in join_servers + self._tries.troubles(
+                    unmet, shared=self.join_service is None
+                ):
                     self._remind(f"!   {trouble}")
             if self._tries.over:  # they have ended while ours were on their way here
-                self.end("never_started", f"x the run is over: {self._tries.over} have completed it, and nobody else is there")
-            elif now - began > self.config.start_timeout_s + START_SLACK_S and len(self.view.here) < self._need:
-                error = NeverStarted(self._need, tuple(self.view.here), tuple(self.view.missing), now - began)
+                self.end(
+                    "never_started",
+                    f"x the run is over: {self._tries.over} have completed it, and nobody else is "
+                    "there",
+                )
+            elif (
+                now - began > self.config.start_timeout_s + START_SLACK_S
+                and len(self.view.here) < self._need
+            ):
+                error = NeverStarted(
+                    self._need, tuple(self.view.here), tuple(self.view.missing), now - began
+                )
                 self._say(f"x {error}")
-                self._say(f"  hint: {error.hint}: {self.folder / f'peer-{self.view.missing[0]}' / 'out.log'}")
+                self._say(
+                    f"  hint: {error.hint}: "
+                    f"{self.folder / f'peer-{self.view.missing[0]}' / 'out.log'}"
+                )
                 self.end("never_started")
 
     def _on_signal(self, number: int) -> None:
         if self.outcome.stopped == "":
             interrupted = number == signal.SIGINT
             again = " (Ctrl-C again: stop now)" if interrupted else ""
-            self.end("interrupt" if interrupted else "terminate", f"stopping after this round{again}")
+            self.end(
+                "interrupt" if interrupted else "terminate", f"stopping after this round{again}"
+            )
         elif self.outcome.stopped in ("interrupt", "terminate"):
             self.kill("stopping now")
         else:
             self.kill("")
 
     def end(self, why: Stop, say: str = "", grace_s: float | None = None) -> None:
-        """Asks every trainer to leave after its round, and kills those that have not left ``grace_s`` later."""
+        """Asks every trainer to leave after its round, and kills those that have not left
+        ``grace_s`` later."""
         grace_s = STOP_GRACE_S if grace_s is None else grace_s
         if len(self._ended) == len(self.peers):
             return  # everybody is done; we are only writing it down
@@ -426,7 +545,9 @@ class Supervisor:
         if not any(left.values()):
             return
         if say:
-            named = ", ".join(f"{peer} (pids {' '.join(map(str, pids))})" for peer, pids in left.items() if pids)
+            named = ", ".join(
+                f"{peer} (pids {' '.join(map(str, pids))})" for peer, pids in left.items() if pids
+            )
             self._say(f"{say}: killing peers {named}")
         if self.outcome.stopped == "interrupt":
             self.outcome.stopped = "killed"
@@ -435,7 +556,15 @@ class Supervisor:
 
     def record(self, event: str, peer: int | None, t: float | None = None, **fields: Any) -> None:
         """A row of our own in events.jsonl."""
-        self._tell({"t": time.monotonic() if t is None else t, "wall": time.time(), "peer": peer, "event": event, **fields})
+        self._tell(
+            {
+                "t": time.monotonic() if t is None else t,
+                "wall": time.time(),
+                "peer": peer,
+                "event": event,
+                **fields,
+            }
+        )
 
     def _tell(self, row: dict[str, Any]) -> None:
         """Writes down what has happened, and says what of it is worth a line."""

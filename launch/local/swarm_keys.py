@@ -15,13 +15,19 @@ if TYPE_CHECKING:
 
 
 def keygen(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it; nothing is overwritten.")] = Path("swarm.key"),
-    show: Annotated[bool, typer.Option("--show", help="Only show the public half of a key that is there.")] = False,
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Where to write it; nothing is overwritten.")
+    ] = Path("swarm.key"),
+    show: Annotated[
+        bool, typer.Option("--show", help="Only show the public half of a key that is there.")
+    ] = False,
 ) -> None:
-    """Make a key, in a file that only you can read: gossip keygen, then gossip run --key swarm.key train.py
+    """Make a key, in a file that only you can read: gossip keygen,
+    then gossip run --key swarm.key train.py
 
-    Whoever has the file of a swarm's key may join the runs that were started with it. A peer that is to have the same key in all
-    its lives is given one by GOSSIP_KEY=FILE; its public half can then stand in the list of gossip run --allowed FILE.
+    Whoever has the file of a swarm's key may join the runs that were started with it. A peer that
+    is to have the same key in all its lives is given one by GOSSIP_KEY=FILE; its public half can
+    then stand in the list of gossip run --allowed FILE.
     """
     from gossip.run import fingerprint, make_pair, read_pair
 
@@ -41,31 +47,39 @@ def flags(keys: bool | None, key: Path | None, allowed: Path | None) -> dict[str
 def own_key(path: Path | None, config: RunConfig) -> KeyPair | None:
     """The swarm key that a run is started with; None: it makes one.
 
-    Raises: ConfigError: There is none in the file, something in the list of who is allowed is no key, or the run has no keys.
+    Raises: ConfigError: There is none in the file, something in the list of who is allowed is no
+        key, or the run has no keys.
     """
     from gossip.run import allow_list, read_pair
 
     for what in filter(None, (str(path or ""), config.allowed)):
         if not config.keyed:
-            raise ConfigError(f"{what} is of no use to a run without keys", "start it with --keys, or leave it out")
+            raise ConfigError(
+                f"{what} is of no use to a run without keys",
+                "start it with --keys, or leave it out",
+            )
     allow_list(config.allowed)
     return None if path is None else read_pair(path)
 
 
 def check_listed(config: RunConfig, key_file: str) -> None:
-    """Before a machine starts all peers of a run: each would find the same for itself, and some might begin without the others.
+    """Before a machine starts all peers of a run: each would find the same for itself, and some
+    might begin without the others.
 
     Args:
         key_file: As ``GOSSIP_KEY`` names it.
 
-    Raises: ConfigError: The key of one of them is not on the list of who is allowed, or cannot be read; or it is that of all.
+    Raises: ConfigError: The key of one of them is not on the list of who is allowed, or cannot be
+        read; or it is that of all.
     """
     from gossip.run import allow_list, listed_pair
 
     if key_file and "{peer}" not in key_file and config.keyed and config.peers > 1:
         raise ConfigError(
-            f"GOSSIP_KEY names one file for {config.peers} peers: {key_file}; a key belongs to one peer",
-            "make one for each with gossip keygen, and write {peer} where their names differ: GOSSIP_KEY='keys/{peer}.key'",
+            f"GOSSIP_KEY names one file for {config.peers} peers: {key_file}; a key belongs to "
+            "one peer",
+            "make one for each with gossip keygen, and write {peer} where their names differ: "
+            "GOSSIP_KEY='keys/{peer}.key'",
         )
     if (allowed := allow_list(config.allowed)) is not None:
         for peer in range(config.peers):

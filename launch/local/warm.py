@@ -1,13 +1,16 @@
-"""Starting peers in milliseconds: they are forked from one process that has imported what every peer needs.
+"""Starting peers in milliseconds: they are forked from one process that has imported what
+every peer needs.
 
-A peer is two processes that import torch, which takes one to two seconds of a processor each. Eight peers that start on two
-processors wait for that longest of all, and a peer that was killed is missed meanwhile. So the launcher starts one process that
-imports it all once, does nothing else, and forks whenever a peer is to be started: into the trainer, which goes on as
+A peer is two processes that import torch, which takes one to two seconds of a processor each. Eight
+peers that start on two processors wait for that longest of all, and a peer that was killed is
+missed meanwhile. So the launcher starts one process that imports it all once, does nothing else,
+and forks whenever a peer is to be started: into the trainer, which goes on as
 ``python -u script.py`` would, and into its node, which waits for ``gossip.init()``.
 
-Forking is safe there: the process has one thread, no sockets but the one to the launcher, and no device context. A peer is the
-launcher's own child: the fork happens twice, the one between ends at once, and the launcher adopts what is left over
-(``PR_SET_CHILD_SUBREAPER``). It can wait for it like for any other, and this process may die without anybody noticing.
+Forking is safe there: the process has one thread, no sockets but the one to the launcher, and no
+device context. A peer is the launcher's own child: the fork happens twice, the one between ends at
+once, and the launcher adopts what is left over (``PR_SET_CHILD_SUBREAPER``). It can wait for it
+like for any other, and this process may die without anybody noticing.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ class ForkServerGone(LocalError):
 
 
 class ForkedProcess:
-    """A child that somebody else has forked for us, as far as ``subprocess.Popen`` is needed of it."""
+    """A child that somebody else has forked for us,
+    as far as ``subprocess.Popen`` is needed of it."""
 
     def __init__(self, pid: int, stdout: BinaryIO, stderr: BinaryIO) -> None:
         self.pid, self.stdout, self.stderr = pid, stdout, stderr
@@ -62,7 +66,8 @@ class ForkedProcess:
 
 
 class WarmStart:
-    """The launcher's end. Whatever becomes of the other end, peers can be started: without it, and a little later.
+    """The launcher's end. Whatever becomes of the other end, peers can be started: without it,
+    and a little later.
 
     Args:
         environment: That of all peers.
@@ -70,7 +75,9 @@ class WarmStart:
         say: Takes a line about what went wrong.
     """
 
-    def __init__(self, environment: Mapping[str, str], token: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], token: str, say: Callable[[str], None]
+    ) -> None:
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._environment, self._say = {**environment, TOKEN_VARIABLE: token}, say
         self._ready, self._one_asks = False, asyncio.Lock()
@@ -82,7 +89,14 @@ class WarmStart:
         self._socket.setblocking(False)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-P", "-m", "gossip.launch.local.warm", str(theirs.fileno())],
+                [
+                    sys.executable,
+                    "-u",
+                    "-P",
+                    "-m",
+                    "gossip.launch.local.warm",
+                    str(theirs.fileno()),
+                ],
                 stdin=subprocess.DEVNULL,
                 env=self._environment,
                 pass_fds=(theirs.fileno(),),
@@ -90,7 +104,8 @@ class WarmStart:
             )
 
     async def ready_unless(self, stop: asyncio.Event) -> bool:
-        """As ``ready``; False at once when nothing is to be started any more: who imports torch cannot be hurried."""
+        """As ``ready``; False at once when nothing is to be started any more: who imports torch
+        cannot be hurried."""
         waits = [asyncio.ensure_future(self.ready()), asyncio.ensure_future(stop.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -98,11 +113,13 @@ class WarmStart:
             for wait in waits:
                 wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
-        return self._ready and not stop.is_set()  # looked at last: others may have asked it to fork meanwhile, in vain
+        # looked at last: others may have asked it to fork meanwhile, in vain
+        return self._ready and not stop.is_set()
 
     async def ready(self) -> bool:
-        """Whether peers can be forked: waits until they can, or it is clear that the process will not have it. When somebody has
-        killed the process there is another; when it fails, none for a while, and after ``FAILURES_MAX`` failures no more."""
+        """Whether peers can be forked: waits until they can, or it is clear that the process will
+        not have it. When somebody has killed the process there is another; when it fails, none for
+        a while, and after ``FAILURES_MAX`` failures no more."""
         async with self._one_asks:
             if self._failures >= FAILURES_MAX or time.monotonic() < self._not_before:
                 return False
@@ -123,31 +140,51 @@ class WarmStart:
     def _fail(self, when: str, why: str = "") -> None:
         """Ends the process, says so, and leaves it be for a while."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(ENDING_S)  # who closes its channel is about to end: how is worth knowing
+            # who closes its channel is about to end: how is worth knowing
+            self._process.wait(ENDING_S)
         code = self._process.poll()
         self._process.kill()
         self._process.wait()
         if not why:
-            why = "it did not answer" if code is None else f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+            why = (
+                "it did not answer"
+                if code is None
+                else f"killed by signal {-code}"
+                if code < 0
+                else f"exit code {code}"
+            )
         self._ready, self._failures = False, self._failures + 1
         wait_s = AGAIN_S * 2 ** (self._failures - 1)
         self._not_before = time.monotonic() + wait_s
-        again = "not tried again" if self._failures == FAILURES_MAX else f"tried again in {wait_s:g} s"
-        self._say(f"! the process that forks peers has ended {when} ({why}): peers start without it, more slowly; it is {again}")
+        again = (
+            "not tried again" if self._failures == FAILURES_MAX else f"tried again in {wait_s:g} s"
+        )
+        self._say(
+            f"! the process that forks peers has ended {when} ({why}): peers start without it, "
+            f"more slowly; it is {again}"
+        )
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str], status: socket.socket) -> ForkedProcess:
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], status: socket.socket
+    ) -> ForkedProcess:
         """A new peer, in a session of its own.
 
         Args:
             command: ``[interpreter, "-u", script, *arguments]``.
             environment: What this peer alone has.
             status: Its end of the status channel.
-        Raises: Gone: Somebody has killed the process that forks, it does not answer, or it cannot fork. ``ready`` knows.
+        Raises: Gone: Somebody has killed the process that forks, it does not answer, or it cannot
+            fork. ``ready`` knows.
         """
         script, *arguments = command[2:]
-        request = json.dumps({"script": script, "arguments": arguments, "environment": dict(environment)}).encode()
+        request = json.dumps(
+            {"script": script, "arguments": arguments, "environment": dict(environment)}
+        ).encode()
         if len(request) > REQUEST_BYTES_MAX:
-            raise LocalError(f"the script's arguments take {len(request)} bytes, at most {REQUEST_BYTES_MAX} are possible")
+            raise LocalError(
+                f"the script's arguments take {len(request)} bytes, at most {REQUEST_BYTES_MAX} "
+                "are possible"
+            )
         out, err = os.pipe(), os.pipe()
         try:
             socket.send_fds(self._socket, [request], [out[1], err[1], status.fileno()])
@@ -168,26 +205,34 @@ class WarmStart:
             os.close(out[1])
             os.close(err[1])
         self._failures = 0
-        return ForkedProcess(pid, os.fdopen(out[0], "rb", buffering=0), os.fdopen(err[0], "rb", buffering=0))
+        return ForkedProcess(
+            pid, os.fdopen(out[0], "rb", buffering=0), os.fdopen(err[0], "rb", buffering=0)
+        )
 
     def close(self) -> None:
         """No more peers will be started. Those that were are left alone."""
         self._socket.close()
-        self._process.kill()  # it holds nothing; and while it imports torch it would not see the end of the channel
+        # it holds nothing; and while it imports torch it would not see the end of the channel
+        self._process.kill()
         self._process.wait()
         _prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
 def is_possible(command: Sequence[str]) -> bool:
     """Whether this is how the launcher has Python run a script."""
-    return len(command) > 2 and list(command[:2]) == [sys.executable, "-u"] and not command[2].startswith("-")
+    return (
+        len(command) > 2
+        and list(command[:2]) == [sys.executable, "-u"]
+        and not command[2].startswith("-")
+    )
 
 
-# --- the process that forks -----------------------------------------------------------------------------------------------
+# --- the process that forks -----------------------------------------------------------------------
 
 
 def serve(channel: socket.socket) -> Callable[[], None]:
-    """Forks for whoever asks. Returns in a child only, with what that has to do; in the process itself it does not return."""
+    """Forks for whoever asks. Returns in a child only, with what that has to do; in the process
+    itself it does not return."""
     while True:
         request, fds, _, _ = socket.recv_fds(channel, REQUEST_BYTES_MAX, 3)
         if not request:
@@ -244,21 +289,25 @@ def run_script(script: str, arguments: Sequence[str]) -> None:
     sys.argv = [script, *arguments]
     sys.orig_argv = [sys.executable, "-u", script, *arguments]
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=script, __builtins__=__builtins__, __cached__=None, __annotations__={})
+    main.__dict__.update(
+        __file__=script, __builtins__=__builtins__, __cached__=None, __annotations__={}
+    )
     sys.modules["__main__"] = main
     loader = _Script(script)
     try:
         loader.get_data(script)
     except OSError as error:
         print(
-            f"{sys.executable}: can't open file {os.path.abspath(script)!r}: [Errno {error.errno}] {error.strerror}",
+            f"{sys.executable}: can't open file {os.path.abspath(script)!r}: [Errno "
+            f"{error.errno}] {error.strerror}",
             file=sys.stderr,
         )
         sys.exit(2)
     sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
     try:
         loader.exec_module(main)
-    except Exception as error:  # noqa: BLE001 - as the interpreter does, without showing how we got there
+    except Exception as error:  # noqa: BLE001
+        # as the interpreter does, without showing how we got there
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename != script:
             frames = frames.tb_next
@@ -293,7 +342,8 @@ def _prctl(option: int, value: Any) -> None:
 
 
 def main() -> None:
-    """``python -m gossip.launch.local.warm FD``: the launcher is at the other end of the descriptor."""
+    """``python -m gossip.launch.local.warm FD``:
+    the launcher is at the other end of the descriptor."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     try:
         import torch
@@ -302,9 +352,11 @@ def main() -> None:
         from gossip.training import Session  # noqa: F401
 
         torch.set_num_threads(1)
-        # The first optimizer of a process imports torch._dynamo, which takes as long again as torch itself.
+        # The first optimizer of a process imports torch._dynamo,
+        # which takes as long again as torch itself.
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    except Exception:  # noqa: BLE001 - whatever it is, the launcher has to know that no peer can be started
+    except Exception:  # noqa: BLE001
+        # whatever it is, the launcher has to know that no peer can be started
         traceback.print_exc()
         sys.exit(1)
     gc.collect()

@@ -1,7 +1,8 @@
-"""A launcher's door: where newcomers knock, and where the launchers of a run tell each other where their peers are.
+"""A launcher's door: where newcomers knock, and where the launchers of a run tell each other where
+their peers are.
 
-Each writes what it hears into its own ``seeds/``, which is all that a peer's node ever reads. Doors visit each other
-(``neighbours``); what they agree on, and who is believed, is in ``registry``.
+Each writes what it hears into its own ``seeds/``, which is all that a peer's node ever reads. Doors
+visit each other (``neighbours``); what they agree on, and who is believed, is in ``registry``.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class JoinServer:
             missing = f"{folder}/swarm.key is missing: a door of a run with keys opens with it only"
             raise ConfigError(missing, "copy it there, for you alone (chmod 600)")
         self._key = read_pair(entrance.key) if entrance.key is not None else None
-        self._insecure = config.insecure or self._key is not None  # it may listen elsewhere than on loopback
+        # it may listen elsewhere than on loopback
+        self._insecure = config.insecure or self._key is not None
         self._authenticator: Authenticator | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._allowance = SenderRateLimiter(UNITS_A_S, UNITS_AT_ONCE)
@@ -97,7 +99,9 @@ class JoinServer:
             self._lock()
             inside = bind_inside(plain(self._socket))
             if self._authenticator is not None and self._key is not None:
-                prove_closed(self._context, [f"ipc://@{inside}"], self._key.public, self._authenticator)
+                prove_closed(
+                    self._context, [f"ipc://@{inside}"], self._key.public, self._authenticator
+                )
             listener = listen(self._host, self._entrance.port, self._insecure)
         except BaseException:
             self._destroy()
@@ -106,7 +110,9 @@ class JoinServer:
         self.address = join(*listener.getsockname()[:2])
         local = ServerEntry(self.join_server, self.address, self._folder.place())
         self.keeper = Registry(local, self._own, self._config.peers, self._config.peers_max)
-        self.neighbours = RemoteServers(self._config.run_id, self.keeper, self._ask, self._learn, self._run, self._going_on)
+        self.neighbours = RemoteServers(
+            self._config.run_id, self.keeper, self._ask, self._learn, self._run, self._going_on
+        )
         self._folder.announce(local)
         self.meet(self._to_meet)
         self._look()
@@ -116,9 +122,13 @@ class JoinServer:
     def _lock(self) -> None:
         """Who has the swarm key may talk to this door, and nobody else."""
         if (key := self._key) is not None:
-            self._authenticator = Authenticator(self._context, lambda request: request.key == key.public)
+            self._authenticator = Authenticator(
+                self._context, lambda request: request.key == key.public
+            )
             as_server(plain(self._socket), key)
-            asyncio.get_running_loop().add_reader(self._authenticator.fd, self._authenticator.answer)
+            asyncio.get_running_loop().add_reader(
+                self._authenticator.fd, self._authenticator.answer
+            )
 
     def _destroy(self) -> None:
         if self._authenticator is not None:
@@ -135,12 +145,19 @@ class JoinServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        question = says.RegistryPush(self._config.run_id, entry, tuple(self.keeper.entries.values()), ())
-        # Whoever was visited a moment ago may know of this door, though its answer is still on the way.
-        others = [other for other in self.neighbours.all.values() if other.answered or not other.tries]
+        question = says.RegistryPush(
+            self._config.run_id, entry, tuple(self.keeper.entries.values()), ()
+        )
+        # Whoever was visited a moment ago may know of this door,
+        # though its answer is still on the way.
+        others = [
+            other for other in self.neighbours.all.values() if other.answered or not other.tries
+        ]
         goodbyes = [self._ask(other.address, question) for other in others]
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*goodbyes, return_exceptions=True), self.goodbye_s)
+            await asyncio.wait_for(
+                asyncio.gather(*goodbyes, return_exceptions=True), self.goodbye_s
+            )
         await self._proxy.close()
         self._destroy()
         self._folder.withdraw()
@@ -155,7 +172,7 @@ class JoinServer:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._say(f"! the door has lost a hand: {type(error).__name__}: {error}")
 
-    # --- what others ask ----------------------------------------------------------------------------------------------------
+    # --- what others ask --------------------------------------------------------------------------
 
     async def _serve(self) -> None:
         while True:
@@ -182,28 +199,41 @@ class JoinServer:
             return
         if not isinstance(question, says.JoinRequest):
             self._reply(sender, number, self._answer(question, seen))
-        elif self._allowance.take(seen, JOIN_REQUEST_COST, time.monotonic()) and self._join_requests < JOIN_REQUESTS_MAX:
+        elif (
+            self._allowance.take(seen, JOIN_REQUEST_COST, time.monotonic())
+            and self._join_requests < JOIN_REQUESTS_MAX
+        ):
             self._run(self._let(sender, number, question))
         else:
-            self._reply(sender, number, says.JoinRejected("wait", "too many knock at this door", ""))
+            self._reply(
+                sender, number, says.JoinRejected("wait", "too many knock at this door", "")
+            )
 
     @contextlib.contextmanager
     def _going_on(self) -> Iterator[None]:
-        """A full disk, no descriptors, or an answer that is too large costs what was to be done, and not the door."""
+        """A full disk, no descriptors, or an answer that is too large costs what was to be done,
+        and not the door."""
         try:
             yield
         except (OSError, ValueError) as error:
             self.refused += 1
-            if (told := f"{type(error).__name__}: {error}") not in self._stumbles and len(self._stumbles) < STUMBLES_MAX:
+            if (told := f"{type(error).__name__}: {error}") not in self._stumbles and len(
+                self._stumbles
+            ) < STUMBLES_MAX:
                 self._stumbles.add(told)
-                self._say(f"! the door at {self.address} could not do something, and goes on: {told}")
+                self._say(
+                    f"! the door at {self.address} could not do something, and goes on: {told}"
+                )
 
     def _reply(self, sender: bytes, number: bytes, answer: says.Said | None) -> None:
         if answer is None:
             self.refused += 1
             return
-        sent = asyncio.ensure_future(self._socket.send_multipart([sender, number, says.encode(answer)], zmq.NOBLOCK))
-        sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked has gone, or takes no answers
+        sent = asyncio.ensure_future(
+            self._socket.send_multipart([sender, number, says.encode(answer)], zmq.NOBLOCK)
+        )
+        # whoever asked has gone, or takes no answers
+        sent.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _other_version(self, data: bytes) -> says.JoinRejected:
         theirs = data[3:4].decode("ascii", "replace")
@@ -218,13 +248,23 @@ class JoinServer:
         now, keeper = time.monotonic(), self.keeper
         match question:
             case says.RunQuery():
-                here = [peer for peer, entry in sorted(keeper.entries.items()) if entry.progress > CLAIMED and not entry.ended]
+                here = [
+                    peer
+                    for peer, entry in sorted(keeper.entries.items())
+                    if entry.progress > CLAIMED and not entry.ended
+                ]
                 free = len(keeper.free(now))
                 run, name = self._config.run_id, self._config.name
                 code = self._code()
-                return says.RunInfo(run, name, keeper.state, tuple(here), free, seen[:80], self._versions, *code)
-            case says.ProposeIds() | says.RegistryPull() | says.RegistryPush() if question.run != self._config.run_id:
-                return says.JoinRejected("run", f"this door is of the run {self._config.name}, not of yours", "")
+                return says.RunInfo(
+                    run, name, keeper.state, tuple(here), free, seen[:80], self._versions, *code
+                )
+            case says.ProposeIds() | says.RegistryPull() | says.RegistryPush() if (
+                question.run != self._config.run_id
+            ):
+                return says.JoinRejected(
+                    "run", f"this door is of the run {self._config.name}, not of yours", ""
+                )
             case says.ProposeIds():
                 return says.GrantedIds(tuple(keeper.consider(question.entries, now)))
             case says.RegistryPull():
@@ -232,7 +272,9 @@ class JoinServer:
                 digest = keeper.digest()
                 if digest == question.digest:
                     return says.RegistryState(keeper.local, digest, (), ())
-                return says.RegistryState(keeper.local, digest, tuple(keeper.entries.values()), keeper.told)
+                return says.RegistryState(
+                    keeper.local, digest, tuple(keeper.entries.values()), keeper.told
+                )
             case says.RegistryPush():
                 self._learn(question.entries, (question.sender, *question.join_servers))
                 self.neighbours.make_sure(question.sender, question.entries)
@@ -240,7 +282,7 @@ class JoinServer:
             case _:
                 return None
 
-    # --- newcomers ----------------------------------------------------------------------------------------------------------
+    # --- newcomers --------------------------------------------------------------------------------
 
     async def _let(self, sender: bytes, number: bytes, request: says.JoinRequest) -> None:
         self._join_requests += 1
@@ -252,32 +294,54 @@ class JoinServer:
     async def _welcome(self, request: says.JoinRequest) -> says.JoinAccepted | says.JoinRejected:
         config, keeper = self._config, self.keeper
         if differences := self._versions.differences(request.versions):
-            return says.JoinRejected("version", f"not the same versions: {'; '.join(differences)}", "install what the swarm has")
+            return says.JoinRejected(
+                "version",
+                f"not the same versions: {'; '.join(differences)}",
+                "install what the swarm has",
+            )
         if keeper.state == "over":
-            return says.JoinRejected("over", f"the run {config.name} is over", "start another: gossip run")
+            return says.JoinRejected(
+                "over", f"the run {config.name} is over", "start another: gossip run"
+            )
         if keeper.state == "not begun":
-            return says.JoinRejected("wait", f"the run {config.name} has not begun", "wait until its peers have started")
+            return says.JoinRejected(
+                "wait", f"the run {config.name} has not begun", "wait until its peers have started"
+            )
         if config.room <= config.peers:
             first = f"the run {config.name} has room for its {config.peers} first peers only"
             return says.JoinRejected("full", first, f"gossip run --room {2 * config.peers} ...")
         if request.join_server in keeper.join_servers:
-            return says.JoinRejected("wait", "there is a door of that number", "knock again: another number is drawn")
-        if len(request.join_server) != JOIN_SERVER_ID_BYTES or not 1 <= request.count <= config.peers_max:
             return says.JoinRejected(
-                "full", f"{counted(request.count, 'newcomer')} at once", f"the run {config.name} has room for {config.peers_max}"
+                "wait", "there is a door of that number", "knock again: another number is drawn"
+            )
+        if (
+            len(request.join_server) != JOIN_SERVER_ID_BYTES
+            or not 1 <= request.count <= config.peers_max
+        ):
+            return says.JoinRejected(
+                "full",
+                f"{counted(request.count, 'newcomer')} at once",
+                f"the run {config.name} has room for {config.peers_max}",
             )
         ids = await self.claim(request.join_server, request.count)
         if ids is None:
             free = len(keeper.free(time.monotonic()))
             requested = f"{request.count} {'was' if request.count == 1 else 'were'} to join"
-            message = f"the run {config.name} has room for {counted(config.peers_max, 'peer')} at a time: {requested}, "
+            message = (
+                f"the run {config.name} has room for {counted(config.peers_max, 'peer')} at a "
+                f"time: {requested}, "
+            )
             hint = "who leaves or is killed makes room; whose launcher was killed does not"
             return says.JoinRejected("full", f"{message}and there is room for {free}", hint)
-        # Where this launcher's peers listen decides about keys when nobody has; theirs listen elsewhere.
+        # Where this launcher's peers listen decides about keys when nobody has;
+        # theirs listen elsewhere.
         keys = None if config.insecure else config.keyed
-        # That there is a list they are told, not what is on it: each machine's is kept by who runs that machine.
+        # That there is a list they are told, not what is on it:
+        # each machine's is kept by who runs that machine.
         allowed = Path(config.allowed).name
-        given = config.model_copy(update={"run_dir": "", "host": "127.0.0.1", "keys": keys, "allowed": allowed})
+        given = config.model_copy(
+            update={"run_dir": "", "host": "127.0.0.1", "keys": keys, "allowed": allowed}
+        )
         return says.JoinAccepted(
             config.run_id,
             tuple(sorted(ids.items())),
@@ -287,15 +351,24 @@ class JoinServer:
         )
 
     def _code(self) -> tuple[tuple[str, ...], str, str]:
-        """What the peers here run from the script on, where, and its commit; nothing when it is too long to be said."""
+        """What the peers here run from the script on, where, and its commit; nothing when it is too
+        long to be said."""
         found = read_json(self._run_dir / "command.json") or {}
         code = (read_json(self._run_dir / "environment.json") or {}).get("code")
         commit = str(code["commit"])[:80] if isinstance(code, dict) and "commit" in code else ""
         words, where = found.get("command"), str(found.get("folder", ""))
-        if not isinstance(words, list) or not 3 <= len(words) <= says.WORDS_MAX or len(where) > says.WORD_MAX:
+        if (
+            not isinstance(words, list)
+            or not 3 <= len(words) <= says.WORDS_MAX
+            or len(where) > says.WORD_MAX
+        ):
             return (), "", commit
         command = tuple(map(str, words[2:]))
-        return (command, where, commit) if all(len(word) <= says.WORD_MAX for word in command) else ((), "", commit)
+        return (
+            (command, where, commit)
+            if all(len(word) <= says.WORD_MAX for word in command)
+            else ((), "", commit)
+        )
 
     async def claim_own(self) -> tuple[int, int] | None:
         """An id for a newcomer of this launcher, and its incarnation. None: there is no room."""
@@ -303,12 +376,14 @@ class JoinServer:
         return None if taken is None else next(iter(taken.items()))
 
     async def claim(self, owner: bytes, count: int) -> dict[int, int] | None:
-        """Ids for newcomers, which no other door that can be reached gives to anybody else, and the incarnations that they begin
-        with. None: there are not so many."""
+        """Ids for newcomers, which no other door that can be reached gives to anybody else, and the
+        incarnations that they begin with. None: there are not so many."""
         keeper = self.keeper
         for attempt in range(CLAIM_TRIES):
             self._look()  # somebody may just have taken one by the folder
-            proposal = keeper.propose(owner, count, time.monotonic(), self._draw if attempt else None)
+            proposal = keeper.propose(
+                owner, count, time.monotonic(), self._draw if attempt else None
+            )
             if proposal is None:
                 return None
             question = says.ProposeIds(self._config.run_id, proposal.entries)
@@ -321,7 +396,7 @@ class JoinServer:
             await asyncio.sleep(CLAIM_PAUSE_S * (1 + self._draw(8)))
         return None
 
-    # --- what is known ------------------------------------------------------------------------------------------------------
+    # --- what is known ----------------------------------------------------------------------------
 
     @property
     def missing(self) -> list[int]:
@@ -354,9 +429,11 @@ class JoinServer:
             self.neighbours.spread(news)
         self.meet(self._folder.other_join_servers())
 
-    def _learn(self, entries: Iterable[PeerEntry], join_servers: Iterable[ServerEntry], source: bytes = b"") -> None:
-        """What another door says goes into the folder. It is passed on to nobody: every door tells all others itself, and who
-        has missed that compares. ``source``: whose word it is."""
+    def _learn(
+        self, entries: Iterable[PeerEntry], join_servers: Iterable[ServerEntry], source: bytes = b""
+    ) -> None:
+        """What another door says goes into the folder. It is passed on to nobody: every door tells
+        all others itself, and who has missed that compares. ``source``: whose word it is."""
         news = self.keeper.hear(entries, join_servers, source, self.neighbours.answers)
         for join_server in news.join_servers:
             self._visit(join_server.address, named=True)
@@ -366,7 +443,7 @@ class JoinServer:
         for peer in news.lost:
             self._lost(peer)
 
-    # --- other doors --------------------------------------------------------------------------------------------------------
+    # --- other doors ------------------------------------------------------------------------------
 
     def meet(self, addresses: Iterable[str]) -> None:
         """Visits these doors, too, as soon as this one is open."""

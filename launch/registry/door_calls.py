@@ -24,7 +24,11 @@ OTHER_KEY = "refused by key: this is not the key of that door, or it has none"
 NO_KEY = "refused by key: that door wants one (--key FILE); or it is no door of gossip"
 LAST_WORDS_S = 0.5
 """When the connection has ended: what came before may not be read yet."""
-_WATCHED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_WATCHED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
 _OPTIONS: dict[zmq.SocketOption, int] = {
     zmq.LINGER: 0,
     zmq.HANDSHAKE_IVL: 1500,
@@ -37,7 +41,8 @@ _numbers = itertools.count(1)
 
 
 class JoinServerUnreachable(GossipError):
-    """A door gave no answer. ``why`` says what came back instead; ``by_key``: it does not talk to who has our key, or none."""
+    """A door gave no answer. ``why`` says what came back instead; ``by_key``: it does not talk to
+    who has our key, or none."""
 
     def __init__(self, why: str, by_key: bool = False) -> None:
         super().__init__(why, by_key)
@@ -48,12 +53,14 @@ class JoinServerUnreachable(GossipError):
 
 
 def new_socket(context: zmq.asyncio.Context, kind: int) -> zmq.asyncio.Socket:
-    """``kind`` is ROUTER, of a door, or DEALER, of who asks. To be bound inside (``door_proxy``)."""
+    """``kind`` is ROUTER, of a door, or DEALER, of who asks. To be bound inside
+    (``door_proxy``)."""
     socket = context.socket(kind)
     for option, value in _OPTIONS.items():
         socket.set(option, value)
     if kind == zmq.ROUTER:
-        socket.set(zmq.ROUTER_MANDATORY, 1)  # else an answer that nobody waits for vanishes without an error
+        # else an answer that nobody waits for vanishes without an error
+        socket.set(zmq.ROUTER_MANDATORY, 1)
         socket.set(zmq.ROUTER_HANDOVER, 0)
     else:
         socket.set(zmq.IMMEDIATE, 1)
@@ -66,9 +73,14 @@ def plain(socket: zmq.asyncio.Socket) -> zmq.Socket[bytes]:
 
 
 async def ask(
-    context: zmq.asyncio.Context, address: str, question: says.Question, timeout_s: float, key: KeyPair | None = None
+    context: zmq.asyncio.Context,
+    address: str,
+    question: says.Question,
+    timeout_s: float,
+    key: KeyPair | None = None,
 ) -> says.Said:
-    """The answer of the door at ``address`` (``HOST:PORT``, numbers only). ``key``: the swarm's. Raises: Unanswered."""
+    """The answer of the door at ``address`` (``HOST:PORT``, numbers only). ``key``: the swarm's.
+    Raises: Unanswered."""
     dealer = new_socket(context, zmq.DEALER)
     if key is not None:
         as_client(plain(dealer), key, key.public)
@@ -80,10 +92,14 @@ async def ask(
     # What answers there may be anything: it says no more than an answer has (``door_proxy``).
     passage = asyncio.create_task(_connect(address, bind_inside(plain(dealer))))
     try:
-        done, _ = await asyncio.wait([*asked, passage], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(
+            [*asked, passage], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
         if passage in done and not done.intersection(asked):
             passage.result()
-            done, _ = await asyncio.wait(asked, timeout=LAST_WORDS_S, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                asked, timeout=LAST_WORDS_S, return_when=asyncio.FIRST_COMPLETED
+            )
         for answered in asked:
             if answered in done:
                 return answered.result()
@@ -141,8 +157,13 @@ def _read(data: bytes) -> says.Said:
         return says.decode(data)
     except Malformed as error:
         other = says.is_other_version(data)
-        speaks = f"it speaks version {data[3:4].decode('ascii', 'replace')} of doors, this gossip {says.VERSION[3:].decode()}"
-        raise JoinServerUnreachable(speaks if other else f"it gave an answer that is none: {error}") from None
+        speaks = (
+            f"it speaks version {data[3:4].decode('ascii', 'replace')} of doors, this gossip "
+            f"{says.VERSION[3:].decode()}"
+        )
+        raise JoinServerUnreachable(
+            speaks if other else f"it gave an answer that is none: {error}"
+        ) from None
 
 
 async def why_silent(address: str) -> str:
@@ -177,7 +198,9 @@ def split(address: str) -> tuple[str, int]:
     if not colon or not bare or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         raise ValueError(f"{address!r} is no HOST:PORT")
     if (":" in bare) != (host != bare):
-        raise ValueError(f"{address!r}: the number of an IPv6 host stands in brackets, as in [fe80::1]:7421")
+        raise ValueError(
+            f"{address!r}: the number of an IPv6 host stands in brackets, as in [fe80::1]:7421"
+        )
     return bare, int(port)
 
 
@@ -186,9 +209,11 @@ def join(host: str, port: int) -> str:
 
 
 def source_towards(host: str) -> str:
-    """The own address that this machine would send from to reach ``host``, which is a number; "": there is no way there.
+    """The own address that this machine would send from to reach ``host``, which is a number; "":
+    there is no way there.
 
-    Nothing is sent. The own hostname is never asked: it often leads to 127.0.0.1, or to another network.
+    Nothing is sent. The own hostname is never asked: it often leads to 127.0.0.1,
+    or to another network.
     """
     family = sockets.AF_INET6 if ":" in host else sockets.AF_INET
     with sockets.socket(family, sockets.SOCK_DGRAM) as probe:

@@ -1,4 +1,5 @@
-"""What a door reads from its run's folder and writes into it: the addresses of peers, claims to ids, the doors that share it."""
+"""What a door reads from its run's folder and writes into it: the addresses of peers, claims to
+ids, the doors that share it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,15 @@ from gossip.run import (
     write_seed,
 )
 
-from .doorkeeper import CLAIMED, JOIN_SERVER_ID_BYTES, LET_IN, PeerEntry, Registry, RegistryDelta, ServerEntry
+from .doorkeeper import (
+    CLAIMED,
+    JOIN_SERVER_ID_BYTES,
+    LET_IN,
+    PeerEntry,
+    Registry,
+    RegistryDelta,
+    ServerEntry,
+)
 
 JOIN_SERVERS = "join_servers"
 
@@ -55,7 +64,13 @@ class RegistryFolder:
     def announce(self, entry: ServerEntry) -> None:
         """Writes down where this door is."""
         write_json(
-            self._file, {"address": entry.address, "join_server": entry.join_server, "place": entry.place, "pid": os.getpid()}
+            self._file,
+            {
+                "address": entry.address,
+                "join_server": entry.join_server,
+                "place": entry.place,
+                "pid": os.getpid(),
+            },
         )
 
     def withdraw(self) -> None:
@@ -65,7 +80,12 @@ class RegistryFolder:
         """Tells the keeper what has changed."""
         for peer in peers_in(self._seeds):
             known = keeper.entries.get(peer)
-            promoted = peer in keeper.own and peer in let_in and known is not None and known.progress < LET_IN
+            promoted = (
+                peer in keeper.own
+                and peer in let_in
+                and known is not None
+                and known.progress < LET_IN
+            )
             if self._has_changed(peer) or promoted:
                 seed = read_seed(self._seeds, peer)
                 if seed is not None:
@@ -88,7 +108,11 @@ class RegistryFolder:
 
     def other_join_servers(self) -> list[str]:
         """Addresses of doors that have come to share this folder."""
-        new = [path for path in self._join_servers.glob("*.json") if path != self._file and path.name not in self._others]
+        new = [
+            path
+            for path in self._join_servers.glob("*.json")
+            if path != self._file and path.name not in self._others
+        ]
         self._others.update(path.name for path in new)
         return [str((read_json(path) or {}).get("address", "")) for path in new]
 
@@ -96,11 +120,14 @@ class RegistryFolder:
         """For the peers of this folder: what others have said."""
         for entry in news.entries:
             owner = keeper.join_servers.get(entry.owner)
-            if entry.peer in keeper.own or (owner is not None and owner.place == keeper.local.place):
+            if entry.peer in keeper.own or (
+                owner is not None and owner.place == keeper.local.place
+            ):
                 continue  # who runs it writes it
             self._seeds.mkdir(parents=True, exist_ok=True)
             if entry.progress == CLAIMED or entry.peer >= keeper.first:
-                # Also of a newcomer that has an address when we hear of it: or who joins by this folder could have the same id.
+                # Also of a newcomer that has an address when we hear of it: or who joins by this
+                # folder could have the same id.
                 take_claim(self._seeds, entry.peer, entry.incarnation)
             if (seed := entry.seed) is not None:
                 write_seed(self._seeds, seed)
@@ -119,5 +146,8 @@ def _number_in(path: Path) -> bytes:
     except ValueError:
         number = b""
     if len(number) != JOIN_SERVER_ID_BYTES:
-        raise ConfigError(f"{shown(path)} is no number of {2 * JOIN_SERVER_ID_BYTES} hexadecimal digits", f"remove {shown(path)}")
+        raise ConfigError(
+            f"{shown(path)} is no number of {2 * JOIN_SERVER_ID_BYTES} hexadecimal digits",
+            f"remove {shown(path)}",
+        )
     return number

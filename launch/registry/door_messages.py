@@ -1,6 +1,8 @@
-"""What is said at a door, and its bytes: a question and an answer, each one frame of msgpack within narrow limits.
+"""What is said at a door, and its bytes: a question and an answer,
+each one frame of msgpack within narrow limits.
 
-The first four bytes of each say which version of this protocol they are in, so that two of different versions can tell so.
+The first four bytes of each say which version of this protocol they are in, so that two of
+different versions can tell so.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ SAYING_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What has to be the same on all peers: they must read each other's messages, and calculate the same from them."""
+    """What has to be the same on all peers: they must read each other's messages,
+    and calculate the same from them."""
 
     protocol: int
     gossip: str
@@ -34,14 +37,22 @@ class Versions:
 
     @classmethod
     def here(cls) -> Versions:
-        """Read without importing torch. Of torch's version what stands before the +: CPU and CUDA peers may train together."""
+        """Read without importing torch. Of torch's version what stands before the +: CPU and CUDA
+        peers may train together."""
         python = ".".join(platform.python_version_tuple()[:2])
-        return cls(PROTOCOL_VERSION, _version("gossip-train"), python, _version("torch").partition("+")[0])
+        return cls(
+            PROTOCOL_VERSION, _version("gossip-train"), python, _version("torch").partition("+")[0]
+        )
 
     def differences(self, other: Versions) -> list[str]:
         """``torch 2.13.0 here, 2.12.1 there`` for each of them; ``other`` is there."""
-        pairs = ((field.name, getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
-        return [f"{name} {own} here, {others} there" for name, own, others in pairs if own != others]
+        pairs = (
+            (field.name, getattr(self, field.name), getattr(other, field.name))
+            for field in fields(self)
+        )
+        return [
+            f"{name} {own} here, {others} there" for name, own, others in pairs if own != others
+        ]
 
 
 def _version(package: str) -> str:
@@ -51,7 +62,7 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-# --- questions ------------------------------------------------------------------------------------------------------------
+# --- questions ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +72,8 @@ class RunQuery:
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """``count`` newcomers want to join. ``join_server``: the number of the door that their launcher will have."""
+    """``count`` newcomers want to join. ``join_server``:
+    the number of the door that their launcher will have."""
 
     join_server: bytes
     count: int
@@ -95,7 +107,7 @@ class RegistryPush:
     join_servers: tuple[ServerEntry, ...]
 
 
-# --- answers --------------------------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +116,8 @@ class RunInfo:
 
     Attributes:
         seen: The address that the question came from.
-        command, folder: What the peers here run, and where; empty when nobody has written that down.
+        command, folder: What the peers here run, and where;
+            empty when nobody has written that down.
         commit: Of their code; "": not in git.
     """
 
@@ -122,8 +135,8 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class JoinAccepted:
-    """To ``JoinRequest``: ids, the incarnations that their lives begin with, and all that a run's folder needs. ``config``:
-    JSON."""
+    """To ``JoinRequest``: ids, the incarnations that their lives begin with, and all that a run's
+    folder needs. ``config``: JSON."""
 
     run: bytes
     ids: tuple[tuple[int, int], ...]
@@ -150,7 +163,8 @@ class GrantedIds:
 
 @dataclass(frozen=True, slots=True)
 class RegistryState:
-    """To ``RegistryPull`` and ``RegistryPush``: the digest of what this door knows. After a pull that differs, also all of it."""
+    """To ``RegistryPull`` and ``RegistryPush``: the digest of what this door knows. After a pull
+    that differs, also all of it."""
 
     join_server: ServerEntry
     digest: bytes
@@ -191,7 +205,9 @@ def decode(data: bytes | memoryview) -> Said:
     if version != VERSION:
         is_other = version[:3] == VERSION[:3]
         raise Malformed(
-            f"{version[3:].decode('ascii', 'replace')!r} is another version of doors" if is_other else "not of a door"
+            f"{version[3:].decode('ascii', 'replace')!r} is another version of doors"
+            if is_other
+            else "not of a door"
         )
     return _CODEC.decode(data[len(VERSION) :])
 

@@ -1,9 +1,12 @@
-"""Between strangers and ZeroMQ: passes on the bytes of a door's connections, and no more of them than one question has.
+"""Between strangers and ZeroMQ: passes on the bytes of a door's connections, and no more of them
+than one question has.
 
-libzmq keeps the parts of a message until the last of them has come, and no option says how many may come: 58 MB of empty parts
-become 1.8 GB (its limit is one of a single part, its marks count whole messages). So nobody talks to a door's ZeroMQ socket
-directly. It listens on a unix socket of this user; what comes over TCP goes through here, where frames and bytes are counted as
-they pass, with keys as without. A connection carries one question, so little is enough. Whoever sends more is cut off.
+libzmq keeps the parts of a message until the last of them has come, and no option says how many may
+come: 58 MB of empty parts become 1.8 GB (its limit is one of a single part, its marks count whole
+messages). So nobody talks to a door's ZeroMQ socket directly. It listens on a unix socket of this
+user; what comes over TCP goes through here, where frames and bytes are counted as they pass, with
+keys as without. A connection carries one question, so little is enough.
+Whoever sends more is cut off.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ BYTES_MAX = MESSAGE_BYTES_MAX + 16 * 1024  # the handshake, and what CURVE adds 
 VISITORS_MAX = 128
 """Connections at a time; each takes three descriptors."""
 HELD_BYTES_MAX = 16 * 2**20
-"""Of all connections that are open: most questions have less than a kilobyte. Beyond it who has more than an equal part goes."""
+"""Of all connections that are open: most questions have less than a kilobyte. Beyond it who has
+more than an equal part goes."""
 VISIT_S = 10.0  # nobody waits longer for an answer
 NO_DESCRIPTORS_S = 0.2  # until some may be free again
 CHUNK_BYTES = 64 * 1024
@@ -51,7 +55,8 @@ class HeldBytes:
 
 
 class FrameMeter:
-    """Counts frames and bytes of one direction of a connection (ZMTP 3: RFC 23). Encrypted frames have a plain frame around."""
+    """Counts frames and bytes of one direction of a connection (ZMTP 3: RFC 23). Encrypted frames
+    have a plain frame around."""
 
     def __init__(self, held: HeldBytes) -> None:
         self._held = held
@@ -64,7 +69,9 @@ class FrameMeter:
         """Raises: LimitExceeded."""
         self.bytes += len(data)
         self._held.bytes += len(data)
-        too_large = self._held.bytes > HELD_BYTES_MAX and self.bytes > HELD_BYTES_MAX // VISITORS_MAX
+        too_large = (
+            self._held.bytes > HELD_BYTES_MAX and self.bytes > HELD_BYTES_MAX // VISITORS_MAX
+        )
         if self.bytes > BYTES_MAX or too_large:
             raise LimitExceeded
         at = 0
@@ -92,7 +99,11 @@ class FrameMeter:
         self._head.clear()
         if not self._greeted:
             # In the framing of older versions frames would be counted wrongly.
-            if head[0] != _SIGNATURE_FIRST or not head[_SIGNATURE_LAST_AT] & 1 or head[_VERSION_AT] < _VERSION:
+            if (
+                head[0] != _SIGNATURE_FIRST
+                or not head[_SIGNATURE_LAST_AT] & 1
+                or head[_VERSION_AT] < _VERSION
+            ):
                 raise LimitExceeded
             self._greeted = True
             return
@@ -104,7 +115,8 @@ class FrameMeter:
 
 
 def bind_inside(inside: zmq.Socket[bytes]) -> str:
-    """Binds a socket where only this proxy's user reaches it. Returns the abstract name of that place."""
+    """Binds a socket where only this proxy's user reaches it.
+    Returns the abstract name of that place."""
     name = f"gossip-door-{secrets.token_hex(16)}"
     inside.set(zmq.IPC_FILTER_UID, os.getuid())
     inside.bind(f"ipc://@{name}")
@@ -112,7 +124,8 @@ def bind_inside(inside: zmq.Socket[bytes]) -> str:
 
 
 async def pass_on(outside: socket.socket, inside: socket.socket, meter: FrameMeter) -> None:
-    """Between two connections until either ends. Both are closed then. ``meter``: of what comes from outside.
+    """Between two connections until either ends. Both are closed then. ``meter``:
+    of what comes from outside.
 
     Raises: LimitExceeded.
     """
@@ -143,7 +156,9 @@ async def pass_on(outside: socket.socket, inside: socket.socket, meter: FrameMet
         inside.close()
 
 
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, meter: FrameMeter | None) -> None:
+async def _pump(
+    source: asyncio.StreamReader, sink: asyncio.StreamWriter, meter: FrameMeter | None
+) -> None:
     with contextlib.suppress(OSError):  # one of both has gone: so does the other
         while data := await source.read(CHUNK_BYTES):
             if meter is not None:
@@ -170,7 +185,8 @@ class Proxy:
 
     def __init__(self, listener: socket.socket, inside: str) -> None:
         self._listener, self._inside = listener, inside
-        self._visits: dict[str, _ProxiedConnection] = {}  # own name of the inner connection -> the outer one, the oldest first
+        # own name of the inner connection -> the outer one, the oldest first
+        self._visits: dict[str, _ProxiedConnection] = {}
         self._numbers = itertools.count()
         self._held = HeldBytes()
         self.cut = 0  # connections that sent too much, or were too many
@@ -180,7 +196,9 @@ class Proxy:
         while True:
             try:
                 outside, address = await loop.sock_accept(self._listener)
-            except OSError:  # no more descriptors, or whoever knocked has gone: those that are open end by themselves
+            except OSError:
+                # no more descriptors, or whoever knocked has gone:
+                # those that are open end by themselves
                 await asyncio.sleep(NO_DESCRIPTORS_S)
                 continue
             name = f"{self._inside}.{next(self._numbers)}"
@@ -222,7 +240,11 @@ class Proxy:
                 name = end.getpeername()
         except (OSError, zmq.ZMQError):
             return ""
-        visit = self._visits.get(name[1:].decode("ascii", "replace")) if isinstance(name, bytes) else None
+        visit = (
+            self._visits.get(name[1:].decode("ascii", "replace"))
+            if isinstance(name, bytes)
+            else None
+        )
         return visit.host if visit is not None else ""
 
     async def close(self) -> None:

@@ -14,7 +14,8 @@ class SenderRateLimiter:
 
     def __init__(self, per_s: float, at_once: float) -> None:
         self._per_s, self._at_once = per_s, at_once
-        self._left: dict[str, tuple[float, float]] = {}  # sender -> units, when that was; the longest silent first
+        # sender -> units, when that was; the longest silent first
+        self._left: dict[str, tuple[float, float]] = {}
 
     def take(self, sender: str, units: float, now: float) -> bool:
         """Whether the sender may have so many now; if not it has spent nothing."""

@@ -1,10 +1,13 @@
-"""What the doors of a run know and agree on: where each peer is, who has which id, which doors there are. Pure: no sockets.
+"""What the doors of a run know and agree on: where each peer is, who has which id, which doors
+there are. Pure: no sockets.
 
-Everything is one register an id, and of two entries for an id every door keeps the same, whatever it hears first and however
-often: so doors that have heard of the same entries know the same. A door is an id of its own and the launcher that owns it.
+Everything is one register an id, and of two entries for an id every door keeps the same, whatever
+it hears first and however often: so doors that have heard of the same entries know the same. A door
+is an id of its own and the launcher that owns it.
 
-Whoever talks to doors can say what he likes, so who says it counts (``hear``): a door is believed about its own peers when it
-answers at its own address, before anybody else, and others are believed about them when it does not answer.
+Whoever talks to doors can say what he likes, so who says it counts (``hear``): a door is believed
+about its own peers when it answers at its own address, before anybody else, and others are believed
+about them when it does not answer.
 """
 
 from __future__ import annotations
@@ -25,9 +28,11 @@ LEASE_S = 60.0
 CLAIM_S = 300.0
 """A newcomer has an address by then, or its id goes back, whoever has claimed it."""
 UNMET_MAX = 64
-"""Doors that were named and have not answered yet: whoever makes them up fills no more than this."""
+"""Doors that were named and have not answered yet:
+whoever makes them up fills no more than this."""
 JUMP_MAX = 2**16
-"""So many lives further may somebody else say that a peer is: what comes after the last number there is would be nobody's."""
+"""So many lives further may somebody else say that a peer is: what comes after the last number
+there is would be nobody's."""
 CLAIMED: Literal[0] = 0
 LISTENING: Literal[1] = 1
 LET_IN: Literal[2] = 2
@@ -41,7 +46,8 @@ class PeerEntry:
     """What is known of the life of a peer.
 
     Attributes:
-        progress: CLAIMED: its id is taken; LISTENING: it has an address; LET_IN: it trains with the others. It only grows.
+        progress: CLAIMED: its id is taken; LISTENING: it has an address; LET_IN: it trains with the
+            others. It only grows.
         owner: The door whose launcher runs it; b"": one that has no door.
         ended: It is not started again, and who comes may have its id, under a higher incarnation.
     """
@@ -57,9 +63,18 @@ class PeerEntry:
 
     @property
     def order(self) -> Order:
-        """Of two entries for an id the greater counts: the later life; of two that were given the same by doors that could not
-        reach each other whoever got further, then whose door has the greater number, which is drawn and so nobody's choice."""
-        return (self.incarnation, self.progress, self.owner, self.ended, self.control, self.bulk, self.key)
+        """Of two entries for an id the greater counts: the later life; of two that were given the
+        same by doors that could not reach each other whoever got further, then whose door has the
+        greater number, which is drawn and so nobody's choice."""
+        return (
+            self.incarnation,
+            self.progress,
+            self.owner,
+            self.ended,
+            self.control,
+            self.bulk,
+            self.key,
+        )
 
     @property
     def seed(self) -> Seed | None:
@@ -96,7 +111,8 @@ class RegistryDelta:
     entries: tuple[PeerEntry, ...] = ()
     join_servers: tuple[ServerEntry, ...] = ()
     lost: tuple[int, ...] = ()  # own ids that turned out to be somebody else's
-    closed: tuple[ServerEntry, ...] = ()  # doors that are said to have closed: whoever visits them finds out
+    # doors that are said to have closed: whoever visits them finds out
+    closed: tuple[ServerEntry, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.entries or self.join_servers)
@@ -126,22 +142,45 @@ class Registry:
         self._proposals: list[IdProposal] = []
         self._granted: dict[int, tuple[PeerEntry, float]] = {}
         self._leases: dict[int, tuple[PeerEntry, float]] = {}
-        self._claims: dict[int, tuple[PeerEntry, float]] = {}  # of newcomers, and until when they count
+        # of newcomers, and until when they count
+        self._claims: dict[int, tuple[PeerEntry, float]] = {}
         self._vouched: set[int] = set()  # ids whose entry is the word of the door that it names
         self._met: set[bytes] = set()  # doors that have answered
-        self.merge([PeerEntry(peer, incarnation, CLAIMED, local.join_server) for peer, incarnation in own.items()])
+        self.merge(
+            [
+                PeerEntry(peer, incarnation, CLAIMED, local.join_server)
+                for peer, incarnation in own.items()
+            ]
+        )
 
-    # --- what is known ----------------------------------------------------------------------------------------------------
+    # --- what is known ----------------------------------------------------------------------------
 
-    def merge(self, entries: Iterable[PeerEntry] = (), join_servers: Iterable[ServerEntry] = ()) -> RegistryDelta:
-        """Takes in what another door says, or what was found in the folder. Returns what of it was new."""
+    def merge(
+        self, entries: Iterable[PeerEntry] = (), join_servers: Iterable[ServerEntry] = ()
+    ) -> RegistryDelta:
+        """Takes in what another door says, or what was found in the folder.
+        Returns what of it was new."""
         new = tuple([taken for entry in entries if self._take(taken := self._disowned(entry))])
-        lost = tuple([entry.peer for entry in new if entry.peer in self.own and entry.owner != self.local.join_server])
+        lost = tuple(
+            [
+                entry.peer
+                for entry in new
+                if entry.peer in self.own and entry.owner != self.local.join_server
+            ]
+        )
         self.own.difference_update(lost)
-        return RegistryDelta(new, tuple([join_server for join_server in join_servers if self._take_server(join_server)]), lost)
+        return RegistryDelta(
+            new,
+            tuple([join_server for join_server in join_servers if self._take_server(join_server)]),
+            lost,
+        )
 
     def hear(
-        self, entries: Iterable[PeerEntry], join_servers: Iterable[ServerEntry], source: bytes, answers: Callable[[bytes], bool]
+        self,
+        entries: Iterable[PeerEntry],
+        join_servers: Iterable[ServerEntry],
+        source: bytes,
+        answers: Callable[[bytes], bool],
     ) -> RegistryDelta:
         """As ``merge``, for what was said by somebody: takes what that one may say.
 
@@ -153,15 +192,21 @@ class Registry:
         lost: list[int] = []
         for entry in entries:
             if self._may_say(entry, source, answers):
-                own_word = source != b"" and entry.owner == source and not entry.ended  # who has ended has no more to lose
+                # who has ended has no more to lose
+                own_word = source != b"" and entry.owner == source and not entry.ended
                 if own_word and entry.peer not in self._vouched | self.own:
-                    self.entries.pop(entry.peer, None)  # what others had said of it before, however great
+                    # what others had said of it before, however great
+                    self.entries.pop(entry.peer, None)
                 news = self.merge([entry])
                 new += news.entries
                 lost += news.lost
                 if own_word and self.entries.get(entry.peer) == entry:
                     self._vouched.add(entry.peer)
-        named = [join_server for join_server in join_servers if join_server.join_server != self.local.join_server]
+        named = [
+            join_server
+            for join_server in join_servers
+            if join_server.join_server != self.local.join_server
+        ]
         closed = [
             join_server
             for join_server in named
@@ -183,19 +228,26 @@ class Registry:
         if known is None:
             return True
         if entry.peer in self.own:
-            # Of ours nobody knows more than we do; but a newcomer's id may have been given away twice.
+            # Of ours nobody knows more than we do;
+            # but a newcomer's id may have been given away twice.
             return own_word and entry.peer >= self.first and entry.incarnation == known.incarnation
         later = entry.incarnation > known.incarnation
         vouched = entry.peer in self._vouched and answers(known.owner)
         if not vouched or entry.owner == known.owner == source:
             return True
-        # Its door is there, and has said how it is: another door may have been given the id as well, or have it next.
+        # Its door is there, and has said how it is: another door may have been given the id as
+        # well, or have it next.
         return known.ended if later else own_word
 
     def _takes_named(self, join_server: ServerEntry) -> bool:
-        """A door has one address, and when it has closed others cannot know better than whoever visits it."""
+        """A door has one address, and when it has closed others cannot know better than
+        whoever visits it."""
         known = self.join_servers.get(join_server.join_server)
-        unmet = [other for other in self.join_servers.values() if other.join_server not in self._met and not other.ended]
+        unmet = [
+            other
+            for other in self.join_servers.values()
+            if other.join_server not in self._met and not other.ended
+        ]
         if join_server.ended or len(unmet) > UNMET_MAX:
             return False
         if known is not None and not known.ended:
@@ -207,7 +259,8 @@ class Registry:
         return self._take_server(join_server)
 
     def meet(self, join_server: ServerEntry) -> bool:
-        """A door has answered, at the address that this says. False: one of its number is known elsewhere."""
+        """A door has answered, at the address that this says. False:
+        one of its number is known elsewhere."""
         known = self.join_servers.get(join_server.join_server)
         if join_server.ended or join_server.join_server == self.local.join_server:
             return False
@@ -220,7 +273,8 @@ class Registry:
             return False
         if known is None and not self._take_server(join_server):
             return False
-        self.join_servers[join_server.join_server] = join_server  # what others have said of it counts no more
+        # what others have said of it counts no more
+        self.join_servers[join_server.join_server] = join_server
         self._met.add(join_server.join_server)
         return True
 
@@ -233,7 +287,8 @@ class Registry:
 
     @property
     def told(self) -> tuple[ServerEntry, ...]:
-        """The doors that others are told of: those where we have seen that somebody is there, or was."""
+        """The doors that others are told of: those where we have seen that somebody
+        is there, or was."""
         return tuple(
             [
                 entry
@@ -243,10 +298,14 @@ class Registry:
         )
 
     def _disowned(self, entry: PeerEntry) -> PeerEntry:
-        """Ids that we are said to have and do not know of go back: the answer that gave them to us was lost."""
+        """Ids that we are said to have and do not know of go back:
+        the answer that gave them to us was lost."""
         known = self.entries.get(entry.peer)
         mine = entry.owner == self.local.join_server and entry.peer not in self.own
-        had = known is not None and (known.owner, known.incarnation) == (entry.owner, entry.incarnation)
+        had = known is not None and (known.owner, known.incarnation) == (
+            entry.owner,
+            entry.incarnation,
+        )
         return replace(entry, ended=True) if mine and not had else entry
 
     def _take(self, entry: PeerEntry) -> bool:
@@ -259,10 +318,14 @@ class Registry:
 
     def _take_server(self, join_server: ServerEntry) -> bool:
         known = self.join_servers.get(join_server.join_server)
-        if join_server.join_server == self.local.join_server or (known is not None and join_server.order <= known.order):
+        if join_server.join_server == self.local.join_server or (
+            known is not None and join_server.order <= known.order
+        ):
             return False
         if known is None and len(self.join_servers) >= JOIN_SERVERS_MAX:
-            gone = next((other.join_server for other in self.join_servers.values() if other.ended), None)
+            gone = next(
+                (other.join_server for other in self.join_servers.values() if other.ended), None
+            )
             if gone is None:
                 return False
             del self.join_servers[gone]
@@ -271,7 +334,8 @@ class Registry:
         return True
 
     def publish(self, seed: Seed, let_in: bool = False) -> RegistryDelta:
-        """What the file of a peer in this run's folder says: of an own one, or of one that has no door."""
+        """What the file of a peer in this run's folder says: of an own one,
+        or of one that has no door."""
         known, own = self.entries.get(seed.peer), seed.peer in self.own
         same = known is not None and known.incarnation == seed.incarnation
         if known is not None and same and not own and known.owner:
@@ -281,7 +345,9 @@ class Registry:
             progress = known.progress
         owner = self.local.join_server if own else b""
         where = (seed.control, seed.bulk, seed.key)
-        news = self.merge([PeerEntry(seed.peer, seed.incarnation, progress, owner, seed.ended, *where)])
+        news = self.merge(
+            [PeerEntry(seed.peer, seed.incarnation, progress, owner, seed.ended, *where)]
+        )
         if seed.ended:
             self.own.discard(seed.peer)
         return news
@@ -292,14 +358,19 @@ class Registry:
 
     def digest(self) -> bytes:
         """The same at two doors that know the same."""
-        join_servers = sorted(join_server for join_server, entry in self.join_servers.items() if not entry.ended)
+        join_servers = sorted(
+            join_server for join_server, entry in self.join_servers.items() if not entry.ended
+        )
         return blake2b(
-            repr((sorted(entry.order for entry in self.entries.values()), join_servers)).encode(), digest_size=16
+            repr((sorted(entry.order for entry in self.entries.values()), join_servers)).encode(),
+            digest_size=16,
         ).digest()
 
     def missing(self) -> list[int]:
         """Those of the first peers that nobody knows an address of, ascending."""
-        known = {peer for peer, entry in self.entries.items() if entry.progress > CLAIMED or entry.ended}
+        known = {
+            peer for peer, entry in self.entries.items() if entry.progress > CLAIMED or entry.ended
+        }
         return [peer for peer in range(self.first) if peer not in known]
 
     @property
@@ -307,34 +378,53 @@ class Registry:
         """``over``: all peers that ever came have ended."""
         if all(entry.ended for entry in self.entries.values()):
             return "over" if self.entries else "not begun"
-        return "running" if any(entry.progress > CLAIMED and not entry.ended for entry in self.entries.values()) else "not begun"
+        return (
+            "running"
+            if any(entry.progress > CLAIMED and not entry.ended for entry in self.entries.values())
+            else "not begun"
+        )
 
     def end(self) -> ServerEntry:
         """This door closes. Returns what to tell the others."""
         self.local = self.join_servers[self.local.join_server] = replace(self.local, ended=True)
         return self.local
 
-    # --- ids for newcomers ------------------------------------------------------------------------------------------------
+    # --- ids for newcomers ------------------------------------------------------------------------
 
     def free(self, now: float) -> list[int]:
         """Ids that a newcomer may have, those that nobody has had first."""
         taken = {entry.peer for proposal in self._proposals for entry in proposal.entries}
         taken |= {peer for peer, (_, until) in self._granted.items() if now < until}
-        fresh = [peer for peer in range(self.first, self._ids) if peer not in self.entries and peer not in taken]
-        return fresh + [peer for peer, entry in sorted(self.entries.items()) if entry.ended and peer not in taken]
+        fresh = [
+            peer
+            for peer in range(self.first, self._ids)
+            if peer not in self.entries and peer not in taken
+        ]
+        return fresh + [
+            peer
+            for peer, entry in sorted(self.entries.items())
+            if entry.ended and peer not in taken
+        ]
 
-    def propose(self, owner: bytes, count: int, now: float, draw: Callable[[int], int] | None = None) -> IdProposal | None:
+    def propose(
+        self, owner: bytes, count: int, now: float, draw: Callable[[int], int] | None = None
+    ) -> IdProposal | None:
         """Chooses ids for ``count`` newcomers of a launcher; None: there are not so many.
 
         Args:
-            draw: A number below the one given: after a proposal that others were in the way of, to go out of theirs.
+            draw: A number below the one given: after a proposal that others were in the way of, to
+                go out of theirs.
         """
         free = self.free(now)
         if len(free) < count:
             return None
         skip = draw(len(free) - count + 1) if draw is not None else 0
         chosen = free[skip : skip + count]
-        proposal = IdProposal(tuple([PeerEntry(peer, self._next_incarnation(peer), CLAIMED, owner) for peer in chosen]))
+        proposal = IdProposal(
+            tuple(
+                [PeerEntry(peer, self._next_incarnation(peer), CLAIMED, owner) for peer in chosen]
+            )
+        )
         self._proposals.append(proposal)
         return proposal
 
@@ -343,18 +433,26 @@ class Registry:
         return 0 if known is None else known.incarnation + 1
 
     def consider(self, entries: Iterable[PeerEntry], now: float) -> list[int]:
-        """Which of the ids that another door wants to give away it may. What is granted is granted to nobody else for a while.
+        """Which of the ids that another door wants to give away it may. What is granted is granted
+        to nobody else for a while.
 
-        Of two doors that want the same id at the same time one yields, and always the same one: so each pair of doors that can
-        reach each other gives an id away once.
+        Of two doors that want the same id at the same time one yields, and always the same one: so
+        each pair of doors that can reach each other gives an id away once.
         """
         return [entry.peer for entry in entries if self._grants(entry, now)]
 
     def _grants(self, entry: PeerEntry, now: float) -> bool:
-        known, (granted, until) = self.entries.get(entry.peer), self._granted.get(entry.peer, (None, 0.0))
+        known, (granted, until) = (
+            self.entries.get(entry.peer),
+            self._granted.get(entry.peer, (None, 0.0)),
+        )
         if not 0 <= entry.peer < self._ids or (known is None and entry.peer < self.first):
             return False
-        if known is not None and known != entry and not (known.ended and entry.incarnation > known.incarnation):
+        if (
+            known is not None
+            and known != entry
+            and not (known.ended and entry.incarnation > known.incarnation)
+        ):
             return False
         if granted is not None and granted != entry and now < until:
             return False
@@ -371,8 +469,8 @@ class Registry:
         """Whether nobody is in the way of a proposal, which is over now.
 
         Args:
-            granted: Of each door that has answered, what it granted. Who cannot be reached has no say: should it have given away
-                the same, ``merge`` finds out.
+            granted: Of each door that has answered, what it granted. Who cannot be reached has no
+                say: should it have given away the same, ``merge`` finds out.
         """
         self._proposals.remove(proposal)
         wanted = {entry.peer for entry in proposal.entries}
@@ -398,7 +496,11 @@ class Registry:
         over = [entry for entry, until in self._leases.values() if now >= until]
         for entry in over:
             del self._leases[entry.peer]
-        missing = [entry for entry in over if entry.owner not in self.join_servers and self.entries.get(entry.peer) == entry]
+        missing = [
+            entry
+            for entry in over
+            if entry.owner not in self.join_servers and self.entries.get(entry.peer) == entry
+        ]
         missing += self._old_claims(now)
         return self.merge([replace(entry, ended=True) for entry in missing])
 
@@ -407,8 +509,17 @@ class Registry:
         claims = [
             entry
             for entry in self.entries.values()
-            if entry.progress == CLAIMED and not entry.ended and entry.peer not in self.own and entry.peer >= self.first
+            if entry.progress == CLAIMED
+            and not entry.ended
+            and entry.peer not in self.own
+            and entry.peer >= self.first
         ]
-        since = {peer: until for peer, (entry, until) in self._claims.items() if self.entries.get(peer) == entry}
-        self._claims = {entry.peer: (entry, since.get(entry.peer, now + CLAIM_S)) for entry in claims}
+        since = {
+            peer: until
+            for peer, (entry, until) in self._claims.items()
+            if self.entries.get(peer) == entry
+        }
+        self._claims = {
+            entry.peer: (entry, since.get(entry.peer, now + CLAIM_S)) for entry in claims
+        }
         return [entry for entry, until in self._claims.values() if now >= until]

@@ -1,7 +1,9 @@
-"""A door's visits to the others: at once when something has changed, and else every second to compare what they know.
+"""A door's visits to the others: at once when something has changed, and else every second to
+compare what they know.
 
-What a door says when it is visited, at its own address, is its word. What is sent here may be anybody's, and has a visit follow:
-so does a farewell, which is believed of a door that does not answer any more.
+What a door says when it is visited, at its own address, is its word. What is sent here may be
+anybody's, and has a visit follow: so does a farewell, which is believed of a door that does not
+answer any more.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ VISIT_S = 1.0
 VISIT_SOON_S = 0.2  # while somebody of the first peers is missing
 BACK_OFF_MAX_S = 8.0
 NAMED_TRIES = 6
-"""Visits to a door that others have named and that has never answered: some twenty seconds, then it is forgotten."""
+"""Visits to a door that others have named and that has never answered: some twenty seconds,
+then it is forgotten."""
 
 Ask = Callable[[str, says.Question], Awaitable[says.Said]]
 LearnAddress = Callable[[Iterable[PeerEntry], Iterable[ServerEntry], bytes], None]
@@ -79,7 +82,11 @@ class RemoteServers:
 
     def troubles(self) -> list[str]:
         """Which doors do not answer, and what came back."""
-        return [f"{other.address}: {other.error} (x{other.tries})" for other in self.all.values() if other.tries]
+        return [
+            f"{other.address}: {other.error} (x{other.tries})"
+            for other in self.all.values()
+            if other.tries
+        ]
 
     def answers(self, join_server: bytes) -> bool:
         """Whether a door answers at present."""
@@ -89,8 +96,12 @@ class RemoteServers:
 
     def visit(self, address: str, named: bool = False) -> None:
         """From now on, unless too many others have been named that nobody has met."""
-        if address not in self.all and not (named and sum(other.named for other in self.all.values()) > UNMET_MAX):
-            neighbour = self.all[address] = RemoteServer(address, set(self._keeper.entries), named=named)
+        if address not in self.all and not (
+            named and sum(other.named for other in self.all.values()) > UNMET_MAX
+        ):
+            neighbour = self.all[address] = RemoteServer(
+                address, set(self._keeper.entries), named=named
+            )
             self._begin(self._visits(neighbour))
 
     def spread(self, news: RegistryDelta) -> None:
@@ -108,7 +119,9 @@ class RemoteServers:
         neighbour.doubt = True
         if join_server.ended:
             neighbour.farewell = (
-                tuple([entry for entry in entries if entry.owner == join_server.join_server]) or neighbour.farewell or ()
+                tuple([entry for entry in entries if entry.owner == join_server.join_server])
+                or neighbour.farewell
+                or ()
             )
         if not neighbour.tries:
             neighbour.wake.set()
@@ -131,12 +144,14 @@ class RemoteServers:
                 with self._going_on():
                     self._let_go(neighbour)
             with contextlib.suppress(TimeoutError):
-                # wait_for would not be cancelled any more once it is woken (bpo-37658), and the door never closed.
+                # wait_for would not be cancelled any more once it is woken (bpo-37658), and the
+                # door never closed.
                 async with asyncio.timeout(pause_s):
                     await neighbour.wake.wait()
 
     def _let_go(self, neighbour: RemoteServer) -> None:
-        """Forgets a door that does not answer, if it has said goodbye, or if all that we have of it is somebody's word."""
+        """Forgets a door that does not answer, if it has said goodbye, or if all that we have of it
+        is somebody's word."""
         if neighbour.farewell is None and not (neighbour.named and neighbour.tries >= NAMED_TRIES):
             return
         neighbour.gone = True
@@ -162,10 +177,15 @@ class RemoteServers:
         neighbour.farewell = None
         its_word = answer.join_server.address == address and keeper.meet(answer.join_server)
         self._learn(
-            answer.entries, (answer.join_server, *answer.join_servers), answer.join_server.join_server if its_word else b""
+            answer.entries,
+            (answer.join_server, *answer.join_servers),
+            answer.join_server.join_server if its_word else b"",
         )
         if answer.digest != keeper.digest():
-            await self._state(address, says.RegistryPush(run, keeper.local, tuple(keeper.entries.values()), keeper.told))
+            await self._state(
+                address,
+                says.RegistryPush(run, keeper.local, tuple(keeper.entries.values()), keeper.told),
+            )
 
     async def _state(self, address: str, question: says.Question) -> says.RegistryState:
         answer = await self._ask(address, question)

@@ -1,4 +1,5 @@
-"""Who came to the end of the training without having met anybody, though it was begun with others, and why."""
+"""Who came to the end of the training without having met anybody,
+though it was begun with others, and why."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from typing import Any
 UNTRIED = "no connection came about: gossip doctor --to ADDRESS, from the one host to the other"
 
 
-def trained_alone(events: Iterable[Mapping[str, Any]], first: int, finished: Collection[int]) -> list[dict[str, Any]]:
+def trained_alone(
+    events: Iterable[Mapping[str, Any]], first: int, finished: Collection[int]
+) -> list[dict[str, Any]]:
     """Of each such peer whom it never met, and the best that is known of the reason.
 
     Args:
@@ -26,7 +29,14 @@ def trained_alone(events: Iterable[Mapping[str, Any]], first: int, finished: Col
                 met.add(peer)
     everybody = range(first)
     return [
-        {"peer": peer, "never_met": [{"peer": other, "why": _why(rows, peer, other)} for other in everybody if other != peer]}
+        {
+            "peer": peer,
+            "never_met": [
+                {"peer": other, "why": _why(rows, peer, other)}
+                for other in everybody
+                if other != peer
+            ],
+        }
         for peer in sorted(alone.difference(met).intersection(finished, everybody))
         if first > 1
     ]
@@ -39,14 +49,17 @@ def _shows_others(row: Mapping[str, Any], peer: int) -> bool:
         case "round":
             alive = row.get("alive")
             count = len(alive) if isinstance(alive, list) else alive
-            return (isinstance(count, int) and count > 1) or not {peer}.issuperset(row.get("contributors") or ())
+            return (isinstance(count, int) and count > 1) or not {peer}.issuperset(
+                row.get("contributors") or ()
+            )
         case "restored":
             return True
     return False
 
 
 def _why(rows: Iterable[Mapping[str, Any]], peer: int, other: int) -> str:
-    """What one of them said of the other; else how that one ended; else what came back from its address."""
+    """What one of them said of the other; else how that one ended;
+    else what came back from its address."""
     said = ended = tried = ""
     for row in rows:
         match row.get("event"):
@@ -64,6 +77,20 @@ def told(alone: Iterable[Mapping[str, Any]]) -> list[str]:
     found = []
     for row in alone:
         never = row["never_met"]
-        first, more = never[0], f", nor {len(never) - 1} others" if len(never) > 2 else ", nor another" if len(never) > 1 else ""
-        found.append(f"! peer {row['peer']} trained alone; never met peer {first['peer']}{more}: {first['why']}")
-    return [*found, "  each of them has a model of its own: nothing was exchanged"] if len(found) > 1 else found
+        first, more = (
+            never[0],
+            f", nor {len(never) - 1} others"
+            if len(never) > 2
+            else ", nor another"
+            if len(never) > 1
+            else "",
+        )
+        found.append(
+            f"! peer {row['peer']} trained alone; never met peer {first['peer']}{more}: "
+            f"{first['why']}"
+        )
+    return (
+        [*found, "  each of them has a model of its own: nothing was exchanged"]
+        if len(found) > 1
+        else found
+    )

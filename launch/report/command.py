@@ -1,4 +1,5 @@
-"""``gossip ls``, ``logs``, ``stop`` and ``explain``: for runs that were started before, by whomever."""
+"""``gossip ls``, ``logs``, ``stop`` and ``explain``:
+for runs that were started before, by whomever."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from .run_logs import Write
     from .run_state import RunState
 
-Run = Annotated[str, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)]
+Run = Annotated[
+    str, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)
+]
 Dir = Annotated[Path, typer.Option("--dir", help="Where the runs' folders are.")]
 STATUS_WIDTH = 24
 
@@ -44,12 +47,36 @@ def table(runs: list[RunState], now: float) -> list[str]:
     rows = [("name", "state", "peers", "round", "began", "acc", "loss", "exit")]
     for run in runs:
         alive = f"{run.alive}/{run.peers}" if run.alive is not None else str(run.peers)
-        at = "-" if run.round is None else f"{run.round}/{run.rounds}" if run.rounds else str(run.round)
+        at = (
+            "-"
+            if run.round is None
+            else f"{run.round}/{run.rounds}"
+            if run.rounds
+            else str(run.round)
+        )
         code = f"{run.exit_code} {run.status}" if run.exit_code is not None else "-"
-        state = run.state if run.state != "elsewhere" else f"on {', '.join(sorted({one.host for one in run.launchers}))}"
-        rows.append((run.name, state, alive, at, _ago(run.began, now), _figure(run.accuracy), _figure(run.loss), code))
+        state = (
+            run.state
+            if run.state != "elsewhere"
+            else f"on {', '.join(sorted({one.host for one in run.launchers}))}"
+        )
+        rows.append(
+            (
+                run.name,
+                state,
+                alive,
+                at,
+                _ago(run.began, now),
+                _figure(run.accuracy),
+                _figure(run.loss),
+                code,
+            )
+        )
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def _figure(value: float | None) -> str:
@@ -70,15 +97,23 @@ def _ago(then: float | None, now: float) -> str:
 def logs(
     run: Run,
     peers: Annotated[
-        str | None, typer.Option("-p", "--peer", help="Of these peers only: 2, or 0-3,5.", show_default=False)
+        str | None,
+        typer.Option("-p", "--peer", help="Of these peers only: 2, or 0-3,5.", show_default=False),
     ] = None,
-    goes_on: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what they write, until the run is over.")] = False,
+    goes_on: Annotated[
+        bool,
+        typer.Option("-f", "--follow", help="Go on with what they write, until the run is over."),
+    ] = False,
     lines: Annotated[
-        int | None, typer.Option("-n", "--lines", min=0, help="Only the last so many of each peer.", show_default=False)
+        int | None,
+        typer.Option(
+            "-n", "--lines", min=0, help="Only the last so many of each peer.", show_default=False
+        ),
     ] = None,
     runs: Dir = Path("runs"),
 ) -> None:
-    """Show what the peers of a run have written, each line with its peer in front: gossip logs -f RUN"""
+    """Show what the peers of a run have written, each line with its peer in front:
+    gossip logs -f RUN"""
     from gossip.errors import ConfigError
 
     from . import run_logs, run_state
@@ -88,9 +123,14 @@ def logs(
     there = run_logs.peers_with_logs(folder)
     chosen = [peer for peer in there if wanted is None or peer in wanted]
     if wanted is not None and (missing := sorted(set(wanted) - set(there))) and not goes_on:
-        which = f"peer {missing[0]} has" if len(missing) == 1 else f"peers {', '.join(map(str, missing))} have"
+        which = (
+            f"peer {missing[0]} has"
+            if len(missing) == 1
+            else f"peers {', '.join(map(str, missing))} have"
+        )
         raise ConfigError(
-            f"{which} written nothing here", f"logs are in {folder}: of peers {', '.join(map(str, there)) or 'none'}"
+            f"{which} written nothing here",
+            f"logs are in {folder}: of peers {', '.join(map(str, there)) or 'none'}",
         )
     write = _writer(max([*there, *(wanted or ())], default=0))
     try:
@@ -134,12 +174,17 @@ def _writer(most: int) -> Write:
     console, width = Console(highlight=False, soft_wrap=True), len(str(most))
     if not console.is_terminal:
         return lambda peer, line: print(f"{peer:>{width}}| {shown_line(line)}", flush=True)
-    return lambda peer, line: console.print(Text.assemble((f"{peer:>{width}}| ", COLOURS[peer % len(COLOURS)]), shown_line(line)))
+    return lambda peer, line: console.print(
+        Text.assemble((f"{peer:>{width}}| ", COLOURS[peer % len(COLOURS)]), shown_line(line))
+    )
 
 
 def stop(
     run: Run,
-    now: Annotated[bool, typer.Option("--now", help="Kill its peers; otherwise each finishes its round and leaves.")] = False,
+    now: Annotated[
+        bool,
+        typer.Option("--now", help="Kill its peers; otherwise each finishes its round and leaves."),
+    ] = False,
     timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for that.")] = 60.0,
     runs: Dir = Path("runs"),
 ) -> None:
@@ -148,11 +193,18 @@ def stop(
 
     from . import run_state, stopping
 
-    stopping.stop(run_state.look(run_state.find(run, runs)), now, timeout, lambda line: print(shown(line), flush=True))
+    stopping.stop(
+        run_state.look(run_state.find(run, runs)),
+        now,
+        timeout,
+        lambda line: print(shown(line), flush=True),
+    )
 
 
 def explain(
-    code: Annotated[int | None, typer.Argument(help="Exit code.", min=0, max=255, show_default=False)] = None,
+    code: Annotated[
+        int | None, typer.Argument(help="Exit code.", min=0, max=255, show_default=False)
+    ] = None,
 ) -> None:
     """Say what an exit code of gossip means, and what to do: gossip explain 5"""
     from . import exit_codes

@@ -1,4 +1,5 @@
-"""What exit codes mean: ``gossip explain``, and the table of docs/exit_codes.md, which a test compares with this."""
+"""What exit codes mean: ``gossip explain``, and the table of docs/exit_codes.md, which a test
+compares with this."""
 
 from __future__ import annotations
 
@@ -18,19 +19,20 @@ class ExitCodeMeaning:
 CODES: dict[int, ExitCodeMeaning] = {
     0: ExitCodeMeaning(
         "finished",
-        "At least one peer finished. Others may have died on the way: see `deaths` in `summary.json`. "
-        "Who met no other trained alone: see `trained_alone`.",
+        "At least one peer finished. Others may have died on the way: see `deaths` in "
+        "`summary.json`. Who met no other trained alone: see `trained_alone`.",
     ),
     1: ExitCodeMeaning(
         "failed",
-        "The script raised in so many peers that none finished; the first failure was printed. For `demo` also: it ended, but not"
-        " as it should have, and the lines that begin with `error:` say why.",
+        "The script raised in so many peers that none finished; the first failure was printed. "
+        "For `demo` also: it ended, but not as it should have, and the lines that begin with "
+        "`error:` say why.",
         "fix the script",
     ),
     2: ExitCodeMeaning(
         "refused",
-        "The command line, a setting, a fault, a name, the run folder or the memory does not allow this run. Nothing was started,"
-        " or the peers refused to begin.",
+        "The command line, a setting, a fault, a name, the run folder or the memory does not "
+        "allow this run. Nothing was started, or the peers refused to begin.",
         "do what the hint says",
     ),
     4: ExitCodeMeaning(
@@ -41,23 +43,30 @@ CODES: dict[int, ExitCodeMeaning] = {
     ),
     5: ExitCodeMeaning(
         "quorum_lost",
-        "Too few peers were left to commit a round, or for the rule to tolerate `f` liars, and none came back in time; or all"
-        " were killed.",
+        "Too few peers were left to commit a round, or for the rule to tolerate `f` liars, and "
+        "none came back in time; or all were killed.",
         "restart, a smaller `-f`, or `--quorum available`",
     ),
     6: ExitCodeMeaning(
-        "refused", "The swarm refused the peers: another model, version, swarm key or run.", "make all peers build the same model"
+        "refused",
+        "The swarm refused the peers: another model, version, swarm key or run.",
+        "make all peers build the same model",
     ),
     7: ExitCodeMeaning(
         "state_lost",
-        "All peers that had the state of the run are gone, and one that was started again would begin anew, with fresh weights."
-        " What is lost, and what of it is on disk, was said.",
-        "begin from what is on disk, or with more peers; `--begin-anew` for a run that begins again by itself",
+        "All peers that had the state of the run are gone, and one that was started again would "
+        "begin anew, with fresh weights. What is lost, and what of it is on disk, was said.",
+        "begin from what is on disk, or with more peers; `--begin-anew` for a run that begins "
+        "again by itself",
     ),
     130: ExitCodeMeaning(
-        "stopped", "Ctrl-C: every peer finishes its round and leaves; a second one kills. After the last round: 0."
+        "stopped",
+        "Ctrl-C: every peer finishes its round and leaves; a second one kills. After the last "
+        "round: 0.",
     ),
-    143: ExitCodeMeaning("stopped", "The launcher got SIGTERM or SIGHUP; peers left as after one Ctrl-C."),
+    143: ExitCodeMeaning(
+        "stopped", "The launcher got SIGTERM or SIGHUP; peers left as after one Ctrl-C."
+    ),
 }
 
 
@@ -70,8 +79,17 @@ def explain(code: int) -> list[str]:
         except ValueError:
             name = f"signal {code - 128}"
         why = "; the system does that when memory runs out" if name == "SIGKILL" else ""
-        known = ExitCodeMeaning("killed", f"Not one of gossip's: 128 + {code - 128}, a process that was killed by {name}{why}.")
+        known = ExitCodeMeaning(
+            "killed",
+            f"Not one of gossip's: 128 + {code - 128}, a process that was killed by {name}{why}.",
+        )
     if known is None:
-        known = ExitCodeMeaning("", "Not one of gossip's: the script, or whatever ran it, exits with that.")
-    lines = [f"{code}  {known.status}".rstrip(), f"  {known.meaning}", *([f"  try: {known.action}"] if known.action else [])]
+        known = ExitCodeMeaning(
+            "", "Not one of gossip's: the script, or whatever ran it, exits with that."
+        )
+    lines = [
+        f"{code}  {known.status}".rstrip(),
+        f"  {known.meaning}",
+        *([f"  try: {known.action}"] if known.action else []),
+    ]
     return [line.replace("`", "") for line in lines]

@@ -10,7 +10,8 @@ SLACK_S = 0.05  # the launcher may hear of a death a moment after the peers did
 
 @dataclass(slots=True)
 class Blow:
-    """A fault that hit a peer, or a death that nobody planned, and who noticed when. Times are monotonic seconds."""
+    """A fault that hit a peer, or a death that nobody planned, and who noticed when. Times are
+    monotonic seconds."""
 
     peer: int
     incarnation: int
@@ -26,7 +27,8 @@ class Blow:
 
     @property
     def skip_ms(self) -> float | None:
-        """From the blow to the slowest survivor's first skip. Who learns of the death without a skip skips it then."""
+        """From the blow to the slowest survivor's first skip. Who learns of the death without a
+        skip skips it then."""
         noticed = {**self.deaths, **self.skips}
         return max(0.0, max(noticed.values()) - self.at) * 1000 if noticed else None
 
@@ -42,7 +44,8 @@ class Blow:
 
 @dataclass(slots=True)
 class RejoinRecord:
-    """A peer that was started again, or a newcomer, on its way to its first round. ``since``: when it died, or was started."""
+    """A peer that was started again, or a newcomer, on its way to its first round. ``since``: when
+    it died, or was started."""
 
     peer: int
     incarnation: int
@@ -60,7 +63,8 @@ class RejoinRecord:
 
 @dataclass(slots=True)
 class PartitionRecord:
-    """Links that were cut, or made worse, and who was apart meanwhile. Times are monotonic seconds."""
+    """Links that were cut, or made worse, and who was apart meanwhile.
+    Times are monotonic seconds."""
 
     fault: str
     round: int

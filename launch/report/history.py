@@ -1,4 +1,5 @@
-"""Which of the commits in a run's files are its history, and which were given up: of the branches of a fork one counts."""
+"""Which of the commits in a run's files are its history, and which were given up: of the branches
+of a fork one counts."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 
 Row: TypeAlias = Mapping[str, Any]
 RECENT_ROUNDS = 8  # as the core weighs a branch
-BRANCH_ROUNDS = 2  # a commit that nothing was built on may have been applied by nobody: its maker died before it sent it
+# a commit that nothing was built on may have been applied by nobody:
+# its maker died before it sent it
+BRANCH_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class Branch:
 
     @property
     def peers(self) -> list[int]:
-        """Who contributed to its last rounds: the first few may still have had the others' updates."""
+        """Who contributed to its last rounds:
+        the first few may still have had the others' updates."""
         last = int(self.rows[-1]["round"])
         recent = [row for row in self.rows if int(row["round"]) > last - RECENT_ROUNDS]
         return sorted({int(c["peer"]) for row in recent for c in row.get("contributors") or ()})
@@ -44,7 +48,8 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """``true``: one commit for each (round, shard), in order. ``given_up``: branches of at least ``BRANCH_ROUNDS`` rounds."""
+    """``true``: one commit for each (round, shard), in order. ``given_up``: branches of at least
+    ``BRANCH_ROUNDS`` rounds."""
 
     true: tuple[Row, ...]
     given_up: tuple[Branch, ...]
@@ -81,9 +86,10 @@ Key: TypeAlias = tuple[int, Any]  # round, chain
 def read(rows: Iterable[Row]) -> History:
     """The history that the commits in ``rows`` make, in whatever order they come.
 
-    The next round names the chain that it builds on. Where a run ends on several branches, or a commit is missing because its
-    maker was killed before it could write it down, the branch with the most contributors in its last rounds counts, then the
-    longest, then the one whose last commit was made at the latest attempt: it was made because the earlier was not heard of.
+    The next round names the chain that it builds on. Where a run ends on several branches, or a
+    commit is missing because its maker was killed before it could write it down, the branch with
+    the most contributors in its last rounds counts, then the longest, then the one whose last
+    commit was made at the latest attempt: it was made because the earlier was not heard of.
     """
     rounds: dict[Key, _BranchRound] = defaultdict(_BranchRound)
     for row in rows:
@@ -103,7 +109,10 @@ def read(rows: Iterable[Row]) -> History:
         if true:
             nearest = max(number for number, _ in candidates)
             candidates = [key for key in candidates if key[0] == nearest]
-        key: Key | None = max(candidates, key=lambda key: (_weight(rounds, key, children), key[0], rounds[key].made_at))
+        key: Key | None = max(
+            candidates,
+            key=lambda key: (_weight(rounds, key, children), key[0], rounds[key].made_at),
+        )
         while key in rounds:
             assert key is not None
             true[key[0]] = key
@@ -113,23 +122,32 @@ def read(rows: Iterable[Row]) -> History:
             key = parent if parent in rounds else bridges.get(key)
     chosen = set(true.values())
     branches = [Branch(tuple(_path(rounds, head, chosen))) for head in heads]
-    given_up = sorted((branch for branch in branches if branch.rounds >= BRANCH_ROUNDS), key=lambda branch: branch.t)
-    ordered = tuple(row for number in sorted(true) for _, row in sorted(rounds[true[number]].rows.items()))
+    given_up = sorted(
+        (branch for branch in branches if branch.rounds >= BRANCH_ROUNDS),
+        key=lambda branch: branch.t,
+    )
+    ordered = tuple(
+        row for number in sorted(true) for _, row in sorted(rounds[true[number]].rows.items())
+    )
     return History(ordered, tuple(given_up))
 
 
 def _bridges(rounds: Mapping[Key, _BranchRound], heads: set[Key]) -> dict[Key, Key]:
     """Where one commit is missing in the midst of a branch: what follows it -> where that goes on.
 
-    A server that lies writes down what it has made, which is not what it has told the others: that is a head of its own in the
-    round of the missing commit, and tells who contributed. Of one whose maker was killed first there is only what came before.
+    A server that lies writes down what it has made, which is not what it has told the others: that
+    is a head of its own in the round of the missing commit, and tells who contributed. Of one whose
+    maker was killed first there is only what came before.
     """
     found: dict[Key, Key] = {}
     for key, here in rounds.items():
         if (key[0] - 1, here.parent) not in rounds:
             before = [head for head in heads if key[0] - 2 <= head[0] < key[0]]
             if before:
-                found[key] = max(before, key=lambda head: (head[0], len(rounds[head].contributors & here.contributors)))
+                found[key] = max(
+                    before,
+                    key=lambda head: (head[0], len(rounds[head].contributors & here.contributors)),
+                )
     return found
 
 
@@ -144,8 +162,9 @@ def _path(rounds: Mapping[Key, _BranchRound], head: Key, chosen: set[Key]) -> li
 
 
 def _weight(rounds: Mapping[Key, _BranchRound], head: Key, children: Mapping[Key, int]) -> int:
-    """Distinct contributors of the last rounds up to ``head``, as far as they are not those of another branch, too. To the first
-    round of a branch those have contributed, too, who have followed another since."""
+    """Distinct contributors of the last rounds up to ``head``, as far as they are not those of
+    another branch, too. To the first round of a branch those have contributed, too, who have
+    followed another since."""
     seen: set[int] = set()
     key = head
     for _ in range(RECENT_ROUNDS):
@@ -163,7 +182,11 @@ def used(rows: Iterable[Row]) -> dict[int, NDArray[np.int64]]:
     """By epoch: how often each sample went into a commit of ``rows``."""
     counts: dict[int, NDArray[np.int64]] = {}
     for row in rows:
-        if not isinstance(row.get("epoch"), int) or not row.get("samples_total") or row.get("shard"):
+        if (
+            not isinstance(row.get("epoch"), int)
+            or not row.get("samples_total")
+            or row.get("shard")
+        ):
             continue
         total = int(row["samples_total"])
         count = counts.setdefault(row["epoch"], np.zeros(total, np.int64))
@@ -176,8 +199,13 @@ def used(rows: Iterable[Row]) -> dict[int, NDArray[np.int64]]:
 
 
 def cost(branch: Branch, true: Sequence[Row]) -> dict[str, int]:
-    """What it cost to give up a branch: samples that were given back, and how many of them the others read, too."""
+    """What it cost to give up a branch: samples that were given back, and how many of them the
+    others read, too."""
     ours, theirs = used(true), used(branch.rows)
     given_back = sum(int(count.sum()) for count in theirs.values())
-    both = sum(int(((count > 0) & (ours[epoch] > 0)).sum()) for epoch, count in theirs.items() if epoch in ours)
+    both = sum(
+        int(((count > 0) & (ours[epoch] > 0)).sum())
+        for epoch, count in theirs.items()
+        if epoch in ours
+    )
     return {"samples_given_back": given_back, "samples_read_twice": both}

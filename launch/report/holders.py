@@ -19,7 +19,8 @@ class StateHolders:
 
     @property
     def anybody(self) -> bool:
-        """Whether somebody has a state of this run, or may have in a moment; or is there from the start: nobody knows."""
+        """Whether somebody has a state of this run, or may have in a moment; or is there from the
+        start: nobody knows."""
         return bool(self._hold or self._take or self._new)
 
     @property
@@ -58,10 +59,20 @@ class StateHolders:
                 if name == "spawned" or event.get("code") != 0:
                     self._hold.discard(peer)
                 (self._alive.add if name == "spawned" else self._alive.discard)(peer)
-                (self._new.add if name == "spawned" and not event.get("incarnation") else self._new.discard)(peer)
+                (
+                    self._new.add
+                    if name == "spawned" and not event.get("incarnation")
+                    else self._new.discard
+                )(peer)
             case "metrics":
                 told = {name: event.get(name) for name in ("accuracy", "loss")}
-                self.metrics.update({name: float(value) for name, value in told.items() if isinstance(value, int | float)})
+                self.metrics.update(
+                    {
+                        name: float(value)
+                        for name, value in told.items()
+                        if isinstance(value, int | float)
+                    }
+                )
 
     def in_words(self) -> str:
         """How far the run was."""

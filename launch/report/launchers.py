@@ -1,4 +1,5 @@
-"""Who runs a run: each launcher says so in the run's folder, so that it is found by pid and start, never by name."""
+"""Who runs a run: each launcher says so in the run's folder,
+so that it is found by pid and start, never by name."""
 
 from __future__ import annotations
 
@@ -13,7 +14,16 @@ from pathlib import Path
 from gossip.errors import ConfigError
 from gossip.launch import hold
 from gossip.launch.guardian import stat
-from gossip.run import RECORD_BYTES_MAX, object_in, open_in, read_at_most, real, shown, whole, write_json
+from gossip.run import (
+    RECORD_BYTES_MAX,
+    object_in,
+    open_in,
+    read_at_most,
+    real,
+    shown,
+    whole,
+    write_json,
+)
 
 FOLDER = "launchers"
 PID_MAX = 2**31 - 1
@@ -33,8 +43,9 @@ class Launcher:
         since: When it began; seconds of the epoch.
         peers: Which it has started.
         ended: When its last peer was gone; 0.0: they are not, or it was killed.
-        owner: The user id of whom the file belongs to that says so, and the folders that it lies in. Where these are several,
-            it is one who is not this user; -1: it was not read from a file.
+        owner: The user id of whom the file belongs to that says so, and the folders that it lies
+            in. Where these are several, it is one who is not this user; -1:
+            it was not read from a file.
         folder: Of the run, in which the file was found.
     """
 
@@ -66,26 +77,35 @@ class Launcher:
 
     @property
     def strays(self) -> bool:
-        """Whether its process is there and does not lead this folder: that is a copy, or what it says is made up."""
+        """Whether its process is there and does not lead this folder: that is a copy, or what it
+        says is made up."""
         return self.alive and hold.leads(self.pid, self.folder) is False
 
 
 @contextlib.contextmanager
 def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
-    """While the body runs, this process says in a run's folder that it is a launcher of that run; afterwards, that it was."""
+    """While the body runs, this process says in a run's folder that it is a launcher of that run;
+    afterwards, that it was."""
     own = stat(os.getpid())
     assert own is not None, "a process that runs is there"
     host, began = socket.gethostname(), time.time()
     path = folder / FOLDER / f"{os.getpid()}-{own.started}-{this_machine()[:8]}.json"
     path.parent.mkdir(exist_ok=True)
-    launcher = Launcher(os.getpid(), own.started, this_machine(), host, os.getuid(), began, tuple(peers))
-    said = {field: value for field, value in asdict(launcher).items() if field not in ("owner", "folder")}
+    launcher = Launcher(
+        os.getpid(), own.started, this_machine(), host, os.getuid(), began, tuple(peers)
+    )
+    said = {
+        field: value
+        for field, value in asdict(launcher).items()
+        if field not in ("owner", "folder")
+    }
     held = hold.take(folder)  # before it says so, and until it has said that it is over
     write_json(path, said)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # the disk is full, or somebody has removed the run's folder: it is held to the end
+        # the disk is full, or somebody has removed the run's folder: it is held to the end
+        with contextlib.suppress(OSError):
             write_json(path, {**said, "ended": time.time()})
             os.close(held)
 
@@ -105,7 +125,9 @@ def of(folder: Path, broken: list[str] | None = None) -> list[Launcher]:
         told.append(f"{shown(folder / FOLDER)} cannot be read: {error.strerror}")
         return []
     if len(names) > RECORDS_MAX:
-        told.append(f"{shown(folder / FOLDER)} has {len(names)} records: {RECORDS_MAX} of them are read")
+        told.append(
+            f"{shown(folder / FOLDER)} has {len(names)} records: {RECORDS_MAX} of them are read"
+        )
     found = []
     for name in names[:RECORDS_MAX]:
         try:
@@ -127,9 +149,18 @@ def _read(folder: Path, name: str) -> Launcher:
     words = [said.get(field) for field in ("machine", "host")]
     peers = said.get("peers")
     pid, started, user = numbers
-    fit = None not in (*numbers, *times) and all(isinstance(word, str) for word in words) and isinstance(peers, list)
-    if not (fit and pid and pid <= PID_MAX and all(whole(peer) is not None for peer in peers or ())):
-        raise ConfigError(f"{shown(folder / name)} is not a launcher's record: a value is missing, or not of its kind")
+    fit = (
+        None not in (*numbers, *times)
+        and all(isinstance(word, str) for word in words)
+        and isinstance(peers, list)
+    )
+    if not (
+        fit and pid and pid <= PID_MAX and all(whole(peer) is not None for peer in peers or ())
+    ):
+        raise ConfigError(
+            f"{shown(folder / name)} is not a launcher's record: a value is missing, or not of "
+            "its kind"
+        )
     (since, ended), (machine, host) = times, words
     owner = next((each for each in owners if each != os.geteuid()), os.geteuid())
     led = tuple(peers or ())
@@ -151,9 +182,11 @@ def _words_of(pid: int) -> list[str]:
 
 
 def is_launcher(pid: int, folder: Path) -> bool:
-    """Whether a process is this user's, leads the run in ``folder``, and was started by a command that starts peers.
+    """Whether a process is this user's, leads the run in ``folder``, and was started by a command
+    that starts peers.
 
-    Records say which are; but records can be made up, and whoever copies or unpacks a folder makes what it says their own.
+    Records say which are; but records can be made up, and whoever copies or unpacks a folder makes
+    what it says their own.
     """
     try:
         own = os.stat(f"/proc/{pid}").st_uid == os.geteuid()
@@ -163,7 +196,8 @@ def is_launcher(pid: int, folder: Path) -> bool:
 
 
 def starts_peers(command: Sequence[str]) -> bool:
-    """Whether it is ``gossip ...``, also as ``python /usr/bin/gossip ...``, or ``python -m gossip.launch.X ...``."""
+    """Whether it is ``gossip ...``, also as ``python /usr/bin/gossip ...``, or
+    ``python -m gossip.launch.X ...``."""
     if not command:
         return False
     program, *words = map(os.path.basename, command)
@@ -197,13 +231,15 @@ def is_alive(pid: int, started: int) -> bool:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """The living processes of this machine that were started as part of the run in ``folder``, as their environment says."""
+    """The living processes of this machine that were started as part of the run in ``folder``, as
+    their environment says."""
     word = f"GOSSIP_RUN_DIR={folder.resolve()}".encode()
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
-        with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # gone, or not ours to look into
+        # gone, or not ours to look into
+        with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
             if os.fstat(file.fileno()).st_uid != os.geteuid():
                 continue  # root can look into those of others, who may write what they like there
             if word in file.read().split(b"\0"):

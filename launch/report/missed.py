@@ -1,4 +1,5 @@
-"""Which faults of the plan never took place, and why: a run that ended before them says nothing about them."""
+"""Which faults of the plan never took place, and why:
+a run that ended before them says nothing about them."""
 
 from __future__ import annotations
 
@@ -6,7 +7,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from gossip.faults import Blow, ByzantineFault, Fault, FaultPlan, LinkFault, NodeAttack, Restart, Slow, concerned
+from gossip.faults import (
+    Blow,
+    ByzantineFault,
+    Fault,
+    FaultPlan,
+    LinkFault,
+    NodeAttack,
+    Restart,
+    Slow,
+    concerned,
+)
 
 from .view import RunView
 
@@ -15,29 +26,44 @@ TRAINS = ("ready", "restored", "round")
 
 
 def missed(
-    plan: FaultPlan, events: Sequence[Mapping[str, Any]], view: RunView, last: int, elsewhere: Collection[int]
+    plan: FaultPlan,
+    events: Sequence[Mapping[str, Any]],
+    view: RunView,
+    last: int,
+    elsewhere: Collection[int],
 ) -> list[dict[str, Any]]:
-    """Faults of the plan, in its order, that no peer has told of; and who was killed and never came back, though it should have.
+    """Faults of the plan, in its order, that no peer has told of; and who was killed and never came
+    back, though it should have.
 
     Args:
         events: Of all peers whose files are here, in order of time.
         view: That was fed with them.
         last: Round that there was, -1: none.
         elsewhere: Whose files are not here: what befell these is not known.
-    Returns: ``fault`` as it is typed, ``struck`` (the blow fell, and only the return is missing) and ``why``, in words.
+    Returns: ``fault`` as it is typed, ``struck`` (the blow fell, and only the return is missing)
+        and ``why``, in words.
     """
-    # Those of another launcher in this folder may still be hit, or come back: the last that ends tells it.
-    unknown = {peer for peer, row in view.rows.items() if row.state in ("here", "training", "stopped")}.union(elsewhere)
+    # Those of another launcher in this folder may still be hit, or come back:
+    # the last that ends tells it.
+    unknown = {
+        peer for peer, row in view.rows.items() if row.state in ("here", "training", "stopped")
+    }.union(elsewhere)
     found, alike = [], Counter[str]()
     for fault in plan:
-        strikes = [row for row in events if row.get("event") == "fault" and row.get("fault") == str(fault)]
+        strikes = [
+            row for row in events if row.get("event") == "fault" and row.get("fault") == str(fault)
+        ]
         if isinstance(fault, Blow):  # a plan that names crash:server@20 twice wants two deaths
             strikes = strikes[alike[str(fault)] :]
             alike[str(fault)] += 1
         if _concerns(fault, unknown):
             continue
         if strikes:
-            why = _not_back(fault, float(strikes[0].get("t") or 0.0), events) if isinstance(fault, Restart) else ""
+            why = (
+                _not_back(fault, float(strikes[0].get("t") or 0.0), events)
+                if isinstance(fault, Restart)
+                else ""
+            )
         else:
             why = _not_struck(fault, events, view, last)
         if why:
@@ -46,36 +72,54 @@ def missed(
 
 
 def told(rows: Collection[Mapping[str, Any]]) -> list[str]:
-    """Lines for the end of a run: one for all that are missing for the same reason, one for each that is missing by half."""
+    """Lines for the end of a run: one for all that are missing for the same reason, one for each
+    that is missing by half."""
     never: dict[str, list[str]] = {}
     for row in rows:
         if not row["struck"]:
             never.setdefault(row["why"], []).append(row["fault"])
     return [
-        *(f"! planned, and never took place: {', '.join(faults)} ({why})" for why, faults in never.items()),
-        *(f"! planned, and took place only by half: {row['fault']} ({row['why']})" for row in rows if row["struck"]),
+        *(
+            f"! planned, and never took place: {', '.join(faults)} ({why})"
+            for why, faults in never.items()
+        ),
+        *(
+            f"! planned, and took place only by half: {row['fault']} ({row['why']})"
+            for row in rows
+            if row["struck"]
+        ),
     ]
 
 
 def _concerns(fault: Fault, unknown: set[int]) -> bool:
-    """Whether one of these may have been hit, or have told of it: of what befalls the network any peer tells, for all."""
+    """Whether one of these may have been hit, or have told of it: of what befalls the network any
+    peer tells, for all."""
     named = concerned(fault)
-    return bool(unknown) and (isinstance(fault, LinkFault) or "server" in named or not unknown.isdisjoint(named))
+    return bool(unknown) and (
+        isinstance(fault, LinkFault) or "server" in named or not unknown.isdisjoint(named)
+    )
 
 
 def _not_back(fault: Restart, struck_at: float, events: Iterable[Mapping[str, Any]]) -> str:
     """Why the peer was in no round again; "": it was."""
-    since = [row for row in events if row.get("peer") == fault.peer and float(row.get("t") or 0.0) > struck_at]
+    since = [
+        row
+        for row in events
+        if row.get("peer") == fault.peer and float(row.get("t") or 0.0) > struck_at
+    ]
     if any(row.get("event") in TRAINS for row in since):
         return ""
     started = any(row.get("event") in ("spawned", "started") for row in since)
     return (
-        f"peer {fault.peer} was {'started again, but in no round' if started else 'killed, and not started again'} before the end"
+        f"peer {fault.peer} was "
+        f"{'started again, but in no round' if started else 'killed, and not started again'} "
+        "before the end"
     )
 
 
 def _not_struck(fault: Fault, events: Sequence[Mapping[str, Any]], view: RunView, last: int) -> str:
-    """The best that is known of the reason; "": the fault has no moment, and its peers have trained with it."""
+    """The best that is known of the reason; "": the fault has no moment,
+    and its peers have trained with it."""
     trained = {row.get("peer") for row in events if row.get("event") in TRAINS}
     peers = [peer for peer in concerned(fault) if isinstance(peer, int)]
     if not trained or last < 0:
@@ -101,13 +145,28 @@ def _absent(peer: int, view: RunView) -> str:
         return f"peer {peer} had left"
     if blow is not None and blow.kind != "hang" and view.rows[peer].state == "gone":
         return f"peer {peer} was gone since round {blow.round}"
-    return f"peer {peer} had ended" if view.rows[peer].state == "done" else f"peer {peer} was in no round then"
+    return (
+        f"peer {peer} had ended"
+        if view.rows[peer].state == "done"
+        else f"peer {peer} was in no round then"
+    )
 
 
 def _lasted_s(events: Sequence[Mapping[str, Any]]) -> float:
-    """From the first round, which is where the plan counts seconds from, to the last word of a peer."""
+    """From the first round, which is where the plan counts seconds from,
+    to the last word of a peer."""
     began = next((float(row.get("t") or 0.0) for row in events if row.get("event") in TRAINS), 0.0)
-    return max((float(row.get("t") or 0.0) for row in events if row.get("event") in (*TRAINS, "halted")), default=began) - began
+    return (
+        max(
+            (
+                float(row.get("t") or 0.0)
+                for row in events
+                if row.get("event") in (*TRAINS, "halted")
+            ),
+            default=began,
+        )
+        - began
+    )
 
 
 def _named(peers: Sequence[int]) -> str:

@@ -1,4 +1,5 @@
-"""``gossip logs``: what the peers of a run have written, each line with its peer in front; as it comes, if wanted."""
+"""``gossip logs``: what the peers of a run have written, each line with its peer in front; as it
+comes, if wanted."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ Write = Callable[[int, str], None]
 def peers_with_logs(folder: Path) -> list[int]:
     """Whose log there is, ascending."""
     try:
-        names = [name.removeprefix("peer-") for name in os.listdir(folder) if name.startswith("peer-")]
+        names = [
+            name.removeprefix("peer-") for name in os.listdir(folder) if name.startswith("peer-")
+        ]
     except OSError:
         return []  # somebody has removed it meanwhile, or closed it
     own = [name for name in names if name.isdecimal() and name == str(int(name))]
@@ -68,7 +71,8 @@ def follow(
 
 
 class Tail:
-    """A file that grows, read line by line, from its ``lines`` last ones on: no link, and no pipe (``gossip.run.untrusted``).
+    """A file that grows, read line by line, from its ``lines`` last ones on: no link, and no pipe
+    (``gossip.run.untrusted``).
 
     ``why_not``: it is one, or cannot be read any more; "": it can.
     """
@@ -95,7 +99,8 @@ class Tail:
         return None
 
     def read(self, whole: bool = False) -> Iterator[str]:
-        """What has come since. ``whole``: a last line without its end is kept for the next time, when it may have one."""
+        """What has come since. ``whole``: a last line without its end is kept for the next time,
+        when it may have one."""
         file = self._open()
         if file is None:
             return
@@ -117,7 +122,9 @@ class Tail:
         if not body:
             return
         said = body.rstrip(b"\0")
-        text = self._rest + _in_words(self._nuls) + _NULS.sub(lambda run: _in_words(len(run[0])), said)
+        text = (
+            self._rest + _in_words(self._nuls) + _NULS.sub(lambda run: _in_words(len(run[0])), said)
+        )
         self._nuls = len(body) - len(said)
         *done, rest = text.split(b"\n")
         for line in done:
@@ -126,11 +133,13 @@ class Tail:
         yield from map(_text, parts)
 
     def _skip_hole(self, file: BinaryIO) -> None:
-        """Of a file that was truncated under its writer, or made large: what was never written is not read either."""
+        """Of a file that was truncated under its writer, or made large: what was never written is
+        not read either."""
         end = os.fstat(file.fileno()).st_size
         try:
             begin = file.seek(self._at, os.SEEK_DATA)
-        except OSError as error:  # there is nothing but the hole; or its disk does not know of holes
+        except OSError as error:
+            # there is nothing but the hole; or its disk does not know of holes
             begin = file.seek(max(self._at, end) if error.errno == errno.ENXIO else self._at)
         self._nuls += begin - self._at
         self._at = begin
@@ -151,7 +160,8 @@ def _text(line: bytes) -> str:
 
 
 def _begin_of_last(file: BinaryIO, lines: int) -> int:
-    """Where the last so many lines begin, of which each has ``LINE_BYTES_MAX`` at most when it is shown."""
+    """Where the last so many lines begin, of which each has ``LINE_BYTES_MAX`` at most
+    when it is shown."""
     end = at = file.seek(0, os.SEEK_END)
     if lines <= 0 or end == 0:
         return end

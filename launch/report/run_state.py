@@ -1,4 +1,5 @@
-"""How a run in a folder stands, read from what it has written; fast, so little is imported and little of its files is read."""
+"""How a run in a folder stands, read from what it has written; fast, so little is imported and
+little of its files is read."""
 
 from __future__ import annotations
 
@@ -10,7 +11,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gossip.errors import ConfigError
-from gossip.run import last_rows, open_file, open_in, peers_in, read_object, read_seed, real, shown, text_of, whole
+from gossip.run import (
+    last_rows,
+    open_file,
+    open_in,
+    peers_in,
+    read_object,
+    read_seed,
+    real,
+    shown,
+    text_of,
+    whole,
+)
 
 from .launchers import Launcher
 from .launchers import of as launchers_of
@@ -19,14 +31,16 @@ RUNS = "runs"
 TAIL_BYTES = 256 * 1024  # of events.jsonl: more rows than all peers write in a second
 TAIL_BYTES_MIN = 16 * 1024  # of each, where every peer has a file of its own
 State = Literal["running", "elsewhere", "copy", "ended", "killed", "not begun"]
-"""``elsewhere``: its launchers are on other machines, and have not said that they are done. ``copy``: a process that it names is
-there, and leads another folder. ``killed``: a launcher is gone without a word, and nobody has written a summary."""
+"""``elsewhere``: its launchers are on other machines, and have not said that they are done.
+``copy``: a process that it names is there, and leads another folder. ``killed``: a launcher is gone
+without a word, and nobody has written a summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """``peers``: with those that joined. ``alive``: of these, as the run's last round saw them; None: it has had no round, or
-    there is nobody any more. ``broken``: a line on each file that is none of a run's."""
+    """``peers``: with those that joined. ``alive``: of these, as the run's last round saw them;
+    None: it has had no round, or there is nobody any more. ``broken``: a line on each file that is
+    none of a run's."""
 
     name: str
     folder: Path
@@ -63,8 +77,14 @@ class RunState:
             "exit_code",
             "status",
         )
-        launchers = [{"pid": one.pid, "host": one.host, "running": one.running} for one in self.launchers]
-        return {**{field: getattr(self, field) for field in fields}, "folder": str(self.folder), "launchers": launchers}
+        launchers = [
+            {"pid": one.pid, "host": one.host, "running": one.running} for one in self.launchers
+        ]
+        return {
+            **{field: getattr(self, field) for field in fields},
+            "folder": str(self.folder),
+            "launchers": launchers,
+        }
 
 
 def find(run: str, runs: Path = Path(RUNS)) -> Path:
@@ -76,9 +96,14 @@ def find(run: str, runs: Path = Path(RUNS)) -> Path:
         if _is_run(folder):
             open_in(folder, "config.json").close()
             return folder.resolve()
-    near = difflib.get_close_matches(Path(run).name, [folder.name for folder in folders(runs)], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(
+        Path(run).name, [folder.name for folder in folders(runs)], n=1, cutoff=0.6
+    )
     suggestion = f". Did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"there is no run {shown(run)!r}{suggestion}", f"give its folder, or its name under {runs}/: gossip ls")
+    raise ConfigError(
+        f"there is no run {shown(run)!r}{suggestion}",
+        f"give its folder, or its name under {runs}/: gossip ls",
+    )
 
 
 def folders(runs: Path) -> list[Path]:
@@ -93,11 +118,14 @@ def _folders_in(runs: Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise ConfigError(f"the runs in {shown(runs)} cannot be listed: {error.strerror}") from error
+        raise ConfigError(
+            f"the runs in {shown(runs)} cannot be listed: {error.strerror}"
+        ) from error
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether something has the name of a run's settings: if it is no file, whoever reads it is told so."""
+    """Whether something has the name of a run's settings: if it is no file,
+    whoever reads it is told so."""
     try:
         return bool((folder / "config.json").stat(follow_symlinks=False))
     except (OSError, ValueError):  # there is none, or no such name can be
@@ -112,7 +140,8 @@ def _written_at(folder: Path) -> float:
 
 
 def look(folder: Path) -> RunState:
-    """What is no file of a run is told (``broken``), and how the run stands is read from the others."""
+    """What is no file of a run is told (``broken``),
+    and how the run stands is read from the others."""
     broken: list[str] = []
     config = _object(folder, "config.json", broken) or {}
     summary = _object(folder, "summary.json", broken)
@@ -128,13 +157,19 @@ def look(folder: Path) -> RunState:
         name=text_of(config.get("name")) or shown(folder.name),
         folder=folder,
         state=state,
-        peers=max(whole(config.get("peers")) or 0, len({peer for one in launchers for peer in one.peers})),
+        peers=max(
+            whole(config.get("peers")) or 0, len({peer for one in launchers for peer in one.peers})
+        ),
         alive=progress.get("alive") if state in ("running", "elsewhere") else None,
         round=whole(known.get("rounds")) if known else progress.get("round"),
         rounds=whole(config.get("rounds")),
         began=real(environment.get("started")),
         ended=ended or None,
-        accuracy=_first(real(accuracy.get("mean_model")), real(accuracy.get("worst_replica")), progress.get("accuracy")),
+        accuracy=_first(
+            real(accuracy.get("mean_model")),
+            real(accuracy.get("worst_replica")),
+            progress.get("accuracy"),
+        ),
         loss=_first(real(known.get("loss")), progress.get("loss")),
         exit_code=whole(known.get("exit_code")),
         status=text_of(known.get("status")),
@@ -170,7 +205,11 @@ def _first(*values: float | None) -> float | None:
 def still_here(folder: Path) -> list[int]:
     """Peers that have told where they are, and whose launcher has not said that they have ended."""
     seeds = folder / "seeds"
-    return [peer for peer in peers_in(seeds) if (seed := read_seed(seeds, peer)) is not None and not seed.ended]
+    return [
+        peer
+        for peer in peers_in(seeds)
+        if (seed := read_seed(seeds, peer)) is not None and not seed.ended
+    ]
 
 
 def _progress(folder: Path, broken: list[str]) -> dict[str, Any]:
@@ -182,7 +221,10 @@ def _progress(folder: Path, broken: list[str]) -> dict[str, Any]:
     for row in (row for path in files for row in _last_rows(path, each_bytes, broken)):
         event, round_id = row.get("event"), whole(row.get("round"))
         if event == "round" and round_id is not None and round_id >= found.get("round", -1):
-            found["round"], found["loss"] = round_id, _first(real(row.get("loss")), found.get("loss"))
+            found["round"], found["loss"] = (
+                round_id,
+                _first(real(row.get("loss")), found.get("loss")),
+            )
             alive = row.get("alive")
             found["alive"] = len(alive) if isinstance(alive, list) else whole(alive)
         peer, accuracy = whole(row.get("peer")), real(row.get("accuracy"))
@@ -195,7 +237,11 @@ def _progress(folder: Path, broken: list[str]) -> dict[str, Any]:
 
 def event_files(folder: Path) -> list[Path]:
     """What launchers of the run append to: one file, or of tasks of a scheduler one each."""
-    return [path for path in (folder / "events.jsonl", *sorted(folder.glob("events-*.jsonl"))) if os.path.lexists(path)]
+    return [
+        path
+        for path in (folder / "events.jsonl", *sorted(folder.glob("events-*.jsonl")))
+        if os.path.lexists(path)
+    ]
 
 
 def _last_rows(path: Path, tail_bytes: int, broken: list[str]) -> list[dict[str, Any]]:

@@ -1,4 +1,5 @@
-"""Where a run's words go: plain lines, or one table that is redrawn in place while lines pass above it."""
+"""Where a run's words go: plain lines, or one table that is redrawn in place while
+lines pass above it."""
 
 from __future__ import annotations
 
@@ -17,8 +18,25 @@ from gossip.run import shown, shown_line, shown_lines
 
 from .view import PeerRow, RunView
 
-COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_cyan", "bright_magenta")
-MARKS = {"x": "bold red", "!": "yellow", "?": "bold magenta", "-": "magenta", "+": "green", "~": "green", "*": "bold"}
+COLOURS = (
+    "cyan",
+    "magenta",
+    "green",
+    "yellow",
+    "blue",
+    "bright_red",
+    "bright_cyan",
+    "bright_magenta",
+)
+MARKS = {
+    "x": "bold red",
+    "!": "yellow",
+    "?": "bold magenta",
+    "-": "magenta",
+    "+": "green",
+    "~": "green",
+    "*": "bold",
+}
 
 
 class Screen(Protocol):
@@ -62,7 +80,9 @@ class PlainScreen:
         self._last_round = -1
 
     def output(self, peer: int, text: str, err: bool) -> None:
-        line = Text.assemble((f"{self._name(peer)} ", COLOURS[peer % len(COLOURS)]), shown_line(text))
+        line = Text.assemble(
+            (f"{self._name(peer)} ", COLOURS[peer % len(COLOURS)]), shown_line(text)
+        )
         (self._errors if err else self._console).print(line)
 
     def say(self, text: str) -> None:
@@ -89,11 +109,16 @@ class LiveScreen:
         self._console = Console(highlight=False)
         self._title, self._rounds = title, rounds
         self._began = time.monotonic()
-        self._live = Live(Text("starting"), console=self._console, refresh_per_second=8, transient=False)
+        self._live = Live(
+            Text("starting"), console=self._console, refresh_per_second=8, transient=False
+        )
         self._live.start()
 
     def output(self, peer: int, text: str, err: bool) -> None:
-        self._console.print(Text.assemble((f"{peer}| ", COLOURS[peer % len(COLOURS)]), shown_line(text)), soft_wrap=True)
+        self._console.print(
+            Text.assemble((f"{peer}| ", COLOURS[peer % len(COLOURS)]), shown_line(text)),
+            soft_wrap=True,
+        )
 
     def say(self, text: str) -> None:
         self._console.print(stamped(text, time.monotonic() - self._began), soft_wrap=True)
@@ -128,7 +153,11 @@ def _cells(row: PeerRow, view: RunView) -> tuple[Text, ...]:
         state, style = "quarantined", "magenta"
     server = " serves" if row.peer == view.server and row.state == "training" else ""
     why = "; ".join(row.reasons[:1]) if row.suspected else ""
-    note = "  ".join(filter(None, (f"[{row.lie}]" if row.lie else "", why, row.exit if row.state == "gone" else "")))
+    note = "  ".join(
+        filter(
+            None, (f"[{row.lie}]" if row.lie else "", why, row.exit if row.state == "gone" else "")
+        )
+    )
     return (
         Text(str(row.peer), style=COLOURS[row.peer % len(COLOURS)]),
         Text(f"{state}{server}", style=style),
@@ -161,7 +190,9 @@ def _figure(value: float | None) -> str:
 def stamped(text: str, seconds: float) -> Text:
     """``00:04.9 x 3 dead ...``, coloured by its mark."""
     minutes, rest = divmod(seconds, 60)
-    return Text.assemble((f"{int(minutes):02d}:{rest:04.1f}  ", "dim"), (shown_lines(text), MARKS.get(text[:1], "")))
+    return Text.assemble(
+        (f"{int(minutes):02d}:{rest:04.1f}  ", "dim"), (shown_lines(text), MARKS.get(text[:1], ""))
+    )
 
 
 def is_terminal() -> bool:

@@ -1,4 +1,5 @@
-"""``gossip stop``: ends a run by asking its launchers, each known by pid and start time; nothing is looked up by name."""
+"""``gossip stop``: ends a run by asking its launchers, each known by pid and start time; nothing is
+looked up by name."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from .launchers import Launcher
 from .run_state import RunState, look, still_here
 
 TELL_EVERY_S = 2.0
-NOW_S = 5.0  # a launcher that kills its peers is gone well before; one that is not is killed, and its guardian ends the peers
+# a launcher that kills its peers is gone well before; one that is not is killed,
+# and its guardian ends the peers
+NOW_S = 5.0
 GUARDIAN_S = 5.0  # more than it takes the guardian of a launcher that was killed
 POLL_S = 0.05
 
@@ -32,7 +35,10 @@ class StillRunning(LocalError):
         self.name, self.pids, self.waited_s = name, tuple(pids), waited_s
 
     def __str__(self) -> str:
-        return f"{self.name} is still there after {self.waited_s:.0f} s: pids {', '.join(map(str, self.pids))}"
+        return (
+            f"{self.name} is still there after {self.waited_s:.0f} s: pids "
+            f"{', '.join(map(str, self.pids))}"
+        )
 
     @property
     def hint(self) -> str:
@@ -47,7 +53,8 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
         timeout_s: How long to wait for that.
         say: Takes a line of progress.
     Raises:
-        ConfigError: It is another user's, or led from another machine, or names a process that is no launcher of it.
+        ConfigError: It is another user's, or led from another machine, or names a process that is
+            no launcher of it.
         NotGone: It has not ended in time.
     """
     _refuse_others(run)
@@ -66,13 +73,16 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
         for one, handle in zip(own, handles, strict=True):
             _ask(run, one, handle, now)
         say(
-            f"stopping {run.name}: {'its peers are killed' if now else 'its peers leave after their round'} (launcher pid "
-            f"{', '.join(str(one.pid) for one in own)})"
+            f"stopping {run.name}: "
+            f"{'its peers are killed' if now else 'its peers leave after their round'} (launcher "
+            f"pid {', '.join(str(one.pid) for one in own)})"
         )
         patience_s = NOW_S if now else timeout_s
         if not _wait(run, handles, began, patience_s, say):
             if not now:
-                raise StillRunning(run.name, [one.pid for one in own if one.alive], time.monotonic() - began)
+                raise StillRunning(
+                    run.name, [one.pid for one in own if one.alive], time.monotonic() - began
+                )
             say("the launcher does not answer: it is killed, and its guardian ends the peers")
             for handle in handles:
                 _send(handle, signal.SIGKILL)
@@ -83,13 +93,19 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
     after = look(run.folder)
     at = f" at round {after.round}" if after.round is not None else ""
     how = f", exit code {after.exit_code}" if after.exit_code is not None else ""
-    say(f"{run.name} has ended after {time.monotonic() - began:.1f} s{at}{how}: no process of it is left here")
+    say(
+        f"{run.name} has ended after {time.monotonic() - began:.1f} s{at}{how}: no process of it "
+        "is left here"
+    )
     for one in elsewhere:
-        say(f"! its launcher on {one.host} (pid {one.pid}) goes on: gossip stop {run.folder}, there")
+        say(
+            f"! its launcher on {one.host} (pid {one.pid}) goes on: gossip stop {run.folder}, there"
+        )
 
 
 def _refuse_others(run: RunState) -> None:
-    """What is another user's is left alone, by root too: a pid in their files is any process that they like to have ended.
+    """What is another user's is left alone, by root too: a pid in their files is any process that
+    they like to have ended.
 
     Raises: ConfigError.
     """
@@ -101,9 +117,12 @@ def _refuse_others(run: RunState) -> None:
         )
     strange = [one for one in run.launchers if one.running and {one.owner, one.user} != {user}]
     if strange:
-        names = ", ".join(sorted({_user_name(one.owner if one.owner != user else one.user) for one in strange}))
+        names = ", ".join(
+            sorted({_user_name(one.owner if one.owner != user else one.user) for one in strange})
+        )
         raise ConfigError(
-            f"in {run.folder} user {names} says which process is a launcher of {run.name}: no process is ended by their word",
+            f"in {run.folder} user {names} says which process is a launcher of {run.name}: no "
+            "process is ended by their word",
             f"as that user: gossip stop {run.folder}",
         )
 
@@ -113,8 +132,9 @@ def _refuse_impostors(run: RunState, own: Sequence[Launcher]) -> None:
     for one in own:
         if one.running and not launchers.is_launcher(one.pid, run.folder):
             raise ConfigError(
-                f"in {run.folder} it is said that pid {one.pid} is a launcher of {run.name}, and it is none, but: "
-                f"{shown(launchers.command_of(one.pid))[:TEXT_MAX]}; nothing was signalled",
+                f"in {run.folder} it is said that pid {one.pid} is a launcher of {run.name}, and "
+                f"it is none, but: {shown(launchers.command_of(one.pid))[:TEXT_MAX]}; nothing was "
+                "signalled",
                 f"if you know that it is one all the same: kill -TERM {one.pid}",
             )
 
@@ -123,7 +143,9 @@ def _pass_over_strays(run: RunState, own: Sequence[Launcher], say: Callable[[str
     """Raises: ConfigError: All that are there of those that records name lead other folders."""
     for one in [one for one in run.launchers if one.strays]:
         why, hint = _why_strays(one)
-        what = f"in {run.folder} it is said that pid {one.pid} is a launcher of {run.name}, and {why}"
+        what = (
+            f"in {run.folder} it is said that pid {one.pid} is a launcher of {run.name}, and {why}"
+        )
         if not own:
             raise ConfigError(f"{what}; nothing was signalled", hint)
         say(f"! {what}; it is left alone")
@@ -132,19 +154,29 @@ def _pass_over_strays(run: RunState, own: Sequence[Launcher], say: Callable[[str
 def _why_strays(launcher: Launcher) -> tuple[str, str]:
     """What its process does in place of leading the folder, and what the user can do."""
     if led := [shown(folder) for folder in hold.led_by(launcher.pid)]:
-        return f"it leads {', '.join(led)}: this folder is a copy", "; ".join(f"gossip stop {folder}" for folder in led)
+        return f"it leads {', '.join(led)}: this folder is a copy", "; ".join(
+            f"gossip stop {folder}" for folder in led
+        )
     command = shown(launchers.command_of(launcher.pid))[:TEXT_MAX]
     return (
-        f"it does not lead this folder, which is a copy, or the record is made up (its command: {command})",
+        (
+            "it does not lead this folder, which is a copy, or the record is made up (its "
+            f"command: {command})"
+        ),
         f"if you know that it is one all the same: kill -TERM {launcher.pid}",
     )
 
 
-def _end_what_is_left(run: RunState, elsewhere: Sequence[Launcher], now: bool, say: Callable[[str], None]) -> None:
+def _end_what_is_left(
+    run: RunState, elsewhere: Sequence[Launcher], now: bool, say: Callable[[str], None]
+) -> None:
     """Of a run that has no launcher here."""
     if elsewhere:
         where = ", ".join(f"{one.host} (pid {one.pid})" for one in elsewhere)
-        raise ConfigError(f"{run.name} is led from {where}: this machine cannot stop it", f"there: gossip stop {run.folder}")
+        raise ConfigError(
+            f"{run.name} is led from {where}: this machine cannot stop it",
+            f"there: gossip stop {run.folder}",
+        )
     left = launchers.processes_of(run.folder)
     if left and now:
         for pid in left:
@@ -159,7 +191,11 @@ def _end_what_is_left(run: RunState, elsewhere: Sequence[Launcher], now: bool, s
         if run.state != "killed"
         else ": its launcher was killed"
     )
-    say(f"{run.name} has not begun" if run.state == "not begun" else f"{run.name} is over already{how}")
+    say(
+        f"{run.name} has not begun"
+        if run.state == "not begun"
+        else f"{run.name} is over already{how}"
+    )
 
 
 @contextlib.contextmanager
@@ -172,20 +208,26 @@ def _handle(launcher: Launcher) -> Iterator[int]:
         return
     try:
         # Looked at when the handle is there: before it, the number might have changed hands.
-        yield handle if launcher.running and launchers.is_launcher(launcher.pid, launcher.folder) else -1
+        yield (
+            handle
+            if launcher.running and launchers.is_launcher(launcher.pid, launcher.folder)
+            else -1
+        )
     finally:
         os.close(handle)
 
 
 def _ask(run: RunState, launcher: Launcher, handle: int, now: bool) -> None:
-    """The second signal of two says that it is meant at once; they differ, because two of a kind would become one."""
+    """The second signal of two says that it is meant at once; they differ, because two of a kind
+    would become one."""
     try:
         for number in (signal.SIGHUP, signal.SIGTERM) if now else (signal.SIGTERM,):
             _send(handle, number)
         _send(handle, signal.SIGCONT)  # whoever was stopped could not hear it
     except PermissionError:
         raise ConfigError(
-            f"{run.name} is user {_user_name(launcher.user)}'s: only that user can stop its launcher (pid {launcher.pid})",
+            f"{run.name} is user {_user_name(launcher.user)}'s: only that user can stop its "
+            f"launcher (pid {launcher.pid})",
             f"as that user: gossip stop {run.folder}",
         ) from None
 
@@ -196,7 +238,13 @@ def _send(handle: int, number: int) -> None:
             signal.pidfd_send_signal(handle, number)
 
 
-def _wait(run: RunState, handles: Sequence[int], began: float, timeout_s: float, say: Callable[[str], None]) -> bool:
+def _wait(
+    run: RunState,
+    handles: Sequence[int],
+    began: float,
+    timeout_s: float,
+    say: Callable[[str], None],
+) -> bool:
     """Whether all launchers have ended, ``timeout_s`` after ``began`` at the latest."""
     told = began
     left = [handle for handle in handles if handle >= 0]
@@ -207,7 +255,11 @@ def _wait(run: RunState, handles: Sequence[int], began: float, timeout_s: float,
         if now - told >= TELL_EVERY_S:
             told = now
             peers = still_here(run.folder)
-            who = f"peers {', '.join(map(str, peers))} are still here" if peers else "its launcher writes down how it went"
+            who = (
+                f"peers {', '.join(map(str, peers))} are still here"
+                if peers
+                else "its launcher writes down how it went"
+            )
             say(f"{now - began:5.1f} s  {who} (at most {timeout_s:.0f} s)")
         poll = select.poll()
         for handle in left:

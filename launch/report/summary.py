@@ -1,4 +1,5 @@
-"""``summary.json``: how a run went, read from what it left in its folder and nothing else (``docs/summary.md``)."""
+"""``summary.json``: how a run went, read from what it left in its folder and nothing else
+(``docs/summary.md``)."""
 
 from __future__ import annotations
 
@@ -36,12 +37,25 @@ STATUS = {
 
 
 def merge_commits(folder: Path, troubles: WriteFailures | None = None) -> list[dict[str, Any]]:
-    """Writes ``commits.jsonl`` from those of the peers: by round and shard, without doubles. Returns the rows."""
+    """Writes ``commits.jsonl`` from those of the peers: by round and shard, without doubles.
+    Returns the rows."""
     seen: dict[tuple[Any, ...], dict[str, Any]] = {}
     for path in sorted(folder.glob("peer-*/commits.jsonl")):
         for row in read_lines(path):
-            seen.setdefault((row.get("lineage"), row.get("round"), row.get("shard"), row.get("made_at"), row.get("digest")), row)
-    rows = sorted(seen.values(), key=lambda row: (row.get("round", 0), row.get("shard", 0), row.get("attempt", 0)))
+            seen.setdefault(
+                (
+                    row.get("lineage"),
+                    row.get("round"),
+                    row.get("shard"),
+                    row.get("made_at"),
+                    row.get("digest"),
+                ),
+                row,
+            )
+    rows = sorted(
+        seen.values(),
+        key=lambda row: (row.get("round", 0), row.get("shard", 0), row.get("attempt", 0)),
+    )
     (folder / "commits.jsonl").unlink(missing_ok=True)
     file = JsonLines(folder / "commits.jsonl", "commits", troubles)
     for row in rows:
@@ -51,10 +65,12 @@ def merge_commits(folder: Path, troubles: WriteFailures | None = None) -> list[d
 
 
 def told(folder: Path, offset: float | None = None) -> Iterator[dict[str, Any]]:
-    """Every row of the files that launchers of a run append to, on one clock: each machine has its own.
+    """Every row of the files that launchers of a run append to, on one clock:
+    each machine has its own.
 
     Args:
-        offset: Between the wall clock and the one that all rows are put on; None: that of the first file.
+        offset: Between the wall clock and the one that all rows are put on; None:
+            that of the first file.
     """
     for path in event_files(folder):
         shift: float | None = None
@@ -69,19 +85,29 @@ def told(folder: Path, offset: float | None = None) -> Iterator[dict[str, Any]]:
 
 def codes(folder: Path) -> list[int]:
     """What the last life of each peer ended with; 5 for one that was killed."""
-    last = {row.get("peer"): row.get("code") for row in told(folder) if row.get("event") == "exited"}
+    last = {
+        row.get("peer"): row.get("code") for row in told(folder) if row.get("event") == "exited"
+    }
     return [code if isinstance(code, int) else 5 for code in last.values()]
 
 
-def of_the_run(exit_code: int, joined: bool, events: Iterable[Mapping[str, Any]], rounds: int) -> int:
-    """The exit code that tells how the run went, of which one launcher knows only how its own peers did.
+def of_the_run(
+    exit_code: int, joined: bool, events: Iterable[Mapping[str, Any]], rounds: int
+) -> int:
+    """The exit code that tells how the run went,
+    of which one launcher knows only how its own peers did.
 
     Args:
         exit_code: That launcher's.
-        joined: Its peers came to a run that others had begun. That they failed says nothing of the others.
+        joined: Its peers came to a run that others had begun.
+            That they failed says nothing of the others.
         rounds: That the run has had.
     """
-    ends = [row for row in events if row.get("event") == "launcher_ended" and isinstance(row.get("exit_code"), int)]
+    ends = [
+        row
+        for row in events
+        if row.get("event") == "launcher_ended" and isinstance(row.get("exit_code"), int)
+    ]
     if exit_code == 0 or any(row["exit_code"] == 0 for row in ends):
         return 0
     first = [int(row["exit_code"]) for row in ends if not row.get("joins")]
@@ -103,13 +129,19 @@ def build(
         exit_code, joined: Of the launcher that asks, see ``of_the_run``.
         wall_s: From the start of the first peer to the end of the last.
         lacking: Files that could not be written as the run went -> lines that each lacks.
-        seen: What that launcher knows of the run itself, where the folder lacks something, or is gone.
+        seen: What that launcher knows of the run itself,
+            where the folder lacks something, or is gone.
     """
     config = RunConfig.load(folder / "config.json") if seen is None else seen[0]
     plan = config.plan
     events = sorted(told(folder), key=lambda row: float(row.get("t") or 0.0))
-    # Who has joined may have been started by another launcher, which has written into the same file.
-    came = {int(row["peer"]) for row in events if row.get("event") == "spawned" and isinstance(row.get("peer"), int)}
+    # Who has joined may have been started by another launcher,
+    # which has written into the same file.
+    came = {
+        int(row["peer"])
+        for row in events
+        if row.get("event") == "spawned" and isinstance(row.get("peer"), int)
+    }
     view = RunView(sorted({*range(config.peers), *came}), plan) if seen is None else seen[1]
     for event in events if seen is None else ():
         view.feed(event)
@@ -125,10 +157,12 @@ def build(
     lost = set(view.lost_rounds) | missing
     finished = [peer for peer, row in view.rows.items() if row.state == "done"]
     if finished and any(folder.glob("events-*.jsonl")):
-        exit_code = 0  # that of one launcher of many, each with a peer of its own, says nothing of the others
+        # that of one launcher of many, each with a peer of its own, says nothing of the others
+        exit_code = 0
     exit_code = of_the_run(exit_code, joined, events, last + 1)
     if exit_code == 0 and lost and last + 1 == len(lost):
-        exit_code = 1  # all peers came to their end, and nothing was ever learnt: a rule that always fails, say
+        # all peers came to their end, and nothing was ever learnt: a rule that always fails, say
+        exit_code = 1
     present = finished or [peer for peer, row in view.rows.items() if row.state != "gone"]
     survivors = [peer for peer in present if peer not in plan.byzantine]
     evaluation = read_json(folder / "evaluation.json") or {}
@@ -164,7 +198,12 @@ def build(
             if blow.kind != "hang"
         ],
         "hangs": [
-            {"peer": blow.peer, "round": blow.round, "skip_ms": _rounded(blow.skip_ms), "noticed_by": sorted(blow.skips)}
+            {
+                "peer": blow.peer,
+                "round": blow.round,
+                "skip_ms": _rounded(blow.skip_ms),
+                "noticed_by": sorted(blow.skips),
+            }
             for blow in view.blows
             if blow.kind == "hang"
         ],
@@ -181,7 +220,9 @@ def build(
         "remote_peers": elsewhere,
         "begun_anew": view.anew,
         "trained_alone": trained_alone(events, config.peers, finished),
-        "left": [{"peer": peer, "round": round_id} for peer, round_id in sorted(view.leaves.items())],
+        "left": [
+            {"peer": peer, "round": round_id} for peer, round_id in sorted(view.leaves.items())
+        ],
         "partitions": partitions(view, past),
         "suspected": sorted(view.suspicions),
         "quarantined": sorted(view.quarantines),
@@ -192,21 +233,29 @@ def build(
         "epochs": counted[-EPOCHS_MAX:] if counted is not None else None,
         "rounds_per_s": _rate(commits, events),
         "bytes_sent": _bytes_sent(events),
-        "wall_s": round(max([wall_s, *(float(events[-1]["t"]) - float(event["t"]) for event in events[:1])]), 3),
+        "wall_s": round(
+            max([wall_s, *(float(events[-1]["t"]) - float(event["t"]) for event in events[:1])]), 3
+        ),
         "seed": config.seed,
         "finished": finished,
         "record_incomplete": dict(lacking or {}),
     }
 
 
-def _elsewhere(folder: Path, first: int, came: set[int], commits: Iterable[Mapping[str, Any]]) -> list[int]:
-    """Whose files are not here: of other launchers' peers, first ones and newcomers, or of a host that was lost.
+def _elsewhere(
+    folder: Path, first: int, came: set[int], commits: Iterable[Mapping[str, Any]]
+) -> list[int]:
+    """Whose files are not here: of other launchers' peers, first ones and newcomers,
+    or of a host that was lost.
 
-    Who makes a commit writes it down: without these files nobody can tell from the others which rounds there were.
+    Who makes a commit writes it down: without these files nobody can tell from the others which
+    rounds there were.
     """
     written = {path.parent.name for path in folder.glob("peer-*/commits.jsonl")}
     contributed = {peer for row in commits for peer in _contributors(row)}
-    return sorted(({*range(first)} - came) | {peer for peer in contributed if f"peer-{peer}" not in written})
+    return sorted(
+        ({*range(first)} - came) | {peer for peer in contributed if f"peer-{peer}" not in written}
+    )
 
 
 def write(
@@ -217,10 +266,11 @@ def write(
     lacking: Mapping[str, int] | None = None,
     seen: tuple[RunConfig, RunView] | None = None,
 ) -> dict[str, Any]:
-    """Merges the commits, builds the summary and writes it, as far as the disk allows: what it does not is in the summary that is
-    returned (``record_incomplete``), and told on stderr.
+    """Merges the commits, builds the summary and writes it, as far as the disk allows: what it does
+    not is in the summary that is returned (``record_incomplete``), and told on stderr.
 
-    Each launcher of a run does so when its own peers have ended, one at a time: the last one has all.
+    Each launcher of a run does so when its own peers have ended, one at a time:
+    the last one has all.
 
     Raises: OSError: The folder is gone.
     """
@@ -231,7 +281,9 @@ def write(
         fcntl.flock(lock, fcntl.LOCK_EX)
         troubles.try_to(folder / "commits.jsonl", lambda: merge_commits(folder, troubles))
         summary = build(folder, exit_code, wall_s, joined, troubles.lacking, seen)
-        if not troubles.try_to(folder / "summary.json", lambda: write_json(folder / "summary.json", summary)):
+        if not troubles.try_to(
+            folder / "summary.json", lambda: write_json(folder / "summary.json", summary)
+        ):
             summary["record_incomplete"] = dict(troubles.lacking)
     finally:
         os.close(lock)
@@ -239,17 +291,27 @@ def write(
 
 
 def joins(view: RunView, commits: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Who came later, and the first round that each contributed to. What peers tell of rounds is thinned out, commits are not."""
+    """Who came later, and the first round that each contributed to. What peers tell of rounds is
+    thinned out, commits are not."""
     rows = list(commits)
     found = []
     for join in view.joins:
         since = join.since or 0.0
-        first = next((row for row in rows if float(row.get("t") or 0.0) >= since and join.peer in _contributors(row)), None)
+        first = next(
+            (
+                row
+                for row in rows
+                if float(row.get("t") or 0.0) >= since and join.peer in _contributors(row)
+            ),
+            None,
+        )
         at, after_s = join.round, join.after_s
         if first is not None:
             at, after_s = int(first["round"]), float(first["t"]) - since
         after_ms = _rounded(after_s * 1000 if after_s is not None else None)
-        found.append({"peer": join.peer, "incarnation": join.incarnation, "round": at, "after_ms": after_ms})
+        found.append(
+            {"peer": join.peer, "incarnation": join.incarnation, "round": at, "after_ms": after_ms}
+        )
     return found
 
 
@@ -258,7 +320,8 @@ def _contributors(row: Mapping[str, Any]) -> set[int]:
 
 
 def partitions(view: RunView, past: history.History) -> list[dict[str, Any]]:
-    """What befell the network, and what became of those who were apart. A fork that no injected fault explains is told, too."""
+    """What befell the network, and what became of those who were apart. A fork that no injected
+    fault explains is told, too."""
     found: list[dict[str, Any]] = [
         {
             "fault": outage.fault,
@@ -271,11 +334,23 @@ def partitions(view: RunView, past: history.History) -> list[dict[str, Any]]:
         for outage in view.outages
     ]
     for branch in past.given_up:
-        fields = {"peers": branch.peers, "first_round": branch.first, "rounds": branch.rounds, **history.cost(branch, past.true)}
+        fields = {
+            "peers": branch.peers,
+            "first_round": branch.first,
+            "rounds": branch.rounds,
+            **history.cost(branch, past.true),
+        }
         number = view.outage_at(branch.t)
         if number is None:
             found.append(
-                {"fault": None, "round": branch.first, "for_s": None, "paused": [], "continued": [], "given_up": [fields]}
+                {
+                    "fault": None,
+                    "round": branch.first,
+                    "for_s": None,
+                    "paused": [],
+                    "continued": [],
+                    "given_up": [fields],
+                }
             )
         else:
             found[number]["given_up"].append(fields)
@@ -283,7 +358,8 @@ def partitions(view: RunView, past: history.History) -> list[dict[str, Any]]:
 
 
 def epochs(commits: Iterable[Mapping[str, Any]]) -> list[dict[str, int]] | None:
-    """Of each completed epoch, how often its samples were used: once, twice or more, never. None: no data was sharded."""
+    """Of each completed epoch, how often its samples were used: once, twice or more, never. None:
+    no data was sharded."""
     rows = list(commits)
     used = history.used(rows)
     if not used:
@@ -305,18 +381,30 @@ def epochs(commits: Iterable[Mapping[str, Any]]) -> list[dict[str, int]] | None:
 def _told(view: RunView) -> list[dict[str, int]] | None:
     """The same as the peers tell it, of the epochs whose end they saw."""
     names = ("epoch", "once", "twice", "never", "rounds")
-    return [{name: int(row.get(name) or 0) for name in names} for _, row in sorted(view.epochs.items())] or None
+    return [
+        {name: int(row.get(name) or 0) for name in names} for _, row in sorted(view.epochs.items())
+    ] or None
 
 
 def samples(counted: list[dict[str, int]] | None) -> dict[str, int] | None:
     """The same of all epochs together."""
-    return None if counted is None else {name: sum(each[name] for each in counted) for name in ("once", "twice", "never")}
+    return (
+        None
+        if counted is None
+        else {name: sum(each[name] for each in counted) for name in ("once", "twice", "never")}
+    )
 
 
-def _accuracy(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -> dict[str, float | None]:
-    """Of the evaluation when there is one; else what honest survivors last logged, which says nothing about their mean."""
+def _accuracy(
+    view: RunView, survivors: list[int], evaluation: Mapping[str, Any]
+) -> dict[str, float | None]:
+    """Of the evaluation when there is one; else what honest survivors last logged, which says
+    nothing about their mean."""
     if "worst_replica" in evaluation:
-        return {"mean_model": evaluation["mean_model"], "worst_replica": evaluation["worst_replica"]}
+        return {
+            "mean_model": evaluation["mean_model"],
+            "worst_replica": evaluation["worst_replica"],
+        }
     logged = [view.rows[peer].accuracy for peer in survivors]
     known = [accuracy for accuracy in logged if accuracy is not None]
     return {"mean_model": None, "worst_replica": min(known) if known else None}
@@ -337,8 +425,13 @@ def _identical(view: RunView, survivors: list[int], evaluation: Mapping[str, Any
     if evaluated:
         found = [evaluated.get(str(peer)) for peer in survivors]
         return None not in found and len(set(found)) == 1
-    ends = [(row.get("state_round"), row.get("state_digest")) for row in map(view.halted.get, survivors) if row is not None]
-    # Who ended earlier than others has parameters of another round, which says nothing about the bits.
+    ends = [
+        (row.get("state_round"), row.get("state_digest"))
+        for row in map(view.halted.get, survivors)
+        if row is not None
+    ]
+    # Who ended earlier than others has parameters of another round,
+    # which says nothing about the bits.
     comparable = len(ends) == len(survivors) > 0 and len({at for at, _ in ends}) == 1
     if not comparable or any(digest is None for _, digest in ends):
         return None
@@ -346,15 +439,21 @@ def _identical(view: RunView, survivors: list[int], evaluation: Mapping[str, Any
 
 
 def _rate(commits: Sequence[Mapping[str, Any]], events: list[dict[str, Any]]) -> float | None:
-    """Rounds a second, from the first commit to the last; start and end of the processes are not in it."""
+    """Rounds a second, from the first commit to the last;
+    start and end of the processes are not in it."""
     times = [(int(row["round"]), float(row["t"])) for row in commits if row.get("t") is not None]
     if not times:
         times = [
-            (int(row["round"]), float(row["t"])) for row in events if row.get("event") == "round" and row.get("t") is not None
+            (int(row["round"]), float(row["t"]))
+            for row in events
+            if row.get("event") == "round" and row.get("t") is not None
         ]
     if len(times) < 2:
         return None
-    (first, began), (last, ended) = min(times, key=lambda pair: pair[1]), max(times, key=lambda pair: pair[1])
+    (first, began), (last, ended) = (
+        min(times, key=lambda pair: pair[1]),
+        max(times, key=lambda pair: pair[1]),
+    )
     return round((last - first) / (ended - began), 1) if ended > began else None
 
 

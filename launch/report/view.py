@@ -1,6 +1,8 @@
-"""What the launcher knows about a run from its peers' events, and what of it is worth a line to a person.
+"""What the launcher knows about a run from its peers' events,
+and what of it is worth a line to a person.
 
-Pure: fed with event rows, it keeps the state that tables are drawn from and returns the lines to print.
+Pure: fed with event rows, it keeps the state that tables are drawn from and returns
+the lines to print.
 """
 
 from __future__ import annotations
@@ -53,8 +55,11 @@ class RunView:
         peers: Whose rows come: how many, from 0 on, or which. Others are only spoken of.
     """
 
-    def __init__(self, peers: int | Iterable[int], plan: FaultPlan = FaultPlan()) -> None:  # noqa: B008 - it is frozen
-        self.rows = {peer: PeerRow(peer) for peer in (range(peers) if isinstance(peers, int) else peers)}
+    # it is frozen
+    def __init__(self, peers: int | Iterable[int], plan: FaultPlan = FaultPlan()) -> None:  # noqa: B008
+        self.rows = {
+            peer: PeerRow(peer) for peer in (range(peers) if isinstance(peers, int) else peers)
+        }
         for peer in plan.byzantine:
             attack = [plan.attackers[peer].attack] if peer in plan.attackers else []
             self._subject(peer).lie = "+".join([*attack, *plan.lies_of(peer)])
@@ -68,42 +73,62 @@ class RunView:
         self.blows: list[Blow] = []
         self.rejoins: list[RejoinRecord] = []
         self.joins: list[RejoinRecord] = []
-        self.leaves: dict[int, int] = {}  # who was asked to leave before the end, and did -> its round then
+        # who was asked to leave before the end, and did -> its round then
+        self.leaves: dict[int, int] = {}
         self.outages: list[PartitionRecord] = []
-        self.suspicions: dict[int, dict[str, Any]] = {}  # peer -> when it first fell under the threshold, and why
+        # peer -> when it first fell under the threshold, and why
+        self.suspicions: dict[int, dict[str, Any]] = {}
         self.quarantines: set[int] = set()
         self.holders = StateHolders()
-        self.anew: list[dict[str, Any]] = []  # what was lost each time that the swarm began anew, with fresh weights
+        # what was lost each time that the swarm began anew, with fresh weights
+        self.anew: list[dict[str, Any]] = []
         self._cannot_write: set[str] = set()
         self.unannounced: dict[int, str] = {}  # whose address cannot be written down, and why
-        self.unconfirmed: set[int] = set()  # who could not tell whether others hold the parameters that it has ended with
+        # who could not tell whether others hold the parameters that it has ended with
+        self.unconfirmed: set[int] = set()
         self.restarts: dict[int, float] = {}  # peer -> seconds after which to start it again
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
         self.halted: dict[int, Mapping[str, Any]] = {}
-        self.epochs: dict[int, Mapping[str, Any]] = {}  # completed ones, as the first peer that came to their end tells
+        # completed ones, as the first peer that came to their end tells
+        self.epochs: dict[int, Mapping[str, Any]] = {}
         self._batch_told: tuple[int, int] | None = None  # since which round, how many peers
         self._shares: dict[int, int] = {}  # in which round a peer's share changed last
         self._epochs_told, self._epochs_told_at = 0, float("-inf")
         self._told: dict[tuple[str, int], float] = {}
-        self._unmet: dict[int, tuple[frozenset[int], float]] = {}  # who here lacks whom at the start, and when it last said so
+        # who here lacks whom at the start, and when it last said so
+        self._unmet: dict[int, tuple[frozenset[int], float]] = {}
 
     @property
     def accuracy(self) -> float | None:
         """Mean of what honest running peers last logged."""
-        seen = [row.accuracy for row in self.rows.values() if row.accuracy is not None and not row.lie and row.state != "gone"]
+        seen = [
+            row.accuracy
+            for row in self.rows.values()
+            if row.accuracy is not None and not row.lie and row.state != "gone"
+        ]
         return sum(seen) / len(seen) if seen else None
 
     @property
     def here(self) -> list[int]:
-        return [row.peer for row in self.rows.values() if row.state not in ("starting", "gone", "elsewhere")]
+        return [
+            row.peer
+            for row in self.rows.values()
+            if row.state not in ("starting", "gone", "elsewhere")
+        ]
 
     @property
     def missing(self) -> list[int]:
         return [row.peer for row in self.rows.values() if row.state == "starting"]
 
     def unmet(self, now: float) -> set[int]:
-        """Whom peers here wait for at the start: those who have not come, or not to the end of ``prepare``, or not through."""
-        return {peer for lacks, said_at in self._unmet.values() if now - said_at < UNMET_S for peer in lacks}
+        """Whom peers here wait for at the start: those who have not come, or not to the end of
+        ``prepare``, or not through."""
+        return {
+            peer
+            for lacks, said_at in self._unmet.values()
+            if now - said_at < UNMET_S
+            for peer in lacks
+        }
 
     def awaited(self, now: float) -> list[int]:
         """All whom the start waits for, as far as is known here."""
@@ -130,19 +155,32 @@ class RunView:
             case "spawned" if event.get("joins"):
                 self.joins.append(RejoinRecord(row.peer, int(event.get("incarnation") or 0), t))
                 row.state = "starting"
-            case "joined" if subject is not None and subject.state == "elsewhere" and not self._is_new(row):
-                return [f"+ {subject.peer} has come"] if self._fresh("joined", subject.peer, t) else []
+            case "joined" if (
+                subject is not None and subject.state == "elsewhere" and not self._is_new(row)
+            ):
+                return (
+                    [f"+ {subject.peer} has come"] if self._fresh("joined", subject.peer, t) else []
+                )
             case "waiting" if self._is_new(row) and self._fresh("waiting", row.peer, t):
                 return [f"! {row.peer} has not been let in for {event.get('waited_s')} s"]
             case "waiting" if not self._is_new(row) and isinstance(event.get("missing"), list):
-                self._unmet[row.peer] = frozenset(peer for peer in event["missing"] if isinstance(peer, int)), t
+                self._unmet[row.peer] = (
+                    frozenset(peer for peer in event["missing"] if isinstance(peer, int)),
+                    t,
+                )
             case "started":
-                row.state, row.incarnation, row.pid = "here", int(event.get("incarnation") or 0), int(event.get("pid") or 0)
+                row.state, row.incarnation, row.pid = (
+                    "here",
+                    int(event.get("incarnation") or 0),
+                    int(event.get("pid") or 0),
+                )
                 row.exit, row.left = "", False
                 self.unannounced.pop(row.peer, None)
                 if row.incarnation > 0 and not self._is_new(row):
                     last = self.blow(row.peer)
-                    self.rejoins.append(RejoinRecord(row.peer, row.incarnation, last.at if last else None))
+                    self.rejoins.append(
+                        RejoinRecord(row.peer, row.incarnation, last.at if last else None)
+                    )
             case "ready":
                 self.ready.add(row.peer)
                 row.state = "training"
@@ -161,7 +199,11 @@ class RunView:
                 on = [outage for outage in known if outage.over_at is None]
                 for outage in on:
                     outage.over_at = t
-                return [f"* over: {event.get('fault')} at round {event.get('round')}"] if on or not known else []
+                return (
+                    [f"* over: {event.get('fault')} at round {event.get('round')}"]
+                    if on or not known
+                    else []
+                )
             case "skip" | "dead" if subject is not None:
                 return self._noticed(str(name), row, subject, event, t)
             case "unskip" if subject is not None:
@@ -174,7 +216,12 @@ class RunView:
                 subject.left = True
             case "reduced_tolerance" if self._fresh("reduced_tolerance", -1, t):
                 updates = counted(int(event.get("updates") or 0), "update")
-                return [f"! {updates} in round {event.get('round')}: f={event.get('f')} of {event.get('wanted')}"]
+                return [
+                    (
+                        f"! {updates} in round {event.get('round')}: f={event.get('f')} of "
+                        f"{event.get('wanted')}"
+                    )
+                ]
             case "paused":
                 if (number := self.outage_at(t)) is not None:
                     self.outages[number].paused.add(row.peer)
@@ -182,13 +229,21 @@ class RunView:
                     return []
                 why = f" {event['why']}" if event.get("why") else ""
                 need = f"a round needs {event.get('need')}{why}"
-                return [f"|| paused at round {event.get('round')}: alive are {event.get('alive')}, {need}"]
+                return [
+                    (
+                        f"|| paused at round {event.get('round')}: alive are "
+                        f"{event.get('alive')}, {need}"
+                    )
+                ]
             case "minority_continues":
                 if (number := self.outage_at(t)) is not None:
                     self.outages[number].alone.update(event.get("alive") or ())
                 alone = ", ".join(map(str, event.get("alive") or ()))
                 return [
-                    f"! {alone} of {event.get('of')} go on alone from round {event.get('round')}: the others are dead for them"
+                    (
+                        f"! {alone} of {event.get('of')} go on alone from round "
+                        f"{event.get('round')}: the others are dead for them"
+                    )
                 ]
             case "recovering" if "branch" in str(event.get("reason")):
                 return [f"~ {row.peer} changes sides: {event.get('reason')}"]
@@ -197,12 +252,22 @@ class RunView:
             case "suspected" if subject is not None:
                 return self._suspected(subject, event)
             case "trusted" if subject is not None:
-                was, subject.suspected, subject.quarantined, subject.reasons = subject.suspected, False, False, ()
+                was, subject.suspected, subject.quarantined, subject.reasons = (
+                    subject.suspected,
+                    False,
+                    False,
+                    (),
+                )
                 return [f"~ {subject.peer} is trusted again"] if was else []
             case "quarantined" if subject is not None and not subject.quarantined:
                 subject.quarantined = True
                 self.quarantines.add(subject.peer)
-                return [f"- {subject.peer} quarantined at round {event.get('round')}: trust {_trust(event)}{_because(event)}"]
+                return [
+                    (
+                        f"- {subject.peer} quarantined at round {event.get('round')}: trust "
+                        f"{_trust(event)}{_because(event)}"
+                    )
+                ]
             case "parole" if subject is not None and subject.quarantined:
                 subject.quarantined = False
                 return [f"~ {subject.peer} on parole from round {event.get('round')}"]
@@ -211,24 +276,42 @@ class RunView:
                 if isinstance(lost, int) and lost not in self.lost_rounds:
                     self.lost_rounds.add(lost)
                     # A run that loses one mostly loses many: the summary counts them.
-                    return [] if not self._fresh("lost_round", -1, t) else [f"! round {lost} is lost: {event.get('reason')}"]
+                    return (
+                        []
+                        if not self._fresh("lost_round", -1, t)
+                        else [f"! round {lost} is lost: {event.get('reason')}"]
+                    )
             case "unconfirmed_result" if row is not None:
                 self.unconfirmed.add(row.peer)
-                same, other, silent = event.get("same"), event.get("other"), event.get("silent") or "none"
-                return [f"! {row.peer} ends unconfirmed: {same} hold its last parameters, {other} other ones; silent: {silent}"]
+                same, other, silent = (
+                    event.get("same"),
+                    event.get("other"),
+                    event.get("silent") or "none",
+                )
+                return [
+                    (
+                        f"! {row.peer} ends unconfirmed: {same} hold its last parameters, {other} "
+                        f"other ones; silent: {silent}"
+                    )
+                ]
             case "cannot_write" if (why := str(event.get("why"))) not in self._cannot_write:
                 self._cannot_write.add(why)  # each process says so once, and they share the disk
                 message, hint = in_words(str(event.get("path")), why)
                 return [f"! {message}", f"  {hint}"]
             case "unannounced":
                 why = self.unannounced[row.peer] = str(event.get("why"))
-                told = f"! peers cannot meet: cannot write {event.get('path')} ({why}), where they look for each other"
+                told = (
+                    f"! peers cannot meet: cannot write {event.get('path')} ({why}), where they "
+                    "look for each other"
+                )
                 return [told, f"  {ROOM_HINT}"] if self._fresh("unannounced", -1, t) else []
             case "announced":
                 self.unannounced.pop(row.peer, None)
             case "batch":
                 return self._batch(event)
-            case "share" if subject is not None and self._shares.get(subject.peer, 0) < int(event.get("round") or 0):
+            case "share" if subject is not None and self._shares.get(subject.peer, 0) < int(
+                event.get("round") or 0
+            ):
                 return self._share(subject.peer, event)
             case "epoch":
                 return self._epoch(event, t)
@@ -237,10 +320,20 @@ class RunView:
             case "restored":
                 self.unconfirmed.discard(row.peer)
                 row.state = "training"
-                return [f"+ {row.peer} took the state of round {event.get('round')} from {event.get('from')}"]
+                return [
+                    (
+                        f"+ {row.peer} took the state of round {event.get('round')} from "
+                        f"{event.get('from')}"
+                    )
+                ]
             case "lingering" if self._fresh("lingering", -1, t):
                 lost = ", ".join(map(str, event.get("for") or ()))
-                return [f"~ {row.peer} is done; for peers {lost} it waits up to {event.get('at_most_s')} s (Ctrl-C: no more)"]
+                return [
+                    (
+                        f"~ {row.peer} is done; for peers {lost} it waits up to "
+                        f"{event.get('at_most_s')} s (Ctrl-C: no more)"
+                    )
+                ]
             case "over":
                 return [f"~ {row.peer}: {event.get('message')}"]
             case "fork" if self._fresh("fork", row.peer, t):
@@ -249,14 +342,17 @@ class RunView:
                 return [f"! {row.peer}: {event.get('message')}"]
             case "notice":
                 return [f"! {row.peer}: {event.get('message')} ({event.get('hint')})"]
-            case "events_suppressed" if self._fresh("events_suppressed", int(event.get("about") or 0), t):
+            case "events_suppressed" if self._fresh(
+                "events_suppressed", int(event.get("about") or 0), t
+            ):
                 what = f"{event.get('of')} about {event.get('about')}"
                 return [f"! events.jsonl has only some of the events {what}, and counts the others"]
             case "halted":
                 self.halted[row.peer] = dict(event)
                 # The node of a trainer that was killed says so after the trainer's end.
                 row.state = "done" if row.state != "gone" else "gone"
-                if isinstance(event.get("round"), int):  # round events are throttled: the last may not have been told
+                # round events are throttled: the last may not have been told
+                if isinstance(event.get("round"), int):
                     row.round = max(row.round, event["round"])
                     self.round = max(self.round, event["round"])
             case "exited":
@@ -273,17 +369,26 @@ class RunView:
             if arrival.is_of(row.peer, row.incarnation):
                 arrival.takes_part(row.round, t)
         if row.round >= self.round:
-            self.round, self.server, self.attempt = row.round, event.get("server"), int(event.get("attempt") or 0)
+            self.round, self.server, self.attempt = (
+                row.round,
+                event.get("server"),
+                int(event.get("attempt") or 0),
+            )
             self.loss = _number(event.get("loss"), self.loss)
             alive = event.get("alive")
             self.alive = len(alive) if isinstance(alive, list) else int(alive or 0)
         return []
 
     def _batch(self, event: Mapping[str, Any]) -> list[str]:
-        """The batch policy, at the start and whenever the number of those who share a round changes: as the first tells it."""
+        """The batch policy, at the start and whenever the number of those who share a round
+        changes: as the first tells it."""
         at, policy, n = event.get("round"), event.get("policy"), event.get("peers")
         local, samples, known = event.get("local"), event.get("samples"), self._batch_told
-        if not isinstance(at, int) or not isinstance(n, int) or (known is not None and (at <= known[0] or n == known[1])):
+        if (
+            not isinstance(at, int)
+            or not isinstance(n, int)
+            or (known is not None and (at <= known[0] or n == known[1]))
+        ):
             return []
         self._batch_told = at, n
         each = (
@@ -292,19 +397,30 @@ class RunView:
             else f"{counted(n, 'peer')}, at most {counted(local or 0, 'sample')} each"
         )
         since = f" from round {at} on" if known is not None else ""
-        return [f"= batch{since}: {each}, {samples} a round ({policy}); the learning rate is left as it is"]
+        return [
+            (
+                f"= batch{since}: {each}, {samples} a round ({policy}); the learning rate is left "
+                "as it is"
+            )
+        ]
 
     def _share(self, peer: int, event: Mapping[str, Any]) -> list[str]:
         """As the first tells it."""
         share = float(event.get("share") or 1.0)
         self._shares[peer] = int(event.get("round") or 0)
         size = {1.0: "whole", 0.5: "half", 0.25: "quarter"}.get(share, f"{share:.2f}")
-        # Not the share that was told last: who was out of the roster meanwhile has begun anew with a whole one.
-        why = "it was slower than most, or away" if share < float(event.get("was") or 1.0) else "it is quick enough for that"
+        # Not the share that was told last: who was out of the roster meanwhile has begun anew
+        # with a whole one.
+        why = (
+            "it was slower than most, or away"
+            if share < float(event.get("was") or 1.0)
+            else "it is quick enough for that"
+        )
         return [f"= {peer} gets {size} batches from round {self._shares[peer] + 1} on: {why}"]
 
     def _epoch(self, event: Mapping[str, Any], t: float) -> list[str]:
-        """A line for each epoch, or for several together where they are short. One that is not exact is told at once."""
+        """A line for each epoch, or for several together where they are short. One that is not
+        exact is told at once."""
         epoch = event.get("epoch")
         if not isinstance(epoch, int) or epoch in self.epochs:
             return []
@@ -322,19 +438,31 @@ class RunView:
         if not new:
             return []
         once, twice, never, rounds = (
-            sum(int(row.get(key) or 0) for _, row in new) for key in ("once", "twice", "never", "rounds")
+            sum(int(row.get(key) or 0) for _, row in new)
+            for key in ("once", "twice", "never", "rounds")
         )
         which = f"epoch {new[0][0]}" if len(new) == 1 else f"epochs {new[0][0]} to {new[-1][0]}"
         mark = "!" if twice or never else "="
-        return [f"{mark} {which}: samples used once {once}, twice {twice}, never {never}, in {counted(rounds, 'round')}"]
+        return [
+            (
+                f"{mark} {which}: samples used once {once}, twice {twice}, never {never}, in "
+                f"{counted(rounds, 'round')}"
+            )
+        ]
 
     def _fault(self, row: PeerRow, event: Mapping[str, Any], t: float) -> list[str]:
         kind, at = str(event.get("kind")), int(event.get("round") or 0)
         seconds = _number(event.get("seconds"), None)
         if kind in ("crash", "restart", "hang"):
-            kinds: dict[str, Literal["crash", "restart", "hang"]] = {"crash": "crash", "restart": "restart", "hang": "hang"}
+            kinds: dict[str, Literal["crash", "restart", "hang"]] = {
+                "crash": "crash",
+                "restart": "restart",
+                "hang": "hang",
+            }
             over = t + (seconds or 0.0) + WAKING_S if kind == "hang" else 0.0
-            self.blows.append(Blow(row.peer, row.incarnation, kinds[kind], at, t, planned=True, until=over))
+            self.blows.append(
+                Blow(row.peer, row.incarnation, kinds[kind], at, t, planned=True, until=over)
+            )
         if kind == "restart":
             self.restarts[row.peer] = seconds or 0.0
         if kind == "hang":
@@ -342,13 +470,20 @@ class RunView:
             row.state = "stopped"
             return [f"* injected: SIGSTOP peer {row.peer} for {seconds or 0:g} s at round {at}"]
         if kind in ("crash", "restart"):
-            serving = ", which serves it" if str(event.get("fault", "")).startswith("crash:server") else ""
+            serving = (
+                ", which serves it"
+                if str(event.get("fault", "")).startswith("crash:server")
+                else ""
+            )
             return [f"* injected: SIGKILL peer {row.peer}{serving} at round {at}"]
         if kind == "leave":
             return [f"* injected: SIGTERM peer {row.peer} at round {at}"]
         if kind in LINK_KINDS:
             fault = str(event.get("fault"))
-            if any(each.fault == fault and each.over_at is None and t - each.at < QUIET_S for each in self.outages):
+            if any(
+                each.fault == fault and each.over_at is None and t - each.at < QUIET_S
+                for each in self.outages
+            ):
                 return []  # peers that cannot write down who of them tells of it all do
             self.outages.append(PartitionRecord(fault, at, t))
             return [f"* injected: {fault} at round {at}"]
@@ -363,20 +498,36 @@ class RunView:
         without = sorted(self.unmet(t).difference(present)) if isinstance(present, list) else []
         if not without or not self._fresh("begun", -1, t):
             return []
-        return [f"! it begins without {', '.join(map(str, without))}: whoever of them comes takes the state of the others"]
+        return [
+            (
+                f"! it begins without {', '.join(map(str, without))}: whoever of them comes takes "
+                "the state of the others"
+            )
+        ]
 
     def _begins_anew(self, event: Mapping[str, Any]) -> list[str]:
         was = self.holders.in_words()
-        self.anew.append({"lost_round": self.holders.round, **self.holders.metrics, "wall": event.get("wall")})
+        self.anew.append(
+            {"lost_round": self.holders.round, **self.holders.metrics, "wall": event.get("wall")}
+        )
         self.holders.begin_anew()
         self.round, self.loss = -1, None
         for row in self.rows.values():
             row.round, row.loss, row.accuracy = -1, None, None
-        return [f"! the swarm begins anew, with fresh weights: all that was learnt until {was} is lost (--begin-anew)"]
+        return [
+            (
+                f"! the swarm begins anew, with fresh weights: all that was learnt until {was} is "
+                "lost (--begin-anew)"
+            )
+        ]
 
     def outage_at(self, t: float) -> int | None:
         """The last that was on at a moment, or over since not long."""
-        on = [i for i, o in enumerate(self.outages) if o.at - SLACK_S <= t <= (t if o.over_at is None else o.over_at + WAKING_S)]
+        on = [
+            i
+            for i, o in enumerate(self.outages)
+            if o.at - SLACK_S <= t <= (t if o.over_at is None else o.over_at + WAKING_S)
+        ]
         return on[-1] if on else None
 
     def blow(self, peer: int) -> Blow | None:
@@ -386,29 +537,43 @@ class RunView:
     def _slept(self, peer: int, since: float, until: float) -> bool:
         """Whether it was stopped at any time between two moments."""
         return any(
-            other.peer == peer and other.at <= until and since <= other.until for other in self.blows if other.kind == "hang"
+            other.peer == peer and other.at <= until and since <= other.until
+            for other in self.blows
+            if other.kind == "hang"
         )
 
-    def _noticed(self, name: str, row: PeerRow, subject: PeerRow, event: Mapping[str, Any], t: float) -> list[str]:
+    def _noticed(
+        self, name: str, row: PeerRow, subject: PeerRow, event: Mapping[str, Any], t: float
+    ) -> list[str]:
         subject.skipped_by.add(row.peer)
         blow = self.blow(subject.peer)
         if subject.left or subject.state == "done":
             return []
         if blow is not None and t < blow.at - SLACK_S:
             blow = None  # before it: who was cut off has told us late
-        if blow is not None and not self._slept(row.peer, blow.at, t):  # who was stopped itself could not notice anything
+        # who was stopped itself could not notice anything
+        if blow is not None and not self._slept(row.peer, blow.at, t):
             blow.noticed(name, row.peer, t)
         if name == "skip":
             if blow is not None and not blow.told_skip:
                 blow.told_skip = True
-                return [f"! {subject.peer} skipped by {row.peer} after {(t - blow.at) * 1000:.0f} ms: {event.get('reason')}"]
+                return [
+                    (
+                        f"! {subject.peer} skipped by {row.peer} after {(t - blow.at) * 1000:.0f} "
+                        f"ms: {event.get('reason')}"
+                    )
+                ]
             if blow is None and self._fresh("skip", subject.peer, t):
                 return [f"! {subject.peer} skipped by {row.peer}: {event.get('reason')}"]
             return []
         if blow is not None and not blow.told_dead:
             blow.told_dead = True
             by = f", says {event['by']}" if event.get("by") is not None else ""
-            skip = f"; the last of {len(blow.skips)} skipped it after {blow.skip_ms:.0f} ms" if blow.skip_ms is not None else ""
+            skip = (
+                f"; the last of {len(blow.skips)} skipped it after {blow.skip_ms:.0f} ms"
+                if blow.skip_ms is not None
+                else ""
+            )
             return [f"x {subject.peer} dead after {(t - blow.at) * 1000:.0f} ms{by}{skip}"]
         if blow is None and self._fresh("dead", subject.peer, t):
             return [f"x {subject.peer} dead, says {event.get('by', row.peer)}"]
@@ -417,13 +582,22 @@ class RunView:
     def _suspected(self, subject: PeerRow, event: Mapping[str, Any]) -> list[str]:
         subject.trust = _number(event.get("trust"), subject.trust) or 0.0
         subject.reasons = tuple(map(str, event.get("reasons") or ()))
-        first = {"round": event.get("round"), "trust": subject.trust, "reasons": list(subject.reasons)}
+        first = {
+            "round": event.get("round"),
+            "trust": subject.trust,
+            "reasons": list(subject.reasons),
+        }
         known = self.suspicions.setdefault(subject.peer, first)
         known["trust"] = min(known["trust"], subject.trust)
         if subject.suspected:
             return []
         subject.suspected = True
-        return [f"? {subject.peer} suspected of lying at round {event.get('round')}: trust {_trust(event)}{_because(event)}"]
+        return [
+            (
+                f"? {subject.peer} suspected of lying at round {event.get('round')}: trust "
+                f"{_trust(event)}{_because(event)}"
+            )
+        ]
 
     def _exited(self, row: PeerRow, event: Mapping[str, Any], t: float) -> list[str]:
         """The launcher's own row: code or signal, and whether the plan wanted it."""
@@ -432,7 +606,11 @@ class RunView:
         if code == EXIT_ASKED:
             row.state = "gone"
             self.leaves[row.peer] = row.round
-            return [] if event.get("stopping") else [f"- {row.peer} has left at round {row.round}: it was asked to"]
+            return (
+                []
+                if event.get("stopping")
+                else [f"- {row.peer} has left at round {row.round}: it was asked to"]
+            )
         row.state = "done" if code == 0 else "gone"
         last = self.blow(row.peer)
         told = last is not None and last.kind != "hang" and last.incarnation == row.incarnation
@@ -440,7 +618,11 @@ class RunView:
             kind: Literal["killed", "raised"] = "killed" if number is not None else "raised"
             self.blows.append(Blow(row.peer, row.incarnation, kind, row.round, t, planned=False))
             # A script that raised is explained by who reads its log.
-            return [f"x {row.peer} {row.exit} at round {row.round}: not in the fault plan"] if kind == "killed" else []
+            return (
+                [f"x {row.peer} {row.exit} at round {row.round}: not in the fault plan"]
+                if kind == "killed"
+                else []
+            )
         return []
 
     def _fresh(self, kind: str, peer: int, t: float) -> bool:
@@ -450,7 +632,11 @@ class RunView:
 
 
 def _number(value: Any, otherwise: float | None) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
+    return (
+        float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else otherwise
+    )
 
 
 def _trust(event: Mapping[str, Any]) -> str:

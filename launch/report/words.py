@@ -11,5 +11,7 @@ def counted(count: int, what: str) -> str:
 def bytes_word(count: float) -> str:
     for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
         if count >= size:
-            return f"{count / size:.1f} {unit}" if count < 100 * size else f"{count / size:.0f} {unit}"
+            return (
+                f"{count / size:.1f} {unit}" if count < 100 * size else f"{count / size:.0f} {unit}"
+            )
     return f"{count / 1024:.0f} KiB"

@@ -1,8 +1,9 @@
-"""This process as a job of HTCondor: which peer of which run it is, as the ads say that HTCondor leaves beside every job.
+"""This process as a job of HTCondor: which peer of which run it is, as the ads say that HTCondor
+leaves beside every job.
 
-Jobs of one submission are mostly runs of their own, with other arguments each. So a job is a peer of a run with others only
-where its ad says so, by two attributes that ``gossip condor`` writes and anybody's submit file may: ``GossipPeer``,
-``GossipPeers``.
+Jobs of one submission are mostly runs of their own, with other arguments each. So a job is a peer
+of a run with others only where its ad says so, by two attributes that ``gossip condor`` writes and
+anybody's submit file may: ``GossipPeer``, ``GossipPeers``.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ ADDRESS = re.compile(r"<\[?([0-9A-Fa-f.:]+?)\]?:\d+[?>]")
 
 
 def condor_task(given: Mapping[str, str]) -> Task | None:
-    """Of the variables of a job. None: it is none, or not one of several peers. Raises: ConfigError: The ads cannot be read."""
+    """Of the variables of a job. None: it is none, or not one of several peers. Raises:
+    ConfigError: The ads cannot be read."""
     ad = read_ad(given.get("_CONDOR_JOB_AD", ""))
     if PEERS not in ad:
         return None
     peer, peers = _number(ad, PEER), _number(ad, PEERS)
     if peer >= peers:
-        raise ConfigError(f"{PEER} = {peer} and {PEERS} = {peers} do not go together", "numbers of peers begin at 0")
+        raise ConfigError(
+            f"{PEER} = {peer} and {PEERS} = {peers} do not go together",
+            "numbers of peers begin at 0",
+        )
     return Task(
         "HTCondor",
         run_of(ad),
@@ -46,18 +51,22 @@ def reached_at(given: Mapping[str, str]) -> str:
 
 
 def run_of(ad: Mapping[str, str]) -> str:
-    """The name of the run of all jobs of a DAG, however often its nodes are tried; or of one submission."""
+    """The name of the run of all jobs of a DAG, however often its nodes are tried;
+    or of one submission."""
     return f"condor-{_number(ad, 'DAGManJobId' if 'DAGManJobId' in ad else 'ClusterId')}"
 
 
 def read_ad(path: str) -> dict[str, str]:
-    """The attributes in a file of ``Name = value`` lines, without the quotes of strings; none: there is no such file."""
+    """The attributes in a file of ``Name = value`` lines, without the quotes of strings; none:
+    there is no such file."""
     if not path:
         return {}
     try:
         lines = Path(path).read_text("utf-8", "replace").splitlines()
     except OSError as error:
-        raise ConfigError(f"cannot read what HTCondor says of this job: {path}: {error.strerror}") from error
+        raise ConfigError(
+            f"cannot read what HTCondor says of this job: {path}: {error.strerror}"
+        ) from error
     rows = (line.split(" = ", 1) for line in lines if " = " in line)
     return {name.strip(): value[1:-1] if value[:1] == '"' else value for name, value in rows}
 
@@ -65,5 +74,8 @@ def read_ad(path: str) -> dict[str, str]:
 def _number(ad: Mapping[str, str], name: str) -> int:
     text = ad.get(name, "")
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"the ad of this job says {name} = {text or 'nothing'}, which is no number", f"+{name} = $(Process)")
+        raise ConfigError(
+            f"the ad of this job says {name} = {text or 'nothing'}, which is no number",
+            f"+{name} = $(Process)",
+        )
     return int(text)

@@ -25,20 +25,36 @@ STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 def ray(
     words: Annotated[
-        list[str], typer.Argument(metavar="[OPTIONS] SCRIPT [ARGS]", help="What would follow gossip run.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="[OPTIONS] SCRIPT [ARGS]",
+            help="What would follow gossip run.",
+            show_default=False,
+        ),
     ],
-    peers: Annotated[int, typer.Option("-n", "--peers", min=1, help="How many peers.", show_default=False)],
-    address: Annotated[str, typer.Option(help="Of the cluster: HOST:PORT, or auto for the one of this machine.")] = "auto",
-    strategy: Annotated[str, typer.Option(help=f"Where peers go: {', '.join(STRATEGIES)}.")] = "SPREAD",
+    peers: Annotated[
+        int, typer.Option("-n", "--peers", min=1, help="How many peers.", show_default=False)
+    ],
+    address: Annotated[
+        str, typer.Option(help="Of the cluster: HOST:PORT, or auto for the one of this machine.")
+    ] = "auto",
+    strategy: Annotated[
+        str, typer.Option(help=f"Where peers go: {', '.join(STRATEGIES)}.")
+    ] = "SPREAD",
     cpus: Annotated[float, typer.Option(min=0.0, help="Processors of each peer.")] = 1.0,
     gpus: Annotated[float, typer.Option(min=0.0, help="GPUs of each peer.")] = 0.0,
-    restarts: Annotated[int, typer.Option(min=-1, help="How often Ray starts a lost peer again; -1: always.")] = 3,
-    place_timeout: Annotated[float, typer.Option(help="Seconds to wait for room in the cluster.")] = PLACE_S,
+    restarts: Annotated[
+        int, typer.Option(min=-1, help="How often Ray starts a lost peer again; -1: always.")
+    ] = 3,
+    place_timeout: Annotated[
+        float, typer.Option(help="Seconds to wait for room in the cluster.")
+    ] = PLACE_S,
 ) -> None:
     """Train with peers on a Ray cluster: gossip ray -n 8 --address auto -- train.py --lr 0.1
 
-    A peer whose process or node is lost is started again by Ray, and takes over the state from the others; they go on meanwhile.
-    The script and gossip are needed on every node, under the same path. Needs the extra ray: pip install 'gossip-train[ray]'
+    A peer whose process or node is lost is started again by Ray, and takes over the state from the
+    others; they go on meanwhile. The script and gossip are needed on every node, under the same
+    path. Needs the extra ray: pip install 'gossip-train[ray]'
     """
     try:
         import ray as the_ray
@@ -50,25 +66,47 @@ def ray(
         raise ConfigError(f"--strategy {strategy}: it should be one of {', '.join(STRATEGIES)}")
     resolved = _resolved(check(words, peers), peers)
     script = script_of(words)
-    at = len(words) - 1 - words[::-1].index(script) if words.count(script) == 1 else words.index(script)
-    raise typer.Exit(Driver(the_ray, resolved, words[at:], cpus, gpus, restarts).run(address, strategy, place_timeout))
+    at = (
+        len(words) - 1 - words[::-1].index(script)
+        if words.count(script) == 1
+        else words.index(script)
+    )
+    raise typer.Exit(
+        Driver(the_ray, resolved, words[at:], cpus, gpus, restarts).run(
+            address, strategy, place_timeout
+        )
+    )
 
 
 def _resolved(shown: dict[str, Any], peers: int) -> Resolved:
-    """What ``gossip run --show-config`` has shown, with the number of actors as the number of peers."""
+    """What ``gossip run --show-config`` has shown,
+    with the number of actors as the number of peers."""
     from gossip.config import Resolved, RunConfig
 
     sources = {key: row["source"] for key, row in shown.items()}
     if sources["peers"] != "default" and shown["peers"]["value"] != peers:
-        raise ConfigError(f"-n {peers}, and {counted(shown['peers']['value'], 'peer')} ({sources['peers']})", "leave one out")
-    config = RunConfig.model_validate({**{key: row["value"] for key, row in shown.items()}, "peers": peers})
+        raise ConfigError(
+            f"-n {peers}, and {counted(shown['peers']['value'], 'peer')} ({sources['peers']})",
+            "leave one out",
+        )
+    config = RunConfig.model_validate(
+        {**{key: row["value"] for key, row in shown.items()}, "peers": peers}
+    )
     return Resolved(config, {**sources, "peers": "flag"})
 
 
 class Driver:
     """Starts the actors, waits for them, and puts together what they bring back."""
 
-    def __init__(self, ray: Any, resolved: Resolved, command: list[str], cpus: float, gpus: float, restarts: int) -> None:
+    def __init__(
+        self,
+        ray: Any,
+        resolved: Resolved,
+        command: list[str],
+        cpus: float,
+        gpus: float,
+        restarts: int,
+    ) -> None:
         self.ray, self.resolved, self.command = ray, resolved, command
         self.cpus, self.gpus, self.restarts = cpus, gpus, restarts
         self.stopped = 0
@@ -84,39 +122,62 @@ class Driver:
 
         ray, peers = self.ray, self.resolved.config.peers
         try:
-            ray.init(address=address, log_to_driver=True, namespace=f"gossip-{os.getpid()}", logging_level="WARNING")
+            ray.init(
+                address=address,
+                log_to_driver=True,
+                namespace=f"gossip-{os.getpid()}",
+                logging_level="WARNING",
+            )
         except (ConnectionError, RuntimeError, ValueError) as error:
             said = str(error).strip().splitlines()[0]
-            raise ConfigError(f"no Ray cluster at {address}: {said}", "ray start --head, or --address HOST:PORT") from None
+            raise ConfigError(
+                f"no Ray cluster at {address}: {said}", "ray start --head, or --address HOST:PORT"
+            ) from None
         try:
             one_host = sum(node["Alive"] for node in ray.nodes()) == 1
             if not one_host and not self.resolved.config.insecure:
                 self.resolved = self.resolved.with_values("Ray, on several machines", keys=True)
             name = self.resolved.config.name or f"ray-{os.urandom(2).hex()}"
             folder = Path(self.resolved.config.run_dir or Path(RUNS) / name).resolve()
-            make(folder, settled(self.resolved, folder), sys.argv, Path(self.command[0]).resolve().parent)
+            make(
+                folder,
+                settled(self.resolved, folder),
+                sys.argv,
+                Path(self.command[0]).resolve().parent,
+            )
             config = RunConfig.load(folder / "config.json")
             group = self._place(peers, strategy, place_timeout)
             nodes = sum(node["Alive"] for node in ray.nodes())
             print(
-                f"{config.name}: {counted(peers, 'peer')} on {counted(nodes, 'node')} ({strategy}), in {folder}",
+                f"{config.name}: {counted(peers, 'peer')} on {counted(nodes, 'node')} "
+                f"({strategy}), in {folder}",
                 flush=True,
             )
-            register = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(RayRegistry).options(name="register").remote()
+            register = (
+                ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(RayRegistry)
+                .options(name="register")
+                .remote()
+            )
             plan = RayPlan(config.model_dump_json(), tuple(self.command), os.getcwd(), one_host)
             pinned = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
-            made = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=self.restarts, max_task_retries=self.restarts)(
-                PeerActor
-            )
+            made = ray.remote(
+                num_cpus=self.cpus,
+                num_gpus=self.gpus,
+                max_restarts=self.restarts,
+                max_task_retries=self.restarts,
+            )(PeerActor)
             actors = [
-                made.options(name=f"peer-{peer}", scheduling_strategy=pinned(group, placement_group_bundle_index=peer)).remote(
-                    plan, peer, register
-                )
+                made.options(
+                    name=f"peer-{peer}",
+                    scheduling_strategy=pinned(group, placement_group_bundle_index=peer),
+                ).remote(plan, peer, register)
                 for peer in range(peers)
             ]
             signal.signal(signal.SIGTERM, lambda number, frame: self._stop(register, number))
             signal.signal(signal.SIGINT, lambda number, frame: self._stop(register, number))
-            codes = self._wait(register, {actor.run.remote(): peer for peer, actor in enumerate(actors)}, folder)
+            codes = self._wait(
+                register, {actor.run.remote(): peer for peer, actor in enumerate(actors)}, folder
+            )
         finally:
             ray.shutdown()
         code = next((codes[key] for key in sorted(codes) if codes[key]), 0)
@@ -128,10 +189,14 @@ class Driver:
         bundle = {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
         group = ray.util.placement_group([bundle] * peers, strategy=strategy)
         if not group.wait(timeout_s):
-            have = {key: value for key, value in ray.available_resources().items() if key in ("CPU", "GPU")}
+            have = {
+                key: value
+                for key, value in ray.available_resources().items()
+                if key in ("CPU", "GPU")
+            }
             raise ConfigError(
-                f"the cluster has no room for {counted(peers, 'time')} {bundle} ({strategy}) in {timeout_s:.0f} s; "
-                f"free: {json.dumps(have)}",
+                f"the cluster has no room for {counted(peers, 'time')} {bundle} ({strategy}) in "
+                f"{timeout_s:.0f} s; free: {json.dumps(have)}",
                 "fewer peers, --cpus 0.5, or another --strategy",
             )
         return group
@@ -139,7 +204,9 @@ class Driver:
     def _any_lives(self, register: Any, peers: set[int]) -> bool:
         """Whether one of them has been heard of, as far as that can be known now."""
         try:
-            return not peers.isdisjoint(self.ray.get(register.heard.remote(SILENT_S), timeout=SILENT_S))
+            return not peers.isdisjoint(
+                self.ray.get(register.heard.remote(SILENT_S), timeout=SILENT_S)
+            )
         except self.ray.exceptions.RayError:
             return True
 
@@ -156,7 +223,11 @@ class Driver:
         while running:
             if 0 in codes.values() and not self._any_lives(register, set(running.values())):
                 # Ray may wait for room for them as long as it takes.
-                print(f"x peers {', '.join(map(str, sorted(running.values())))} are lost; the others are done", flush=True)
+                print(
+                    f"x peers {', '.join(map(str, sorted(running.values())))} are lost; the "
+                    "others are done",
+                    flush=True,
+                )
                 break
             done, _ = self.ray.wait(list(running), timeout=1.0)
             for one in done:
@@ -164,7 +235,10 @@ class Driver:
                 try:
                     result = self.ray.get(one)
                 except self.ray.exceptions.RayError as error:
-                    print(f"x peer {peer} is lost: {shown(str(error).strip().splitlines()[0])}", flush=True)
+                    print(
+                        f"x peer {peer} is lost: {shown(str(error).strip().splitlines()[0])}",
+                        flush=True,
+                    )
                     codes[peer] = 5
                     continue
                 codes[peer] = int(result["code"])

@@ -1,7 +1,9 @@
-"""What runs on Ray's nodes: an actor a peer, and one that tells them of each other. Nothing of it is imported by the rest.
+"""What runs on Ray's nodes: an actor a peer, and one that tells them of each other. Nothing of it
+is imported by the rest.
 
-An actor's peer is its own processes, as under every launcher; the guardian of its supervisor ends them when the actor is killed.
-Ray starts an actor again whose process or node is lost, and its peer comes back as another life that takes over the state.
+An actor's peer is its own processes, as under every launcher; the guardian of its supervisor ends
+them when the actor is killed. Ray starts an actor again whose process or node is lost, and its peer
+comes back as another life that takes over the state.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class RayPlan:
 
 
 class RayRegistry:
-    """Where each peer is: what each has found in its own folder, put together. Started again it hears everything anew."""
+    """Where each peer is: what each has found in its own folder, put together. Started again it
+    hears everything anew."""
 
     def __init__(self) -> None:
         self._seeds: dict[int, Seed] = {}
@@ -53,7 +56,8 @@ class RayRegistry:
         self._heard: dict[int, float] = {}
 
     def begin(self, peer: int) -> int | None:
-        """The incarnation of another life of a peer; None: it is too late, all others have come to their end."""
+        """The incarnation of another life of a peer; None: it is too late,
+        all others have come to their end."""
         former = self._seeds.get(peer)
         others = [seed for seed in self._seeds.values() if seed.peer != peer]
         if former is not None and others and all(seed.ended for seed in others):
@@ -62,7 +66,9 @@ class RayRegistry:
         self._lives[peer] = life
         return life
 
-    def exchange(self, peer: int, known: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
+    def exchange(
+        self, peer: int, known: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[dict[str, Any]], bool]:
         """Takes in what a peer knows. Returns what all know, and whether the run is to stop."""
         self._heard[peer] = time.monotonic()
         for fields in known:
@@ -85,7 +91,8 @@ def newer(seed: Seed, known: Seed | None) -> bool:
 
 
 class SeedCourier(threading.Thread):
-    """Carries seeds between the own folder and the register, and the wish to stop to the own process.
+    """Carries seeds between the own folder and the register,
+    and the wish to stop to the own process.
 
     A register that does not answer is asked again: peers that know each other need none.
     """
@@ -102,11 +109,16 @@ class SeedCourier(threading.Thread):
     def carry(self) -> None:
         import ray
 
-        known = {peer: seed for peer in peers_in(self.folder) if (seed := read_seed(self.folder, peer)) is not None}
+        known = {
+            peer: seed
+            for peer in peers_in(self.folder)
+            if (seed := read_seed(self.folder, peer)) is not None
+        }
         try:
             told = [asdict(seed) for seed in known.values()]
             found, stop = ray.get(self.register.exchange.remote(self.peer, told), timeout=ANSWER_S)
-        except Exception as error:  # noqa: BLE001 - Ray has many; whatever it was, the next try may do better
+        except Exception as error:  # noqa: BLE001
+            # Ray has many; whatever it was, the next try may do better
             print(f"gossip: the register does not answer: {type(error).__name__}", file=sys.stderr)
             return
         for fields in found:
@@ -115,7 +127,8 @@ class SeedCourier(threading.Thread):
                 write_seed(self.folder, seed)
         if stop and not self.stopped:
             self.stopped = True
-            os.kill(os.getpid(), signal.SIGTERM)  # the supervisor's, which lets its peer finish the round
+            # the supervisor's, which lets its peer finish the round
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def close(self) -> None:
         self._over.set()
@@ -143,17 +156,25 @@ class PeerActor:
         try:
             os.chdir(self.plan.folder)
             config = RunConfig.model_validate_json(self.plan.config)
-            folder = Path(config.run_dir) / f"ray-{self.peer}"  # of its own: the machines may share no file system
+            # of its own: the machines may share no file system
+            folder = Path(config.run_dir) / f"ray-{self.peer}"
             (folder / "seeds").mkdir(parents=True, exist_ok=True, mode=0o700)
             config = config.model_copy(update={"run_dir": str(folder)})
             config.dump(folder / "config.json")
             script, *arguments = self.plan.command
             if not Path(script).is_file():
-                raise ConfigError(f"there is no script {script} in {self.plan.folder} on {ray.util.get_node_ip_address()}")
+                raise ConfigError(
+                    f"there is no script {script} in {self.plan.folder} on "
+                    f"{ray.util.get_node_ip_address()}"
+                )
             listen = "" if self.plan.one_host else ray.util.get_node_ip_address()
             environment = {**os.environ, **({"GOSSIP_LISTEN": listen} if listen else {})}
             life = f", incarnation {incarnation}" if incarnation else ""
-            print(f"+ peer {self.peer}{life} at {listen or 'loopback'}, pid {os.getpid()}, in {folder}", flush=True)
+            print(
+                f"+ peer {self.peer}{life} at {listen or 'loopback'}, pid {os.getpid()}, in "
+                f"{folder}",
+                flush=True,
+            )
         except (OSError, GossipError) as error:
             print(f"error: peer {self.peer}: {shown_lines(error)}", flush=True)
             return {"code": 2, "files": {}, "error": str(error)}
@@ -164,17 +185,28 @@ class PeerActor:
             command = script_command(Path(script), arguments)
             screen = PlainScreen(every_s=10.0, quiet=self.plan.quiet)
             share = {self.peer: incarnation}
-            outcome = asyncio.run(Supervisor(config, command, screen, environment, share=share).run())
+            outcome = asyncio.run(
+                Supervisor(config, command, screen, environment, share=share).run()
+            )
         finally:
             courier.close()
         return {"code": outcome.exit_code, "files": self._files(folder)}
 
     def _files(self, folder: Path) -> dict[str, bytes]:
         """For the driver, under the names that they have in a run's folder."""
-        named = {"events.jsonl": f"events-{self.peer}.jsonl", "logbook.md": f"logbook-{self.peer}.md"}
+        named = {
+            "events.jsonl": f"events-{self.peer}.jsonl",
+            "logbook.md": f"logbook-{self.peer}.md",
+        }
         own = folder / f"peer-{self.peer}"
         paths = {name: folder / path for path, name in named.items()}
-        paths.update({f"{own.name}/{path.name}": path for path in own.glob("*") if path.suffix in (".jsonl", ".log")})
+        paths.update(
+            {
+                f"{own.name}/{path.name}": path
+                for path in own.glob("*")
+                if path.suffix in (".jsonl", ".log")
+            }
+        )
         files: dict[str, bytes] = {}
         for name, path in sorted(paths.items()):
             with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,5 @@
-"""``gossip slurm``: a batch script for a job whose tasks are the peers of one run, and which goes on when a node is lost."""
+"""``gossip slurm``: a batch script for a job whose tasks are the peers of one run, and which goes
+on when a node is lost."""
 
 from __future__ import annotations
 
@@ -38,27 +39,55 @@ srun --no-kill --kill-on-bad-exit=0 --wait=0{srun} \\
 def slurm(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="[OPTIONS] SCRIPT [ARGS]", help="What follows gossip run in every task.", show_default=False),
+        typer.Argument(
+            metavar="[OPTIONS] SCRIPT [ARGS]",
+            help="What follows gossip run in every task.",
+            show_default=False,
+        ),
     ],
-    nodes: Annotated[int, typer.Option("-N", "--nodes", min=1, help="Machines.", show_default=False)],
+    nodes: Annotated[
+        int, typer.Option("-N", "--nodes", min=1, help="Machines.", show_default=False)
+    ],
     per_node: Annotated[int, typer.Option("--per-node", min=1, help="Peers on each.")] = 1,
     time: Annotated[
-        str | None, typer.Option("--time", help="Most that the job may take, as sbatch wants it.", show_default=False)
+        str | None,
+        typer.Option(
+            "--time", help="Most that the job may take, as sbatch wants it.", show_default=False
+        ),
     ] = None,
-    cpus: Annotated[int, typer.Option("--cpus", min=1, help="Processors, and so threads, of each peer.")] = 1,
+    cpus: Annotated[
+        int, typer.Option("--cpus", min=1, help="Processors, and so threads, of each peer.")
+    ] = 1,
     gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs of each peer.")] = 0,
-    partition: Annotated[str | None, typer.Option("-p", "--partition", help="As sbatch's.", show_default=False)] = None,
-    account: Annotated[str | None, typer.Option("-A", "--account", help="As sbatch's.", show_default=False)] = None,
-    leave: Annotated[int, typer.Option("--leave", min=0, help="Seconds before the end at which peers are asked to leave.")] = 90,
+    partition: Annotated[
+        str | None, typer.Option("-p", "--partition", help="As sbatch's.", show_default=False)
+    ] = None,
+    account: Annotated[
+        str | None, typer.Option("-A", "--account", help="As sbatch's.", show_default=False)
+    ] = None,
+    leave: Annotated[
+        int,
+        typer.Option(
+            "--leave", min=0, help="Seconds before the end at which peers are asked to leave."
+        ),
+    ] = 90,
     more: Annotated[
         list[str] | None,
-        typer.Option("--sbatch", help="One more option for sbatch: --sbatch=--mem=8G. Repeatable.", show_default=False),
+        typer.Option(
+            "--sbatch",
+            help="One more option for sbatch: --sbatch=--mem=8G. Repeatable.",
+            show_default=False,
+        ),
     ] = None,
-    submit: Annotated[bool, typer.Option("--submit", help="Send it with sbatch instead of printing it.")] = False,
+    submit: Annotated[
+        bool, typer.Option("--submit", help="Send it with sbatch instead of printing it.")
+    ] = False,
 ) -> None:
-    """Print or --submit a Slurm job that survives lost nodes: gossip slurm -N 4 --per-node 2 --time 2:00:00 -- train.py --lr 0.1
+    """Print or --submit a Slurm job that survives lost nodes: gossip slurm -N 4 --per-node 2 --time
+    2:00:00 -- train.py --lr 0.1
 
-    Inside of any srun with several tasks, gossip run train.py is one peer of them, with or without this: docs/schedulers.md.
+    Inside of any srun with several tasks, gossip run train.py is one peer of them, with or without
+    this: docs/schedulers.md.
     """
     check_fit(check(words, nodes * per_node), nodes * per_node)
     options = {
@@ -74,7 +103,11 @@ def slurm(
         "open-mode": "append",
     }
     lines = [f"#SBATCH --{key}={value}" for key, value in options.items() if value is not None]
-    lines += ["#SBATCH --no-kill", "#SBATCH --requeue", *(f"#SBATCH {option}" for option in more or ())]
+    lines += [
+        "#SBATCH --no-kill",
+        "#SBATCH --requeue",
+        *(f"#SBATCH {option}" for option in more or ()),
+    ]
     text = SCRIPT.format(
         options="\n".join(lines),
         environment=f"export OMP_NUM_THREADS={cpus}\n",
@@ -95,11 +128,17 @@ def send(text: str) -> None:
             "there is no sbatch on this machine",
             "submit where your cluster's commands are; without --submit the script is printed",
         )
-    done = subprocess.run(["sbatch", "--parsable"], input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["sbatch", "--parsable"], input=text, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise ConfigError(
-            f"sbatch refuses the job: {said}", "without --submit the script is printed, to be changed and sent by hand"
+            f"sbatch refuses the job: {said}",
+            "without --submit the script is printed, to be changed and sent by hand",
         )
     job = done.stdout.strip().partition(";")[0]
-    print(f"job {job}: runs/slurm-{job}, output in slurm-{job}.out\n  watch: squeue -j {job}    stop: scancel {job}")
+    print(
+        f"job {job}: runs/slurm-{job}, output in slurm-{job}.out\n  watch: squeue -j {job}    "
+        f"stop: scancel {job}"
+    )

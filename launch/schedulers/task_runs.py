@@ -1,4 +1,5 @@
-"""``gossip run`` as a task of a scheduler: one peer of a run whose others are started elsewhere, and how the whole went."""
+"""``gossip run`` as a task of a scheduler: one peer of a run whose others are started elsewhere,
+and how the whole went."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from .condor_job import condor_task
 
 
 def look(given: str | None, resolved: Resolved) -> Task | None:
-    """Which task this process is: as ``--task`` says, or as the scheduler's variables do. None: it is none.
+    """Which task this process is: as ``--task`` says, or as the scheduler's variables do.
+    None: it is none.
 
     Raises: ConfigError: That cannot be.
     """
@@ -27,10 +29,14 @@ def look(given: str | None, resolved: Resolved) -> Task | None:
         return slurm_task(os.environ) or condor_task(os.environ)
     numbers = re.fullmatch(r"(\d+)/(\d+)", given)
     if numbers is None or int(numbers[1]) >= int(numbers[2]):
-        raise ConfigError(f"--task {given}: it should be the number of the task, from 0, and how many there are", "--task 3/8")
+        raise ConfigError(
+            f"--task {given}: it should be the number of the task, from 0, and how many there are",
+            "--task 3/8",
+        )
     if not resolved.config.run_dir:
         raise ConfigError(
-            f"--task {given} without a folder in which the tasks meet", "--run-dir FOLDER, the same for all of them"
+            f"--task {given} without a folder in which the tasks meet",
+            "--run-dir FOLDER, the same for all of them",
         )
     return Task(
         "--task",
@@ -42,37 +48,47 @@ def look(given: str | None, resolved: Resolved) -> Task | None:
     )
 
 
-def train(task: Task, resolved: Resolved, command: Sequence[str], screen: Screen, code: Path) -> tuple[Path, RunOutcome]:
+def train(
+    task: Task, resolved: Resolved, command: Sequence[str], screen: Screen, code: Path
+) -> tuple[Path, RunOutcome]:
     """Runs the task's peer to its end. Returns the run's folder, and how that went."""
     feasible.check_memory(1)
     meeting = meet(task, resolved, sys.argv, code)
     where = f" at {meeting.listen}" if meeting.listen else ""
     life = f", incarnation {meeting.incarnation}" if meeting.incarnation else ""
-    screen.say(f"{meeting.config.name}: peer {task.peer} of {task.peers}{life}{where}, in {meeting.folder}")
+    screen.say(
+        f"{meeting.config.name}: peer {task.peer} of {task.peers}{life}{where}, in {meeting.folder}"
+    )
     feasible.say_of_gpus(1, screen.say)
     if task.peer == 0:
         write_json(meeting.folder / COMMAND, {"command": list(command), "folder": os.getcwd()})
     environment = {**os.environ, **({"GOSSIP_LISTEN": meeting.listen} if meeting.listen else {})}
     share = {task.peer: meeting.incarnation}
-    supervisor = Supervisor(meeting.config, command, screen, environment, share=share, files=f"-{task.peer}")
+    supervisor = Supervisor(
+        meeting.config, command, screen, environment, share=share, files=f"-{task.peer}"
+    )
     with launchers.present(meeting.folder, share):
         return meeting.folder, asyncio.run(supervisor.run())
 
 
 def verdict(folder: Path, code: int) -> int:
-    """What a batch script ends with: 0 when peers came to the end, whatever became of the others; else ``code``, or when that is
-    0 what the peers have ended with."""
+    """What a batch script ends with: 0 when peers came to the end, whatever became of the others;
+    else ``code``, or when that is 0 what the peers have ended with."""
     if not (folder / "config.json").is_file():
         print(f"error: there is no run in {folder}: no task has begun", file=sys.stderr)
         return code or ConfigError.exit_code
     found = summary.write(folder, code, 0.0)
-    if not found["finished"] and not found["exit_code"]:  # whoever asks need not know how the tasks have ended
+    # whoever asks need not know how the tasks have ended
+    if not found["finished"] and not found["exit_code"]:
         found = summary.write(folder, telling(summary.codes(folder)), 0.0)
     finished = found["finished"]
     others = [peer for peer in range(found["peers"]) if peer not in finished]
     lost = f"; not: {', '.join(map(str, others))}" if others else ""
     came = ", ".join(map(str, finished)) or "nobody"
-    print(f"{found['status']} after {counted(found['rounds'], 'round')}; came to the end: {came}{lost}")
+    print(
+        f"{found['status']} after {counted(found['rounds'], 'round')}; came to the end: "
+        f"{came}{lost}"
+    )
     for line in missed.told(found["faults_missed"]):
         print(shown(line))
     return int(found["exit_code"]) if finished else code or int(found["exit_code"])

@@ -1,6 +1,8 @@
-"""What stands behind ``--`` where tasks are described for a scheduler: words for ``gossip run``, looked at before anything waits.
+"""What stands behind ``--`` where tasks are described for a scheduler: words for ``gossip run``,
+looked at before anything waits.
 
-Tasks run elsewhere, and none of what is set here is set there: what counts is carried, or it is said that it is not.
+Tasks run elsewhere, and none of what is set here is set there: what counts is carried, or it is
+said that it is not.
 """
 
 from __future__ import annotations
@@ -56,10 +58,22 @@ def check_options(words: list[str], peers: int) -> dict[str, Any]:
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.strip()]
         error = next(
-            (line.removeprefix("error: ") for line in said if line.startswith("error: ")), said[-1] if said else "it failed"
+            (line.removeprefix("error: ") for line in said if line.startswith("error: ")),
+            said[-1] if said else "it failed",
         )
-        hint = next((line.strip().removeprefix("hint: ") for line in said if line.strip().startswith("hint: ")), None)
-        raise GossipError(f"gossip run {shlex.join(words)}: {error}") if hint is None else ConfigError(error, hint)
+        hint = next(
+            (
+                line.strip().removeprefix("hint: ")
+                for line in said
+                if line.strip().startswith("hint: ")
+            ),
+            None,
+        )
+        raise (
+            GossipError(f"gossip run {shlex.join(words)}: {error}")
+            if hint is None
+            else ConfigError(error, hint)
+        )
     shown: dict[str, Any] = json.loads(done.stdout)
     if shown["peers"]["source"] == PEERS and not said_so:
         shown["peers"]["source"] = "default"
@@ -71,7 +85,8 @@ def parsed(words: list[str]) -> dict[str, Any]:
     from gossip.launch.cli import app
 
     command = typer.main.get_command(app)
-    run = getattr(command, "commands")["run"]  # noqa: B009 - of a group, which typer's types do not promise
+    # of a group, which typer's types do not promise
+    run = getattr(command, "commands")["run"]  # noqa: B009
     params: dict[str, Any] = run.make_context("run", list(words)).params
     return params
 
@@ -96,26 +111,32 @@ def patient(words: list[str], shown: dict[str, Any], scheduler: str) -> list[str
 
 
 def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str) -> Resolved:
-    """All settings, checked as far as can be before a task waits in a queue. Raises: ConfigError and its kin."""
+    """All settings, checked as far as can be before a task waits in a queue. Raises:
+    ConfigError and its kin."""
     from gossip.run import settled
 
     resolved = _given(shown, peers, name)
     if not resolved.config.insecure:
         if resolved.config.keys is False:
             raise ConfigError(
-                "the peers are on several machines: without keys whoever reaches them could take part",
+                "the peers are on several machines: without keys whoever reaches them could take "
+                "part",
                 "leave out --no-keys, or say --insecure as well",
             )
         resolved = resolved.with_values(f"{scheduler}, on several machines", keys=True)
     if resolved.config.allowed:
-        raise ConfigError("--allowed names a file of this machine, and the peers are on others", "leave it out")
+        raise ConfigError(
+            "--allowed names a file of this machine, and the peers are on others", "leave it out"
+        )
     return settled(resolved, Path(name))
 
 
 def check_fit(shown: Mapping[str, Any], peers: int) -> None:
-    """Where the tasks make the run by themselves: whether so many can train like this, before any waits in a queue.
+    """Where the tasks make the run by themselves: whether so many can train like this, before any
+    waits in a queue.
 
-    Raises: ConfigError and its kin: The rule cannot tolerate f among so many, or --min-peers could not train, and so on.
+    Raises: ConfigError and its kin: The rule cannot tolerate f among so many, or --min-peers could
+        not train, and so on.
     """
     from gossip.run import settled
 
@@ -137,7 +158,12 @@ def environment_of(shown: Mapping[str, Any]) -> dict[str, str]:
 
 
 def left_behind() -> list[str]:
-    """Variables of ours that are set here, say something about this machine, and are not carried to another."""
+    """Variables of ours that are set here, say something about this machine,
+    and are not carried to another."""
     from gossip.config import NOT_OPTIONS
 
-    return sorted(name for name in os.environ if name.startswith("GOSSIP_") and name[len("GOSSIP_") :].lower() in NOT_OPTIONS)
+    return sorted(
+        name
+        for name in os.environ
+        if name.startswith("GOSSIP_") and name[len("GOSSIP_") :].lower() in NOT_OPTIONS
+    )

@@ -1,4 +1,5 @@
-"""``gossip simulate``: thousands of fault schedules on a virtual clock; what fails is made small and can be replayed."""
+"""``gossip simulate``: thousands of fault schedules on a virtual clock; what fails is made small
+and can be replayed."""
 
 from __future__ import annotations
 
@@ -27,20 +28,53 @@ SHRUNK_MAX = 3  # different invariants of which an example is made small
 SHOWN_MAX = 10
 SEEDS_SHOWN = 50
 
-Seeds = Annotated[int | None, typer.Option(help=f"How many schedules to play; {SEEDS} by default.", show_default=False)]
+Seeds = Annotated[
+    int | None,
+    typer.Option(help=f"How many schedules to play; {SEEDS} by default.", show_default=False),
+]
 First = Annotated[int, typer.Option("--first-seed", help="The seed to begin with.")]
-Peers = Annotated[int | None, typer.Option("-n", "--peers", help="Peers of each swarm; drawn from 4 to 9.", show_default=False)]
-Topology = Annotated[str | None, typer.Option(help="Who exchanges with whom; drawn.", show_default=False)]
-Aggregator = Annotated[str | None, typer.Option(help="How updates become one; mean by default.", show_default=False)]
-Faults = Annotated[Path | None, typer.Option(help="Play the faults of a plan file (TOML), none drawn.", show_default=False)]
-Minutes = Annotated[float | None, typer.Option(help="Go on for so long, or until --seeds are played.", show_default=False)]
-Jobs = Annotated[int | None, typer.Option(help="Processes; one for each CPU by default.", show_default=False)]
-Replay = Annotated[int | None, typer.Option(metavar="SEED", help="Play this one seed and tell about it.", show_default=False)]
-Trace = Annotated[bool, typer.Option("--trace", help="Of one schedule: print everything that happened.")]
-Picture = Annotated[Path | None, typer.Option(help="Of one schedule: draw its end into this SVG.", show_default=False)]
+Peers = Annotated[
+    int | None,
+    typer.Option(
+        "-n", "--peers", help="Peers of each swarm; drawn from 4 to 9.", show_default=False
+    ),
+]
+Topology = Annotated[
+    str | None, typer.Option(help="Who exchanges with whom; drawn.", show_default=False)
+]
+Aggregator = Annotated[
+    str | None, typer.Option(help="How updates become one; mean by default.", show_default=False)
+]
+Faults = Annotated[
+    Path | None,
+    typer.Option(help="Play the faults of a plan file (TOML), none drawn.", show_default=False),
+]
+Minutes = Annotated[
+    float | None,
+    typer.Option(help="Go on for so long, or until --seeds are played.", show_default=False),
+]
+Jobs = Annotated[
+    int | None, typer.Option(help="Processes; one for each CPU by default.", show_default=False)
+]
+Replay = Annotated[
+    int | None,
+    typer.Option(metavar="SEED", help="Play this one seed and tell about it.", show_default=False),
+]
+Trace = Annotated[
+    bool, typer.Option("--trace", help="Of one schedule: print everything that happened.")
+]
+Picture = Annotated[
+    Path | None,
+    typer.Option(help="Of one schedule: draw its end into this SVG.", show_default=False),
+]
 Out = Annotated[Path, typer.Option(help="Folder for the plans of failing schedules.")]
-Recording = Annotated[Path | None, typer.Option(help="Replay what `gossip run --record` wrote, instead.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")]
+Recording = Annotated[
+    Path | None,
+    typer.Option(help="Replay what `gossip run --record` wrote, instead.", show_default=False),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
+]
 
 
 def simulate(
@@ -59,21 +93,36 @@ def simulate(
     recording: Recording = None,
     as_json: Json = False,
 ) -> None:
-    """Play fault schedules in a simulated swarm and look for broken promises: gossip simulate --seeds 2000"""
+    """Play fault schedules in a simulated swarm and look for broken promises:
+    gossip simulate --seeds 2000"""
     if recording is not None:
         raise typer.Exit(_replay_recording(recording, as_json, trace))
     from gossip.faults import plan as plans
     from gossip.simulation import SearchQuery
 
     plan = None if faults is None else plans.load(faults)
-    one = replay if replay is not None else (plan.simulate.get("seed") if plan is not None and seeds is minutes is None else None)
+    one = (
+        replay
+        if replay is not None
+        else (plan.simulate.get("seed") if plan is not None and seeds is minutes is None else None)
+    )
     if one is None and (trace or picture is not None):
         raise ConfigError("--trace and --picture are about one schedule", "--replay SEED")
     if replay is not None and (seeds is not None or minutes is not None):
         raise ConfigError("--replay plays one seed: neither --seeds nor --minutes goes with it")
-    count = 1 if one is not None else seeds if seeds is not None else None if minutes is not None else SEEDS
+    count = (
+        1
+        if one is not None
+        else seeds
+        if seeds is not None
+        else None
+        if minutes is not None
+        else SEEDS
+    )
     if (count is not None and count < 1) or (minutes is not None and not minutes > 0):
-        few = [f"{count} seeds"] * (count is not None) + [f"{minutes} minutes"] * (minutes is not None)
+        few = [f"{count} seeds"] * (count is not None) + [f"{minutes} minutes"] * (
+            minutes is not None
+        )
         raise ConfigError(f"nothing to play: {', '.join(few)}", "--seeds 200")
     first = first_seed if one is None else one
     question = SearchQuery(first, count, peers, topology, aggregator, plan)
@@ -104,15 +153,18 @@ class _Console:
         return time.monotonic() - self.began
 
 
-# --- many ---------------------------------------------------------------------------------------------------------------
+# --- many -----------------------------------------------------------------------------------------
 
 
-def _search(question: SearchQuery, jobs: int, minutes: float | None, out: Path, console: _Console) -> int:
+def _search(
+    question: SearchQuery, jobs: int, minutes: float | None, out: Path, console: _Console
+) -> int:
     from gossip.simulation import CampaignTally, search
 
     tally, stopped = CampaignTally(), False
     outcomes = search(question, jobs)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # which ends its processes, as Ctrl-C does
+    # which ends its processes, as Ctrl-C does
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         with _ProgressBar(question.count, console) as show:
             for outcome in outcomes:
@@ -124,7 +176,11 @@ def _search(question: SearchQuery, jobs: int, minutes: float | None, out: Path, 
                     break
     except KeyboardInterrupt:
         stopped = True  # an hour of search is not thrown away: what it found is told, as it is
-        print("interrupted: what was found so far (Ctrl-C again: nothing)", file=sys.stderr, flush=True)
+        print(
+            "interrupted: what was found so far (Ctrl-C again: nothing)",
+            file=sys.stderr,
+            flush=True,
+        )
     finally:
         outcomes.close()  # type: ignore[attr-defined]  # a generator: ends its processes
     wall_s = console.wall_s
@@ -158,7 +214,9 @@ def _examples(violations: list[SimulationResult]) -> Iterator[tuple[SimulationRe
         yield outcome, Shrunk(outcome)
 
 
-def _shrink(violations: list[SimulationResult], console: _Console) -> Iterator[tuple[SimulationResult, Shrunk]]:
+def _shrink(
+    violations: list[SimulationResult], console: _Console
+) -> Iterator[tuple[SimulationResult, Shrunk]]:
     """The same, made small."""
     from gossip.simulation import play, shrink
 
@@ -172,7 +230,9 @@ def _shrink(violations: list[SimulationResult], console: _Console) -> Iterator[t
             yield outcome, whole
 
 
-def _conclude(outcome: SimulationResult, small: Shrunk, out: Path, console: _Console) -> dict[str, Any]:
+def _conclude(
+    outcome: SimulationResult, small: Shrunk, out: Path, console: _Console
+) -> dict[str, Any]:
     """Writes the plan of a failing schedule and says how to play it again."""
     found, seed = small.outcome.violation, outcome.schedule.seed
     assert found is not None
@@ -186,7 +246,8 @@ def _conclude(outcome: SimulationResult, small: Shrunk, out: Path, console: _Con
         f"down to {len(after.faults)} and {after.peers} in {counted(small.runs, 'run')}"
     )
     console.say(
-        f"\nseed {seed} breaks {found.invariant}{smaller if small.runs else ''}\n  {found}\n  replay:  {command}\n  plan:"
+        f"\nseed {seed} breaks {found.invariant}{smaller if small.runs else ''}\n  {found}\n  "
+        f"replay:  {command}\n  plan:"
     )
     for line in plan.splitlines():
         console.say(f"    {line}".rstrip())
@@ -203,7 +264,9 @@ def _conclude(outcome: SimulationResult, small: Shrunk, out: Path, console: _Con
     }
 
 
-def _result(tally: CampaignTally, wall_s: float, failures: list[dict[str, Any]], vacuous: list[str]) -> dict[str, Any]:
+def _result(
+    tally: CampaignTally, wall_s: float, failures: list[dict[str, Any]], vacuous: list[str]
+) -> dict[str, Any]:
     """What ``--json`` prints; documented in docs/simulate.md."""
     rounds = sorted(tally.rounds)
     return {
@@ -226,18 +289,27 @@ def _result(tally: CampaignTally, wall_s: float, failures: list[dict[str, Any]],
         else None,
         "topologies": dict(sorted(tally.topologies.items())),
         "aggregators": dict(sorted(tally.aggregators.items())),
-        "way_left": {"median": round(statistics.median(tally.left), 6), "most": round(max(tally.left), 6)}
+        "way_left": {
+            "median": round(statistics.median(tally.left), 6),
+            "most": round(max(tally.left), 6),
+        }
         if tally.left
         else None,
         "faults": {
-            kind: {"drawn": tally.drawn[kind], "schedules": tally.occurred[kind], "times": tally.struck[kind]}
+            kind: {
+                "drawn": tally.drawn[kind],
+                "schedules": tally.occurred[kind],
+                "times": tally.struck[kind],
+            }
             for kind in sorted({*tally.drawn, *tally.struck})
         },
         "kinds_of_fault": {str(kinds): count for kinds, count in sorted(tally.kinds.items())},
         "cuts": tally.cuts,
         "messages": dict(sorted(tally.counts.items())),
         "reports": dict(sorted(tally.reports.items())),
-        "judged": dict(sorted(tally.judged.items(), key=lambda item: (item[0][0] != "S", int(item[0][1:])))),
+        "judged": dict(
+            sorted(tally.judged.items(), key=lambda item: (item[0][0] != "S", int(item[0][1:])))
+        ),
         "judged_by": dict(sorted(tally.judged_by.items())),
     }
 
@@ -245,24 +317,41 @@ def _result(tally: CampaignTally, wall_s: float, failures: list[dict[str, Any]],
 def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> None:
     rounds = result["rounds"]
     console.say(
-        f"{counted(tally.schedules, 'schedule')}, {tally.simulated_s:.0f} simulated seconds in {result['wall_s']:.1f} s: "
-        f"{result['schedules_per_minute']:.0f} schedules/min"
-        + (f"; rounds: {rounds['least']} to {rounds['most']}, median {rounds['median']}" if rounds else "")
+        (
+            f"{counted(tally.schedules, 'schedule')}, {tally.simulated_s:.0f} simulated seconds "
+            f"in {result['wall_s']:.1f} s: {result['schedules_per_minute']:.0f} schedules/min"
+        )
+        + (
+            f"; rounds: {rounds['least']} to {rounds['most']}, median {rounds['median']}"
+            if rounds
+            else ""
+        )
         + (f"; {rounds['share_of_50']:.1%} came to round 50" if rounds else "")
     )
-    console.say("topologies: " + ", ".join(f"{name} {count}" for name, count in result["topologies"].items()))
+    console.say(
+        "topologies: "
+        + ", ".join(f"{name} {count}" for name, count in result["topologies"].items())
+    )
     left = result["way_left"]
     console.say(
         "rules: "
         + ", ".join(f"{name} {count}" for name, count in result["aggregators"].items())
-        + f"; asked {counted(tally.judged_by['RuleAnswers'], 'time')} with as many updates as they need"
         + (
-            f"; way to the optimum left at the end: {100 * left['median']:.3g} % (median), {100 * left['most']:.3g} % (most)"
+            f"; asked {counted(tally.judged_by['RuleAnswers'], 'time')} with as many updates as "
+            "they need"
+        )
+        + (
+            (
+                f"; way to the optimum left at the end: {100 * left['median']:.3g} % (median), "
+                f"{100 * left['most']:.3g} % (most)"
+            )
             if left
             else ""
         )
     )
-    console.say("kinds of fault that took place, in so many schedules: " + _pairs(result["kinds_of_fault"]))
+    console.say(
+        "kinds of fault that took place, in so many schedules: " + _pairs(result["kinds_of_fault"])
+    )
     console.say(f"{'fault':<20}{'schedules':>10}{'times':>9}")
     for kind, seen in result["faults"].items():
         console.say(f"{kind:<20}{seen['schedules']:>10}{seen['times']:>9}")
@@ -273,9 +362,15 @@ def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> N
     console.say("peers reported: " + ", ".join(f"{key} {tally.reports[key]}" for key in told))
     console.say("judged: " + ", ".join(f"{key} {count}" for key, count in result["judged"].items()))
     seeds = result["violating_seeds"]
-    more = f" and {len(seeds) - SEEDS_SHOWN} more (--json names all)" if len(seeds) > SEEDS_SHOWN else ""
+    more = (
+        f" and {len(seeds) - SEEDS_SHOWN} more (--json names all)"
+        if len(seeds) > SEEDS_SHOWN
+        else ""
+    )
     console.say(
-        f"violations: {len(seeds)}, of the seeds {', '.join(map(str, seeds[:SEEDS_SHOWN]))}{more}" if seeds else "no violation"
+        f"violations: {len(seeds)}, of the seeds {', '.join(map(str, seeds[:SEEDS_SHOWN]))}{more}"
+        if seeds
+        else "no violation"
     )
 
 
@@ -293,9 +388,20 @@ class _ProgressBar:
     def __enter__(self) -> _ProgressBar:
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeElapsedColumn,
+            )
 
-            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+            columns = (
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.description}"),
+                TimeElapsedColumn(),
+            )
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.start()
             self._task = self._bar.add_task("", total=self._total)
@@ -303,7 +409,10 @@ class _ProgressBar:
 
     def __call__(self, tally: CampaignTally) -> None:
         rate = 60 * tally.schedules / self._console.wall_s
-        seen = f"{counted(len(tally.violations), 'violation')}, {counted(len(tally.occurred), 'kind')} of fault"
+        seen = (
+            f"{counted(len(tally.violations), 'violation')}, "
+            f"{counted(len(tally.occurred), 'kind')} of fault"
+        )
         words = f"{rate:.0f} schedules/min, {seen}"
         if self._bar is not None:
             self._bar.update(self._task, completed=tally.schedules, description=words)
@@ -316,10 +425,12 @@ class _ProgressBar:
             self._bar.stop()
 
 
-# --- one ----------------------------------------------------------------------------------------------------------------
+# --- one ------------------------------------------------------------------------------------------
 
 
-def _play_one(question: SearchQuery, seed: int, console: _Console, trace: bool, picture: Path | None) -> int:
+def _play_one(
+    question: SearchQuery, seed: int, console: _Console, trace: bool, picture: Path | None
+) -> int:
     """Plays one schedule and tells about it. Returns the exit code."""
     from gossip.simulation import CampaignTally, Chart, run
 
@@ -338,7 +449,14 @@ def _play_one(question: SearchQuery, seed: int, console: _Console, trace: bool, 
     if console.as_json:
         found = outcome.violation
         violation = (
-            None if found is None else {"invariant": found.invariant, "peer": found.peer, "at_s": found.at_s, "text": found.text}
+            None
+            if found is None
+            else {
+                "invariant": found.invariant,
+                "peer": found.peer,
+                "at_s": found.at_s,
+                "text": found.text,
+            }
         )
         print(
             json.dumps(
@@ -361,20 +479,35 @@ def _play_one(question: SearchQuery, seed: int, console: _Console, trace: bool, 
             )
         )
         return 1 if found or proves_too_little else 0
-    console.say(f"seed {schedule.seed}: {counted(schedule.peers, 'peer')}, {schedule.weighted_topology}, {schedule.aggregator}")
+    console.say(
+        f"seed {schedule.seed}: {counted(schedule.peers, 'peer')}, {schedule.weighted_topology}, "
+        f"{schedule.aggregator}"
+    )
     for fault in schedule.faults:
         console.say(f"  {fault}")
-    console.say(f"took place: {', '.join(f'{kind} {count}' for kind, count in outcome.struck.items()) or 'no fault'}")
+    console.say(
+        "took place: "
+        f"{', '.join(f'{kind} {count}' for kind, count in outcome.struck.items()) or 'no fault'}"
+    )
     if idle:
-        console.say(f"did not take place: {', '.join(idle)} (faults begin before active_s = {schedule.active_s:g})")
-    console.say(f"{counted(outcome.rounds, 'round')} in {outcome.simulated_s:.2f} simulated seconds, trace {outcome.trace_hash}")
+        console.say(
+            f"did not take place: {', '.join(idle)} (faults begin before active_s = "
+            f"{schedule.active_s:g})"
+        )
+    console.say(
+        f"{counted(outcome.rounds, 'round')} in {outcome.simulated_s:.2f} simulated seconds, "
+        f"trace {outcome.trace_hash}"
+    )
     if isfinite(outcome.left):
         console.say(f"the rule: way to the optimum left at the end: {100 * outcome.left:.3g} %")
     if picture is not None:
         console.say(f"picture: {picture}")
     console.say(f"violated: {outcome.violation}" if outcome.violation else "no violation")
     if proves_too_little:
-        print(f"error: the plan proves too little: {', '.join(idle)} never took place", file=sys.stderr)
+        print(
+            f"error: the plan proves too little: {', '.join(idle)} never took place",
+            file=sys.stderr,
+        )
     return 1 if outcome.violation or proves_too_little else 0
 
 
@@ -388,11 +521,16 @@ def _draw(outcome: SimulationResult, chart: Chart, path: Path) -> None:
 
 
 def _replay_recording(path: Path, as_json: bool, trace: bool) -> int:
-    """Lives a recorded node's life again. Returns the exit code: 1 when the core did something else."""
+    """Lives a recorded node's life again. Returns the exit code:
+    1 when the core did something else."""
     from gossip.simulation import ReplayDiverged, replay
 
     console = _Console(as_json)
-    listen = (lambda now, event, effects: console.say(f"{now:.6f}  {event}  ->  {effects}")) if trace else None
+    listen = (
+        (lambda now, event, effects: console.say(f"{now:.6f}  {event}  ->  {effects}"))
+        if trace
+        else None
+    )
     try:
         seen = replay(path, listen)
     except ReplayDiverged as diverged:
@@ -417,8 +555,9 @@ def _replay_recording(path: Path, as_json: bool, trace: bool) -> int:
         )
         return 0
     console.say(
-        f"peer {seen.peer}.{seen.header.incarnation}: {counted(seen.steps, 'event')} over {seen.duration_s:.1f} s, "
-        f"{counted(len(seen.commits), 'commit')}, all {counted(seen.effects, 'effect')} as recorded"
+        f"peer {seen.peer}.{seen.header.incarnation}: {counted(seen.steps, 'event')} over "
+        f"{seen.duration_s:.1f} s, {counted(len(seen.commits), 'commit')}, all "
+        f"{counted(seen.effects, 'effect')} as recorded"
     )
     if seen.cut_off is not None:
         console.say(f"the recording ends in the midst of {type(seen.cut_off).__name__}")

@@ -1,9 +1,12 @@
-"""``python -m gossip.launch.ssh.agent``: the launcher's hand on one host, at the other end of its ssh.
+"""``python -m gossip.launch.ssh.agent``: the launcher's hand on one host,
+at the other end of its ssh.
 
-Everything comes in over stdin, nothing by argv: what to look at, then config, command, environment and secrets. It supervises
-the peers of its host, and sends what they do and say. It ends them when stdin ends, which is when the launcher or its ssh has
-died. A cut cable is no end of anything: the peers go on, and what could not be sent is sent when the cable is back. Where the
-launcher had been silent for long before stdin ended, its host was lost and not the launcher: then they go on until they are done.
+Everything comes in over stdin, nothing by argv: what to look at, then config, command, environment
+and secrets. It supervises the peers of its host, and sends what they do and say. It ends them when
+stdin ends, which is when the launcher or its ssh has died. A cut cable is no end of anything: the
+peers go on, and what could not be sent is sent when the cable is back. Where the launcher had been
+silent for long before stdin ended, its host was lost and not the launcher:
+then they go on until they are done.
 """
 
 from __future__ import annotations
@@ -49,9 +52,12 @@ from . import frames, hostfacts, pairs
 from .frames import Frame
 
 VERSION = 1
-LOST_S = 10.0  # a launcher that was silent for so long before stdin ended was cut off, and has not died
+# a launcher that was silent for so long before stdin ended was cut off, and has not died
+LOST_S = 10.0
 STOP_S = 0.5  # what peers have to leave in, once the launcher has died
-LEAVE_S = 0.5  # and then the agent, for its last files: a summary of a long run takes longer, and nobody is there who waits
+# and then the agent, for its last files: a summary of a long run takes longer,
+# and nobody is there who waits
+LEAVE_S = 0.5
 GOODBYE_S = 0.1
 OUTPUTS_MAX = 5000
 ROWS_AT_ONCE = 200
@@ -64,7 +70,8 @@ TOKEN_LEAST = 16  # characters: a short one could be in the environment of anyth
 
 
 class LauncherBacklog:
-    """What is on its way to the launcher. It never blocks: events wait in their file, and of the output the oldest is dropped."""
+    """What is on its way to the launcher. It never blocks: events wait in their file, and of the
+    output the oldest is dropped."""
 
     def __init__(self) -> None:
         self._frames: deque[Frame] = deque()
@@ -110,13 +117,20 @@ class LauncherBacklog:
             await asyncio.sleep(LOOK_S)
 
     def _has_rows(self) -> bool:
-        return self._rows is not None and self._rows.exists() and self._rows.stat().st_size > self._offset
+        return (
+            self._rows is not None
+            and self._rows.exists()
+            and self._rows.stat().st_size > self._offset
+        )
 
     def _next(self) -> list[Frame]:
         found = [self._frames.popleft() for _ in range(min(len(self._frames), 16))]
         found += self._new_rows()
         if self._dropped:
-            lines = f"{counted(self._dropped, 'line')} of its peers {'is' if self._dropped == 1 else 'are'}"
+            lines = (
+                f"{counted(self._dropped, 'line')} of its peers "
+                f"{'is' if self._dropped == 1 else 'are'}"
+            )
             found.append({"kind": "say", "text": f"! {lines} in their logs only"})
             self._dropped = 0
         found += [self._outputs.popleft() for _ in range(min(len(self._outputs), ROWS_AT_ONCE))]
@@ -150,7 +164,8 @@ class _Screen:
 
 
 class _Supervisor(Supervisor):
-    """The launcher hears all hosts, so what is worth a line of what happens, or goes on, is for it to say."""
+    """The launcher hears all hosts, so what is worth a line of what happens, or goes on,
+    is for it to say."""
 
     def _tell(self, row: dict[str, Any]) -> None:
         self._events.write(row)
@@ -186,7 +201,8 @@ class Agent:
                 if frame["kind"] == "bye":
                     break
                 self._take(frame)
-                await asyncio.sleep(0)  # what was started has begun before the next frame is about it
+                # what was started has begun before the next frame is about it
+                await asyncio.sleep(0)
             self._at_end_of_input()
         except (OSError, Malformed) as error:
             print(f"gossip agent: {shown_lines(error)}", file=sys.stderr)
@@ -235,12 +251,19 @@ class Agent:
                 self._supervisor.end(frame["why"])
             case "kill" if self._supervisor is not None:
                 self._supervisor.kill("stopping now")
-            case "join_servers" if self._supervisor is not None and self._supervisor.join_service is not None:
+            case "join_servers" if (
+                self._supervisor is not None and self._supervisor.join_service is not None
+            ):
                 self._supervisor.join_service.join_server.meet(frame["addresses"])
             case "gone" if self._folder is not None:
-                seeds, peer, incarnation = self._folder / "seeds", frame["peer"], frame["incarnation"]
+                seeds, peer, incarnation = (
+                    self._folder / "seeds",
+                    frame["peer"],
+                    frame["incarnation"],
+                )
                 known = read_seed(seeds, peer)
-                if known is None or known.incarnation <= incarnation:  # else a newcomer has its id by now
+                # else a newcomer has its id by now
+                if known is None or known.incarnation <= incarnation:
                     announce_end(seeds, peer, incarnation)
             case "fetch" if self._folder is not None:
                 self._do(self._send_files(self._folder))
@@ -251,42 +274,58 @@ class Agent:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    # --- before the start -------------------------------------------------------------------------------------------------
+    # --- before the start -------------------------------------------------------------------------
 
     async def _look(self, asked: Frame) -> None:
-        """In a thread: a driver or a disk may take longer than an agent may be silent, and slow pongs tell a wrong clock."""
+        """In a thread: a driver or a disk may take longer than an agent may be silent, and slow
+        pongs tell a wrong clock."""
         self._outbox.send("facts", facts=await asyncio.to_thread(hostfacts.look, asked))
 
     def _end_if_failed(self, looking: asyncio.Task[None]) -> None:
-        """Who waits for the facts is told at once that there will be none: the reading of frames ends with what went wrong."""
-        if not looking.cancelled() and isinstance(error := looking.exception(), Exception) and self._reader is not None:
+        """Who waits for the facts is told at once that there will be none: the reading of frames
+        ends with what went wrong."""
+        if (
+            not looking.cancelled()
+            and isinstance(error := looking.exception(), Exception)
+            and self._reader is not None
+        ):
             self._reader.set_exception(error)
 
     async def _listen(self, word: str, addresses: Sequence[str]) -> None:
         self._listener = pairs.Listener(word)
-        self._outbox.send("listening", ports=await self._listener.open(addresses), agent=self._listener.agent)
+        self._outbox.send(
+            "listening", ports=await self._listener.open(addresses), agent=self._listener.agent
+        )
 
     async def _probe(self, targets: Sequence[Mapping[str, Any]], word: str) -> None:
-        said = await asyncio.gather(*(pairs.probe(to["address"], to["port"], to["agent"], word) for to in targets))
+        said = await asyncio.gather(
+            *(pairs.probe(to["address"], to["port"], to["agent"], word) for to in targets)
+        )
         self._outbox.send("probed", results=said)
 
     async def _measure(self, target: Mapping[str, Any], word: str) -> None:
-        self._outbox.send("measured", result=await pairs.measure(target["address"], target["port"], word))
+        self._outbox.send(
+            "measured", result=await pairs.measure(target["address"], target["port"], word)
+        )
 
     async def _examine(self) -> None:
         """``gossip doctor`` in a process of its own: it imports torch, which an agent needs not."""
         words = (sys.executable, "-m", "gossip.launch.cli", "doctor", "--json")
         pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-        process = await asyncio.create_subprocess_exec(*words, stdin=nothing, stdout=pipe, stderr=pipe)
+        process = await asyncio.create_subprocess_exec(
+            *words, stdin=nothing, stdout=pipe, stderr=pipe
+        )
         out, err = await process.communicate()
         try:
             findings = json.loads(out)["findings"]
         except (ValueError, LookupError):
             findings = []
-        last = (err.decode("utf-8", "replace").strip().splitlines() or ["gossip doctor said nothing"])[-1]
+        last = (
+            err.decode("utf-8", "replace").strip().splitlines() or ["gossip doctor said nothing"]
+        )[-1]
         self._outbox.send("examined", findings=findings, error=last)
 
-    # --- the run ----------------------------------------------------------------------------------------------------------
+    # --- the run ----------------------------------------------------------------------------------
 
     def _start(self, order: Mapping[str, Any]) -> None:
         if self._listener is not None:
@@ -309,11 +348,18 @@ class Agent:
         key = folder / SWARM_KEY if order["key"] is not None else None
         if key is not None and not key.exists():
             write_pair(key, KeyPair(**order["key"]))
-        entrance = JoinEndpoint(tuple(order["join_servers"]), host=order["address"], key=key, invites=False)
-        supervisor = _Supervisor(given, command, _Screen(self._outbox), environment, share=share, entrance=entrance)
+        entrance = JoinEndpoint(
+            tuple(order["join_servers"]), host=order["address"], key=key, invites=False
+        )
+        supervisor = _Supervisor(
+            given, command, _Screen(self._outbox), environment, share=share, entrance=entrance
+        )
         found = guardian.stat(os.getpid())
         assert found is not None
-        write_json(folder / AGENT, {"pid": os.getpid(), "started": found.started, "token": supervisor.token})
+        write_json(
+            folder / AGENT,
+            {"pid": os.getpid(), "started": found.started, "token": supervisor.token},
+        )
         self._supervisor, self._folder = supervisor, folder
         events = folder / "events.jsonl"
         self._outbox.follow(events)
@@ -321,7 +367,8 @@ class Agent:
         self._outbox.send("started", peers=sorted(share), run_dir=str(folder))
 
     def _is_done(self, folder: Path) -> bool:
-        """Whether the peers here have finished while the launcher could not be told: it is told then."""
+        """Whether the peers here have finished while the launcher could not be told:
+        it is told then."""
         summary = read_json(folder / "summary.json") or {}
         if not summary.get("finished"):
             return False
@@ -333,7 +380,9 @@ class Agent:
     async def _tell_end(self, stopped: str, exit_code: int, dismissed: Iterable[int]) -> None:
         """After all that happened before it."""
         await self._outbox.flushed()
-        self._outbox.send("ended", stopped=stopped, exit_code=exit_code, dismissed=sorted(dismissed))
+        self._outbox.send(
+            "ended", stopped=stopped, exit_code=exit_code, dismissed=sorted(dismissed)
+        )
 
     async def _supervise(self, supervisor: _Supervisor, folder: Path) -> None:
         with launchers.present(folder, supervisor.peers):
@@ -357,7 +406,9 @@ class Agent:
             left_out = file.tell()
             while True:
                 data = file.read(frames.CHUNK_BYTES)
-                self._outbox.send("file", path=where, data=base64.b64encode(data).decode(), left_out=left_out)
+                self._outbox.send(
+                    "file", path=where, data=base64.b64encode(data).decode(), left_out=left_out
+                )
                 if not data:
                     break
                 await self._outbox.flushed()
@@ -376,18 +427,31 @@ def _end_former(folder: Path) -> None:
     """
     try:
         with open_in(folder, AGENT) as file:
-            said = parse_json(read_at_most(file, RECORD_BYTES_MAX, AGENT)) if owner_of(file.fileno()) == os.geteuid() else None
+            said = (
+                parse_json(read_at_most(file, RECORD_BYTES_MAX, AGENT))
+                if owner_of(file.fileno()) == os.geteuid()
+                else None
+            )
     except (FileNotFoundError, ValueError):
         return
     former = said if isinstance(said, dict) else {}
-    pid, started, token = whole(former.get("pid")), whole(former.get("started")), former.get("token")
+    pid, started, token = (
+        whole(former.get("pid")),
+        whole(former.get("started")),
+        former.get("token"),
+    )
     if not pid or started is None or not isinstance(token, str) or len(token) < TOKEN_LEAST:
         return
     with contextlib.suppress(OSError):
-        handle = os.pidfd_open(pid)  # what is looked at next is this very process, whatever happens to its number
+        # what is looked at next is this very process, whatever happens to its number
+        handle = os.pidfd_open(pid)
         try:
             found = guardian.stat(pid)
-            if found is not None and found.started == started and "gossip" in launchers.command_of(pid):
+            if (
+                found is not None
+                and found.started == started
+                and "gossip" in launchers.command_of(pid)
+            ):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:
             os.close(handle)
@@ -400,10 +464,14 @@ async def _main() -> int:
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     reader = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb", buffering=0))
+    await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb", buffering=0)
+    )
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    transport, protocol = await loop.connect_write_pipe(lambda: asyncio.streams.FlowControlMixin(), out)
+    transport, protocol = await loop.connect_write_pipe(
+        lambda: asyncio.streams.FlowControlMixin(), out
+    )
     outbox = LauncherBacklog()
     sender = asyncio.create_task(outbox.run(asyncio.StreamWriter(transport, protocol, None, loop)))
     try:
@@ -416,7 +484,8 @@ async def _main() -> int:
 
 
 def main() -> None:
-    """Entry point. Its one argument, the name of the run, is for who looks at the processes of this host."""
+    """Entry point. Its one argument, the name of the run,
+    is for who looks at the processes of this host."""
     if len(sys.argv) > 2:
         raise LocalError("an agent is started by gossip hosts, and told everything over stdin")
     sys.exit(asyncio.run(_main()))

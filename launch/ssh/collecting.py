@@ -1,4 +1,5 @@
-"""What the hosts of a run leave behind, put together in the launcher's folder: logs, metrics, commits and events of all peers."""
+"""What the hosts of a run leave behind, put together in the launcher's folder: logs, metrics,
+commits and events of all peers."""
 
 from __future__ import annotations
 
@@ -11,13 +12,14 @@ from gossip.errors import Malformed
 from gossip.run import JsonLines, read_lines, to_json
 
 FETCHED = "fetched"
-"""Folder for what there is one of on each host, such as its events; what belongs to a peer lies where peers' files always do."""
+"""Folder for what there is one of on each host, such as its events; what belongs to a peer lies
+where peers' files always do."""
 SAME_CLOCK_S = 0.002
 
 
 class Collector:
-    """Takes in the files of one host. Where they go is ours to say: a path that leads out of the folder, or to a peer of another
-    host, is refused.
+    """Takes in the files of one host. Where they go is ours to say: a path that leads out of the
+    folder, or to a peer of another host, is refused.
 
     Args:
         peers: Which run there.
@@ -53,7 +55,11 @@ class Collector:
         number = parts[0].removeprefix("peer-")
         if is_peers and not (number.isdecimal() and int(number) in self._peers):
             raise Malformed(f"{self._host} sends a file of a peer that is not there: {name!r}")
-        return self._folder.joinpath(*parts) if is_peers else self._folder.joinpath(FETCHED, self._host, *parts)
+        return (
+            self._folder.joinpath(*parts)
+            if is_peers
+            else self._folder.joinpath(FETCHED, self._host, *parts)
+        )
 
     def close(self) -> None:
         if self._open is not None:
@@ -61,7 +67,8 @@ class Collector:
             self._open = None
 
     def to_our_clock(self, shift_s: float) -> None:
-        """Rows that say when something was have the monotonic time of their host; of several hosts they need one."""
+        """Rows that say when something was have the monotonic time of their host;
+        of several hosts they need one."""
         for path in self.paths if abs(shift_s) > SAME_CLOCK_S else ():
             if path.suffix == ".jsonl":
                 lines = path.read_text("utf-8", "replace").splitlines(keepends=True)
@@ -75,7 +82,8 @@ def shifted(row: Mapping[str, Any], shift_s: float) -> dict[str, Any]:
 
 
 def merge_events(folder: Path, hosts: Iterable[str]) -> None:
-    """Rewrites ``events.jsonl``: of a host whose own file was fetched its rows, of the others those that it had sent."""
+    """Rewrites ``events.jsonl``: of a host whose own file was fetched its rows, of the others those
+    that it had sent."""
     rows, have = [], set()
     for host in hosts:
         path = folder / FETCHED / host / "events.jsonl"

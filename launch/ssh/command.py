@@ -15,7 +15,17 @@ import typer
 
 from gossip.errors import ConfigError
 from gossip.launch import options
-from gossip.launch.options import UNSET, Config, Insecure, Json, Keys, Quiet, Settings, ShowConfig, SwarmKey
+from gossip.launch.options import (
+    UNSET,
+    Config,
+    Insecure,
+    Json,
+    Keys,
+    Quiet,
+    Settings,
+    ShowConfig,
+    SwarmKey,
+)
 from gossip.launch.report import counted
 from gossip.run import shown
 
@@ -29,26 +39,61 @@ if TYPE_CHECKING:
 
 Hosts = Annotated[
     str,
-    typer.Option("-H", "--hosts", help="Hosts and how many peers each gets, a,user@b:2; or a host file.", show_default=False),
+    typer.Option(
+        "-H",
+        "--hosts",
+        help="Hosts and how many peers each gets, a,user@b:2; or a host file.",
+        show_default=False,
+    ),
 ]
-Ssh = Annotated[str, typer.Option(help="Command that reaches a host, as in --ssh 'ssh -F my_config'.")]
-Python = Annotated[str, typer.Option(help="Interpreter on the hosts; the path of this one by default.", show_default=False)]
-Workdir = Annotated[str, typer.Option(help="Folder to run in on the hosts; the path of this one by default.", show_default=False)]
+Ssh = Annotated[
+    str, typer.Option(help="Command that reaches a host, as in --ssh 'ssh -F my_config'.")
+]
+Python = Annotated[
+    str,
+    typer.Option(
+        help="Interpreter on the hosts; the path of this one by default.", show_default=False
+    ),
+]
+Workdir = Annotated[
+    str,
+    typer.Option(
+        help="Folder to run in on the hosts; the path of this one by default.", show_default=False
+    ),
+]
 Env = Annotated[
     list[str] | None,
-    typer.Option(help="Variable to send to the hosts: NAME, or NAME=VALUE. Repeatable; no others are sent.", show_default=False),
+    typer.Option(
+        help="Variable to send to the hosts: NAME, or NAME=VALUE. Repeatable; no others are sent.",
+        show_default=False,
+    ),
 ]
-Restarts = Annotated[int, typer.Option(min=0, help="How often in a row a host that was lost is started again.")]
-Check = Annotated[bool, typer.Option("--check", help="Look at all hosts and all pairs of them, and start nothing.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be started and sent, and connect to nobody.")]
+Restarts = Annotated[
+    int, typer.Option(min=0, help="How often in a row a host that was lost is started again.")
+]
+Check = Annotated[
+    bool,
+    typer.Option("--check", help="Look at all hosts and all pairs of them, and start nothing."),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Print what would be started and sent, and connect to nobody."),
+]
 SECRETIVE = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
 
 
 @options.with_settings()
 def hosts(
-    script: Annotated[Path, typer.Argument(help="Your training script, which is there on every host.", show_default=False)],
+    script: Annotated[
+        Path,
+        typer.Argument(
+            help="Your training script, which is there on every host.", show_default=False
+        ),
+    ],
     where: Hosts,
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
+    ] = None,
     ssh: Ssh = "ssh",
     python: Python = "",
     workdir: Workdir = "",
@@ -77,7 +122,10 @@ def hosts(
     from . import ssh as ssh_
     from .swarm import AgentProgram
 
-    found = tuple(replace(host, python=host.python or python, workdir=host.workdir or workdir) for host in hostlist.load(where))
+    found = tuple(
+        replace(host, python=host.python or python, workdir=host.workdir or workdir)
+        for host in hostlist.load(where)
+    )
     peers = sum(host.slots for host in found)
     keyed = keys if key is None else keys is not False
     flags = {**settings, "peers": peers, "keys": keyed, "insecure": insecure or None}
@@ -87,9 +135,19 @@ def hosts(
         fitting.check(resolved.config)
         runs.show_config(resolved, as_json)
         return
-    resolved = runs.settle(resolved, script.stem, here=sum(host.slots for host in found if host.is_local))
+    resolved = runs.settle(
+        resolved, script.stem, here=sum(host.slots for host in found if host.is_local)
+    )
     words = tuple(arguments or ())
-    program = AgentProgram(found, str(script), words, os.getcwd(), environment(env or (), os.environ), ssh_.parse(ssh), restarts)
+    program = AgentProgram(
+        found,
+        str(script),
+        words,
+        os.getcwd(),
+        environment(env or (), os.environ),
+        ssh_.parse(ssh),
+        restarts,
+    )
     check_list(resolved.config, found)
     if dry_run:
         print("\n".join(plan(resolved.config, program)))
@@ -98,7 +156,14 @@ def hosts(
     raise typer.Exit(asyncio.run(_hosts(resolved, program, pair, check, as_json, quiet)))
 
 
-async def _hosts(resolved: Resolved, program: AgentProgram, pair: KeyPair | None, check: bool, as_json: bool, quiet: bool) -> int:
+async def _hosts(
+    resolved: Resolved,
+    program: AgentProgram,
+    pair: KeyPair | None,
+    check: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
     from gossip.launch.local import runs
     from gossip.launch.report import PlainScreen, launchers
 
@@ -106,20 +171,31 @@ async def _hosts(resolved: Resolved, program: AgentProgram, pair: KeyPair | None
     from .swarm import HostsLauncher
 
     launch: HostsLauncher
-    screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet, name=lambda peer: launch.bracketed(peer))
+    screen = PlainScreen(
+        sys.stderr if as_json else None,
+        every_s=10.0,
+        quiet=quiet,
+        name=lambda peer: launch.bracketed(peer),
+    )
     launch = HostsLauncher(resolved.config, program, screen)
     try:
         if not quiet:
-            screen.say(f"looking at {counted(len(program.hosts), 'host')}: {', '.join(launch.places)}")
+            screen.say(
+                f"looking at {counted(len(program.hosts), 'host')}: {', '.join(launch.places)}"
+            )
         found = await launch.look()
-        resolved = weighing.by_bandwidth(resolved, program.hosts, found.addresses, found.measured, found.report)
+        resolved = weighing.by_bandwidth(
+            resolved, program.hosts, found.addresses, found.measured, found.report
+        )
         _print_report(found, check, as_json, quiet)
         survey.refuse(found)
         resolved = survey.with_keys(resolved, found)
         if check:
             return 0
         folder, config = (
-            runs.begin(resolved, without_values(sys.argv, program.script), Path(program.workdir), pair),
+            runs.begin(
+                resolved, without_values(sys.argv, program.script), Path(program.workdir), pair
+            ),
             resolved.config,
         )
         exchange = f"{config.weighted_topology}, {config.aggregator} (f={config.f})"
@@ -148,9 +224,15 @@ def environment(asked: Sequence[str], inherited: Mapping[str, str]) -> dict[str,
     for word in asked:
         name, equals, value = word.partition("=")
         if not name.isidentifier():
-            raise ConfigError(f"--env {word}: {name!r} is no name of a variable", "--env NAME or --env NAME=VALUE")
-        if name.startswith("GOSSIP_") and name != "GOSSIP_KEY":  # the file in which a host keeps its peers' keys
-            raise ConfigError(f"--env {name}: a run's settings are the same on all hosts", "set it here, or as an option")
+            raise ConfigError(
+                f"--env {word}: {name!r} is no name of a variable", "--env NAME or --env NAME=VALUE"
+            )
+        # the file in which a host keeps its peers' keys
+        if name.startswith("GOSSIP_") and name != "GOSSIP_KEY":
+            raise ConfigError(
+                f"--env {name}: a run's settings are the same on all hosts",
+                "set it here, or as an option",
+            )
         if not equals and name not in inherited:
             raise ConfigError(f"--env {name}: it is not set here", f"--env {name}=VALUE")
         found[name] = value if equals else inherited[name]
@@ -158,21 +240,29 @@ def environment(asked: Sequence[str], inherited: Mapping[str, str]) -> dict[str,
 
 
 def check_list(config: RunConfig, hosts: Sequence[Host]) -> None:
-    """Raises: ConfigError: The list of who is allowed would be another file on each host, or none."""
+    """Raises: ConfigError: The list of who is allowed would be another file on
+    each host, or none."""
     elsewhere = [host.name for host in hosts if not host.is_local]
     if elsewhere and config.allowed and not Path(config.allowed).is_absolute():
         raise ConfigError(
-            f"allowed = {config.allowed!r} names a file by where it is from here: {', '.join(elsewhere)} would look elsewhere",
-            "each host has a list of its own, which is not sent: give the path from / at which all of them keep it",
+            f"allowed = {config.allowed!r} names a file by where it is from here: "
+            f"{', '.join(elsewhere)} would look elsewhere",
+            "each host has a list of its own, which is not sent: give the path from / at which "
+            "all of them keep it",
         )
 
 
 def without_values(argv: Sequence[str], script: str) -> list[str]:
-    """What was typed, as it is written down: without the values of ``--env``, which may be secrets. The script's are its own."""
+    """What was typed, as it is written down: without the values of ``--env``, which may be secrets.
+    The script's are its own."""
     ours = next((at for at, word in enumerate(argv) if at and word in ("--", script)), len(argv))
     said = list(argv)
     for at, word in enumerate(argv[:ours]):
-        before, name = ("--env=", word[6:]) if word.startswith("--env=") else ("", word if argv[at - 1] == "--env" else "")
+        before, name = (
+            ("--env=", word[6:])
+            if word.startswith("--env=")
+            else ("", word if argv[at - 1] == "--env" else "")
+        )
         if "=" in name:
             said[at] = f"{before}{name.partition('=')[0]}=(not shown)"
     return said
@@ -185,7 +275,12 @@ def plan(config: RunConfig, program: AgentProgram) -> list[str]:
     from .survey import HostRequirements
 
     wanted = HostRequirements(program.script, program.workdir, config.run_dir, config.run)
-    lines = [f"run     {config.name}: {counted(config.peers, 'peer')}, {config.topology}, {config.aggregator} (f={config.f})"]
+    lines = [
+        (
+            f"run     {config.name}: {counted(config.peers, 'peer')}, {config.topology}, "
+            f"{config.aggregator} (f={config.f})"
+        )
+    ]
     lines += [f"serve   {config.server_weights}, others 1"] if config.server_weights else []
     for host in program.hosts:
         peers = place(program.hosts)[host.name]

@@ -1,4 +1,5 @@
-"""What launcher and agent say to each other over ssh: a JSON object a line, marked, among whatever else a login shell writes."""
+"""What launcher and agent say to each other over ssh: a JSON object a line, marked, among whatever
+else a login shell writes."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def encode(frame: Mapping[str, Any]) -> bytes:
 
 
 class Decoder:
-    """Bytes in, frames out; lines that are none are kept apart as ``noise``, the last few of them."""
+    """Bytes in, frames out; lines that are none are kept apart as ``noise``,
+    the last few of them."""
 
     NOISE_LINES = 20
 
@@ -33,7 +35,8 @@ class Decoder:
         self.noise: list[str] = []
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Raises: Malformed: A frame is no JSON object, or it never ends: the other side is no agent of ours."""
+        """Raises: Malformed: A frame is no JSON object, or it never ends:
+        the other side is no agent of ours."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > FRAME_BYTES_MAX:
             raise Malformed(f"a line of more than {FRAME_BYTES_MAX} bytes")
@@ -43,7 +46,9 @@ class Decoder:
         # A prompt or an escape sequence without a line of its own may stand before a frame.
         noise, mark, text = line.partition(MARK)
         if noise.strip():
-            self.noise = [*self.noise, noise.decode("utf-8", "replace").strip()][-self.NOISE_LINES :]
+            self.noise = [*self.noise, noise.decode("utf-8", "replace").strip()][
+                -self.NOISE_LINES :
+            ]
         if not mark:
             return None
         try:

@@ -1,4 +1,5 @@
-"""What agents have found, judged: a line for each host and each pair of hosts, and what to do where something is wrong. Pure."""
+"""What agents have found, judged: a line for each host and each pair of hosts, and what to do where
+something is wrong. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ Results: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class CheckLine:
-    """``about``: a host or a pair of them. ``hint``: what to do. ``problem``: not so a host's first line, which sums up."""
+    """``about``: a host or a pair of them. ``hint``: what to do. ``problem``: not so a host's first
+    line, which sums up."""
 
     level: Level
     about: str
@@ -55,10 +57,19 @@ class HostReport:
         return found
 
     def as_json(self) -> list[dict[str, str]]:
-        return [{"level": line.level, "about": line.about, "text": line.text, "hint": line.hint} for line in self.lines]
+        return [
+            {"level": line.level, "about": line.about, "text": line.text, "hint": line.hint}
+            for line in self.lines
+        ]
 
 
-def judge_hosts(report: HostReport, hosts: Sequence[Host], found: Mapping[str, Facts], script: str, digest: str | None) -> None:
+def judge_hosts(
+    report: HostReport,
+    hosts: Sequence[Host],
+    found: Mapping[str, Facts],
+    script: str,
+    digest: str | None,
+) -> None:
     """A line for each host that answered, and one for whatever is wrong there.
 
     Args:
@@ -72,8 +83,16 @@ def judge_hosts(report: HostReport, hosts: Sequence[Host], found: Mapping[str, F
     for host in hosts:
         if host.name in found:
             problems = [*_problems(host, found[host.name], answered[0], script, digest)]
-            worst: Level = "fail" if any(line.level == "fail" for line in problems) else "warn" if problems else "ok"
-            report.lines.append(CheckLine(worst, host.name, _told(host, found[host.name]), problem=False))
+            worst: Level = (
+                "fail"
+                if any(line.level == "fail" for line in problems)
+                else "warn"
+                if problems
+                else "ok"
+            )
+            report.lines.append(
+                CheckLine(worst, host.name, _told(host, found[host.name]), problem=False)
+            )
             report.lines += problems
 
 
@@ -97,7 +116,9 @@ def _on_gpus(facts: Facts) -> str:
     return f", {free / 2**30:.1f} GiB on {counted(len(found.each), 'GPU')}" if found.each else ""
 
 
-def _problems(host: Host, facts: Facts, reference: Facts, script: str, digest: str | None) -> Iterable[CheckLine]:
+def _problems(
+    host: Host, facts: Facts, reference: Facts, script: str, digest: str | None
+) -> Iterable[CheckLine]:
     name, packages, others = host.name, facts["packages"], reference["packages"]
 
     def fail(text: str, hint: str = "") -> CheckLine:
@@ -107,20 +128,38 @@ def _problems(host: Host, facts: Facts, reference: Facts, script: str, digest: s
         return CheckLine("warn", name, text, hint)
 
     if packages["torch"] is None:
-        yield fail(f"{facts['executable']} has no torch", f"python=... of an environment that has, behind {name} in a host file")
+        yield fail(
+            f"{facts['executable']} has no torch",
+            f"python=... of an environment that has, behind {name} in a host file",
+        )
     elif packages["torch"].partition("+")[0] != str(others["torch"]).partition("+")[0]:
-        yield fail(f"torch is {packages['torch']}, {others['torch']} elsewhere", "install the same version on all hosts")
+        yield fail(
+            f"torch is {packages['torch']}, {others['torch']} elsewhere",
+            "install the same version on all hosts",
+        )
     elif packages["torch"] != others["torch"]:
-        yield warn(f"torch is {packages['torch']}, {others['torch']} elsewhere: results may differ in their last bits")
+        yield warn(
+            f"torch is {packages['torch']}, {others['torch']} elsewhere: results may differ in "
+            "their last bits"
+        )
     if facts["python"].split(".")[:2] != reference["python"].split(".")[:2]:
-        yield fail(f"python is {facts['python']}, {reference['python']} elsewhere", f"python=... behind {name} in a host file")
+        yield fail(
+            f"python is {facts['python']}, {reference['python']} elsewhere",
+            f"python=... behind {name} in a host file",
+        )
     if packages["gossip-train"] != others["gossip-train"]:
         versions = f"{packages['gossip-train']}, {others['gossip-train']} elsewhere"
         yield fail(f"gossip is {versions}", "install the same version on all hosts")
     elif facts["code"] != reference["code"]:
-        yield warn("gossip has the same version as elsewhere, but other code", "install the same on all hosts")
+        yield warn(
+            "gossip has the same version as elsewhere, but other code",
+            "install the same on all hosts",
+        )
     if abs(facts["clock_s"]) > CLOCK_S:
-        yield warn(f"its clock is {facts['clock_s']:+.1f} s off: times in its logs are, too", "chronyc makestep, or ntpd -gq")
+        yield warn(
+            f"its clock is {facts['clock_s']:+.1f} s off: times in its logs are, too",
+            "chronyc makestep, or ntpd -gq",
+        )
     if facts["workdir_error"]:
         yield fail(
             f"cannot work in {facts['workdir']}: {facts['workdir_error']}",
@@ -128,31 +167,57 @@ def _problems(host: Host, facts: Facts, reference: Facts, script: str, digest: s
         )
         return
     if script and facts["script"] is None:
-        yield fail(f"there is no {script} in {facts['workdir']}", f"scp {script} {host.target}:{facts['workdir']}/")
+        yield fail(
+            f"there is no {script} in {facts['workdir']}",
+            f"scp {script} {host.target}:{facts['workdir']}/",
+        )
     elif script and digest is not None and facts["script"]["digest"] != digest:
-        yield warn(f"its {script} is another one than here", f"scp {script} {host.target}:{facts['workdir']}/")
+        yield warn(
+            f"its {script} is another one than here",
+            f"scp {script} {host.target}:{facts['workdir']}/",
+        )
     if facts["memory_bytes"] < host.slots * PEER_BYTES:
-        fits, free = facts["memory_bytes"] // PEER_BYTES, f"{facts['memory_bytes'] / 2**30:.1f} GiB are free"
+        fits, free = (
+            facts["memory_bytes"] // PEER_BYTES,
+            f"{facts['memory_bytes'] / 2**30:.1f} GiB are free",
+        )
         need_gib = host.slots * PEER_BYTES / 2**30
-        need = f"{counted(host.slots, 'peer')} need{'s' if host.slots == 1 else ''} about {need_gib:.1f} GiB"
+        need = (
+            f"{counted(host.slots, 'peer')} need{'s' if host.slots == 1 else ''} about "
+            f"{need_gib:.1f} GiB"
+        )
         yield fail(f"{need}, {free}", f"{name} slots={fits}" if fits else "another host")
     on_gpus = gpus.Gpus.from_json(facts["gpus"])
     if on_gpus.error:
-        yield warn(f"its GPUs are not known: {on_gpus.error}", "nvidia-smi there; without it they may still train")
+        yield warn(
+            f"its GPUs are not known: {on_gpus.error}",
+            "nvidia-smi there; without it they may still train",
+        )
     if short := on_gpus.short_of(host.slots):
         yield warn(short, gpus.HINT)
     if facts["cores"] < host.slots:
-        yield warn(f"{host.slots} peers share {counted(facts['cores'], 'core')}", f"{name} slots={facts['cores']}")
+        yield warn(
+            f"{host.slots} peers share {counted(facts['cores'], 'core')}",
+            f"{name} slots={facts['cores']}",
+        )
     if facts["run_dir_error"]:
-        yield fail(f"the run folder {facts['run_dir']}: {facts['run_dir_error']}", "another --name or --run-dir")
+        yield fail(
+            f"the run folder {facts['run_dir']}: {facts['run_dir_error']}",
+            "another --name or --run-dir",
+        )
     elif facts["disk_bytes"] < DISK_BYTES:
-        yield warn(f"{facts['disk_bytes'] / 2**20:.0f} MiB are free on the disk of {facts['run_dir']}")
+        yield warn(
+            f"{facts['disk_bytes'] / 2**20:.0f} MiB are free on the disk of {facts['run_dir']}"
+        )
     if facts["address_error"]:
         yield fail(facts["address_error"], f"address=... behind {name} in a host file")
 
 
-def choose(names: Sequence[str], listening: Mapping[str, Sequence[str]], probed: Mapping[str, Results]) -> dict[str, str]:
-    """An address for each host: of those it listens on the first that all others reach, or else the one that most do.
+def choose(
+    names: Sequence[str], listening: Mapping[str, Sequence[str]], probed: Mapping[str, Results]
+) -> dict[str, str]:
+    """An address for each host: of those it listens on the first that all others reach, or else the
+    one that most do.
 
     Args:
         listening: Host -> its addresses, the most likely first.
@@ -160,16 +225,31 @@ def choose(names: Sequence[str], listening: Mapping[str, Sequence[str]], probed:
     """
 
     def reached(name: str, address: str) -> int:
-        return sum("ms" in probed.get(address, {}).get((other, name), {}) for other in names if other != name)
+        return sum(
+            "ms" in probed.get(address, {}).get((other, name), {})
+            for other in names
+            if other != name
+        )
 
-    loopback = {name: next((address for address in listening[name] if is_loopback(address)), "") for name in names}
-    one_machine = all(address and reached(name, address) == len(names) - 1 for name, address in loopback.items())
+    loopback = {
+        name: next((address for address in listening[name] if is_loopback(address)), "")
+        for name in names
+    }
+    one_machine = all(
+        address and reached(name, address) == len(names) - 1 for name, address in loopback.items()
+    )
     if len(names) > 1 and one_machine:
         return loopback
     chosen = {}
     for name in names:
-        own = [address for address in listening[name] if not is_loopback(address)] or list(listening[name])
-        chosen[name] = max(own, key=lambda address: (reached(name, address), -own.index(address))) if own else ""
+        own = [address for address in listening[name] if not is_loopback(address)] or list(
+            listening[name]
+        )
+        chosen[name] = (
+            max(own, key=lambda address: (reached(name, address), -own.index(address)))
+            if own
+            else ""
+        )
     return chosen
 
 
@@ -193,15 +273,27 @@ def judge_pairs(
             said = probed.get(chosen[target], {}).get((source, target), {"error": "not tried"})
             if "error" in said:
                 closed = True
-                report.add("fail", f"{source} -> {target}", *_closed(chosen, source, target, str(said["error"])))
+                report.add(
+                    "fail",
+                    f"{source} -> {target}",
+                    *_closed(chosen, source, target, str(said["error"])),
+                )
             elif said["seen"] != chosen[source] and not is_loopback(chosen[source]):
                 seen = f"{target} sees {source} as {said['seen']}, not as {chosen[source]}"
-                report.add("warn", f"{source} -> {target}", f"{seen}: there is a NAT or another route between them")
+                report.add(
+                    "warn",
+                    f"{source} -> {target}",
+                    f"{seen}: there is a NAT or another route between them",
+                )
         if not closed:
             fine.append((a, b))
     if len(pairs) <= PAIRS_SHOWN:
         for a, b in fine:
-            report.add("ok", f"{a} <-> {b}", f"{chosen[a]} <-> {chosen[b]}  {_figures([(a, b)], chosen, probed, measured)}")
+            report.add(
+                "ok",
+                f"{a} <-> {b}",
+                f"{chosen[a]} <-> {chosen[b]}  {_figures([(a, b)], chosen, probed, measured)}",
+            )
     elif fine:
         figures = _figures(fine, chosen, probed, measured)
         report.add("ok", counted(len(fine), "pair"), f"of {len(pairs)} reach each other  {figures}")
@@ -211,9 +303,19 @@ def _closed(chosen: Mapping[str, str], source: str, target: str, error: str) -> 
     address = chosen[target]
     if is_loopback(address):
         text = f"{target} has no address but {address}, other machines cannot reach that"
-        return text, f"address=... behind {target} in a host file: an interface, a network such as 10.0.0.0/8, or a number"
+        return (
+            text,
+            (
+                f"address=... behind {target} in a host file: an interface, a network such as "
+                "10.0.0.0/8, or a number"
+            ),
+        )
     text = f"nobody answered at {address} from {chosen[source]}: {error}"
-    why = "a firewall? Peers listen on ports that the system chooses" if "refused" not in error else "a firewall that says so?"
+    why = (
+        "a firewall? Peers listen on ports that the system chooses"
+        if "refused" not in error
+        else "a firewall that says so?"
+    )
     return text, f"{why}; over another network: address=... behind {target} in a host file"
 
 

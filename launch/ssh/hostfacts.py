@@ -1,4 +1,5 @@
-"""What an agent finds on its host before anything starts: versions, the script, memory, clock, addresses."""
+"""What an agent finds on its host before anything starts: versions, the script, memory,
+clock, addresses."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def look(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Facts for the launcher to judge; changes into the folder that peers are to run in.
 
     Args:
-        asked: ``workdir``, ``script``, ``run_dir``, ``run`` and ``address``, as the launcher was given them.
+        asked: ``workdir``, ``script``, ``run_dir``, ``run`` and ``address``,
+            as the launcher was given them.
     """
     found: dict[str, Any] = {
         "python": sys.version.split()[0],
@@ -61,7 +63,9 @@ def look(asked: Mapping[str, Any]) -> dict[str, Any]:
     found["run_dir"] = str(run_dir.resolve())
     if run_dir.is_dir() and any(run_dir.iterdir()) and not is_of_run(run_dir, asked["run"]):
         found["run_dir_error"] = "it is there already"
-    existing = next(path for path in (run_dir.resolve(), *run_dir.resolve().parents) if path.exists())
+    existing = next(
+        path for path in (run_dir.resolve(), *run_dir.resolve().parents) if path.exists()
+    )
     if not os.access(existing, os.W_OK):
         found["run_dir_error"] = f"{existing} cannot be written to"
     found["disk_bytes"] = shutil.disk_usage(existing).free
@@ -73,7 +77,8 @@ def look(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_of_run(folder: Path, run: str) -> bool:
-    """Whether an agent of this very run has made it: one that comes back after another goes on there."""
+    """Whether an agent of this very run has made it:
+    one that comes back after another goes on there."""
     try:
         return (read_json(folder / "config.json") or {}).get("run") == run
     except ValueError:
@@ -105,9 +110,11 @@ def _version(name: str) -> str | None:
 
 
 def addresses(wanted: str = "") -> list[str]:
-    """Where others may reach this host, the most likely first; loopback comes last, for those on the same machine.
+    """Where others may reach this host, the most likely first; loopback comes last, for those on
+    the same machine.
 
-    The own name is never looked up: what it leads to is often 127.0.1.1. ssh knows an address that somebody has reached.
+    The own name is never looked up: what it leads to is often 127.0.1.1. ssh knows an address that
+    somebody has reached.
 
     Args:
         wanted: A number, an interface, or a network such as 10.0.0.0/8; "": whatever there is.
@@ -115,13 +122,21 @@ def addresses(wanted: str = "") -> list[str]:
     """
     by_interface: dict[str, list[str]] = {}
     for interface, entries in sorted(psutil.net_if_addrs().items()):
-        numbers = [entry.address.partition("%")[0] for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]
-        by_interface[interface] = [number for number in numbers if not ipaddress.ip_address(number).is_link_local]
+        numbers = [
+            entry.address.partition("%")[0]
+            for entry in entries
+            if entry.family in (socket.AF_INET, socket.AF_INET6)
+        ]
+        by_interface[interface] = [
+            number for number in numbers if not ipaddress.ip_address(number).is_link_local
+        ]
     every = [address for entries in by_interface.values() for address in entries]
     if wanted:
         return _wanted(wanted, by_interface, every)
     _, _, reached, *_ = [*os.environ.get("SSH_CONNECTION", "").split(), "", "", ""]
-    likely = [address for address in [reached, *every] if address in every and not is_loopback(address)]
+    likely = [
+        address for address in [reached, *every] if address in every and not is_loopback(address)
+    ]
     likely.sort(key=lambda address: (address != reached, ":" in address))
     return [*dict.fromkeys(likely), LOOPBACK]
 
@@ -134,7 +149,9 @@ def _wanted(wanted: str, by_interface: Mapping[str, list[str]], every: list[str]
         try:
             network = ipaddress.ip_network(wanted, strict=False)
         except ValueError:
-            raise ConfigError(f"{wanted!r} is no address, network or interface here: {there}") from None
+            raise ConfigError(
+                f"{wanted!r} is no address, network or interface here: {there}"
+            ) from None
         found = [address for address in every if ipaddress.ip_address(address) in network]
     if not found:
         raise ConfigError(f"no address here is in {wanted}: {there}")

@@ -1,4 +1,5 @@
-"""Which hosts a run is spread over: ``-H a,b:2`` on the command line, or a file in DeepSpeed's syntax.
+"""Which hosts a run is spread over: ``-H a,b:2`` on the command line,
+or a file in DeepSpeed's syntax.
 
 nodea slots=2
 user@nodeb:2222 slots=1 python=/opt/venv/bin/python workdir=/scratch/me    # a port of ssh, not a number of peers
@@ -17,7 +18,8 @@ from gossip.topologies import WEIGHT_MAX
 
 LOCAL = "localhost"
 HOSTS_MAX = 256
-# Whatever stands here becomes a word of a command line: nothing that ssh could take for an option of its own.
+# Whatever stands here becomes a word of a command line:
+# nothing that ssh could take for an option of its own.
 _NAME = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_][\w.+-]*)@)?(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9_][\w.-]*)(?::(?P<number>\d+))?"
 )
@@ -34,8 +36,10 @@ class Host:
         port: Of ssh; None: what ssh takes.
         python: Interpreter that has gossip; "": of the same path as ours.
         workdir: Folder that the peers run in; "": of the same path as ours.
-        weight: How often its peers serve rounds beside those of others, 1 to 10; 0: nobody has said it.
-        address: That its peers listen on: a number, an interface, or a network such as 10.0.0.0/8. "": what the others reach.
+        weight: How often its peers serve rounds beside those of others, 1 to 10; 0:
+            nobody has said it.
+        address: That its peers listen on: a number, an interface, or a network such as 10.0.0.0/8.
+            "": what the others reach.
     """
 
     name: str
@@ -69,7 +73,10 @@ def load(given: str) -> tuple[Host, ...]:
     """
     path = Path(given)
     if not path.is_file() and ("/" in given or given.endswith(".txt")):  # no host has such a name
-        raise ConfigError(f"there is no host file {given}", "hosts themselves are named as in -H nodea,user@nodeb:2")
+        raise ConfigError(
+            f"there is no host file {given}",
+            "hosts themselves are named as in -H nodea,user@nodeb:2",
+        )
     try:
         return parse_file(path.read_text("utf-8"), given) if path.is_file() else parse_list(given)
     except (OSError, UnicodeDecodeError) as error:
@@ -83,7 +90,8 @@ def parse_list(text: str) -> tuple[Host, ...]:
         user, name, number = _split(word.strip(), "-H")
         if number is not None and number > HOSTS_MAX:
             raise ConfigError(
-                f"-H: {word}: {number} peers on one host", f"a port of ssh stands in a host file: {name}:{number} slots=1"
+                f"-H: {word}: {number} peers on one host",
+                f"a port of ssh stands in a host file: {name}:{number} slots=1",
             )
         found.append(Host(name, 1 if number is None else _slots(number, word, "-H"), user))
     return _checked(found, "-H")
@@ -109,7 +117,9 @@ def _parse_line(words: Sequence[str], at: str) -> Host:
     for word in words[1:]:
         key, equals, value = word.partition("=")
         if not equals:
-            raise ConfigError(f"{at}: {word!r} is no option", f"after the name stand options: {name} slots=2")
+            raise ConfigError(
+                f"{at}: {word!r} is no option", f"after the name stand options: {name} slots=2"
+            )
         if key not in OPTIONS:
             unknown = UnknownName("option", key, OPTIONS)
             raise ConfigError(f"{at}: {unknown}", unknown.hint)
@@ -119,7 +129,8 @@ def _parse_line(words: Sequence[str], at: str) -> Host:
     slots, weight = given.pop("slots", "1"), given.pop("weight", None)
     if weight is not None and not (weight.isdecimal() and 1 <= int(weight) <= WEIGHT_MAX):
         raise ConfigError(
-            f"{at}: {weight!r} is no weight", f"{name} weight=4, to serve four times as often; {WEIGHT_MAX} at most"
+            f"{at}: {weight!r} is no weight",
+            f"{name} weight=4, to serve four times as often; {WEIGHT_MAX} at most",
         )
     if port is not None and not 0 < port < 65536:
         raise ConfigError(f"{at}: there is no port {port}", f"{name} slots={port}: so many peers")
@@ -129,8 +140,15 @@ def _parse_line(words: Sequence[str], at: str) -> Host:
 def _split(word: str, at: str) -> tuple[str, str, int | None]:
     match = _NAME.fullmatch(word)
     if match is None:
-        raise ConfigError(f"{at}: {word!r} is neither a host nor a file", "as in: -H nodea,user@nodeb:2 or -H hosts.txt")
-    return match["user"] or "", match["host"].strip("[]"), int(match["number"]) if match["number"] else None
+        raise ConfigError(
+            f"{at}: {word!r} is neither a host nor a file",
+            "as in: -H nodea,user@nodeb:2 or -H hosts.txt",
+        )
+    return (
+        match["user"] or "",
+        match["host"].strip("[]"),
+        int(match["number"]) if match["number"] else None,
+    )
 
 
 def _slots(number: int | str, word: str, at: str) -> int:
@@ -146,7 +164,9 @@ def _checked(found: Sequence[Host], where: str) -> tuple[Host, ...]:
         raise ConfigError(f"{where}: {len(found)} hosts, at most {HOSTS_MAX} are possible")
     names = [host.name for host in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"{where}: {twice[0]} is there twice", f"more peers on one host: {twice[0]} slots=2")
+        raise ConfigError(
+            f"{where}: {twice[0]} is there twice", f"more peers on one host: {twice[0]} slots=2"
+        )
     return tuple(found)
 
 

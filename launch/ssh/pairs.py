@@ -1,7 +1,9 @@
-"""Whether two hosts reach each other, how fast, and under which address: agents try it before anything starts.
+"""Whether two hosts reach each other, how fast, and under which address: agents try it before
+anything starts.
 
-Each listens on all of its addresses, on ports that the system chooses, as peers do; whoever comes must know the word that the
-launcher gave to all. A listener says which agent it is: hosts may have the same address on networks of their own.
+Each listens on all of its addresses, on ports that the system chooses, as peers do; whoever comes
+must know the word that the launcher gave to all. A listener says which agent it is: hosts may have
+the same address on networks of their own.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Listener:
     async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
             async with asyncio.timeout(VISIT_S):
-                if not hmac.compare_digest(await reader.readexactly(2 * WORD_BYTES), self._word.encode()):
+                if not hmac.compare_digest(
+                    await reader.readexactly(2 * WORD_BYTES), self._word.encode()
+                ):
                     return
                 seen = writer.get_extra_info("peername")[0]
                 writer.write(json.dumps({"agent": self.agent, "seen": seen}).encode() + b"\n")
@@ -53,7 +57,10 @@ class Listener:
                 count, began = 0, time.monotonic()
                 while what and (data := await reader.read(len(BLOCK))):
                     count += len(data)
-                writer.write(json.dumps({"bytes": count, "seconds": time.monotonic() - began}).encode() + b"\n")
+                writer.write(
+                    json.dumps({"bytes": count, "seconds": time.monotonic() - began}).encode()
+                    + b"\n"
+                )
                 await writer.drain()
         writer.close()
 
@@ -63,7 +70,8 @@ class Listener:
 
 
 async def probe(address: str, port: int, agent: str, word: str) -> dict[str, Any]:
-    """Whether that agent answers there: ``ms`` of a round trip, and the own address as it was seen; or the ``error``."""
+    """Whether that agent answers there: ``ms`` of a round trip, and the own address as it was seen;
+    or the ``error``."""
     try:
         async with asyncio.timeout(CONNECT_S), _visit(address, port, word) as (reader, writer):
             said = json.loads(await reader.readline())

@@ -1,4 +1,5 @@
-"""The launcher's end of one agent: its ssh started, its frames read, its clock known, its end noticed."""
+"""The launcher's end of one agent: its ssh started, its frames read, its clock known,
+its end noticed."""
 
 from __future__ import annotations
 
@@ -53,13 +54,19 @@ class RemoteAgent:
         on_end: Callable[[RemoteAgent], None],
     ) -> None:
         self.host, self.name, self._argv = host, host.name, list(argv)
-        self._token, self._guardian, self._on_frame, self._on_end = token, guardian, on_frame, on_end
+        self._token, self._guardian, self._on_frame, self._on_end = (
+            token,
+            guardian,
+            on_frame,
+            on_end,
+        )
         self._decoder = Decoder()
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._asked: dict[str, asyncio.Future[Frame]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._pings: dict[int, float] = {}
-        self._clocks: deque[tuple[float, float, float]] = deque(maxlen=CLOCK_SAMPLES)  # round trip, monotonic, wall
+        # round trip, monotonic, wall
+        self._clocks: deque[tuple[float, float, float]] = deque(maxlen=CLOCK_SAMPLES)
         self.heard_at = time.monotonic()
         self.over = False
         self.closing = False
@@ -77,7 +84,9 @@ class RemoteAgent:
                 start_new_session=True,  # a Ctrl-C is for us: we tell the agents what to do
             )
         except OSError as error:
-            raise ssh.Unreachable(self.host.target, f"cannot start {self._argv[0]}: {error.strerror}", "--ssh COMMAND") from error
+            raise ssh.Unreachable(
+                self.host.target, f"cannot start {self._argv[0]}: {error.strerror}", "--ssh COMMAND"
+            ) from error
         self.pid = self._process.pid
         found = stat(self.pid)
         self.started_ticks = found.started if found is not None else 0
@@ -91,7 +100,11 @@ class RemoteAgent:
             raise ssh.explain(self.host, code, [*self._decoder.noise, *self._tail]) from None
         if hello.get("version") != VERSION:
             await self.close(now=True)
-            raise ssh.Unreachable(self.host.target, "its gossip speaks another language", "install the same version on all hosts")
+            raise ssh.Unreachable(
+                self.host.target,
+                "its gossip speaks another language",
+                "install the same version on all hosts",
+            )
         self._tasks.append(asyncio.create_task(self._keep_pinging()))
 
     @property
@@ -110,7 +123,9 @@ class RemoteAgent:
 
     @property
     def last_words(self) -> str:
-        return str(ssh.explain(self.host, self._process.returncode, [*self._decoder.noise, *self._tail]))
+        return str(
+            ssh.explain(self.host, self._process.returncode, [*self._decoder.noise, *self._tail])
+        )
 
     def send(self, kind: str, **fields: Any) -> None:
         """What nobody is there to hear any more is lost: ``on_end`` tells."""
@@ -145,7 +160,8 @@ class RemoteAgent:
                     future.set_result(frame)
                 else:
                     self._give(frame)
-        except (LookupError, OSError, TypeError, ValueError, Malformed) as error:  # nobody would hear it any more: it ends, too
+        except (LookupError, OSError, TypeError, ValueError, Malformed) as error:
+            # nobody would hear it any more: it ends, too
             self._tail.append(f"it cannot be understood: {type(error).__name__}: {error}")
             self._signal(signal.SIGKILL)
         await self._process.wait()
@@ -164,13 +180,19 @@ class RemoteAgent:
         self._on_end(self)
 
     def _give(self, frame: Frame) -> None:
-        """What is no word of an agent, or cannot be written down here (a full disk), costs that word, not host or run."""
+        """What is no word of an agent, or cannot be written down here (a full disk), costs that
+        word, not host or run."""
         try:
             self._on_frame(self, frame)
         except (LookupError, OSError, TypeError, ValueError) as error:
             if not self.stumbled:
                 self.stumbled = True
-                self._give({"kind": "say", "text": f"! some of what it tells is lost: {type(error).__name__}: {error}"})
+                self._give(
+                    {
+                        "kind": "say",
+                        "text": f"! some of what it tells is lost: {type(error).__name__}: {error}",
+                    }
+                )
 
     async def _read_errors(self) -> None:
         assert self._process.stderr is not None
@@ -179,7 +201,8 @@ class RemoteAgent:
                 self._tail.append(line.decode("utf-8", "replace").rstrip())
 
     async def _keep_pinging(self) -> None:
-        """Also tells the agent that we are there: it knows by that whether we die or the cable is cut."""
+        """Also tells the agent that we are there:
+        it knows by that whether we die or the cable is cut."""
         for number in itertools.count():
             self._pings[number] = time.monotonic()
             self._pings.pop(number - CLOCK_SAMPLES, None)

@@ -1,4 +1,5 @@
-"""How a host's agent is started: over the user's own ssh, with their config, jump hosts and agent. Nothing is ever asked for."""
+"""How a host's agent is started: over the user's own ssh, with their config, jump hosts and agent.
+Nothing is ever asked for."""
 
 from __future__ import annotations
 
@@ -12,8 +13,14 @@ from gossip.errors import ConfigError, GossipError
 from .hostlist import Host
 
 CONNECT_S = 10
-# ControlMaster: a connection that is there is used; one that others may use, too, is none of ours to begin and to end.
-OPTIONS = ("BatchMode=yes", f"ConnectTimeout={CONNECT_S}", "ControlMaster=no", "ClearAllForwardings=yes")
+# ControlMaster: a connection that is there is used; one that others may use, too, is none of ours
+# to begin and to end.
+OPTIONS = (
+    "BatchMode=yes",
+    f"ConnectTimeout={CONNECT_S}",
+    "ControlMaster=no",
+    "ClearAllForwardings=yes",
+)
 
 
 class Unreachable(GossipError):
@@ -45,7 +52,8 @@ def parse(given: str) -> tuple[str, ...]:
 
 
 def command(host: Host, ssh: Sequence[str], name: str) -> list[str]:
-    """What starts the agent of a host. ``name``: of the run, for those who look at the processes there."""
+    """What starts the agent of a host. ``name``: of the run,
+    for those who look at the processes there."""
     agent = [python_of(host), "-m", "gossip.launch.ssh.agent", name]
     if host.is_local:
         return agent
@@ -71,19 +79,35 @@ def explain(host: Host, code: int | None, said: Sequence[str]) -> Unreachable:
     by_hand = f"{words}     must work without typing; then run this again"
     if "No module named" in text and "gossip" in text:
         missing = f"{python} has no gossip there"
-        return Unreachable(target, missing, f"ssh {target} {python} -m pip install gossip-train; or python=... in a host file")
+        return Unreachable(
+            target,
+            missing,
+            f"ssh {target} {python} -m pip install gossip-train; or python=... in a host file",
+        )
     if code in (126, 127) or "No such file or directory" in last or "not found" in last:
-        return Unreachable(target, f"there is no {python}", f"python=... behind {host.name} in a host file: one that has gossip")
+        return Unreachable(
+            target,
+            f"there is no {python}",
+            f"python=... behind {host.name} in a host file: one that has gossip",
+        )
     if "Permission denied" in text:
-        denied = next(_plain(line, target) for line in reversed(said) if "Permission denied" in line)
+        denied = next(
+            _plain(line, target) for line in reversed(said) if "Permission denied" in line
+        )
         return Unreachable(target, f"{denied}. gossip never asks for passwords", by_hand)
     if "Host key verification failed" in text:
-        return Unreachable(target, "its key is not known here", f"ssh {target} true     once by hand, and compare its key")
+        return Unreachable(
+            target,
+            "its key is not known here",
+            f"ssh {target} true     once by hand, and compare its key",
+        )
     if code is None:
         return Unreachable(target, "no agent has answered", by_hand)
     if code == 255:
         return Unreachable(target, last or "it ended without a word", by_hand)
-    return Unreachable(target, f"the agent ended with exit code {code}{': ' if last else ''}{last}", by_hand)
+    return Unreachable(
+        target, f"the agent ended with exit code {code}{': ' if last else ''}{last}", by_hand
+    )
 
 
 def _plain(line: str, target: str) -> str:

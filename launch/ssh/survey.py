@@ -1,4 +1,5 @@
-"""Looks at every host and every pair of hosts before anything starts: agents look, ``hostcheck`` judges."""
+"""Looks at every host and every pair of hosts before anything starts: agents look,
+``hostcheck`` judges."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from .pairs import WORD_BYTES
 from .remote import AgentLost, RemoteAgent
 
 MEASURED_MAX = 8
-"""Among so many hosts every pair is measured; of more each host with the next one only: a pair at a time takes half a second."""
+"""Among so many hosts every pair is measured; of more each host with the next one only: a pair at a
+time takes half a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,8 @@ class HostRequirements:
 
 @dataclass(frozen=True, slots=True)
 class HostSurvey:
-    """``addresses``: that the peers of each host listen on. ``unreachable``: hosts that no agent answers on. ``measured``: (from,
-    to) -> Mbit/s."""
+    """``addresses``: that the peers of each host listen on. ``unreachable``: hosts that no agent
+    answers on. ``measured``: (from, to) -> Mbit/s."""
 
     report: HostReport
     addresses: Mapping[str, str]
@@ -63,7 +65,9 @@ async def survey(remotes: Mapping[str, RemoteAgent], wanted: HostRequirements) -
     """Opens all remotes and has them look around."""
     report = HostReport()
     hosts = [remote.host for remote in remotes.values()]
-    answers = await asyncio.gather(*(_facts(remote, wanted) for remote in remotes.values()), return_exceptions=True)
+    answers = await asyncio.gather(
+        *(_facts(remote, wanted) for remote in remotes.values()), return_exceptions=True
+    )
     facts: dict[str, dict[str, Any]] = {}
     unreachable: list[GossipError] = []
     for host, answer in zip(hosts, answers, strict=True):
@@ -75,7 +79,9 @@ async def survey(remotes: Mapping[str, RemoteAgent], wanted: HostRequirements) -
         else:
             facts[host.name] = answer
     script = Path(wanted.workdir, wanted.script)
-    hostcheck.judge_hosts(report, hosts, facts, wanted.script, digest(script) if script.is_file() else None)
+    hostcheck.judge_hosts(
+        report, hosts, facts, wanted.script, digest(script) if script.is_file() else None
+    )
     able = {name: remotes[name] for name, found in facts.items() if found.get("addresses")}
     addresses, measured = await _look_at_pairs(report, able, facts) if able else ({}, {})
     return HostSurvey(report, addresses, unreachable, measured)
@@ -109,20 +115,31 @@ async def _look_at_pairs(
             ]
             for name in names
         }
-        said = await asyncio.gather(*(remotes[name].ask("probe", "probed", word=word, targets=targets[name]) for name in names))
+        said = await asyncio.gather(
+            *(
+                remotes[name].ask("probe", "probed", word=word, targets=targets[name])
+                for name in names
+            )
+        )
         probed: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
         for name, answer in zip(names, said, strict=True):
             for target, result in zip(targets[name], answer["results"], strict=True):
                 probed.setdefault(target["address"], {})[name, target["host"]] = result
-        chosen = hostcheck.choose(names, {name: list(ports) for name, ports in listening.items()}, probed)
+        chosen = hostcheck.choose(
+            names, {name: list(ports) for name, ports in listening.items()}, probed
+        )
         measured: dict[tuple[str, str], float] = {}
         for a, b in _measured_pairs(names):
             for source, target_name in ((a, b), (b, a)):
                 address = chosen[target_name]
                 if "ms" in probed.get(address, {}).get((source, target_name), {}):
                     target = {"address": address, "port": listening[target_name][address]}
-                    result = (await remotes[source].ask("measure", "measured", word=word, target=target))["result"]
-                    measured.update({(source, target_name): result["mbit_s"]} if "mbit_s" in result else {})
+                    result = (
+                        await remotes[source].ask("measure", "measured", word=word, target=target)
+                    )["result"]
+                    measured.update(
+                        {(source, target_name): result["mbit_s"]} if "mbit_s" in result else {}
+                    )
     except AgentLost as lost:
         report.add("fail", "all", f"the pairs could not be looked at: {lost}", "run it again")
         return {}, {}
@@ -142,7 +159,11 @@ def with_keys(resolved: Resolved, found: HostSurvey) -> Resolved:
     Raises: ConfigError: Somebody has said that they should have none, and nothing else.
     """
     config = resolved.config
-    if config.insecure or config.keys or all(is_loopback(address) for address in found.addresses.values()):
+    if (
+        config.insecure
+        or config.keys
+        or all(is_loopback(address) for address in found.addresses.values())
+    ):
         return resolved
     if config.keys is False:
         raise ConfigError(
@@ -162,8 +183,14 @@ def refuse(found: HostSurvey) -> None:
     if not failed:
         return
     bad = {name for line in failed for name in line.about.split(" -> ")}
-    fine = [line.about for line in found.report.lines if " " not in line.about and line.about not in bad]
-    rest = f"{', '.join(dict.fromkeys(fine))} {'is' if len(set(fine)) == 1 else 'are'} fine, " if fine else ""
+    fine = [
+        line.about for line in found.report.lines if " " not in line.about and line.about not in bad
+    ]
+    rest = (
+        f"{', '.join(dict.fromkeys(fine))} {'is' if len(set(fine)) == 1 else 'are'} fine, "
+        if fine
+        else ""
+    )
     if len(failed) == 1 and found.unreachable and isinstance(found.unreachable[0], ssh.Unreachable):
         error = found.unreachable[0]
         raise ssh.Unreachable(error.host, error.why, f"{error.hint}. {rest}nothing was started")

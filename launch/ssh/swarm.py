@@ -1,4 +1,5 @@
-"""Runs one swarm on many hosts: an agent on each, whose peers it hears; what is lost comes back, and nothing is left behind."""
+"""Runs one swarm on many hosts: an agent on each, whose peers it hears; what is lost comes back,
+and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -104,7 +105,10 @@ class HostsLauncher:
         self.outcome = RunOutcome(config, self.view)
         self._guardian = Guardian(self._token)
         placed = place(program.hosts)
-        self.places = {host.name: HostState(host, placed[host.name], self._remote(host)) for host in program.hosts}
+        self.places = {
+            host.name: HostState(host, placed[host.name], self._remote(host))
+            for host in program.hosts
+        }
         self._of = {peer: found for found in self.places.values() for peer in found.peers}
         self._stop = asyncio.Event()
         self._explained_by: str | None = None
@@ -126,7 +130,9 @@ class HostsLauncher:
 
     async def look(self) -> HostSurvey:
         """What there is on all hosts. Starts agents and nothing else."""
-        found = await survey({name: place_.remote for name, place_ in self.places.items()}, self._wanted)
+        found = await survey(
+            {name: place_.remote for name, place_ in self.places.items()}, self._wanted
+        )
         for name, address in found.addresses.items():
             self.places[name].address = address
         return found
@@ -137,10 +143,11 @@ class HostsLauncher:
         await asyncio.gather(*(remote.close(now=remote.silent_s > SILENT_S) for remote in there))
         self._guardian.close()
 
-    # --- the run ----------------------------------------------------------------------------------------------------------
+    # --- the run ----------------------------------------------------------------------------------
 
     async def run(self, folder: Path, config: RunConfig) -> RunOutcome:
-        """Starts the peers of all hosts, and returns when they are gone and what they leave is in ``folder``.
+        """Starts the peers of all hosts, and returns when they are gone and what they leave
+        is in ``folder``.
 
         Args:
             folder: Of the run, with its swarm key where it has one.
@@ -161,7 +168,10 @@ class HostsLauncher:
         former = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         watcher = asyncio.create_task(self._watch(began))
         try:
-            self._note(f"started {words.counted(self.config.peers, 'peer')} on {', '.join(self.places)}: {self.program.script}")
+            self._note(
+                f"started {words.counted(self.config.peers, 'peer')} on {', '.join(self.places)}: "
+                f"{self.program.script}"
+            )
             for found in self.places.values():
                 self._start(found, dict.fromkeys(found.peers, 0))
             await asyncio.gather(*(self._life_of(found) for found in self.places.values()))
@@ -176,7 +186,10 @@ class HostsLauncher:
             for line in self.view.untold_epochs():
                 self._say(line)
             self.screen.close(self.view)
-            self._note(f"ended after {self.outcome.wall_s:.1f} s at round {self.view.round}, exit code {self.outcome.exit_code}")
+            self._note(
+                f"ended after {self.outcome.wall_s:.1f} s at round {self.view.round}, exit code "
+                f"{self.outcome.exit_code}"
+            )
             self._logbook.close()
             self._events.close()
         await asyncio.to_thread(collecting.merge_events, folder, self.places)
@@ -193,8 +206,14 @@ class HostsLauncher:
             environment=dict(self.program.environment),
             peers={str(peer): incarnation for peer, incarnation in incarnations.items()},
             address=found.address,
-            key={"public": self._key.public, "secret": self._key.secret} if self._key is not None else None,
-            join_servers=[other.join_server for other in self.places.values() if other.join_server and other is not found],
+            key={"public": self._key.public, "secret": self._key.secret}
+            if self._key is not None
+            else None,
+            join_servers=[
+                other.join_server
+                for other in self.places.values()
+                if other.join_server and other is not found
+            ],
         )
 
     def _write_hosts(self) -> None:
@@ -228,20 +247,44 @@ class HostsLauncher:
         self._say(f"x {found.name} is lost, with peers {left}: {found.remote.last_words}")
         self._record("host_lost", host=found.name, peers=self._running_on(found))
         for peer in self._running_on(found):
-            life = ProcessLife(peer, self.view.rows[peer].incarnation, None, signal.SIGKILL, (), found.since, time.monotonic())
+            life = ProcessLife(
+                peer,
+                self.view.rows[peer].incarnation,
+                None,
+                signal.SIGKILL,
+                (),
+                found.since,
+                time.monotonic(),
+            )
             self.outcome.lives.append(life)
             how = f"lost with {found.name}"
-            self._record("exited", peer, incarnation=life.incarnation, code=None, signal=int(signal.SIGKILL), how=how)
+            self._record(
+                "exited",
+                peer,
+                incarnation=life.incarnation,
+                code=None,
+                signal=int(signal.SIGKILL),
+                how=how,
+            )
 
     async def _returns(self, found: HostState) -> bool:
-        """Starts the agent of a lost host again, with all its peers that were not done, whose lives count one up."""
+        """Starts the agent of a lost host again, with all its peers that were not done,
+        whose lives count one up."""
         peers = [peer for peer in found.peers if peer not in self.outcome.finished]
         if time.monotonic() - found.since > STEADY_S:
             found.tries = 0
-        while found.tries < self.program.restarts and not self._stop.is_set() and peers and not self.outcome.finished:
+        while (
+            found.tries < self.program.restarts
+            and not self._stop.is_set()
+            and peers
+            and not self.outcome.finished
+        ):
             pause_s = BACK_OFF_S[min(found.tries, len(BACK_OFF_S) - 1)]
             found.tries += 1
-            self._say(f"+ {found.name} is started again in {pause_s:.0f} s ({found.tries} of {self.program.restarts})")
+            self._say(
+                f"+ {found.name} is started again in {pause_s:.0f} s ({found.tries} of "
+                f"{self.program.restarts})"
+            )
             try:
                 await asyncio.wait_for(self._stop.wait(), pause_s)
                 return False
@@ -257,7 +300,13 @@ class HostsLauncher:
             found.over.clear()
             self._start(found, {peer: self._next_incarnation(found, peer) for peer in peers})
             return True
-        why = "the others are done" if self.outcome.finished else "stopping" if self._stop.is_set() else "too often"
+        why = (
+            "the others are done"
+            if self.outcome.finished
+            else "stopping"
+            if self._stop.is_set()
+            else "too often"
+        )
         self._say(f"! {found.name} is not started again: {why}")
         return False
 
@@ -268,12 +317,14 @@ class HostsLauncher:
         """Or those who are done would wait for peers that do not come back."""
         for other in self.places.values():
             for peer in found.peers if other is not found else ():
-                other.remote.send("gone", peer=peer, incarnation=self._next_incarnation(found, peer) - 1)
+                other.remote.send(
+                    "gone", peer=peer, incarnation=self._next_incarnation(found, peer) - 1
+                )
 
     def _running_on(self, found: HostState) -> list[int]:
         return [peer for peer in found.peers if self.view.rows[peer].state not in ("done", "gone")]
 
-    # --- what agents tell -------------------------------------------------------------------------------------------------
+    # --- what agents tell -------------------------------------------------------------------------
 
     def _on_end(self, remote: RemoteAgent) -> None:
         if (found := self.places[remote.name]).remote is remote:
@@ -315,7 +366,13 @@ class HostsLauncher:
         if row.get("event") == "exited" and isinstance(row.get("peer"), int):
             t = float(row.get("t") or 0.0)
             life = ProcessLife(
-                row["peer"], int(row.get("incarnation") or 0), row.get("code"), row.get("signal"), (), found.since, t
+                row["peer"],
+                int(row.get("incarnation") or 0),
+                row.get("code"),
+                row.get("signal"),
+                (),
+                found.since,
+                t,
             )
             self.outcome.lives.append(life)
         traffic = row.get("traffic")
@@ -325,19 +382,24 @@ class HostsLauncher:
             self._say(shown(line))
 
     def _introduce(self, found: HostState, join_server: str) -> None:
-        """Tells the doors of the other hosts where the new one is, and once there are all of them, how others join."""
+        """Tells the doors of the other hosts where the new one is, and once there are all of them,
+        how others join."""
         found.join_server = join_server
         for other in self.places.values():
             if other is not found:
                 other.remote.send("join_servers", addresses=[join_server])
         command = [self.program.script, *self.program.arguments]
         for line in invitation.of_many_hosts(
-            self.config, self._folder, [other.join_server for other in self.places.values()], command
+            self.config,
+            self._folder,
+            [other.join_server for other in self.places.values()],
+            command,
         ):
             self._say(line)
 
     def _say_for(self, found: HostState, text: str) -> None:
-        """A line of an agent. The first failure is mostly the cause of the others: only that is explained."""
+        """A line of an agent. The first failure is mostly the cause of the others:
+        only that is explained."""
         if text.startswith("  "):
             if self._explained_by in (None, found.name):
                 self._say(text)
@@ -345,9 +407,11 @@ class HostsLauncher:
         if text.startswith("x "):
             self._explained_by = self._explained_by or found.name
         mark, space, rest = text.partition(" ")
-        self._say(f"{mark} {found.name}: {rest}" if len(mark) == 1 and space else f"{found.name}: {text}")
+        self._say(
+            f"{mark} {found.name}: {rest}" if len(mark) == 1 and space else f"{found.name}: {text}"
+        )
 
-    # --- all hosts --------------------------------------------------------------------------------------------------------
+    # --- all hosts --------------------------------------------------------------------------------
 
     async def _watch(self, began: float) -> None:
         told, warned = began, -INSECURE_EVERY_S
@@ -362,31 +426,59 @@ class HostsLauncher:
             for found in self.places.values():
                 self._listen_for(found)
                 self._dismiss_if_late(found)
-            if self._running and not self.view.ready and self.view.awaited(now) and now - told >= WAITING_EVERY_S:
+            if (
+                self._running
+                and not self.view.ready
+                and self.view.awaited(now)
+                and now - told >= WAITING_EVERY_S
+            ):
                 told = now
                 self._say(waiting(self.view, self.config, now - began, now, self.peer_name))
 
     def _listen_for(self, found: HostState) -> None:
         """Says when a host falls silent, and for how long; one that stays so is taken for lost."""
         silent_s = found.remote.silent_s
-        if found.remote.over or found.remote.closing or found.given_up or (found.ended and not self._running):
+        if (
+            found.remote.over
+            or found.remote.closing
+            or found.given_up
+            or (found.ended and not self._running)
+        ):
             return
         if not found.silent and silent_s > SILENT_S:
             found.silent = True
             peers = ", ".join(map(str, found.peers))
-            self._say(f"! {found.name} has been silent for {silent_s:.0f} s; its peers {peers} go on without us if they can")
+            self._say(
+                f"! {found.name} has been silent for {silent_s:.0f} s; its peers {peers} go on "
+                "without us if they can"
+            )
         elif found.silent and silent_s < SILENT_S:
             found.silent = False
             self._say(f"~ {found.name} is heard again")
         elif found.silent and silent_s > LOST_S and not found.over.is_set() and not found.ended:
-            self._say(f"! {found.name} has been silent for {LOST_S:.0f} s: it is given up, or connected to anew")
+            self._say(
+                f"! {found.name} has been silent for {LOST_S:.0f} s: it is given up, or connected "
+                "to anew"
+            )
             self._keep(found.remote.close(now=True))
 
     def _dismiss_if_late(self, found: HostState) -> None:
-        """Stops the peers of a host that came back when all others were done: nobody is left to take them in."""
-        others_run = any(self._running_on(other) for other in self.places.values() if other is not found and not other.given_up)
+        """Stops the peers of a host that came back when all others were done:
+        nobody is left to take them in."""
+        others_run = any(
+            self._running_on(other)
+            for other in self.places.values()
+            if other is not found and not other.given_up
+        )
         here = {self.view.rows[peer].state for peer in self._running_on(found)}
-        if found.tries and here and "training" not in here and self.outcome.finished and not others_run and not found.late:
+        if (
+            found.tries
+            and here
+            and "training" not in here
+            and self.outcome.finished
+            and not others_run
+            and not found.late
+        ):
             found.late = True
             self._say(f"! {found.name} came back too late: the others are done")
             self.outcome.dismissed.update(self._running_on(found))
@@ -401,7 +493,9 @@ class HostsLauncher:
         interrupted = number == signal.SIGINT
         if self.outcome.stopped == "":
             again = " (Ctrl-C again: stop now)" if interrupted else ""
-            self._end("interrupt" if interrupted else "terminate", f"stopping after this round{again}")
+            self._end(
+                "interrupt" if interrupted else "terminate", f"stopping after this round{again}"
+            )
         else:
             if self.outcome.stopped == "interrupt":
                 self.outcome.stopped = "killed"
@@ -421,20 +515,26 @@ class HostsLauncher:
             found.remote.send(kind, **fields)
 
     def _give_up_in(self, after_s: float) -> None:
-        """Who cannot be told to stop is not waited for: its agent ends its peers, or goes on where it was cut off."""
+        """Who cannot be told to stop is not waited for: its agent ends its peers,
+        or goes on where it was cut off."""
         asyncio.get_running_loop().call_later(after_s, self._give_up)
 
     def _give_up(self) -> None:
         for found in self.places.values():
             if self._running and not found.ended and not found.remote.over:
                 where = f"{found.host.target}:{self._wanted.host_folder(found.host)}"
-                self._say(f"! {found.name} was not heard of again: whether it has ended stands in {where}")
+                self._say(
+                    f"! {found.name} was not heard of again: whether it has ended stands in {where}"
+                )
                 self._keep(found.remote.close(now=True))
 
     async def _fetch(self, found: HostState) -> None:
-        """Logs, metrics, commits and events of a host's peers. Of one that is lost there is what it had sent."""
+        """Logs, metrics, commits and events of a host's peers.
+        Of one that is lost there is what it had sent."""
         if not found.ended or found.remote.over or found.remote.silent_s > SILENT_S:
-            self._say(f"! the logs of {found.name} are there only: {self._wanted.host_folder(found.host)}")
+            self._say(
+                f"! the logs of {found.name} are there only: {self._wanted.host_folder(found.host)}"
+            )
             return
         found.collector = Collector(self._folder, found.name, found.peers)
         try:

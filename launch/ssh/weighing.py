@@ -1,4 +1,5 @@
-"""How often the peers of each host serve rounds beside the others: by what its network carries, as measured before the start."""
+"""How often the peers of each host serve rounds beside the others: by what its network carries, as
+measured before the start."""
 
 from __future__ import annotations
 
@@ -17,16 +18,18 @@ from .hostlist import Host, place
 MEASURED = "the speeds of the hosts"
 SAID = "the hosts"
 SPREAD = 2.0
-"""Hosts that are closer to each other are alike: in a quarter of a second no more is measured than the order of magnitude."""
+"""Hosts that are closer to each other are alike: in a quarter of a second no more is measured than
+the order of magnitude."""
 STEPS = 3  # of halving: who is slower than that serves an eighth of what the fastest serve
 NAMED_MAX = 4
 
 
 def speeds(names: Sequence[str], measured: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    """What each host carries in its slower direction. Empty when one of them was not measured in both.
+    """What each host carries in its slower direction.
+    Empty when one of them was not measured in both.
 
-    A way is as slow as the slower of its two ends, so the best way of a host says most of its own part: one that has a single
-    fast way is fast itself, however many of the others are slow.
+    A way is as slow as the slower of its two ends, so the best way of a host says most of its own
+    part: one that has a single fast way is fast itself, however many of the others are slow.
 
     Args:
         measured: (from, to) -> Mbit/s.
@@ -42,7 +45,8 @@ def speeds(names: Sequence[str], measured: Mapping[tuple[str, str], float]) -> d
 
 
 def weights_of(carried: Mapping[str, float]) -> dict[str, int]:
-    """Powers of two, 1 for the slowest: noise does not change them. Empty when none is more than twice as fast as another."""
+    """Powers of two, 1 for the slowest: noise does not change them. Empty when none is more than
+    twice as fast as another."""
     best, worst = max(carried.values(), default=0.0), min(carried.values(), default=0.0)
     if best <= SPREAD * worst:
         return {}
@@ -59,11 +63,13 @@ def said(resolved: Resolved, hosts: Sequence[Host]) -> Resolved:
         return resolved
     if resolved.sources["server_weights"] != "default":
         raise ConfigError(
-            f"server_weights = {resolved.config.server_weights!r} ({resolved.sources['server_weights']}), "
-            "and hosts have a weight, too",
+            f"server_weights = {resolved.config.server_weights!r} "
+            f"({resolved.sources['server_weights']}), and hosts have a weight, too",
             "say it in one place",
         )
-    return resolved.with_values(SAID, server_weights=_by_peer(hosts, {host.name: host.weight for host in hosts}))
+    return resolved.with_values(
+        SAID, server_weights=_by_peer(hosts, {host.name: host.weight for host in hosts})
+    )
 
 
 def by_bandwidth(
@@ -73,7 +79,8 @@ def by_bandwidth(
     measured: Mapping[tuple[str, str], float],
     report: HostReport,
 ) -> Resolved:
-    """The config with weights where hosts differ much, unless the user has said any; and a line in the report."""
+    """The config with weights where hosts differ much, unless the user has said any;
+    and a line in the report."""
     config = resolved.config
     if resolved.sources["server_weights"] != "default" or all(map(is_loopback, addresses.values())):
         return resolved
@@ -82,7 +89,8 @@ def by_bandwidth(
     if "weights" in topology.bound:
         return resolved
     best = max(carried.values(), default=0.0)
-    # Such a host has as many updates of its own to carry as those that come when it serves: to have it serve less spares nothing.
+    # Such a host has as many updates of its own to carry as those that come when it serves: to have
+    # it serve less spares nothing.
     full = {host.name for host in hosts if 2 * host.slots >= config.peers}
     found = weights_of({name: best if name in full else rate for name, rate in carried.items()})
     if "weights" in topology.options:
@@ -90,7 +98,11 @@ def by_bandwidth(
             if host.name in full and carried and SPREAD * carried[host.name] < best:
                 rates = f"{carried[host.name]:.0f} of {best:.0f} Mbit/s"
                 count = f"{host.slots} of {config.peers} peers"
-                report.add("ok", "servers", f"{host.name}, with {rates}, has {count}: as much to carry whoever serves")
+                report.add(
+                    "ok",
+                    "servers",
+                    f"{host.name}, with {rates}, has {count}: as much to carry whoever serves",
+                )
     elif carried:
         found = weights_of(carried)
     if not found:
@@ -99,7 +111,11 @@ def by_bandwidth(
         slowest = min(carried, key=lambda name: carried[name])
         rates = f"{carried[slowest]:.0f} of {max(carried.values()):.0f} Mbit/s"
         why = "takes no weights" if topology.rolling else "has no servers"
-        report.add("ok", "servers", f"{config.topology} {why}: {slowest}, with {rates}, has as much to carry as the others")
+        report.add(
+            "ok",
+            "servers",
+            f"{config.topology} {why}: {slowest}, with {rates}, has as much to carry as the others",
+        )
         return resolved
     counted = within_bounds([found[host.name] for host in hosts for _ in range(host.slots)])
     placed = place(hosts)
@@ -115,7 +131,12 @@ def told(weights: Mapping[str, int], carried: Mapping[str, float]) -> str:
         groups.setdefault(weight, []).append(name)
     heavy = sorted((weight for weight in groups if weight > 1), reverse=True)
     first, *others = heavy
-    parts = [f"each peer of {_names(groups[first])} serves {first} times as often as each of {_names(groups[1])}"]
+    parts = [
+        (
+            f"each peer of {_names(groups[first])} serves {first} times as often as each of "
+            f"{_names(groups[1])}"
+        )
+    ]
     parts += [f"of {_names(groups[weight])} {weight} times" for weight in others]
     rates = [f"{max(carried[name] for name in groups[weight]):.0f}" for weight in (*heavy, 1)]
     return f"{', '.join(parts)} ({' / '.join(rates)} Mbit/s)"

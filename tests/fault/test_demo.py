@@ -1,4 +1,5 @@
-"""The main job on real processes: liars filtered, the serving peer killed, sleepers and returners caught up."""
+"""The main job on real processes: liars filtered, the serving peer killed,
+sleepers and returners caught up."""
 
 from __future__ import annotations
 
@@ -13,7 +14,17 @@ from effort import effort
 
 
 def demo(folder: Path, *options: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "gossip.launch.cli", "demo", "--only", "--json", "--run-dir", str(folder), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "gossip.launch.cli",
+        "demo",
+        "--only",
+        "--json",
+        "--run-dir",
+        str(folder),
+        *options,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert (folder / "summary.json").exists(), done.stdout + done.stderr
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
@@ -24,7 +35,17 @@ def demo(folder: Path, *options: str) -> dict[str, Any]:
 @pytest.mark.timeout(300)
 def test_a_liar_is_suspected_and_the_killed_server_costs_no_round(free_run_dir: Path) -> None:
     # It is looked at soon behind an epoch, whose last rounds are no steps on a handful of samples.
-    summary = demo(free_run_dir, "-n", "4", "--rounds", "200", "--fault", "sign_flip:2*10", "--fault", "crash:server@100")
+    summary = demo(
+        free_run_dir,
+        "-n",
+        "4",
+        "--rounds",
+        "200",
+        "--fault",
+        "sign_flip:2*10",
+        "--fault",
+        "crash:server@100",
+    )
     assert summary["accuracy"]["worst_replica"] >= 0.93
     assert summary["replicas_identical"] is True
     assert summary["suspected"] == [2]
@@ -34,13 +55,22 @@ def test_a_liar_is_suspected_and_the_killed_server_costs_no_round(free_run_dir: 
 
 
 @pytest.mark.timeout(300)
-def test_sleepers_and_returners_in_the_midst_and_at_the_end_finish_with_the_swarms_bits(free_run_dir: Path) -> None:
-    """3 sleeps and 1 starts again in the midst; 4 and 2 do so when the others end, who wait and give them the final state."""
+def test_sleepers_and_returners_in_the_midst_and_at_the_end_finish_with_the_swarms_bits(
+    free_run_dir: Path,
+) -> None:
+    """3 sleeps and 1 starts again in the midst; 4 and 2 do so when the others end, who wait and
+    give them the final state."""
     rounds = effort(450, 900)
-    faults = ["hang:3@60+2s", "restart:1@120+100ms", f"hang:4@{rounds - 5}+4s", f"restart:2@{rounds - 5}+1s"]
+    faults = [
+        "hang:3@60+2s",
+        "restart:1@120+100ms",
+        f"hang:4@{rounds - 5}+4s",
+        f"restart:2@{rounds - 5}+1s",
+    ]
     options = [word for fault in faults for word in ("--fault", fault)]
     summary = demo(free_run_dir, "-n", "5", "--rounds", str(rounds), "-f", "0", *options)
-    # On a busy machine 1 may come back when it is waited for no longer, which is 30 s after it was lost.
+    # On a busy machine 1 may come back when it is waited for no longer,
+    # which is 30 s after it was lost.
     assert set(summary["finished"]) >= {0, 2, 3, 4}
     assert summary["replicas_identical"] is True
     assert summary["rounds"] == rounds

@@ -1,4 +1,5 @@
-"""A disk that fills up, a run's folder that is deleted or made immutable while the run trains: it ends as if nothing had been."""
+"""A disk that fills up, a run's folder that is deleted or made immutable while the run trains: it
+ends as if nothing had been."""
 
 from __future__ import annotations
 
@@ -38,7 +39,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, with room for a run that has just begun."""
     place = tmp_path / "disk"
     place.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], check=False).returncode:
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], check=False
+        ).returncode
+    ):
         pytest.skip("mounting a small disk takes root")
     try:
         yield place
@@ -46,8 +52,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def run(folder: Path, tmp_path: Path, strike: Callable[[], None]) -> tuple[int, dict[str, object], str]:
-    """Trains with two peers, and strikes when both are in round 20. Returns exit code, summary and all else that was said."""
+def run(
+    folder: Path, tmp_path: Path, strike: Callable[[], None]
+) -> tuple[int, dict[str, object], str]:
+    """Trains with two peers, and strikes when both are in round 20. Returns exit code, summary and
+    all else that was said."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     words = [
@@ -64,7 +73,9 @@ def run(folder: Path, tmp_path: Path, strike: Callable[[], None]) -> tuple[int, 
         str(folder),
         str(script),
     ]
-    with subprocess.Popen([*words, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
+    with subprocess.Popen(
+        [*words, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as launcher:
         until = time.monotonic() + 60.0
         while not all((tmp_path / f"at-20.{peer}").exists() for peer in (0, 1)):
             assert launcher.poll() is None, launcher.communicate()
@@ -97,7 +108,9 @@ def test_training_goes_on_when_the_disk_is_full(small_disk: Path, tmp_path: Path
 
     code, summary, said = run(small_disk / "run", tmp_path, fill)
     assert_well(code, summary, said)
-    assert said.count("No space left on device") <= 2, "once as it goes and once at the end, whoever and whichever file"
+    assert said.count("No space left on device") <= 2, (
+        "once as it goes and once at the end, whoever and whichever file"
+    )
 
 
 @pytest.mark.timeout(180)
@@ -125,5 +138,11 @@ def test_training_goes_on_when_the_folder_is_deleted(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
     lacking = summary["record_incomplete"]
     assert isinstance(lacking, dict)
-    begun = [f"peer-{peer}/{name}" for peer in (0, 1) for name in ("events.jsonl", "metrics.jsonl", "out.log")]
-    assert all(lacking.get(str(tmp_path / "run" / name)) for name in [*begun, "events.jsonl", "logbook.md"]), lacking
+    begun = [
+        f"peer-{peer}/{name}"
+        for peer in (0, 1)
+        for name in ("events.jsonl", "metrics.jsonl", "out.log")
+    ]
+    assert all(
+        lacking.get(str(tmp_path / "run" / name)) for name in [*begun, "events.jsonl", "logbook.md"]
+    ), lacking

@@ -37,11 +37,25 @@ CLI = [sys.executable, "-m", "gossip.launch.cli"]
 def live(tmp_path: Path) -> Iterator[Path]:
     """The folder of a run of three peers that trains."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    command = [*CLI, "run", "--drills", "-n", "3", "--aggregator", "mean", "--run-dir", "runs/out", "--quiet", "train.py"]
+    command = [
+        *CLI,
+        "run",
+        "--drills",
+        "-n",
+        "3",
+        "--aggregator",
+        "mean",
+        "--run-dir",
+        "runs/out",
+        "--quiet",
+        "train.py",
+    ]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     try:
         with following(tmp_path / "runs" / "out" / "peer-1") as written:
-            written.until(lambda: len(written.rows("metrics.jsonl")) > 10, "some rounds", 100, process.pid)
+            written.until(
+                lambda: len(written.rows("metrics.jsonl")) > 10, "some rounds", 100, process.pid
+            )
         yield tmp_path
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(60) == 130
@@ -53,7 +67,14 @@ def live(tmp_path: Path) -> Iterator[Path]:
 
 
 def drill(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, "drill", "out", *words], cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(
+        [*CLI, "drill", "out", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
 
 
 def told(folder: Path, *words: str) -> dict[str, Any]:
@@ -85,7 +106,16 @@ def test_drills_hit_a_live_run_and_are_accounted_for(live: Path) -> None:
     assert left["hit"] == []
     assert "peer 1 is not there: it has ended" in drill(live, "kill", "1").stderr
     assert drill(live, "heal").stdout == "healed: there was nothing to heal\n"
-    events = [json.loads(line) for line in (live / "runs" / "out" / "events.jsonl").read_text().splitlines()]
-    assert [event["drill"] for event in events if event.get("event") == "drill"] == ["kill", "partition", "slow", "leave", "heal"]
+    events = [
+        json.loads(line)
+        for line in (live / "runs" / "out" / "events.jsonl").read_text().splitlines()
+    ]
+    assert [event["drill"] for event in events if event.get("event") == "drill"] == [
+        "kill",
+        "partition",
+        "slow",
+        "leave",
+        "heal",
+    ]
     faults = [event["fault"] for event in events if event.get("event") in ("fault", "fault_over")]
     assert faults[:3] == ["drill 1: kill 2", "drill 2: partition:0,1|2", "drill 2: partition:0,1|2"]

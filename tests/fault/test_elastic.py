@@ -1,4 +1,5 @@
-"""Real peers that come and go: a swarm grows, shrinks, and starts anew from the last that is left."""
+"""Real peers that come and go: a swarm grows, shrinks,
+and starts anew from the last that is left."""
 
 from __future__ import annotations
 
@@ -59,14 +60,18 @@ class ElasticRun:
         (folder / "train.py").write_text(SCRIPT)
 
     def begin(self, *words: str) -> None:
-        self._launch("run", "--aggregator", "mean", "--run-dir", "runs/out", "--quiet", *words, "train.py")
+        self._launch(
+            "run", "--aggregator", "mean", "--run-dir", "runs/out", "--quiet", *words, "train.py"
+        )
 
     def join(self, count: int) -> None:
         self._launch("join", "--quiet", "-n", str(count), "out")
 
     def _launch(self, *words: str) -> None:
         with (self.folder / "log").open("ab") as log:
-            self.launchers.append(subprocess.Popen([*CLI, *words], cwd=self.folder, stdout=log, stderr=log))
+            self.launchers.append(
+                subprocess.Popen([*CLI, *words], cwd=self.folder, stdout=log, stderr=log)
+            )
 
     def rows(self, event: str) -> list[dict[str, Any]]:
         return self._written.rows("events.jsonl", event)
@@ -74,12 +79,17 @@ class ElasticRun:
     def train(self, peers: Iterable[int], more: int = 3) -> None:
         """Waits until a round has just these peers, and some more are over."""
         wanted = sorted(peers)
-        self.wait(lambda: bool(rows := self.rows("round")) and sorted(rows[-1]["contributors"]) == wanted, f"a round of {wanted}")
+        self.wait(
+            lambda: bool(rows := self.rows("round")) and sorted(rows[-1]["contributors"]) == wanted,
+            f"a round of {wanted}",
+        )
         until = self.rows("round")[-1]["round"] + more
         self.wait(lambda: self.rows("round")[-1]["round"] > until, f"round {until + 1}")
 
     def wait(self, done: Callable[[], bool], about: str) -> None:
-        self._written.until(done, about, PATIENCE_S, self.launchers[0].pid, (self.folder / "log").read_text)
+        self._written.until(
+            done, about, PATIENCE_S, self.launchers[0].pid, (self.folder / "log").read_text
+        )
 
     def end(self) -> dict[str, Any]:
         """The end of the training for whoever is there. Returns the summary."""
@@ -127,17 +137,26 @@ def test_a_swarm_grows_and_shrinks_and_who_remains_never_starts_again(run: Elast
     if rest:
         run.join(rest)
         run.train(range(2 + most))
-    run.launchers[1].send_signal(signal.SIGTERM)  # most of them, in one moment: more than half of a majority
+    # most of them, in one moment: more than half of a majority
+    run.launchers[1].send_signal(signal.SIGTERM)
     assert run.launchers[1].wait(PATIENCE_S) == 143
     run.train([0, 1, *range(first_to_stay, 2 + most)])
     summary = run.end()
     assert [launcher.returncode for launcher in run.launchers] == [0, 143, 0][: len(run.launchers)]
-    assert (summary["status"], summary["replicas_identical"], summary["deaths"]) == ("finished", True, [])
+    assert (summary["status"], summary["replicas_identical"], summary["deaths"]) == (
+        "finished",
+        True,
+        [],
+    )
     assert data_exact(summary), summary["samples"]
     assert sorted(join["peer"] for join in summary["joins"]) == list(range(2, 2 + most))
     assert all(join["round"] > 0 for join in summary["joins"])
     assert len(summary["left"]) == most - rest
-    assert (summary["rejoins"], summary["suspected"], len(summary["finished"])) == ([], [], 2 + rest)
+    assert (summary["rejoins"], summary["suspected"], len(summary["finished"])) == (
+        [],
+        [],
+        2 + rest,
+    )
     assert run.rows("notice") == [], "somebody was turned away for a key"
 
 
@@ -153,8 +172,13 @@ def test_the_last_one_goes_on_and_a_fresh_swarm_grows_from_it(run: ElasticRun) -
     run.train(range(n - 1, n + fresh))
     summary = run.end()
     assert [launcher.returncode for launcher in run.launchers] == [0, 0]
-    assert (summary["replicas_identical"], len(summary["deaths"]), len(summary["joins"])) == (True, n - 1, fresh)
-    # As the peers tell it: a commit that its maker was killed before it wrote down is missing in the files.
+    assert (summary["replicas_identical"], len(summary["deaths"]), len(summary["joins"])) == (
+        True,
+        n - 1,
+        fresh,
+    )
+    # As the peers tell it: a commit that its maker was killed before it wrote down is
+    # missing in the files.
     epochs = [(row["twice"], row["never"]) for row in run.rows("epoch")]
     assert epochs
     assert epochs == [(0, 0)] * len(epochs)
@@ -162,9 +186,11 @@ def test_the_last_one_goes_on_and_a_fresh_swarm_grows_from_it(run: ElasticRun) -
 
 
 @pytest.mark.timeout(300)
-def test_the_last_holder_of_the_state_waits_for_newcomers_that_are_on_their_way(run: ElasticRun) -> None:
-    """Three of four are killed for good in one moment, while three that have joined still start: a majority of the roster will
-    never be there again, and nobody else has the state."""
+def test_the_last_holder_of_the_state_waits_for_newcomers_that_are_on_their_way(
+    run: ElasticRun,
+) -> None:
+    """Three of four are killed for good in one moment, while three that have joined still start: a
+    majority of the roster will never be there again, and nobody else has the state."""
     run.begin("-n", "4", "--room", "8")
     run.train(range(4))
     run.join(3)
@@ -173,7 +199,10 @@ def test_the_last_holder_of_the_state_waits_for_newcomers_that_are_on_their_way(
     at = run.rows("round")[-1]["round"]
     for peer in (1, 2, 3):
         os.killpg(last[peer], signal.SIGKILL)
-    run.wait(lambda: bool(rows := run.rows("round")) and len(rows[-1]["contributors"]) >= 4, "a round with the newcomers")
+    run.wait(
+        lambda: bool(rows := run.rows("round")) and len(rows[-1]["contributors"]) >= 4,
+        "a round with the newcomers",
+    )
     summary = run.end()
     assert summary["status"] == "finished"
     assert summary["rounds"] > at + 20

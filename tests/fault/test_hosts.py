@@ -1,4 +1,5 @@
-"""Peers on two hosts with addresses of their own, and the cable between them pulled: one lineage afterwards, nothing twice."""
+"""Peers on two hosts with addresses of their own, and the cable between them pulled: one lineage
+afterwards, nothing twice."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ AHEAD = 100  # rounds until the end, once all are together again
 
 
 class HostsRun:
-    """``n`` peers, the first ``first`` of them on the first host and the rest on the second, under one launcher."""
+    """``n`` peers, the first ``first`` of them on the first host and the rest on the second,
+    under one launcher."""
 
     def __init__(self, folder: Path, pair: Hosts, n: int, first: int, *words: str) -> None:
         self.folder = folder / "out"
@@ -76,7 +78,12 @@ class HostsRun:
         environment = {**os.environ, "GOSSIP_INSECURE": "true", "GOSSIP_WARM": "false"}
         pipe = subprocess.PIPE
         self.launcher = subprocess.Popen(
-            [*command, *words, "train.py", str(first), *places], cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True
+            [*command, *words, "train.py", str(first), *places],
+            cwd=folder,
+            env=environment,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
         )
         self.n = n
 
@@ -96,7 +103,10 @@ class HostsRun:
 
     def wait_for_rounds(self, more: int, peers: range) -> None:
         until = max(self.now(peer) for peer in peers) + more
-        self.wait(lambda: all(self.now(peer) >= until for peer in peers), f"round {until} at peers {list(peers)}")
+        self.wait(
+            lambda: all(self.now(peer) >= until for peer in peers),
+            f"round {until} at peers {list(peers)}",
+        )
 
     def finish(self) -> dict[str, Any]:
         """Ends the training some rounds ahead. Returns the summary."""
@@ -116,7 +126,9 @@ class HostsRun:
 
 
 @pytest.mark.parametrize("policy", effort(["pause"], list(POLICIES)))
-def test_after_a_cable_was_pulled_there_is_one_lineage_and_nothing_is_counted_twice(policy: str, tmp_path: Path) -> None:
+def test_after_a_cable_was_pulled_there_is_one_lineage_and_nothing_is_counted_twice(
+    policy: str, tmp_path: Path
+) -> None:
     n, first = effort((3, 2), (8, 5))
     larger, smaller = range(first), range(first, n)
     with hosts(2) as pair:
@@ -127,7 +139,10 @@ def test_after_a_cable_was_pulled_there_is_one_lineage_and_nothing_is_counted_tw
             cut_at = run.now(0)
             run.wait_for_rounds(100, larger)
             if policy == "pause":
-                run.wait(lambda: {row["peer"] for row in run.events("paused")} >= {*smaller}, "a pause of those cut off")
+                run.wait(
+                    lambda: {row["peer"] for row in run.events("paused")} >= {*smaller},
+                    "a pause of those cut off",
+                )
             else:
                 run.wait_for_rounds(50, smaller)
             pair.heal(1)

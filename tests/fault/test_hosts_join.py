@@ -1,4 +1,5 @@
-"""A second machine joins by an address, with keys; the first is cut off and lost, and the second goes on."""
+"""A second machine joins by an address, with keys; the first is cut off and lost,
+and the second goes on."""
 
 from __future__ import annotations
 
@@ -34,10 +35,23 @@ class JoinHost:
         self.launcher: subprocess.Popen[bytes] | None = None
 
     def gossip(self, *words: str) -> None:
-        command = ["ip", "netns", "exec", self.host, sys.executable, "-m", "gossip.launch.cli", *words]
+        command = [
+            "ip",
+            "netns",
+            "exec",
+            self.host,
+            sys.executable,
+            "-m",
+            "gossip.launch.cli",
+            *words,
+        ]
         with (self.folder / "log").open("ab") as log:
             self.launcher = subprocess.Popen(
-                command, cwd=self.folder, stdout=log, stderr=log, env={**os.environ, "COLUMNS": "400"}
+                command,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "COLUMNS": "400"},
             )
 
     @property
@@ -85,14 +99,31 @@ def pair() -> Iterator[Hosts]:
         yield made
 
 
-def test_a_machine_joins_by_an_address_and_goes_on_when_the_first_is_lost(pair: Hosts, tmp_path: Path) -> None:
+def test_a_machine_joins_by_an_address_and_goes_on_when_the_first_is_lost(
+    pair: Hosts, tmp_path: Path
+) -> None:
     first, second = JoinHost(pair, 0, tmp_path / "first"), JoinHost(pair, 1, tmp_path / "second")
     try:
-        begin = ("-n", "3", "--room", "5", "--quorum", "available", "--aggregator", "mean", "--name", "t")
+        begin = (
+            "-n",
+            "3",
+            "--room",
+            "5",
+            "--quorum",
+            "available",
+            "--aggregator",
+            "mean",
+            "--name",
+            "t",
+        )
         first.gossip("run", "--advertise", "10.77.0.0/24", *begin, "train.py")
         first.wait_for_rounds({0, 1, 2})
-        key = re.search(r"room for 2 more, on any machine with train.py and a copy of (\S+):\n", first.log)
-        line = re.search(r"  gossip (join --key swarm.key 10\.77\.0\.1:\d+ -- train.py)\n", first.log)
+        key = re.search(
+            r"room for 2 more, on any machine with train.py and a copy of (\S+):\n", first.log
+        )
+        line = re.search(
+            r"  gossip (join --key swarm.key 10\.77\.0\.1:\d+ -- train.py)\n", first.log
+        )
         assert key, first.log
         assert line, first.log
         shutil.copy(key[1], second.folder)  # the copy that its user makes
@@ -112,9 +143,14 @@ def test_a_machine_joins_by_an_address_and_goes_on_when_the_first_is_lost(pair: 
         first.close()
         second.close()
     summary = json.loads((second.run / "summary.json").read_text())
-    assert (summary["status"], summary["finished"], summary["remote_peers"]) == ("finished", [3], [0, 1, 2])
+    assert (summary["status"], summary["finished"], summary["remote_peers"]) == (
+        "finished",
+        [3],
+        [0, 1, 2],
+    )
     assert (summary["samples"]["twice"], summary["samples"]["never"]) == (0, 0)
-    lost = second.rows("lost_round")  # on a busy machine a round may be closed before anybody's update has come
+    # on a busy machine a round may be closed before anybody's update has come
+    lost = second.rows("lost_round")
     assert summary["rounds_lost"] == len({row["round"] for row in lost}) < 10, lost
     (join,) = summary["joins"]
     assert join["peer"] == 3

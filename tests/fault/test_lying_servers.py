@@ -1,4 +1,5 @@
-"""Servers of real processes that lie about their results: found out, and the training ends as if nobody had lied."""
+"""Servers of real processes that lie about their results: found out, and the training ends as if
+nobody had lied."""
 
 from __future__ import annotations
 
@@ -17,23 +18,33 @@ from gossip.run.telemetry import read_lines
 
 PEERS, ATTACKERS, ROUNDS = effort((5, (3,), 150), (8, (5, 6), 250))
 UNPROVEN = ("slightly_wrong_results", "kept_results", "two_results")
-"""Not to be told from the truth; silence, which is no evidence; what is refused by half of the peers only."""
+"""Not to be told from the truth; silence, which is no evidence;
+what is refused by half of the peers only."""
 SETTLED = effort(30, 100)
-"""Rounds at the end over which accuracy is told: from one look to the next, 10 rounds later, it goes up and down by 0.02 without
-any fault."""
+"""Rounds at the end over which accuracy is told: from one look to the next, 10 rounds later, it
+goes up and down by 0.02 without any fault."""
 LOST_MAX = {"two_results": 10}
 """A swarm that is split evenly again and again gives up a round now and then."""
 
 
 def run(folder: Path, *options: str) -> dict[str, Any]:
-    return demo(folder, "-n", str(PEERS), "-f", str(len(ATTACKERS)), "--rounds", str(ROUNDS), *options)
+    return demo(
+        folder, "-n", str(PEERS), "-f", str(len(ATTACKERS)), "--rounds", str(ROUNDS), *options
+    )
 
 
 def accuracy_of(folder: Path) -> float:
     """The worst mean of an honest replica over the last rounds."""
-    honest = [folder / f"peer-{peer}" / "metrics.jsonl" for peer in range(PEERS) if peer not in ATTACKERS]
+    honest = [
+        folder / f"peer-{peer}" / "metrics.jsonl" for peer in range(PEERS) if peer not in ATTACKERS
+    ]
     looks = [
-        [row["accuracy"] for row in read_lines(path) if "accuracy" in row and row["round"] > ROUNDS - SETTLED] for path in honest
+        [
+            row["accuracy"]
+            for row in read_lines(path)
+            if "accuracy" in row and row["round"] > ROUNDS - SETTLED
+        ]
+        for path in honest
     ]
     return min(map(fmean, looks))
 
@@ -60,7 +71,11 @@ def test_servers_that_lie_are_found_out_and_cost_neither_rounds_nor_accuracy(
     monkeypatch.setenv("GOSSIP_ROOM", str(2 * PEERS))  # for those who never come: a liar's ghosts
     summary = run(free_run_dir, "--fault", f"{lie}:{','.join(map(str, ATTACKERS))}")
     events = list(read_lines(free_run_dir / "events.jsonl"))
-    told = {row["peer"]: row["attacks"].get(lie, 0) for row in events if row.get("event") == "halted" and "attacks" in row}
+    told = {
+        row["peer"]: row["attacks"].get(lie, 0)
+        for row in events
+        if row.get("event") == "halted" and "attacks" in row
+    }
     assert set(told) == set(ATTACKERS)
     assert all(told.values()), told
     assert summary["byzantine"] == list(ATTACKERS)
@@ -68,7 +83,10 @@ def test_servers_that_lie_are_found_out_and_cost_neither_rounds_nor_accuracy(
     assert summary["rounds_lost"] <= LOST_MAX.get(lie, 0)
     assert summary["replicas_identical"] is True
     accuracy = accuracy_of(free_run_dir)
-    print(f"accuracy {accuracy:.4f}, without faults at least {fault_free:.4f}; quarantined: {summary['quarantined']}")
+    print(
+        f"accuracy {accuracy:.4f}, without faults at least {fault_free:.4f}; quarantined: "
+        f"{summary['quarantined']}"
+    )
     assert accuracy >= fault_free - 0.01
     assert set(summary["suspected"]) <= set(ATTACKERS)
     if lie not in UNPROVEN:
@@ -77,9 +95,11 @@ def test_servers_that_lie_are_found_out_and_cost_neither_rounds_nor_accuracy(
 
 @pytest.mark.timeout(300)
 def test_one_lie_in_the_last_round_leaves_no_replica_apart(tmp_path: Path) -> None:
-    """Whoever serves the last round tells it, and nobody any other: one lie in all, of which no later round could tell.
+    """Whoever serves the last round tells it, and nobody any other: one lie in all, of which no
+    later round could tell.
 
-    On a busy machine its victim may have the result from somebody else before: then there was no harm to mend, and another run.
+    On a busy machine its victim may have the result from somebody else before: then there was no
+    harm to mend, and another run.
     """
     assert any(mended(tmp_path / str(number) / "run") for number in range(3))
 
@@ -94,5 +114,11 @@ def mended(folder: Path) -> bool:
     assert len({row["state_digest"] for row in halted.values()}) == 1
     assert {row["state_round"] for row in halted.values()} == {ROUNDS}
     finals = [load_file(folder / f"peer-{peer}" / "final.safetensors") for peer in range(PEERS)]
-    assert all(final[name].equal(finals[0][name]) for final in finals for name in finals[0]), "what scripts have saved"
-    return any("another result of the last round" in row["reason"] for row in events if row.get("event") == "recovering")
+    assert all(final[name].equal(finals[0][name]) for final in finals for name in finals[0]), (
+        "what scripts have saved"
+    )
+    return any(
+        "another result of the last round" in row["reason"]
+        for row in events
+        if row.get("event") == "recovering"
+    )

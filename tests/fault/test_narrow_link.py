@@ -1,4 +1,5 @@
-"""Newcomers behind a link that carries less than the rounds of the others, on hosts of their own: the others never wait."""
+"""Newcomers behind a link that carries less than the rounds of the others, on hosts of their own:
+the others never wait."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.skipif(bool(why := why_no_ho
 
 WAIT_S = 100.0
 NUMBERS, MBIT_S = 4_000_000, 50
-"""The result of a round travels for 2.6 s over the narrow link, the states of both newcomers for 5.2 s."""
+"""The result of a round travels for 2.6 s over the narrow link,
+the states of both newcomers for 5.2 s."""
 SCRIPT = (
     MOVE_IN
     + f"""
@@ -47,9 +49,23 @@ class NarrowRun:
         self.folder, self.out = folder, folder / "runs" / "out"
         (folder / "train.py").write_text(SCRIPT)
         self._pair = pair
-        self._places = [word for host in zip(pair.names, pair.addresses, strict=True) for word in host]
+        self._places = [
+            word for host in zip(pair.names, pair.addresses, strict=True) for word in host
+        ]
         self._launchers: list[subprocess.Popen[bytes]] = []
-        self._launch("run", "-n", "2", "--room", "4", "--aggregator", "mean", "--round-timeout", "60", "--run-dir", "runs/out")
+        self._launch(
+            "run",
+            "-n",
+            "2",
+            "--room",
+            "4",
+            "--aggregator",
+            "mean",
+            "--round-timeout",
+            "60",
+            "--run-dir",
+            "runs/out",
+        )
         self.written = Following(self.out)
 
     def join(self) -> None:
@@ -61,8 +77,19 @@ class NarrowRun:
         script = ["train.py", *self._places] if command == "run" else []
         with (self.folder / "log").open("ab") as log:
             inside = self._pair.inside(0 if command == "run" else 1)
-            started = [*inside, sys.executable, "-m", "gossip.launch.cli", command, "--quiet", *words, *script]
-            self._launchers.append(subprocess.Popen(started, cwd=self.folder, env=environment, stdout=log, stderr=log))
+            started = [
+                *inside,
+                sys.executable,
+                "-m",
+                "gossip.launch.cli",
+                command,
+                "--quiet",
+                *words,
+                *script,
+            ]
+            self._launchers.append(
+                subprocess.Popen(started, cwd=self.folder, env=environment, stdout=log, stderr=log)
+            )
 
     def wait_for(self, event: str, peers: set[int], count: int) -> None:
         """Until there are so many of these events of each of the peers."""
@@ -72,11 +99,15 @@ class NarrowRun:
             return all(rows.count(peer) >= count for peer in peers)
 
         about = f"{count} times {event} of {sorted(peers)}"
-        self.written.until(seen, about, WAIT_S, self._launchers[0].pid, (self.folder / "log").read_text)
+        self.written.until(
+            seen, about, WAIT_S, self._launchers[0].pid, (self.folder / "log").read_text
+        )
 
     def ended_at(self, peer: int) -> list[float]:
         """When each round of this peer ended, in its clock."""
-        return [row["t"] for row in self.written.rows("events.jsonl", "round") if row["peer"] == peer]
+        return [
+            row["t"] for row in self.written.rows("events.jsonl", "round") if row["peer"] == peer
+        ]
 
     def close(self) -> None:
         (self.out / "end").touch()

@@ -24,22 +24,38 @@ print("alive")
 """
 
 
-def victim(run: Path, peer: int, incarnation: int, serving: str, *faults: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", VICTIM, str(run), str(peer), str(incarnation), serving, *faults]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True, check=False)
+def victim(
+    run: Path, peer: int, incarnation: int, serving: str, *faults: str
+) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-c",
+        VICTIM,
+        str(run),
+        str(peer),
+        str(incarnation),
+        serving,
+        *faults,
+    ]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, start_new_session=True, check=False
+    )
 
 
 def test_a_crash_is_written_down_first_and_strikes_once(tmp_path: Path) -> None:
     died = victim(tmp_path, 3, 0, "-", "crash:3@5")
     assert (died.returncode, died.stdout) == (-9, "")
-    assert [(line["event"], line["kind"], line["round"]) for line in lines(tmp_path / "peer-3" / "events.jsonl")] == [
-        ("fault", "crash", 5)
-    ]
+    assert [
+        (line["event"], line["kind"], line["round"])
+        for line in lines(tmp_path / "peer-3" / "events.jsonl")
+    ] == [("fault", "crash", 5)]
     again = victim(tmp_path, 3, 1, "-", "crash:3@5")
     assert (again.returncode, again.stdout) == (0, "alive\n")
 
 
-def test_of_two_who_serve_the_round_only_the_first_dies_unless_the_plan_names_two(tmp_path: Path) -> None:
+def test_of_two_who_serve_the_round_only_the_first_dies_unless_the_plan_names_two(
+    tmp_path: Path,
+) -> None:
     plan = ("crash:server@5", "crash:server@7")
     assert victim(tmp_path, 0, 0, "server", *plan).returncode == -9
     assert victim(tmp_path, 1, 0, "server", *plan).returncode == -9
@@ -73,12 +89,18 @@ print("alive")
 """
 
 
-def timed(run: Path, incarnation: int, fault: str, later_s: float) -> subprocess.CompletedProcess[str]:
+def timed(
+    run: Path, incarnation: int, fault: str, later_s: float
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", TIMED, str(run), str(incarnation), fault, str(later_s)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, start_new_session=True, check=False
+    )
 
 
-def test_a_fault_with_a_time_strikes_so_long_after_the_first_round_of_the_run_and_once(tmp_path: Path) -> None:
+def test_a_fault_with_a_time_strikes_so_long_after_the_first_round_of_the_run_and_once(
+    tmp_path: Path,
+) -> None:
     assert timed(tmp_path / "early", 0, "crash:2@3000s", 2000).returncode == 0
     assert timed(tmp_path / "late", 0, "crash:2@3000s", 3001).returncode == -9
     assert timed(tmp_path / "late", 1, "crash:2@3000s", 3001).returncode == 0

@@ -1,4 +1,5 @@
-"""A partition of real processes, under each policy: one lineage afterwards, equal replicas, and no sample counted twice."""
+"""A partition of real processes, under each policy: one lineage afterwards, equal replicas, and no
+sample counted twice."""
 
 from __future__ import annotations
 
@@ -41,17 +42,42 @@ POLICIES = {
 
 def run(folder: Path, *words: str) -> dict[str, Any]:
     (folder / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "gossip.launch.cli", "run", "-n", "5", "--aggregator", "mean", "--run-dir", "out", "--json"]
-    done = subprocess.run([*command, *words, "train.py"], cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "gossip.launch.cli",
+        "run",
+        "-n",
+        "5",
+        "--aggregator",
+        "mean",
+        "--run-dir",
+        "out",
+        "--json",
+    ]
+    done = subprocess.run(
+        [*command, *words, "train.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     summary: dict[str, Any] = json.loads(done.stdout)
     return summary
 
 
 @pytest.mark.parametrize("policy", effort(["continue"], list(POLICIES)))
-def test_after_a_partition_there_is_one_lineage_and_nothing_is_counted_twice(policy: str, tmp_path: Path) -> None:
+def test_after_a_partition_there_is_one_lineage_and_nothing_is_counted_twice(
+    policy: str, tmp_path: Path
+) -> None:
     summary = run(tmp_path, "--fault", FAULT, *POLICIES[policy])
-    assert (summary["rounds"], summary["rounds_lost"], summary["finished"]) == (300, 0, [0, 1, 2, 3, 4])
+    assert (summary["rounds"], summary["rounds_lost"], summary["finished"]) == (
+        300,
+        0,
+        [0, 1, 2, 3, 4],
+    )
     assert summary["replicas_identical"] is True
     assert summary["deaths"] == []
     assert summary["samples"]["once"] > 0
@@ -65,7 +91,9 @@ def test_after_a_partition_there_is_one_lineage_and_nothing_is_counted_twice(pol
     assert [branch["peers"] for branch in given_up] == ([] if policy == "pause" else [[3, 4]])
     for branch in given_up:
         assert branch["samples_given_back"] > 0
-    events = [json.loads(line) for line in (tmp_path / "out" / "events.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line) for line in (tmp_path / "out" / "events.jsonl").read_text().splitlines()
+    ]
     began, over = [event for event in events if event.get("event") in ("fault", "fault_over")]
     assert (began["event"], began["fault"], began["seconds"]) == ("fault", FAULT, 4.0)
     assert (over["event"], over["fault"]) == ("fault_over", FAULT)

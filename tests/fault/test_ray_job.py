@@ -1,4 +1,5 @@
-"""A real Ray of two nodes: its actors are peers, one is killed and comes back, a node dies, and the others come to the end."""
+"""A real Ray of two nodes: its actors are peers, one is killed and comes back, a node dies, and the
+others come to the end."""
 
 from __future__ import annotations
 
@@ -19,8 +20,14 @@ import pytest
 from digits_until import SCRIPT
 from hosts import Hosts, hosts, why_no_hosts
 
-why = "" if importlib.util.find_spec("ray") else "no Ray (the extra ray: make test-hosts installs it)"
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(560), pytest.mark.skipif(bool(why := why or why_no_hosts()), reason=why)]
+why = (
+    "" if importlib.util.find_spec("ray") else "no Ray (the extra ray: make test-hosts installs it)"
+)
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(560),
+    pytest.mark.skipif(bool(why := why or why_no_hosts()), reason=why),
+]
 
 WAIT_S = 200.0
 
@@ -34,7 +41,8 @@ def short() -> Iterator[str]:
 
 @pytest.fixture
 def pair() -> Iterator[Hosts]:
-    """Two hosts, with whatever ran on them gone afterwards: Ray's daemons leave the tree of who started them."""
+    """Two hosts, with whatever ran on them gone afterwards:
+    Ray's daemons leave the tree of who started them."""
     with hosts(2) as net:
         try:
             yield net
@@ -44,25 +52,46 @@ def pair() -> Iterator[Hosts]:
 
 
 def start(net: Hosts, number: int, cpus: int, *words: str) -> None:
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words, f"--node-ip-address={net.addresses[number]}"]
+    command = [
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        *words,
+        f"--node-ip-address={net.addresses[number]}",
+    ]
     more = [f"--num-cpus={cpus}", "--disable-usage-stats", "--object-store-memory=100000000"]
-    started: dict[str, Any] = {"capture_output": True, "text": True, "env": environment(), "start_new_session": True}
+    started: dict[str, Any] = {
+        "capture_output": True,
+        "text": True,
+        "env": environment(),
+        "start_new_session": True,
+    }
     done = subprocess.run([*net.inside(number), *command, *more], check=False, **started)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 def environment() -> dict[str, str]:
     # A busy machine takes longer to start a node than Ray waits for it.
-    return {**os.environ, "RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "180"}
+    return {
+        **os.environ,
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "180",
+    }
 
 
 def now(run: Path, peer: int) -> int:
     path = run / f"ray-{peer}" / "events.jsonl"
     text = path.read_text() if path.exists() else ""
-    return max([int(found) for found in re.findall(r'"event":"round".*?"round":(\d+)', text)], default=-1)
+    return max(
+        [int(found) for found in re.findall(r'"event":"round".*?"round":(\d+)', text)], default=-1
+    )
 
 
-def test_an_actor_that_is_killed_comes_back_and_a_lost_node_stops_nobody(pair: Hosts, tmp_path: Path, short: str) -> None:
+def test_an_actor_that_is_killed_comes_back_and_a_lost_node_stops_nobody(
+    pair: Hosts, tmp_path: Path, short: str
+) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     address = f"{pair.addresses[0]}:6399"
     start(pair, 0, 2, "--head", "--port=6399", "--include-dashboard=false", f"--temp-dir={short}")
@@ -100,8 +129,14 @@ def test_an_actor_that_is_killed_comes_back_and_a_lost_node_stops_nobody(pair: H
 
     try:
         wait(lambda: all(now(run, peer) >= 10 for peer in range(3)), "round 10 of three peers")
-        seeds = {peer: json.loads((run / f"ray-{peer}" / "seeds" / f"{peer}.addr").read_text()) for peer in range(3)}
-        places = {peer: seed["control"].removeprefix("tcp://").rpartition(":")[0] for peer, seed in seeds.items()}
+        seeds = {
+            peer: json.loads((run / f"ray-{peer}" / "seeds" / f"{peer}.addr").read_text())
+            for peer in range(3)
+        }
+        places = {
+            peer: seed["control"].removeprefix("tcp://").rpartition(":")[0]
+            for peer, seed in seeds.items()
+        }
         lost = [peer for peer, place in places.items() if place == pair.addresses[1]]
         assert len(lost) == 1, places
         assert all(seed["key"] for seed in seeds.values()), "without keys"
@@ -110,16 +145,23 @@ def test_an_actor_that_is_killed_comes_back_and_a_lost_node_stops_nobody(pair: H
         told = re.search(rf"\+ peer {struck} at \S+, pid (\d+)", output.read_text())
         assert told is not None
         psutil.Process(int(told[1])).kill()
-        wait(lambda: f"+ peer {struck}, incarnation 1 at" in output.read_text(), "another life of the actor")
+        wait(
+            lambda: f"+ peer {struck}, incarnation 1 at" in output.read_text(),
+            "another life of the actor",
+        )
         at = max(now(run, peer) for peer in range(3))
         wait(
-            lambda: all(now(run, peer) >= at + 50 for peer in range(3)), "fifty rounds of all three, the returned one among them"
+            lambda: all(now(run, peer) >= at + 50 for peer in range(3)),
+            "fifty rounds of all three, the returned one among them",
         )
         pair.cut(1)
         pair.kill_all(1)
         others = [peer for peer in range(3) if peer not in lost]
         at = max(now(run, peer) for peer in range(3))
-        wait(lambda: all(now(run, peer) >= at + 100 for peer in others), "a hundred rounds of those who are left")
+        wait(
+            lambda: all(now(run, peer) >= at + 100 for peer in others),
+            "a hundred rounds of those who are left",
+        )
         (tmp_path / "until.new").write_text(str(max(now(run, peer) for peer in range(3)) + 50))
         (tmp_path / "until.new").rename(tmp_path / "until")
         assert driver.wait(WAIT_S) == 0, output.read_text()[-5000:]

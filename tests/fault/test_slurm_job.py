@@ -14,7 +14,11 @@ import pytest
 from digits_until import SCRIPT
 from slurm_rig import Slurm, slurm, why_no_slurm
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(420), pytest.mark.skipif(bool(why := why_no_slurm()), reason=why)]
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.timeout(420),
+    pytest.mark.skipif(bool(why := why_no_slurm()), reason=why),
+]
 
 WAIT_S = 150.0
 
@@ -28,7 +32,9 @@ def cluster(tmp_path: Path) -> Iterator[Slurm]:
 
 def submit(cluster: Slurm, folder: Path, *words: str) -> tuple[str, Path]:
     """Number and run folder of a job."""
-    done = cluster.command(sys.executable, "-m", "gossip.launch.cli", "slurm", "--submit", *words, cwd=folder)
+    done = cluster.command(
+        sys.executable, "-m", "gossip.launch.cli", "slurm", "--submit", *words, cwd=folder
+    )
     assert done.returncode == 0, done.stderr
     number = done.stdout.split(":")[0].removeprefix("job ")
     assert f"runs/slurm-{number}, output in slurm-{number}.out" in done.stdout
@@ -50,7 +56,10 @@ def wait(what: Callable[[], Any], about: str, *outputs: Path) -> None:
     until = time.monotonic() + WAIT_S
     while not what():
         if time.monotonic() > until:
-            pytest.fail(f"{about} never came\n" + "\n".join(path.read_text()[-4000:] for path in outputs if path.exists()))
+            pytest.fail(
+                f"{about} never came\n"
+                + "\n".join(path.read_text()[-4000:] for path in outputs if path.exists())
+            )
         time.sleep(0.1)  # between two looks, not instead of one
 
 
@@ -73,21 +82,43 @@ def test_a_job_that_loses_a_node_trains_on_and_ends_with_0(cluster: Slurm, tmp_p
     )
     output = tmp_path / f"slurm-{number}.out"
     wait(lambda: all(now(run, peer) >= 10 for peer in range(4)), "round 10 of four peers", output)
-    seeds = [json.loads((run / "seeds" / f"{peer}.addr").read_text())["control"] for peer in range(4)]
+    seeds = [
+        json.loads((run / "seeds" / f"{peer}.addr").read_text())["control"] for peer in range(4)
+    ]
     addresses = [cluster.net.addresses[node] for node in (1, 1, 2, 2)]
-    assert [seed.rpartition(":")[0] for seed in seeds] == [f"tcp://{address}" for address in addresses]
+    assert [seed.rpartition(":")[0] for seed in seeds] == [
+        f"tcp://{address}" for address in addresses
+    ]
     assert (run / "swarm.key").stat().st_mode & 0o077 == 0
-    assert all(json.loads((run / "seeds" / f"{peer}.addr").read_text())["key"] for peer in range(4)), "without keys"
+    assert all(
+        json.loads((run / "seeds" / f"{peer}.addr").read_text())["key"] for peer in range(4)
+    ), "without keys"
     cluster.kill_node(2)
     lost_at = now(run, 0)
-    wait(lambda: all(now(run, peer) >= lost_at + 100 for peer in (0, 1)), "a hundred rounds of those who are left", output)
+    wait(
+        lambda: all(now(run, peer) >= lost_at + 100 for peer in (0, 1)),
+        "a hundred rounds of those who are left",
+        output,
+    )
     # Slurm hears of its node after ten seconds, and then would end the job.
-    wait(lambda: "down" in cluster.command("sinfo", "-h", "-n", "n2", "-o", "%t").stdout, "the end of node n2", output)
+    wait(
+        lambda: "down" in cluster.command("sinfo", "-h", "-n", "n2", "-o", "%t").stdout,
+        "the end of node n2",
+        output,
+    )
     heard_at = now(run, 0)
-    wait(lambda: now(run, 0) >= heard_at + 50, "fifty rounds after Slurm has given up the node", output)
+    wait(
+        lambda: now(run, 0) >= heard_at + 50,
+        "fifty rounds after Slurm has given up the node",
+        output,
+    )
     (run / "until.new").write_text(str(now(run, 0) + 50))
     (run / "until.new").rename(run / "until")
-    wait(lambda: cluster.job(number)["JobState"] not in ("RUNNING", "COMPLETING"), "the end of the job", output)
+    wait(
+        lambda: cluster.job(number)["JobState"] not in ("RUNNING", "COMPLETING"),
+        "the end of the job",
+        output,
+    )
     job, said = cluster.job(number), output.read_text()
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), said[-4000:]
     assert "came to the end: 0, 1; not: 2, 3" in said
@@ -99,14 +130,18 @@ def test_a_job_that_loses_a_node_trains_on_and_ends_with_0(cluster: Slurm, tmp_p
     assert min(accuracies) > 0.85
 
 
-def test_before_its_time_is_up_the_peers_of_a_job_leave_politely(cluster: Slurm, tmp_path: Path) -> None:
+def test_before_its_time_is_up_the_peers_of_a_job_leave_politely(
+    cluster: Slurm, tmp_path: Path
+) -> None:
     """Without the help of ``gossip slurm``: any srun with several tasks does."""
     run = f"{sys.executable} -m gossip.launch.cli run --aggregator mean train.py"
     text = f"#!/bin/bash\nsrun --kill-on-bad-exit=0 {run}\necho srun $?\nexit 0\n"
     options = ["--nodes=1", "--ntasks=2", "--output=out", "--parsable"]
     number = cluster.command("sbatch", *options, cwd=tmp_path, text=text).stdout.strip()
     run_dir, output = tmp_path / "runs" / f"slurm-{number}.0", tmp_path / "out"
-    wait(lambda: all(now(run_dir, peer) >= 10 for peer in range(2)), "round 10 of two peers", output)
+    wait(
+        lambda: all(now(run_dir, peer) >= 10 for peer in range(2)), "round 10 of two peers", output
+    )
     # As --signal=TERM@90 does, without the wait.
     assert cluster.command("scancel", "--signal=TERM", number).returncode == 0
     wait(lambda: cluster.job(number)["JobState"] == "COMPLETED", "the end of the job", output)

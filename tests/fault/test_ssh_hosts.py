@@ -1,4 +1,5 @@
-"""``gossip hosts`` over real ssh: hosts in namespaces with an sshd each, cables that are pulled, and everything killed once."""
+"""``gossip hosts`` over real ssh: hosts in namespaces with an sshd each, cables that are pulled,
+and everything killed once."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ from effort import effort
 from following import FollowedRows
 from sshd import SshHosts, command_of, inside, ssh_hosts, why_no_sshd
 
-pytestmark = [pytest.mark.ssh, pytest.mark.timeout(900), pytest.mark.skipif(bool(why := why_no_sshd()), reason=why)]
+pytestmark = [
+    pytest.mark.ssh,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(why := why_no_sshd()), reason=why),
+]
 
 WAIT_S = 240.0
 SCRIPT = """
@@ -56,7 +61,13 @@ class SshRun:
     """A run of ``gossip hosts`` whose launcher is on the first host."""
 
     def __init__(
-        self, on: SshHosts, folder: Path, *words: str, slots: int = 1, hosts: int | None = None, **environment: str
+        self,
+        on: SshHosts,
+        folder: Path,
+        *words: str,
+        slots: int = 1,
+        hosts: int | None = None,
+        **environment: str,
     ) -> None:
         self.on, self.end, self.name = on, folder / "until", "run"
         for path in on.folders:
@@ -66,7 +77,18 @@ class SshRun:
         listed = on.host_file(folder / "hosts.txt", slots)
         rows = listed.read_text().splitlines(keepends=True)
         listed.write_text("".join(rows[:hosts]))
-        command = [sys.executable, "-m", "gossip.launch.cli", "hosts", "-H", str(listed), "--ssh", on.ssh, "--name", self.name]
+        command = [
+            sys.executable,
+            "-m",
+            "gossip.launch.cli",
+            "hosts",
+            "-H",
+            str(listed),
+            "--ssh",
+            on.ssh,
+            "--name",
+            self.name,
+        ]
         options = [
             "--aggregator",
             "mean",
@@ -81,7 +103,11 @@ class SshRun:
         self.log = folder / "log"
         with self.log.open("wb") as log, (folder / "out").open("wb") as out:
             self.launcher = subprocess.Popen(
-                inside(on.names[0], *command, *options), cwd=self.here, stdout=out, stderr=log, env={**os.environ, **environment}
+                inside(on.names[0], *command, *options),
+                cwd=self.here,
+                stdout=out,
+                stderr=log,
+                env={**os.environ, **environment},
             )
         self._out = folder / "out"
         self.logs = [self.log]
@@ -104,13 +130,23 @@ class SshRun:
         while not (found := what()):
             ended = running and self.launcher.poll() is not None
             if time.monotonic() > until or ended:
-                pytest.fail("\n".join([f"{about} never came", *(log.read_text()[-4000:] for log in self.logs if log.exists())]))
+                pytest.fail(
+                    "\n".join(
+                        [
+                            f"{about} never came",
+                            *(log.read_text()[-4000:] for log in self.logs if log.exists()),
+                        ]
+                    )
+                )
             time.sleep(0.05)  # between two looks, not instead of one
         return found
 
     def wait_for_rounds(self, more: int, *numbers: int) -> None:
         until = max(self.now(number) for number in numbers) + more
-        self.wait(lambda: all(self.now(number) >= until for number in numbers), f"round {until} on {numbers}")
+        self.wait(
+            lambda: all(self.now(number) >= until for number in numbers),
+            f"round {until} on {numbers}",
+        )
 
     def end_in(self, rounds: int, *numbers: int) -> None:
         """Tells the scripts to end so many rounds ahead of those hosts."""
@@ -126,14 +162,22 @@ class SshRun:
 
     def nothing_is_left(self, number: int, since: float, but: tuple[int, ...] = ()) -> float:
         """Waits until no process of gossip is on a host. Returns how long it took."""
-        while left := {pid: what for pid, what in self.on.of_gossip(self.on.names[number]).items() if pid not in but}:
+        while left := {
+            pid: what
+            for pid, what in self.on.of_gossip(self.on.names[number]).items()
+            if pid not in but
+        }:
             assert time.monotonic() - since < 30.0, left
             time.sleep(0.02)
         return time.monotonic() - since
 
     def pid_of(self, number: int, *words: str) -> int:
         """The one process on a host whose command has these words."""
-        found = [pid for pid, what in self.on.of_gossip(self.on.names[number]).items() if all(word in what for word in words)]
+        found = [
+            pid
+            for pid, what in self.on.of_gossip(self.on.names[number]).items()
+            if all(word in what for word in words)
+        ]
         assert len(found) == 1, (words, self.on.of_gossip(self.on.names[number]))
         return found[0]
 
@@ -154,7 +198,8 @@ def run_on(count: int, folder: Path, *words: str, **more: Any) -> Iterator[SshRu
             yield run
         finally:
             run.close()
-            on.made.heal(0)  # a test that failed has left it cut off, and the others could not hear that it ends
+            # a test that failed has left it cut off, and the others could not hear that it ends
+            on.made.heal(0)
             for number in range(count):
                 run.nothing_is_left(number, time.monotonic())
 
@@ -171,8 +216,13 @@ def test_two_hosts_train_the_digits_and_leave_one_folder(tmp_path: Path) -> None
     assert summary["replicas_identical"] is True
     assert (summary["samples"] or {"twice": 0})["twice"] == 0
     for peer in range(4):
-        assert (run.folder / f"peer-{peer}" / "metrics.jsonl").stat().st_size > 0, "of the other host, too"
-    hosts = {row.get("host") for row in map(json.loads, (run.folder / "events.jsonl").read_text().splitlines()[1:])}
+        assert (run.folder / f"peer-{peer}" / "metrics.jsonl").stat().st_size > 0, (
+            "of the other host, too"
+        )
+    hosts = {
+        row.get("host")
+        for row in map(json.loads, (run.folder / "events.jsonl").read_text().splitlines()[1:])
+    }
     assert hosts >= {a, b}
 
 
@@ -183,7 +233,11 @@ def test_the_host_of_the_launcher_is_cut_off_and_the_rest_finish(tmp_path: Path)
         run.wait_for_rounds(40, 1, 2)
         run.end_in(20, 1, 2)
         summaries = [run.host_folder(number) / "summary.json" for number in (1, 2)]
-        run.wait(lambda: all(path.exists() for path in summaries), "the end of those who were not cut off", running=False)
+        run.wait(
+            lambda: all(path.exists() for path in summaries),
+            "the end of those who were not cut off",
+            running=False,
+        )
         finished = [json.loads(path.read_text()) for path in summaries]
         run.on.made.heal(0)
         code = run.launcher.wait(WAIT_S)
@@ -191,12 +245,15 @@ def test_the_host_of_the_launcher_is_cut_off_and_the_rest_finish(tmp_path: Path)
     assert [summary["finished"] for summary in finished] == [[1], [2]]
     assert "has been silent for" in said
     assert code == 0, said[-4000:]
-    assert (run.folder / "peer-2" / "metrics.jsonl").exists(), "what they could not send was sent when the cable was back"
+    assert (run.folder / "peer-2" / "metrics.jsonl").exists(), (
+        "what they could not send was sent when the cable was back"
+    )
 
 
 VICTIMS = ["launcher", "agent", "ssh", "trainer", "node"]
 LEFT_S = 30.0
-"""A busy machine may take so long. Two seconds are promised of an idle one: test_launch_guardian.py adds up the waits."""
+"""A busy machine may take so long. Two seconds are promised of an idle one: test_launch_guardian.py
+adds up the waits."""
 
 
 def sockets_in(folder: Path) -> list[Path]:
@@ -207,7 +264,8 @@ def sockets_in(folder: Path) -> list[Path]:
 def test_whatever_is_killed_leaves_nothing_behind_and_touches_no_other_run(
     victim: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Peers 0 to 2 are on the first host, 3 to 5 on the second; all that is killed is on the second, but the launcher and ssh."""
+    """Peers 0 to 2 are on the first host, 3 to 5 on the second; all that is killed is on the
+    second, but the launcher and ssh."""
     with ssh_hosts(2, tmp_path) as on:
         (tmp_path / "other").mkdir()
         (tmp_path / "one").mkdir()
@@ -217,10 +275,15 @@ def test_whatever_is_killed_leaves_nothing_behind_and_touches_no_other_run(
         try:
             other.wait_for_rounds(3, 0, 1)
             before = [set(on.of_gossip(name)) for name in on.names]
-            others = [on.belongings(name, pids) for name, pids in zip(on.names, before, strict=True)]
+            others = [
+                on.belongings(name, pids) for name, pids in zip(on.names, before, strict=True)
+            ]
             run = SshRun(on, tmp_path / "one", "--restarts", "0", slots=2, GOSSIP_DRILLS="true")
             run.wait_for_rounds(3, 0, 1)
-            new = [on.of_gossip(name).keys() - pids for name, pids in zip(on.names, before, strict=True)]
+            new = [
+                on.of_gossip(name).keys() - pids
+                for name, pids in zip(on.names, before, strict=True)
+            ]
             things = [on.belongings(name, pids) for name, pids in zip(on.names, new, strict=True)]
             started = len(run.rows(1, "started"))
             pid = find(victim, run, new)
@@ -245,7 +308,9 @@ def test_whatever_is_killed_leaves_nothing_behind_and_touches_no_other_run(
                     *(pids[number] & set(on.processes(on.names[number]))),
                     *on.left_of(on.names[number], owned[number], reused).values(),
                 ]:
-                    assert time.monotonic() - since < LEFT_S, f"{LEFT_S} s after {victim} was killed there are {left}"
+                    assert time.monotonic() - since < LEFT_S, (
+                        f"{LEFT_S} s after {victim} was killed there are {left}"
+                    )
                     time.sleep(0.02)  # between two looks, not instead of one
             took = time.monotonic() - since
             record_property("nothing_left_after_s", took)
@@ -253,7 +318,9 @@ def test_whatever_is_killed_leaves_nothing_behind_and_touches_no_other_run(
             if victim == "launcher":
                 assert not sockets_in(tmp_path / "a") + sockets_in(tmp_path / "b")
             if victim == "node":
-                run.wait(lambda: len(run.rows(1, "started")) > started, "another node of its trainer")
+                run.wait(
+                    lambda: len(run.rows(1, "started")) > started, "another node of its trainer"
+                )
             if victim in ("trainer", "node"):
                 run.wait_for_rounds(5, 0, 1)
             other.wait_for_rounds(5, 0, 1)
@@ -303,12 +370,17 @@ def test_ctrl_c_ends_the_peers_of_all_hosts_after_their_round(tmp_path: Path) ->
         run.wait_for_rounds(10, 0, 1)
         os.kill(run.pid_of(0, "gossip.launch.cli hosts"), signal.SIGINT)
         assert run.launcher.wait(WAIT_S) == 130, run.log.read_text()[-4000:]
-        assert [row["code"] for number in (0, 1) for row in run.rows(number, "exited")] == [143, 143]
+        assert [row["code"] for number in (0, 1) for row in run.rows(number, "exited")] == [
+            143,
+            143,
+        ]
 
 
 def test_a_host_that_lets_nobody_in_is_told_and_nothing_is_started(tmp_path: Path) -> None:
     with ssh_hosts(2, tmp_path) as on:
-        on.config.write_text(on.config.read_text() + "Host *\n  PreferredAuthentications publickey\n")
+        on.config.write_text(
+            on.config.read_text() + "Host *\n  PreferredAuthentications publickey\n"
+        )
         (tmp_path / "ssh" / "allowed").write_text("")  # sshd looks for each session
         run = SshRun(on, tmp_path)
         assert run.launcher.wait(WAIT_S) == 4
@@ -321,21 +393,30 @@ def test_a_host_that_lets_nobody_in_is_told_and_nothing_is_started(tmp_path: Pat
             assert not on.of_gossip(name)
 
 
-def test_a_host_behind_a_slow_cable_is_measured_and_its_peers_are_to_serve_less_often(tmp_path: Path) -> None:
+def test_a_host_behind_a_slow_cable_is_measured_and_its_peers_are_to_serve_less_often(
+    tmp_path: Path,
+) -> None:
     with ssh_hosts(3, tmp_path) as on:
-        on.made.narrow(1, 20)  # of which the other two, on this machine, have a hundred times as much
+        # of which the other two, on this machine, have a hundred times as much
+        on.made.narrow(1, 20)
         run = SshRun(on, tmp_path, "--check", slots=2)
         assert run.launcher.wait(WAIT_S) == 0, run.log.read_text()[-4000:]
-        lines = {line["about"]: line["text"] for line in json.loads((tmp_path / "out").read_text())["lines"]}
+        lines = {
+            line["about"]: line["text"]
+            for line in json.loads((tmp_path / "out").read_text())["lines"]
+        }
         fast, slow = f"{on.names[0]}, {on.names[2]}", on.names[1]
-        assert lines["servers"].startswith(f"each peer of {fast} serves 8 times as often as each of {slow} (")
+        assert lines["servers"].startswith(
+            f"each peer of {fast} serves 8 times as often as each of {slow} ("
+        )
         assert 10 < float(lines["servers"].rpartition("/ ")[2].removesuffix(" Mbit/s)")) < 25
 
 
 LOSS_APART = {"rolling": 0.05, "random-k": 0.25}
-"""Of the loss itself, over all training data, after as many rounds. 30 runs of a loop without peers have a standard
-deviation of 0.3 to 0.5 % (80 to 300 rounds, batches of 16 peers or of 12); a tenth of the rounds less is 6 %, a third is 24 %.
-Where there is no barrier, peers that a busy machine holds up leap over rounds, and mix in what they had: 0 to 13 %."""
+"""Of the loss itself, over all training data, after as many rounds. 30 runs of a loop without peers
+have a standard deviation of 0.3 to 0.5 % (80 to 300 rounds, batches of 16 peers or of 12); a tenth
+of the rounds less is 6 %, a third is 24 %. Where there is no barrier, peers that a busy machine
+holds up leap over rounds, and mix in what they had: 0 to 13 %."""
 
 
 @pytest.mark.parametrize("topology", effort(["rolling"], ["rolling", "random-k"]))
@@ -357,7 +438,10 @@ def test_peers_on_four_hosts_learn_as_on_one_though_a_host_is_killed(
     rounds, many = losses_beside(run.end, range(3 * slots))
     one = loss_on_one_host(tmp_path / "one", 4 * slots, rounds, topology)
     record_property("loss_on_four_hosts_and_on_one", (many, one))
-    print(f"{topology}, {4 * slots} peers, {rounds} rounds: loss {many:.4f} on four hosts, {one:.4f} on one")
+    print(
+        f"{topology}, {4 * slots} peers, {rounds} rounds: loss {many:.4f} on four hosts, "
+        f"{one:.4f} on one"
+    )
     assert abs(many - one) < LOSS_APART[topology] * one
 
 
@@ -373,9 +457,25 @@ def loss_on_one_host(folder: Path, peers: int, rounds: int, topology: str) -> fl
     end = folder / "until"
     end.write_text(str(rounds))
     (folder / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "gossip.launch.cli", "run", "-n", str(peers), "--topology", topology, "--aggregator", "mean"]
+    command = [
+        sys.executable,
+        "-m",
+        "gossip.launch.cli",
+        "run",
+        "-n",
+        str(peers),
+        "--topology",
+        topology,
+        "--aggregator",
+        "mean",
+    ]
     done = subprocess.run(
-        [*command, "train.py", str(end)], cwd=folder, capture_output=True, text=True, timeout=WAIT_S, check=False
+        [*command, "train.py", str(end)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return losses_beside(end, range(peers))[1]

@@ -1,5 +1,6 @@
-"""A machine that was not on the list joins ``gossip hosts`` by the line that it prints, pasted as it is, over real ssh; and needs
-none of its hosts in particular: that of the launcher is cut off, and the others finish."""
+"""A machine that was not on the list joins ``gossip hosts`` by the line that it prints, pasted as
+it is, over real ssh; and needs none of its hosts in particular: that of the launcher is cut off,
+and the others finish."""
 
 from __future__ import annotations
 
@@ -22,14 +23,21 @@ from test_ssh_hosts import WAIT_S, SshRun, run_on
 from gossip.launch.report import history, summary
 from gossip.run.telemetry import read_lines
 
-pytestmark = [pytest.mark.ssh, pytest.mark.timeout(900), pytest.mark.skipif(bool(why := why_no_sshd()), reason=why)]
+pytestmark = [
+    pytest.mark.ssh,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(why := why_no_sshd()), reason=why),
+]
 
 A, B, C = range(3)
-LINE = re.compile(r"room for 2 more, on any machine with train.py and a copy of (\S+):\n.*?  (gossip join .*)\n")
+LINE = re.compile(
+    r"room for 2 more, on any machine with train.py and a copy of (\S+):\n.*?  (gossip join .*)\n"
+)
 
 
 class ThirdHost:
-    """The third host: a folder with the script, a shell, and what its user reads on the launcher's screen."""
+    """The third host: a folder with the script, a shell,
+    and what its user reads on the launcher's screen."""
 
     def __init__(self, run: SshRun) -> None:
         self.run, self.folder, self.host = run, run.on.folders[C], run.on.names[C]
@@ -55,21 +63,27 @@ class ThirdHost:
 
     def paste(self) -> None:
         """The line, as it is."""
-        self.runs.append(self.folder / "runs" / (self.run.name if not self.launchers else f"{self.run.name}-2"))
+        self.runs.append(
+            self.folder / "runs" / (self.run.name if not self.launchers else f"{self.run.name}-2")
+        )
         self.launchers.append(self._shell(self.line))
         self._files.append(FollowedRows(self.runs[-1] / "events.jsonl"))
 
     def _shell(self, line: str) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             command = inside(self.host, "bash", "-c", line)
-            return subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=self._environment)
+            return subprocess.Popen(
+                command, cwd=self.folder, stdout=log, stderr=log, env=self._environment
+            )
 
     def rows(self, which: int, *names: str) -> list[dict[str, Any]]:
         return self._files[which].so_far(*names)
 
     def wait(self, what: Callable[[], bool], about: str) -> None:
         def look() -> bool:
-            assert all(launcher.poll() is None for launcher in self.launchers), self.log.read_text()[-4000:]
+            assert all(launcher.poll() is None for launcher in self.launchers), (
+                self.log.read_text()[-4000:]
+            )
             return what()
 
         self.run.wait(look, about)
@@ -110,13 +124,22 @@ def third(tmp_path: Path, **environment: str) -> Iterator[tuple[SshRun, ThirdHos
 
 def commits_of(*folders: Path) -> list[history.Row]:
     """The history of the whole run: who makes a commit writes it down, on its own machine."""
-    rows = [row for folder in folders for path in folder.glob("peer-*/commits.jsonl") for row in read_lines(path)]
+    rows = [
+        row
+        for folder in folders
+        for path in folder.glob("peer-*/commits.jsonl")
+        for row in read_lines(path)
+    ]
     return list(history.read(rows).true)
 
 
 def ends(rows: Iterable[dict[str, Any]]) -> dict[int, tuple[int, str]]:
     """Of each peer that has finished: which round its parameters are of, and their digest."""
-    return {row["peer"]: (row["state_round"], row["state_digest"]) for row in rows if row["reason"] == "finished"}
+    return {
+        row["peer"]: (row["state_round"], row["state_digest"])
+        for row in rows
+        if row["reason"] == "finished"
+    }
 
 
 def test_a_third_machine_joins_by_the_line_as_it_is_printed_and_contributes(tmp_path: Path) -> None:
@@ -152,7 +175,9 @@ def test_a_third_machine_joins_by_the_line_as_it_is_printed_and_contributes(tmp_
     assert [(each["twice"], each["never"]) for each in counted] == [(0, 0)] * len(counted)
 
 
-def test_the_launchers_host_is_cut_off_and_those_who_joined_finish_with_the_rest(tmp_path: Path) -> None:
+def test_the_launchers_host_is_cut_off_and_those_who_joined_finish_with_the_rest(
+    tmp_path: Path,
+) -> None:
     with third(tmp_path, GOSSIP_QUORUM_TIMEOUT_S="15") as (run, machine):
         machine.paste()
         machine.wait_for_rounds_of({0, 1, 2}, more=20)
@@ -167,12 +192,18 @@ def test_the_launchers_host_is_cut_off_and_those_who_joined_finish_with_the_rest
         on_b = run.host_folder(B) / "summary.json"
         run.wait(on_b.exists, "the end of those who were not cut off")
         halted = [*run.rows(B, "halted"), *machine.rows(0, "halted"), *machine.rows(1, "halted")]
-        assert not any(row["reason"] == "finished" for row in run.rows(A, "halted")), "it was cut off"
+        assert not any(row["reason"] == "finished" for row in run.rows(A, "halted")), (
+            "it was cut off"
+        )
         run.on.made.heal(A)
         code = run.launcher.wait(WAIT_S)
         said = run.log.read_text()
         found = json.loads((run.folder / "summary.json").read_text())
-    assert [json.loads(on_b.read_text())["finished"], *(one["finished"] for one in theirs)] == [[1], [2], [3]]
+    assert [json.loads(on_b.read_text())["finished"], *(one["finished"] for one in theirs)] == [
+        [1],
+        [2],
+        [3],
+    ]
     assert sorted(ends(halted)) == [1, 2, 3]
     assert len(set(ends(halted).values())) == 1, "all replicas are identical"
     for one in theirs:

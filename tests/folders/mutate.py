@@ -1,9 +1,11 @@
-"""Run folders that somebody has tampered with, read by ``gossip ls``, ``logs`` and ``stop``, in one process.
+"""Run folders that somebody has tampered with, read by ``gossip ls``,
+``logs`` and ``stop``, in one process.
 
     python tests/folders/mutate.py --count 200000
 
-A small run is trained first; then its folder is changed, read and put back, again and again. Nothing may end in a traceback, take
-a second or 200 MB, write a control character, or send a signal.
+A small run is trained first; then its folder is changed, read and put back, again and again.
+Nothing may end in a traceback, take a second or 200 MB, write a control character,
+or send a signal.
 """
 
 from __future__ import annotations
@@ -47,7 +49,15 @@ for step in range(3):
     peer.log(accuracy=0.5)
     print("step", step, flush=True)
 """
-SHELLS = (b"\x1b]0;owned\x07", b"\x1b[2J\x1b[H", b"\x9b31m", "\u202e".encode(), b"\x00", b"\r\n\r", b"[red]markup[/red]")
+SHELLS = (
+    b"\x1b]0;owned\x07",
+    b"\x1b[2J\x1b[H",
+    b"\x9b31m",
+    "\u202e".encode(),
+    b"\x00",
+    b"\r\n\r",
+    b"[red]markup[/red]",
+)
 STRANGE = (
     "null",
     "true",
@@ -85,15 +95,26 @@ class MutationReport:
     signals: list[str] = field(default_factory=list)
 
 
-# --- a run, and what is done to its folder --------------------------------------------------------------------------------------
+# --- a run, and what is done to its folder --------------------------------------------------------
 
 
 def train(into: Path) -> Path:
     """A run of two peers that leaves a file of every kind. Returns its folder."""
     script = into / "script.py"
     script.write_text(SCRIPT)
-    words = ["run", "-n", "2", "--rounds", "3", "--run-dir", str(into / "runs" / "one"), str(script)]
-    subprocess.run([sys.executable, "-c", RUN, *words], check=True, capture_output=True, timeout=120)
+    words = [
+        "run",
+        "-n",
+        "2",
+        "--rounds",
+        "3",
+        "--run-dir",
+        str(into / "runs" / "one"),
+        str(script),
+    ]
+    subprocess.run(
+        [sys.executable, "-c", RUN, *words], check=True, capture_output=True, timeout=120
+    )
     return into / "runs" / "one"
 
 
@@ -102,7 +123,11 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.files = {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+        self.files = {
+            str(file.relative_to(path)): file.read_bytes()
+            for file in sorted(path.rglob("*"))
+            if file.is_file()
+        }
 
     @contextlib.contextmanager
     def changed(self, random: Random) -> Iterator[str]:
@@ -110,13 +135,19 @@ class Folder:
         names = random.sample(sorted(self.files), random.choice((1, 1, 2, 3)))
         changes = [random.choice(CHANGES) for _ in names]
         if forged in changes:
-            names, changes = [next(name for name in self.files if name.startswith(launchers.FOLDER))], [forged]
-        if folder_behind_link in changes:  # by itself: nothing else may be written through that link
+            names, changes = (
+                [next(name for name in self.files if name.startswith(launchers.FOLDER))],
+                [forged],
+            )
+        # by itself: nothing else may be written through that link
+        if folder_behind_link in changes:
             names, changes = names[:1], [folder_behind_link]
         try:
             for name, change in zip(names, changes, strict=True):
                 change(self.path / name, self.files[name], random)
-            yield ", ".join(f"{name}: {change.__name__}" for name, change in zip(names, changes, strict=True))
+            yield ", ".join(
+                f"{name}: {change.__name__}" for name, change in zip(names, changes, strict=True)
+            )
         finally:
             for name in names:
                 self._put_back(self.path / name, self.files[name])
@@ -151,7 +182,10 @@ def noise(file: Path, data: bytes, random: Random) -> None:
 
 
 def deep(file: Path, data: bytes, random: Random) -> None:
-    file.write_bytes(random.choice((b"[", b'{"a":', b'{"event": "round", "round": [')) * random.choice((10, 1000, 100_000)))
+    file.write_bytes(
+        random.choice((b"[", b'{"a":', b'{"event": "round", "round": ['))
+        * random.choice((10, 1000, 100_000))
+    )
 
 
 def strange_values(file: Path, data: bytes, random: Random) -> None:
@@ -165,7 +199,9 @@ def strange_values(file: Path, data: bytes, random: Random) -> None:
             for name in random.sample(sorted(fields), random.randint(1, len(fields))):
                 fields[name] = random.choice(STRANGE)
             text = "{" + ", ".join(f"{name}: {value}" for name, value in fields.items()) + "}"
-            file.write_bytes(text.encode() if whole else b"\n".join([*lines[:-1], text.encode(), b""]))
+            file.write_bytes(
+                text.encode() if whole else b"\n".join([*lines[:-1], text.encode(), b""])
+            )
 
 
 def missing_fields(file: Path, data: bytes, random: Random) -> None:
@@ -215,33 +251,61 @@ def closed(file: Path, data: bytes, random: Random) -> None:
 
 def link(file: Path, data: bytes, random: Random) -> None:
     file.unlink()
-    file.symlink_to(random.choice(("/dev/zero", "/etc/passwd", "/dev/tty", "/nowhere", ".", str(file), "/proc/self/mem")))
+    file.symlink_to(
+        random.choice(
+            ("/dev/zero", "/etc/passwd", "/dev/tty", "/nowhere", ".", str(file), "/proc/self/mem")
+        )
+    )
 
 
 def folder_behind_link(file: Path, data: bytes, random: Random) -> None:
-    if file.parent.name in ("launchers", "seeds", "peer-0", "peer-1") and not file.parent.is_symlink():
+    if (
+        file.parent.name in ("launchers", "seeds", "peer-0", "peer-1")
+        and not file.parent.is_symlink()
+    ):
         away = file.parent.with_name(f"{file.parent.name}.away")
         file.parent.rename(away)
         file.parent.symlink_to(away)
 
 
 def forged(file: Path, data: bytes, random: Random) -> None:
-    """A record that names a process that is there, and is no launcher: this one, its parent, the first. Often all of it fits."""
+    """A record that names a process that is there, and is no launcher: this one, its parent, the
+    first. Often all of it fits."""
     pid = random.choice((os.getpid(), os.getppid(), 1, 0, -1, 2**31 - 1, 2**40))
     there = stat(pid) if 0 < pid < 2**22 else None
-    started = there.started if there is not None and random.random() < 0.7 else random.randrange(2**33)
-    fields = json.loads(data) | {"pid": pid, "started": started, "ended": 0.0, "machine": launchers.this_machine()}
+    started = (
+        there.started if there is not None and random.random() < 0.7 else random.randrange(2**33)
+    )
+    fields = json.loads(data) | {
+        "pid": pid,
+        "started": started,
+        "ended": 0.0,
+        "machine": launchers.this_machine(),
+    }
     fields["user"] = random.choice((os.getuid(), 0, 65534))
     file.write_text(json.dumps(fields))
 
 
 CHANGES: tuple[Change, ...] = (
-    *(flip, cut, noise, deep, strange_values, strange_values, missing_fields, escapes, escapes, long_line, repeated, sparse),
+    *(
+        flip,
+        cut,
+        noise,
+        deep,
+        strange_values,
+        strange_values,
+        missing_fields,
+        escapes,
+        escapes,
+        long_line,
+        repeated,
+        sparse,
+    ),
     *(gone, pipe, folder_instead, closed, link, link, folder_behind_link, forged, forged),
 )
 
 
-# --- reading it -----------------------------------------------------------------------------------------------------------------
+# --- reading it -----------------------------------------------------------------------------------
 
 
 def tools(folder: Path) -> dict[str, Callable[[], None]]:
@@ -282,7 +346,9 @@ def no_signals(sent: list[str]) -> Iterator[None]:
         signal.pidfd_send_signal, os.kill, os.killpg = before
 
 
-def campaign(count: int, first_seed: int, into: Path, say: Callable[[str], None] = lambda line: None) -> MutationReport:
+def campaign(
+    count: int, first_seed: int, into: Path, say: Callable[[str], None] = lambda line: None
+) -> MutationReport:
     """Reads ``count`` changed folders with one listing, one log and one stop each."""
     folder = Folder(train(into))
     report, grown_from = MutationReport(), _memory_mb()
@@ -293,7 +359,10 @@ def campaign(count: int, first_seed: int, into: Path, say: Callable[[str], None]
             if time.monotonic() - told > 10.0:
                 told = time.monotonic()
                 rate = report.folders / (told - began)
-                say(f"{report.folders} of {count}: {rate:.0f}/s, {len(report.findings)} findings, {len(report.signals)} signals")
+                say(
+                    f"{report.folders} of {count}: {rate:.0f}/s, {len(report.findings)} findings, "
+                    f"{len(report.signals)} signals"
+                )
     report.grown_mb = _memory_mb() - grown_from
     return report
 
@@ -301,7 +370,10 @@ def campaign(count: int, first_seed: int, into: Path, say: Callable[[str], None]
 def _read_one(folder: Folder, seed: int, report: MutationReport) -> None:
     random = Random(f"folders/{seed}")
     every = tools(folder.path)
-    chosen = [random.choice(names) for names in (("ls", "ls --json"), ("logs", "logs -n 3"), ("stop", "stop --now"))]
+    chosen = [
+        random.choice(names)
+        for names in (("ls", "ls --json"), ("logs", "logs -n 3"), ("stop", "stop --now"))
+    ]
     with folder.changed(random) as change:
         report.folders += 1
         for tool in chosen:
@@ -309,12 +381,18 @@ def _read_one(folder: Folder, seed: int, report: MutationReport) -> None:
             try:
                 report.ends[f"{tool}: {end_of(every[tool], out) or 'well'}"] += 1
             except BaseException as error:  # noqa: BLE001 - whatever else it is, is a finding
-                report.findings.append(MutationFinding(seed, tool, change, f"{type(error).__name__}: {error}"))
+                report.findings.append(
+                    MutationFinding(seed, tool, change, f"{type(error).__name__}: {error}")
+                )
             took_s = time.monotonic() - began
             report.slowest_s = max(report.slowest_s, took_s)
             if took_s > SECONDS_MAX:
                 report.findings.append(MutationFinding(seed, tool, change, f"took {took_s:.2f} s"))
-            raw = [each for each in out.getvalue() if not each.isprintable() and each not in "\n\t\u00a0"]
+            raw = [
+                each
+                for each in out.getvalue()
+                if not each.isprintable() and each not in "\n\t\u00a0"
+            ]
             if raw:
                 report.findings.append(MutationFinding(seed, tool, change, f"writes {raw[:3]}"))
 
@@ -336,15 +414,25 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=0)
     given = parser.parse_args()
     give_up_privileges()
-    with tempfile.TemporaryDirectory(prefix="gossip-folders-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as into:
+    with tempfile.TemporaryDirectory(
+        prefix="gossip-folders-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
+    ) as into:
         began = time.monotonic()
-        report = campaign(given.count, given.first_seed, Path(into), lambda line: print(line, flush=True))
+        report = campaign(
+            given.count, given.first_seed, Path(into), lambda line: print(line, flush=True)
+        )
     for finding in report.findings[:20]:
         print(f"seed {finding.seed}: gossip {finding.tool}: {finding.why}\n  {finding.change}")
     print(*(f"{number:8d}  {end}" for end, number in sorted(report.ends.items())), sep="\n")
     found = f"{len(report.findings)} findings, {len(report.signals)} signals"
-    cost = f"the slowest reading took {report.slowest_s:.3f} s, memory grew by {report.grown_mb:.0f} MB"
-    print(f"{report.folders} folders from seed {given.first_seed} in {time.monotonic() - began:.0f} s: {found}, {cost}")
+    cost = (
+        f"the slowest reading took {report.slowest_s:.3f} s, memory grew by {report.grown_mb:.0f} "
+        "MB"
+    )
+    print(
+        f"{report.folders} folders from seed {given.first_seed} in {time.monotonic() - began:.0f} "
+        f"s: {found}, {cost}"
+    )
     return 1 if report.findings or report.signals or report.grown_mb > GROWTH_MAX_MB else 0
 
 

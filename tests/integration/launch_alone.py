@@ -29,7 +29,9 @@ def main() -> int:
     folder, mode = Path(sys.argv[1]), sys.argv[2]
     config = RunConfig.load(folder / "config.json")
     outcome = runs.train(
-        config, script_command(Path(__file__).resolve().with_name("launch_fake_peer.py"), [mode]), TellingScreen()
+        config,
+        script_command(Path(__file__).resolve().with_name("launch_fake_peer.py"), [mode]),
+        TellingScreen(),
     )
     runs.conclude(folder, outcome)
     return outcome.exit_code

@@ -1,8 +1,10 @@
-"""A peer without gossip in it: speaks the launcher's status channel, has a node process and a worker as real ones do.
+"""A peer without gossip in it: speaks the launcher's status channel, has a node process and a
+worker as real ones do.
 
     launch_fake_peer.py MODE
 
-The node is a child that holds the status socket too and leaves when its trainer is gone, unless the mode says otherwise.
+The node is a child that holds the status socket too and leaves when its trainer is gone, unless the
+mode says otherwise.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def tell(event: str, **fields: object) -> None:
 def start_node(stubborn: bool) -> subprocess.Popen[bytes]:
     """Lives until its stdin ends, that is as long as its trainer; a stubborn one lives for ever."""
     code = "import sys, time\nsys.stdin.read()\n" + ("time.sleep(3600)" if stubborn else "")
-    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, pass_fds=(STATUS.fileno(),))
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, pass_fds=(STATUS.fileno(),)
+    )
 
 
 def wait_for(name: str) -> None:
@@ -52,7 +56,13 @@ def leave_when_the_launcher_goes() -> None:
 
 def main() -> None:
     mode = sys.argv[1]
-    mine = mode.removesuffix(f"@{PEER}") if mode.endswith(f"@{PEER}") else mode if "@" not in mode else "finish"
+    mine = (
+        mode.removesuffix(f"@{PEER}")
+        if mode.endswith(f"@{PEER}")
+        else mode
+        if "@" not in mode
+        else "finish"
+    )
     if mine == "never-starts":
         time.sleep(3600)
     if mine == "raise-early":
@@ -60,7 +70,14 @@ def main() -> None:
     if mode.startswith("raise-early-all-but-") and int(mode.rsplit("-", 1)[1]) != PEER:
         raise ImportError("no module named pickles")
     node = start_node(stubborn=mine in ("stubborn", "orphans", "node-stays"))
-    tell("started", pid=node.pid, trainer_pid=os.getpid(), incarnation=INCARNATION, control="", bulk="")
+    tell(
+        "started",
+        pid=node.pid,
+        trainer_pid=os.getpid(),
+        incarnation=INCARNATION,
+        control="",
+        bulk="",
+    )
     if mine == "late" and INCARNATION > 0:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         time.sleep(3600)
@@ -77,7 +94,9 @@ def main() -> None:
     print("to stderr", file=sys.stderr, flush=True)
     tell("round", round=1, loss=2.0, server=0, attempt=0, alive=4, contributors=4, trust={"0": 1.0})
     if mine == "raise":
-        raise ValueError(f"Expected input batch_size (32) to match target batch_size (31) in {PEER}")
+        raise ValueError(
+            f"Expected input batch_size (32) to match target batch_size (31) in {PEER}"
+        )
     if mine == "restart-when-told" and INCARNATION == 0:
         wait_for("strike")
     if mine in ("crash", "restart", "restart-when-told", "late") and INCARNATION == 0:
@@ -107,7 +126,8 @@ def main() -> None:
         if mine == "polite":
             leave_when_the_launcher_goes()
         if mine == "workers":
-            # As a DataLoader's workers do: forked, holding everything their parent holds, deaf to the status channel.
+            # As a DataLoader's workers do: forked, holding everything their parent holds, deaf to
+            # the status channel.
             for _ in range(2):
                 if os.fork() == 0:
                     time.sleep(3600)
@@ -121,7 +141,13 @@ def main() -> None:
         time.sleep(3600)
     if mode.startswith(("late@", "restart@", "restart-when-told@")) and mine == "finish":
         wait_for("go")
-    tell("halted", reason="finished", exit_code=0, round=ROUNDS, traffic={"sent_bytes": 100, "received_bytes": 1})
+    tell(
+        "halted",
+        reason="finished",
+        exit_code=0,
+        round=ROUNDS,
+        traffic={"sent_bytes": 100, "received_bytes": 1},
+    )
 
 
 if __name__ == "__main__":

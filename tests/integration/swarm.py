@@ -1,4 +1,5 @@
-"""Peers as real processes over ZeroMQ, forked from one that has imported torch, as a launcher does, and what they write down."""
+"""Peers as real processes over ZeroMQ, forked from one that has imported torch, as a launcher does,
+and what they write down."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from gossip.run.rendezvous import announce_end
 T = TypeVar("T")
 WAIT_S = 60.0
 AHEAD = 150
-"""Rounds until the end, when a test has seen enough: more than a peer makes while the word gets around."""
+"""Rounds until the end, when a test has seen enough:
+more than a peer makes while the word gets around."""
 
 TRAINER = """
 import os, sys, time
@@ -57,7 +59,8 @@ peer.close()
 
 
 class SwarmPeer:
-    """One process in a session of its own, by ``subprocess.Popen``'s words as far as tests use them."""
+    """One process in a session of its own, by ``subprocess.Popen``'s words as far
+    as tests use them."""
 
     def __init__(self, forked: ForkedProcess, status: socket.socket) -> None:
         self.pid, self.returncode = forked.pid, forked.returncode
@@ -110,13 +113,25 @@ class ProcessSwarm:
     """``n`` peers and what they write down."""
 
     def __init__(
-        self, folder: Path, n: int, busy: tuple[int, int] = (-1, 0), trainer: str = TRAINER, ahead: int = AHEAD, **config: Any
+        self,
+        folder: Path,
+        n: int,
+        busy: tuple[int, int] = (-1, 0),
+        trainer: str = TRAINER,
+        ahead: int = AHEAD,
+        **config: Any,
     ) -> None:
         self.folder, self.n, self.ahead = folder, n, ahead
         self._files = Following(folder)
         (folder / "train.py").write_text(trainer)
         path = folder / "config.json"
-        options = {"aggregator": "mean", "f": 0, "round_timeout_s": 5.0, "quorum_timeout_s": 20.0, **config}
+        options = {
+            "aggregator": "mean",
+            "f": 0,
+            "round_timeout_s": 5.0,
+            "quorum_timeout_s": 20.0,
+            **config,
+        }
         RunConfig(run=os.urandom(8).hex(), peers=n, **options).dump(path)
         environment = {**os.environ, "GOSSIP_RUN_DIR": str(folder), "GOSSIP_CONFIG": str(path)}
         self._command = [sys.executable, "-u", str(folder / "train.py"), *map(str, busy)]
@@ -146,7 +161,10 @@ class ProcessSwarm:
         return self._files.until(what, about, WAIT_S, story=self.report)
 
     def wait_round(self, peer: int, round_id: int) -> None:
-        self.wait(lambda: [e for e in self.events(peer, "round") if e["round"] >= round_id], f"round {round_id} at peer {peer}")
+        self.wait(
+            lambda: [e for e in self.events(peer, "round") if e["round"] >= round_id],
+            f"round {round_id} at peer {peer}",
+        )
 
     def node_pid(self, peer: int) -> int:
         started = self.wait(lambda: self.events(peer, "started"), f"the node of peer {peer}")
@@ -154,10 +172,14 @@ class ProcessSwarm:
 
     def now(self) -> int:
         """The latest round that anybody told of."""
-        return max([event["round"] for peer in range(self.n) for event in self.events(peer, "round")[-1:]], default=0)
+        return max(
+            [event["round"] for peer in range(self.n) for event in self.events(peer, "round")[-1:]],
+            default=0,
+        )
 
     def finish(self, *peers: int) -> dict[int, str]:
-        """Ends the training some rounds ahead, waits until the peers have ended well. Returns the last line that each printed."""
+        """Ends the training some rounds ahead, waits until the peers have ended well. Returns the
+        last line that each printed."""
         new = self.folder / "until.new"
         new.write_text(str(self.now() + self.ahead))
         new.rename(self.folder / "until")
@@ -178,7 +200,9 @@ class ProcessSwarm:
         """The last events of each peer."""
         rows = []
         for peer in range(self.n):
-            told = [event for event in self.events(peer) if event["event"] != "round"] + self.events(peer, "round")[-1:]
+            told = [
+                event for event in self.events(peer) if event["event"] != "round"
+            ] + self.events(peer, "round")[-1:]
             rows += [f"peer {peer}: {event}" for event in told[-12:]]
         return "\n".join(rows)
 
@@ -201,5 +225,8 @@ def again(swarm: ProcessSwarm, peer: int, by: int) -> None:
 
 def roster(swarm: ProcessSwarm) -> list[int]:
     """Of the latest round."""
-    latest = max((commit for peer in range(swarm.n) for commit in swarm.commits(peer)), key=lambda commit: commit["round"])
+    latest = max(
+        (commit for peer in range(swarm.n) for commit in swarm.commits(peer)),
+        key=lambda commit: commit["round"],
+    )
     return sorted(latest["roster"])

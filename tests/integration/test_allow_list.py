@@ -1,4 +1,5 @@
-"""A list of who is allowed, over ZeroMQ: who is not on it is kept out, and people are told by whom and why, once."""
+"""A list of who is allowed, over ZeroMQ: who is not on it is kept out,
+and people are told by whom and why, once."""
 
 from __future__ import annotations
 
@@ -23,8 +24,11 @@ PAIRS = [new_pair() for _ in range(3)]
 
 
 @pytest.fixture
-def peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ZeroMQTransport]]:
-    """Makes the transport of one of them, which goes by a list of its own, and by the seeds of all."""
+def peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., ZeroMQTransport]]:
+    """Makes the transport of one of them, which goes by a list of its own,
+    and by the seeds of all."""
     monkeypatch.setattr(links, "PATIENCE_S", 0.3)
     monkeypatch.setattr(strangers, "NOTICE_S", 0.3)
     monkeypatch.setattr(keyring, "ALLOWED_S", 0.05)
@@ -52,7 +56,9 @@ def drive(watched: WatchedTransport, seconds: float) -> None:
     watched.until(lambda: time.monotonic() > end, "a while")
 
 
-def test_who_is_not_on_the_list_is_told_of_by_peer_once_and_let_in_when_it_is_added(peer, tmp_path: Path):
+def test_who_is_not_on_the_list_is_told_of_by_peer_once_and_let_in_when_it_is_added(
+    peer, tmp_path: Path
+):
     path = write(tmp_path / "allowed", PAIRS[:1])
     one, other, third = peer(0, path), peer(1, None), peer(2, None)
     for knocking in (other, third):
@@ -63,12 +69,18 @@ def test_who_is_not_on_the_list_is_told_of_by_peer_once_and_let_in_when_it_is_ad
     watched.until(lambda: len(notices(one)) >= 2 and bool(notices(other)), "lines on both sides")
     drive(watched, 1.0)
     assert notices(one) == [
-        f"peer {number} is kept out: its key {pair.public[:8]}... (fingerprint {fingerprint(pair.public)}) "
-        f"is not on the allow-list {path}"
+        (
+            f"peer {number} is kept out: its key {pair.public[:8]}... (fingerprint "
+            f"{fingerprint(pair.public)}) is not on the allow-list {path}"
+        )
         for number, pair in ((1, PAIRS[1]), (2, PAIRS[2]))
     ]
     assert PAIRS[1].public in one.traffic.notices[0].hint
-    assert [notice.about for notice in (*one.traffic.notices, *other.traffic.notices)][:3] == [1, 2, 0]
+    assert [notice.about for notice in (*one.traffic.notices, *other.traffic.notices)][:3] == [
+        1,
+        2,
+        0,
+    ]
     write(path, PAIRS[:2])
     watched.until(lambda: LinkUp(0) in watched.heard[other], "a link")
     assert len(notices(one)) == 2
@@ -81,13 +93,20 @@ def test_who_is_struck_off_while_it_runs_is_told_as_that_on_both_sides(peer, tmp
         mine._keys.look()
         mine.connect(number, there.control, there.bulk)
     watched = WatchedTransport(one, other)
-    watched.until(lambda: LinkUp(1) in watched.heard[one] and LinkUp(0) in watched.heard[other], "links")
+    watched.until(
+        lambda: LinkUp(1) in watched.heard[one] and LinkUp(0) in watched.heard[other], "links"
+    )
     write(path, PAIRS[:1])
     watched.until(lambda: bool(notices(one) and notices(other)), "lines on both sides")
     drive(watched, 1.0)
-    struck = f"{PAIRS[1].public[:8]}... (fingerprint {fingerprint(PAIRS[1].public)}) was struck off the allow-list {path}"
+    struck = (
+        f"{PAIRS[1].public[:8]}... (fingerprint {fingerprint(PAIRS[1].public)}) was struck off "
+        f"the allow-list {path}"
+    )
     assert notices(one) == [f"peer 1 is kept out: its key {struck}"]
-    assert [line.partition(" does not let us in: ")[2] for line in notices(other)] == [f"our key {struck}"]
+    assert [line.partition(" does not let us in: ")[2] for line in notices(other)] == [
+        f"our key {struck}"
+    ]
 
 
 def test_a_stranger_with_a_key_that_is_on_no_list_is_told_as_that(peer, tmp_path: Path):
@@ -99,5 +118,7 @@ def test_a_stranger_with_a_key_that_is_on_no_list_is_told_as_that(peer, tmp_path
     other.connect(0, one.control, one.bulk)
     watched = WatchedTransport(one, other)
     watched.until(lambda: bool(notices(one)), "a line")
-    assert notices(one)[0].startswith(f"refused somebody at 127.0.0.1 whose key {PAIRS[1].public[:8]}... (fingerprint ")
+    assert notices(one)[0].startswith(
+        f"refused somebody at 127.0.0.1 whose key {PAIRS[1].public[:8]}... (fingerprint "
+    )
     assert notices(one)[0].endswith(f"is not on the allow-list {path}")

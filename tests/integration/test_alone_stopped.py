@@ -28,7 +28,9 @@ peer.close()
 def test_a_script_alone_that_was_stopped_for_a_second_trains_on(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "train.py"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert process.stdout is not None
     try:
         for line in process.stdout:

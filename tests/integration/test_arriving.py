@@ -1,4 +1,5 @@
-"""What a newcomer is told at a door that it knocks at, and the folder that it makes when it is let in."""
+"""What a newcomer is told at a door that it knocks at,
+and the folder that it makes when it is let in."""
 
 from __future__ import annotations
 
@@ -36,13 +37,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @asynccontextmanager
-async def run_in(folder: Path, key: Path | None = None, **options: Any) -> AsyncIterator[JoinServer]:
+async def run_in(
+    folder: Path, key: Path | None = None, **options: Any
+) -> AsyncIterator[JoinServer]:
     """A run of one peer with an open door, and room for two more."""
     given = {"peers": 1, "room": 3, "name": "t", **options}
     config = resolve(given).with_values("drawn", run="00000000000000aa", f=0).config
     folder.mkdir()
-    (folder / "command.json").write_text(json.dumps({"command": ["python", "-u", "train.py", "--lr", "1"], "folder": "/nowhere"}))
-    SeedFolder(folder / "seeds", 0, 9).announce("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 0, "k" * 40)
+    (folder / "command.json").write_text(
+        json.dumps({"command": ["python", "-u", "train.py", "--lr", "1"], "folder": "/nowhere"})
+    )
+    SeedFolder(folder / "seeds", 0, 9).announce(
+        "tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 0, "k" * 40
+    )
     join_server = JoinServer(config, folder, {0: 0}, JoinEndpoint(key=key))
     await join_server.open()
     try:
@@ -51,10 +58,14 @@ async def run_in(folder: Path, key: Path | None = None, **options: Any) -> Async
         await join_server.close()
 
 
-async def arrive(*join_servers: str, script: Path | None = Path("train.py"), **ticket: Any) -> tuple[JoinSetup, list[str]]:
+async def arrive(
+    *join_servers: str, script: Path | None = Path("train.py"), **ticket: Any
+) -> tuple[JoinSetup, list[str]]:
     said: list[str] = []
     newcomer = _JoinClient(JoinTicket(join_servers, **{"patience_s": 1.0, **ticket}), said.append)
-    return await asyncio.wait_for(newcomer.arrive(script, ["--lr", "2"], ["gossip", "join"]), 60), said
+    return await asyncio.wait_for(
+        newcomer.arrive(script, ["--lr", "2"], ["gossip", "join"]), 60
+    ), said
 
 
 async def test_a_newcomer_makes_a_folder_of_its_own(tmp_path: Path, here: Path) -> None:
@@ -66,7 +77,12 @@ async def test_a_newcomer_makes_a_folder_of_its_own(tmp_path: Path, here: Path) 
         run = here / "runs" / "t"
         config = RunConfig.load(run / "config.json")
         assert config == arrival.config
-        assert (config.run, config.host, config.run_dir, config.keyed) == ("00000000000000aa", "127.0.0.1", str(run), True)
+        assert (config.run, config.host, config.run_dir, config.keyed) == (
+            "00000000000000aa",
+            "127.0.0.1",
+            str(run),
+            True,
+        )
         assert arrival.newcomers == {1: 0}
         assert arrival.command == (sys.executable, "-u", "train.py", "--lr", "2")
         assert arrival.entrance.seeds == (join_server.address,)
@@ -92,12 +108,15 @@ async def test_a_list_of_who_is_allowed_is_each_machines_own(
     if own:
         monkeypatch.setenv("GOSSIP_ALLOWED", "mine.txt")
         monkeypatch.setenv("GOSSIP_KEY", "1.key")
-    async with run_in(tmp_path / "run", key, keys=True, allowed="/secret/folder/theirs.txt") as join_server:
+    async with run_in(
+        tmp_path / "run", key, keys=True, allowed="/secret/folder/theirs.txt"
+    ) as join_server:
         arrival, said = await arrive(join_server.address, key=key)
     assert arrival.config.allowed == (str(here / "mine.txt") if own else "")
-    assert ["list of who may take part (theirs.txt), and this machine has none" in line for line in said[:1]] == [True] * (
-        not own
-    )
+    assert [
+        "list of who may take part (theirs.txt), and this machine has none" in line
+        for line in said[:1]
+    ] == [True] * (not own)
     assert ["GOSSIP_KEY=FILE" in line for line in said[1:]] == [True] * (not own)
     assert "/secret" not in (here / "runs" / "t" / "config.json").read_text() + "".join(said)
 
@@ -111,14 +130,23 @@ async def test_a_script_of_its_own_may_have_its_own_arguments(tmp_path: Path, he
 
 async def test_what_runs_here_is_not_for_a_door_to_say(tmp_path: Path, here: Path) -> None:
     async with run_in(tmp_path / "run") as join_server:
-        with pytest.raises(ConfigError, match=r"name the script: .* The others run train.py --lr 1") as raised:
+        with pytest.raises(
+            ConfigError, match=r"name the script: .* The others run train.py --lr 1"
+        ) as raised:
             await arrive(join_server.address, script=None)
         assert raised.value.hint == f"gossip join {join_server.address} -- train.py --lr 1"
         assert list(join_server.keeper.entries) == [0]
         assert not (here / "runs").exists()
 
 
-@pytest.mark.parametrize("code", [{"aggregator": "evil.py:rule"}, {"topology": "os:system:k=1"}, {"aggregator": "nnm+evil:rule"}])
+@pytest.mark.parametrize(
+    "code",
+    [
+        {"aggregator": "evil.py:rule"},
+        {"topology": "os:system:k=1"},
+        {"aggregator": "nnm+evil:rule"},
+    ],
+)
 async def test_code_that_a_door_names_runs_only_when_the_user_has_named_it_too(
     code: dict[str, str], tmp_path: Path, here: Path
 ) -> None:
@@ -134,7 +162,9 @@ async def test_code_that_a_door_names_runs_only_when_the_user_has_named_it_too(
         assert named in (arrival.config.aggregator, arrival.config.topology)
 
 
-async def test_a_door_starts_no_more_peers_here_than_were_asked_for(tmp_path: Path, here: Path) -> None:
+async def test_a_door_starts_no_more_peers_here_than_were_asked_for(
+    tmp_path: Path, here: Path
+) -> None:
     (here / "mine.py").touch()
     async with run_in(tmp_path / "run") as join_server:
         welcome = join_server._welcome
@@ -167,7 +197,8 @@ async def test_when_nobody_answers_each_address_is_named_with_what_came_back(her
     first, *tried = str(raised.value).splitlines()
     assert first.startswith("nobody answered at 127.0.0.1:9, 127.0.0.1:10 in ")
     assert [line.rpartition(" (x")[0] for line in tried] == [
-        f"  tried 127.0.0.1:{port} from 127.0.0.1: connection refused: nothing listens there" for port in (9, 10)
+        f"  tried 127.0.0.1:{port} from 127.0.0.1: connection refused: nothing listens there"
+        for port in (9, 10)
     ]
     assert raised.value.exit_code == 4
 
@@ -190,7 +221,9 @@ async def test_who_has_no_key_or_another_is_told_so_at_once(tmp_path: Path) -> N
 async def test_a_key_that_was_not_copied_is_told_with_where_it_should_be(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"the swarm key swarm.key is not here") as refused:
         await arrive("10.0.0.5:7421", key=Path("swarm.key"))
-    assert f"to {here}/swarm.key: for you alone" in (refused.value.hint or ""), "and not how to make another key"
+    assert f"to {here}/swarm.key: for you alone" in (refused.value.hint or ""), (
+        "and not how to make another key"
+    )
 
 
 async def test_elsewhere_than_on_loopback_nobody_joins_without_a_key() -> None:
@@ -207,7 +240,9 @@ async def test_what_is_no_address_is_told_from_a_name_that_nobody_has() -> None:
 
 async def test_a_full_run_and_one_that_is_over_say_so(tmp_path: Path, here: Path) -> None:
     async with run_in(tmp_path / "run") as join_server:
-        with pytest.raises(ConfigError, match="room for 3 peers at a time: 3 were to join, and there is room for 2"):
+        with pytest.raises(
+            ConfigError, match="room for 3 peers at a time: 3 were to join, and there is room for 2"
+        ):
             await arrive(join_server.address, count=3)
         announce_end(tmp_path / "run" / "seeds", 0, 0)
         join_server._look()
@@ -227,22 +262,33 @@ async def test_an_address_that_the_others_cannot_reach_is_refused(
 ) -> None:
     monkeypatch.setattr(arriving, "own_address", {"eth0": "10.9.9.9"}.__getitem__)
     async with run_in(tmp_path / "run") as join_server:
-        with pytest.raises(ConfigError, match=r"this machine's peers would be at 10.9.9.9: the others could not reach them"):
+        with pytest.raises(
+            ConfigError,
+            match=r"this machine's peers would be at 10.9.9.9: the others could not reach them",
+        ):
             await arrive(join_server.address, advertise="eth0")
 
 
-async def test_what_the_door_saw_is_compared_with_the_own_address(tmp_path: Path, here: Path) -> None:
+async def test_what_the_door_saw_is_compared_with_the_own_address(
+    tmp_path: Path, here: Path
+) -> None:
     async with run_in(tmp_path / "run") as join_server:
         said: list[str] = []
         newcomer = _JoinClient(JoinTicket((join_server.address,)), said.append)
         assert newcomer._own_host("127.0.0.1:1", "127.0.0.9") == "127.0.0.1"
         assert said == [
-            "! this machine's address is 127.0.0.1, and the door at 127.0.0.1:1 saw 127.0.0.9: something in between translates "
-            "addresses. The others connect to 127.0.0.1"
+            (
+                "! this machine's address is 127.0.0.1, and the door at 127.0.0.1:1 saw "
+                "127.0.0.9: something in between translates addresses. The others connect to "
+                "127.0.0.1"
+            )
         ]
 
 
-@pytest.mark.parametrize(("name", "folder"), [("../../etc", "_.._etc"), ("", "run"), ("/a b", "_a_b"), ("t.1-x_y", "t.1-x_y")])
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("../../etc", "_.._etc"), ("", "run"), ("/a b", "_a_b"), ("t.1-x_y", "t.1-x_y")],
+)
 def test_the_name_of_a_strangers_run_leads_nowhere_else(name: str, folder: str, here: Path) -> None:
     assert arriving._free(Path("runs"), name) == Path("runs") / folder
 
@@ -250,10 +296,16 @@ def test_the_name_of_a_strangers_run_leads_nowhere_else(name: str, folder: str, 
 async def test_who_joins_with_the_code_of_another_commit_is_told_so(
     tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arriving, "code_version", lambda folder: {"commit": "b" * 40, "changed_files": 0})
+    monkeypatch.setattr(
+        arriving, "code_version", lambda folder: {"commit": "b" * 40, "changed_files": 0}
+    )
     async with run_in(tmp_path / "run") as join_server:
-        (tmp_path / "run" / "environment.json").write_text(json.dumps({"code": {"commit": "a" * 40}}))
+        (tmp_path / "run" / "environment.json").write_text(
+            json.dumps({"code": {"commit": "a" * 40}})
+        )
         _, said = await arrive(join_server.address)
         assert said == ["! the code is of commit bbbbbbbbbbbb, that of the others of aaaaaaaaaaaa"]
-        (tmp_path / "run" / "environment.json").write_text(json.dumps({"code": {"commit": "b" * 40}}))
+        (tmp_path / "run" / "environment.json").write_text(
+            json.dumps({"code": {"commit": "b" * 40}})
+        )
         assert (await arrive(join_server.address))[1] == []

@@ -1,4 +1,5 @@
-"""The jobs of ``gossip condor`` as processes of this machine: evicted, lost, late, added. No pool of HTCondor has run them."""
+"""The jobs of ``gossip condor`` as processes of this machine: evicted, lost, late, added. No pool
+of HTCondor has run them."""
 
 from __future__ import annotations
 
@@ -57,10 +58,35 @@ class SubmittedSwarm:
         self.folder, self.end = folder, folder / "end"
         (folder / "train.py").write_text(SCRIPT)
         self.pool = Pool(folder / "pool")
-        words = [sys.executable, "-m", "gossip.launch.cli", "condor", "-n", str(N), "--name", "t", *options]
-        training = ["--aggregator", "mean", "--quorum", "available", "--min-peers", str(len(FIRST)), "--patience", "1"]
+        words = [
+            sys.executable,
+            "-m",
+            "gossip.launch.cli",
+            "condor",
+            "-n",
+            str(N),
+            "--name",
+            "t",
+            *options,
+        ]
+        training = [
+            "--aggregator",
+            "mean",
+            "--quorum",
+            "available",
+            "--min-peers",
+            str(len(FIRST)),
+            "--patience",
+            "1",
+        ]
         script = ["--room", str(N + 1), "train.py", str(self.end)]
-        done = subprocess.run([*words, "--", *training, *script], cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*words, "--", *training, *script],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         self.out = folder / "condor-t"
         self.nodes, self.final, self.dag = self.pool.submit_dag(self.out / "swarm.dag")
@@ -69,8 +95,18 @@ class SubmittedSwarm:
     def events(self, job: CondorJob, peer: int) -> list[dict[str, Any]]:
         """What the launcher of a job writes down, as far as it is whole."""
         shared = self.folder / "runs" / f"condor-{self.dag}" / f"events-{peer}.jsonl"
-        places = [shared, job.scratch / f"gossip-{peer}" / f"events-{peer}.jsonl", job.scratch / "gossip-joined" / "events.jsonl"]
-        lines = [line for path in places if path.exists() for line in path.read_text().splitlines() if line.endswith("}")]
+        places = [
+            shared,
+            job.scratch / f"gossip-{peer}" / f"events-{peer}.jsonl",
+            job.scratch / "gossip-joined" / "events.jsonl",
+        ]
+        lines = [
+            line
+            for path in places
+            if path.exists()
+            for line in path.read_text().splitlines()
+            if line.endswith("}")
+        ]
         return [json.loads(line) for line in lines]
 
     def last(self) -> dict[str, Any]:
@@ -88,7 +124,10 @@ class SubmittedSwarm:
         wait_until(what, done, self.log)
 
     def log(self) -> str:
-        return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.out.glob("*.out")))
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text()[-3000:]}"
+            for path in sorted(self.out.glob("*.out"))
+        )
 
     def tell_end(self) -> None:
         scratch = self.end.with_suffix(".new")
@@ -96,12 +135,16 @@ class SubmittedSwarm:
         scratch.rename(self.end)
 
     def every_sample_was_used_once(self) -> bool:
-        """As a peer tells it that was there from the beginning: what a lost one has served it may not have written down."""
+        """As a peer tells it that was there from the beginning: what a lost one has served it may
+        not have written down."""
         rows = [row for row in self.events(self.peers[0], 0) if row.get("event") == "epoch"]
-        return bool(rows) and all((row["once"], row["twice"], row["never"]) == (97, 0, 0) for row in rows)
+        return bool(rows) and all(
+            (row["once"], row["twice"], row["never"]) == (97, 0, 0) for row in rows
+        )
 
     def end_with_one_more(self) -> dict[str, Any]:
-        """Another peer is added, and all come to the end, of which the second was lost and came back. Returns the summary."""
+        """Another peer is added, and all come to the end, of which the second was lost and came
+        back. Returns the summary."""
         (more,) = self.pool.submit(self.out / "more.sub")
         more.start()
         self.train(*range(N + 1))
@@ -135,7 +178,9 @@ def submit(tmp_path: Path) -> Iterator[Any]:
         submission.pool.close()
 
 
-def test_jobs_without_a_shared_folder_train_are_evicted_come_late_and_are_added(submit: Any) -> None:
+def test_jobs_without_a_shared_folder_train_are_evicted_come_late_and_are_added(
+    submit: Any,
+) -> None:
     swarm: SubmittedSwarm = submit()
     for peer in FIRST:
         swarm.peers[peer].start()
@@ -149,20 +194,29 @@ def test_jobs_without_a_shared_folder_train_are_evicted_come_late_and_are_added(
     assert summary["samples"]["once"] > 0
     assert summary["samples"]["twice"] == summary["samples"]["never"] == 0
     brought = swarm.out / "runs" / f"condor-{swarm.dag}"
-    assert {path.parent.name for path in brought.glob("peer-*/out.log")} == {f"peer-{life}" for life in ("1-1", *range(N + 1))}
+    assert {path.parent.name for path in brought.glob("peer-*/out.log")} == {
+        f"peer-{life}" for life in ("1-1", *range(N + 1))
+    }
     contact = (swarm.out / "contact").read_text()
     assert (swarm.out / "contact").stat().st_mode & 0o077 == 0
-    assert contact.count(f"condor-{swarm.dag} 1 1 127.0.0.1:") == 1, "the second life of the peer that was evicted"
+    assert contact.count(f"condor-{swarm.dag} 1 1 127.0.0.1:") == 1, (
+        "the second life of the peer that was evicted"
+    )
     assert contact.count(" done\n") == N
     secret = (swarm.out / "swarm.key").read_text().split('secret = "')[1].split('"')[0]
     files = [swarm.out / "contact", *(path for path in brought.rglob("*") if path.is_file())]
     assert not any(secret in path.read_text("utf-8", "replace") for path in files)
     swarm.peers[LATE].start()
     assert swarm.peers[LATE].finish() == 2, "nobody is left to take it in"
-    assert f"is over: peers {', '.join(map(str, FIRST))} came to the end, and nobody answers" in swarm.peers[LATE].log
+    assert (
+        f"is over: peers {', '.join(map(str, FIRST))} came to the end, and nobody answers"
+        in swarm.peers[LATE].log
+    )
 
 
-def test_jobs_that_share_a_folder_need_nothing_else_and_one_whose_machine_is_lost_comes_back(submit: Any) -> None:
+def test_jobs_that_share_a_folder_need_nothing_else_and_one_whose_machine_is_lost_comes_back(
+    submit: Any,
+) -> None:
     swarm: SubmittedSwarm = submit("--shared")
     for peer in range(N):
         swarm.peers[peer].start()

@@ -48,7 +48,9 @@ def listening(says: bytes | None, host: str = "127.0.0.1") -> Iterator[str]:
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        yield f"[{host}]:{end.getsockname()[1]}" if ":" in host else f"{host}:{end.getsockname()[1]}"
+        yield (
+            f"[{host}]:{end.getsockname()[1]}" if ":" in host else f"{host}:{end.getsockname()[1]}"
+        )
         end.shutdown(socket.SHUT_RDWR)
         thread.join(10)
         for visitor in kept:
@@ -61,12 +63,18 @@ def test_a_port_where_nothing_listens_is_told_apart_from_one_where_something_els
         address = f"127.0.0.1:{free.getsockname()[1]}"
         (closed,) = reach(address)
     assert closed.level == "fail"
-    assert closed.said == f"{address} refuses connections (from 127.0.0.1): the host is there, and nothing listens on that port"
+    assert closed.said == (
+        f"{address} refuses connections (from 127.0.0.1): the host is there, and nothing "
+        "listens on that port"
+    )
     with listening(b"SSH-2.0-OpenSSH_9.2\r\n") as address:
         connection, protocol = reach(address)
     assert connection.said.startswith(f"something listens at {address}, ")
     assert connection.facts["source"] == "127.0.0.1"
-    assert (protocol.level, "it says 'SSH-2.0-OpenSSH_9.2', which is not gossip" in protocol.said) == ("fail", True)
+    assert (
+        protocol.level,
+        "it says 'SSH-2.0-OpenSSH_9.2', which is not gossip" in protocol.said,
+    ) == ("fail", True)
 
 
 def test_a_program_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +97,9 @@ def test_a_host_that_nobody_knows_is_said_to_be() -> None:
         (OSError(13, "Permission denied"), "cannot connect to 192.0.2.9:80"),
     ],
 )
-def test_each_way_of_not_getting_there_has_its_words(monkeypatch: pytest.MonkeyPatch, error: OSError, says: str) -> None:
+def test_each_way_of_not_getting_there_has_its_words(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, says: str
+) -> None:
     def refuse(*words: object) -> None:
         raise error
 
@@ -100,7 +110,9 @@ def test_each_way_of_not_getting_there_has_its_words(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("curve", [False, True])
-def test_zeromq_without_a_door_is_told_apart_from_one_with_keys(monkeypatch: pytest.MonkeyPatch, curve: bool) -> None:
+def test_zeromq_without_a_door_is_told_apart_from_one_with_keys(
+    monkeypatch: pytest.MonkeyPatch, curve: bool
+) -> None:
     monkeypatch.setattr(check_reach, "CONNECT_S", 0.3)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
@@ -119,7 +131,11 @@ def test_zeromq_without_a_door_is_told_apart_from_one_with_keys(monkeypatch: pyt
 @contextlib.contextmanager
 def open_join_server(tmp_path: Path, key: Path | None = None) -> Iterator[str]:
     """The address of a door that is open for as long as the body runs, in a loop of its own."""
-    config = resolve({"peers": 2, "room": 6, "name": "digits"}).with_values("drawn", run="00000000000000aa", f=0).config
+    config = (
+        resolve({"peers": 2, "room": 6, "name": "digits"})
+        .with_values("drawn", run="00000000000000aa", f=0)
+        .config
+    )
     opened, over = threading.Event(), asyncio.Event()
     address = []
     loops = []
@@ -155,7 +171,9 @@ def test_a_door_says_which_run_it_is_of(join_server: str) -> None:
     assert protocol.facts["seen"] == "127.0.0.1"
 
 
-def test_a_door_of_other_versions_is_told_with_both(join_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_door_of_other_versions_is_told_with_both(
+    join_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = door_messages.Versions.here()
     other = door_messages.Versions(here.protocol, here.gossip, here.python, "2.99.0")
     monkeypatch.setattr(door_messages.Versions, "here", classmethod(lambda cls: other))
@@ -166,10 +184,15 @@ def test_a_door_of_other_versions_is_told_with_both(join_server: str, monkeypatc
 
 def test_a_key_where_there_are_none_is_an_error(join_server: str, tmp_path: Path) -> None:
     make_pair(tmp_path / "own.key")
-    assert levels(reach(join_server, tmp_path / "own.key")) == [("connection", "ok"), ("protocol", "fail")]
+    assert levels(reach(join_server, tmp_path / "own.key")) == [
+        ("connection", "ok"),
+        ("protocol", "fail"),
+    ]
 
 
-def test_a_door_with_keys_answers_who_has_the_right_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_door_with_keys_answers_who_has_the_right_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(check_reach, "CONNECT_S", 20.0)
     keys = [tmp_path / "swarm.key", tmp_path / "another.key"]
     for path in keys:
@@ -190,7 +213,9 @@ def test_two_processes_exchange_bytes() -> None:
     assert finding.facts["bytes"] == check_speed.SENT_BYTES
 
 
-def test_a_process_that_cannot_send_is_told_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_send_is_told_with_its_last_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     words = [sys.executable, "-c", "raise OSError('no sockets here')"]
     monkeypatch.setattr(check_speed, "_command", lambda *more: words)
     (finding,) = check_speed.loopback()
@@ -199,7 +224,11 @@ def test_a_process_that_cannot_send_is_told_with_its_last_words(monkeypatch: pyt
 
 
 def test_a_torch_that_cannot_be_imported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [sys.executable, "-c", "raise ImportError('libgomp.so.1: cannot open shared object file')"]
+    words = [
+        sys.executable,
+        "-c",
+        "raise ImportError('libgomp.so.1: cannot open shared object file')",
+    ]
     monkeypatch.setattr(check_speed, "_command", lambda *more: words)
     threads = check_speed.Threads()
     (finding,) = threads.findings()
@@ -208,18 +237,44 @@ def test_a_torch_that_cannot_be_imported_is_told(monkeypatch: pytest.MonkeyPatch
     assert "libgomp.so.1" in finding.said
 
 
-def test_this_machine_is_examined_and_the_exit_code_says_whether_anything_failed(tmp_path: Path) -> None:
+def test_this_machine_is_examined_and_the_exit_code_says_whether_anything_failed(
+    tmp_path: Path,
+) -> None:
     command = [sys.executable, "-m", "gossip.launch.cli", "doctor", "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     said = json.loads(done.stdout)
     assert said["schema"] == "gossip.doctor/1"
     topics = [finding["topic"] for finding in said["findings"]]
     assert topics == [
-        *("versions", "keys", "addresses", "hostname", "ports", "shared memory", "open files", "clock", "disk", "memory", "gpus"),
+        *(
+            "versions",
+            "keys",
+            "addresses",
+            "hostname",
+            "ports",
+            "shared memory",
+            "open files",
+            "clock",
+            "disk",
+            "memory",
+            "gpus",
+        ),
         *("ssh", "slurm", "ray", "condor", "kubernetes", "loopback", "torch", "threads"),
     ]
-    assert done.returncode == int(any(finding["level"] == "fail" for finding in said["findings"])), done.stderr
-    assert all(finding["do"] for finding in said["findings"] if finding["level"] in ("warn", "fail"))
+    assert done.returncode == int(
+        any(finding["level"] == "fail" for finding in said["findings"])
+    ), done.stderr
+    assert all(
+        finding["do"] for finding in said["findings"] if finding["level"] in ("warn", "fail")
+    )
     assert {"python", "packages", "platform", "hardware"} <= set(said["environment"])
     assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"

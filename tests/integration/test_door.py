@@ -1,4 +1,5 @@
-"""Doors of several launchers on loopback, each with a folder of its own: what they tell each other, and whom they turn away."""
+"""Doors of several launchers on loopback, each with a folder of its own: what they tell each other,
+and whom they turn away."""
 
 from __future__ import annotations
 
@@ -31,14 +32,22 @@ JOINER, ANOTHER = b"joiner-1", b"joiner-2"
 
 
 def config(**options: Any) -> RunConfig:
-    return resolve({"peers": 2, "room": 6, "name": "t", **options}).with_values("drawn", run="00000000000000aa", f=0).config
+    return (
+        resolve({"peers": 2, "room": 6, "name": "t", **options})
+        .with_values("drawn", run="00000000000000aa", f=0)
+        .config
+    )
 
 
 @asynccontextmanager
-async def join_server_in(folder: Path, own: tuple[int, ...] = (), *seeds: str, **options: Any) -> AsyncIterator[JoinServer]:
+async def join_server_in(
+    folder: Path, own: tuple[int, ...] = (), *seeds: str, **options: Any
+) -> AsyncIterator[JoinServer]:
     folder.mkdir(exist_ok=True)
     entrance = JoinEndpoint(seeds, key=options.pop("key", None))
-    join_server = JoinServer(options.pop("config", config()), folder, dict.fromkeys(own, 0), entrance, **options)
+    join_server = JoinServer(
+        options.pop("config", config()), folder, dict.fromkeys(own, 0), entrance, **options
+    )
     await join_server.open()
     try:
         yield join_server
@@ -47,7 +56,9 @@ async def join_server_in(folder: Path, own: tuple[int, ...] = (), *seeds: str, *
 
 
 def announce(folder: Path, peer: int, incarnation: int = 0) -> None:
-    SeedFolder(folder / "seeds", peer, 9).announce(f"tcp://127.0.0.1:{peer}1", f"tcp://127.0.0.1:{peer}2", incarnation)
+    SeedFolder(folder / "seeds", peer, 9).announce(
+        f"tcp://127.0.0.1:{peer}1", f"tcp://127.0.0.1:{peer}2", incarnation
+    )
 
 
 async def until(done: Callable[[], object], within_s: float = 60.0) -> None:
@@ -65,32 +76,45 @@ async def asked(join_server: JoinServer, question: says.Question, within_s: floa
         context.destroy(0)
 
 
-def join_request(join_server: bytes = JOINER, count: int = 1, versions: says.Versions | None = None) -> says.JoinRequest:
+def join_request(
+    join_server: bytes = JOINER, count: int = 1, versions: says.Versions | None = None
+) -> says.JoinRequest:
     return says.JoinRequest(join_server, count, versions or says.Versions.here())
 
 
 async def test_what_one_writes_the_others_read_and_the_end_of_a_peer_too(tmp_path: Path) -> None:
     a, b, c = (tmp_path / name for name in "abc")
-    async with join_server_in(a, (0,)) as first, join_server_in(b, (1,), first.address), join_server_in(c, (), first.address):
+    async with (
+        join_server_in(a, (0,)) as first,
+        join_server_in(b, (1,), first.address),
+        join_server_in(c, (), first.address),
+    ):
         announce(a, 0)
         announce(b, 1)
         await until(lambda: all(peers_in(folder / "seeds") == [0, 1] for folder in (a, b, c)))
         assert read_seed(c / "seeds", 1) == read_seed(b / "seeds", 1)
         announce(b, 1, incarnation=4)
-        await until(lambda: all(read_seed(folder / "seeds", 1).incarnation == 4 for folder in (a, c)))  # type: ignore[union-attr]
+        await until(
+            lambda: all(read_seed(folder / "seeds", 1).incarnation == 4 for folder in (a, c))
+        )  # type: ignore[union-attr]
         announce_end(b / "seeds", 1, 4)
         await until(lambda: all(read_seed(folder / "seeds", 1).ended for folder in (a, c)))  # type: ignore[union-attr]
 
 
-async def test_a_door_that_is_told_of_another_before_it_is_open_visits_it_then(tmp_path: Path) -> None:
+async def test_a_door_that_is_told_of_another_before_it_is_open_visits_it_then(
+    tmp_path: Path,
+) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     async with join_server_in(a, (0,)) as first:
         b.mkdir()
         second = JoinServer(config(), b, {1: 0}, JoinEndpoint())
-        second.meet([first.address])  # the launcher of many hosts tells of those that are open, and one may be slow to start
+        # the launcher of many hosts tells of those that are open, and one may be slow to start
+        second.meet([first.address])
         await second.open()
         try:
-            await until(lambda: len(first.keeper.join_servers) == len(second.keeper.join_servers) == 2)
+            await until(
+                lambda: len(first.keeper.join_servers) == len(second.keeper.join_servers) == 2
+            )
         finally:
             await second.close()
 
@@ -99,9 +123,13 @@ async def test_doors_that_were_told_of_one_know_all_and_go_on_without_it(tmp_pat
     a, b, c = (tmp_path / name for name in "abc")
     async with join_server_in(b, (1,)) as second, join_server_in(c, ()) as third:
         async with join_server_in(a, (0,), second.address, third.address):
-            await until(lambda: len(second.keeper.join_servers) == len(third.keeper.join_servers) == 3)
+            await until(
+                lambda: len(second.keeper.join_servers) == len(third.keeper.join_servers) == 3
+            )
         # It has closed, or is forgotten where it did so before it was met.
-        await until(lambda: sum(not entry.ended for entry in second.keeper.join_servers.values()) == 2)
+        await until(
+            lambda: sum(not entry.ended for entry in second.keeper.join_servers.values()) == 2
+        )
         announce(b, 1)
         await until(lambda: read_seed(c / "seeds", 1))
 
@@ -128,9 +156,13 @@ async def test_who_leaves_before_its_first_visit_is_answered_says_goodbye_too(
 async def test_a_knock_is_answered_with_all_that_a_folder_needs(tmp_path: Path) -> None:
     a = tmp_path / "a"
     async with join_server_in(a, (0, 1)) as join_server:
-        assert (await asked(join_server, join_request())).kind == "wait", "nobody is here to take its state from"
+        assert (await asked(join_server, join_request())).kind == "wait", (
+            "nobody is here to take its state from"
+        )
         announce(a, 0)
-        (a / "command.json").write_text(json.dumps({"command": ["python", "-u", "train.py", "--lr", "1"], "folder": "/work"}))
+        (a / "command.json").write_text(
+            json.dumps({"command": ["python", "-u", "train.py", "--lr", "1"], "folder": "/work"})
+        )
         await until(lambda: join_server.keeper.state == "running")
         welcome = await asked(join_server, join_request(count=2))
         assert isinstance(welcome, says.JoinAccepted)
@@ -138,7 +170,13 @@ async def test_a_knock_is_answered_with_all_that_a_folder_needs(tmp_path: Path) 
         assert RunConfig.model_validate_json(welcome.config) == config(run_dir="", keys=False)
         here = await asked(join_server, says.RunQuery())
         assert (here.command, here.folder) == (("train.py", "--lr", "1"), "/work")
-        assert (here.name, here.state, here.peers, here.free, here.seen) == ("t", "running", (0,), 2, "127.0.0.1")
+        assert (here.name, here.state, here.peers, here.free, here.seen) == (
+            "t",
+            "running",
+            (0,),
+            2,
+            "127.0.0.1",
+        )
         assert {entry.peer: entry.owner for entry in welcome.entries} == {
             0: join_server.join_server,
             1: join_server.join_server,
@@ -152,9 +190,16 @@ async def test_those_who_knock_at_two_doors_at_once_get_different_ids(tmp_path: 
     a, b = tmp_path / "a", tmp_path / "b"
     async with join_server_in(a, (0,)) as one, join_server_in(b, (1,), one.address) as other:
         announce(a, 0)
-        await until(lambda: other.keeper.state == one.keeper.state == "running" and len(one.keeper.join_servers) == 2)
+        await until(
+            lambda: (
+                other.keeper.state == one.keeper.state == "running"
+                and len(one.keeper.join_servers) == 2
+            )
+        )
         joiners = [bytes([number]) * 8 for number in range(4)]
-        answers = await asyncio.gather(*(asked((one, other)[at % 2], join_request(who)) for at, who in enumerate(joiners)))
+        answers = await asyncio.gather(
+            *(asked((one, other)[at % 2], join_request(who)) for at, who in enumerate(joiners))
+        )
         ids = [peer for answer in answers for peer, _ in answer.ids]
         assert sorted(ids) == [2, 3, 4, 5]
         full = await asked(one, join_request(b"too-late"))
@@ -170,7 +215,9 @@ async def test_an_id_that_was_taken_by_the_folder_is_not_given_at_the_door(tmp_p
         assert (await asked(join_server, join_request())).ids == ((3, 0),)
 
 
-async def test_an_id_that_is_heard_of_when_it_has_an_address_already_is_not_taken_by_the_folder(tmp_path: Path) -> None:
+async def test_an_id_that_is_heard_of_when_it_has_an_address_already_is_not_taken_by_the_folder(
+    tmp_path: Path,
+) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     async with join_server_in(a, (0,)) as first:
         announce(a, 0)
@@ -179,7 +226,9 @@ async def test_an_id_that_is_heard_of_when_it_has_an_address_already_is_not_take
         async with join_server_in(b, (3,), first.address):
             await until(lambda: read_seed(a / "seeds", 3))
         assert [claim(a / "seeds", 2, 6)[0] for _ in range(3)] == [2, 4, 5]  # type: ignore[index]
-        assert not take_claim(a / "seeds", 3, 0), "nor between the look at the addresses and the claim"
+        assert not take_claim(a / "seeds", 3, 0), (
+            "nor between the look at the addresses and the claim"
+        )
 
 
 async def test_two_launchers_with_the_same_id_find_out_and_one_is_told(tmp_path: Path) -> None:
@@ -189,10 +238,14 @@ async def test_two_launchers_with_the_same_id_find_out_and_one_is_told(tmp_path:
         announce(a, 2)
         b.mkdir()
         announce(b, 2)
-        async with join_server_in(b, (2,), one.address, lost=lambda peer: lost.append(("b", peer))) as other:
+        async with join_server_in(
+            b, (2,), one.address, lost=lambda peer: lost.append(("b", peer))
+        ) as other:
             await until(lambda: lost)
             await until(lambda: one.keeper.digest() == other.keeper.digest())
-            assert [(peer, len(one.keeper.own) + len(other.keeper.own)) for _, peer in lost] == [(2, 1)]
+            assert [(peer, len(one.keeper.own) + len(other.keeper.own)) for _, peer in lost] == [
+                (2, 1)
+            ]
 
 
 async def test_other_versions_are_turned_away_with_both_values(tmp_path: Path) -> None:
@@ -200,13 +253,19 @@ async def test_other_versions_are_turned_away_with_both_values(tmp_path: Path) -
         here = says.Versions.here()
         other = says.Versions(here.protocol, here.gossip, here.python, "1.2.3")
         answer = await asked(join_server, join_request(versions=other))
-        assert (answer.kind, answer.message) == ("version", f"not the same versions: torch {here.torch} here, 1.2.3 there")
+        assert (answer.kind, answer.message) == (
+            "version",
+            f"not the same versions: torch {here.torch} here, 1.2.3 there",
+        )
 
 
 async def test_doors_of_different_runs_have_nothing_to_say_to_each_other(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     strange = config().model_copy(update={"run": "00000000000000bb", "name": "u"})
-    async with join_server_in(a, (0,)) as one, join_server_in(b, (0,), one.address, config=strange) as other:
+    async with (
+        join_server_in(a, (0,)) as one,
+        join_server_in(b, (0,), one.address, config=strange) as other,
+    ):
         announce(a, 0)
         await until(other.troubles)
         assert "of the run t, not of yours" in other.troubles()[0]
@@ -219,7 +278,9 @@ async def test_a_door_that_does_not_answer_is_named_with_what_came_back(tmp_path
         gone = one.address
     async with join_server_in(tmp_path / "b", (), gone) as join_server:
         await until(join_server.troubles)
-        assert join_server.troubles()[0].startswith(f"{gone}: connection refused: nothing listens there (x")
+        assert join_server.troubles()[0].startswith(
+            f"{gone}: connection refused: nothing listens there (x"
+        )
 
 
 async def test_the_address_that_was_bound_is_in_the_folder(tmp_path: Path) -> None:
@@ -236,14 +297,25 @@ async def test_bytes_of_strangers_are_counted_and_nothing_else(tmp_path: Path) -
         number = b"\0" * NUMBER_BYTES
 
         async def say(frames: list[bytes]) -> zmq.asyncio.Socket:
-            stranger = context.socket(zmq.DEALER)  # one for each: a connection has room for one question
+            # one for each: a connection has room for one question
+            stranger = context.socket(zmq.DEALER)
             stranger.connect(f"tcp://{join_server.address}")
             await stranger.send_multipart(frames)
             return stranger
 
         good = says.encode(says.RunQuery())
-        bad = [[b""], [number, b""], [number, b"GDR1"], [number, good + b"x"], [b"short", good], [number, good, b"more"]]
-        bad += [[number, says.VERSION + bytes([byte]) * 50] for byte in (0x00, 0x91, 0xC1, 0xDD, 0xDF, 0xFF)]
+        bad = [
+            [b""],
+            [number, b""],
+            [number, b"GDR1"],
+            [number, good + b"x"],
+            [b"short", good],
+            [number, good, b"more"],
+        ]
+        bad += [
+            [number, says.VERSION + bytes([byte]) * 50]
+            for byte in (0x00, 0x91, 0xC1, 0xDD, 0xDF, 0xFF)
+        ]
         bad += [[number, says.encode(says.GrantedIds((1,)))]]
         for frames in bad:
             await say(frames)
@@ -256,7 +328,9 @@ async def test_bytes_of_strangers_are_counted_and_nothing_else(tmp_path: Path) -
     context.destroy(0)
 
 
-async def test_who_asks_too_much_is_not_heard_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_asks_too_much_is_not_heard_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(doors, "UNITS_A_S", 0.001)
     monkeypatch.setattr(doors, "UNITS_AT_ONCE", 10.0)
     async with join_server_in(tmp_path / "a", (0,)) as join_server:
@@ -271,22 +345,34 @@ async def test_who_asks_too_much_is_not_heard_for_a_while(tmp_path: Path, monkey
 
 async def test_an_entry_for_an_id_beyond_the_room_is_not_taken(tmp_path: Path) -> None:
     async with join_server_in(tmp_path / "a", (0,)) as join_server:
-        question = says.ProposeIds(config().run_id, (PeerEntry(6, 0, CLAIMED, ANOTHER), PeerEntry(5, 0, CLAIMED, ANOTHER)))
+        question = says.ProposeIds(
+            config().run_id, (PeerEntry(6, 0, CLAIMED, ANOTHER), PeerEntry(5, 0, CLAIMED, ANOTHER))
+        )
         assert (await asked(join_server, question)).peers == (5,)
         try:
-            await asked(join_server, says.ProposeIds(config().run_id, (PeerEntry(5, -1, CLAIMED, ANOTHER),)), within_s=1.0)
+            await asked(
+                join_server,
+                says.ProposeIds(config().run_id, (PeerEntry(5, -1, CLAIMED, ANOTHER),)),
+                within_s=1.0,
+            )
         except JoinServerUnreachable as silence:
-            assert "no answer" in str(silence)  # noqa: PT017 - it is what came back that is looked at
+            # it is what came back that is looked at
+            assert "no answer" in str(silence)  # noqa: PT017
         else:
             raise AssertionError("a negative incarnation is nothing that a door says")
 
 
-async def test_doors_with_the_swarm_key_talk_and_others_are_told_that_it_is_the_key(tmp_path: Path) -> None:
+async def test_doors_with_the_swarm_key_talk_and_others_are_told_that_it_is_the_key(
+    tmp_path: Path,
+) -> None:
     key, wrong = tmp_path / "swarm.key", tmp_path / "wrong.key"
     make_pair(key)
     make_pair(wrong)
     a, b = tmp_path / "a", tmp_path / "b"
-    async with join_server_in(a, (0,), key=key) as one, join_server_in(b, (1,), one.address, key=key):
+    async with (
+        join_server_in(a, (0,), key=key) as one,
+        join_server_in(b, (1,), one.address, key=key),
+    ):
         announce(b, 1)
         await until(lambda: peers_in(a / "seeds") == [1])
         async with (
@@ -294,18 +380,27 @@ async def test_doors_with_the_swarm_key_talk_and_others_are_told_that_it_is_the_
             join_server_in(tmp_path / "d", (), one.address) as none,
         ):
             await until(lambda: other.troubles() and none.troubles())
-            assert other.troubles()[0].startswith(f"{one.address}: refused by key: this is not the key of that door")
-            assert none.troubles()[0].startswith(f"{one.address}: refused by key: that door wants one (--key FILE)")
+            assert other.troubles()[0].startswith(
+                f"{one.address}: refused by key: this is not the key of that door"
+            )
+            assert none.troubles()[0].startswith(
+                f"{one.address}: refused by key: that door wants one (--key FILE)"
+            )
             assert peers_in(tmp_path / "c" / "seeds") == peers_in(tmp_path / "d" / "seeds") == []
-        assert (one.refused, len(one.keeper.join_servers)) == (0, 2), "not a byte of theirs was read"
+        assert (one.refused, len(one.keeper.join_servers)) == (0, 2), (
+            "not a byte of theirs was read"
+        )
 
 
-async def test_a_door_that_hears_of_an_end_in_its_last_moment_closes_all_the_same(tmp_path: Path) -> None:
+async def test_a_door_that_hears_of_an_end_in_its_last_moment_closes_all_the_same(
+    tmp_path: Path,
+) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     async with join_server_in(a, (0,)) as first, join_server_in(b, (1,), first.address) as second:
         announce(b, 1)
         await until(lambda: read_seed(a / "seeds", 1))
-        await until(lambda: all(other.wake._waiters for other in second.neighbours.all.values()))  # between two visits
+        # between two visits
+        await until(lambda: all(other.wake._waiters for other in second.neighbours.all.values()))
         announce_end(b / "seeds", 1)
         closing = asyncio.create_task(second.close())
         await asyncio.wait([closing], timeout=20.0)
@@ -323,7 +418,9 @@ async def test_who_has_gone_before_the_answer_costs_no_word(tmp_path: Path) -> N
     assert told == []
 
 
-async def test_a_full_disk_costs_an_answer_and_not_the_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_costs_an_answer_and_not_the_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     async with join_server_in(tmp_path / "a", (0,), say=said.append) as join_server:
         answer = join_server._answer
@@ -338,35 +435,52 @@ async def test_a_full_disk_costs_an_answer_and_not_the_door(tmp_path: Path, monk
         monkeypatch.setattr(join_server, "_answer", answer)
         assert isinstance(await asked(join_server, says.RunQuery()), says.RunInfo)
     assert [line for line in said if "No space left" in line] == [
-        f"! the door at {join_server.address} could not do something, and goes on: OSError: [Errno 28] No space left on device"
+        (
+            f"! the door at {join_server.address} could not do something, and goes on: OSError: "
+            "[Errno 28] No space left on device"
+        )
     ]
 
 
 async def met(*open_join_servers: JoinServer) -> None:
-    await until(lambda: all(len(one.neighbours.there) == len(open_join_servers) - 1 for one in open_join_servers))
+    await until(
+        lambda: all(
+            len(one.neighbours.there) == len(open_join_servers) - 1 for one in open_join_servers
+        )
+    )
 
 
 def lies_of(join_server: JoinServer, stranger: bytes = ANOTHER) -> tuple[PeerEntry, ...]:
     """About peer 1, whose door this is."""
     return (
         PeerEntry(1, 0, LET_IN, join_server.join_server, ended=True),
-        PeerEntry(1, 7, LET_IN, join_server.join_server, False, "tcp://10.6.6.6:1", "tcp://10.6.6.6:2"),
+        PeerEntry(
+            1, 7, LET_IN, join_server.join_server, False, "tcp://10.6.6.6:1", "tcp://10.6.6.6:2"
+        ),
         PeerEntry(1, 8, LET_IN, stranger, False, "tcp://10.6.6.6:1", "tcp://10.6.6.6:2"),
     )
 
 
-async def test_whoever_has_the_key_of_the_swarm_cannot_speak_for_a_door_that_answers(tmp_path: Path) -> None:
+async def test_whoever_has_the_key_of_the_swarm_cannot_speak_for_a_door_that_answers(
+    tmp_path: Path,
+) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     async with (
         join_server_in(a, (0,)) as one,
-        join_server_in(b, (1,), one.address, lost=lambda peer: pytest.fail("it was told so")) as other,
+        join_server_in(
+            b, (1,), one.address, lost=lambda peer: pytest.fail("it was told so")
+        ) as other,
     ):
         announce(a, 0)
         announce(b, 1)
         await until(lambda: read_seed(a / "seeds", 1))
         await met(one, other)
         before = read_seed(a / "seeds", 1)
-        for sender in (other.keeper.local, replace(other.keeper.local, ended=True), ServerEntry(ANOTHER, "127.0.0.1:1", ANOTHER)):
+        for sender in (
+            other.keeper.local,
+            replace(other.keeper.local, ended=True),
+            ServerEntry(ANOTHER, "127.0.0.1:1", ANOTHER),
+        ):
             for lie in lies_of(other):
                 for join_server in (one, other):
                     await asked(join_server, says.RegistryPush(config().run_id, sender, (lie,), ()))
@@ -384,7 +498,8 @@ async def test_whoever_has_the_key_of_the_swarm_cannot_speak_for_a_door_that_ans
 async def test_what_a_door_says_at_its_end_is_believed_when_it_does_not_answer_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors, "LOOK_S", 3600.0)  # it looks when it opens, and once more when it closes
+    # it looks when it opens, and once more when it closes
+    monkeypatch.setattr(doors, "LOOK_S", 3600.0)
     a, b = tmp_path / "a", tmp_path / "b"
     b.mkdir()
     announce(b, 1)
@@ -394,28 +509,46 @@ async def test_what_a_door_says_at_its_end_is_believed_when_it_does_not_answer_a
             await met(one, other)
             announce_end(b / "seeds", 1)
         await until(lambda: read_seed(a / "seeds", 1).ended)  # type: ignore[union-attr]
-        await until(lambda: one.keeper.join_servers[other.join_server].ended and not one.neighbours.all)
+        await until(
+            lambda: one.keeper.join_servers[other.join_server].ended and not one.neighbours.all
+        )
 
 
 async def test_doors_that_are_made_up_are_forgotten_and_do_not_fill_the_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(neighbours, "BACK_OFF_MAX_S", 0.2)
-    async with join_server_in(tmp_path / "a", (0,)) as one, join_server_in(tmp_path / "b", (1,), one.address) as other:
+    async with (
+        join_server_in(tmp_path / "a", (0,)) as one,
+        join_server_in(tmp_path / "b", (1,), one.address) as other,
+    ):
         await met(one, other)
         for much in range(10):
-            made_up = tuple([ServerEntry(bytes([much, n]) * 4, f"127.0.0.1:{1 + much}{n:02}", b"") for n in range(50)])
+            made_up = tuple(
+                [
+                    ServerEntry(bytes([much, n]) * 4, f"127.0.0.1:{1 + much}{n:02}", b"")
+                    for n in range(50)
+                ]
+            )
             await asked(one, says.RegistryPush(config().run_id, made_up[0], (), made_up))
             assert len(one.neighbours.all) <= UNMET_MAX + 2
             assert len(one.keeper.join_servers) <= UNMET_MAX + 3
-        assert (await asked(one, says.RegistryPull(config().run_id, other.keeper.local, b""))).join_servers == one.keeper.told
-        assert {join_server.join_server for join_server in one.keeper.told} == {one.join_server, other.join_server}
+        assert (
+            await asked(one, says.RegistryPull(config().run_id, other.keeper.local, b""))
+        ).join_servers == one.keeper.told
+        assert {join_server.join_server for join_server in one.keeper.told} == {
+            one.join_server,
+            other.join_server,
+        }
         await until(lambda: list(one.neighbours.all) == [other.address])
         assert set(one.keeper.join_servers) == {one.join_server, other.join_server}
 
 
 async def test_nobody_gets_an_id_under_the_number_of_a_door_that_is_there(tmp_path: Path) -> None:
-    async with join_server_in(tmp_path / "a", (0,)) as one, join_server_in(tmp_path / "b", (1,), one.address) as other:
+    async with (
+        join_server_in(tmp_path / "a", (0,)) as one,
+        join_server_in(tmp_path / "b", (1,), one.address) as other,
+    ):
         announce(tmp_path / "a", 0)
         await met(one, other)
         await until(lambda: one.keeper.state == "running")

@@ -1,4 +1,5 @@
-"""Strangers at a door, and doors that are none: whatever they send, the launcher's memory and descriptors stay within bounds."""
+"""Strangers at a door, and doors that are none: whatever they send, the launcher's memory and
+descriptors stay within bounds."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ MANY_PARTS = 1_500_000
 
 def part(nbytes: int, more: int = 1) -> bytes:
     return (
-        bytes([more, nbytes]) + bytes(nbytes) if nbytes < 256 else bytes([more | 2]) + struct.pack(">Q", nbytes) + bytes(nbytes)
+        bytes([more, nbytes]) + bytes(nbytes)
+        if nbytes < 256
+        else bytes([more | 2]) + struct.pack(">Q", nbytes) + bytes(nbytes)
     )
 
 
@@ -61,7 +64,10 @@ def pour(address: str, blob: bytes, nbytes: int) -> None:
     host, _, port = address.rpartition(":")
     sent = 0
     while sent < nbytes:
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=30) as connection:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((host, int(port)), timeout=30) as connection,
+        ):
             connection.sendall(GREETING + READY)
             while sent < nbytes:
                 sent += len(blob)  # also what is refused: it was sent
@@ -80,17 +86,27 @@ async def poured(join_server: JoinServer, blob: bytes, nbytes: int) -> AsyncIter
 
 
 @pytest.mark.parametrize(("size", "mib"), [(0, 16), (200, 192), (500_000, 512)])
-async def test_a_message_without_end_takes_no_memory_and_the_door_answers_others(tmp_path: Path, size: int, mib: int) -> None:
+async def test_a_message_without_end_takes_no_memory_and_the_door_answers_others(
+    tmp_path: Path, size: int, mib: int
+) -> None:
     blob = part(size) * max(1, 64 * 1024 // len(part(size)))
-    async with join_server_in(tmp_path / "a", (0,)) as join_server, poured(join_server, blob, mib * MIB) as grown:
+    async with (
+        join_server_in(tmp_path / "a", (0,)) as join_server,
+        poured(join_server, blob, mib * MIB) as grown,
+    ):
         assert isinstance(await asked(join_server, says.RunQuery()), says.RunInfo)
-        assert grown.look() < GROWTH_MAX, f"{grown.most / MIB:.0f} MiB for {mib} MiB of parts of {size} bytes"
+        assert grown.look() < GROWTH_MAX, (
+            f"{grown.most / MIB:.0f} MiB for {mib} MiB of parts of {size} bytes"
+        )
         assert join_server.refused == 0, "nothing of it was a question"
 
 
 async def test_whole_questions_without_end_on_one_connection_are_cut_off(tmp_path: Path) -> None:
     blob = (part(8) + part(500_000, more=0)) * 2
-    async with join_server_in(tmp_path / "a", (0,)) as join_server, poured(join_server, blob, 256 * MIB) as grown:
+    async with (
+        join_server_in(tmp_path / "a", (0,)) as join_server,
+        poured(join_server, blob, 256 * MIB) as grown,
+    ):
         assert isinstance(await asked(join_server, says.RunQuery()), says.RunInfo)
         assert grown.look() < GROWTH_MAX
 
@@ -118,22 +134,44 @@ async def test_who_has_the_key_cannot_send_very_many_parts_either(tmp_path: Path
     pair = read_pair(key)
     async with join_server_in(tmp_path / "a", (0,), key=key) as join_server:
         grown = Grown()
-        words = [sys.executable, "-c", FLOOD, pair.public, pair.secret, join_server.address, str(MANY_PARTS)]
-        child = await asyncio.create_subprocess_exec(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        words = [
+            sys.executable,
+            "-c",
+            FLOOD,
+            pair.public,
+            pair.secret,
+            join_server.address,
+            str(MANY_PARTS),
+        ]
+        child = await asyncio.create_subprocess_exec(
+            *words, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         assert child.stdin is not None
         assert child.stdout is not None
         assert await child.stdout.readline() == b"sent\n"
-        await until(lambda: grown.look() >= GROWTH_MAX or join_server._proxy.cut or join_server.refused)
+        await until(
+            lambda: grown.look() >= GROWTH_MAX or join_server._proxy.cut or join_server.refused
+        )
         child.stdin.close()
         await child.wait()
-        assert (grown.look() < GROWTH_MAX, join_server.refused) == (True, 0), f"{grown.most / MIB:.0f} MiB"
+        assert (grown.look() < GROWTH_MAX, join_server.refused) == (True, 0), (
+            f"{grown.most / MIB:.0f} MiB"
+        )
         context = zmq.asyncio.Context()
-        assert isinstance(await ask(context, join_server.address, says.RunQuery(), 10.0, pair), says.RunInfo)
+        assert isinstance(
+            await ask(context, join_server.address, says.RunQuery(), 10.0, pair), says.RunInfo
+        )
         context.destroy(0)
 
 
-@pytest.mark.parametrize("said", [b"", GREETING[:30], GREETING + READY], ids=["nothing", "half a greeting", "a handshake"])
-async def test_very_many_connections_take_few_descriptors_and_keep_nobody_out(tmp_path: Path, said: bytes) -> None:
+@pytest.mark.parametrize(
+    "said",
+    [b"", GREETING[:30], GREETING + READY],
+    ids=["nothing", "half a greeting", "a handshake"],
+)
+async def test_very_many_connections_take_few_descriptors_and_keep_nobody_out(
+    tmp_path: Path, said: bytes
+) -> None:
     own = psutil.Process()
     async with join_server_in(tmp_path / "a", (0,)) as join_server:
         before, connections = own.num_fds(), []
@@ -203,7 +241,9 @@ def taken(data: bytes, piece: int = 1) -> FrameMeter:
 def test_frames_are_counted_however_the_bytes_come(piece: int) -> None:
     question = part(8) + part(300, more=0)
     assert taken(GREETING + READY + question, piece).frames == 3
-    assert taken(GREETING + READY + part(8) + part(says.MESSAGE_BYTES_MAX, more=0), piece).frames == 3, "the largest question"
+    assert (
+        taken(GREETING + READY + part(8) + part(says.MESSAGE_BYTES_MAX, more=0), piece).frames == 3
+    ), "the largest question"
     with pytest.raises(LimitExceeded):
         taken(GREETING + part(5) * (FRAMES_MAX + 1), piece)
     with pytest.raises(LimitExceeded):
@@ -211,7 +251,12 @@ def test_frames_are_counted_however_the_bytes_come(piece: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "greeting", [b"\x01\x00" * 40, GREETING[:10] + b"\x01" + GREETING[11:], GREETING[:9] + b"\x7e" + GREETING[10:]]
+    "greeting",
+    [
+        b"\x01\x00" * 40,
+        GREETING[:10] + b"\x01" + GREETING[11:],
+        GREETING[:9] + b"\x7e" + GREETING[10:],
+    ],
 )
 def test_older_framings_are_not_let_through(greeting: bytes) -> None:
     with pytest.raises(LimitExceeded):

@@ -1,4 +1,5 @@
-"""The door of a supervisor: whom a start over several launchers waits for, and what becomes of an id given away twice."""
+"""The door of a supervisor: whom a start over several launchers waits for, and what becomes of an
+id given away twice."""
 
 from __future__ import annotations
 
@@ -61,19 +62,28 @@ def announce(folder: Path, peer: int) -> None:
     SeedFolder(folder / "seeds", peer, 9).announce("tcp://127.0.0.1:9", "tcp://127.0.0.1:9", 0)
 
 
-async def test_a_start_names_who_is_missing_and_what_came_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_names_who_is_missing_and_what_came_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
     folder, heard = tmp_path / "run", CallbackScreen()
     config = config_in(folder, peers=3)
     mine = Supervisor(
-        config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, entrance=JoinEndpoint(("127.0.0.1:9",))
+        config,
+        script_command(FAKE, ["raise-early-all-but-0"]),
+        heard,
+        share={0: 0},
+        entrance=JoinEndpoint(("127.0.0.1:9",)),
     )
     waits = lambda text: lambda view: any(text in line for line in heard.said)  # noqa: E731
     heard.when.append((waits("waiting for peers 1, 2 "), lambda: announce(folder, 2)))
     heard.when.append((waits("waiting for peers 1 "), lambda: mine.end("terminate")))
     await asyncio.wait_for(mine.run(), 60)
     assert any("here: 0" in line for line in heard.said if "waiting" in line)
-    assert any(line.startswith("!   127.0.0.1:9: connection refused: nothing listens there (x") for line in heard.said)
+    assert any(
+        line.startswith("!   127.0.0.1:9: connection refused: nothing listens there (x")
+        for line in heard.said
+    )
 
 
 async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
@@ -82,13 +92,23 @@ async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
     monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
     folder, heard = tmp_path / "run", CallbackScreen()
     config = config_in(folder)
-    mine = Supervisor(config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, entrance=JoinEndpoint())
+    mine = Supervisor(
+        config,
+        script_command(FAKE, ["raise-early-all-but-0"]),
+        heard,
+        share={0: 0},
+        entrance=JoinEndpoint(),
+    )
     announce(folder, 1)
-    mine.view.feed({"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()})
+    mine.view.feed(
+        {"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()}
+    )
     refused = "!   1 at 127.0.0.1:9: connection refused: nothing listens there"
     heard.when.append((lambda view: refused in heard.said, lambda: mine.end("terminate")))
     await asyncio.wait_for(mine.run(), 60)
-    assert any("waiting for peers 0, 1 " in line or "waiting for peers 1 " in line for line in heard.said)
+    assert any(
+        "waiting for peers 0, 1 " in line or "waiting for peers 1 " in line for line in heard.said
+    )
     written = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     kept = [(row["subject"], row["why"]) for row in written if row.get("event") == "unmet"]
     assert (1, refused.removeprefix("!   ")) in kept, "for the end of the run"
@@ -100,13 +120,19 @@ async def test_a_task_whose_run_ends_while_it_starts_does_not_wait_for_it_to_beg
     monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
     folder, heard = tmp_path / "run", CallbackScreen()
     config = config_in(folder)
-    mine = Supervisor(config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, files="-0")
-    mine.view.feed({"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()})
+    mine = Supervisor(
+        config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, files="-0"
+    )
+    mine.view.feed(
+        {"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()}
+    )
     (folder / "peer-1").mkdir()
 
     def end() -> None:
         rows = [{"event": "started"}, {"event": "halted", "reason": "finished", "round": 7}]
-        (folder / "peer-1" / "events.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        (folder / "peer-1" / "events.jsonl").write_text(
+            "".join(f"{json.dumps(row)}\n" for row in rows)
+        )
 
     heard.when.append((lambda view: any("waiting for peers" in line for line in heard.said), end))
     outcome = await asyncio.wait_for(mine.run(), config.start_timeout_s / 2)
@@ -121,7 +147,9 @@ async def test_a_newcomer_whose_run_ends_while_it_starts_does_not_wait_to_be_let
     folder, heard = tmp_path / "run", CallbackScreen()
     config = config_in(folder, room=6)
     announce(folder, 0)
-    mine = Supervisor(config, script_command(FAKE, ["raise-early-all-but-2"]), heard, newcomers={2: 0})
+    mine = Supervisor(
+        config, script_command(FAKE, ["raise-early-all-but-2"]), heard, newcomers={2: 0}
+    )
     here = lambda view: view.rows[2].state == "here"  # noqa: E731
     heard.when.append((here, lambda: announce_end(folder / "seeds", 0)))
     outcome = await asyncio.wait_for(mine.run(), config.start_timeout_s / 2)
@@ -136,8 +164,18 @@ async def test_a_peer_whose_id_is_somebody_elses_comes_again_under_another(tmp_p
     assert mine.join_service is not None
     join_server = mine.join_service.join_server
     other = PeerEntry(2, 0, LET_IN, b"\xff" * 8, False, "tcp://127.0.0.1:7", "tcp://127.0.0.1:8")
-    heard.when.append((lambda view: view.rows[2].state == "training", lambda: join_server._learn([other], [], other.owner)))
-    heard.when.append((lambda view: 3 in view.rows and view.rows[3].state == "training", lambda: mine.end("terminate")))
+    heard.when.append(
+        (
+            lambda view: view.rows[2].state == "training",
+            lambda: join_server._learn([other], [], other.owner),
+        )
+    )
+    heard.when.append(
+        (
+            lambda view: 3 in view.rows and view.rows[3].state == "training",
+            lambda: mine.end("terminate"),
+        )
+    )
     outcome = await asyncio.wait_for(mine.run(), 60)
     assert [(life.peer, life.code) for life in outcome.lives] == [(3, 0)]
     assert outcome.unplanned == []
@@ -152,18 +190,31 @@ async def test_an_agent_that_hears_of_another_door_while_it_opens_its_own_goes_o
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = (
-        resolve({"peers": 2, "name": "t", "warm": False, "drills": True}).with_values("drawn", run="00000000000000aa", f=0).config
+        resolve({"peers": 2, "name": "t", "warm": False, "drills": True})
+        .with_values("drawn", run="00000000000000aa", f=0)
+        .config
     )
-    start = {"kind": "start", "config": config.model_dump(mode="json"), "run_dir": str(tmp_path / "run"), "script": str(FAKE)}
+    start = {
+        "kind": "start",
+        "config": config.model_dump(mode="json"),
+        "run_dir": str(tmp_path / "run"),
+        "script": str(FAKE),
+    }
     start |= {"arguments": ["polite"], "environment": {}, "peers": {"0": 0}, "address": "127.0.0.1"}
     agent, orders = Agent(outbox := LauncherBacklog()), asyncio.StreamReader()
     outbox._closed = True  # nobody reads what it says
-    # In one piece, as on a machine that is busy: the desk for drills is still being opened when the second comes.
+    # In one piece, as on a machine that is busy: the desk for drills is still being opened when
+    # the second comes.
     orders.feed_data(
-        encode({**start, "key": None, "join_servers": []}) + encode({"kind": "join_servers", "addresses": ["127.0.0.1:9"]})
+        encode({**start, "key": None, "join_servers": []})
+        + encode({"kind": "join_servers", "addresses": ["127.0.0.1:9"]})
     )
     run = asyncio.get_running_loop().create_task(agent.run(orders))
-    visited = lambda: agent._supervisor and agent._supervisor.join_service and agent._supervisor.join_service.troubles()  # noqa: E731
+    visited = lambda: (  # noqa: E731
+        agent._supervisor
+        and agent._supervisor.join_service
+        and agent._supervisor.join_service.troubles()
+    )
     async with asyncio.timeout(60):
         while not run.done() and not visited():
             await asyncio.sleep(0.02)
@@ -180,13 +231,25 @@ async def test_the_line_to_paste_names_the_address_the_key_and_what_to_run(tmp_p
     key = tmp_path / "a key"
     make_pair(key)
     config = config_in(folder, room=6)
-    mine = Supervisor(config, script_command(FAKE, ["finish", "--lr", "0.1"]), heard, entrance=JoinEndpoint(key=key))
+    mine = Supervisor(
+        config,
+        script_command(FAKE, ["finish", "--lr", "0.1"]),
+        heard,
+        entrance=JoinEndpoint(key=key),
+    )
     await asyncio.wait_for(mine.run(), 60)
     (line,) = [line for line in heard.said if line.startswith("room for 4 more: ")]
-    address = json.loads(next(row for row in (folder / "events.jsonl").read_text().splitlines() if '"join_server"' in row))[
-        "address"
-    ]
-    assert line.startswith(f"room for 4 more: gossip join --key '{key}' {address} -- {FAKE} finish --lr 0.1   (on this machine")
+    address = json.loads(
+        next(
+            row
+            for row in (folder / "events.jsonl").read_text().splitlines()
+            if '"join_server"' in row
+        )
+    )["address"]
+    assert line.startswith(
+        f"room for 4 more: gossip join --key '{key}' {address} -- {FAKE} finish --lr 0.1   (on "
+        "this machine"
+    )
 
 
 async def test_a_door_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> None:
@@ -198,13 +261,23 @@ async def test_a_door_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> No
         assert first.join_service is not None
         port = int(first.join_service.join_server.address.rpartition(":")[2])
         try:
-            await Supervisor(other, script_command(FAKE, ["finish"]), CallbackScreen(), entrance=JoinEndpoint(port=port)).run()
+            await Supervisor(
+                other,
+                script_command(FAKE, ["finish"]),
+                CallbackScreen(),
+                entrance=JoinEndpoint(port=port),
+            ).run()
         except AddressInUse as error:
             raised.append(error)
         finally:
             first.end("terminate")
 
-    heard.when.append((lambda view: len(view.ready) == 2, lambda: asyncio.get_running_loop().create_task(second())))
+    heard.when.append(
+        (
+            lambda view: len(view.ready) == 2,
+            lambda: asyncio.get_running_loop().create_task(second()),
+        )
+    )
     await asyncio.wait_for(first.run(), 60)
     assert raised
     assert not (tmp_path / "other" / "peer-0").exists()

@@ -1,4 +1,5 @@
-"""Orders reach a run by a socket in its folder, are checked before anything is done, and end when their time is over."""
+"""Orders reach a run by a socket in its folder, are checked before anything is done, and end when
+their time is over."""
 
 from __future__ import annotations
 
@@ -56,11 +57,16 @@ class FakeRun:
         return [2] if 2 in self.peers else []
 
 
-def with_desks(folder: Path, act: Callable[[Callable[..., dict[str, Any]]], Any], *runs: FakeRun) -> None:
-    """Runs ``act`` in a thread while the desks of ``runs`` are open; it is given a function that sends an order."""
+def with_desks(
+    folder: Path, act: Callable[[Callable[..., dict[str, Any]]], Any], *runs: FakeRun
+) -> None:
+    """Runs ``act`` in a thread while the desks of ``runs`` are open;
+    it is given a function that sends an order."""
 
     async def serve() -> None:
-        desks = [DrillServer(run, min(run.peers) if number else None) for number, run in enumerate(runs)]  # type: ignore[arg-type]
+        desks = [
+            DrillServer(run, min(run.peers) if number else None) for number, run in enumerate(runs)
+        ]  # type: ignore[arg-type]
         for desk in desks:
             await desk.open()
         try:
@@ -88,7 +94,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_only_the_owner_can_open_the_socket_and_it_is_gone_with_the_run(folder: Path) -> None:
     seen: list[int] = []
-    with_desk(folder, lambda order: seen.append(stat.S_IMODE((folder / name_of(None)).stat().st_mode)))
+    with_desk(
+        folder, lambda order: seen.append(stat.S_IMODE((folder / name_of(None)).stat().st_mode))
+    )
     assert seen == [0o600]
     assert not (folder / name_of(None)).exists()
 
@@ -103,8 +111,16 @@ def test_orders_are_carried_out_and_written_down(folder: Path) -> None:
 
     run = with_desk(folder, act)
     left = ("leave", 2, "drill 4: leave 2")
-    assert run.done == [("kill", 1, 2.5), ("kill", 2, 2.5), ("kill", 0, None), ("stop", 1, 3.0), left]
-    told = [fields["drill"] for event, peer, fields in run.rows if event == "drill" and peer is None]
+    assert run.done == [
+        ("kill", 1, 2.5),
+        ("kill", 2, 2.5),
+        ("kill", 0, None),
+        ("stop", 1, 3.0),
+        left,
+    ]
+    told = [
+        fields["drill"] for event, peer, fields in run.rows if event == "drill" and peer is None
+    ]
     assert told == ["kill", "kill", "stop", "leave"]
 
 
@@ -116,9 +132,14 @@ def test_what_lasts_is_in_the_file_until_its_time_is_over_or_all_is_healed(folde
         order(drill="poison", peers=[2], attack="sign-flip", for_s=50)
         faults.append(book.on(time.monotonic()))
         until = time.monotonic() + 20
-        while time.monotonic() < until and len(rows := json.loads((folder / "faults" / "drills.json").read_text())) == 3:
+        while (
+            time.monotonic() < until
+            and len(rows := json.loads((folder / "faults" / "drills.json").read_text())) == 3
+        ):
             pass
-        assert [row["fault"]["kind"] for row in rows] == ["slow", "sign_flip"], "the partition is over"
+        assert [row["fault"]["kind"] for row in rows] == ["slow", "sign_flip"], (
+            "the partition is over"
+        )
         healed = order(drill="heal")
         assert healed["ended"] == ["drill 2: slow:1*3", "drill 3: sign_flip:2*1"]
         assert healed["woken"] == [2]
@@ -129,7 +150,11 @@ def test_what_lasts_is_in_the_file_until_its_time_is_over_or_all_is_healed(folde
     run = with_desk(folder, act)
     told = [(event, fields["kind"]) for event, _, fields in run.rows if event != "drill"]
     assert told[:3] == [("fault", "partition"), ("fault", "slow"), ("fault", "sign_flip")]
-    assert sorted(told[3:]) == [("fault_over", "partition"), ("fault_over", "sign_flip"), ("fault_over", "slow")]
+    assert sorted(told[3:]) == [
+        ("fault_over", "partition"),
+        ("fault_over", "sign_flip"),
+        ("fault_over", "slow"),
+    ]
     assert run.done == [("wake",)]
 
 
@@ -153,14 +178,28 @@ def test_what_lasts_is_in_the_file_until_its_time_is_over_or_all_is_healed(folde
             {"drill": "poison", "peers": [1], "attack": "sign_flop", "for_s": 1},
             "unknown attack 'sign_flop'. Did you mean 'sign_flip'",
         ),
-        ({"drill": "poison", "peers": [1], "attack": "label_flip", "for_s": 1}, "about a peer's data"),
-        ({"drill": "poison", "peers": [1], "attack": "sign_flip", "strength": "much"}, "strength = 'much' is no number of times"),
-        ({"drill": "poison", "peers": [1], "attack": "sign_flip", "strength": float("inf")}, "strength inf is not above 0"),
-        ({"drill": "poison", "peers": [1], "attack": "sign_flip", "strength": 10**400}, "not an order"),
+        (
+            {"drill": "poison", "peers": [1], "attack": "label_flip", "for_s": 1},
+            "about a peer's data",
+        ),
+        (
+            {"drill": "poison", "peers": [1], "attack": "sign_flip", "strength": "much"},
+            "strength = 'much' is no number of times",
+        ),
+        (
+            {"drill": "poison", "peers": [1], "attack": "sign_flip", "strength": float("inf")},
+            "strength inf is not above 0",
+        ),
+        (
+            {"drill": "poison", "peers": [1], "attack": "sign_flip", "strength": 10**400},
+            "not an order",
+        ),
         ({"drill": "poison", "peers": [1], "attack": "nan", "strength": 2}, "nan has no strength"),
     ],
 )
-def test_an_order_that_cannot_be_is_refused_and_nothing_of_it_is_done(order: dict[str, Any], says: str, folder: Path) -> None:
+def test_an_order_that_cannot_be_is_refused_and_nothing_of_it_is_done(
+    order: dict[str, Any], says: str, folder: Path
+) -> None:
     def act(send: Callable[..., dict[str, Any]]) -> None:
         with pytest.raises(ConfigError, match=says):
             send(**order)
@@ -172,7 +211,9 @@ def test_an_order_that_cannot_be_is_refused_and_nothing_of_it_is_done(order: dic
 def test_who_came_later_or_has_ended_is_known_by_the_seeds(folder: Path) -> None:
     (folder / "seeds").mkdir()
     for peer in (5, 7):
-        (folder / "seeds" / f"{peer}.addr").write_text('{"control": "tcp://h:1", "bulk": "tcp://h:2", "incarnation": 0}')
+        (folder / "seeds" / f"{peer}.addr").write_text(
+            '{"control": "tcp://h:1", "bulk": "tcp://h:2", "incarnation": 0}'
+        )
     announce_end(folder / "seeds", 1)
 
     def act(order: Callable[..., dict[str, Any]]) -> None:
@@ -189,7 +230,9 @@ def test_who_came_later_or_has_ended_is_known_by_the_seeds(folder: Path) -> None
 
 def test_each_launcher_hurts_its_own_peers_and_all_heal(folder: Path) -> None:
     (folder / "seeds").mkdir()
-    (folder / "seeds" / "5.addr").write_text('{"control": "tcp://h:1", "bulk": "tcp://h:2", "incarnation": 0}')
+    (folder / "seeds" / "5.addr").write_text(
+        '{"control": "tcp://h:1", "bulk": "tcp://h:2", "incarnation": 0}'
+    )
     first, later = FakeRun(folder), FakeRun(folder, (5,))
 
     def act(order: Callable[..., dict[str, Any]]) -> None:
@@ -211,11 +254,18 @@ def test_each_launcher_hurts_its_own_peers_and_all_heal(folder: Path) -> None:
 
 def test_the_socket_of_a_launcher_that_was_killed_hides_nobody(folder: Path) -> None:
     (folder / "seeds").mkdir()
-    (folder / "seeds" / "5.addr").write_text('{"control": "tcp://h:1", "bulk": "tcp://h:2", "incarnation": 0}')
+    (folder / "seeds" / "5.addr").write_text(
+        '{"control": "tcp://h:1", "bulk": "tcp://h:2", "incarnation": 0}'
+    )
     open_socket(folder, name_of(None), socket.socket.bind).close()
     with pytest.raises(RunUnreachable, match="does not answer"):
         ask(folder, {"drill": "heal"})
-    with_desks(folder, lambda order: order(drill="kill", peers=[5]), FakeRun(folder), later := FakeRun(folder, (5,)))
+    with_desks(
+        folder,
+        lambda order: order(drill="kill", peers=[5]),
+        FakeRun(folder),
+        later := FakeRun(folder, (5,)),
+    )
     assert later.done == [("kill", 5, 2.0)]
 
 
@@ -230,9 +280,12 @@ def test_a_run_that_allows_no_drills_or_is_over_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("over", "error", "says"), [(False, ConfigError, "not train yet"), (True, RunUnreachable, "about to end")]
+    ("over", "error", "says"),
+    [(False, ConfigError, "not train yet"), (True, RunUnreachable, "about to end")],
 )
-def test_a_run_that_does_not_train_takes_no_drills(over: bool, error: type[ConfigError], says: str, folder: Path) -> None:
+def test_a_run_that_does_not_train_takes_no_drills(
+    over: bool, error: type[ConfigError], says: str, folder: Path
+) -> None:
     run = FakeRun(folder)
     run.is_training, run.is_over = False, over
 
@@ -247,10 +300,14 @@ def test_a_run_that_does_not_train_takes_no_drills(over: bool, error: type[Confi
 
 def test_each_task_of_a_scheduler_has_a_desk_of_its_own(tmp_path: Path) -> None:
     config = (
-        resolve({"peers": 3, "drills": True, "run_dir": str(tmp_path), "name": "t"}).with_values("x", run="00" * 8, f=0).config
+        resolve({"peers": 3, "drills": True, "run_dir": str(tmp_path), "name": "t"})
+        .with_values("x", run="00" * 8, f=0)
+        .config
     )
     screen: Any = None
-    tasks = [Supervisor(config, ["true"], screen, share={peer: 0}, files=f"-{peer}") for peer in range(3)]
+    tasks = [
+        Supervisor(config, ["true"], screen, share={peer: 0}, files=f"-{peer}") for peer in range(3)
+    ]
     desks = [task._desk.path.name for task in tasks if task._desk is not None]
     assert desks == ["drill-0.sock", "drill-1.sock", "drill-2.sock"]
     alone = Supervisor(config, ["true"], screen)._desk

@@ -18,15 +18,20 @@ EXAMPLES = ROOT / "examples"
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A user's folder: the two examples, and an ``aggregators.py`` that has nothing to do with us."""
+    """A user's folder: the two examples, and an ``aggregators.py`` that has
+    nothing to do with us."""
     for name in ("train.py", "my_rules.py"):
         shutil.copy(EXAMPLES / name, tmp_path / name)
-    (tmp_path / "aggregators.py").write_text("raise RuntimeError('nobody has asked for this file')\n")
+    (tmp_path / "aggregators.py").write_text(
+        "raise RuntimeError('nobody has asked for this file')\n"
+    )
     return tmp_path
 
 
 def run(project: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(
+        command, cwd=project, capture_output=True, text=True, timeout=280, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -43,10 +48,16 @@ def test_the_example_adds_five_lines() -> None:
 
 
 def test_the_readme_shows_the_rule_of_the_examples() -> None:
-    block = re.search(r"```python\n# my_rules.py.*?\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    block = re.search(
+        r"```python\n# my_rules.py.*?\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
     assert block is not None
     shown = [line for line in block[1].splitlines() if line.strip()]
-    written = [line for line in (EXAMPLES / "my_rules.py").read_text().split('"""', 2)[2].splitlines() if line.strip()]
+    written = [
+        line
+        for line in (EXAMPLES / "my_rules.py").read_text().split('"""', 2)[2].splitlines()
+        if line.strip()
+    ]
     assert shown == written
     assert len(shown) <= 10
 
@@ -60,7 +71,9 @@ def test_the_example_trains_alone(project: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_the_example_trains_in_a_swarm_with_a_rule_from_a_file_beside_an_unrelated_aggregators_py(project: Path) -> None:
+def test_the_example_trains_in_a_swarm_with_a_rule_from_a_file_beside_an_unrelated_aggregators_py(
+    project: Path,
+) -> None:
     words = "run -n 3 --run-dir out --aggregator my_rules.py:midpoint train.py --lr 0.05 --epochs 3"
 
     done = run(project, sys.executable, "-m", "gossip.launch.cli", *words.split())
@@ -69,7 +82,11 @@ def test_the_example_trains_in_a_swarm_with_a_rule_from_a_file_beside_an_unrelat
     assert len(seen) == 3
     assert len(set(seen)) == 1, "replicas differ"
     summary = json.loads((project / "out" / "summary.json").read_text())
-    assert (summary["status"], summary["finished"], summary["rounds_lost"]) == ("finished", [0, 1, 2], 0)
+    assert (summary["status"], summary["finished"], summary["rounds_lost"]) == (
+        "finished",
+        [0, 1, 2],
+        0,
+    )
     assert summary["aggregator"] == "my_rules.py:midpoint"
     assert summary["samples"]["never"] == 0
     assert summary["epochs"][0]["once"] == 1437

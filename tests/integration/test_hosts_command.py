@@ -1,4 +1,5 @@
-"""``gossip hosts`` with real agents and an ssh without a network: what is sent arrives; where one host fails nothing starts."""
+"""``gossip hosts`` with real agents and an ssh without a network: what is sent arrives; where one
+host fails nothing starts."""
 
 from __future__ import annotations
 
@@ -36,9 +37,25 @@ print(f"{word[::-1]} in {os.path.basename(os.getcwd())}, seen {seen} times, {sys
 
 
 def gossip(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gossip.launch.cli", "hosts", "--ssh", f"{sys.executable} {FAKE_SSH}", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "gossip.launch.cli",
+        "hosts",
+        "--ssh",
+        f"{sys.executable} {FAKE_SSH}",
+        *words,
+    ]
     environment = {**os.environ, "GOSSIP_WARM": "false", "A_SECRET": "tell-nobody"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -46,7 +63,9 @@ def folder(tmp_path: Path) -> Path:
     for name in ("here", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.py").write_text(SCRIPT)
-    (tmp_path / "hosts.txt").write_text(f"a slots=2  # in the folder that we are in\nme@b workdir={tmp_path / 'b'}\n")
+    (tmp_path / "hosts.txt").write_text(
+        f"a slots=2  # in the folder that we are in\nme@b workdir={tmp_path / 'b'}\n"
+    )
     return tmp_path / "here"
 
 
@@ -73,7 +92,9 @@ def test_what_is_sent_arrives_and_stands_in_no_command_line(folder: Path) -> Non
     for prefix, where in (("[0@a]", "here"), ("[1@a]", "here"), ("[2@b]", "b")):
         assert f"{prefix} ydobon-llet in {where}, seen 0 times, ['--lr', 'a b']" in done.stdout
     run = folder / "runs" / "x"
-    assert "ydobon-llet in b" in (run / "peer-2" / "out.log").read_text(), "what a host has logged is fetched"
+    assert "ydobon-llet in b" in (run / "peer-2" / "out.log").read_text(), (
+        "what a host has logged is fetched"
+    )
     assert json.loads((run / "summary.json").read_text())["finished"] == [0, 1, 2]
     assert json.loads((run / "hosts.json").read_text())["hosts"]["b"]["ssh"] == "me@b"
     written = "".join(path.read_text() for path in folder.parent.rglob("*") if path.is_file())
@@ -82,12 +103,15 @@ def test_what_is_sent_arrives_and_stands_in_no_command_line(folder: Path) -> Non
     assert '"TYPED=(not shown)"' in (run / "environment.json").read_text()
 
 
-def test_one_host_that_cannot_be_reached_stops_all_and_is_told_with_what_to_do(folder: Path) -> None:
+def test_one_host_that_cannot_be_reached_stops_all_and_is_told_with_what_to_do(
+    folder: Path,
+) -> None:
     done = gossip(folder, "-H", "a,denied", "--name", "x", "--", "train.py")
     assert done.returncode == 4
     assert done.stderr == (
         "error: ssh denied: Permission denied (publickey). gossip never asks for passwords\n"
-        "  hint: ssh denied true     must work without typing; then run this again. a is fine, nothing was started\n"
+        "  hint: ssh denied true     must work without typing; then run this again. a is fine, "
+        "nothing was started\n"
     )
     assert "ok    a" in done.stdout
     assert not (folder / "runs").exists()
@@ -97,14 +121,21 @@ def test_check_only_looks(folder: Path) -> None:
     done = gossip(folder, "-H", "../hosts.txt", "--check", "--json", "train.py")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert [(line["level"] != "fail", line["about"]) for line in report["lines"] if line["level"] == "ok" or " " in line["about"]]
+    assert [
+        (line["level"] != "fail", line["about"])
+        for line in report["lines"]
+        if line["level"] == "ok" or " " in line["about"]
+    ]
     assert set(report["addresses"]) == {"a", "b"}
     assert len(set(report["addresses"].values())) == 1, "they are one machine"
-    assert "servers" not in {line["about"] for line in report["lines"]}, "so none is slower than another"
+    assert "servers" not in {line["about"] for line in report["lines"]}, (
+        "so none is slower than another"
+    )
     assert not (folder / "runs").exists()
 
 
-# A way out of a known speed: it is measured, but on a busy machine two that are alike may look unlike.
+# A way out of a known speed: it is measured, but on a busy machine two that are alike
+# may look unlike.
 RATED = """
 import sys
 if "gossip.launch.ssh.agent" in sys.orig_argv:
@@ -127,23 +158,54 @@ def rated_python(where: Path, rate: float) -> Path:
 
 
 def test_who_is_seen_to_be_slow_before_the_start_serves_less_often(folder: Path) -> None:
-    beyond = [address for address in hostfacts.addresses() if not is_loopback(address) and ":" not in address]
+    beyond = [
+        address
+        for address in hostfacts.addresses()
+        if not is_loopback(address) and ":" not in address
+    ]
     if not beyond:
         pytest.skip("this machine has no address but loopback, where all hosts are taken for one")
-    fast, slow = rated_python(folder.parent / "fast", 900.0), rated_python(folder.parent / "slow", 45.0)
-    rows = [f"{name} address={beyond[0]} python={each}" for name, each in (("a slots=2", fast), ("b", slow), ("c", fast))]
+    fast, slow = (
+        rated_python(folder.parent / "fast", 900.0),
+        rated_python(folder.parent / "slow", 45.0),
+    )
+    rows = [
+        f"{name} address={beyond[0]} python={each}"
+        for name, each in (("a slots=2", fast), ("b", slow), ("c", fast))
+    ]
     (folder.parent / "mixed.txt").write_text("\n".join(rows))
-    done = gossip(folder, "-H", "../mixed.txt", "--name", "x", "--env", "A_SECRET", "--aggregator", "mean", "--", "train.py")
+    done = gossip(
+        folder,
+        "-H",
+        "../mixed.txt",
+        "--name",
+        "x",
+        "--env",
+        "A_SECRET",
+        "--aggregator",
+        "mean",
+        "--",
+        "train.py",
+    )
     assert done.returncode == 0, done.stderr
     line = next(line for line in done.stdout.splitlines() if " servers " in line)
-    assert re.fullmatch(r"ok +servers +each peer of a, c serves 8 times as often as each of b \(900 / 45 Mbit/s\)", line), line
+    assert re.fullmatch(
+        r"ok +servers +each peer of a, c serves 8 times as often as each of b \(900 / 45 Mbit/s\)",
+        line,
+    ), line
     settings = tomllib.loads((folder / "runs" / "x" / "config.toml").read_text())["server_weights"]
     assert read_weights(settings).keys() == {0, 1, 3}, "all peers but that of the slow host"
     assert f"x: 4 peers, rolling:weights={settings}, mean" in done.stdout
-    assert json.loads((folder / "runs" / "x" / "hosts" / "b" / "config.json").read_text())["server_weights"] == settings
+    assert (
+        json.loads((folder / "runs" / "x" / "hosts" / "b" / "config.json").read_text())[
+            "server_weights"
+        ]
+        == settings
+    )
 
 
-# As a summary of a run of days: whoever works that out when nobody is there any more would be left behind.
+# As a summary of a run of days: whoever works that out when nobody is there any more
+# would be left behind.
 NEVER_DONE = """
 import sys
 if "gossip.launch.ssh.agent" in sys.orig_argv:
@@ -153,17 +215,26 @@ if "gossip.launch.ssh.agent" in sys.orig_argv:
 """
 
 
-def test_agents_whose_launcher_is_killed_leave_though_they_have_not_written_all_down(folder: Path) -> None:
+def test_agents_whose_launcher_is_killed_leave_though_they_have_not_written_all_down(
+    folder: Path,
+) -> None:
     (folder.parent / "sitecustomize.py").write_text(NEVER_DONE)
     for name in ("here", "b"):
-        (folder.parent / name / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(3600)\n")
+        (folder.parent / name / "train.py").write_text(
+            "import time\nprint('up', flush=True)\ntime.sleep(3600)\n"
+        )
     # The launcher's guardian does not reach the other end of a real ssh.
     ssh = f"env -u {TOKEN_VARIABLE} setsid --wait {sys.executable} {FAKE_SSH}"
     words = [sys.executable, "-m", "gossip.launch.cli", "hosts", "--ssh", ssh, "-H", "../hosts.txt"]
     path = f"{folder.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     environment = {**os.environ, "GOSSIP_WARM": "false", "PYTHONPATH": path}
     with (folder / "out").open("wb") as out:
-        launcher = subprocess.Popen([*words, "--aggregator", "mean", "--", "train.py"], cwd=folder, env=environment, stdout=out)
+        launcher = subprocess.Popen(
+            [*words, "--aggregator", "mean", "--", "train.py"],
+            cwd=folder,
+            env=environment,
+            stdout=out,
+        )
     until = time.monotonic() + 200
     try:
         while (folder / "out").read_text().count("] up") < 3:
@@ -181,13 +252,33 @@ def test_agents_whose_launcher_is_killed_leave_though_they_have_not_written_all_
 
 def test_the_doctor_goes_to_every_host_that_can_be_reached(folder: Path) -> None:
     ssh = f"{sys.executable} {FAKE_SSH}"
-    command = [sys.executable, "-m", "gossip.launch.cli", "doctor", "--hosts", "a,denied", "--ssh", ssh]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "gossip.launch.cli",
+        "doctor",
+        "--hosts",
+        "a,denied",
+        "--ssh",
+        ssh,
+    ]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=280, check=False
+    )
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
-    assert "fail  denied: ssh denied: Permission denied (publickey). gossip never asks for passwords" in lines
-    assert any(line.startswith("ok    a: python ") for line in lines), "what gossip hosts would look at"
-    assert any(re.match(r"ok    a: \d+ more checks are ok there", line) for line in lines), "what it says of itself"
+    assert (
+        "fail  denied: ssh denied: Permission denied (publickey). gossip never asks for passwords"
+        in lines
+    )
+    assert any(line.startswith("ok    a: python ") for line in lines), (
+        "what gossip hosts would look at"
+    )
+    assert any(re.match(r"ok    a: \d+ more checks are ok there", line) for line in lines), (
+        "what it says of itself"
+    )
     assert not any(line.startswith("ok    a, ") for line in lines)
-    assert lines[-1].endswith(f"for a bug report: gossip doctor --hosts a,denied --ssh '{ssh}' --json > doctor.json")
+    assert lines[-1].endswith(
+        f"for a bug report: gossip doctor --hosts a,denied --ssh '{ssh}' --json > doctor.json"
+    )
     assert not (folder / "runs").exists()

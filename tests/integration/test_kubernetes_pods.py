@@ -1,4 +1,5 @@
-"""The pods of ``gossip kubernetes`` as processes of this machine: lost, late, started again. No cluster has seen them."""
+"""The pods of ``gossip kubernetes`` as processes of this machine: lost, late, started again. No
+cluster has seen them."""
 
 from __future__ import annotations
 
@@ -51,11 +52,31 @@ class KubernetesJob:
         counts: See ``Cluster``.
     """
 
-    def __init__(self, folder: Path, *options: str, training: tuple[str, ...] = (), counts: bool = True) -> None:
+    def __init__(
+        self, folder: Path, *options: str, training: tuple[str, ...] = (), counts: bool = True
+    ) -> None:
         self.end, self.folder = folder / "until", folder
         (folder / "train.py").write_text(SCRIPT)
-        words = [sys.executable, "-m", "gossip.launch.cli", "kubernetes", "--image", "i", "--name", "t", *options]
-        asked = [*words, "--", "--aggregator", "mean", *training, str(folder / "train.py"), str(self.end)]
+        words = [
+            sys.executable,
+            "-m",
+            "gossip.launch.cli",
+            "kubernetes",
+            "--image",
+            "i",
+            "--name",
+            "t",
+            *options,
+        ]
+        asked = [
+            *words,
+            "--",
+            "--aggregator",
+            "mean",
+            *training,
+            str(folder / "train.py"),
+            str(self.end),
+        ]
         done = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=folder)
         assert done.returncode == 0, done.stderr
         self.cluster = Cluster(folder, done.stdout, counts=counts)
@@ -71,8 +92,16 @@ class KubernetesJob:
 
     def events(self, index: int) -> list[dict[str, Any]]:
         """What the launcher of a pod has written down, as far as it is whole."""
-        files = [self.run_folder(index) / name for name in ("events.jsonl", f"events-{index}.jsonl")]
-        rows = [line for file in files if file.exists() for line in file.read_text().splitlines() if line.endswith("}")]
+        files = [
+            self.run_folder(index) / name for name in ("events.jsonl", f"events-{index}.jsonl")
+        ]
+        rows = [
+            line
+            for file in files
+            if file.exists()
+            for line in file.read_text().splitlines()
+            if line.endswith("}")
+        ]
         return [json.loads(row) for row in rows]
 
     def last(self, index: int) -> dict[str, Any]:
@@ -82,12 +111,20 @@ class KubernetesJob:
 
     def lives(self, index: int) -> list[int]:
         """Of the pod that an index has at present."""
-        return [row["incarnation"] for row in self.events(index) if row.get("event") == "spawned" and row["peer"] == index]
+        return [
+            row["incarnation"]
+            for row in self.events(index)
+            if row.get("event") == "spawned" and row["peer"] == index
+        ]
 
     def train(self, *peers: int, more: int = 4) -> None:
-        """Waits until a round has just these peers, as each of them tells, and some more are over."""
+        """Waits until a round has just these peers, as each of them tells,
+        and some more are over."""
         for peer in peers:
-            self.wait(f"a round of {peers} as {peer} tells", lambda peer=peer: set(self.last(peer)["contributors"]) == {*peers})
+            self.wait(
+                f"a round of {peers} as {peer} tells",
+                lambda peer=peer: set(self.last(peer)["contributors"]) == {*peers},
+            )
         until = self.last(peers[0])["round"] + more
         self.wait(f"round {until}", lambda: self.last(peers[0])["round"] >= until)
 
@@ -121,8 +158,12 @@ def apply(tmp_path: Path) -> Iterator[Any]:
         job.cluster.close()
 
 
-def test_pods_without_a_volume_meet_by_name_and_the_first_of_them_is_not_special(apply: Any) -> None:
-    job: KubernetesJob = apply("-n", "4", training=("--min-peers", "3", "--patience", "1", "--quorum", "available"))
+def test_pods_without_a_volume_meet_by_name_and_the_first_of_them_is_not_special(
+    apply: Any,
+) -> None:
+    job: KubernetesJob = apply(
+        "-n", "4", training=("--min-peers", "3", "--patience", "1", "--quorum", "available")
+    )
     job.start(2, 1, 0)
     job.train(0, 1, 2)
     assert job.cluster.lose(0) == -9, "and its node is not replaced for a while"
@@ -136,23 +177,35 @@ def test_pods_without_a_volume_meet_by_name_and_the_first_of_them_is_not_special
     job.train(1, 2, 3)
     assert job.lives(1) == [1]
     assert job.lives(3) == [0], "it was late, and had no life before"
-    secret = next(iter(job.cluster.secrets.values()))["swarm.key"].split('secret = "')[1].split('"')[0]
+    secret = (
+        next(iter(job.cluster.secrets.values()))["swarm.key"].split('secret = "')[1].split('"')[0]
+    )
     for pod in job.cluster.pods.values():
-        assert not any(secret in word for word in (*pod.words, *pod.environment.values())), "it comes as a file"
+        assert not any(secret in word for word in (*pod.words, *pod.environment.values())), (
+            "it comes as a file"
+        )
     key = job.run_folder(1) / "swarm.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
-    assert json.loads((job.run_folder(1) / "seeds" / "2.addr").read_text())["key"], "peers have keys of their own"
+    assert json.loads((job.run_folder(1) / "seeds" / "2.addr").read_text())["key"], (
+        "peers have keys of their own"
+    )
     job.start(0)  # a node at last
     job.train(0, 1, 2, 3)
     assert job.finish(0, 1, 2, 3) == [0, 0, 0, 0], job.cluster.log()
     assert "peer 1 of 4, incarnation 1 at 127.0.5.11:7421" in job.cluster.pods[1].log()
 
 
-def test_names_that_come_late_are_found_and_a_pod_whose_failures_nobody_counts_asks_which_life_is_its_next(apply: Any) -> None:
-    job: KubernetesJob = apply("-n", str(len(ALL)), counts=False, training=("--quorum", "available"))
+def test_names_that_come_late_are_found_and_a_pod_whose_failures_nobody_counts_asks_which_life_is_its_next(
+    apply: Any,
+) -> None:
+    job: KubernetesJob = apply(
+        "-n", str(len(ALL)), counts=False, training=("--quorum", "available")
+    )
     pods = [job.cluster.start(index, named=False) for index in ALL]
     for pod in pods:
-        job.wait("a pod that finds nobody", lambda pod=pod: "0 of the others found by name" in pod.log())
+        job.wait(
+            "a pod that finds nobody", lambda pod=pod: "0 of the others found by name" in pod.log()
+        )
     job.cluster.name(*ALL)  # names take a while to get about
     job.train(*ALL)
     for life in (1, 2):
@@ -165,11 +218,15 @@ def test_names_that_come_late_are_found_and_a_pod_whose_failures_nobody_counts_a
 
 
 def test_pods_on_a_shared_volume_meet_there_and_one_that_is_lost_comes_back(apply: Any) -> None:
-    job: KubernetesJob = apply("-n", str(len(ALL)), "--claim", "c", training=("--quorum", "available"))
+    job: KubernetesJob = apply(
+        "-n", str(len(ALL)), "--claim", "c", training=("--quorum", "available")
+    )
     job.start(*ALL)
     job.train(*ALL)
     run = job.run_folder(0)
-    assert all(json.loads((run / "seeds" / f"{peer}.addr").read_text())["key"] for peer in ALL), "without keys"
+    assert all(json.loads((run / "seeds" / f"{peer}.addr").read_text())["key"] for peer in ALL), (
+        "without keys"
+    )
     job.cluster.lose(1)
     job.train(0, *ALL[2:])
     job.start(1)

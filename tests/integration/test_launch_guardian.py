@@ -28,16 +28,22 @@ asyncio.run(Supervisor(config, script_command(Path(sys.argv[2]), [sys.argv[3]]),
 """
 
 
-def start_launcher(tmp_path: Path, mode: str, warm: bool = False) -> tuple[subprocess.Popen[bytes], Path]:
+def start_launcher(
+    tmp_path: Path, mode: str, warm: bool = False
+) -> tuple[subprocess.Popen[bytes], Path]:
     from gossip.config import resolve
 
     folder = tmp_path / "run"
     folder.mkdir()
-    resolved = resolve({"peers": 3, "run_dir": str(folder), "name": "t", "warm": warm, "drills": True})
+    resolved = resolve(
+        {"peers": 3, "run_dir": str(folder), "name": "t", "warm": warm, "drills": True}
+    )
     config = resolved.with_values("drawn", run="00000000000000aa", f=0).config
     config.dump(folder / "config.json")
     command = [sys.executable, "-c", LAUNCHER, str(folder / "config.json"), str(FAKE), mode]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True), folder
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ), folder
 
 
 def rows(folder: Path) -> list[dict[str, object]]:
@@ -55,22 +61,34 @@ def wait_for_metrics(folder: Path, peers: int) -> None:
 
 def token_of(pid: int) -> str:
     words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return next(word.split(b"=", 1)[1].decode() for word in words if word.startswith(b"GOSSIP_LAUNCHER="))
+    return next(
+        word.split(b"=", 1)[1].decode() for word in words if word.startswith(b"GOSSIP_LAUNCHER=")
+    )
 
 
 def carriers(token: str) -> list[int]:
     """Every process that was started by this launcher, at whatever remove."""
     found = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return [pid for pid in found if (known := stat(pid)) is not None and known.state not in "ZX" and carries(pid, token)]
+    return [
+        pid
+        for pid in found
+        if (known := stat(pid)) is not None and known.state not in "ZX" and carries(pid, token)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("mode", "warm"), [(mode, False) for mode in ("polite", "stubborn", "stopped", "workers", "orphans")] + [("orphans", True)]
+    ("mode", "warm"),
+    [(mode, False) for mode in ("polite", "stubborn", "stopped", "workers", "orphans")]
+    + [("orphans", True)],
 )
-def test_no_process_survives_a_launcher_that_is_killed(tmp_path: Path, mode: str, warm: bool) -> None:
+def test_no_process_survives_a_launcher_that_is_killed(
+    tmp_path: Path, mode: str, warm: bool
+) -> None:
     launcher, folder = start_launcher(tmp_path, mode, warm)
     wait_for_metrics(folder, 3)
-    token = token_of(next(int(str(row["pid"])) for row in rows(folder) if row["event"] == "spawned"))
+    token = token_of(
+        next(int(str(row["pid"])) for row in rows(folder) if row["event"] == "spawned")
+    )
     assert len(carriers(token)) >= 6
     assert (folder / "drill.sock").is_socket()
     launcher.kill()
@@ -82,7 +100,9 @@ def test_no_process_survives_a_launcher_that_is_killed(tmp_path: Path, mode: str
 
 
 def test_a_pid_that_somebody_else_has_by_now_is_not_ours() -> None:
-    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    bystander = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True
+    )
     try:
         found = stat(bystander.pid)
         assert found is not None
@@ -96,7 +116,10 @@ def test_a_pid_that_somebody_else_has_by_now_is_not_ours() -> None:
 
 
 def test_a_group_whose_leader_is_gone_is_known_by_its_word() -> None:
-    code = "import os, sys, time\nif os.fork() == 0:\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n"
+    code = (
+        "import os, sys, time\nif os.fork() == 0:\n    print(os.getpid(), flush=True)\n    "
+        "time.sleep(60)\n"
+    )
     leader = subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
@@ -120,11 +143,15 @@ def test_a_group_whose_leader_is_gone_is_known_by_its_word() -> None:
 
 def test_who_leaves_by_itself_is_not_killed_and_not_waited_for_after() -> None:
     code = "import sys; sys.stdin.read(); sys.exit(7)"
-    peer = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, start_new_session=True)
+    peer = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, start_new_session=True
+    )
     assert peer.stdin is not None
     found = stat(peer.pid)
     assert found is not None
-    ending = threading.Thread(target=guardian.end, args=({peer.pid: found.started}, "nobody's word", 60.0))
+    ending = threading.Thread(
+        target=guardian.end, args=({peer.pid: found.started}, "nobody's word", 60.0)
+    )
     ending.start()
     peer.stdin.close()
     assert peer.wait(30) == 7
@@ -133,13 +160,16 @@ def test_who_leaves_by_itself_is_not_killed_and_not_waited_for_after() -> None:
 
 
 def test_what_may_take_its_time_after_a_launcher_has_died_leaves_room_in_two_seconds() -> None:
-    """The rest is for the processor: a wait is the same on a slow machine, what has to be calculated is not."""
+    """The rest is for the processor: a wait is the same on a slow machine, what has to be
+    calculated is not."""
     assert guardian.MERCY_S <= 1.0
     assert agent.STOP_S + agent.LEAVE_S <= 1.0
 
 
 def test_a_guardian_that_is_told_that_all_is_done_kills_nobody() -> None:
-    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    bystander = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True
+    )
     try:
         found = stat(bystander.pid)
         assert found is not None

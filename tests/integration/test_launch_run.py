@@ -46,15 +46,36 @@ def folder(tmp_path: Path) -> Path:
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "gossip.launch.cli", "run", "-n", "2", "--aggregator", "mean", "--run-dir", "out", *words]
+    return [
+        sys.executable,
+        "-m",
+        "gossip.launch.cli",
+        "run",
+        "-n",
+        "2",
+        "--aggregator",
+        "mean",
+        "--run-dir",
+        "out",
+        *words,
+    ]
 
 
-def test_a_script_trains_with_its_own_arguments_untouched_and_leaves_a_run_folder(folder: Path) -> None:
+def test_a_script_trains_with_its_own_arguments_untouched_and_leaves_a_run_folder(
+    folder: Path,
+) -> None:
     words = command("--json", "train.py", "20", "-n", "7", "--help", "--json")
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, timeout=100, check=False
+    )
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
-    assert (summary["status"], summary["rounds"], summary["peers"], summary["rounds_lost"]) == ("finished", 20, 2, 0)
+    assert (summary["status"], summary["rounds"], summary["peers"], summary["rounds_lost"]) == (
+        "finished",
+        20,
+        2,
+        0,
+    )
     assert summary["replicas_identical"] is True
     assert summary["finished"] == [0, 1]
     assert summary["bytes_sent"] > 0
@@ -71,7 +92,9 @@ def test_a_script_trains_with_its_own_arguments_untouched_and_leaves_a_run_folde
     )
     assert [name for name in names if not (out / name).is_file()] == []
     assert json.loads((out / "summary.json").read_text()) == summary
-    again = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    again = subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, timeout=100, check=False
+    )
     assert again.returncode == 2
     assert "already exists" in again.stderr
 
@@ -86,11 +109,30 @@ def test_peers_train_and_are_joined_over_ipv6_alone(folder: Path) -> None:
     processes = [subprocess.Popen(words, cwd=folder, env={**os.environ, "GOSSIP_HOST": "::1"})]
     try:
         with following(folder / "out") as written:
-            join_servers = written.until(lambda: written.rows("events.jsonl", "join_server"), "a door", 100, processes[0].pid)
+            join_servers = written.until(
+                lambda: written.rows("events.jsonl", "join_server"), "a door", 100, processes[0].pid
+            )
             assert join_servers[0]["address"].startswith("[::1]:")
-            join = [sys.executable, "-m", "gossip.launch.cli", "join", "--key", "out/swarm.key", "--run-dir", "third"]
-            processes.append(subprocess.Popen([*join, join_servers[0]["address"], "--", "train.py", "1000000000"], cwd=folder))
-            of_all = lambda: [row for row in written.rows("events.jsonl", "round") if row["contributors"] == [0, 1, 2]]  # noqa: E731
+            join = [
+                sys.executable,
+                "-m",
+                "gossip.launch.cli",
+                "join",
+                "--key",
+                "out/swarm.key",
+                "--run-dir",
+                "third",
+            ]
+            processes.append(
+                subprocess.Popen(
+                    [*join, join_servers[0]["address"], "--", "train.py", "1000000000"], cwd=folder
+                )
+            )
+            of_all = lambda: [  # noqa: E731
+                row
+                for row in written.rows("events.jsonl", "round")
+                if row["contributors"] == [0, 1, 2]
+            ]
             written.until(of_all, "a round of all three", 100, processes[0].pid)
         for process in processes:
             process.send_signal(signal.SIGINT)
@@ -107,7 +149,9 @@ def test_peers_train_and_are_joined_over_ipv6_alone(folder: Path) -> None:
 
 def test_a_script_that_raises_everywhere_exits_with_1_and_says_where(folder: Path) -> None:
     words = command("train.py", "20", "--raise")
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, timeout=100, check=False
+    )
     assert done.returncode == 1, done.stderr
     assert "failed at round 3 (exit code 1)" in done.stdout
     assert "ValueError: the user's own mistake" in done.stdout
@@ -115,13 +159,23 @@ def test_a_script_that_raises_everywhere_exits_with_1_and_says_where(folder: Pat
     assert json.loads((folder / "out" / "summary.json").read_text())["status"] == "failed"
 
 
-# That the launcher takes a SIGTERM like a Ctrl-C is shown in test_launch_supervisor.py; peers hear the same of both.
-@pytest.mark.parametrize(("number", "code"), effort([(signal.SIGINT, 130)], [(signal.SIGINT, 130), (signal.SIGTERM, 143)]))
-def test_a_run_that_is_asked_to_stop_stops_and_leaves_a_summary(folder: Path, number: int, code: int) -> None:
-    process = subprocess.Popen(command("--quiet", "train.py", "1000000000"), cwd=folder, stdout=subprocess.PIPE, text=True)
+# That the launcher takes a SIGTERM like a Ctrl-C is shown in test_launch_supervisor.py; peers hear
+# the same of both.
+@pytest.mark.parametrize(
+    ("number", "code"),
+    effort([(signal.SIGINT, 130)], [(signal.SIGINT, 130), (signal.SIGTERM, 143)]),
+)
+def test_a_run_that_is_asked_to_stop_stops_and_leaves_a_summary(
+    folder: Path, number: int, code: int
+) -> None:
+    process = subprocess.Popen(
+        command("--quiet", "train.py", "1000000000"), cwd=folder, stdout=subprocess.PIPE, text=True
+    )
     try:
         with following(folder / "out" / "peer-1") as written:
-            written.until(lambda: len(written.rows("metrics.jsonl")) > 10, "some rounds", 100, process.pid)
+            written.until(
+                lambda: len(written.rows("metrics.jsonl")) > 10, "some rounds", 100, process.pid
+            )
         os.kill(process.pid, number)
         assert process.wait(60) == code
     finally:
@@ -148,11 +202,18 @@ def tell(peer):
 
 
 def test_enough_peers_begin_without_one_that_comes_later_and_is_taken_in(folder: Path) -> None:
-    (folder / "train.py").write_text(LATE + SCRIPT.replace("    peer.log(", "    tell(peer)\n    peer.log("))
+    (folder / "train.py").write_text(
+        LATE + SCRIPT.replace("    peer.log(", "    tell(peer)\n    peer.log(")
+    )
     os.mkfifo(folder / "begun")
     words = command("-n", "3", "--min-peers", "2", "--patience", "0.5", "train.py", "1500")
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, timeout=100, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (folder / "out" / "events.jsonl").read_text().splitlines()]
-    assert {row["peer"]: row["present"] for row in rows if row.get("event") == "ready"} == {0: [0, 1], 1: [0, 1]}
+    assert {row["peer"]: row["present"] for row in rows if row.get("event") == "ready"} == {
+        0: [0, 1],
+        1: [0, 1],
+    }
     assert json.loads((folder / "out" / "summary.json").read_text())["finished"] == [0, 1, 2]

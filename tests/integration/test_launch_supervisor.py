@@ -69,7 +69,9 @@ def pids_of(folder: Path) -> list[int]:
     """Trainers and nodes that ever lived in this run."""
     rows = list(read_lines(folder / "events.jsonl"))
     for event in ("spawned", "started"):
-        assert {row["peer"] for row in rows if row["event"] == event} == {0, 1, 2}, "somebody's pid is not known"
+        assert {row["peer"] for row in rows if row["event"] == event} == {0, 1, 2}, (
+            "somebody's pid is not known"
+        )
     return [row["pid"] for row in rows if row["event"] in ("spawned", "started")]
 
 
@@ -83,7 +85,9 @@ async def test_peers_that_finish_make_a_run_that_finishes(tmp_path: Path) -> Non
     assert outcome.exit_code == 0
     assert outcome.finished == [0, 1, 2]
     assert outcome.bytes_sent == 300
-    assert {(peer, text) for peer, text, err in heard.lines if not err} == {(peer, f"hello from {peer}.0") for peer in range(3)}
+    assert {(peer, text) for peer, text, err in heard.lines if not err} == {
+        (peer, f"hello from {peer}.0") for peer in range(3)
+    }
     assert all((peer, "to stderr", True) in heard.lines for peer in range(3))
     log = (tmp_path / "run" / "peer-1" / "out.log").read_text()
     assert "hello from 1.0" in log
@@ -91,7 +95,9 @@ async def test_peers_that_finish_make_a_run_that_finishes(tmp_path: Path) -> Non
     assert not any(map(alive, pids_of(tmp_path / "run")))
 
 
-async def test_events_of_all_peers_are_merged_into_one_file_with_its_schema_first(tmp_path: Path) -> None:
+async def test_events_of_all_peers_are_merged_into_one_file_with_its_schema_first(
+    tmp_path: Path,
+) -> None:
     watched, _ = supervisor(tmp_path, "finish")
     await run(watched)
     path = tmp_path / "run" / "events.jsonl"
@@ -116,10 +122,14 @@ async def test_a_death_that_nobody_planned_is_told(tmp_path: Path) -> None:
     outcome = await run(watched)
     assert outcome.exit_code == 0
     assert outcome.unplanned == [1]
-    assert any("1 killed by SIGKILL" in line and "not in the fault plan" in line for line in heard.said)
+    assert any(
+        "1 killed by SIGKILL" in line and "not in the fault plan" in line for line in heard.said
+    )
 
 
-async def test_a_peer_that_the_plan_restarts_comes_back_as_the_next_incarnation(tmp_path: Path) -> None:
+async def test_a_peer_that_the_plan_restarts_comes_back_as_the_next_incarnation(
+    tmp_path: Path,
+) -> None:
     watched, heard = supervisor(tmp_path, "restart@1")
     back = lambda view: view.rows[1].incarnation == 1 and view.rows[1].state in ("training", "done")  # noqa: E731
     heard.when.append((back, lambda: (tmp_path / "run" / "go").touch()))
@@ -135,7 +145,9 @@ async def test_a_peer_that_the_plan_restarts_comes_back_as_the_next_incarnation(
 
 async def test_a_peer_that_comes_back_when_all_others_are_done_is_sent_home(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "late@1")
-    heard.when.append((lambda view: view.rows[1].incarnation == 1, lambda: (tmp_path / "run" / "go").touch()))
+    heard.when.append(
+        (lambda view: view.rows[1].incarnation == 1, lambda: (tmp_path / "run" / "go").touch())
+    )
     outcome = await run(watched)
     assert outcome.exit_code == 0
     assert outcome.finished == [0, 2]
@@ -144,7 +156,9 @@ async def test_a_peer_that_comes_back_when_all_others_are_done_is_sent_home(tmp_
 
 
 @pytest.mark.parametrize("mode", ["restart@1", "late@1"])
-async def test_the_last_lines_say_which_planned_faults_never_took_place_or_only_by_half(tmp_path: Path, mode: str) -> None:
+async def test_the_last_lines_say_which_planned_faults_never_took_place_or_only_by_half(
+    tmp_path: Path, mode: str
+) -> None:
     watched, heard = supervisor(tmp_path, mode, faults=["restart:1@1+100ms", "crash:server@50"])
     begun = ("training", "done") if mode == "restart@1" else ("here",)
     back = lambda view: view.rows[1].incarnation == 1 and view.rows[1].state in begun  # noqa: E731
@@ -168,7 +182,9 @@ async def test_a_peer_that_hangs_by_plan_is_woken(tmp_path: Path) -> None:
     assert woken - stopped >= 0.2
 
 
-async def test_a_peer_that_sleeps_through_the_end_is_no_loss_that_nobody_planned(tmp_path: Path) -> None:
+async def test_a_peer_that_sleeps_through_the_end_is_no_loss_that_nobody_planned(
+    tmp_path: Path,
+) -> None:
     watched, heard = supervisor(tmp_path, "oversleeps@1")
     outcome = await run(watched)
     assert outcome.exit_code == 0
@@ -185,7 +201,9 @@ async def test_the_peers_are_told_who_has_ended_for_good(tmp_path: Path) -> None
     assert [(seed.peer, seed.ended) for seed in folder.look(0.0, False)] == [(1, True), (2, True)]
 
 
-async def test_the_first_script_that_raises_is_explained_in_twelve_lines_and_the_others_go_on(tmp_path: Path) -> None:
+async def test_the_first_script_that_raises_is_explained_in_twelve_lines_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
     watched, heard = supervisor(tmp_path, "raise@2")
     outcome = await run(watched)
     assert outcome.exit_code == 0
@@ -197,7 +215,9 @@ async def test_the_first_script_that_raises_is_explained_in_twelve_lines_and_the
     assert any("out.log" in line for line in told)
 
 
-async def test_a_script_that_raises_everywhere_ends_with_1_and_one_explanation(tmp_path: Path) -> None:
+async def test_a_script_that_raises_everywhere_ends_with_1_and_one_explanation(
+    tmp_path: Path,
+) -> None:
     watched, heard = supervisor(tmp_path, "raise-early")
     outcome = await run(watched)
     assert outcome.exit_code == 1
@@ -211,7 +231,10 @@ async def test_who_waits_for_peers_that_have_all_failed_is_stopped(tmp_path: Pat
     outcome = await run(watched)
     assert outcome.exit_code == 1
     assert outcome.finished == []
-    assert any("stopping 1: peers 0, 2 have failed before the start, and 2 of 3 are needed" in line for line in heard.said)
+    assert any(
+        "stopping 1: peers 0, 2 have failed before the start, and 2 of 3 are needed" in line
+        for line in heard.said
+    )
 
 
 async def test_who_waits_for_peers_of_whom_one_has_failed_is_not_stopped(tmp_path: Path) -> None:
@@ -221,7 +244,9 @@ async def test_who_waits_for_peers_of_whom_one_has_failed_is_not_stopped(tmp_pat
     assert not any("have failed before the start" in line for line in heard.said)
 
 
-async def test_nobody_is_started_after_the_run_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_is_started_after_the_run_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C comes while the process that peers are forked from imports torch."""
     watched, _ = supervisor(tmp_path, "finish", warm=True)
 
@@ -264,7 +289,9 @@ async def test_a_node_whose_trainer_died_does_not_stay_behind(tmp_path: Path) ->
     assert not any(map(alive, pids_of(tmp_path / "run")))
 
 
-async def test_a_node_that_does_not_leave_after_its_trainer_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_does_not_leave_after_its_trainer_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gossip.launch.local.peer_process.GROUP_GRACE_S", 0.2)
     watched, _ = supervisor(tmp_path, "node-stays")
     outcome = await run(watched)
@@ -274,14 +301,18 @@ async def test_a_node_that_does_not_leave_after_its_trainer_is_killed(tmp_path: 
 
 async def test_one_interrupt_wakes_those_who_sleep_so_that_they_can_leave(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "asleep")
-    heard.when.append((lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT)))
+    heard.when.append(
+        (lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    )
     outcome = await run(watched)
     assert outcome.finished == [0, 1, 2]
 
 
 async def test_one_interrupt_lets_the_peers_leave(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "polite")
-    heard.when.append((lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT)))
+    heard.when.append(
+        (lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    )
     outcome = await run(watched)
     assert outcome.exit_code == 130
     assert outcome.finished == [0, 1, 2]
@@ -290,7 +321,9 @@ async def test_one_interrupt_lets_the_peers_leave(tmp_path: Path) -> None:
 
 async def test_a_terminated_launcher_lets_the_peers_leave(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "polite")
-    heard.when.append((lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    heard.when.append(
+        (lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    )
     outcome = await run(watched)
     assert outcome.exit_code == 143
     assert outcome.finished == [0, 1, 2]
@@ -299,8 +332,15 @@ async def test_a_terminated_launcher_lets_the_peers_leave(tmp_path: Path) -> Non
 @pytest.mark.parametrize("mode", ["stubborn", "stopped"])
 async def test_two_interrupts_kill_whoever_does_not_leave(tmp_path: Path, mode: str) -> None:
     watched, heard = supervisor(tmp_path, mode)
-    heard.when.append((lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT)))
-    heard.when.append((lambda view: watched.outcome.stopped == "interrupt", lambda: os.kill(os.getpid(), signal.SIGINT)))
+    heard.when.append(
+        (lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    )
+    heard.when.append(
+        (
+            lambda view: watched.outcome.stopped == "interrupt",
+            lambda: os.kill(os.getpid(), signal.SIGINT),
+        )
+    )
     outcome = await run(watched)
     assert outcome.exit_code == 130
     assert any("stopping now: killing peers" in line for line in heard.said)
@@ -330,7 +370,10 @@ async def test_a_guardian_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
     heard.when.append((lambda view: len(view.ready) == 3, kill_it))
     heard.when.append(
-        (lambda view: bool(first) and watched._guardian.pid != first[0], lambda: os.kill(os.getpid(), signal.SIGINT))
+        (
+            lambda view: bool(first) and watched._guardian.pid != first[0],
+            lambda: os.kill(os.getpid(), signal.SIGINT),
+        )
     )
     outcome = await run(watched)
     assert outcome.exit_code == 130
@@ -338,4 +381,10 @@ async def test_a_guardian_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 
 def test_python_runs_this_file_with_its_own_interpreter() -> None:
-    assert script_command(Path("t.py"), ["--help", "-n"]) == [sys.executable, "-u", "t.py", "--help", "-n"]
+    assert script_command(Path("t.py"), ["--help", "-n"]) == [
+        sys.executable,
+        "-u",
+        "t.py",
+        "--help",
+        "-n",
+    ]

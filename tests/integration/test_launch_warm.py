@@ -1,4 +1,5 @@
-"""Peers that are forked from a warm process are what the interpreter would have made of the same command."""
+"""Peers that are forked from a warm process are what the interpreter would have made of
+the same command."""
 
 from __future__ import annotations
 
@@ -54,14 +55,20 @@ async def test_a_script_cannot_tell_how_it_was_started(tmp_path: Path, how: str)
         heard.append(screen)
     assert codes[0] == codes[1]
     for peer, err in product(range(3), (False, True)):
-        warmly, coldly = ([text for who, text, to_err in each.lines if (who, to_err) == (peer, err)] for each in heard)
+        warmly, coldly = (
+            [text for who, text, to_err in each.lines if (who, to_err) == (peer, err)]
+            for each in heard
+        )
         assert warmly == coldly
     assert how != "runs" or codes[0] == {0: 0, 1: 1, 2: 7}
     assert how != "runs" or any("__main__" in text for _, text, _ in heard[0].lines)
 
 
-async def test_the_first_optimizer_of_a_forked_peer_has_nothing_left_to_import(tmp_path: Path) -> None:
-    """What torch imports only then takes as long again as torch itself, for each peer and each start of it."""
+async def test_the_first_optimizer_of_a_forked_peer_has_nothing_left_to_import(
+    tmp_path: Path,
+) -> None:
+    """What torch imports only then takes as long again as torch itself,
+    for each peer and each start of it."""
     script = tmp_path / "train.py"
     script.write_text(OPTIMIZES)
     watched, heard = supervisor(tmp_path, "", peers=2, warm=True)
@@ -82,7 +89,10 @@ async def test_when_the_warm_process_is_killed_nobody_else_notices(tmp_path: Pat
         (tmp_path / "run" / "strike").touch()
 
     back = lambda view: view.rows[1].incarnation == 1 and view.rows[1].state in ("training", "done")  # noqa: E731
-    heard.when += [(lambda view: view.rows[1].round == 1, kill), (back, (tmp_path / "run" / "go").touch)]
+    heard.when += [
+        (lambda view: view.rows[1].round == 1, kill),
+        (back, (tmp_path / "run" / "go").touch),
+    ]
     outcome = await asyncio.wait_for(watched.run(), 60)
     assert killed
     assert outcome.finished == [0, 1, 2]
@@ -92,13 +102,19 @@ async def test_when_the_warm_process_is_killed_nobody_else_notices(tmp_path: Pat
 async def test_orphans_of_peers_are_not_left_as_zombies(tmp_path: Path) -> None:
     watched, _ = supervisor(tmp_path, "crash@1", warm=True)
     await asyncio.wait_for(watched.run(), 60)
-    spawned = {row["pid"] for row in read_lines(tmp_path / "run" / "events.jsonl") if row["event"] == "spawned"}
+    spawned = {
+        row["pid"]
+        for row in read_lines(tmp_path / "run" / "events.jsonl")
+        if row["event"] == "spawned"
+    }
     found = [stat(int(name)) for name in os.listdir("/proc") if name.isdigit()]
     assert len(spawned) == 3
     assert not [each for each in found if each is not None and each.group in spawned]
 
 
-DIES = "import os, sys\nif 'gossip.launch.local.warm' in sys.orig_argv:\n    os.kill(os.getpid(), 9)\n"
+DIES = (
+    "import os, sys\nif 'gossip.launch.local.warm' in sys.orig_argv:\n    os.kill(os.getpid(), 9)\n"
+)
 NO_FORK = """
 import os, sys
 if "gossip.launch.local.warm" in sys.orig_argv:
@@ -114,13 +130,16 @@ if "gossip.launch.local.warm" in sys.orig_argv:
 
 
 @pytest.mark.parametrize(
-    ("torch", "says"), [(DIES, "before it could (killed by signal 9)"), (NO_FORK, "too many of them")], ids=["dies", "no-fork"]
+    ("torch", "says"),
+    [(DIES, "before it could (killed by signal 9)"), (NO_FORK, "too many of them")],
+    ids=["dies", "no-fork"],
 )
 async def test_without_the_process_that_forks_peers_are_started_one_by_one_and_it_is_said_once(
     torch: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(torch)
-    monkeypatch.setattr(warm, "AGAIN_S", 100.0)  # or a machine that takes long to start three peers has it said again
+    # or a machine that takes long to start three peers has it said again
+    monkeypatch.setattr(warm, "AGAIN_S", 100.0)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     watched, heard = supervisor(tmp_path, "finish", warm=True)
     outcome = await asyncio.wait_for(watched.run(), 60)
@@ -130,7 +149,9 @@ async def test_without_the_process_that_forks_peers_are_started_one_by_one_and_i
     assert "tried again in 100 s" in line
 
 
-async def test_the_process_that_forks_is_given_up_after_some_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_process_that_forks_is_given_up_after_some_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "sitecustomize.py").write_text(DIES)
     monkeypatch.setattr(warm, "AGAIN_S", 0.0)
     said: list[str] = []
@@ -143,8 +164,11 @@ async def test_the_process_that_forks_is_given_up_after_some_failures(tmp_path: 
     assert said[-1].endswith("it is not tried again")
 
 
-async def test_nobody_waits_for_a_process_that_is_not_ready_once_all_is_to_end(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(3600)\n")  # as torch on a disk that is slow
+async def test_nobody_waits_for_a_process_that_is_not_ready_once_all_is_to_end(
+    tmp_path: Path,
+) -> None:
+    # as torch on a disk that is slow
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(3600)\n")
     start = warm.WarmStart({**os.environ, "PYTHONPATH": str(tmp_path)}, "a word", pytest.fail)
     stop = asyncio.Event()
     waiting = asyncio.create_task(start.ready_unless(stop))
@@ -177,4 +201,7 @@ async def test_a_peer_that_no_process_can_be_made_for_is_tried_some_times_and_th
     outcome = await asyncio.wait_for(watched.run(), 60)
     assert outcome.finished == [0, 2]
     assert sum("peer 1 cannot be started" in text for text in heard.said) == 2
-    assert any("it cannot be started: [Errno 11] Resource temporarily unavailable" in text for text in heard.said)
+    assert any(
+        "it cannot be started: [Errno 11] Resource temporarily unavailable" in text
+        for text in heard.said
+    )

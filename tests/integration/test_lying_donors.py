@@ -15,7 +15,9 @@ ATTACKERS = (0, 1)
 VICTIM = 5
 
 
-def test_two_lying_donors_of_five_mislead_nobody_who_is_killed_and_started_again(tmp_path: Path) -> None:
+def test_two_lying_donors_of_five_mislead_nobody_who_is_killed_and_started_again(
+    tmp_path: Path,
+) -> None:
     swarm = ProcessSwarm(tmp_path, 6, aggregator="median", f=2, faults=("wrong_states:0,1",))
     try:
         swarm.wait_round(VICTIM, 20)
@@ -28,6 +30,8 @@ def test_two_lying_donors_of_five_mislead_nobody_who_is_killed_and_started_again
         assert not swarm.events(VICTIM, "unattested_state")
         said = swarm.finish(2, 3, 4, VICTIM)
         assert len(set(said.values())) == 1, said
-        assert any(swarm.events(attacker, "fault") for attacker in ATTACKERS), "the test proves nothing"
+        assert any(swarm.events(attacker, "fault") for attacker in ATTACKERS), (
+            "the test proves nothing"
+        )
     finally:
         swarm.close()

@@ -1,4 +1,5 @@
-"""The campaign of tampered run folders (``make folders``), short; and that it finds what it is for."""
+"""The campaign of tampered run folders (``make folders``), short;
+and that it finds what it is for."""
 
 from __future__ import annotations
 
@@ -25,13 +26,17 @@ def test_no_tampered_folder_hurts_who_reads_it(tmp_path: Path) -> None:
     assert {end.partition(":")[0] for end in report.ends} == set(mutate.tools(tmp_path))
 
 
-def test_escapes_that_reach_the_screen_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_escapes_that_reach_the_screen_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(careful, "shown_line", lambda text: text)
     report = mutate.campaign(150, 0, tmp_path)
     assert any("writes" in finding.why for finding in report.findings)
 
 
-def test_an_error_that_is_not_told_in_words_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_is_not_told_in_words_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As it was: any text of the right name is a launcher's record."""
 
     def read(folder: Path, name: str) -> launchers.Launcher:
@@ -44,8 +49,11 @@ def test_an_error_that_is_not_told_in_words_is_found(tmp_path: Path, monkeypatch
     assert {finding.tool.split()[0] for finding in report.findings} >= {"ls", "stop"}
 
 
-def test_a_signal_to_a_process_that_is_no_launcher_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pid and start are those of the record; that it leads no folder and is no launcher's is all that keeps it."""
+def test_a_signal_to_a_process_that_is_no_launcher_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pid and start are those of the record; that it leads no folder and is no launcher's is
+    all that keeps it."""
     monkeypatch.setattr(launchers, "starts_peers", lambda command: True)
     monkeypatch.setattr(hold, "leads", lambda pid, folder: True)
     for name in ("NOW_S", "GUARDIAN_S"):
@@ -54,7 +62,9 @@ def test_a_signal_to_a_process_that_is_no_launcher_is_found(tmp_path: Path, monk
     assert report.signals
 
 
-def test_a_log_that_is_read_through_a_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_read_through_a_link_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def opened(folder: Path, name: str) -> object:
         path = folder / name
         if path.is_symlink():

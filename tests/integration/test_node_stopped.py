@@ -1,4 +1,5 @@
-"""A node that is stopped and goes on: it reads its mail, hears of its sleep, and only then looks at timers."""
+"""A node that is stopped and goes on: it reads its mail, hears of its sleep,
+and only then looks at timers."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ sys.exit(Node(NodeSpec(config, 0), socket.socket(fileno=int(sys.argv[1])), make_
 def test_a_node_that_was_stopped_hears_of_it_after_its_mail_and_before_its_timers() -> None:
     ours, theirs = Channel.pair()
     command = [sys.executable, "-c", NODE, str(theirs.fileno())]
-    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, text=True
+    )
     theirs.close()
     trainer = Channel(ours)
     assert process.stdout is not None

@@ -1,4 +1,5 @@
-"""Nodes and trainers as real processes over ZeroMQ: what is killed, stopped or busy, and what the others make of it."""
+"""Nodes and trainers as real processes over ZeroMQ: what is killed, stopped or busy, and what the
+others make of it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ import pytest
 from effort import effort
 from swarm import WAIT_S, ProcessSwarm, again, roster
 
-pytestmark = pytest.mark.timeout(300)  # one claim after another, each of which may wait for processes to start
+# one claim after another, each of which may wait for processes to start
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -45,7 +47,11 @@ def test_peers_find_each_other_train_wait_for_no_one_who_is_busy_and_end_with_th
     ready = three.events(1, "ready")[0]["t"]
     for peer in (0, 2):
         last = three.events(peer, "round")[-1]["t"]
-        wrong = [e for e in three.events(peer, "dead", "suspect") if e["subject"] == 1 and ready < e["t"] < last]
+        wrong = [
+            e
+            for e in three.events(peer, "dead", "suspect")
+            if e["subject"] == 1 and ready < e["t"] < last
+        ]
         assert not wrong, wrong
     _, rounds, _ = said[0].split()
     for peer in range(3):
@@ -54,7 +60,9 @@ def test_peers_find_each_other_train_wait_for_no_one_who_is_busy_and_end_with_th
         assert halted["traffic"]["sent_bytes"] > 0
     made = [commit for peer in range(3) for commit in three.commits(peer)]
     assert {commit["round"] for commit in made} == set(range(int(rounds)))
-    assert len({(commit["round"], commit["digest"]) for commit in made}) == int(rounds), "each round is made once"
+    assert len({(commit["round"], commit["digest"]) for commit in made}) == int(rounds), (
+        "each round is made once"
+    )
     assert all(commit["contributors"] for commit in made)
 
 
@@ -66,7 +74,10 @@ def test_who_slept_and_whose_node_was_killed_go_on_and_who_is_asked_to_stop_leav
     three.wait(lambda: three.events(1, "fault"), "the hang")
     # That it stopped is written nowhere: asked again as often as the others write.
     asleep = psutil.Process(three.peers[1].pid)
-    three.wait(lambda: three.now() > 60 and asleep.status() == psutil.STATUS_STOPPED, "a round without the sleeper")
+    three.wait(
+        lambda: three.now() > 60 and asleep.status() == psutil.STATUS_STOPPED,
+        "a round without the sleeper",
+    )
     os.killpg(three.peers[1].pid, signal.SIGCONT)
     again(three, 1, by=0)
 
@@ -76,7 +87,10 @@ def test_who_slept_and_whose_node_was_killed_go_on_and_who_is_asked_to_stop_leav
     second = three.events(1, "started")[-1]
     assert second["pid"] != former
     assert second["incarnation"] == 1
-    three.wait(lambda: [e for e in three.events(1, "round") if e["t"] > second["t"]], "a round of the new node")
+    three.wait(
+        lambda: [e for e in three.events(1, "round") if e["t"] > second["t"]],
+        "a round of the new node",
+    )
     again(three, 1, by=0)
 
     os.killpg(three.peers[2].pid, signal.SIGTERM)  # the node too, as schedulers do
@@ -89,7 +103,8 @@ def test_who_slept_and_whose_node_was_killed_go_on_and_who_is_asked_to_stop_leav
 def test_a_crash_strikes_its_victim_or_whoever_serves_and_a_killed_trainers_node_tells_of_it(
     swarm: Callable[..., ProcessSwarm],
 ) -> None:
-    """Of five peers one crashes as planned, one dies when it serves, one is killed by hand: the two that are left end alike."""
+    """Of five peers one crashes as planned, one dies when it serves, one is killed by hand: the two
+    that are left end alike."""
     five = swarm(5, faults=("crash:2@50", "crash:server@80"))
     five.wait(lambda: five.events(2, "fault"), "the crash")
     assert five.peers[2].wait(WAIT_S) == -signal.SIGKILL
@@ -101,10 +116,13 @@ def test_a_crash_strikes_its_victim_or_whoever_serves_and_a_killed_trainers_node
     (server,) = [peer for peer in others if five.events(peer, "fault")]
     assert five.peers[server].wait(WAIT_S) == -signal.SIGKILL
     others.remove(server)
-    five.wait(lambda: roster(five) == others, f"a roster of {others}")  # until then two of them are no majority
+    # until then two of them are no majority
+    five.wait(lambda: roster(five) == others, f"a roster of {others}")
     makers = [peer for peer in range(5) for commit in five.commits(peer) if commit["round"] == 80]
     assert len(makers) == 1
-    assert makers != [server], "round 80 is made once, by another than the one that died before its commit was out"
+    assert makers != [server], (
+        "round 80 is made once, by another than the one that died before its commit was out"
+    )
 
     first, second, third = others
     node = psutil.Process(five.node_pid(third))
@@ -112,7 +130,10 @@ def test_a_crash_strikes_its_victim_or_whoever_serves_and_a_killed_trainers_node
     killed_at = time.monotonic()
     node.wait(WAIT_S)
     # A node that says goodbye for its trainer is heard at once: no suspicion need run out.
-    gone = five.wait(lambda: [e for e in five.events(first, "dead", "left") if e["subject"] == third], f"the death of {third}")
+    gone = five.wait(
+        lambda: [e for e in five.events(first, "dead", "left") if e["subject"] == third],
+        f"the death of {third}",
+    )
     assert gone[0]["by"] == third, "it was announced, not found out"
     assert gone[0]["t"] > killed_at
     said = five.finish(first, second)

@@ -40,7 +40,14 @@ peer.close()
 
 def large_swarm(folder: Path, n: int, frozen: int = FROZEN, **config: Any) -> ProcessSwarm:
     folder.mkdir(exist_ok=True)
-    return ProcessSwarm(folder, n, trainer=TRAINER.replace("FROZEN", str(frozen)), ahead=40, aggregator="median", **config)
+    return ProcessSwarm(
+        folder,
+        n,
+        trainer=TRAINER.replace("FROZEN", str(frozen)),
+        ahead=40,
+        aggregator="median",
+        **config,
+    )
 
 
 def kill(swarm: ProcessSwarm, peer: int) -> None:
@@ -51,10 +58,13 @@ def start_again(swarm: ProcessSwarm, peer: int, incarnation: int = 1) -> dict[st
     """Returns what it has reported of the state that it took."""
     known = len(swarm.events(peer, "restored"))
     swarm.start_again(peer, incarnation)
-    return swarm.wait(lambda: swarm.events(peer, "restored")[known:], "a state for the returner")[-1]
+    return swarm.wait(lambda: swarm.events(peer, "restored")[known:], "a state for the returner")[
+        -1
+    ]
 
 
-# Python imports this before anything else, in trainers and in nodes. The node of the first that is to give a piece dies.
+# Python imports this before anything else, in trainers and in nodes. The node of the first that is
+# to give a piece dies.
 DEATH = """
 import contextlib, os
 from gossip.core.transfer import donor as donating
@@ -74,11 +84,14 @@ donating.Donor._give = _give
 def test_a_donor_that_is_killed_when_it_is_to_send_costs_its_pieces_and_the_bits_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Peer 3 comes back to three others, of whom f + 1 = 2 vouch. The node of the first that is asked for a piece is killed."""
+    """Peer 3 comes back to three others, of whom f + 1 = 2 vouch. The node of the first that is
+    asked for a piece is killed."""
     deaths = tmp_path / "deaths"
     deaths.mkdir()
     (deaths / "sitecustomize.py").write_text(DEATH)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(deaths), os.environ.get("PYTHONPATH", "")))))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join(filter(None, (str(deaths), os.environ.get("PYTHONPATH", ""))))
+    )
     swarm = large_swarm(tmp_path / "run", 4, f=1)
     try:
         swarm.wait_round(3, 3)
@@ -86,7 +99,12 @@ def test_a_donor_that_is_killed_when_it_is_to_send_costs_its_pieces_and_the_bits
         restored = start_again(swarm, 3)
         assert (swarm.folder / "died").exists(), "nobody was killed: the test proves nothing"
         assert restored["nbytes"] > 4 * FROZEN
-        served = [event for donor in range(3) for event in swarm.events(donor, "snapshot_served") if "piece" in event]
+        served = [
+            event
+            for donor in range(3)
+            for event in swarm.events(donor, "snapshot_served")
+            if "piece" in event
+        ]
         assert {event["piece"] for event in served} == set(range(1, PIECES + 1))
         # One changes with every round; and what the dead one had to send comes from another.
         assert len(served) <= PIECES + 2, "what was here came again"
@@ -98,7 +116,8 @@ def test_a_donor_that_is_killed_when_it_is_to_send_costs_its_pieces_and_the_bits
 
 
 def test_two_of_five_donors_that_send_wrong_pieces_cost_time_and_no_bit(tmp_path: Path) -> None:
-    """Three of five vouch, who are in most cases not just the honest ones; else peer 5 comes back once more."""
+    """Three of five vouch, who are in most cases not just the honest ones;
+    else peer 5 comes back once more."""
     swarm = large_swarm(tmp_path, 6, f=2, faults=("wrong_pieces:0,1",))
     try:
         swarm.wait_round(5, 3)
@@ -117,13 +136,18 @@ def test_two_of_five_donors_that_send_wrong_pieces_cost_time_and_no_bit(tmp_path
         swarm.close()
 
 
-def test_donors_go_on_training_while_they_give(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """What is left of their rounds a second while somebody takes 100 MB from them, of what they do without it."""
+def test_donors_go_on_training_while_they_give(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """What is left of their rounds a second while somebody takes 100 MB from them,
+    of what they do without it."""
     swarm = large_swarm(tmp_path, 4, 25_000_000, f=1)
 
     def rounds_a_second(began_s: float, ended_s: float) -> float:
         """Of all three, as far as one has told."""
-        told = [event["round"] for event in swarm.events(0, "round") if began_s <= event["t"] <= ended_s]
+        told = [
+            event["round"] for event in swarm.events(0, "round") if began_s <= event["t"] <= ended_s
+        ]
         return (told[-1] - told[0]) / (ended_s - began_s) if told else 0.0
 
     try:

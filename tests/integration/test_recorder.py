@@ -41,9 +41,21 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
     script = folder / "train.py"
     script.write_text(TRAINER.replace("AHEAD", str(AHEAD)))
-    options = ["-n", str(PEERS), "--run-dir", str(folder / "run"), "--record", "--quiet", "--fault", "restart:1@20+0.1s"]
+    options = [
+        "-n",
+        str(PEERS),
+        "--run-dir",
+        str(folder / "run"),
+        "--record",
+        "--quiet",
+        "--fault",
+        "restart:1@20+0.1s",
+    ]
     done = subprocess.run(
-        [sys.executable, "-m", "gossip.launch.cli", "run", *options, str(script)], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "gossip.launch.cli", "run", *options, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "run"
@@ -58,15 +70,27 @@ def test_every_life_of_a_run_replays_bit_for_bit_to_the_commits_it_made(run_dir:
         assert not replayed.changed
         written = life.parent / "commits.jsonl"
         made = [committed.commit.round_id for committed in replayed.commits if committed.made]
-        on_disk = [json.loads(line)["round"] for line in written.read_text().splitlines()[1:]] if written.exists() else []
+        on_disk = (
+            [json.loads(line)["round"] for line in written.read_text().splitlines()[1:]]
+            if written.exists()
+            else []
+        )
         assert set(made) <= set(on_disk), f"{life}: made {made}, wrote {on_disk}"
-    stayed, killed, returned = (replay(recorder.path_of(run_dir, *life)) for life in ((0, 0), (1, 0), (1, 1)))
-    assert any(committed.made for committed in stayed.commits), "nothing was compared with what is on the disk"
+    stayed, killed, returned = (
+        replay(recorder.path_of(run_dir, *life)) for life in ((0, 0), (1, 0), (1, 1))
+    )
+    assert any(committed.made for committed in stayed.commits), (
+        "nothing was compared with what is on the disk"
+    )
     assert stayed.halt is not None
     assert stayed.halt.exit_code == 0
-    assert killed.halt is None, "it was killed in the midst of its life, and all until then is there"
+    assert killed.halt is None, (
+        "it was killed in the midst of its life, and all until then is there"
+    )
     assert killed.rounds >= 20
     chains = {committed.commit.round_id: committed.chain for committed in stayed.commits}
     assert returned.commits, "the second life took part again"
     for committed in killed.commits[:-1] + returned.commits:
-        assert chains[committed.commit.round_id] == committed.chain, "both peers tell the same story"
+        assert chains[committed.commit.round_id] == committed.chain, (
+            "both peers tell the same story"
+        )

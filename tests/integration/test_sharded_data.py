@@ -52,11 +52,28 @@ print("report", loader.report, flush=True)
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "gossip.launch.cli", "run", "-n", "3", "--aggregator", "mean", "--run-dir", "out", *words]
+    return [
+        sys.executable,
+        "-m",
+        "gossip.launch.cli",
+        "run",
+        "-n",
+        "3",
+        "--aggregator",
+        "mean",
+        "--run-dir",
+        "out",
+        *words,
+    ]
 
 
 def seen_in(output: str) -> list[int]:
-    return sorted(at for line in output.splitlines() if "| seen " in line for at in json.loads(line.split("| seen ")[1]))
+    return sorted(
+        at
+        for line in output.splitlines()
+        if "| seen " in line
+        for at in json.loads(line.split("| seen ")[1])
+    )
 
 
 def events_of(folder: Path) -> list[dict[str, Any]]:
@@ -65,23 +82,39 @@ def events_of(folder: Path) -> list[dict[str, Any]]:
 
 def test_peers_with_workers_read_every_sample_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = subprocess.run(command("train.py", "persist"), cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        command("train.py", "persist"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    # On a busy machine a batch may come too late: then it is read again, by whoever it is given to, and counts once.
-    assert sorted(set(seen_in(done.stdout))) == [epoch * 1000 + at for epoch in range(4) for at in range(203)]
+    # On a busy machine a batch may come too late: then it is read again, by whoever it is given to,
+    # and counts once.
+    assert sorted(set(seen_in(done.stdout))) == [
+        epoch * 1000 + at for epoch in range(4) for at in range(203)
+    ]
     if not any(row.get("event") == "late" for row in events_of(tmp_path)):
         assert len(seen_in(done.stdout)) == 4 * 203
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert [(each["epoch"], each["once"], each["twice"], each["never"]) for each in summary["epochs"]] == [
-        (epoch, 203, 0, 0) for epoch in range(4)
-    ]
+    assert [
+        (each["epoch"], each["once"], each["twice"], each["never"]) for each in summary["epochs"]
+    ] == [(epoch, 203, 0, 0) for epoch in range(4)]
     assert done.stdout.count("| report EpochReport(epoch=3, once=203, twice=0, never=0") == 3
 
 
-def test_a_trainer_that_is_killed_is_missed_at_once_though_its_workers_were_forked_with_its_sockets(tmp_path: Path) -> None:
+def test_a_trainer_that_is_killed_is_missed_at_once_though_its_workers_were_forked_with_its_sockets(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     run = subprocess.Popen(
-        command("train.py", "new", "hang"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command("train.py", "new", "hang"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     assert run.stdout is not None
     lines: list[str] = []
@@ -98,7 +131,9 @@ def test_a_trainer_that_is_killed_is_missed_at_once_though_its_workers_were_fork
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["finished"] == [0, 2], output
     noticed = [
-        row["t"] - killed_at for row in events_of(tmp_path) if row.get("event") in ("skip", "dead") and row.get("subject") == 1
+        row["t"] - killed_at
+        for row in events_of(tmp_path)
+        if row.get("event") in ("skip", "dead") and row.get("subject") == 1
     ]
     assert min(at for at in noticed if at > 0) < 1.0
     assert summary["samples"] == {"once": 4 * 203, "twice": 0, "never": 0}
@@ -117,11 +152,15 @@ class Stream(IterableDataset):
 @pytest.mark.timeout(120)
 def test_workers_may_be_spawned() -> None:
     data = TensorDataset(torch.arange(30))
-    loader = DataLoader(data, batch_size=3, num_workers=1, multiprocessing_context="spawn", persistent_workers=True)
+    loader = DataLoader(
+        data, batch_size=3, num_workers=1, multiprocessing_context="spawn", persistent_workers=True
+    )
     fetcher = Fetcher(loader, lambda key: torch.arange(*key[1][0]), 1)
     for at in range(3):
         (batch,) = fetcher.fetch((0, ((at, at + 3),)), [(0, ((at + 1, at + 4),))])
         assert batch.tolist() == [at, at + 1, at + 2]
     fetcher.close()
-    part = DataLoader(_Every(Stream(9), 1, 4), batch_size=2, num_workers=1, multiprocessing_context="spawn")
+    part = DataLoader(
+        _Every(Stream(9), 1, 4), batch_size=2, num_workers=1, multiprocessing_context="spawn"
+    )
     assert [batch.tolist() for batch in part] == [[1, 5]]

@@ -1,4 +1,5 @@
-"""A model of several shards under a rule that decides for all of them together, as real processes over ZeroMQ."""
+"""A model of several shards under a rule that decides for all of them together,
+as real processes over ZeroMQ."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ pytestmark = pytest.mark.timeout(300)
 
 PEERS, LINEAR = 5, (1100, 2000)
 ELEMENTS = LINEAR[0] * LINEAR[1] + LINEAR[1]
-WIDE = TRAINER.replace("torch.nn.Linear(6, 3)", f"torch.nn.Linear{LINEAR}").replace("randn(4, 6)", f"randn(4, {LINEAR[0]})")
+WIDE = TRAINER.replace("torch.nn.Linear(6, 3)", f"torch.nn.Linear{LINEAR}").replace(
+    "randn(4, 6)", f"randn(4, {LINEAR[0]})"
+)
 WIDE = WIDE.replace("lr=0.01", "lr=1e-7")
 
 
@@ -46,7 +49,9 @@ def by_round(swarm: ProcessSwarm) -> dict[int, dict[int, dict[str, Any]]]:
     return found
 
 
-@pytest.mark.parametrize(("rule", "f"), effort([("centered_clipping", 1)], [("centered_clipping", 1), ("krum", 0)]))
+@pytest.mark.parametrize(
+    ("rule", "f"), effort([("centered_clipping", 1)], [("centered_clipping", 1), ("krum", 0)])
+)
 def test_replicas_stay_bit_identical_and_all_shards_are_of_one_decision(
     rule: str, f: int, swarm: Callable[..., ProcessSwarm]
 ) -> None:
@@ -67,5 +72,7 @@ def test_replicas_stay_bit_identical_and_all_shards_are_of_one_decision(
         told = {json.dumps(commit["contributors"], sort_keys=True) for commit in changed}
         assert len(told) <= 1, f"round {number}: {told}"
         used += len(changed) == len(sizes)
-    assert used >= len(rounds) - 2, f"{used} rounds of {len(rounds)} changed anything, and one peer died"
+    assert used >= len(rounds) - 2, (
+        f"{used} rounds of {len(rounds)} changed anything, and one peer died"
+    )
     assert used >= 6

@@ -1,4 +1,5 @@
-"""All who had the state of a run are killed: nobody begins it anew, with fresh weights, unless the user wants that."""
+"""All who had the state of a run are killed: nobody begins it anew, with fresh weights, unless the
+user wants that."""
 
 from __future__ import annotations
 
@@ -33,11 +34,20 @@ peer.close()
 """
 
 
-def launcher(tmp_path: Path, share: dict[int, int] | None = None, **options: Any) -> tuple[Supervisor, LineScreen]:
+def launcher(
+    tmp_path: Path, share: dict[int, int] | None = None, **options: Any
+) -> tuple[Supervisor, LineScreen]:
     folder, script = tmp_path / "run", tmp_path / "train.py"
     folder.mkdir(exist_ok=True)
     script.write_text(SCRIPT)
-    given = {"run_dir": str(folder), "name": "t", "warm": False, "quorum": "available", "trust": False, **options}
+    given = {
+        "run_dir": str(folder),
+        "name": "t",
+        "warm": False,
+        "quorum": "available",
+        "trust": False,
+        **options,
+    }
     config = resolve(given).with_values("drawn", run="00000000000000aa", f=0).config
     config.dump(folder / "config.json")
     heard = LineScreen()
@@ -45,7 +55,9 @@ def launcher(tmp_path: Path, share: dict[int, int] | None = None, **options: Any
 
 
 @pytest.mark.parametrize(("peers", "victims"), [(1, "0"), (2, "0,1")])
-async def test_nobody_is_started_again_when_all_who_had_the_state_are_gone(tmp_path: Path, peers: int, victims: str) -> None:
+async def test_nobody_is_started_again_when_all_who_had_the_state_are_gone(
+    tmp_path: Path, peers: int, victims: str
+) -> None:
     run, heard = launcher(tmp_path, peers=peers, faults=f"restart:{victims}@5+0.1s")
     outcome = await run.run()
     assert (outcome.exit_code, len(outcome.lives)) == (7, peers), heard.said
@@ -61,7 +73,10 @@ async def test_who_wants_it_begins_anew_and_hears_what_is_lost(tmp_path: Path) -
     outcome = await run.run()
     assert (outcome.exit_code, len(outcome.lives)) == (0, 2)
     assert any(
-        line.startswith("! the swarm begins anew, with fresh weights: all that was learnt until round 5") for line in heard.said
+        line.startswith(
+            "! the swarm begins anew, with fresh weights: all that was learnt until round 5"
+        )
+        for line in heard.said
     )
     (anew,) = runs.conclude(run.folder, outcome)["begun_anew"]
     assert anew["lost_round"] == 5
@@ -69,11 +84,15 @@ async def test_who_wants_it_begins_anew_and_hears_what_is_lost(tmp_path: Path) -
     assert anew["wall"] > 0
 
 
-async def test_a_peer_without_such_a_launcher_reads_in_the_folder_that_the_run_had_begun(tmp_path: Path) -> None:
+async def test_a_peer_without_such_a_launcher_reads_in_the_folder_that_the_run_had_begun(
+    tmp_path: Path,
+) -> None:
     run, _ = launcher(tmp_path, {0: 1}, peers=2, start_timeout_s=1.0)
     (run.folder / BEGUN).touch()
     (run.folder / "peer-1").mkdir()
-    (run.folder / "peer-1" / "events.jsonl").write_text(json.dumps({"event": "round", "round": 258}) + "\n")
+    (run.folder / "peer-1" / "events.jsonl").write_text(
+        json.dumps({"event": "round", "round": 258}) + "\n"
+    )
     outcome = await run.run()
     rows = list(read_lines(run.folder / "peer-0" / "events.jsonl"))
     (halted,) = [row for row in rows if row["event"] == "halted"]
@@ -99,8 +118,14 @@ def test_how_far_a_run_was_is_read_from_what_its_peers_have_written(tmp_path: Pa
     RunProgress(tmp_path, lambda event, **fields: None).reached(1)
     assert had_round(tmp_path) == 1, "rows that were not flushed are lost with who is killed"
     (tmp_path / "peer-3").mkdir()
-    rows = [{"event": "round", "round": 41}, {"event": "behind", "round": 10**9}, {"event": "round", "round": "x"}]
-    (tmp_path / "peer-3" / "events.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n{cut of")
+    rows = [
+        {"event": "round", "round": 41},
+        {"event": "behind", "round": 10**9},
+        {"event": "round", "round": "x"},
+    ]
+    (tmp_path / "peer-3" / "events.jsonl").write_text(
+        "\n".join(map(json.dumps, rows)) + "\n{cut of"
+    )
     assert had_round(tmp_path) == 41
 
 

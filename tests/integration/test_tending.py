@@ -47,7 +47,9 @@ def start(folder: Path) -> Iterator[Start]:
     program.symlink_to(LAUNCHER)
 
     def launcher(mode: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen([sys.executable, str(program), str(folder), mode], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, str(program), str(folder), mode], stdout=subprocess.PIPE, text=True
+        )
         started.append(process)
         assert process.stdout is not None
         while (line := process.stdout.readline()) != f"{ALL_THERE}\n":
@@ -69,12 +71,19 @@ def gossip(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_a_run_is_listed_read_and_stopped_from_another_terminal(folder: Path, start: Start) -> None:
     launcher, home = start("polite"), folder.parents[1]
-    assert [(run["name"], run["state"], run["round"]) for run in json.loads(gossip("ls", "--json", cwd=home).stdout)] == [
-        ("one", "running", 1)
+    assert [
+        (run["name"], run["state"], run["round"])
+        for run in json.loads(gossip("ls", "--json", cwd=home).stdout)
+    ] == [("one", "running", 1)]
+    assert sorted(gossip("logs", "one", "-p", "1", cwd=home).stdout.splitlines()) == [
+        "1| hello from 1.0",
+        "1| to stderr",
     ]
-    assert sorted(gossip("logs", "one", "-p", "1", cwd=home).stdout.splitlines()) == ["1| hello from 1.0", "1| to stderr"]
     followed = subprocess.Popen(
-        [sys.executable, "-m", "gossip.launch.cli", "logs", "-f", "one"], cwd=home, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "gossip.launch.cli", "logs", "-f", "one"],
+        cwd=home,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert followed.stdout is not None
     first = followed.stdout.readline()
@@ -87,7 +96,12 @@ def test_a_run_is_listed_read_and_stopped_from_another_terminal(folder: Path, st
     assert launchers.processes_of(folder) == []
     with followed:
         lines = [first, *followed.stdout]
-    assert sorted(line.rstrip() for line in lines) == ["0| hello from 0.0", "0| to stderr", "1| hello from 1.0", "1| to stderr"]
+    assert sorted(line.rstrip() for line in lines) == [
+        "0| hello from 0.0",
+        "0| to stderr",
+        "1| hello from 1.0",
+        "1| to stderr",
+    ]
     assert followed.returncode == 0, "it ends with the run"
     listed = gossip("ls", cwd=home).stdout
     assert "ended" in listed
@@ -99,7 +113,10 @@ def test_a_run_is_listed_read_and_stopped_from_another_terminal(folder: Path, st
 def test_following_a_log_ends_cleanly_with_ctrl_c(folder: Path, start: Start) -> None:
     start("polite")
     # Whoever runs these tests in the background has SIGINT ignored, and all that they start.
-    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from gossip.launch.cli import main; main()"
+    heeds = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from "
+        "gossip.launch.cli import main; main()"
+    )
     command = [sys.executable, "-c", heeds, "logs", "-f", str(folder)]
     followed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert followed.stdout is not None
@@ -110,7 +127,9 @@ def test_following_a_log_ends_cleanly_with_ctrl_c(folder: Path, start: Start) ->
     stopping.stop(run_state.look(folder), now=True, timeout_s=10, say=lambda line: None)
 
 
-def test_with_now_the_launcher_kills_its_peers_at_once(folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_now_the_launcher_kills_its_peers_at_once(
+    folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     launcher = start("stubborn")
     said: list[str] = []
     monkeypatch.setattr(stopping, "NOW_S", 60.0)  # however slow the machine
@@ -174,7 +193,9 @@ def _change_word(folder: Path, **changes: object) -> None:
 def test_a_run_of_another_machine_is_not_touched(folder: Path) -> None:
     with launchers.present(folder, [0, 1]):
         _change_word(folder, machine="another", host="nodeb")
-        with pytest.raises(ConfigError, match=rf"one is led from nodeb \(pid {os.getpid()}\): this machine cannot") as caught:
+        with pytest.raises(
+            ConfigError, match=rf"one is led from nodeb \(pid {os.getpid()}\): this machine cannot"
+        ) as caught:
             stopping.stop(run_state.look(folder), now=True, timeout_s=1, say=lambda line: None)
         assert caught.value.hint == f"there: gossip stop {folder}"
 
@@ -200,12 +221,17 @@ def test_a_pid_that_was_given_out_again_is_not_signalled(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("is_launcher")
-def test_a_run_of_another_user_says_whose_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_another_user_says_whose_it_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(handle: int, number: int) -> None:
         raise PermissionError
 
     monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
-    with launchers.present(folder, [0, 1]), pytest.raises(ConfigError, match=f"one is user .*'s: .*pid {os.getpid()}"):
+    with (
+        launchers.present(folder, [0, 1]),
+        pytest.raises(ConfigError, match=f"one is user .*'s: .*pid {os.getpid()}"),
+    ):
         stopping.stop(run_state.look(folder), now=True, timeout_s=1, say=lambda line: None)
 
 
@@ -213,7 +239,9 @@ def test_a_run_of_another_user_says_whose_it_is(folder: Path, monkeypatch: pytes
 def signals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What would have been sent, and to nobody."""
     sent: list[int] = []
-    monkeypatch.setattr(signal, "pidfd_send_signal", lambda handle, number, *rest: sent.append(number))
+    monkeypatch.setattr(
+        signal, "pidfd_send_signal", lambda handle, number, *rest: sent.append(number)
+    )
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
     return sent
 
@@ -222,10 +250,17 @@ def _stop(folder: Path) -> None:
     stopping.stop(run_state.look(folder), now=True, timeout_s=0.1, say=lambda line: None)
 
 
-@pytest.mark.parametrize("command", [["cat"], [sys.executable, "-c", "import sys; sys.stdin.read()", "gossip"]])
-def test_a_record_that_fits_a_process_makes_no_launcher_of_it(folder: Path, signals: list[int], command: list[str]) -> None:
+@pytest.mark.parametrize(
+    "command", [["cat"], [sys.executable, "-c", "import sys; sys.stdin.read()", "gossip"]]
+)
+def test_a_record_that_fits_a_process_makes_no_launcher_of_it(
+    folder: Path, signals: list[int], command: list[str]
+) -> None:
     """A folder that was copied or unpacked is this user's, with whatever its records say."""
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process, launchers.present(folder, [0, 1]):
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE) as process,
+        launchers.present(folder, [0, 1]),
+    ):
         there = stat(process.pid)
         assert there is not None
         until = time.monotonic() + 20.0
@@ -233,7 +268,10 @@ def test_a_record_that_fits_a_process_makes_no_launcher_of_it(folder: Path, sign
             assert time.monotonic() < until
         _change_word(folder, pid=process.pid, started=there.started)
         assert run_state.look(folder).state == "copy", "whatever the record says"
-        with pytest.raises(ConfigError, match=rf"pid {process.pid} .* does not lead this folder.* command: .*{command[-1]}"):
+        with pytest.raises(
+            ConfigError,
+            match=rf"pid {process.pid} .* does not lead this folder.* command: .*{command[-1]}",
+        ):
             _stop(folder)
         (one,) = launchers.of(folder)
         with stopping._handle(one) as handle:
@@ -241,33 +279,51 @@ def test_a_record_that_fits_a_process_makes_no_launcher_of_it(folder: Path, sign
     assert signals == []
 
 
-def test_who_leads_a_folder_by_another_program_is_not_signalled(folder: Path, signals: list[int]) -> None:
-    with launchers.present(folder, [0, 1]), pytest.raises(ConfigError, match=r"it is none, but: ") as caught:
+def test_who_leads_a_folder_by_another_program_is_not_signalled(
+    folder: Path, signals: list[int]
+) -> None:
+    with (
+        launchers.present(folder, [0, 1]),
+        pytest.raises(ConfigError, match=r"it is none, but: ") as caught,
+    ):
         _stop(folder)
     assert caught.value.hint == f"if you know that it is one all the same: kill -TERM {os.getpid()}"
     assert signals == []
 
 
-@pytest.mark.parametrize("copy", [shutil.copytree, functools.partial(shutil.copytree, copy_function=os.link)])
+@pytest.mark.parametrize(
+    "copy", [shutil.copytree, functools.partial(shutil.copytree, copy_function=os.link)]
+)
 def test_a_copy_of_the_folder_of_a_run_is_not_that_run(
-    folder: Path, start: Start, copy: Callable[[Path, Path], object], monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    start: Start,
+    copy: Callable[[Path, Path], object],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also where its files are the same by a second name."""
     launcher, other, sent = start("polite"), folder.with_name("other"), list[int]()
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda handle, number: sent.append(number))
     copy(folder, other)
     with pytest.raises(
-        ConfigError, match=rf"pid {launcher.pid} is a launcher of one, and it leads {folder}: .* is a copy"
+        ConfigError,
+        match=rf"pid {launcher.pid} is a launcher of one, and it leads {folder}: .* is a copy",
     ) as caught:
         _stop(other)
     assert caught.value.hint == f"gossip stop {folder}"
     assert sent == []
     listed = json.loads(gossip("ls", "--json", cwd=folder.parents[1]).stdout)
-    assert {Path(run["folder"]).name: run["state"] for run in listed} == {"one": "running", "other": "copy"}
-    assert [one["running"] for run in listed if run["state"] == "copy" for one in run["launchers"]] == [False]
+    assert {Path(run["folder"]).name: run["state"] for run in listed} == {
+        "one": "running",
+        "other": "copy",
+    }
+    assert [
+        one["running"] for run in listed if run["state"] == "copy" for one in run["launchers"]
+    ] == [False]
 
 
-def test_a_run_is_stopped_by_whatever_name_its_folder_has_by_now(folder: Path, start: Start) -> None:
+def test_a_run_is_stopped_by_whatever_name_its_folder_has_by_now(
+    folder: Path, start: Start
+) -> None:
     launcher, moved = start("polite"), folder.with_name("moved")
     folder.rename(moved)
     (folder.parents[1] / "link").symlink_to(moved)
@@ -280,16 +336,24 @@ def test_a_run_is_stopped_by_whatever_name_its_folder_has_by_now(folder: Path, s
 def test_a_run_in_a_copy_is_stopped_and_that_in_the_first_folder_goes_on(
     folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launcher, other, said, signalled = start("polite"), folder.with_name("other"), list[str](), list[int]()
+    launcher, other, said, signalled = (
+        start("polite"),
+        folder.with_name("other"),
+        list[str](),
+        list[int](),
+    )
     shutil.copytree(folder, other)
     with launchers.present(other, [2]):
-        monkeypatch.setattr(stopping, "_ask", lambda run, one, handle, now: signalled.append(one.pid))
+        monkeypatch.setattr(
+            stopping, "_ask", lambda run, one, handle, now: signalled.append(one.pid)
+        )
         monkeypatch.setattr(stopping, "_wait", lambda *words: True)
         monkeypatch.setattr(stopping, "GUARDIAN_S", 0.0)
         stopping.stop(run_state.look(other), now=True, timeout_s=0.1, say=said.append)
     assert signalled == [os.getpid()]
     assert said[0].endswith(
-        f"pid {launcher.pid} is a launcher of one, and it leads {folder}: this folder is a copy; it is left alone"
+        f"pid {launcher.pid} is a launcher of one, and it leads {folder}: this folder is a copy; "
+        "it is left alone"
     )
 
 
@@ -336,7 +400,9 @@ def test_launchers_are_known_by_their_command(command: str, known: bool) -> None
     assert launchers.starts_peers(command.split()) is known
 
 
-def test_a_process_of_another_user_is_no_launcher_whatever_it_is_called(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_another_user_is_no_launcher_whatever_it_is_called(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(launchers, "starts_peers", lambda command: True)
     with launchers.present(folder, [0, 1]):
         assert launchers.is_launcher(os.getpid(), folder)
@@ -348,7 +414,8 @@ def test_a_process_of_another_user_is_no_launcher_whatever_it_is_called(folder: 
 def test_records_in_a_folder_that_others_own_end_nothing(
     folder: Path, signals: list[int], monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
-    """Each of the folders is looked at when it is open, so that none can be put in its place in between."""
+    """Each of the folders is looked at when it is open,
+    so that none can be put in its place in between."""
     with launchers.present(folder, [0, 1]):
         (record,) = (folder / launchers.FOLDER).glob("*.json")
         other = os.stat({"one": folder, "launchers": folder / "launchers", "record": record}[which])
@@ -357,7 +424,10 @@ def test_records_in_a_folder_that_others_own_end_nothing(
             return os.geteuid() + (os.path.samestat(os.fstat(fd), other))
 
         monkeypatch.setattr(careful, "owner_of", owner_of)
-        with pytest.raises(ConfigError, match="says which process is a launcher of one: no process is ended by their word"):
+        with pytest.raises(
+            ConfigError,
+            match="says which process is a launcher of one: no process is ended by their word",
+        ):
             _stop(folder)
     assert signals == []
 

@@ -1,4 +1,5 @@
-"""Ranks of torchrun as peers: by its variables alone, and under the real one, whose death they notice."""
+"""Ranks of torchrun as peers: by its variables alone, and under the real one,
+whose death they notice."""
 
 from __future__ import annotations
 
@@ -35,16 +36,32 @@ def folder(tmp_path: Path) -> Path:
 
 
 def environment(**more: str) -> dict[str, str]:
-    # torchrun asks for names of hosts; where nobody answers such questions each takes ten seconds otherwise.
-    return {**os.environ, "GOSSIP_AGGREGATOR": "mean", "RES_OPTIONS": "timeout:1 attempts:1", **more}
+    # torchrun asks for names of hosts; where nobody answers such questions each takes ten
+    # seconds otherwise.
+    return {
+        **os.environ,
+        "GOSSIP_AGGREGATOR": "mean",
+        "RES_OPTIONS": "timeout:1 attempts:1",
+        **more,
+    }
 
 
-def test_processes_with_the_variables_of_torch_distributed_are_the_peers_of_one_run(folder: Path) -> None:
+def test_processes_with_the_variables_of_torch_distributed_are_the_peers_of_one_run(
+    folder: Path,
+) -> None:
     places = [{"RANK": str(r), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"} for r in (1, 0)]
     address = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
     words = [sys.executable, "train.py", "20"]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
-    started = [subprocess.Popen(words, cwd=folder, env=environment(**place, **address), **pipes) for place in places]
+    pipes: dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "start_new_session": True,
+    }
+    started = [
+        subprocess.Popen(words, cwd=folder, env=environment(**place, **address), **pipes)
+        for place in places
+    ]
     ended = [process.communicate(timeout=200) for process in started]
     assert [process.returncode for process in started] == [0, 0], ended
     said = sorted(json.loads(out) for out, _ in ended)
@@ -52,10 +69,22 @@ def test_processes_with_the_variables_of_torch_distributed_are_the_peers_of_one_
     assert said[0][2:] == said[1][2:] == [20, said[0][3]]
     run = folder / "runs" / "torchrun-localhost-29500"
     assert f"gossip: 2 peers, one for each task of torchrun, in {run}\n" in ended[1][1]
-    assert {path.name for path in run.iterdir()} >= {"config.json", "environment.json", "seeds", "peer-0", "peer-1"}
+    assert {path.name for path in run.iterdir()} >= {
+        "config.json",
+        "environment.json",
+        "seeds",
+        "peer-0",
+        "peer-1",
+    }
     # The same once more: nobody said that it is another run.
     again = subprocess.run(
-        words, cwd=folder, env=environment(**places[1], **address), capture_output=True, text=True, timeout=200, check=False
+        words,
+        cwd=folder,
+        env=environment(**places[1], **address),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     assert again.returncode != 0
     assert "peer 0 of the run" in again.stderr
@@ -63,12 +92,33 @@ def test_processes_with_the_variables_of_torch_distributed_are_the_peers_of_one_
 
 
 def test_when_torchrun_is_killed_its_ranks_leave(folder: Path) -> None:
-    words = [sys.executable, "-m", "torch.distributed.run", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
-    words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "killed", "train.py", "1000000000"]
+    words = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--local-addr",
+        "127.0.0.1",
+        "--nproc-per-node",
+        "2",
+    ]
+    words += [
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "127.0.0.1:0",
+        "--rdzv-id",
+        "killed",
+        "train.py",
+        "1000000000",
+    ]
     with (folder / "out").open("wb") as out:
-        agent = subprocess.Popen(words, cwd=folder, env=environment(), stdout=out, stderr=out, start_new_session=True)
+        agent = subprocess.Popen(
+            words, cwd=folder, env=environment(), stdout=out, stderr=out, start_new_session=True
+        )
     try:
-        events = [folder / "runs" / "torchrun-killed" / f"peer-{peer}" / "events.jsonl" for peer in (0, 1)]
+        events = [
+            folder / "runs" / "torchrun-killed" / f"peer-{peer}" / "events.jsonl" for peer in (0, 1)
+        ]
         until = time.monotonic() + 200
         while not all(path.exists() and '"event":"round"' in path.read_text() for path in events):
             assert agent.poll() is None, (folder / "out").read_text()[-3000:]

@@ -94,13 +94,38 @@ print("facts", *facts, float((model(x).argmax(1) == y).float().mean()), flush=Tr
 @pytest.mark.timeout(300)
 def test_everything_that_users_write_around_a_step_at_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    words = ["-m", "gossip.launch.cli", "run", "-n", "3", "--aggregator", "mean", "--run-dir", "out", "train.py"]
-    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    words = [
+        "-m",
+        "gossip.launch.cli",
+        "run",
+        "-n",
+        "3",
+        "--aggregator",
+        "mean",
+        "--run-dir",
+        "out",
+        "train.py",
+    ]
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    facts = {int(peer): line.split() for peer, line in re.findall(r"(\d)\| facts (.*)", done.stdout + done.stderr)}
+    facts = {
+        int(peer): line.split()
+        for peer, line in re.findall(r"(\d)\| facts (.*)", done.stdout + done.stderr)
+    }
     assert sorted(facts) == [0, 1, 2]
-    parameters, statistics, refreshed, kept, steps, scales, accuracies = zip(*facts.values(), strict=True)
-    assert len(set(parameters)) == 1, "one peer slept with its scheduler behind, another overflowed: all replicas are the same"
+    parameters, statistics, refreshed, kept, steps, scales, accuracies = zip(
+        *facts.values(), strict=True
+    )
+    assert len(set(parameters)) == 1, (
+        "one peer slept with its scheduler behind, another overflowed: all replicas are the same"
+    )
     assert len(set(statistics)) == 3, "BatchNorm's running statistics are everybody's own"
     assert len(set(refreshed)) == 1, "until update_bn"
     assert set(kept) == {"True"}, "what was frozen stayed where it was"

@@ -1,4 +1,5 @@
-"""What strangers and liars of the same user may write to the lane between peers of one host causes counts, and nothing else."""
+"""What strangers and liars of the same user may write to the lane between peers of one host causes
+counts, and nothing else."""
 
 from __future__ import annotations
 
@@ -60,7 +61,10 @@ def behind(transfer: int, nbytes: int = VECTOR.nbytes) -> bytes:
         ([packet(bytes([BEHIND_MARK]))], {"malformed": 1}),
         ([packet(b"")], {"malformed": 1}),
         ([b"xx"], {"malformed": 1}),
-        ([packet(FIRST.pack(FIRST_MARK, 1, 400, 0) + header(update()), bytes(399))], {"malformed": 1}),
+        (
+            [packet(FIRST.pack(FIRST_MARK, 1, 400, 0) + header(update()), bytes(399))],
+            {"malformed": 1},
+        ),
     ],
 )
 def test_what_is_wrong_is_counted_and_the_next_is_heard(victim, stranger, packets, dropped):

@@ -1,8 +1,11 @@
-"""The ten usual mistakes, really made with the command: what it says stands in ``usual_mistakes/``, a file for each.
+"""The ten usual mistakes, really made with the command: what it says stands in ``usual_mistakes/``,
+a file for each.
 
-    RENEW_GOLDEN=1 pytest tests/integration/test_usual_mistakes.py      # writes the files anew; read what git diff shows
+    RENEW_GOLDEN=1 pytest tests/integration/test_usual_mistakes.py  # writes the files anew; read
+                                                                    # what git diff shows
 
-What differs from one machine or day to the next is masked: FOLDER, PORT, PID, TIME, KEY, ADDRESSES, VERSIONS.
+What differs from one machine or day to the next is masked: FOLDER, PORT, PID, TIME, KEY,
+ADDRESSES, VERSIONS.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ GOLDEN = Path(__file__).with_name("usual_mistakes")
 RENEW = os.environ.get("RENEW_GOLDEN", "") not in ("", "0")
 PYTHON = (sys.executable, "-m", "gossip.launch.cli")
 SECONDS = 5.0
-"""Until the message is there. Processor time, as tests share the machine; where peers train it is that of two processors."""
+"""Until the message is there. Processor time, as tests share the machine; where peers train it is
+that of two processors."""
 
 TRAIN = """\
 import os
@@ -94,10 +98,16 @@ class Desk:
     cpu_s: float = 0.0
 
     def gossip(self, words: str, *, only: Callable[[str], bool] = lambda line: True) -> None:
-        """Runs the command and notes what it says. ``only``: lines of it; those further in belong to the line before them."""
+        """Runs the command and notes what it says. ``only``: lines of it; those further in belong
+        to the line before them."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
-            [*PYTHON, *shlex.split(words)], cwd=self.folder, capture_output=True, text=True, timeout=200, check=False
+            [*PYTHON, *shlex.split(words)],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.cpu_s += after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -121,7 +131,10 @@ class Desk:
             (r"\bin \d+ s\b", "in TIME"),
             (r"\(x\d+\)", "(xTIMES)"),
             (r"yours is [0-9a-f-]+", "yours is KEY"),
-            (r"hint: (--advertise \w+; it has .*|this machine has no address that .*)\. For", "hint: ADDRESSES. For"),
+            (
+                r"hint: (--advertise \w+; it has .*|this machine has no address that .*)\. For",
+                "hint: ADDRESSES. For",
+            ),
             (r"python \d.* free$", "VERSIONS"),
             (r"layout [0-9a-f]{8}", "layout DIGEST"),
         ):
@@ -156,12 +169,16 @@ def taken_port(desk: Desk) -> None:
 
 def script_raises(desk: Desk) -> None:
     (desk.folder / "train.py").write_text(RAISES)
-    desk.gossip("run -n 2 --name digits train.py", only=lambda line: line.startswith("x peer 1 failed"))
+    desk.gossip(
+        "run -n 2 --name digits train.py", only=lambda line: line.startswith("x peer 1 failed")
+    )
 
 
 def other_model(desk: Desk) -> None:
     (desk.folder / "train.py").write_text(OTHER_MODEL)
-    desk.gossip("run -n 3 --name digits train.py", only=lambda line: line.startswith("x peer 2 failed"))
+    desk.gossip(
+        "run -n 3 --name digits train.py", only=lambda line: line.startswith("x peer 2 failed")
+    )
 
 
 def wrong_key(desk: Desk) -> None:
@@ -173,7 +190,9 @@ def wrong_key(desk: Desk) -> None:
     with subprocess.Popen([*PYTHON, *words], cwd=desk.folder, stdout=subprocess.DEVNULL) as process:
         try:
             with following(desk.folder / "run") as written:
-                join_servers = written.until(lambda: written.rows("events.jsonl", "join_server"), "a door", 100, process.pid)
+                join_servers = written.until(
+                    lambda: written.rows("events.jsonl", "join_server"), "a door", 100, process.pid
+                )
             desk.gossip(f"join --key wrong.key {join_servers[0]['address']} -- train.py")
         finally:
             process.kill()
@@ -214,21 +233,31 @@ MISTAKES: tuple[tuple[Mistake, int], ...] = (
     (no_way_by_ssh, 1),
     (damaged_run, 1),
 )
-"""With how many processors' time each may take: 2 where peers train, or the command is given twice and reads the rules."""
+"""With how many processors' time each may take: 2 where peers train, or the command is given twice
+and reads the rules."""
 
 
-@pytest.mark.parametrize(("number", "mistake", "processors"), [(at, *entry) for at, entry in enumerate(MISTAKES, 1)])
-def test_a_usual_mistake_is_told_with_what_to_do(number: int, mistake: Mistake, processors: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "mistake", "processors"), [(at, *entry) for at, entry in enumerate(MISTAKES, 1)]
+)
+def test_a_usual_mistake_is_told_with_what_to_do(
+    number: int, mistake: Mistake, processors: int, tmp_path: Path
+) -> None:
     desk = Desk(tmp_path)
     (tmp_path / "train.py").write_text(TRAIN.replace("WIDTH", "2"))
     mistake(desk)
     path = GOLDEN / f"{number:02}-{mistake.__name__.replace('_', '-')}.txt"
     if RENEW:
         path.write_text(desk.masked(), "utf-8")
-    assert desk.masked() == path.read_text("utf-8"), f"if it should say that: RENEW_GOLDEN=1 pytest {Path(__file__).name}"
+    assert desk.masked() == path.read_text("utf-8"), (
+        f"if it should say that: RENEW_GOLDEN=1 pytest {Path(__file__).name}"
+    )
     assert desk.cpu_s < SECONDS * processors
 
 
 def test_each_message_is_of_a_mistake_that_is_made_here() -> None:
-    made = {f"{at:02}-{mistake.__name__.replace('_', '-')}.txt" for at, (mistake, _) in enumerate(MISTAKES, 1)}
+    made = {
+        f"{at:02}-{mistake.__name__.replace('_', '-')}.txt"
+        for at, (mistake, _) in enumerate(MISTAKES, 1)
+    }
     assert {path.name for path in GOLDEN.iterdir()} == made

@@ -1,4 +1,5 @@
-"""Strangers on the ports of the ZeroMQ transport cause counts, and nothing else (docs/design_notes.md N10, N13, N14)."""
+"""Strangers on the ports of the ZeroMQ transport cause counts, and nothing else
+(docs/design_notes.md N10, N13, N14)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,18 @@ import subprocess
 import psutil
 import pytest
 import zmq
-from zeromq_rig import GREETING, WatchedTransport, header, process, raw, speaks_zmtp, stranger, transport, update, wait_closed
+from zeromq_rig import (
+    GREETING,
+    WatchedTransport,
+    header,
+    process,
+    raw,
+    speaks_zmtp,
+    stranger,
+    transport,
+    update,
+    wait_closed,
+)
 
 from gossip.core.events import LinkDown, LinkUp
 from gossip.core.messages import Envelope, Ping, StateOffer
@@ -45,7 +57,10 @@ def test_garbage_on_a_port_is_counted_at_most(small, lane: str):
     watched = WatchedTransport(small)
     connections = [raw(getattr(small, lane)) for _ in range(40)]
     for connection in connections[:30]:
-        connection.sendall(draw.choice([b"", GREETING[:30], GREETING, b"GET / HTTP/1.1\r\n\r\n"]) + draw.randbytes(2000))
+        connection.sendall(
+            draw.choice([b"", GREETING[:30], GREETING, b"GET / HTTP/1.1\r\n\r\n"])
+            + draw.randbytes(2000)
+        )
     watched.serves(small)
     # Some garbage looks like frames of an early ZMTP.
     assert set(small.traffic.dropped) <= {"malformed"}
@@ -60,7 +75,9 @@ def test_who_connects_and_says_nothing_is_thrown_out(small):
     connection.close()
 
 
-@pytest.mark.parametrize(("lane", "length"), [("control", 2**33), ("bulk", 2**33), ("bulk", 2**63 - 1)])
+@pytest.mark.parametrize(
+    ("lane", "length"), [("control", 2**33), ("bulk", 2**33), ("bulk", 2**63 - 1)]
+)
 def test_a_frame_that_is_announced_huge_takes_no_memory(small, lane: str, length: int):
     before = psutil.Process().memory_info().vms
     connection = speaks_zmtp(getattr(small, lane))
@@ -83,7 +100,9 @@ def test_a_frame_above_the_limit_is_not_delivered(small, lane: str, most: int):
     fits.close()
     too_long.close()
     watched.serves(small)
-    assert small.traffic.received_messages == 1 + 2, "the one at the limit, and those of the honest peer"
+    assert small.traffic.received_messages == 1 + 2, (
+        "the one at the limit, and those of the honest peer"
+    )
 
 
 @pytest.mark.parametrize("lane", ["control", "bulk"])
@@ -94,7 +113,8 @@ def test_random_messages_are_counted(small, lane: str):
         for _ in range(300):
             marks = [b"", bytes([FIRST_MARK]), bytes([NEXT_MARK]), b"\x96\x01"]
             frames = [
-                draw.choice(marks) + draw.randbytes(draw.choice([0, 1, 11, 12, 24, 300])) for _ in range(draw.randint(1, 5))
+                draw.choice(marks) + draw.randbytes(draw.choice([0, 1, 11, 12, 24, 300]))
+                for _ in range(draw.randint(1, 5))
             ]
             dealer.send_multipart(frames)
             watched.heard[small] += small.poll(0.0)  # makes room
@@ -129,23 +149,47 @@ CHUNK = bytes(CHUNK_BYTES)
         pytest.param([[first(3 * MIB), b""]], {"malformed": 1}, id="an empty chunk"),
         pytest.param([[first(3 * MIB), CHUNK + b"x"]], {"malformed": 1}, id="a chunk too long"),
         pytest.param([[first(3 * MIB), CHUNK, b"more"]], {"malformed": 1}, id="a frame too many"),
-        pytest.param([[first(3 * MIB), CHUNK], [following(1), CHUNK, b""]], {"malformed": 1}, id="a frame too many later"),
-        pytest.param([[header(update()), b"x" * 8]], {"malformed": 1}, id="a payload without its size"),
+        pytest.param(
+            [[first(3 * MIB), CHUNK], [following(1), CHUNK, b""]],
+            {"malformed": 1},
+            id="a frame too many later",
+        ),
+        pytest.param(
+            [[header(update()), b"x" * 8]], {"malformed": 1}, id="a payload without its size"
+        ),
         pytest.param([[header(Ping(1, 1, ()))]], {"wrong_lane": 1}, id="control on the bulk lane"),
         pytest.param([[first(4 * MIB), CHUNK]], {"too_large": 1}, id="too large"),
         pytest.param([[first(2**63), CHUNK]], {"too_large": 1}, id="far too large"),
         pytest.param([[first(2 * MIB), CHUNK]], {"wrong_size": 1}, id="too small"),
         pytest.param([[following(1), CHUNK]], {"unknown_transfer": 1}, id="a chunk of nothing"),
-        pytest.param([[first(3 * MIB), CHUNK], [following(1, 2), CHUNK]], {"unknown_transfer": 1}, id="of another payload"),
-        pytest.param([[first(3 * MIB), CHUNK], [following(2), CHUNK]], {"gap": 1}, id="a gap"),
-        pytest.param([[first(3 * MIB), CHUNK], [following(1), CHUNK], [following(1), CHUNK]], {"gap": 1}, id="a chunk twice"),
-        pytest.param([[first(3 * MIB), CHUNK], [first(3 * MIB, 2), CHUNK]], {"gap": 1}, id="two at a time"),
-        pytest.param([[first(3 * MIB), CHUNK], [small_offer(), b"12345"]], {"gap": 1, "corrupt": 1}, id="a small one between"),
         pytest.param(
-            [[first(3 * MIB, 1, None, 1), CHUNK], [following(1), CHUNK], [following(2), CHUNK]], {"corrupt": 1}, id="corrupt"
+            [[first(3 * MIB), CHUNK], [following(1, 2), CHUNK]],
+            {"unknown_transfer": 1},
+            id="of another payload",
+        ),
+        pytest.param([[first(3 * MIB), CHUNK], [following(2), CHUNK]], {"gap": 1}, id="a gap"),
+        pytest.param(
+            [[first(3 * MIB), CHUNK], [following(1), CHUNK], [following(1), CHUNK]],
+            {"gap": 1},
+            id="a chunk twice",
         ),
         pytest.param(
-            [[first(5, message=StateOffer(b"", 1, 1, b"", b"", 2**48, b"", "")), b"12345"]], {"wrong_size": 1}, id="two sizes"
+            [[first(3 * MIB), CHUNK], [first(3 * MIB, 2), CHUNK]], {"gap": 1}, id="two at a time"
+        ),
+        pytest.param(
+            [[first(3 * MIB), CHUNK], [small_offer(), b"12345"]],
+            {"gap": 1, "corrupt": 1},
+            id="a small one between",
+        ),
+        pytest.param(
+            [[first(3 * MIB, 1, None, 1), CHUNK], [following(1), CHUNK], [following(2), CHUNK]],
+            {"corrupt": 1},
+            id="corrupt",
+        ),
+        pytest.param(
+            [[first(5, message=StateOffer(b"", 1, 1, b"", b"", 2**48, b"", "")), b"12345"]],
+            {"wrong_size": 1},
+            id="two sizes",
         ),
     ],
 )
@@ -203,7 +247,8 @@ def test_a_message_of_very_many_frames_is_one_drop(small, lane: str):
 
 @pytest.mark.parametrize("lane", ["control", "bulk"])
 def test_a_message_without_end_is_never_seen_and_hinders_nobody(small, lane: str):
-    """N10: its memory is libzmq's until the connection ends, and no option bounds it. Hence loopback only, without keys."""
+    """N10: its memory is libzmq's until the connection ends, and no option bounds it. Hence
+    loopback only, without keys."""
     watched = WatchedTransport(small)
     connection = speaks_zmtp(getattr(small, lane))
     for _ in range(200):
@@ -215,11 +260,15 @@ def test_a_message_without_end_is_never_seen_and_hinders_nobody(small, lane: str
 
 
 def test_claiming_anothers_routing_id_hurts_nobody(small):
-    """N13 and N14: duplicate ids, ids of libzmq's own form, and then we connect to whoever claimed one."""
+    """N13 and N14: duplicate ids, ids of libzmq's own form,
+    and then we connect to whoever claimed one."""
     watched = WatchedTransport(small)
     other = transport(local=0)
     for routing_id in (b"0", b"peer-0", b"\x01\x02\x03\x04\x05"):
-        with stranger(small.control, routing_id=routing_id) as one, stranger(small.control, routing_id=routing_id):
+        with (
+            stranger(small.control, routing_id=routing_id) as one,
+            stranger(small.control, routing_id=routing_id),
+        ):
             one.send(header(Ping(1, 1, ()), sender=0))
             watched.until(lambda: len(watched.received(small)) >= 1, "the stranger's ping")
             small.connect(0, other.control, other.bulk)
@@ -263,11 +312,15 @@ def test_many_unfinished_payloads_of_one_name_hold_two_buffers(victim):
 
 @pytest.mark.parametrize("lane", [0, 1])
 def test_who_sends_more_than_is_read_and_hangs_up_does_not_abort_us(small, lane: int):
-    """libzmq #4364: a heartbeat on a connection that ended while its input was stopped. The victim's own is due in a second,
-    the answer to another's is when it reads on (so still on the bulk lane: docs/threat_model.md)."""
+    """libzmq #4364: a heartbeat on a connection that ended while its input was stopped. The
+    victim's own is due in a second, the answer to another's is when it reads on (so still on the
+    bulk lane: docs/threat_model.md)."""
     watched = WatchedTransport(small)
     reads = "while peer.poll(0.1): pass"
-    asleep = f"print('asleep', flush=True); sys.stdin.readline()\n{reads}\nwhile not peer.send(1, Ping(7, 1, ())): peer.poll(0.1)"
+    asleep = (
+        f"print('asleep', flush=True); sys.stdin.readline()\n{reads}\nwhile not peer.send(1, "
+        "Ping(7, 1, ())): peer.poll(0.1)"
+    )
     with process(small, then=asleep) as victim:
         watched.until(lambda: LinkUp(0) in watched.heard[small], "LinkUp")
         assert victim.stdout.readline() == "asleep\n"
@@ -276,7 +329,8 @@ def test_who_sends_more_than_is_read_and_hangs_up_does_not_abort_us(small, lane:
         ping = b"\x04\x07\x04PING\x00\x00" if lane == 0 else b""
         some = (b"\x00\x32" + bytes(50)) * 5 + ping
         with contextlib.suppress(TimeoutError):
-            for _ in range(60_000):  # until the victim's queue is full, if it has an end, and then the kernel's
+            # until the victim's queue is full, if it has an end, and then the kernel's
+            for _ in range(60_000):
                 connection.sendall(some)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()

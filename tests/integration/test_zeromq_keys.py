@@ -1,4 +1,5 @@
-"""With keys, only who is on the list is heard, and only in its own name (docs/design_notes.md N10 to N13)."""
+"""With keys, only who is on the list is heard, and only in its own name
+(docs/design_notes.md N10 to N13)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,19 @@ from contextlib import contextmanager
 
 import pytest
 import zmq
-from zeromq_rig import PATIENCE_S, READY, KeysOf, Known, WatchedTransport, floats, header, raw, speaks_zmtp, transport, update
+from zeromq_rig import (
+    PATIENCE_S,
+    READY,
+    KeysOf,
+    Known,
+    WatchedTransport,
+    floats,
+    header,
+    raw,
+    speaks_zmtp,
+    transport,
+    update,
+)
 from zmq.utils.monitor import parse_monitor_message
 
 from gossip.core.events import LinkDown, LinkUp
@@ -42,7 +55,12 @@ def peer(known: Known) -> Iterator[Callable[[int], ZeroMQTransport]]:
         one.close()
 
 
-def linked(watched: WatchedTransport, first: ZeroMQTransport, second: ZeroMQTransport, peers: tuple[int, int] = (0, 1)) -> None:
+def linked(
+    watched: WatchedTransport,
+    first: ZeroMQTransport,
+    second: ZeroMQTransport,
+    peers: tuple[int, int] = (0, 1),
+) -> None:
     first.connect(peers[1], second.control, second.bulk)
     second.connect(peers[0], first.control, first.bulk)
     watched.until(lambda: LinkUp(peers[1]) in watched.heard[first], "a link")
@@ -133,7 +151,7 @@ def relay(address: str, heard: list[bytes]) -> str:
     return f"tcp://127.0.0.1:{listener.getsockname()[1]}"
 
 
-# --- who is not let in ----------------------------------------------------------------------------------------------------
+# --- who is not let in ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lane", ["control", "bulk"])
@@ -146,7 +164,9 @@ def relay(address: str, heard: list[bytes]) -> str:
         ("no key", ("no_key", "bad_handshake"), zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL),
     ],
 )
-def test_who_has_not_the_right_keys_says_nothing(peer, known: Known, lane: str, how: str, counts: tuple[str, ...], event: int):
+def test_who_has_not_the_right_keys_says_nothing(
+    peer, known: Known, lane: str, how: str, counts: tuple[str, ...], event: int
+):
     victim = peer(1)
     watched = WatchedTransport(victim)
     curve = {
@@ -157,7 +177,10 @@ def test_who_has_not_the_right_keys_says_nothing(peer, known: Known, lane: str, 
     with knocking(getattr(victim, lane), curve) as stranger:
         # Whether it hears why before it hears that the connection has ended is chance.
         watched.until(lambda: stranger.saw(event, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL), how)
-        watched.until(lambda: any(victim.traffic.dropped.get(count, 0) > 0 for count in counts), f"a count of {counts}")
+        watched.until(
+            lambda: any(victim.traffic.dropped.get(count, 0) > 0 for count in counts),
+            f"a count of {counts}",
+        )
     assert victim.traffic.received_bytes == 0
     assert watched.heard[victim] == []
 
@@ -167,9 +190,16 @@ def test_when_nobody_answers_for_the_keys_nobody_is_let_in(peer, known: Known):
     victim = peer(1)
     watched = WatchedTransport(victim)
     victim._guard._authenticator.close()
-    failed = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+    failed = (
+        zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+        zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+        zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+    )
     with knocking(victim.control, (known.pairs[0], known.listed[1])) as friend:
-        watched.until(lambda: friend.saw(*failed, zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED), "an answer")
+        watched.until(
+            lambda: friend.saw(*failed, zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED),
+            "an answer",
+        )
         assert not friend.saw(zmq.EVENT_HANDSHAKE_SUCCEEDED)
     assert victim.traffic.received_bytes == 0
 
@@ -190,7 +220,15 @@ def test_a_stranger_can_only_fill_memory_where_there_are_no_keys(peer, keys: boo
     sent = 0
     try:
         if keys:
-            connection.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31) + READY)
+            connection.sendall(
+                b"\xff"
+                + bytes(8)
+                + b"\x7f\x03\x00"
+                + b"CURVE".ljust(20, b"\0")
+                + b"\0"
+                + bytes(31)
+                + READY
+            )
         for _ in range(2000):
             connection.sendall(b"\x03" + (60_000).to_bytes(8, "big") + bytes(60_000))
             sent += 60_000
@@ -203,7 +241,7 @@ def test_a_stranger_can_only_fill_memory_where_there_are_no_keys(peer, keys: boo
     assert (sent > 100_000_000) is not keys, f"{sent} bytes were taken"
 
 
-# --- in whose name --------------------------------------------------------------------------------------------------------
+# --- in whose name --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lane", ["control", "bulk", "bulk payload"])
@@ -220,18 +258,24 @@ def test_nobody_speaks_in_anothers_name(peer, known: Known, lane: str):
         message = header(Ping(1, 1, ()), sender) if lane == "control" else header(update(1), sender)
         if lane == "bulk payload":
             data = payload.data.view("u1")
-            attacker.send_multipart([FIRST.pack(FIRST_MARK, sender, 8, checksum(data)) + message, data.tobytes()])
+            attacker.send_multipart(
+                [FIRST.pack(FIRST_MARK, sender, 8, checksum(data)) + message, data.tobytes()]
+            )
         else:
             attacker.send(message)
     watched.until(lambda: len(watched.received(victim)) == 1, "what it says in its own name")
     context.destroy(linger=0)
     assert [arrival.sender for arrival in watched.received(victim)] == [3]
     assert victim.traffic.dropped == {"wrong_name": 1}
-    assert [notice.message for notice in victim.traffic.notices] == ["peer 3 speaks in the name of peer 0"]
+    assert [notice.message for notice in victim.traffic.notices] == [
+        "peer 3 speaks in the name of peer 0"
+    ]
 
 
 @pytest.mark.parametrize("attackers_key", [0, 3])
-def test_nobody_adds_to_anothers_payload_by_taking_the_name_of_its_connection(peer, known: Known, attackers_key: int):
+def test_nobody_adds_to_anothers_payload_by_taking_the_name_of_its_connection(
+    peer, known: Known, attackers_key: int
+):
     """N13: a ZeroMQ identity is what the other side likes, so a key is asked for besides."""
     victim = peer(1, limit=2 * CHUNK_BYTES)
     watched = WatchedTransport(victim)
@@ -240,14 +284,20 @@ def test_nobody_adds_to_anothers_payload_by_taking_the_name_of_its_connection(pe
         return bool(victim.traffic.dropped or watched.received(victim))
 
     first = FIRST.pack(FIRST_MARK, 7, 2 * CHUNK_BYTES, 0) + header(update(1))
-    for key, frames in ((0, [first, bytes(CHUNK_BYTES)]), (attackers_key, [NEXT.pack(NEXT_MARK, 7, 1), bytes(CHUNK_BYTES)])):
+    for key, frames in (
+        (0, [first, bytes(CHUNK_BYTES)]),
+        (attackers_key, [NEXT.pack(NEXT_MARK, 7, 1), bytes(CHUNK_BYTES)]),
+    ):
         context = zmq.Context()
         dealer = context.socket(zmq.DEALER)
         dealer.set(zmq.ROUTING_ID, b"same")
         as_client(dealer, known.pairs[key], known.listed[1])
         dealer.connect(victim.bulk)
         dealer.send_multipart(frames)
-        watched.until(lambda: len(victim._assembly) == 1 if frames[0] is first else said(), "it to be read")  # noqa: B023
+        watched.until(
+            lambda: len(victim._assembly) == 1 if frames[0] is first else said(),  # noqa: B023
+            "it to be read",
+        )
         context.destroy(linger=0)
         if frames[0] is first:
             watched.until(lambda: not victim._bulk_in._join_server._connections, "its end")
@@ -256,7 +306,7 @@ def test_nobody_adds_to_anothers_payload_by_taking_the_name_of_its_connection(pe
     assert len(watched.received(victim)) == (attackers_key == 0)
 
 
-# --- the list changes -----------------------------------------------------------------------------------------------------
+# --- the list changes -----------------------------------------------------------------------------
 
 
 def test_who_is_put_on_the_list_gets_in_without_being_told(peer, known: Known, monkeypatch):
@@ -266,7 +316,10 @@ def test_who_is_put_on_the_list_gets_in_without_being_told(peer, known: Known, m
     key = known.listed[0]
     known.list(0, None)
     one.connect(1, other.control, other.bulk)
-    watched.until(lambda: other.traffic.dropped.get("unknown_key", 0) >= 4, "more refusals than the first ones of both lanes")
+    watched.until(
+        lambda: other.traffic.dropped.get("unknown_key", 0) >= 4,
+        "more refusals than the first ones of both lanes",
+    )
     assert other.traffic.received_bytes == 0
     assert one._keys.looks
     assert other._keys.looks
@@ -298,27 +351,39 @@ def test_who_is_struck_off_the_list_is_cut_off(peer, known: Known, speaks: bool,
         assert sender.send(1, update(1), floats(8))
     watched.until(lambda: len(watched.received(other)) == 2, "both")
     mine = one._keys
-    one._keys = one._guard.keys = Known([1, 2]).of(1)  # who is struck off need not hear of it, nor be honest
+    # who is struck off need not hear of it, nor be honest
+    one._keys = one._guard.keys = Known([1, 2]).of(1)
     one._keys.known.listed[1] = known.listed[1]
     del mine
     known.list(0, None)
     for _ in range(10 if speaks else 0):
         one.send(1, update(2), floats(8))
         one.send(1, Ping(5, 1, ()))
-    watched.until(lambda: any(isinstance(arrival, LinkDown) for arrival in watched.heard[one]), "the end of its link")
-    watched.until(lambda: LinkDown(0, "its key counts no more") in watched.heard[other], "our end of it")
+    watched.until(
+        lambda: any(isinstance(arrival, LinkDown) for arrival in watched.heard[one]),
+        "the end of its link",
+    )
+    watched.until(
+        lambda: LinkDown(0, "its key counts no more") in watched.heard[other], "our end of it"
+    )
     assert third.send(1, update(9), floats(8))
     watched.until(lambda: len(watched.received(other)) == 3, "another one that is still listed")
     assert sorted(arrival.sender for arrival in watched.received(other)) == [0, 2, 2] or not speaks
     assert not any(isinstance(arrival, LinkDown) for arrival in watched.heard[third])
-    watched.until(lambda: other.traffic.dropped.get("unknown_key", 0) > 0, "it to be refused when it comes again")
+    watched.until(
+        lambda: other.traffic.dropped.get("unknown_key", 0) > 0,
+        "it to be refused when it comes again",
+    )
 
 
 def test_who_has_another_key_after_a_restart_is_linked_again(peer, known: Known):
     one, other = peer(0), peer(1)
     watched = WatchedTransport(one, other)
     linked(watched, one, other)
-    ports = {"control_port": int(other.control.rpartition(":")[2]), "bulk_port": int(other.bulk.rpartition(":")[2])}
+    ports = {
+        "control_port": int(other.control.rpartition(":")[2]),
+        "bulk_port": int(other.bulk.rpartition(":")[2]),
+    }
     other.close()
     watched.driven = (one,)
     watched.until(lambda: isinstance(watched.heard[one][-1], LinkDown), "its end")
@@ -346,10 +411,12 @@ def test_whoever_is_let_in_and_says_nothing_has_to_go(peer, known: Known, monkey
     mute.connect(other.bulk)
     watched.until(lambda: bool(monitor.poll(0)), "its end")
     context.destroy(linger=0)
-    assert not any(isinstance(arrival, LinkDown) for heard in watched.heard.values() for arrival in heard)
+    assert not any(
+        isinstance(arrival, LinkDown) for heard in watched.heard.values() for arrival in heard
+    )
 
 
-# --- what people are told -------------------------------------------------------------------------------------------------
+# --- what people are told -------------------------------------------------------------------------
 
 
 def notices(one: ZeroMQTransport) -> list[str]:
@@ -367,10 +434,14 @@ def test_an_unknown_key_is_told_on_both_sides_once(peer, known: Known, monkeypat
     watched.until(lambda: bool(notices(one) and notices(other)), "both to tell")
     refused = other.traffic.dropped["unknown_key"]
     watched.until(lambda: other.traffic.dropped["unknown_key"] > refused + 2, "more refusals")
-    assert notices(one) == [f"peer 1 at {one._links[1].control.address} does not know our key {key[:8]}..."] or notices(one) == [
+    assert notices(one) == [
+        f"peer 1 at {one._links[1].control.address} does not know our key {key[:8]}..."
+    ] or notices(one) == [
         f"peer 1 at {one._links[1].bulk.address} does not know our key {key[:8]}..."
     ]
-    assert notices(other) == [f"refused somebody at 127.0.0.1 whose key {key[:8]}... is in no seed file here"]
+    assert notices(other) == [
+        f"refused somebody at 127.0.0.1 whose key {key[:8]}... is in no seed file here"
+    ]
 
 
 def test_a_key_that_is_on_its_way_is_no_matter(peer, known: Known, monkeypatch):
@@ -396,8 +467,11 @@ def test_a_key_that_is_on_its_way_is_no_matter(peer, known: Known, monkeypatch):
         (True, True, "ends every handshake"),
     ],
 )
-def test_why_there_is_no_link_is_told(known: Known, monkeypatch, here: bool, there: bool, said: str):
-    """A connection may be reset before we have read why, each time: then it is one of several reasons that are told."""
+def test_why_there_is_no_link_is_told(
+    known: Known, monkeypatch, here: bool, there: bool, said: str
+):
+    """A connection may be reset before we have read why, each time: then it is one of several
+    reasons that are told."""
     monkeypatch.setattr(links, "PATIENCE_S", 0.3)
     one = transport(local=0, keys=known.of(0) if here else None)
     other = transport(local=1, keys=known.of(1) if there else None)
@@ -420,7 +494,9 @@ def test_why_there_is_no_link_is_told(known: Known, monkeypatch, here: bool, the
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_of_one_that_takes_connections_and_says_nothing_nobody_says_that_it_is_the_keys(known: Known, monkeypatch, keyed: bool):
+def test_of_one_that_takes_connections_and_says_nothing_nobody_says_that_it_is_the_keys(
+    known: Known, monkeypatch, keyed: bool
+):
     """As a stopped process does: its kernel goes on taking connections."""
     monkeypatch.setattr(links, "PATIENCE_S", 0.3)
     monkeypatch.setitem(sockets._BOTH_LANES, zmq.HANDSHAKE_IVL, 100)

@@ -1,4 +1,5 @@
-"""The ZeroMQ transport with peers that die, stop and come back, and on ports that it cannot have."""
+"""The ZeroMQ transport with peers that die, stop and come back,
+and on ports that it cannot have."""
 
 from __future__ import annotations
 
@@ -103,17 +104,28 @@ def test_who_is_too_busy_to_read_payloads_is_not_cut_off():
 
 
 def test_what_a_dead_peer_sent_may_come_after_its_link_closed():
-    """docs/design_notes.md N16: whoever reads ``LinkDown`` must not think that nothing more will come."""
+    """docs/design_notes.md N16: whoever reads ``LinkDown`` must not think that
+    nothing more will come."""
     victim = transport(limit=MIB)
     watched = WatchedTransport(victim)
-    speak = "[peer.send(1, update(n), floats(1 << 20)) for n in range(3)]; print('said', flush=True); peer.close(30); sys.exit()"
+    speak = (
+        "[peer.send(1, update(n), floats(1 << 20)) for n in range(3)]; print('said', flush=True); "
+        "peer.close(30); sys.exit()"
+    )
     with process(victim, speak) as child:
         watched.until(lambda: LinkUp(0) in watched.heard[victim], "LinkUp")
         assert child.stdout is not None
         child.stdout.readline()
         watched.until(lambda: len(watched.received(victim)) == 3, "what it said before it left")
-        watched.until(lambda: any(isinstance(arrival, LinkDown) for arrival in watched.heard[victim]), "LinkDown")
-    assert [arrival.message for arrival in watched.received(victim)] == [update(0), update(1), update(2)]
+        watched.until(
+            lambda: any(isinstance(arrival, LinkDown) for arrival in watched.heard[victim]),
+            "LinkDown",
+        )
+    assert [arrival.message for arrival in watched.received(victim)] == [
+        update(0),
+        update(1),
+        update(2),
+    ]
     victim.close()
 
 
@@ -150,7 +162,8 @@ def test_who_comes_back_late_finds_the_rest_of_a_payload(monkeypatch):
 
 
 def test_memory_that_is_overwritten_in_flight_is_seen():
-    """docs/design_notes.md N15: the receiver would aggregate what nobody computed. It drops it instead."""
+    """docs/design_notes.md N15: the receiver would aggregate what nobody computed.
+    It drops it instead."""
     first, second, watched = pair(16 * MIB)
     payload = floats(16 * MIB)
     assert first.send(1, update(0), payload)
@@ -158,7 +171,9 @@ def test_memory_that_is_overwritten_in_flight_is_seen():
     assert first.in_flight(payload.data[-1:])
     assert not first.in_flight(np.zeros(4, np.float32))
     payload.data[:] = -1.0
-    watched.until(lambda: second.traffic.dropped == {"corrupt": 1}, "the payload to be found corrupt")
+    watched.until(
+        lambda: second.traffic.dropped == {"corrupt": 1}, "the payload to be found corrupt"
+    )
     assert watched.received(second) == []
     watched.until(lambda: not first.in_flight(payload.data), "the memory to be free")
     first.close()
@@ -198,7 +213,9 @@ def test_to_whom_nobody_listens_nothing_is_queued():
     second.close()
     first.connect(3, *address)
     rest = WatchedTransport(first)
-    rest.until(lambda: any(isinstance(arrival, LinkDown) for arrival in rest.heard[first]), "LinkDown")
+    rest.until(
+        lambda: any(isinstance(arrival, LinkDown) for arrival in rest.heard[first]), "LinkDown"
+    )
     assert not first.send(3, Ping(1, 3, ()))
     assert not first.send(3, update(), floats(8))
     assert first.traffic.dropped == {"no_link": 2}

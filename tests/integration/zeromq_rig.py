@@ -1,4 +1,5 @@
-"""What the tests of the ZeroMQ transport share: raw sockets that say what they should not, and peers in other processes."""
+"""What the tests of the ZeroMQ transport share: raw sockets that say what they should not, and
+peers in other processes."""
 
 from __future__ import annotations
 
@@ -23,7 +24,12 @@ from gossip.transport.zeromq import ZeroMQTransport
 RUN = b"this-run"
 PATIENCE_S = 30.0
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
-_PROPERTIES = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER\x08Identity" + struct.pack(">I", 0)
+_PROPERTIES = (
+    b"\x05READY\x0bSocket-Type"
+    + struct.pack(">I", 6)
+    + b"DEALER\x08Identity"
+    + struct.pack(">I", 0)
+)
 READY = bytes([4, len(_PROPERTIES)]) + _PROPERTIES
 
 
@@ -97,7 +103,9 @@ class WatchedTransport:
     def until(self, condition: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + PATIENCE_S
         while not condition():
-            assert time.monotonic() < end, f"waited in vain for {what}: {[one.traffic for one in self.driven]}"
+            assert time.monotonic() < end, (
+                f"waited in vain for {what}: {[one.traffic for one in self.driven]}"
+            )
             for one in self.driven:
                 self.heard[one] += one.poll(0.005)
 
@@ -202,7 +210,12 @@ def process(victim: ZeroMQTransport, then: str = "") -> Iterator[subprocess.Pope
     """Peer 0 in a process of its own, linked with ``victim`` both ways by and by."""
     command = [sys.executable, "-c", CHILD.replace("{then}", then)]
     child = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=__file__.rpartition("/")[0]
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        cwd=__file__.rpartition("/")[0],
     )
     try:
         assert child.stdin is not None

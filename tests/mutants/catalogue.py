@@ -1,4 +1,5 @@
-"""The mutants of the protocol: what each changes, and a copy of the package in which one of them is at work."""
+"""The mutants of the protocol: what each changes, and a copy of the package in which one of
+them is at work."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LINKED = ("aggregators", "topologies", "launch")  # folders of the package that lie at the top of the repository
+# folders of the package that lie at the top of the repository
+LINKED = ("aggregators", "topologies", "launch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,9 @@ class Edit:
         """Raises: ValueError: ``old`` does not occur exactly once."""
         count = text.count(self.old)
         if count != 1:
-            raise ValueError(f"gossip/{self.file} has {count} times, where once is wanted:\n{self.old}")
+            raise ValueError(
+                f"gossip/{self.file} has {count} times, where once is wanted:\n{self.old}"
+            )
         return text.replace(self.old, self.new)
 
 
@@ -32,7 +36,8 @@ class Mutant:
     edits: tuple[Edit, ...]
 
     def texts(self, package: Path) -> dict[str, str]:
-        """File -> what is in it with the mutant at work. Raises: ValueError: the mutant does not fit the source (any more)."""
+        """File -> what is in it with the mutant at work. Raises: ValueError: the mutant does not
+        fit the source (any more)."""
         texts: dict[str, str] = {}
         for edit in self.edits:
             before = texts.get(edit.file) or (package / edit.file).read_text("utf-8")
@@ -45,13 +50,17 @@ def load() -> tuple[Mutant, ...]:
     rows = tomllib.loads(Path(__file__).with_name("mutants.toml").read_text("utf-8"))["mutant"]
     mutants = []
     for row in rows:
-        edits = [Edit(row["file"], row["old"], row["new"]), *(Edit(*more) for more in row.get("also", ()))]
+        edits = [
+            Edit(row["file"], row["old"], row["new"]),
+            *(Edit(*more) for more in row.get("also", ())),
+        ]
         mutants.append(Mutant(row["name"], row["why"], tuple(edits)))
     return tuple(mutants)
 
 
 def plant(mutant: Mutant | None, folder: Path) -> Path:
-    """Copies the package into ``folder`` and puts the mutant into it. Returns what belongs on the path of Python."""
+    """Copies the package into ``folder`` and puts the mutant into it.
+    Returns what belongs on the path of Python."""
     ours = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "gossip", folder / "gossip", symlinks=True, ignore=ours)
     for name in LINKED:

@@ -1,12 +1,14 @@
-"""Hunts the mutants of the protocol with the simulator: which invariant catches each, at which seed, and which survive.
+"""Hunts the mutants of the protocol with the simulator: which invariant catches each, at which
+seed, and which survive.
 
-    python tests/mutants/hunt.py                                      # all of them, up to 2,000 schedules each
+    python tests/mutants/hunt.py  # all of them, up to 2,000 schedules each
     python tests/mutants/hunt.py --only quorum-of-half --seeds 50
     python tests/mutants/hunt.py --json mutants.json --jobs 4
 
-A mutant is killed by the first seed whose schedule breaks an invariant with it and breaks none without it. Schedules in which it
-would compute nothing else than the package does are not played with it: `reach.py` finds them. Exit 1 when fewer than 95 % are
-killed. Ctrl-C and SIGTERM end the hunt, its processes and its copies of the package.
+A mutant is killed by the first seed whose schedule breaks an invariant with it and breaks none
+without it. Schedules in which it would compute nothing else than the package does are not played
+with it: `reach.py` finds them. Exit 1 when fewer than 95 % are killed. Ctrl-C and SIGTERM end the
+hunt, its processes and its copies of the package.
 """
 
 from __future__ import annotations
@@ -35,18 +37,20 @@ from catalogue import ROOT, Mutant, load, plant
 SEEDS = 2000
 SHARE_TO_KILL = 0.95
 BLOCK = 100
-"""Seeds of the first block; the end of the next is ``GROWTH`` times as far. After a block only those that live go on."""
+"""Seeds of the first block; the end of the next is ``GROWTH`` times as far. After a block only
+those that live go on."""
 GROWTH = 5
 SHARE = 10
 """Of them, seeds that one process looks at."""
 EVENTS_MAX = 100_000
-"""In one schedule: five times what the busiest has. A mutant that answers itself for ever is killed by it."""
+"""In one schedule: five times what the busiest has.
+A mutant that answers itself for ever is killed by it."""
 SEED_S = 300.0
-"""For one that does so within an event: far more than a schedule takes on the slowest machine. It is time of the processor: a
-hunt that is stopped for a while kills nobody by that."""
+"""For one that does so within an event: far more than a schedule takes on the slowest machine. It
+is time of the processor: a hunt that is stopped for a while kills nobody by that."""
 
 
-# --- the worker: schedules one after the other, in a copy of the package --------------------------------------------------
+# --- the worker: schedules one after the other, in a copy of the package --------------------------
 
 
 class _Endless(BaseException):
@@ -58,7 +62,8 @@ def _time_is_up(number: int, frame: FrameType | None) -> None:
 
 
 def work(seeds: Iterable[int]) -> dict[str, Any]:
-    """Plays the schedules of ``seeds`` until one breaks an invariant. The seed is -1 when none does."""
+    """Plays the schedules of ``seeds`` until one breaks an invariant.
+    The seed is -1 when none does."""
     for seed in seeds:
         if (broken := _play(seed)) is not None:
             return {"seed": seed, "invariant": broken[0], "text": broken[1]}
@@ -66,7 +71,8 @@ def work(seeds: Iterable[int]) -> dict[str, Any]:
 
 
 def look(seeds: Iterable[int]) -> dict[str, Any]:
-    """Plays them all in a copy with probes: the mutants that differ in each, by number, and the invariant that it breaks."""
+    """Plays them all in a copy with probes: the mutants that differ in each, by number, and the
+    invariant that it breaks."""
     from gossip import mutant_probes  # in the copies of reach.py only
 
     looked = {}
@@ -74,14 +80,21 @@ def look(seeds: Iterable[int]) -> dict[str, Any]:
         mutant_probes.differing.clear()
         _forget()
         broken = _play(seed)
-        looked[str(seed)] = [sorted(mutant_probes.differing.union(mutant_probes.always)), broken[0] if broken else ""]
+        looked[str(seed)] = [
+            sorted(mutant_probes.differing.union(mutant_probes.always)),
+            broken[0] if broken else "",
+        ]
     return {"looked": looked}
 
 
 def _forget() -> None:
     """What functions have kept of former schedules: a mutant may differ in computing it."""
     for name, module in sys.modules.items():
-        for kept in vars(module).values() if name.startswith(("gossip.core", "gossip.simulation", "gossip.topologies")) else ():
+        for kept in (
+            vars(module).values()
+            if name.startswith(("gossip.core", "gossip.simulation", "gossip.topologies"))
+            else ()
+        ):
             if hasattr(kept, "cache_clear"):
                 kept.cache_clear()
 
@@ -104,12 +117,13 @@ def _play(seed: int) -> tuple[str, str] | None:
     return None if violation is None else (violation.invariant, str(violation))
 
 
-# --- the hunter -----------------------------------------------------------------------------------------------------------
+# --- the hunter -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a mutant. ``invariant`` is "" for a survivor; ``seed`` is the one that killed it, else the one not tried."""
+    """What became of a mutant. ``invariant`` is "" for a survivor; ``seed`` is the one that killed
+    it, else the one not tried."""
 
     name: str
     why: str
@@ -142,12 +156,16 @@ class Workers:
         self._running: set[subprocess.Popen[str]] = set()
         self._over = False
 
-    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, command: Sequence[str], environment: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
         """Raises: GivenUp: ``end`` was called."""
         with self._lock:
             if self._over:
                 raise GivenUp
-            process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            process = subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
             self._running.add(process)
         try:
             said, errors = process.communicate()
@@ -171,19 +189,28 @@ class Hunt:
         self.workers = Workers()
         self._pool = pool
         self._probed = reach.plant_probes(mutants, folder / "probed")
-        self._living = [Hunted(number, mutant, plant(mutant, folder / mutant.name)) for number, mutant in enumerate(mutants)]
-        self.broken: dict[int, str] = {}  # seed -> invariant that it breaks without a mutant: such a seed proves nothing
+        self._living = [
+            Hunted(number, mutant, plant(mutant, folder / mutant.name))
+            for number, mutant in enumerate(mutants)
+        ]
+        # seed -> invariant that it breaks without a mutant: such a seed proves nothing
+        self.broken: dict[int, str] = {}
 
     def fates(self, first: int, last: int) -> Iterator[Fate]:
-        """One by one, as they are known, of all mutants with the seeds from ``first`` up to ``last``."""
+        """One by one, as they are known, of all mutants with the seeds from
+        ``first`` up to ``last``."""
         begun, size = first, BLOCK
         while first < last and self._living:
             print(f"{len(self._living)} live; seed {first} of {last}", file=sys.stderr, flush=True)
             end = min(last, begun + size)
             differing = self._differing(first, end)
-            # Those that are quickly played come first: a hunt that is not waited for has told of most.
+            # Those that are quickly played come first:
+            # a hunt that is not waited for has told of most.
             order = sorted(self._living, key=lambda hunted: len(differing[hunted.number]))
-            chases = {self._pool.submit(self._chase, hunted, differing[hunted.number]): hunted for hunted in order}
+            chases = {
+                self._pool.submit(self._chase, hunted, differing[hunted.number]): hunted
+                for hunted in order
+            }
             for chase in as_completed(chases):
                 if (fate := chase.result()) is not None:
                     self._living.remove(chases[chase])
@@ -194,10 +221,13 @@ class Hunt:
             yield Fate(hunted.mutant.name, hunted.mutant.why, "", last, "", hunted.differs_in)
 
     def _differing(self, first: int, end: int) -> dict[int, list[int]]:
-        """Number of a mutant -> the seeds in which it makes a difference, and which break nothing without it."""
+        """Number of a mutant -> the seeds in which it makes a difference,
+        and which break nothing without it."""
         shares = [list(range(start, min(end, start + SHARE))) for start in range(first, end, SHARE)]
         found: dict[int, list[int]] = defaultdict(list)
-        for said in self._pool.map(lambda share: self._told(self._probed, ["--look", *map(str, share)]), shares):
+        for said in self._pool.map(
+            lambda share: self._told(self._probed, ["--look", *map(str, share)]), shares
+        ):
             for seed, (numbers, invariant) in said["looked"].items():
                 if invariant:
                     self.broken[int(seed)] = invariant
@@ -212,7 +242,14 @@ class Hunt:
             hunted.differs_in += len(seeds)
             return None
         differs_in = hunted.differs_in + seeds.index(found["seed"]) + 1
-        return Fate(hunted.mutant.name, hunted.mutant.why, found["invariant"], found["seed"], found["text"], differs_in)
+        return Fate(
+            hunted.mutant.name,
+            hunted.mutant.why,
+            found["invariant"],
+            found["seed"],
+            found["text"],
+            differs_in,
+        )
 
     def _told(self, where: Path, order: list[str]) -> dict[str, Any]:
         environment = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -221,22 +258,32 @@ class Hunt:
             if order[0] == "--look" or "SyntaxError" in done.stderr or "Error" not in done.stderr:
                 raise RuntimeError(f"{where.name} cannot be played:\n{done.stderr[-3000:]}")
             # Not even a schedule could be drawn or a swarm be made: nobody would miss that.
-            return {"seed": int(order[1]), "invariant": "import", "text": done.stderr.strip().splitlines()[-1]}
+            return {
+                "seed": int(order[1]),
+                "invariant": "import",
+                "text": done.stderr.strip().splitlines()[-1],
+            }
         said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         if not Path(said.pop("package")).is_relative_to(where):
             raise RuntimeError(f"the worker did not import gossip from {where}")
         return said
 
 
-def hunt(mutants: Sequence[Mutant], first: int, last: int, jobs: int, quiet: bool = False) -> tuple[list[Fate], dict[int, str]]:
-    """The fate of each, as they became known, and which seeds break an invariant without any mutant.
+def hunt(
+    mutants: Sequence[Mutant], first: int, last: int, jobs: int, quiet: bool = False
+) -> tuple[list[Fate], dict[int, str]]:
+    """The fate of each, as they became known,
+    and which seeds break an invariant without any mutant.
 
     Raises: ValueError: one of them does not fit the source.
     """
     for mutant in mutants:
         mutant.texts(ROOT / "gossip")
     fates = []
-    with tempfile.TemporaryDirectory(prefix="gossip-mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="gossip-mutants-") as folder,
+        ThreadPoolExecutor(jobs) as pool,
+    ):
         chase = Hunt(Path(folder), mutants, pool)
         try:
             for fate in chase.fates(first, last):
@@ -250,18 +297,29 @@ def hunt(mutants: Sequence[Mutant], first: int, last: int, jobs: int, quiet: boo
 
 def line_of(fate: Fate) -> str:
     if not fate.invariant:
-        return f"{'SURVIVED':10} {fate.name:36} up to seed {fate.seed}, makes a difference in {fate.differs_in}: {fate.why}"
-    return f"{fate.invariant:10} {fate.name:36} seed {fate.seed}, the {fate.differs_in}. with a difference: {fate.text}"[:230]
+        return (
+            f"{'SURVIVED':10} {fate.name:36} up to seed {fate.seed}, makes a difference in "
+            f"{fate.differs_in}: {fate.why}"
+        )
+    return (
+        f"{fate.invariant:10} {fate.name:36} seed {fate.seed}, the {fate.differs_in}. with a "
+        f"difference: {fate.text}"
+    )[:230]
 
 
 def _ended(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # once is enough: what is being cleared away is not left half done
+    # once is enough: what is being cleared away is not left half done
+    signal.signal(number, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="schedules until a mutant counts as a survivor")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=SEEDS, help="schedules until a mutant counts as a survivor"
+    )
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants")
@@ -285,12 +343,17 @@ def main() -> int:
     fates, broken = hunt(chosen, options.first, options.first + options.seeds, options.jobs)
     killed = [fate for fate in fates if fate.invariant]
     share = len(killed) / len(fates)
-    print(f"{len(killed)} of {len(fates)} mutants killed ({share:.1%}) in {time.monotonic() - began:.0f} s")
+    print(
+        f"{len(killed)} of {len(fates)} mutants killed ({share:.1%}) in "
+        f"{time.monotonic() - began:.0f} s"
+    )
     if broken:
         seeds = ", ".join(f"{seed} ({broken[seed]})" for seed in sorted(broken))
         print(f"seeds that break an invariant without any mutant, and were passed over: {seeds}")
     if options.json is not None:
-        options.json.write_text(json.dumps([asdict(fate) for fate in fates], indent=1) + "\n", "utf-8")
+        options.json.write_text(
+            json.dumps([asdict(fate) for fate in fates], indent=1) + "\n", "utf-8"
+        )
     return int(share < SHARE_TO_KILL)
 
 

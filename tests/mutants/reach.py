@@ -1,12 +1,14 @@
-"""In which schedules does a mutant make any difference? A copy of the package that says so while it plays what it always plays.
+"""In which schedules does a mutant make any difference? A copy of the package that says so while it
+plays what it always plays.
 
-A mutant that leaves every value that is computed as it was cannot be caught, and need not be played. So where a mutant changes
-an expression, the copy computes both and takes its own; where it changes statements, coming there counts. One run of this copy
-speaks for all mutants at once.
+A mutant that leaves every value that is computed as it was cannot be caught, and need not be
+played. So where a mutant changes an expression, the copy computes both and takes its own; where it
+changes statements, coming there counts. One run of this copy speaks for all mutants at once.
 
-It says too much rather than too little: where a call could change something (all but those named below), coming there counts.
-What it takes for granted: that looking something up in a table, or whether it is in one, changes nothing there, that attributes
-are no iterators, that of two equal numbers, texts or records either will do, and that nothing of a run is computed at import.
+It says too much rather than too little: where a call could change something (all but those named
+below), coming there counts. What it takes for granted: that looking something up in a table, or
+whether it is in one, changes nothing there, that attributes are no iterators, that of two equal
+numbers, texts or records either will do, and that nothing of a run is computed at import.
 """
 
 from __future__ import annotations
@@ -90,7 +92,21 @@ def thing(others, compute):
 def truth(others, compute):
     return _compared(others, compute, lambda one, other: bool(one) is bool(other))
 '''
-GOES_THROUGH = {"all", "any", "dict", "frozenset", "list", "max", "min", "next", "reversed", "set", "sorted", "sum", "tuple"}
+GOES_THROUGH = {
+    "all",
+    "any",
+    "dict",
+    "frozenset",
+    "list",
+    "max",
+    "min",
+    "next",
+    "reversed",
+    "set",
+    "sorted",
+    "sum",
+    "tuple",
+}
 BUILTINS = GOES_THROUGH | {"bool", "float", "int", "isinstance", "len"}
 LOOKS = {"at", "difference", "digest_of", "get", "intersection", "items", "keys", "length", "log10"}
 LOOKS |= {
@@ -107,11 +123,30 @@ LOOKS |= {
 }
 LOOKS_BEGIN = ("is_", "_is_", "has_", "_has_", "may_", "_may_", "can_", "_can_")
 """Functions and methods that leave everything as it is,"""
-CHANGE = {"_is_crowded", "_is_patience_over", "is_back", "is_on_other_branch", "is_first", "is_on_a_fork"}
+CHANGE = {
+    "_is_crowded",
+    "_is_patience_over",
+    "is_back",
+    "is_on_other_branch",
+    "is_first",
+    "is_on_a_fork",
+}
 """but for these."""
 FRESH = (ast.Call, ast.GeneratorExp)
-WHOLE = (ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp, ast.IfExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.Tuple, ast.List)
-"""What differs within one of these differs for the rest of the program by the value of the whole only."""
+WHOLE = (
+    ast.BoolOp,
+    ast.Compare,
+    ast.UnaryOp,
+    ast.BinOp,
+    ast.IfExp,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.Tuple,
+    ast.List,
+)
+"""What differs within one of these differs for the rest of the program by the value
+of the whole only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +177,8 @@ Place = Value | Point
 
 
 def plant_probes(mutants: Sequence[Mutant], folder: Path) -> Path:
-    """As ``catalogue.plant``: a copy with ``gossip.mutant_probes`` to ask. A mutant's number is its place in ``mutants``."""
+    """As ``catalogue.plant``: a copy with ``gossip.mutant_probes`` to ask. A mutant's number is its
+    place in ``mutants``."""
     plant(None, folder)
     changed: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for number, mutant in enumerate(mutants):
@@ -152,12 +188,15 @@ def plant_probes(mutants: Sequence[Mutant], folder: Path) -> Path:
     for file, texts in changed.items():
         ours = ast.parse((ROOT / "gossip" / file).read_text("utf-8"))
         (folder / "gossip" / file).write_text(_probed(ours, texts, always), "utf-8")
-    (folder / "gossip/mutant_probes.py").write_text(f"{PROBES}\n\nalways = {sorted(always)}\n", "utf-8")
+    (folder / "gossip/mutant_probes.py").write_text(
+        f"{PROBES}\n\nalways = {sorted(always)}\n", "utf-8"
+    )
     return folder
 
 
 def _probed(ours: ast.Module, texts: Iterable[tuple[int, str]], always: set[int]) -> str:
-    """The text of a module with probes. ``always`` takes those that differ at import: in a default, say."""
+    """The text of a module with probes. ``always`` takes those that differ at import:
+    in a default, say."""
     in_runs = _computed_in_runs(ours)
     values: dict[ast.expr, list[tuple[int, Value]]] = defaultdict(list)
     points: dict[tuple[int, int], list[tuple[int, Point]]] = defaultdict(list)
@@ -213,14 +252,16 @@ class _Probing(ast.NodeTransformer):
             asked: list[ast.expr] = []
             for number, place in found:
                 if place.asked_by == name:
-                    asked.append(ast.Tuple([ast.Constant(number), _lambda(place.theirs)], ast.Load()))
+                    asked.append(
+                        ast.Tuple([ast.Constant(number), _lambda(place.theirs)], ast.Load())
+                    )
             if asked:
                 assert isinstance(visited, ast.expr)
                 visited = _call(name, [_call("asked", asked), _lambda(visited)])
         return visited
 
 
-# --- where two trees differ -------------------------------------------------------------------------------------------------
+# --- where two trees differ -----------------------------------------------------------------------
 
 
 def places(ours: ast.Module, theirs: ast.Module) -> list[Place]:
@@ -239,7 +280,12 @@ def _in_body(ours: list[ast.stmt], theirs: list[ast.stmt]) -> list[Place]:
     at = next((at for at, pair in enumerate(pairs) if not _same(*pair)), len(pairs))
     if len(ours) == len(theirs) + 1 and all(map(_same, ours[at + 1 :], theirs[at:])):
         gone = ours[at]  # a guard that is left out makes a difference where it holds
-        if isinstance(gone, ast.If) and not gone.orelse and _only_looks(gone.test) and not _names(gone.test):
+        if (
+            isinstance(gone, ast.If)
+            and not gone.orelse
+            and _only_looks(gone.test)
+            and not _names(gone.test)
+        ):
             return [Value(gone.test, ast.Constant(False), is_truth=True)]
     return [Point(ours, at)]
 
@@ -270,7 +316,9 @@ def _below(ours: ast.AST, theirs: ast.AST, is_truth: bool) -> list[Place] | None
         ones, others = (one, other) if isinstance(one, list) else ([one], [other])
         if len(ones) != len(others):
             return None
-        decides = name in ("test", "ifs") or (isinstance(ours, ast.UnaryOp) and isinstance(ours.op, ast.Not))
+        decides = name in ("test", "ifs") or (
+            isinstance(ours, ast.UnaryOp) and isinstance(ours.op, ast.Not)
+        )
         decides = decides or (is_truth and isinstance(ours, ast.BoolOp))
         for mine, its in zip(ones, others, strict=True):
             if not isinstance(mine, ast.AST) or not isinstance(its, ast.AST):
@@ -288,13 +336,17 @@ def _same(one: ast.AST, other: ast.AST) -> bool:
 
 
 def _is_whole(ours: ast.AST) -> bool:
-    is_builtin = isinstance(ours, ast.Call) and isinstance(ours.func, ast.Name) and ours.func.id in BUILTINS
+    is_builtin = (
+        isinstance(ours, ast.Call) and isinstance(ours.func, ast.Name) and ours.func.id in BUILTINS
+    )
     return is_builtin or isinstance(ours, WHOLE)
 
 
 def _may_be_asked(ours: ast.AST, theirs: ast.AST, is_truth: bool) -> bool:
     for each in (ours, theirs):
-        if not isinstance(each, ast.expr) or isinstance(each, ast.Starred | ast.Slice | ast.GeneratorExp | ast.FormattedValue):
+        if not isinstance(each, ast.expr) or isinstance(
+            each, ast.Starred | ast.Slice | ast.GeneratorExp | ast.FormattedValue
+        ):
             return False
         if not isinstance(getattr(each, "ctx", ast.Load()), ast.Load):
             return False
@@ -302,7 +354,8 @@ def _may_be_asked(ours: ast.AST, theirs: ast.AST, is_truth: bool) -> bool:
             return False  # what it names differs, too
     if any(True for _ in _consumed(theirs)) or _goes_on(ours) or _goes_on(theirs):
         return False  # what has only a name may be an iterator, of which nothing would be left
-    # Of a call that changes something the value is not all: whether it is made matters, and it cannot be made to see.
+    # Of a call that changes something the value is not all: whether it is made matters, and it
+    # cannot be made to see.
     return _only_looks(ours) and _only_looks(theirs)
 
 
@@ -310,7 +363,9 @@ def _is_new(tree: ast.expr) -> bool:
     """Whether it makes what it gives, which nobody else has then."""
     if isinstance(tree, ast.Call):
         return isinstance(tree.func, ast.Name) and tree.func.id in {"dict", "list", "set", "sorted"}
-    return isinstance(tree, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.SetComp | ast.DictComp)
+    return isinstance(
+        tree, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.SetComp | ast.DictComp
+    )
 
 
 def _names(tree: ast.AST) -> bool:
@@ -335,7 +390,11 @@ def _consumed(tree: ast.AST) -> Iterator[ast.expr]:
             yield from _given(node.iter)
         elif isinstance(node, ast.Starred):
             yield from _given(node.value)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in GOES_THROUGH:
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in GOES_THROUGH
+        ):
             for argument in node.args:
                 yield from _given(argument)
 
@@ -354,5 +413,8 @@ def _goes_on(tree: ast.AST) -> bool:
     """Whether it takes the next of what is gone through elsewhere."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return any(
-        isinstance(call.func, ast.Name) and call.func.id == "next" and not isinstance(call.args[0], FRESH) for call in calls
+        isinstance(call.func, ast.Name)
+        and call.func.id == "next"
+        and not isinstance(call.args[0], FRESH)
+        for call in calls
     )

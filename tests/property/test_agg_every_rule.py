@@ -1,4 +1,5 @@
-"""What holds of every rule for all updates, however large, small or equal they are; few examples of each."""
+"""What holds of every rule for all updates, however large, small or equal they are;
+few examples of each."""
 
 from __future__ import annotations
 
@@ -11,10 +12,24 @@ from torch import Tensor
 from gossip.aggregators import load
 
 INSIDE = (  # of the box around the updates
-    *("meamed", "phocas", "mda", "faba", "cge", "caf", "smea", "dnc", "geometric_median", "huber", "cauchy", "bulyan"),
+    *(
+        "meamed",
+        "phocas",
+        "mda",
+        "faba",
+        "cge",
+        "caf",
+        "smea",
+        "dnc",
+        "geometric_median",
+        "huber",
+        "cauchy",
+        "bulyan",
+    ),
     *("nnm+trimmed_mean", "nnm+krum", "bucketing+median", "nnm+geometric_median"),
 )
-TOWARDS_ZERO = ("rfa", "centered_clipping", "arc+median", "clipping+median")  # of the box around the updates and zero
+# of the box around the updates and zero
+TOWARDS_ZERO = ("rfa", "centered_clipping", "arc+median", "clipping+median")
 
 numbers = st.one_of(
     st.floats(-10, 10, width=32),
@@ -33,7 +48,9 @@ def updates_and_f(draw: st.DrawFn) -> tuple[Tensor, int]:
 @pytest.mark.parametrize("spec", [*INSIDE, *TOWARDS_ZERO, "sign_majority"])
 @given(case=updates_and_f())
 @settings(max_examples=15, deadline=None)
-def test_from_finite_updates_comes_a_finite_verdict_that_a_call_agrees_with(spec: str, case: tuple[Tensor, int]) -> None:
+def test_from_finite_updates_comes_a_finite_verdict_that_a_call_agrees_with(
+    spec: str, case: tuple[Tensor, int]
+) -> None:
     rule, (updates, f) = load(spec).rule, case
     before = updates.clone()
     verdict, called = rule.explain(updates, f=f), rule(updates, f=f)

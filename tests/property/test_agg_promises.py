@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gossip.aggregators import Rule, Verdict, krum, mean, median, multi_krum, suspicion, trimmed_mean, zeno_pp
+from gossip.aggregators import (
+    Rule,
+    Verdict,
+    krum,
+    mean,
+    median,
+    multi_krum,
+    suspicion,
+    trimmed_mean,
+    zeno_pp,
+)
 from gossip.aggregators.registry import BoundRule
 
 RULES = [mean, median, trimmed_mean, krum, multi_krum, suspicion]
@@ -38,7 +48,9 @@ def run(rule: Rule, updates: Tensor, f: int) -> Verdict:
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @given(case=updates_and_f())
 @settings(max_examples=effort(40, 150), deadline=None)
-def test_from_finite_updates_comes_a_finite_verdict_inside_their_hull(rule: Rule, case: tuple[Tensor, int]) -> None:
+def test_from_finite_updates_comes_a_finite_verdict_inside_their_hull(
+    rule: Rule, case: tuple[Tensor, int]
+) -> None:
     updates, f = case
     before = updates.clone()
     verdict = run(rule, updates, f)
@@ -67,11 +79,21 @@ def test_coordinate_rules_stay_between_the_honest_whatever_f_liars_send(
     honest = updates[f:].double()
     slack = 1e-5 * honest.abs().amax(dim=0) + 1e-37
     aggregate = run(rule, updates, f).aggregate.double()
-    assert bool(((aggregate >= honest.amin(dim=0) - slack) & (aggregate <= honest.amax(dim=0) + slack)).all())
+    assert bool(
+        (
+            (aggregate >= honest.amin(dim=0) - slack) & (aggregate <= honest.amax(dim=0) + slack)
+        ).all()
+    )
 
 
 @pytest.mark.parametrize("rule", ROBUST, ids=repr)
-@given(seed=st.integers(0, 2**32), f=st.integers(1, 4), extra=st.integers(3, 6), d=st.integers(1, 40), size=st.floats(3, 30))
+@given(
+    seed=st.integers(0, 2**32),
+    f=st.integers(1, 4),
+    extra=st.integers(3, 6),
+    d=st.integers(1, 40),
+    size=st.floats(3, 30),
+)
 @settings(max_examples=effort(30, 100), deadline=None)
 def test_liars_of_any_size_move_a_robust_rule_no_farther_than_the_honest_reach(
     rule: Rule, seed: int, f: int, extra: int, d: int, size: float
@@ -102,13 +124,17 @@ def test_order_shift_and_unit_do_not_matter(rule: Rule, seed: int, f: int, n: in
     torch.testing.assert_close(scaled.aggregate / 2.0**20, straight.aggregate)
     torch.testing.assert_close(scaled.outlyingness, straight.outlyingness)
     if rule is not suspicion:  # its ties may fall the other way when rounding does
-        torch.testing.assert_close(shifted.aggregate - 8.0, straight.aggregate, atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(
+            shifted.aggregate - 8.0, straight.aggregate, atol=1e-9, rtol=1e-9
+        )
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @given(row=st.lists(numbers, min_size=1, max_size=6), copies=st.integers(3, 9), half=st.booleans())
 @settings(max_examples=effort(20, 80), deadline=None)
-def test_equal_updates_give_that_update(rule: Rule, row: list[float], copies: int, half: bool) -> None:
+def test_equal_updates_give_that_update(
+    rule: Rule, row: list[float], copies: int, half: bool
+) -> None:
     vector = torch.tensor(row, dtype=torch.bfloat16 if half else torch.float32)
     vector = torch.where(torch.isfinite(vector), vector, torch.ones_like(vector))
     verdict = run(rule, vector.repeat(copies, 1), 0)
@@ -117,7 +143,12 @@ def test_equal_updates_give_that_update(rule: Rule, row: list[float], copies: in
     assert verdict.outlyingness.tolist() == [1.0] * copies
 
 
-@given(seed=st.integers(0, 2**32), attackers=st.integers(0, 6), size=st.floats(-20, 20), noise=st.floats(0, 3))
+@given(
+    seed=st.integers(0, 2**32),
+    attackers=st.integers(0, 6),
+    size=st.floats(-20, 20),
+    noise=st.floats(0, 3),
+)
 @settings(max_examples=effort(30, 100), deadline=None)
 def test_zeno_pp_never_makes_a_longer_step_than_its_gradient_nor_one_uphill(
     seed: int, attackers: int, size: float, noise: float

@@ -18,7 +18,20 @@ from gossip.errors import AggregationError
 
 RULES = [name for name in names() if isinstance(load(name).rule, GramRule)]
 D, N, F = 1003, 15, 3
-TIES = ("bulyan", "cge", "faba", "krum", "mda", "monna", "multi_krum", "suspicion", "suspicion_literal", "dnc", "smea", "caf")
+TIES = (
+    "bulyan",
+    "cge",
+    "faba",
+    "krum",
+    "mda",
+    "monna",
+    "multi_krum",
+    "suspicion",
+    "suspicion_literal",
+    "dnc",
+    "smea",
+    "caf",
+)
 
 
 def gram_rule_of(name: str) -> GramRule:
@@ -48,7 +61,9 @@ def options_of(rule: GramRule, x: Tensor) -> tuple[dict[str, Any], dict[str, Ten
     told: dict[str, Any] = {"f": F, "learning_rate": 0.1}
     chosen = {key: value for key, value in told.items() if key in rule.parameters}
     have = {"center": x[-1].clone(), "gradient": x[5:].mean(dim=0), "previous": 0.5 * x[-2]}
-    return chosen, {key: value for key, value in have.items() if key in rule.points and key not in rule.optional}
+    return chosen, {
+        key: value for key, value in have.items() if key in rule.points and key not in rule.optional
+    }
 
 
 def cut(d: int, shards: int) -> list[slice]:
@@ -59,14 +74,17 @@ def cut(d: int, shards: int) -> list[slice]:
 def in_shards(rule: GramRule, x: Tensor, shards: int) -> tuple[Any, Tensor]:
     chosen, points = options_of(rule, x)
     parts = [
-        ([row[columns] for row in x], {key: vector[columns] for key, vector in points.items()}) for columns in cut(D, shards)
+        ([row[columns] for row in x], {key: vector[columns] for key, vector in points.items()})
+        for columns in cut(D, shards)
     ]
     grams = [rule.statistics(rows, **vectors) for rows, vectors in parts]
     gram = grams[0]
     for other in grams[1:]:
         gram = gram + other
     decision = rule.decide(gram, **chosen)
-    return decision, torch.cat([rule.combine(rows, decision, **vectors, **chosen) for rows, vectors in parts])
+    return decision, torch.cat(
+        [rule.combine(rows, decision, **vectors, **chosen) for rows, vectors in parts]
+    )
 
 
 @pytest.mark.parametrize("kind", ["noise", "parameters", "attackers", "uneven", "twins"])
@@ -76,17 +94,26 @@ def test_shards_decide_as_one_and_make_the_same_aggregate(name: str, kind: str) 
     for seed in range(effort(1, 3)):
         x = case(kind, seed)
         chosen, points = options_of(rule, x)
-        wide = rule.explain(x.to(torch.float64), **chosen, **{key: vector.to(torch.float64) for key, vector in points.items()})
+        wide = rule.explain(
+            x.to(torch.float64),
+            **chosen,
+            **{key: vector.to(torch.float64) for key, vector in points.items()},
+        )
         for shards in (1, 3, 8):
             decision, aggregate = in_shards(rule, x, shards)
             if rule.last_step is None:
                 told = f"{name}, {kind}, seed {seed}, {shards} shards"
-                np.testing.assert_allclose(decision.shares, wide.weights.numpy(), atol=1e-5, err_msg=told)
+                np.testing.assert_allclose(
+                    decision.shares, wide.weights.numpy(), atol=1e-5, err_msg=told
+                )
                 assert (decision.shares > 0).tolist() == (wide.weights > 0).tolist(), told
             # Where updates cancel in the aggregate, their own size is what float32 rounds.
             size = max(float(wide.aggregate.norm()), float(x.norm(dim=1).median()))
             apart = float((aggregate.to(torch.float64) - wide.aggregate).norm()) / size
-            assert apart <= 1e-6, f"{name}, {kind}, seed {seed}, {shards} shards: {apart:.2g} away from the float64 oracle"
+            assert apart <= 1e-6, (
+                f"{name}, {kind}, seed {seed}, {shards} shards: {apart:.2g} away from the float64 "
+                "oracle"
+            )
 
 
 def test_shards_of_other_updates_do_not_add_up() -> None:
@@ -122,19 +149,23 @@ def tied(kind: str, seed: int) -> Tensor:
     if kind == "opposite":  # liars send the honest updates with the other sign
         x[:F] = -x[F : 2 * F]
         return x
-    return torch.linalg.qr(x.double().T).Q.T.float().contiguous()  # all as long, and as far from each other
+    # all as long, and as far from each other
+    return torch.linalg.qr(x.double().T).Q.T.float().contiguous()
 
 
 CASES = [
     (name, kind)
     for name in TIES
     for kind in ("equal norms", "opposite", "orthonormal")
-    if kind != "orthonormal" or name not in ("dnc", "caf")  # which look for the top direction: there, every one is
+    # which look for the top direction: there, every one is
+    if kind != "orthonormal" or name not in ("dnc", "caf")
 ]
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
-def test_updates_that_only_rounding_tells_apart_are_chosen_alike_on_any_shards(name: str, kind: str) -> None:
+def test_updates_that_only_rounding_tells_apart_are_chosen_alike_on_any_shards(
+    name: str, kind: str
+) -> None:
     rule = gram_rule_of(name)
     for seed in range(3):
         x = tied(kind, seed)
@@ -147,5 +178,9 @@ def test_updates_that_only_rounding_tells_apart_are_chosen_alike_on_any_shards(n
 def test_rounding_is_no_reason_to_take_a_later_row_and_small_steps_do_not_add_up() -> None:
     assert ascending([3.0, 1.0, 1.0 - 1e-9, 2.0]) == [2, 1, 3, 0]
     assert ascending([3.0, 1.0, 1.0 - 1e-9, 2.0], 1e-8) == [1, 2, 3, 0]
-    assert ascending([1.2, 1.0, 1.1, 1.3], 0.075) == [1, 2, 0, 3], "1.2 is as good as 1.1, but not as 1.0"
-    assert ascending([2.0, 1.0, 1e30], [0.1, 0.1, 1e25]) == [1, 0, 2], "a liar's rounding is nobody else's"
+    assert ascending([1.2, 1.0, 1.1, 1.3], 0.075) == [1, 2, 0, 3], (
+        "1.2 is as good as 1.1, but not as 1.0"
+    )
+    assert ascending([2.0, 1.0, 1e30], [0.1, 0.1, 1e25]) == [1, 0, 2], (
+        "a liar's rounding is nobody else's"
+    )

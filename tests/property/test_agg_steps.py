@@ -1,4 +1,5 @@
-"""The steps of a rule whose shards decide together, as servers take them: the decision of the whole, whatever the shards."""
+"""The steps of a rule whose shards decide together, as servers take them: the decision of the
+whole, whatever the shards."""
 
 from __future__ import annotations
 
@@ -48,7 +49,14 @@ def payload(vector: Tensor) -> Payload:
 class Servers:
     """One for each shard. ``missing``: peers whose updates have not come to a shard."""
 
-    def __init__(self, name: str, x: Tensor, shards: int, previous: Tensor | None, missing: dict[int, set[int]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        x: Tensor,
+        shards: int,
+        previous: Tensor | None,
+        missing: dict[int, set[int]],
+    ) -> None:
         self.answers: list[Aggregated] = []
         self.reducer = Reducer(load(name), Worker(), self.answers.append, centered=False)
         columns = [cut(row, shards) for row in x]
@@ -66,7 +74,10 @@ class Servers:
 
     def measured(self) -> list[ShardStatistics]:
         found = [self.ask(shard, step="measure").statistics for shard in range(len(self.asks))]
-        return [ShardStatistics(tuple(row.peer for row in ask.rows), part) for ask, part in zip(self.asks, found, strict=True)]
+        return [
+            ShardStatistics(tuple(row.peer for row in ask.rows), part)
+            for ask, part in zip(self.asks, found, strict=True)
+        ]
 
     def decided(self, parts: list[ShardStatistics]) -> tuple[Aggregated, tuple[int, ...]]:
         common = tuple(sorted(set.intersection(*[set(part.peers) for part in parts])))
@@ -76,7 +87,10 @@ class Servers:
         """What the shards' servers make of it, put together, and the decision."""
         decided, common = self.decided(self.measured())
         assert decided.payload is not None, decided.reason
-        counted, beside = dict(zip(common, decided.decision, strict=False)), decided.decision[len(common) :]
+        counted, beside = (
+            dict(zip(common, decided.decision, strict=False)),
+            decided.decision[len(common) :],
+        )
         pieces = [decided.payload]
         for shard in range(1, len(self.asks)):
             weights = (*[counted.get(row.peer, 0.0) for row in self.asks[shard].rows], *beside)
@@ -93,11 +107,14 @@ def test_servers_of_shards_make_the_decision_of_the_whole_vector(name: str, kind
         x = updates(kind, seed)
         previous = 0.5 * x[-2]
         exact = load(name).explain(x.to(torch.float64), f=F, previous=previous.to(torch.float64))
-        size = max(float(exact.aggregate.norm()), float(x.norm(dim=1).median()))  # float32 rounds the updates' own size
+        # float32 rounds the updates' own size
+        size = max(float(exact.aggregate.norm()), float(x.norm(dim=1).median()))
         for shards in WIDTHS:
             aggregate, decided = Servers(name, x, shards, previous, {}).aggregate()
             told = f"{name}, {kind}, seed {seed}, {shards} shards"
-            np.testing.assert_allclose(decided.weights, exact.weights.numpy(), atol=1e-5, err_msg=told)
+            np.testing.assert_allclose(
+                decided.weights, exact.weights.numpy(), atol=1e-5, err_msg=told
+            )
             assert [weight > 0 for weight in decided.weights] == (exact.weights > 0).tolist(), told
             apart = float((aggregate.to(torch.float64) - exact.aggregate).norm()) / size
             assert apart <= 1e-6, f"{told}: {apart:.2g} away from the float64 oracle"
@@ -138,7 +155,10 @@ def test_a_measure_is_what_the_core_takes_for_one(name: str) -> None:
         (part,) = Servers(name, x, 1, previous, {}).measured()
         assert points_of(part.statistics, N) is not None
         assert points_of(part.statistics, 2) is None
-    assert 8 * (2 + (CROSS_SHARD_PEERS_MAX + 4) * (CROSS_SHARD_PEERS_MAX + 5) // 2) <= STATISTICS_BYTES_MAX
+    assert (
+        8 * (2 + (CROSS_SHARD_PEERS_MAX + 4) * (CROSS_SHARD_PEERS_MAX + 5) // 2)
+        <= STATISTICS_BYTES_MAX
+    )
 
 
 def numbers_of(part: ShardStatistics) -> np.ndarray:
@@ -161,6 +181,11 @@ def test_numbers_that_a_liar_made_up_never_raise(name: str) -> None:
 
 def test_whoever_decides_can_make_no_more_of_updates_than_their_sum() -> None:
     servers = Servers("krum", updates("noise", 6), 3, None, {})
-    for weights in ((1e6,) + (0.0,) * (N - 1), (40.0, -40.0) + (0.0,) * (N - 2), (0.5,) * (N - 1), (0.5,) * (N + 1)):
+    for weights in (
+        (1e6,) + (0.0,) * (N - 1),
+        (40.0, -40.0) + (0.0,) * (N - 2),
+        (0.5,) * (N - 1),
+        (0.5,) * (N + 1),
+    ):
         assert servers.ask(1, step="combine", decision=weights).payload is None
     assert servers.ask(1, step="combine", decision=(1.0,) * N).payload is not None

@@ -1,4 +1,5 @@
-"""What holds for every message: it comes back as it went, and no bytes raise anything but Malformed."""
+"""What holds for every message: it comes back as it went,
+and no bytes raise anything but Malformed."""
 
 from __future__ import annotations
 
@@ -47,11 +48,19 @@ def values(hint: Any, least: int) -> st.SearchStrategy[Any]:
 
 def messages(cls: type, least: int = 0) -> st.SearchStrategy[Any]:
     hints = get_type_hints(cls)
-    return st.builds(cls, **{field.name: values(hints[field.name], least) for field in dataclasses.fields(cls)})
+    return st.builds(
+        cls, **{field.name: values(hints[field.name], least) for field in dataclasses.fields(cls)}
+    )
 
 
 IDS = st.integers(0, ROUND_MAX)
-ENVELOPES = st.builds(Envelope, st.binary(max_size=64), IDS, IDS, st.one_of([messages(cls) for cls in get_args(Message)]))
+ENVELOPES = st.builds(
+    Envelope,
+    st.binary(max_size=64),
+    IDS,
+    IDS,
+    st.one_of([messages(cls) for cls in get_args(Message)]),
+)
 CONTROL = st.lists(st.one_of([messages(cls, -1) for cls in TRAINER.types]), max_size=4)
 
 
@@ -80,7 +89,11 @@ def within_bounds(value: Any) -> bool:
 
 
 EDITS = st.lists(
-    st.tuples(st.sampled_from(["set", "flip", "cut", "insert", "double"]), st.integers(0, 2**16), st.integers(0, 255)),
+    st.tuples(
+        st.sampled_from(["set", "flip", "cut", "insert", "double"]),
+        st.integers(0, 2**16),
+        st.integers(0, 255),
+    ),
     min_size=1,
     max_size=8,
 )
@@ -88,7 +101,9 @@ EDITS = st.lists(
 
 @settings(max_examples=effort(150, 400))
 @given(ENVELOPES, EDITS)
-def test_a_mutated_message_is_within_bounds_or_malformed(envelope: Envelope, edits: list[tuple[str, int, int]]):
+def test_a_mutated_message_is_within_bounds_or_malformed(
+    envelope: Envelope, edits: list[tuple[str, int, int]]
+):
     data = bytearray(encode(envelope)[:-4])
     for kind, where, value in edits:
         at = where % max(1, len(data))

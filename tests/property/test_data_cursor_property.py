@@ -19,10 +19,17 @@ from gossip.core.ledger.pace import WINDOW
     batches=st.sampled_from([0, 0, 1, 5, 12]),
     paced=st.booleans(),
 )
-@example(seed=0, samples_total=23, batch=1, most=4, reliability=1.0, batches=0, paced=True)  # a tail, and who is slow has as much
+# a tail, and who is slow has as much
+@example(seed=0, samples_total=23, batch=1, most=4, reliability=1.0, batches=0, paced=True)
 @settings(max_examples=effort(50, 150), deadline=None)
 def test_every_position_of_a_completed_epoch_is_used_once(
-    seed: int, samples_total: int, batch: int, most: int, reliability: float, batches: int, paced: bool
+    seed: int,
+    samples_total: int,
+    batch: int,
+    most: int,
+    reliability: float,
+    batches: int,
+    paced: bool,
 ) -> None:
     random, cursor = Random(seed), DataCursor(samples_total, batch, batches=batches, paced=paced)
     slowness = [random.choice([1, 1, 1, 2, 5]) * 10**5 for _ in range(20)]
@@ -33,14 +40,20 @@ def test_every_position_of_a_completed_epoch_is_used_once(
         if at % 20 == 0 or not paced:  # long enough for windows to end
             roster = tuple(sorted(random.sample(range(20), random.randint(1, most))))
         slices, epoch = cursor.assign(roster), cursor.epoch
-        contributors = tuple(peer for peer in roster if slices[peer] and random.random() < reliability)
-        given_out = [at for ranges in slices.values() for start, stop in ranges for at in range(start, stop)]
+        contributors = tuple(
+            peer for peer in roster if slices[peer] and random.random() < reliability
+        )
+        given_out = [
+            at for ranges in slices.values() for start, stop in ranges for at in range(start, stop)
+        ]
         levels = cursor.pace.levels()
         slow = {peer: max(1, batch >> levels.get(peer, 0)) for peer in roster}
         whole = batch * batches or sum(slow.values())
         most_of_it = min(cursor.remaining, whole)
         assert 0 < len(given_out) == len(set(given_out)) <= most_of_it
-        sizes = {peer: sum(stop - start for start, stop in ranges) for peer, ranges in slices.items()}
+        sizes = {
+            peer: sum(stop - start for start, stop in ranges) for peer, ranges in slices.items()
+        }
         if cursor.remaining >= 2 * whole:  # else it is one of the last rounds
             assert len(given_out) == whole
             if not levels:
@@ -56,12 +69,19 @@ def test_every_position_of_a_completed_epoch_is_used_once(
             assert 2 * len(given_out) >= (batch * batches or sum(present))
         recent = {peer: slow[peer] for peer in contributors if len(given_out) < cursor.remaining}
         for peer in contributors:
-            used.setdefault(epoch, []).extend(at for start, stop in slices[peer] for at in range(start, stop))
+            used.setdefault(epoch, []).extend(
+                at for start, stop in slices[peer] for at in range(start, stop)
+            )
         report = cursor.commit(roster, contributors, {peer: slowness[peer] for peer in roster})
         assert (report is not None) == (cursor.epoch == epoch + 1)
         if report is not None:
             assert sorted(used[epoch]) == list(range(samples_total))
-            assert (report.epoch, report.once, report.twice, report.never) == (epoch, samples_total, 0, 0)
+            assert (report.epoch, report.once, report.twice, report.never) == (
+                epoch,
+                samples_total,
+                0,
+                0,
+            )
         assert len(cursor.pack()[2]) <= batch * max(most, batches)
 
 
@@ -91,7 +111,9 @@ def test_rounds_have_enough_for_the_rule_and_few_positions_are_given_up(
         busy = sum(1 for ranges in slices.values() if ranges)
         assert busy >= min(enough, samples_total)
         # All of them first, so that a failure is the only cause of loss.
-        contributors = roster if random.random() < 0.7 else tuple(random.sample(roster, random.randint(0, n)))
+        contributors = (
+            roster if random.random() < 0.7 else tuple(random.sample(roster, random.randint(0, n)))
+        )
         used += sum(stop - start for peer in contributors for start, stop in slices[peer])
         report = cursor.commit(roster, contributors, took_us)
         if report is not None:
@@ -103,8 +125,14 @@ def test_rounds_have_enough_for_the_rule_and_few_positions_are_given_up(
 
 @given(seed=st.integers(0, 2**32), split=st.integers(0, 40), batches=st.sampled_from([0, 4]))
 @settings(deadline=None)
-def test_a_cursor_handed_over_goes_on_exactly_as_its_original(seed: int, split: int, batches: int) -> None:
-    random, original, taken_over = Random(seed), DataCursor(97, 7, 2, batches, True), DataCursor(batches=batches, paced=True)
+def test_a_cursor_handed_over_goes_on_exactly_as_its_original(
+    seed: int, split: int, batches: int
+) -> None:
+    random, original, taken_over = (
+        Random(seed),
+        DataCursor(97, 7, 2, batches, True),
+        DataCursor(batches=batches, paced=True),
+    )
     for round_id in range(80):
         if round_id == split:
             taken_over.unpack(original.pack())

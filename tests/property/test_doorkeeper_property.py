@@ -1,4 +1,5 @@
-"""Doors that have exchanged what they know know the same, in whatever order they heard it; and give no id away twice."""
+"""Doors that have exchanged what they know know the same, in whatever order they heard it; and give
+no id away twice."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ JOIN_SERVERS = st.builds(
 
 
 def keepers() -> list[Registry]:
-    return [Registry(ServerEntry(name, f"10.0.1.{name[0]}:1", name), {}, FIRST, IDS) for name in NAMES]
+    return [
+        Registry(ServerEntry(name, f"10.0.1.{name[0]}:1", name), {}, FIRST, IDS) for name in NAMES
+    ]
 
 
 @settings(deadline=None)
@@ -41,29 +44,38 @@ def keepers() -> list[Registry]:
     st.permutations(range(3)),
 )
 def test_after_all_have_exchanged_all_know_the_same(
-    heard: list[tuple[int, PeerEntry | ServerEntry]], meetings: list[tuple[int, int]], order: list[int]
+    heard: list[tuple[int, PeerEntry | ServerEntry]],
+    meetings: list[tuple[int, int]],
+    order: list[int],
 ) -> None:
     join_servers = keepers()
     for number, (at, what) in enumerate(heard):
-        join_servers[at].merge([what], []) if isinstance(what, PeerEntry) else join_servers[at].merge([], [what])
+        join_servers[at].merge([what], []) if isinstance(what, PeerEntry) else join_servers[
+            at
+        ].merge([], [what])
         if number < len(meetings):
             one, other = (join_servers[place] for place in meetings[number])
             other.merge(one.entries.values(), one.join_servers.values())
     for _ in range(2):  # what one tells all in the first turn is all there is
         for at in order:
             for join_server in join_servers:
-                join_server.merge(join_servers[at].entries.values(), join_servers[at].join_servers.values())
+                join_server.merge(
+                    join_servers[at].entries.values(), join_servers[at].join_servers.values()
+                )
     assert join_servers[0].entries == join_servers[1].entries == join_servers[2].entries
     assert len({join_server.digest() for join_server in join_servers}) == 1
     told = [what for _, what in heard if isinstance(what, PeerEntry)]
     best = {entry.peer: entry for entry in sorted(told, key=lambda entry: entry.order)}
-    assert join_servers[0].entries == best, "the greatest entry for each id, and nothing but what was heard"
+    assert join_servers[0].entries == best, (
+        "the greatest entry for each id, and nothing but what was heard"
+    )
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_doors_that_reach_each_other_give_no_life_of_an_id_away_twice(data: st.DataObject) -> None:
-    """Questions and answers of several doors in any order; those that give something away tell the others at some time."""
+    """Questions and answers of several doors in any order; those that give something away tell the
+    others at some time."""
     join_servers = keepers()
     for one in join_servers:
         for other in join_servers:
@@ -77,9 +89,18 @@ def test_doors_that_reach_each_other_give_no_life_of_an_id_away_twice(data: st.D
         if what == "propose":
             at = data.draw(st.integers(0, 2))
             joiner += 1
-            proposal = join_servers[at].propose(joiner.to_bytes(8, "big"), data.draw(st.integers(1, 2)), 0.0)
+            proposal = join_servers[at].propose(
+                joiner.to_bytes(8, "big"), data.draw(st.integers(1, 2)), 0.0
+            )
             if proposal is not None:
-                running.append({"at": at, "proposal": proposal, "answers": [], "left": [n for n in range(3) if n != at]})
+                running.append(
+                    {
+                        "at": at,
+                        "proposal": proposal,
+                        "answers": [],
+                        "left": [n for n in range(3) if n != at],
+                    }
+                )
         elif what == "tell" and untold:
             to, entries = untold.pop(data.draw(st.integers(0, len(untold) - 1)))
             join_servers[to].merge(entries)
@@ -126,8 +147,12 @@ LIES_ABOUT_JOIN_SERVERS = st.builds(
 def test_whatever_somebody_says_doors_that_answer_are_believed_about_their_own_peers(
     lies: list[tuple[int, PeerEntry | ServerEntry]], order: list[int], visits_at: int
 ) -> None:
-    """Each door has a peer; a liar sends all of them what he likes, before and after they have visited each other."""
-    join_servers = [Registry(ServerEntry(name, f"10.0.1.{name[0]}:1", b""), {n: 1}, FIRST, IDS) for n, name in enumerate(NAMES)]
+    """Each door has a peer; a liar sends all of them what he likes, before and after they have
+    visited each other."""
+    join_servers = [
+        Registry(ServerEntry(name, f"10.0.1.{name[0]}:1", b""), {n: 1}, FIRST, IDS)
+        for n, name in enumerate(NAMES)
+    ]
     for n, join_server in enumerate(join_servers):
         join_server.publish(Seed(n, f"tcp://10.0.1.{n}:1", f"tcp://10.0.1.{n}:2", 1), let_in=True)
     true = {n: join_server.entries[n] for n, join_server in enumerate(join_servers)}
@@ -140,13 +165,21 @@ def test_whatever_somebody_says_doors_that_answer_are_believed_about_their_own_p
             for join_server in join_servers:
                 if join_server is not join_servers[at]:
                     assert join_server.meet(join_servers[at].local)
-                    join_server.hear(list(join_servers[at].entries.values()), join_servers[at].told, NAMES[at], answers)
+                    join_server.hear(
+                        list(join_servers[at].entries.values()),
+                        join_servers[at].told,
+                        NAMES[at],
+                        answers,
+                    )
 
     for number, (at, lie) in enumerate(lies):
         if number == visits_at:
             visit()
         join_servers[at].hear(
-            [lie] if isinstance(lie, PeerEntry) else [], [lie] if isinstance(lie, ServerEntry) else [], b"", answers
+            [lie] if isinstance(lie, PeerEntry) else [],
+            [lie] if isinstance(lie, ServerEntry) else [],
+            b"",
+            answers,
         )
     visit()
     for join_server in join_servers:

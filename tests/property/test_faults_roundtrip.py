@@ -18,7 +18,9 @@ strength = st.integers(1, 10**5).map(float)
 
 def attacker(attack: str) -> st.SearchStrategy[Fault]:
     peers = st.lists(peer, min_size=1, max_size=5, unique=True).map(tuple)
-    return st.builds(ByzantineFault, st.just(attack), peers, strength if ATTACKS[attack].unit else st.just(1.0))
+    return st.builds(
+        ByzantineFault, st.just(attack), peers, strength if ATTACKS[attack].unit else st.just(1.0)
+    )
 
 
 fault = st.one_of(
@@ -27,7 +29,11 @@ fault = st.one_of(
     st.builds(Hang, peer, round_id, seconds),
     st.builds(Slow, peer, strength),
     *map(attacker, ATTACKS),
-    st.builds(NodeAttack, st.sampled_from(REAL_ATTACKS), st.lists(peer, min_size=1, max_size=5, unique=True).map(tuple)),
+    st.builds(
+        NodeAttack,
+        st.sampled_from(REAL_ATTACKS),
+        st.lists(peer, min_size=1, max_size=5, unique=True).map(tuple),
+    ),
 )
 
 

@@ -18,7 +18,9 @@ from gossip.core.ledger.prefetch import PAIRS_MAX, CursorLookahead
     reliability=st.sampled_from([0.8, 0.95, 1.0]),
 )
 @settings(max_examples=effort(40, 150), deadline=None)
-def test_guesses_hold_until_somebody_fails(seed: int, samples_total: int, batch: int, ahead: int, reliability: float) -> None:
+def test_guesses_hold_until_somebody_fails(
+    seed: int, samples_total: int, batch: int, ahead: int, reliability: float
+) -> None:
     random, cursor, lookahead = Random(seed), DataCursor(samples_total, batch), CursorLookahead()
     lookahead.ahead = ahead
     roster: tuple[int, ...] = tuple(range(random.randint(1, 8)))

@@ -1,4 +1,5 @@
-"""What holds for a membership whatever it is told, in whatever order (docs/design_notes.md N19: S1-S5, S15)."""
+"""What holds for a membership whatever it is told, in whatever order (docs/design_notes.md
+N19: S1-S5, S15)."""
 
 from __future__ import annotations
 
@@ -13,30 +14,49 @@ from hypothesis import strategies as st
 from gossip.core.events import CancelTimer, Effect, SetTimer
 from gossip.core.membership.swim import Membership
 from gossip.core.membership.table import RANK, REFUTATIONS, Member
-from gossip.core.messages import ROUND_MAX, Ack, Gossip, Nack, Ping, PingRequest, Progress, PushPull, Rumor
+from gossip.core.messages import (
+    ROUND_MAX,
+    Ack,
+    Gossip,
+    Nack,
+    Ping,
+    PingRequest,
+    Progress,
+    PushPull,
+    Rumor,
+)
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
 
 N = 5
 peers = st.integers(0, N)  # N itself is a stranger
 standings = st.one_of(
-    st.integers(0, 4), st.integers(REFUTATIONS - 2, REFUTATIONS + 3), st.just(2 * REFUTATIONS), st.just(ROUND_MAX)
+    st.integers(0, 4),
+    st.integers(REFUTATIONS - 2, REFUTATIONS + 3),
+    st.just(2 * REFUTATIONS),
+    st.just(ROUND_MAX),
 )
 addresses = st.sampled_from(["", "a", "b"])
-rumors = st.builds(Rumor, peers, st.sampled_from(sorted(RANK)), standings, addresses, addresses, peers)
+rumors = st.builds(
+    Rumor, peers, st.sampled_from(sorted(RANK)), standings, addresses, addresses, peers
+)
 several = st.lists(rumors, max_size=4).map(tuple)
 nonces = st.integers(0, 2**47 - 1)
 messages = st.one_of(
     st.builds(Ping, nonces, peers, several),
     st.builds(PingRequest, nonces, peers, several),
-    st.builds(Ack, nonces, peers, st.builds(Progress, st.integers(0, 9), st.integers(0, 10**6)), several),
+    st.builds(
+        Ack, nonces, peers, st.builds(Progress, st.integers(0, 9), st.integers(0, 10**6)), several
+    ),
     st.builds(Nack, nonces, peers),
     st.builds(PushPull, several, st.booleans()),
     st.builds(Gossip, several),
 )
 happenings = st.one_of(
     st.tuples(st.just("message"), peers, st.integers(0, 2), messages),
-    st.tuples(st.just("link"), peers, st.booleans(), st.sampled_from(["closed", "refused", "timeout"])),
+    st.tuples(
+        st.just("link"), peers, st.booleans(), st.sampled_from(["closed", "refused", "timeout"])
+    ),
     st.tuples(st.just("learn"), peers, st.integers(0, 3), addresses),
     st.tuples(st.just("wait"), st.floats(0.0, 3.0)),
     st.tuples(st.just("jump"), st.floats(0.0, 60.0)),
@@ -50,7 +70,16 @@ class Observed:
     def __init__(self) -> None:
         self.timers: Timers[Any] = Timers()
         self.now = 0.0
-        self.core = Membership(0, 0, MembershipSettings(), self.timers, random.Random(1), frozenset(range(N)), "c0", "b0")
+        self.core = Membership(
+            0,
+            0,
+            MembershipSettings(),
+            self.timers,
+            random.Random(1),
+            frozenset(range(N)),
+            "c0",
+            "b0",
+        )
         self.due: dict[int, float] = {}
         self.pings: list[tuple[int, int]] = []
         self.before: dict[int, tuple[int, str, str, bool]] = {}
@@ -67,7 +96,9 @@ class Observed:
             elif message := getattr(effect, "message", None):
                 assert effect.peer in self.core.members  # type: ignore[union-attr]
                 assert effect.peer != 0  # type: ignore[union-attr]
-                assert len(getattr(message, "rumours", ())) <= MembershipSettings().rumors_per_message
+                assert (
+                    len(getattr(message, "rumours", ())) <= MembershipSettings().rumors_per_message
+                )
                 if isinstance(message, Ping):
                     self.pings.append((effect.peer, message.nonce))  # type: ignore[union-attr]
         self.check()
@@ -83,10 +114,15 @@ class Observed:
             was = self.before.get(peer)
             if was is not None:
                 standing, status, control, spoken = was
-                assert member.standing >= standing or not spoken  # S1; a life that others invented gives way
+                # S1; a life that others invented gives way
+                assert member.standing >= standing or not spoken
                 if member.standing == standing and spoken:
                     assert RANK[member.status] >= RANK[status]  # type: ignore[index]  # S2, S4
-                if member.standing // REFUTATIONS == standing // REFUTATIONS and control and peer != self.introduced:
+                if (
+                    member.standing // REFUTATIONS == standing // REFUTATIONS
+                    and control
+                    and peer != self.introduced
+                ):
                     assert member.control == control  # S5
             assert (member.suspicion is not None) == (member.status == "suspect")
             assert member.skip == ("" if peer == 0 else member.why_skipped())
@@ -100,7 +136,8 @@ class Observed:
             case ("link", peer, up, reason):
                 self.run(self.core.on_link(peer, up, reason, self.now))
             case ("learn", peer, incarnation, address):
-                self.introduced = peer  # it may correct what was told of it: others may have told a false one
+                # it may correct what was told of it: others may have told a false one
+                self.introduced = peer
                 self.run(self.core.learn(peer, address, address, incarnation, self.now))
                 self.introduced = None
             case ("jump", late_s):
@@ -109,7 +146,11 @@ class Observed:
             case ("answer",):
                 if self.pings:
                     peer, nonce = self.pings.pop()
-                    self.run(self.core.on_message(peer, 0, Ack(nonce, peer, Progress(0, 0), ()), self.now))
+                    self.run(
+                        self.core.on_message(
+                            peer, 0, Ack(nonce, peer, Progress(0, 0), ()), self.now
+                        )
+                    )
             case ("wait", duration_s):
                 end = self.now + duration_s
                 while self.due and min(self.due.values()) <= end:
@@ -132,8 +173,12 @@ def test_whatever_comes_no_standing_falls_nobody_is_resurrected_and_everything_s
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["alive", "dead", "left"]), st.integers(0, 3)), max_size=4))
-def test_what_a_peer_says_of_itself_ends_alike_in_whatever_order_it_arrives(words: list[tuple[str, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.sampled_from(["alive", "dead", "left"]), st.integers(0, 3)), max_size=4)
+)
+def test_what_a_peer_says_of_itself_ends_alike_in_whatever_order_it_arrives(
+    words: list[tuple[str, int]],
+) -> None:
     ends: set[tuple[int, str]] = set()
     for order in permutations(words):
         observed = Observed()
@@ -147,7 +192,11 @@ def test_what_a_peer_says_of_itself_ends_alike_in_whatever_order_it_arrives(word
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 50), st.sampled_from(["suspect", "dead", "left"]), st.lists(st.integers(0, 60), max_size=5))
+@given(
+    st.integers(0, 50),
+    st.sampled_from(["suspect", "dead", "left"]),
+    st.lists(st.integers(0, 60), max_size=5),
+)
 def test_every_accusation_of_oneself_is_outranked(first: int, status: str, more: list[int]) -> None:
     observed = Observed()
     for standing in (first, *more):

@@ -1,4 +1,5 @@
-"""Rumours are kept in order as they come and go; sorting all of them for every message would say the same."""
+"""Rumours are kept in order as they come and go; sorting all of them for every message
+would say the same."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ class Sorted:
 
 
 rumors = st.builds(
-    lambda peer, status, standing, origin: Rumor(peer, status, standing, "", "", origin if status == "suspect" else peer),
+    lambda peer, status, standing, origin: Rumor(
+        peer, status, standing, "", "", origin if status == "suspect" else peer
+    ),
     st.integers(0, 4),
     st.sampled_from(["alive", "suspect", "suspect", "dead", "left"]),
     st.integers(0, 2),
@@ -56,7 +59,9 @@ picks = st.tuples(st.integers(1, 9), st.integers(0, 6), st.none() | st.integers(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(rumors | picks, max_size=60))
-def test_the_next_rumours_are_those_that_sorting_would_find(story: list[Rumor | tuple[int, int, int | None]]) -> None:
+def test_the_next_rumours_are_those_that_sorting_would_find(
+    story: list[Rumor | tuple[int, int, int | None]],
+) -> None:
     ours, plain = RumorQueue(SETTINGS), Sorted()
     for step in story:
         if isinstance(step, Rumor):

@@ -1,4 +1,5 @@
-"""What was made quicker gives what the plain form gave, byte for byte: peers of other versions are in the same swarm."""
+"""What was made quicker gives what the plain form gave, byte for byte: peers of other versions are
+in the same swarm."""
 
 import math
 import struct
@@ -29,14 +30,23 @@ COMMITS = st.builds(
     server=PEER,
     parent=st.binary(max_size=20),
     digest=st.binary(max_size=20),
-    contributors=st.lists(st.builds(Contribution, PEER, WHOLE, st.floats(), st.floats(), WHOLE), max_size=6).map(tuple),
+    contributors=st.lists(
+        st.builds(Contribution, PEER, WHOLE, st.floats(), st.floats(), WHOLE), max_size=6
+    ).map(tuple),
     rejected=st.lists(st.builds(Rejection, PEER, st.text(max_size=30)), max_size=4).map(tuple),
     roster=st.lists(PEER, max_size=40).map(tuple),
     loss=st.none() | st.floats(),
     reason=st.text(max_size=40),
     rates=st.lists(st.floats(), max_size=4).map(tuple),
     accusations=st.lists(
-        st.builds(Accusation, PEER, st.integers(0, 2**48), st.booleans(), st.binary(max_size=16), st.binary(max_size=16)),
+        st.builds(
+            Accusation,
+            PEER,
+            st.integers(0, 2**48),
+            st.booleans(),
+            st.binary(max_size=16),
+            st.binary(max_size=16),
+        ),
         max_size=3,
     ).map(tuple),
 )
@@ -55,10 +65,22 @@ def plain_header(commit: Commit) -> bytes:
     def text(value: str) -> bytes:
         return blob(value.encode("utf-8", "surrogatepass"))
 
-    data = blob(commit.lineage) + whole(commit.round_id) + whole(commit.shard) + whole(commit.made_at) + whole(commit.server)
+    data = (
+        blob(commit.lineage)
+        + whole(commit.round_id)
+        + whole(commit.shard)
+        + whole(commit.made_at)
+        + whole(commit.server)
+    )
     data += blob(commit.parent) + blob(commit.digest) + whole(len(commit.contributors))
     for each in commit.contributors:
-        data += whole(each.peer) + whole(each.samples) + whole(each.took_us) + real(each.weight) + real(each.outlyingness)
+        data += (
+            whole(each.peer)
+            + whole(each.samples)
+            + whole(each.took_us)
+            + real(each.weight)
+            + real(each.outlyingness)
+        )
     data += whole(len(commit.rejected))
     for rejection in commit.rejected:
         data += whole(rejection.peer) + text(rejection.reason)
@@ -91,14 +113,30 @@ WORDS = st.lists(st.integers() | st.binary(max_size=12) | st.text(max_size=8), m
 
 @given(WORDS, WORDS)
 def test_many_draws_are_those_of_one_at_a_time(begin: list[object], last: list[object]) -> None:
-    assert draws(begin, last) == [plain_draw(*begin, word) for word in last] == [draw(*begin, word) for word in last]
+    assert (
+        draws(begin, last)
+        == [plain_draw(*begin, word) for word in last]
+        == [draw(*begin, word) for word in last]
+    )
 
 
-@given(st.sets(PEER, min_size=1, max_size=12), st.binary(max_size=16), PEER, st.integers(), st.integers(1, 3))
-def test_servers_are_ordered_by_their_draws(peers: set[int], lineage: bytes, round_id: int, seed: int, shards: int) -> None:
+@given(
+    st.sets(PEER, min_size=1, max_size=12),
+    st.binary(max_size=16),
+    PEER,
+    st.integers(),
+    st.integers(1, 3),
+)
+def test_servers_are_ordered_by_their_draws(
+    peers: set[int], lineage: bytes, round_id: int, seed: int, shards: int
+) -> None:
     roster = Roster(tuple(sorted(peers)), lineage)
     assert load("rolling")(roster, round_id, seed, shards=shards).servers == tuple(
-        tuple(sorted(roster, key=lambda peer: (plain_draw(seed, lineage, round_id, shard, peer), peer)))
+        tuple(
+            sorted(
+                roster, key=lambda peer: (plain_draw(seed, lineage, round_id, shard, peer), peer)
+            )
+        )
         for shard in range(shards)
     )
 
@@ -117,7 +155,13 @@ class PlainCursor(DataCursor):
 
     def commit(self, roster: tuple[PeerId, ...], contributors: tuple[PeerId, ...]) -> object:  # type: ignore[override]
         slices = self.assign(roster)
-        back = [at for peer, ranges in slices.items() if peer not in contributors for pair in ranges for at in range(*pair)]
+        back = [
+            at
+            for peer, ranges in slices.items()
+            if peer not in contributors
+            for pair in ranges
+            for at in range(*pair)
+        ]
         given_out = [at for ranges in slices.values() for pair in ranges for at in range(*pair)]
         kept = {at for pair in self._returned for at in range(*pair)}.difference(given_out)
         self._position += sum(at >= self._position for at in given_out)
@@ -126,7 +170,9 @@ class PlainCursor(DataCursor):
         self._turn += 1
         self._rounds += 1
         self._recent = tuple(peer for peer in roster if peer in contributors) or self._recent
-        return self._end_epoch() if self.remaining < max(1, min(self.at_least, len(roster))) else None
+        return (
+            self._end_epoch() if self.remaining < max(1, min(self.at_least, len(roster))) else None
+        )
 
 
 def _ranges(places: list[int]) -> Ranges:
@@ -151,7 +197,10 @@ def test_slices_are_those_of_a_cursor_that_deals_piece_by_piece(
     seed: int, samples_total: int, batch: int, at_least: int, reliability: float
 ) -> None:
     random = Random(seed)
-    quick, plain = DataCursor(samples_total, batch, at_least), PlainCursor(samples_total, batch, at_least)
+    quick, plain = (
+        DataCursor(samples_total, batch, at_least),
+        PlainCursor(samples_total, batch, at_least),
+    )
     for _ in range(60):
         roster = tuple(sorted(random.sample(range(12), random.randint(1, 6))))
         contributors = tuple(peer for peer in roster if random.random() < reliability)

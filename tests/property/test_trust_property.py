@@ -31,7 +31,11 @@ courses = st.lists(st.lists(verdicts, min_size=6, max_size=6), max_size=60)
 def follow(table: TrustTable, course: list[list[Any]], first: int = 0) -> list[Any]:
     changes = []
     for round_id, row in enumerate(course, first):
-        made = [Contribution(peer, 1, 0.1, far) for peer, far in enumerate(row) if isinstance(far, float)]
+        made = [
+            Contribution(peer, 1, 0.1, far)
+            for peer, far in enumerate(row)
+            if isinstance(far, float)
+        ]
         out = [Rejection(peer, why) for peer, why in enumerate(row) if isinstance(why, str)]
         changes += table.observe_commit(round_id, made, out, roster=range(6))
         assert all(0.0 <= table.score(peer) <= 1.0 for peer in range(6))
@@ -42,14 +46,18 @@ def follow(table: TrustTable, course: list[list[Any]], first: int = 0) -> list[A
 
 @given(course=courses, f=st.integers(0, 3))
 @settings(deadline=None)
-def test_scores_stay_in_bounds_and_a_majority_outside_quarantine(course: list[list[Any]], f: int) -> None:
+def test_scores_stay_in_bounds_and_a_majority_outside_quarantine(
+    course: list[list[Any]], f: int
+) -> None:
     changes = follow(TrustTable(SHORT, f), course)
     assert f or not any(change.change == "quarantined" for change in changes)
 
 
 @given(before=courses, after=courses)
 @settings(deadline=None)
-def test_a_table_handed_over_goes_on_exactly_as_its_original(before: list[list[Any]], after: list[list[Any]]) -> None:
+def test_a_table_handed_over_goes_on_exactly_as_its_original(
+    before: list[list[Any]], after: list[list[Any]]
+) -> None:
     original, taken_over = TrustTable(SHORT, 2), TrustTable(SHORT, 2)
     follow(original, before)
     taken_over.unpack(original.pack())

@@ -1,4 +1,5 @@
-"""A small swarm of whole peers under checkers, and ways to make one of its cores or trainers faulty."""
+"""A small swarm of whole peers under checkers,
+and ways to make one of its cores or trainers faulty."""
 
 from __future__ import annotations
 
@@ -52,7 +53,12 @@ def checked_swarm(
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         bounds = (compute_s, 1.2 * compute_s)
-        options: dict[str, Any] = {"compute_s": bounds, "reducer": reducer, "sizes": sizes, "piece_bytes": piece_bytes}
+        options: dict[str, Any] = {
+            "compute_s": bounds,
+            "reducer": reducer,
+            "sizes": sizes,
+            "piece_bytes": piece_bytes,
+        }
         return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=SAMPLES, **options)
 
     swarm = Swarm(make_core, n, seed, make_trainer=make_trainer)
@@ -60,8 +66,11 @@ def checked_swarm(
     return swarm
 
 
-def tamper(swarm: Swarm[Peer], peer: PeerId, change: Callable[[Event, list[Effect]], list[Effect] | None]) -> None:
-    """From now on the effects of a peer's core are what ``change`` makes of them; None: as they are."""
+def tamper(
+    swarm: Swarm[Peer], peer: PeerId, change: Callable[[Event, list[Effect]], list[Effect] | None]
+) -> None:
+    """From now on the effects of a peer's core are what ``change`` makes of them;
+    None: as they are."""
     core = swarm.hosts[peer].core
     handle = core.handle
 

@@ -1,4 +1,5 @@
-"""A core for tests of the driver: connects to everybody, pings everybody every 10 ms, and remembers what happened."""
+"""A core for tests of the driver: connects to everybody, pings everybody every 10 ms,
+and remembers what happened."""
 
 from __future__ import annotations
 
@@ -31,7 +32,11 @@ class Echo:
                 return [*[events.Connect(peer, *address(peer)) for peer in others], *self.tick(now)]
             case events.TimerFired(token) if token == self.token:
                 self.sent_at[token] = now
-                return [*extra, *[events.Send(peer, Ping(token, peer, ())) for peer in others], *self.tick(now)]
+                return [
+                    *extra,
+                    *[events.Send(peer, Ping(token, peer, ())) for peer in others],
+                    *self.tick(now),
+                ]
             case _:
                 return extra
 
@@ -46,5 +51,7 @@ class Echo:
         return [(at, event) for at, event in self.seen if isinstance(event, kind) and at >= since]
 
 
-def echo_swarm(n: int, seed: int = 1, network: Network | None = None, **options: Any) -> Swarm[Echo]:
+def echo_swarm(
+    n: int, seed: int = 1, network: Network | None = None, **options: Any
+) -> Swarm[Echo]:
     return Swarm(lambda peer, life: Echo(peer, life, n), n, seed, network, **options)

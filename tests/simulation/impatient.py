@@ -1,5 +1,5 @@
-"""Servers that wait for the grace alone, as they did when some seeds were found: what these are about happens no more in them
-otherwise, and could still."""
+"""Servers that wait for the grace alone, as they did when some seeds were found: what these are
+about happens no more in them otherwise, and could still."""
 
 from __future__ import annotations
 
@@ -20,4 +20,6 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
         return take(self, shard, sender, update, payload, now)
 
     monkeypatch.setattr(Server, "take", observed)
-    monkeypatch.setattr(punctuality.LatenessTracker, "came_late", lambda self, sender, update, now: None)
+    monkeypatch.setattr(
+        punctuality.LatenessTracker, "came_late", lambda self, sender, update, now: None
+    )

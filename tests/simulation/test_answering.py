@@ -1,4 +1,5 @@
-"""A rule that makes nothing of good updates is found, and a campaign says which rules it played and how far they came."""
+"""A rule that makes nothing of good updates is found, and a campaign says which rules it played and
+how far they came."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.toy_trainer import Values, weighted_mean
 
 QUICK = Schedule(3, peers=5, topology="full", compute_s=(0.05, 0.1), active_s=1.0, duration_s=1.5)
-PLAN = "[simulate]\npeers = 4\ntopology = 'rolling'\nactive_s = 1.0\nduration_s = 1.5\ncompute_s = [0.05, 0.1]\n"
+PLAN = (
+    "[simulate]\npeers = 4\ntopology = 'rolling'\nactive_s = 1.0\nduration_s = 1.5\ncompute_s = "
+    "[0.05, 0.1]\n"
+)
 RULES = """
 from gossip.errors import AggregationError
 
@@ -67,11 +71,20 @@ def test_a_rule_that_makes_no_finite_aggregate_is_caught_and_the_mean_is_not(top
     checked_swarm(checker, topology=topology).run_for(2.0)
     assert checker.judged > 5
 
-    def now_and_then(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int) -> Values:
+    def now_and_then(
+        rows: Sequence[Values],
+        samples: Sequence[int],
+        f: int,
+        previous: Values | None,
+        round_id: int,
+    ) -> Values:
         made = weighted_mean(rows, samples)
         return made if previous is None else [math.nan] * len(made)
 
-    with pytest.raises(Violation, match=r"S11.*of \d finite updates.*the rule makes nothing: the aggregate is not finite"):
+    with pytest.raises(
+        Violation,
+        match=r"S11.*of \d finite updates.*the rule makes nothing: the aggregate is not finite",
+    ):
         checked_swarm(RuleAnswers(), topology=topology, reducer=now_and_then).run_for(2.0)
 
 
@@ -104,22 +117,46 @@ def test_the_command_fails_for_a_rule_that_answers_nothing_and_quotes_it(
 ) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_text(PLAN)
-    command = ["simulate", "--aggregator", f"{rules}:{name}", "--faults", str(plan), "--out", str(tmp_path)]
+    command = [
+        "simulate",
+        "--aggregator",
+        f"{rules}:{name}",
+        "--faults",
+        str(plan),
+        "--out",
+        str(tmp_path),
+    ]
     done = CliRunner().invoke(app, [*command, "--seeds", "1", "--jobs", "1"])
     assert done.exit_code == 1
     assert f"the rule makes nothing: {words}" in done.output
 
 
-def test_a_rule_that_refuses_whatever_it_is_given_is_refused_before_anything_is_played(rules: Path) -> None:
-    done = CliRunner().invoke(app, ["simulate", "--aggregator", f"{rules}:always_refuses", "--jobs", "1"])
+def test_a_rule_that_refuses_whatever_it_is_given_is_refused_before_anything_is_played(
+    rules: Path,
+) -> None:
+    done = CliRunner().invoke(
+        app, ["simulate", "--aggregator", f"{rules}:always_refuses", "--jobs", "1"]
+    )
     assert isinstance(done.exception, ConfigError), done.output
     assert "there are no stars" in str(done.exception)
 
 
-def test_the_command_names_the_rules_and_says_how_far_they_came(rules: Path, tmp_path: Path) -> None:
+def test_the_command_names_the_rules_and_says_how_far_they_came(
+    rules: Path, tmp_path: Path
+) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_text(PLAN)
-    command = ["simulate", "--aggregator", f"{rules}:halves", "--faults", str(plan), "--seeds", "2", "--jobs", "1"]
+    command = [
+        "simulate",
+        "--aggregator",
+        f"{rules}:halves",
+        "--faults",
+        str(plan),
+        "--seeds",
+        "2",
+        "--jobs",
+        "1",
+    ]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert f"rules: {rules}:halves 2; asked " in done.output
@@ -127,6 +164,10 @@ def test_the_command_names_the_rules_and_says_how_far_they_came(rules: Path, tmp
     found = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
     assert found["aggregators"] == {f"{rules}:halves": 2}
     mean = json.loads(CliRunner().invoke(app, [*command, "--aggregator", "mean", "--json"]).stdout)
-    assert 0.0 < mean["way_left"]["median"] < found["way_left"]["median"] < 1.0, "half steps take twice as long"
-    one = CliRunner().invoke(app, ["simulate", "--aggregator", "mean", "--faults", str(plan), "--replay", "4"])
+    assert 0.0 < mean["way_left"]["median"] < found["way_left"]["median"] < 1.0, (
+        "half steps take twice as long"
+    )
+    one = CliRunner().invoke(
+        app, ["simulate", "--aggregator", "mean", "--faults", str(plan), "--replay", "4"]
+    )
     assert "the rule: way to the optimum left at the end: " in one.output

@@ -7,8 +7,11 @@ from gossip.simulation.schedules.generator import generate
 
 
 def test_seed_912033_two_branches_that_give_way_to_each_other_do_not_do_so_for_ever() -> None:
-    """Five and three hold different results of a round, and each has heard more of the others than of its own. All left their
-    rounds for a state that nobody could give, came back to their own, and left again at the next word of the others."""
+    """Five and three hold different results of a round, and each has heard more of the others than
+    of its own. All left their rounds for a state that nobody could give, came back to their own,
+    and left again at the next word of the others."""
     outcome = run(generate(912033))
     assert outcome.violation is None, outcome.violation
-    assert outcome.reports["kept_own_state"] > 0, "nobody has left in vain: the schedule proves nothing"
+    assert outcome.reports["kept_own_state"] > 0, (
+        "nobody has left in vain: the schedule proves nothing"
+    )

@@ -1,4 +1,5 @@
-"""Schedules played: every fault really takes place, calm returns, one seed has one trace in every process."""
+"""Schedules played: every fault really takes place, calm returns,
+one seed has one trace in every process."""
 
 from __future__ import annotations
 
@@ -67,7 +68,10 @@ EACH: list[Fault] = [
     Hang(2, None, 0.5, 1.5),
     Hang(2, 10, 0.5),
     Slow(1, 3.0),
-    *(ByzantineFault(attack, (1,), 2.0 if about.unit else 1.0) for attack, about in faults.ATTACKS.items()),
+    *(
+        ByzantineFault(attack, (1,), 2.0 if about.unit else 1.0)
+        for attack, about in faults.ATTACKS.items()
+    ),
     Partition(((0, 1), (2, 3)), 1.5, 1.0),
     Partition(((0,), (1, 2, 3)), 1.5, 1.0, one_way=True),
     Flap((0, 2), 1.5, 1.5, 0.4),
@@ -105,7 +109,11 @@ def played(schedule: Schedule, seconds: float = 3.0) -> tuple[Swarm[Peer], Nemes
 
 @pytest.mark.parametrize("fault", EACH, ids=str)
 def test_a_fault_takes_place_once_and_is_over_in_the_calm(fault: Fault) -> None:
-    topology = "full" if isinstance(fault, ByzantineFault) and fault.attack in ("dissensus", "equivocation") else "rolling"
+    topology = (
+        "full"
+        if isinstance(fault, ByzantineFault) and fault.attack in ("dissensus", "equivocation")
+        else "rolling"
+    )
     swarm, nemesis = played(replace(WORLD, faults=(fault,), topology=topology).checked())
     assert nemesis.totals(swarm) == {name_of(fault): 1}
     nemesis.end(swarm)
@@ -120,7 +128,10 @@ def test_a_fault_takes_place_once_and_is_over_in_the_calm(fault: Fault) -> None:
 
 def test_a_fault_that_is_still_on_when_a_violation_ends_the_run_took_place() -> None:
     swarm, nemesis = played(
-        replace(WORLD, faults=(Loss(0.3, 1.0, 60.0), Flap((0, 1), 1.0, 60.0, 0.5), Loss(0.0, 1.0, 60.0, (1,))))
+        replace(
+            WORLD,
+            faults=(Loss(0.3, 1.0, 60.0), Flap((0, 1), 1.0, 60.0, 0.5), Loss(0.0, 1.0, 60.0, (1,))),
+        )
     )
     assert nemesis.totals(swarm)["loss"] >= 1
     assert nemesis.totals(swarm)["flap"] == 1
@@ -131,12 +142,13 @@ def test_flipped_bits_never_get_through() -> None:
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
     counts = outcome.counts
-    believed = counts["corrupted"] - counts["malformed"] - counts["spoiled"]  # a spoiled payload is dropped on the way
+    # a spoiled payload is dropped on the way
+    believed = counts["corrupted"] - counts["malformed"] - counts["spoiled"]
     assert counts["malformed"] > 30
     assert believed <= 0
 
 
-def test_s6_messages_that_spike_for_seconds_are_no_network_in_which_nobody_may_be_taken_for_dead() -> None:
+def test_s6_messages_that_spike_for_seconds_are_no_network_in_which_nobody_may_be_taken_for_dead():
     """Seed 2098: one message in twenty took a second longer, and all behind it."""
     swarm, _ = played(replace(WORLD, faults=(Spike(0.05, 1.1, 1.0, 60.0),)), seconds=0.5)
     disturbances = Disturbances()
@@ -163,19 +175,24 @@ class _Rules(Observer):
         if isinstance(event, Aggregated):
             self.took_s.append(swarm.now - self.asked[peer, event.ticket])
             shards = swarm.hosts[peer].core.rounds._shards
-            self.too_late += any(shard.ticket == event.ticket and shard.serving < shard.attempt for shard in shards)
+            self.too_late += any(
+                shard.ticket == event.ticket and shard.serving < shard.attempt for shard in shards
+            )
 
 
 def test_a_rule_takes_its_time_and_a_server_may_move_on_meanwhile() -> None:
     rules = _Rules()
-    hangs = tuple(Hang(peer, None, 0.3, round(4.0 + 0.4 * number, 1)) for number, peer in enumerate((0, 1, 2, 3, 0, 1, 2)))
+    hangs = tuple(
+        Hang(peer, None, 0.3, round(4.0 + 0.4 * number, 1))
+        for number, peer in enumerate((0, 1, 2, 3, 0, 1, 2))
+    )
     outcome = run(replace(WORLD, rule_s=0.15, faults=hangs, active_s=7.0, duration_s=7.0), [rules])
     assert outcome.violation is None, outcome.violation
     assert min(rules.took_s) == pytest.approx(0.15)
     assert rules.too_late > 0
 
 
-def test_a_liar_among_robust_rules_is_quarantined_released_and_watched_and_the_replicas_agree() -> None:
+def test_a_liar_among_robust_rules_is_quarantined_released_and_watched_and_the_replicas_agree():
     lying = replace(
         WORLD,
         faults=(ByzantineFault("scale", (1,), 20.0), Loss(0.1, 1.0, 2.0)),
@@ -190,14 +207,19 @@ def test_a_liar_among_robust_rules_is_quarantined_released_and_watched_and_the_r
 
 
 def test_l4_with_its_liar_found_out_a_rule_goes_on_with_fewer_updates_than_against_one() -> None:
-    """A trimmed mean against one liar needs three updates. One of four lies and one leaves: two are enough, as in a real run."""
-    schedule = replace(WORLD, faults=(ByzantineFault("nan", (0,), 1.0), Leave(1, at_s=2.0)), aggregator="trimmed_mean")
+    """A trimmed mean against one liar needs three updates. One of four lies and one leaves: two are
+    enough, as in a real run."""
+    schedule = replace(
+        WORLD,
+        faults=(ByzantineFault("nan", (0,), 1.0), Leave(1, at_s=2.0)),
+        aggregator="trimmed_mean",
+    )
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
     assert "lost_round" not in outcome.reports
 
 
-def test_a_crash_that_leaves_updates_enough_without_the_liar_that_was_found_costs_one_round_at_most() -> None:
+def test_a_crash_that_leaves_updates_enough_without_the_liar_that_was_found_costs_one_round_at_most():
     schedule = replace(
         WORLD,
         faults=(ByzantineFault("scale", (1,), 20.0), Crash(3, at_s=4.0)),
@@ -208,13 +230,22 @@ def test_a_crash_that_leaves_updates_enough_without_the_liar_that_was_found_cost
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
     assert outcome.judged["L3"] > 0
-    assert outcome.reports.get("lost_round", 0) <= schedule.peers - 1  # one round, as each of the others reports it
+    # one round, as each of the others reports it
+    assert outcome.reports.get("lost_round", 0) <= schedule.peers - 1
 
 
 def test_where_too_few_updates_are_left_to_tell_a_liar_the_others_wait() -> None:
-    """Multi-Krum against one liar needs five updates. Before it is found out two of six leave: no round could change anything."""
+    """Multi-Krum against one liar needs five updates. Before it is found out two of six leave: no
+    round could change anything."""
     leaves = (Leave(4, at_s=0.5), Leave(5, at_s=0.7))
-    outcome = run(replace(WORLD, peers=6, faults=(ByzantineFault("sign_flip", (1,), 1.0), *leaves), aggregator="multi_krum"))
+    outcome = run(
+        replace(
+            WORLD,
+            peers=6,
+            faults=(ByzantineFault("sign_flip", (1,), 1.0), *leaves),
+            aggregator="multi_krum",
+        )
+    )
     assert outcome.violation is None, outcome.violation
     assert outcome.reports["paused"] >= 3
     assert outcome.reports.get("lost_round", 0) <= 4  # one, as each of the others reports it
@@ -222,7 +253,8 @@ def test_where_too_few_updates_are_left_to_tell_a_liar_the_others_wait() -> None
 
 
 def test_who_waits_for_want_of_updates_goes_on_when_somebody_is_back() -> None:
-    """A round is let in on, without which nobody could come back: rosters change with commits only."""
+    """A round is let in on, without which nobody could come back:
+    rosters change with commits only."""
     both = (Restart(4, None, 4.0, 0.5), Restart(5, None, 5.0, 0.8))
     world = replace(WORLD, peers=6, aggregator="multi_krum", active_s=7.0, duration_s=9.0)
     outcome = run(replace(world, faults=(ByzantineFault("sign_flip", (1,), 1.0), *both)))
@@ -233,8 +265,16 @@ def test_who_waits_for_want_of_updates_goes_on_when_somebody_is_back() -> None:
 
 
 def test_nobody_waits_for_one_that_is_back_before_it_has_a_state() -> None:
-    """It was away for less than it takes to agree on a death, so it still is of the roster, and its node answers every probe."""
-    schedule = replace(WORLD, peers=5, faults=(Restart(3, None, 0.05, 2.0),), active_s=8.0, duration_s=8.0, prepare_s=1.5)
+    """It was away for less than it takes to agree on a death, so it still is of the roster, and its
+    node answers every probe."""
+    schedule = replace(
+        WORLD,
+        peers=5,
+        faults=(Restart(3, None, 0.05, 2.0),),
+        active_s=8.0,
+        duration_s=8.0,
+        prepare_s=1.5,
+    )
     swarm, _ = played(schedule, seconds=2.0)
     rounds = peer_core(swarm, 0).rounds  # type: ignore[union-attr]
     usual = rounds.round_id / 2.0
@@ -243,7 +283,11 @@ def test_nobody_waits_for_one_that_is_back_before_it_has_a_state() -> None:
     before = rounds.round_id
     swarm.run_for(1.2)
     assert rounds.round_id - before >= 0.8 * 1.2 * usual
-    assert not [told for told in swarm.reports(0, "attempt") if "no commit from 3 in time" in told.fields["reason"]]
+    assert not [
+        told
+        for told in swarm.reports(0, "attempt")
+        if "no commit from 3 in time" in told.fields["reason"]
+    ]
     swarm.run_for(1.0)
     core = peer_core(swarm, 3)
     assert core is not None
@@ -265,10 +309,23 @@ def test_a_fault_that_finds_nothing_to_strike_is_not_counted() -> None:
 
 
 def test_what_is_still_going_on_when_the_calm_begins_ends_then() -> None:
-    lasting = (Hang(2, None, 60.0, 1.0), HangTrainer(1, 1.0, 60.0), Partition(((0,), (3,)), 1.0, 60.0), Loss(0.3, 1.0, 60.0))
-    swarm, nemesis = played(replace(WORLD, faults=(*lasting, Flap((0, 1), 1.0, 60.0, 0.5), Hang(3, None, 9.0, 4.0))))
+    lasting = (
+        Hang(2, None, 60.0, 1.0),
+        HangTrainer(1, 1.0, 60.0),
+        Partition(((0,), (3,)), 1.0, 60.0),
+        Loss(0.3, 1.0, 60.0),
+    )
+    swarm, nemesis = played(
+        replace(WORLD, faults=(*lasting, Flap((0, 1), 1.0, 60.0, 0.5), Hang(3, None, 9.0, 4.0)))
+    )
     nemesis.end(swarm)
-    assert nemesis.totals(swarm) == {"hang": 1, "hang_trainer": 1, "partition": 1, "loss": 1, "flap": 1}
+    assert nemesis.totals(swarm) == {
+        "hang": 1,
+        "hang_trainer": 1,
+        "partition": 1,
+        "loss": 1,
+        "flap": 1,
+    }
     assert swarm.network.cuts == {}
     assert [host.state for host in swarm.hosts.values()] == ["up"] * 4
     swarm.run_for(2.0)
@@ -312,7 +369,13 @@ def test_one_seed_has_one_trace_in_every_process_and_hash_seed() -> None:
 
 QUICK = FaultPlan(
     (Restart(1, None, 0.2, 1.2), Loss(0.1, 1.0, 0.5)),
-    {"active_s": 2.0, "duration_s": 2.0, "peers": 4, "compute_s": (0.1, 0.2), "topology": "rolling"},
+    {
+        "active_s": 2.0,
+        "duration_s": 2.0,
+        "peers": 4,
+        "compute_s": (0.1, 0.2),
+        "topology": "rolling",
+    },
 )
 
 
@@ -365,7 +428,7 @@ def test_messages_that_beget_messages_end_the_run_with_a_violation_and_not_never
     assert "TrainerProgress: they beget each other" in outcome.violation.text
 
 
-# --- shrinking --------------------------------------------------------------------------------------------------------------
+# --- shrinking ------------------------------------------------------------------------------------
 
 
 def outcome_of(schedule: Schedule, violation: ViolationRecord | None) -> SimulationResult:
@@ -373,9 +436,12 @@ def outcome_of(schedule: Schedule, violation: ViolationRecord | None) -> Simulat
 
 
 def bug(schedule: Schedule) -> SimulationResult:
-    """Stands for a core that breaks when a peer hangs for 0.3 s or more while messages are lost, among three or more."""
+    """Stands for a core that breaks when a peer hangs for 0.3 s or more while messages are lost,
+    among three or more."""
     hangs = [f for f in schedule.faults if isinstance(f, Hang) and f.for_s >= 0.3]
-    broken = bool(hangs) and any(isinstance(f, Loss) for f in schedule.faults) and schedule.peers >= 3
+    broken = (
+        bool(hangs) and any(isinstance(f, Loss) for f in schedule.faults) and schedule.peers >= 3
+    )
     if broken:
         return outcome_of(schedule, ViolationRecord("S8", hangs[0].peer, 6.0, "twice"))
     other = any(isinstance(f, Crash) for f in schedule.faults)
@@ -385,7 +451,10 @@ def bug(schedule: Schedule) -> SimulationResult:
 def test_a_failing_schedule_shrinks_to_the_faults_and_peers_that_matter() -> None:
     wanted = (Hang(3, None, 4.117, 5.233), Loss(0.123, 4.0, 3.0, (1, 3)))
     rest = generate(3, peers=8).faults
-    failing = replace(generate(3, peers=8), faults=(Crash(0, at_s=9.0), *rest[:2], wanted[0], *rest[2:], wanted[1]))
+    failing = replace(
+        generate(3, peers=8),
+        faults=(Crash(0, at_s=9.0), *rest[:2], wanted[0], *rest[2:], wanted[1]),
+    )
     calls: Counter[str] = Counter()
 
     def play(schedule: Schedule) -> SimulationResult:
@@ -406,13 +475,14 @@ def test_a_failing_schedule_shrinks_to_the_faults_and_peers_that_matter() -> Non
 
 def test_shrinking_stops_when_it_has_played_enough() -> None:
     failing = replace(
-        generate(3, peers=8), faults=(Hang(3, None, 4.117, 5.233), Loss(0.123, 4.0, 3.0), *generate(3, peers=8).faults)
+        generate(3, peers=8),
+        faults=(Hang(3, None, 4.117, 5.233), Loss(0.123, 4.0, 3.0), *generate(3, peers=8).faults),
     )
     small = shrink(bug(failing), bug, runs_max=2)
     assert small.runs == 2
 
 
-# --- adding up ----------------------------------------------------------------------------------------------------------------
+# --- adding up ------------------------------------------------------------------------------------
 
 
 def test_a_campaign_whose_faults_never_took_place_proves_nothing() -> None:
@@ -425,7 +495,7 @@ def test_a_campaign_whose_faults_never_took_place_proves_nothing() -> None:
     assert tally.vacuous == []
 
 
-# --- the picture --------------------------------------------------------------------------------------------------------------
+# --- the picture ----------------------------------------------------------------------------------
 
 
 def test_the_picture_of_a_failure_shows_who_died_and_what_was_lost_and_is_a_drawing() -> None:
@@ -439,7 +509,9 @@ def test_the_picture_of_a_failure_shows_who_died_and_what_was_lost_and_is_a_draw
     assert {f"peer {peer}" for peer in range(4)} <= set(words)
     assert any(word.startswith("Update r") for word in words)
     assert not any(word.startswith("Ping") for word in words), "probes have nothing to do with it"
-    assert any(word in ("✕ lost", "✕ no link") for word in words), "nothing was lost, or nobody knows why"
+    assert any(word in ("✕ lost", "✕ no link") for word in words), (
+        "nothing was lost, or nobody knows why"
+    )
     assert "✖" in words, "nobody died"
     assert any("*0.5@" in word for word in words)
     width, height = float(drawing.attrib["width"]), float(drawing.attrib["height"])
@@ -452,7 +524,10 @@ def test_the_picture_of_a_failure_in_the_membership_shows_rumours_and_no_updates
     chart = Chart()
     outcome = run(replace(WORLD, faults=(Crash(3, at_s=1.5),)), [chart, _NobodyMayDie()])
     text = draw(replace(outcome, violation=ViolationRecord("S6", 3, 1.5, "planted <&>")), chart)
-    words = ["".join(node.itertext()) for node in ET.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
+    words = [
+        "".join(node.itertext())
+        for node in ET.fromstring(text).iter("{http://www.w3.org/2000/svg}text")
+    ]
     assert any(word.startswith("Ping") for word in words)
     assert not any(word.startswith("Update r") for word in words)
     assert any("planted <&>" in word for word in words)
@@ -468,8 +543,9 @@ def test_a_trace_has_a_line_for_everything_in_order() -> None:
     assert all(isinstance(line, ChartLine) and str(line).strip() for line in chart.lines)
 
 
-def test_seed_1196_who_changes_branch_does_not_go_back_with_the_first_word_from_the_smaller_one() -> None:
-    """Three and three went to and fro for four seconds: with another's state a peer forgot who was where."""
+def test_seed_1196_who_changes_branch_does_not_go_back_with_the_first_word_from_the_smaller_one():
+    """Three and three went to and fro for four seconds:
+    with another's state a peer forgot who was where."""
     faults = (
         Restart(5, None, 0.02, 5.9),
         Restart(5, None, 0.02, 6.2),

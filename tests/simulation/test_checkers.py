@@ -1,4 +1,5 @@
-"""Every checker catches a violation planted in a real swarm, and says nothing where there is none."""
+"""Every checker catches a violation planted in a real swarm,
+and says nothing where there is none."""
 
 from __future__ import annotations
 
@@ -11,7 +12,17 @@ import pytest
 from checked_swarm import checked_swarm, disturb, tamper
 
 from gossip.core import events
-from gossip.core.events import Aggregate, Apply, Committed, Contributed, Effect, Event, Received, Restore, Send
+from gossip.core.events import (
+    Aggregate,
+    Apply,
+    Committed,
+    Contributed,
+    Effect,
+    Event,
+    Received,
+    Restore,
+    Send,
+)
 from gossip.core.membership.table import REFUTATIONS
 from gossip.core.messages import (
     Commit,
@@ -30,7 +41,14 @@ from gossip.core.rounds.rolling import RollingRounds
 from gossip.faults.kinds import Crash
 from gossip.faults.world import NodeAttack
 from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers import Checker, Panel, RunConditions, Violation, all_checkers, every_checker
+from gossip.simulation.checkers import (
+    Checker,
+    Panel,
+    RunConditions,
+    Violation,
+    all_checkers,
+    every_checker,
+)
 from gossip.simulation.checkers.liveness.crashes import LOST_BY_A_BYZANTINE_SERVER
 from gossip.simulation.checkers.liveness.liveness import RoundsGoOn
 from gossip.simulation.checkers.safety.handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds
@@ -48,7 +66,11 @@ ATTACKERS = RunConditions.of(attackers=(3,))
 def only(invariant: str, circumstances: RunConditions | None = None) -> Panel:
     """The checkers of one invariant, with what they ask."""
     every = every_checker(circumstances)
-    chosen = [checker for checker in every if not isinstance(checker, Checker) or checker.invariant == invariant]
+    chosen = [
+        checker
+        for checker in every
+        if not isinstance(checker, Checker) or checker.invariant == invariant
+    ]
     assert len(chosen) > 1, f"no checker of {invariant}"
     return Panel(chosen)
 
@@ -60,7 +82,13 @@ def caught(swarm: Swarm[Peer], invariant: str, for_s: float = 3.0) -> Violation:
     return found.value
 
 
-def running(invariant: str, *, until_s: float = 1.0, circumstances: RunConditions | None = None, **options: Any) -> Swarm[Peer]:
+def running(
+    invariant: str,
+    *,
+    until_s: float = 1.0,
+    circumstances: RunConditions | None = None,
+    **options: Any,
+) -> Swarm[Peer]:
     """A swarm that trains, under the checkers of one invariant."""
     swarm = checked_swarm(only(invariant, circumstances), **options)
     swarm.run_for(until_s)
@@ -72,7 +100,7 @@ def judged_by(swarm: Swarm[Peer]) -> Mapping[str, int]:
     return panel.judged_by()
 
 
-# --- without a plant ------------------------------------------------------------------------------------------------------
+# --- without a plant ------------------------------------------------------------------------------
 
 
 def lively(swarm: Swarm[Peer]) -> None:
@@ -104,11 +132,20 @@ def sound() -> tuple[Swarm[Peer], Panel]:
     return swarm, panel
 
 
-def test_a_sound_swarm_is_judged_in_every_respect_and_found_sound(sound: tuple[Swarm[Peer], Panel]) -> None:
+def test_a_sound_swarm_is_judged_in_every_respect_and_found_sound(
+    sound: tuple[Swarm[Peer], Panel],
+) -> None:
     judged = sound[1].judged()
-    # For runs without a fault, with payloads that trickle and nothing else, and of whom somebody gives up.
-    assert sorted(invariant for invariant, times in judged.items() if not times) == ["L10", "L11", "L8"]
-    assert set(judged) == {f"S{i}" for i in range(1, 20) if i not in (16, 18)} | {f"L{i}" for i in range(1, 12)}
+    # For runs without a fault, with payloads that trickle and nothing else,
+    # and of whom somebody gives up.
+    assert sorted(invariant for invariant, times in judged.items() if not times) == [
+        "L10",
+        "L11",
+        "L8",
+    ]
+    assert set(judged) == {f"S{i}" for i in range(1, 20) if i not in (16, 18)} | {
+        f"L{i}" for i in range(1, 12)
+    }
 
 
 def test_looking_on_changes_nothing(sound: tuple[Swarm[Peer], Panel]) -> None:
@@ -147,7 +184,7 @@ def test_a_violation_crosses_processes() -> None:
     assert (str(again), again.peer) == ("S1 at 1.250000 s, peer 3: it fell", 3)
 
 
-# --- S1-S7 ----------------------------------------------------------------------------------------------------------------
+# --- S1-S7 ----------------------------------------------------------------------------------------
 
 
 def row_becomes(**fields: Any) -> Callable[[Peer, float], None]:
@@ -167,10 +204,22 @@ def row_becomes(**fields: Any) -> Callable[[Peer, float], None]:
     [
         ("S1", row_becomes(standing=[-1, 0]), "fell from 0 to -1"),
         ("S1", row_becomes(standing=[1]), "which it never had: 0 at most"),
-        ("S2", row_becomes(status=["dead", "alive"]), "peer 1 is alive with standing 0, but it was gone with 0"),
+        (
+            "S2",
+            row_becomes(status=["dead", "alive"]),
+            "peer 1 is alive with standing 0, but it was gone with 0",
+        ),
         ("S2", row_becomes(status=["left", "alive"]), "gone"),
-        ("S4", row_becomes(status=["dead", "suspect", "dead"]), "peer 1 is suspect with standing 0"),
-        ("S5", row_becomes(control=["tcp://10.9.9.9:1", "tcp://10.0.0.1:10000"]), "had the address tcp://10.0.0.1:10000"),
+        (
+            "S4",
+            row_becomes(status=["dead", "suspect", "dead"]),
+            "peer 1 is suspect with standing 0",
+        ),
+        (
+            "S5",
+            row_becomes(control=["tcp://10.9.9.9:1", "tcp://10.0.0.1:10000"]),
+            "had the address tcp://10.0.0.1:10000",
+        ),
         ("S5", row_becomes(bulk=["tcp://10.9.9.9:1"]), "not its own"),
     ],
 )
@@ -222,7 +271,11 @@ def test_what_a_peer_did_just_before_it_was_killed_is_judged_too() -> None:
 
     swarm = checked_swarm(only("S2"), Killer())
     swarm.run_for(1.0)
-    tamper(swarm, 0, lambda event, effects: row_becomes(status=["dead", "alive"])(swarm.hosts[0].core, 0.0))
+    tamper(
+        swarm,
+        0,
+        lambda event, effects: row_becomes(status=["dead", "alive"])(swarm.hosts[0].core, 0.0),
+    )
     assert "was gone" in caught(swarm, "S2").text
 
 
@@ -231,7 +284,9 @@ def test_a_forged_life_outranks_nobody_who_is_heard() -> None:
     swarm = checked_swarm(panel, n=5)
     swarm.run_for(1.0)
     swarm.inject(0, Received(2, 0, Gossip((Rumor(4, "dead", 3 * REFUTATIONS, "", "", 4),))))
-    swarm.inject(0, Received(2, 0, Gossip((Rumor(4, "alive", 3 * REFUTATIONS, "tcp://10.9.9.9:1", "", 4),))))
+    swarm.inject(
+        0, Received(2, 0, Gossip((Rumor(4, "alive", 3 * REFUTATIONS, "tcp://10.9.9.9:1", "", 4),)))
+    )
     swarm.run_for(2.0)
     assert {swarm.hosts[peer].core.membership.members[4].status for peer in range(4)} == {"alive"}
     panel.settle(swarm)
@@ -245,7 +300,13 @@ def test_s6_the_death_of_a_healthy_peer_is_caught_and_that_of_a_cut_off_one_is_n
     swarm = running("S6", compute_s=0.5)
     swarm.run_for(memory_s(swarm.hosts[0].core.settings.membership, 4))
     swarm.network.cut(2, 3)
-    disturb(swarm, 0, lambda core, now: core.membership.transitions.mark_dead(core.membership.members[2], 0, now, "no answer"))
+    disturb(
+        swarm,
+        0,
+        lambda core, now: core.membership.transitions.mark_dead(
+            core.membership.members[2], 0, now, "no answer"
+        ),
+    )
     swarm.run_for(0.5)
     disturb(swarm, 0, bury_1)
     assert "declares peer 1 dead, which runs" in caught(swarm, "S6").text
@@ -262,12 +323,16 @@ def test_s7_a_death_declared_by_one_that_just_woke_up_is_caught() -> None:
         swarm.resume(0)
 
 
-# --- S8-S13 ---------------------------------------------------------------------------------------------------------------
+# --- S8-S13 ---------------------------------------------------------------------------------------
 
 
-def each(kind: type, change: Callable[[Any], list[Effect]]) -> Callable[[Event, list[Effect]], list[Effect]]:
+def each(
+    kind: type, change: Callable[[Any], list[Effect]]
+) -> Callable[[Event, list[Effect]], list[Effect]]:
     """Replaces every effect of a kind."""
-    return lambda event, effects: [new for old in effects for new in (change(old) if isinstance(old, kind) else [old])]
+    return lambda event, effects: [
+        new for old in effects for new in (change(old) if isinstance(old, kind) else [old])
+    ]
 
 
 def flipped(digest: bytes) -> bytes:
@@ -280,8 +345,17 @@ def flipped(digest: bytes) -> bytes:
         (each(Apply, lambda apply: [apply, apply]), "is next"),
         (each(Apply, lambda apply: [apply] if apply.round_id % 3 else []), "is next"),
         (each(Committed, lambda done: []), "without a commit"),
-        (each(Committed, lambda done: [replace(done, chain=flipped(done.chain))]), "does not hash to"),
-        (each(Committed, lambda done: [replace(done, commit=replace(done.commit, parent=b"x" * 16))]), "next is round"),
+        (
+            each(Committed, lambda done: [replace(done, chain=flipped(done.chain))]),
+            "does not hash to",
+        ),
+        (
+            each(
+                Committed,
+                lambda done: [replace(done, commit=replace(done.commit, parent=b"x" * 16))],
+            ),
+            "next is round",
+        ),
     ],
 )
 def test_s8_what_is_applied_twice_or_left_out_or_out_of_its_chain_is_caught(
@@ -296,7 +370,14 @@ def test_s8_one_hash_for_two_commits_is_caught() -> None:
     swarm = running("S8")
     for peer in range(4):
         tamper(
-            swarm, peer, each(Committed, lambda done, loss=float(peer): [replace(done, commit=replace(done.commit, loss=loss))])
+            swarm,
+            peer,
+            each(
+                Committed,
+                lambda done, loss=float(peer): [
+                    replace(done, commit=replace(done.commit, loss=loss))
+                ],
+            ),
         )
     assert caught(swarm, "S8").text
 
@@ -309,7 +390,14 @@ def test_s8_a_push_that_is_used_again_is_caught() -> None:
         if ask.mix:
             return [ask]
         first[:] = first or [row.payload for row in ask.rows if row.peer != 0]
-        return [replace(ask, rows=tuple(row if row.peer == 0 else replace(row, payload=first[0]) for row in ask.rows))]
+        return [
+            replace(
+                ask,
+                rows=tuple(
+                    row if row.peer == 0 else replace(row, payload=first[0]) for row in ask.rows
+                ),
+            )
+        ]
 
     tamper(swarm, 0, each(Aggregate, again))
     assert "went into" in caught(swarm, "S8").text
@@ -359,13 +447,22 @@ def test_s10_a_second_digest_is_excused_while_the_network_loses_commits_and_caug
 
 def test_s10_a_server_that_makes_two_commits_of_one_round_is_caught() -> None:
     swarm = running("S10", circumstances=RunConditions.of(forks=True))
-    tamper(swarm, 1, each(Committed, lambda done: [done, *another_digest(done)] if done.made else [done]))
+    tamper(
+        swarm,
+        1,
+        each(Committed, lambda done: [done, *another_digest(done)] if done.made else [done]),
+    )
     assert "two commits" in caught(swarm, "S10", 6.0).text
 
 
 def test_s10_a_commit_out_of_turn_is_caught() -> None:
     swarm = running("S10")
-    wrong = each(Committed, lambda done: [replace(done, commit=replace(done.commit, server=(done.commit.server + 1) % 4))])
+    wrong = each(
+        Committed,
+        lambda done: [
+            replace(done, commit=replace(done.commit, server=(done.commit.server + 1) % 4))
+        ],
+    )
     tamper(swarm, 1, wrong)
     assert "in the turn of" in caught(swarm, "S10").text
 
@@ -409,7 +506,11 @@ def test_s10_a_peer_that_forgets_what_it_promised_is_caught() -> None:
             if shard.commit is None and 0 not in (shard.server(0), shard.server(1)):
                 shard.attempt = 1  # as if it had waited in vain
             return effects
-        if isinstance(event, Received) and isinstance(event.message, Commit) and event.message.round_id == rounds.round_id:
+        if (
+            isinstance(event, Received)
+            and isinstance(event.message, Commit)
+            and event.message.round_id == rounds.round_id
+        ):
             rounds._shards[0].attempt = 0
         return handle(event, now)
 
@@ -436,7 +537,10 @@ def test_s10_a_commit_that_is_held_after_moving_on_is_caught() -> None:
     def moves_on(send: Send) -> list[Effect]:
         if not isinstance(send.message, Update):
             return [send]
-        return [send, replace(send, message=replace(send.message, attempt=send.message.attempt + 1))]
+        return [
+            send,
+            replace(send, message=replace(send.message, attempt=send.message.attempt + 1)),
+        ]
 
     tamper(swarm, 0, each(Send, moves_on))
     assert "of attempt 0, although it has moved on to attempt 1" in caught(swarm, "S10").text
@@ -444,9 +548,13 @@ def test_s10_a_commit_that_is_held_after_moving_on_is_caught() -> None:
 
 @pytest.mark.parametrize("question", [UpdateRequest, Update])
 @pytest.mark.parametrize("answer", ["as it should", "nothing", "under the old attempt", "another"])
-def test_s10_a_commit_that_is_kept_back_is_caught(question: type[UpdateRequest] | type[Update], answer: str) -> None:
+def test_s10_a_commit_that_is_kept_back_is_caught(
+    question: type[UpdateRequest] | type[Update], answer: str
+) -> None:
     swarm = running("S10")
-    [checker] = [each for each in swarm.hooks._observers[0].checkers if isinstance(each, HandsOnWhatItHolds)]  # type: ignore[attr-defined]
+    [checker] = [
+        each for each in swarm.hooks._observers[0].checkers if isinstance(each, HandsOnWhatItHolds)
+    ]  # type: ignore[attr-defined]
     held = swarm.cores[1].rounds.log.get(swarm.cores[1].rounds.round_id - 1)  # type: ignore[union-attr]
     assert held is not None
     commit, rest = held[0][0], {UpdateRequest: (), Update: (4, 0.5)}[question]
@@ -455,8 +563,12 @@ def test_s10_a_commit_that_is_kept_back_is_caught(question: type[UpdateRequest] 
     def says(send: Send) -> list[Effect]:
         if not isinstance(send.message, Commit) or answer == "as it should":
             return [send]
-        changes: dict[str, Any] = {"attempt": 0} if answer == "under the old attempt" else {"digest": bytes(16)}
-        return [] if answer == "nothing" else [replace(send, message=replace(send.message, **changes))]
+        changes: dict[str, Any] = (
+            {"attempt": 0} if answer == "under the old attempt" else {"digest": bytes(16)}
+        )
+        return (
+            [] if answer == "nothing" else [replace(send, message=replace(send.message, **changes))]
+        )
 
     tamper(swarm, 1, each(Send, says))
     before = checker.judged
@@ -468,13 +580,20 @@ def test_s10_a_commit_that_is_kept_back_is_caught(question: type[UpdateRequest] 
         swarm.inject(1, Received(2, 0, asked))
 
 
-@pytest.mark.parametrize("answer", ["as it should", "not the first", "not the last", "nothing", "of too early an attempt"])
+@pytest.mark.parametrize(
+    "answer",
+    ["as it should", "not the first", "not the last", "nothing", "of too early an attempt"],
+)
 def test_l5_commits_that_are_asked_for_in_vain_are_caught(answer: str) -> None:
     swarm = running("L5")
-    [checker] = [each for each in swarm.hooks._observers[0].checkers if isinstance(each, GivesWhatIsAskedFor)]  # type: ignore[attr-defined]
+    [checker] = [
+        each for each in swarm.hooks._observers[0].checkers if isinstance(each, GivesWhatIsAskedFor)
+    ]  # type: ignore[attr-defined]
     here = swarm.cores[1].rounds.round_id
     first, lineage = here - 3, swarm.cores[1].settings.lineage
-    left_out = {"not the first": [first], "not the last": [here - 1], "nothing": range(here)}.get(answer, [])
+    left_out = {"not the first": [first], "not the last": [here - 1], "nothing": range(here)}.get(
+        answer, []
+    )
 
     def says(send: Send) -> list[Effect]:
         if answer == "of too early an attempt" and isinstance(send.message, Commit):
@@ -487,7 +606,9 @@ def test_l5_commits_that_are_asked_for_in_vain_are_caught(answer: str) -> None:
         swarm.inject(1, Received(2, 0, CommitRequest(lineage, first, 3)))
         assert checker.judged == before + 1
         return
-    with pytest.raises(Violation, match="does not give peer 2, which asks for commits, the commits"):
+    with pytest.raises(
+        Violation, match="does not give peer 2, which asks for commits, the commits"
+    ):
         swarm.inject(1, Received(2, 0, CommitRequest(lineage, first, 3)))
 
 
@@ -496,9 +617,13 @@ def test_l5_who_asks_for_what_is_not_kept_and_is_not_told_so_is_caught() -> None
     core = swarm.cores[1]
     assert isinstance(core.rounds, RollingRounds)
     core.rounds.log.clear()
-    tamper(swarm, 1, each(Send, lambda send: [] if isinstance(send.message, NotServing) else [send]))
+    tamper(
+        swarm, 1, each(Send, lambda send: [] if isinstance(send.message, NotServing) else [send])
+    )
     with pytest.raises(Violation, match="word that they are not kept any more"):
-        swarm.inject(1, Received(2, 0, CommitRequest(core.settings.lineage, core.rounds.round_id - 1, 0)))
+        swarm.inject(
+            1, Received(2, 0, CommitRequest(core.settings.lineage, core.rounds.round_id - 1, 0))
+        )
 
 
 @pytest.mark.parametrize("serves", [False, True])
@@ -509,12 +634,22 @@ def test_s10_a_commit_that_is_passed_over_is_caught(serves: bool) -> None:
     handle = core.handle
 
     def deaf(event: Event, now: float) -> list[Effect]:
-        if isinstance(event, Received) and isinstance(event.message, Commit) and event.message.round_id == rounds.round_id:
+        if (
+            isinstance(event, Received)
+            and isinstance(event.message, Commit)
+            and event.message.round_id == rounds.round_id
+        ):
             return []
         effects = handle(event, now)
         shard = rounds._shards[0]
-        if serves and isinstance(event, Contributed) and shard.commit is None and 1 not in (shard.server(0), shard.server(3)):
-            shard.attempt = next(attempt for attempt in range(4) if shard.server(attempt) == 1)  # the others are to come to it
+        if (
+            serves
+            and isinstance(event, Contributed)
+            and shard.commit is None
+            and 1 not in (shard.server(0), shard.server(3))
+        ):
+            # the others are to come to it
+            shard.attempt = next(attempt for attempt in range(4) if shard.server(attempt) == 1)
         return effects
 
     core.handle = deaf  # type: ignore[method-assign]
@@ -525,22 +660,47 @@ def test_s10_a_commit_that_is_passed_over_is_caught(serves: bool) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (each(Aggregate, lambda ask: [replace(ask, rows=ask.rows[::-1])]), "each once and ascending"),
+        (
+            each(Aggregate, lambda ask: [replace(ask, rows=ask.rows[::-1])]),
+            "each once and ascending",
+        ),
         (each(Aggregate, lambda ask: [replace(ask, own=None)]), "the own row is None"),
-        (each(Aggregate, lambda ask: [replace(ask, rows=(replace(ask.rows[0], samples=0), *ask.rows[1:]))]), "without samples"),
-        (each(Aggregate, lambda ask: [replace(ask, rows=(replace(ask.rows[0], samples=99), *ask.rows[1:]))]), "and averaged"),
+        (
+            each(
+                Aggregate,
+                lambda ask: [replace(ask, rows=(replace(ask.rows[0], samples=0), *ask.rows[1:]))],
+            ),
+            "without samples",
+        ),
+        (
+            each(
+                Aggregate,
+                lambda ask: [replace(ask, rows=(replace(ask.rows[0], samples=99), *ask.rows[1:]))],
+            ),
+            "and averaged",
+        ),
     ],
 )
-def test_s11_wrong_rows_are_caught(change: Callable[[Event, list[Effect]], list[Effect]], words: str) -> None:
+def test_s11_wrong_rows_are_caught(
+    change: Callable[[Event, list[Effect]], list[Effect]], words: str
+) -> None:
     swarm = running("S11")
     tamper(swarm, 1, change)
     with pytest.raises(Violation, match=words):
         swarm.run_for(6.0)
 
 
-def with_contributors(change: Callable[[tuple[Contribution, ...]], tuple[Contribution, ...]]) -> Any:
+def with_contributors(
+    change: Callable[[tuple[Contribution, ...]], tuple[Contribution, ...]],
+) -> Any:
     def changed(done: Committed) -> list[Effect]:
-        return [replace(done, made=False, commit=replace(done.commit, contributors=change(done.commit.contributors)))]
+        return [
+            replace(
+                done,
+                made=False,
+                commit=replace(done.commit, contributors=change(done.commit.contributors)),
+            )
+        ]
 
     return each(Committed, changed)
 
@@ -550,11 +710,24 @@ def with_contributors(change: Callable[[tuple[Contribution, ...]], tuple[Contrib
     [
         (with_contributors(lambda named: (*named, Contribution(9, 4, 0.2, 1.0))), "its roster is"),
         (with_contributors(lambda named: named[::-1]), "as contributors"),
-        (with_contributors(lambda named: (replace(named[0], samples=named[0].samples + 1), *named[1:])), "which sent"),
-        (each(Committed, lambda done: [replace(done, commit=replace(done.commit, digest=b""), made=False)]), "no aggregate"),
+        (
+            with_contributors(
+                lambda named: (replace(named[0], samples=named[0].samples + 1), *named[1:])
+            ),
+            "which sent",
+        ),
+        (
+            each(
+                Committed,
+                lambda done: [replace(done, commit=replace(done.commit, digest=b""), made=False)],
+            ),
+            "no aggregate",
+        ),
     ],
 )
-def test_s11_a_header_that_does_not_say_what_was_averaged_is_caught(change: Any, words: str) -> None:
+def test_s11_a_header_that_does_not_say_what_was_averaged_is_caught(
+    change: Any, words: str
+) -> None:
     swarm = running("S11")
     for peer in range(4):
         tamper(swarm, peer, change)
@@ -564,8 +737,11 @@ def test_s11_a_header_that_does_not_say_what_was_averaged_is_caught(change: Any,
 def test_s11_samples_that_are_used_twice_are_caught() -> None:
     swarm = running("S11", until_s=0.6)
     for peer in range(4):
-        disturb(swarm, peer, lambda core, now: setattr(core.rounds.replicated.cursor, "_position", 0))  # type: ignore[union-attr]
-    text = caught(swarm, "S11", 6.0).text  # whichever shows first: the round, or what one has read in it
+        disturb(
+            swarm, peer, lambda core, now: setattr(core.rounds.replicated.cursor, "_position", 0)
+        )  # type: ignore[union-attr]
+    # whichever shows first: the round, or what one has read in it
+    text = caught(swarm, "S11", 6.0).text
     assert "again" in text or "has read" in text
 
 
@@ -588,7 +764,9 @@ def test_s11_a_slice_that_another_has_read_is_caught() -> None:
     assert "has read ((0, 4),)" in caught(swarm, "S11", 6.0).text
 
 
-def rejoining(invariant: str, change: Callable[[Event, list[Effect]], list[Effect] | None]) -> Swarm[Peer]:
+def rejoining(
+    invariant: str, change: Callable[[Event, list[Effect]], list[Effect] | None]
+) -> Swarm[Peer]:
     """Peer 1 comes back, and takes over a state as ``change`` will have it."""
     swarm = running(invariant)
     swarm.restart(1)
@@ -598,7 +776,12 @@ def rejoining(invariant: str, change: Callable[[Event, list[Effect]], list[Effec
 
 def test_s12_a_state_that_no_donor_has_packed_is_caught() -> None:
     def zeros(restore: Restore) -> list[Effect]:
-        return [replace(restore, payload=packed_of([bytes(restore.payload.nbytes - OWN_BYTES), bytes(OWN_BYTES)]))]
+        return [
+            replace(
+                restore,
+                payload=packed_of([bytes(restore.payload.nbytes - OWN_BYTES), bytes(OWN_BYTES)]),
+            )
+        ]
 
     assert "no donor has packed" in caught(rejoining("S12", each(Restore, zeros)), "S12").text
 
@@ -607,7 +790,10 @@ def test_s12_a_state_that_is_not_what_its_digest_says_is_caught() -> None:
     def zeros(restore: Restore) -> list[Effect]:
         return [replace(restore, payload=replace(restore.payload, data=restore.payload.data * 0))]
 
-    assert "restores bytes with the digest" in caught(rejoining("S12", each(Restore, zeros)), "S12").text
+    assert (
+        "restores bytes with the digest"
+        in caught(rejoining("S12", each(Restore, zeros)), "S12").text
+    )
 
 
 def test_s12_a_joiner_that_goes_on_from_another_history_is_caught() -> None:
@@ -628,7 +814,9 @@ def test_s12_an_update_for_a_round_before_the_restored_one_is_caught() -> None:
         old = isinstance(send.message, Update)
         return [replace(send, message=replace(send.message, round_id=0)) if old else send]  # type: ignore[type-var]
 
-    assert "although its state is of round" in caught(rejoining("S12", each(Send, early)), "S12").text
+    assert (
+        "although its state is of round" in caught(rejoining("S12", each(Send, early)), "S12").text
+    )
 
 
 def spoiled(apply: Apply) -> list[Effect]:
@@ -653,7 +841,12 @@ def swapped(apply: Apply) -> list[Effect]:
         (each(Apply, spoiled), "is not finite"),
         (each(Apply, swapped), "what its commit does not say"),
         (each(Aggregate, longer), "has 64 bytes, not 32"),
-        (each(Committed, lambda done: [replace(done, commit=replace(done.commit, roster=(3, 1)))]), "which is no roster"),
+        (
+            each(
+                Committed, lambda done: [replace(done, commit=replace(done.commit, roster=(3, 1)))]
+            ),
+            "which is no roster",
+        ),
     ],
 )
 def test_s13_what_is_used_unchecked_is_caught(change: Any, words: str) -> None:
@@ -670,8 +863,15 @@ def test_s13_an_update_of_another_branch_that_is_used_is_caught() -> None:
     def forge(event: Event, effects: list[Effect]) -> None:
         rounds: Any = core.rounds
         shard = rounds._shards[0]
-        if shard.serving == shard.attempt and shard.ticket is None and 2 not in shard.answers and shard.answers:
-            update = Update(b"lineage!", rounds.round_id, 0, shard.attempt, b"another branch!!", 0, None)
+        if (
+            shard.serving == shard.attempt
+            and shard.ticket is None
+            and 2 not in shard.answers
+            and shard.answers
+        ):
+            update = Update(
+                b"lineage!", rounds.round_id, 0, shard.attempt, b"another branch!!", 0, None
+            )
             swarm.at(swarm.now, lambda: swarm.inject(1, Received(2, 0, update)))
 
     tamper(swarm, 1, forge)
@@ -737,7 +937,7 @@ def test_s13_an_old_update_is_not_blamed_for_what_a_peer_hands_on_that_stood_sti
     assert {fields["reason"] for fields in handed_on} == {"0 stood still for 0.5 s"}
 
 
-# --- S14, S15, S17 --------------------------------------------------------------------------------------------------------
+# --- S14, S15, S17 --------------------------------------------------------------------------------
 
 
 def test_s14_an_exception_out_of_a_core_is_a_violation_that_names_the_event() -> None:
@@ -795,9 +995,18 @@ def first_timer(swarm: Swarm[Peer], peer: int) -> int:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda event, effects: [*effects, events.CancelTimer(1)], "cancels timer 1, which is not pending"),
-        (lambda event, effects: [*effects, events.SetTimer(1, 9.0)], "a token that it has used before"),
-        (lambda event, effects: [events.Halt("enough"), *effects] if effects else None, "after it halted"),
+        (
+            lambda event, effects: [*effects, events.CancelTimer(1)],
+            "cancels timer 1, which is not pending",
+        ),
+        (
+            lambda event, effects: [*effects, events.SetTimer(1, 9.0)],
+            "a token that it has used before",
+        ),
+        (
+            lambda event, effects: [events.Halt("enough"), *effects] if effects else None,
+            "after it halted",
+        ),
     ],
 )
 def test_s17_misused_timers_and_words_after_the_end_are_caught(change: Any, words: str) -> None:
@@ -814,7 +1023,7 @@ def test_s17_a_timer_that_fires_twice_is_caught() -> None:
         swarm.inject(0, events.TimerFired(token))
 
 
-# --- L1-L7 ----------------------------------------------------------------------------------------------------------------
+# --- L1-L7 ----------------------------------------------------------------------------------------
 
 
 def never_settles(swarm: Swarm[Peer], invariant: str) -> Violation:
@@ -835,14 +1044,22 @@ def test_l1_tables_that_do_not_come_together_are_caught() -> None:
 def test_l2_a_peer_that_stands_still_in_the_calm_is_caught() -> None:
     swarm = checked_swarm(Panel([RoundsGoOn()]), compute_s=0.5)
     swarm.run_for(1.0)
-    tamper(swarm, 2, lambda event, effects: [] if isinstance(event, Received) and isinstance(event.message, Commit) else None)
+    tamper(
+        swarm,
+        2,
+        lambda event, effects: (
+            [] if isinstance(event, Received) and isinstance(event.message, Commit) else None
+        ),
+    )
     tamper(swarm, 2, each(Aggregate, lambda ask: []))
     assert never_settles(swarm, "L2").peer == 2
 
 
 def narrow(swarm: Swarm[Peer]) -> None:
     """Some payloads are lost at full queues."""
-    swarm.network.shape([(a, b) for a in range(4) for b in range(4) if a != b], bytes_per_s=1e6, queue_bytes=16.0)
+    swarm.network.shape(
+        [(a, b) for a in range(4) for b in range(4) if a != b], bytes_per_s=1e6, queue_bytes=16.0
+    )
 
 
 def crash_after_which_nothing_goes_on(swarm: Swarm[Peer]) -> None:
@@ -878,9 +1095,18 @@ def test_l3_a_crash_long_after_queues_were_full_is_judged() -> None:
 
 
 def test_l3_one_that_a_liar_says_has_left_is_not_wanting_when_the_liar_crashes() -> None:
-    """Seed 2780: three updates were needed, and peer 3, which the liar had made leave the roster, was on its way back."""
+    """Seed 2780: three updates were needed, and peer 3, which the liar had made leave the roster,
+    was on its way back."""
     faults = (NodeAttack("forged_departures", (2,)), Crash(2, at_s=6.5))
-    schedule = Schedule(28, peers=4, aggregator="median", faults=faults, active_s=11.0, duration_s=11.5, compute_s=(0.46, 0.58))
+    schedule = Schedule(
+        28,
+        peers=4,
+        aggregator="median",
+        faults=faults,
+        active_s=11.0,
+        duration_s=11.5,
+        compute_s=(0.46, 0.58),
+    )
     outcome = run(replace(schedule, rule_s=0.01, probe_interval_s=1.0, stable_addresses=True))
     assert outcome.violation is None, outcome.violation
     assert outcome.judged_by["CrashCostsLittle"] > 0
@@ -888,10 +1114,15 @@ def test_l3_one_that_a_liar_says_has_left_is_not_wanting_when_the_liar_crashes()
 
 
 def loses_rounds_after_a_crash(reason: str, lies: Collection[str] = ()) -> Swarm[Peer]:
-    swarm = running("L3", until_s=4.0, compute_s=0.5, circumstances=RunConditions.of({3}, lies=lies))
+    swarm = running(
+        "L3", until_s=4.0, compute_s=0.5, circumstances=RunConditions.of({3}, lies=lies)
+    )
     swarm.crash(1)
     numbers: Iterator[int] = iter(range(1000))
-    lost = lambda apply: [apply, events.Report("lost_round", {"round": next(numbers), "reason": reason})]  # noqa: E731
+    lost = lambda apply: [  # noqa: E731
+        apply,
+        events.Report("lost_round", {"round": next(numbers), "reason": reason}),
+    ]
     tamper(swarm, 0, each(Apply, lost))
     return swarm
 
@@ -899,7 +1130,9 @@ def loses_rounds_after_a_crash(reason: str, lies: Collection[str] = ()) -> Swarm
 def test_l3_a_crash_that_costs_rounds_is_caught() -> None:
     assert "cost" in caught(loses_rounds_after_a_crash("planted"), "L3", 6.0).text
     assert "cost" in caught(loses_rounds_after_a_crash(LOST_BY_A_BYZANTINE_SERVER), "L3", 6.0).text
-    assert "cost" in caught(loses_rounds_after_a_crash("planted", ["wrong_measures"]), "L3", 6.0).text
+    assert (
+        "cost" in caught(loses_rounds_after_a_crash("planted", ["wrong_measures"]), "L3", 6.0).text
+    )
 
 
 def test_l3_rounds_that_a_liar_loses_in_its_turns_are_not_what_a_crash_costs() -> None:
@@ -915,7 +1148,9 @@ def test_l4_one_whose_updates_are_never_used_is_caught() -> None:
     handle = core.handle
 
     def idle(event: Event, now: float) -> list[Effect]:
-        return handle(replace(event, samples=0, payloads=()) if isinstance(event, Contributed) else event, now)
+        return handle(
+            replace(event, samples=0, payloads=()) if isinstance(event, Contributed) else event, now
+        )
 
     core.handle = idle  # type: ignore[method-assign]
     assert never_settles(swarm, "L4").peer == 2
@@ -936,7 +1171,9 @@ def test_l6_one_that_never_gets_its_turn_is_caught() -> None:
 
         def last(*args: Any, plan: Any = plan, **options: Any) -> Any:
             made = plan(*args, **options)
-            return replace(made, servers=tuple((*(p for p in order if p != 3), 3) for order in made.servers))
+            return replace(
+                made, servers=tuple((*(p for p in order if p != 3), 3) for order in made.servers)
+            )
 
         rounds.topology = last
     found = caught(swarm, "L6", 20.0)

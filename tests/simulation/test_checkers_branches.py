@@ -19,7 +19,9 @@ OTHER = bytes(range(16))
 def forked(f: int = 0) -> tuple[Swarm[Peer], JoinsTheLarger]:
     checker = JoinsTheLarger()
     swarm = checked_swarm(Panel([checker]), n=5, f=f, compute_s=0.5)
-    swarm.run_until(lambda: all(core.rounds.round_id == 2 for core in swarm.cores.values()), limit_s=5.0)
+    swarm.run_until(
+        lambda: all(core.rounds.round_id == 2 for core in swarm.cores.values()), limit_s=5.0
+    )
     return swarm, checker
 
 
@@ -36,7 +38,13 @@ def test_l5_one_that_stays_on_the_smaller_side_of_a_fork_is_caught(f: int) -> No
     swarm.cores[0]._recover = lambda donor, reason, now: []  # type: ignore[method-assign]
     hears(swarm, 0, 1)  # as many on either side, and one may lie
     assert checker.judged == 1
-    with pytest.raises(Violation, match=r"L5 .*, peer 0: stays in round 2 with \[0\], having heard that \[1, 2\] are on another"):
+    with pytest.raises(
+        Violation,
+        match=(
+            r"L5 .*, peer 0: stays in round 2 with \[0\], having heard that \[1, 2\] are on "
+            r"another"
+        ),
+    ):
         hears(swarm, 0, 2)
 
 

@@ -1,4 +1,5 @@
-"""What is judged when all has settled and at the end; what lies and weather excuse; and how much is said: each with a plant."""
+"""What is judged when all has settled and at the end; what lies and weather excuse; and how much is
+said: each with a plant."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from gossip.simulation.world.network import LinkModel
 from gossip.topologies import Plan
 
 
-def test_a_swarm_that_stands_still_after_it_had_settled_is_caught_by_one_who_waits_and_at_the_end() -> None:
+def test_a_swarm_that_stands_still_after_it_had_settled_is_caught_by_one_who_waits_and_at_the_end():
     checker = RoundsGoOn()
     panel = Panel([checker])
     swarm = checked_swarm(panel)
@@ -75,7 +76,11 @@ def test_news_that_are_told_for_ever_are_caught() -> None:
     swarm.run_for(2.0)
     assert checker.judged > 0
     old = Gossip((Rumor(2, "alive", 0, "", "", 2),))
-    tamper(swarm, 0, lambda event, effects: [*effects, Send(1, old)] if isinstance(event, Received) else effects)
+    tamper(
+        swarm,
+        0,
+        lambda event, effects: [*effects, Send(1, old)] if isinstance(event, Received) else effects,
+    )
     with pytest.raises(Violation, match="says for the 37th time that peer 2 is alive"):
         swarm.run_for(10.0)
 
@@ -93,7 +98,8 @@ HEAVY = "rolling:weights=0:10,1:10,2:10"
 
 
 def test_l6_waits_longer_for_whoever_weighs_less_and_for_nobody_for_ever() -> None:
-    """Peer 3 serves one round of 31: by chance it waits for 64, which would be starving among equals, now and then."""
+    """Peer 3 serves one round of 31: by chance it waits for 64, which would be starving among
+    equals, now and then."""
     checker = NobodyStarves(Disturbances())
     swarm = checked_swarm(Panel([checker]), topology=HEAVY, compute_s=0.02)
     swarm.run_for(30.0)
@@ -105,7 +111,11 @@ def test_l6_waits_longer_for_whoever_weighs_less_and_for_nobody_for_ever() -> No
         plan = rounds.topology
 
         def last(*args: Any, plan: Any = plan, **options: Any) -> Plan:
-            return Plan(tuple((*(p for p in order if p != 3), 3) for order in plan(*args, **options).servers))
+            return Plan(
+                tuple(
+                    (*(p for p in order if p != 3), 3) for order in plan(*args, **options).servers
+                )
+            )
 
         rounds.topology = last
     with pytest.raises(Violation, match=r"L6 .* peer 3: it has not served for \d+ rounds"):
@@ -131,20 +141,34 @@ def test_a_campaign_says_which_checker_never_had_anything_to_judge() -> None:
     tally.add(outcome)
     tally.rounds *= 1000
     tally.drawn["crash"] = 1
-    assert not [text for text in tally.vacuous if "PushesToAll" in text]  # no gossip rounds were played
+    # no gossip rounds were played
+    assert not [text for text in tally.vacuous if "PushesToAll" in text]
     tally.topologies["random-k"] = 1
     assert "PushesToAll has never judged" in tally.vacuous
 
 
-# --- excuses ----------------------------------------------------------------------------------------------------------------
+# --- excuses --------------------------------------------------------------------------------------
 
 
 def test_lies_excuse_by_kind_what_they_can_cause() -> None:
     defaming = [lie for lie in NODE_ATTACKS if RunConditions.of(lies=[lie]).defaming]
     delaying = [lie for lie in NODE_ATTACKS if RunConditions.of(lies=[lie]).delaying]
-    others = ["false_deaths", "false_suspicions", "forged_departures", "forged_incarnations", "deaf"]
+    others = [
+        "false_deaths",
+        "false_suspicions",
+        "forged_departures",
+        "forged_incarnations",
+        "deaf",
+    ]
     noise = ["replays", "garbage", "flood"]
-    wrong = ["wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results", "two_results"]
+    wrong = [
+        "wrong_results",
+        "scaled_results",
+        "slightly_wrong_results",
+        "broken_results",
+        "nan_results",
+        "two_results",
+    ]
     wrong.insert(-1, "kept_results")
     results = [*wrong, "strange_roster", *CLAIM_ATTACKS, "usurper"]
     assert defaming == ["wrong_size", *others, *noise]
@@ -164,7 +188,9 @@ def test_lies_excuse_by_kind_what_they_can_cause() -> None:
         (LinkModel(bytes_per_s=1000.0), True),
     ],
 )
-def test_weather_excuses_a_second_result_only_where_a_commit_may_be_lost_or_late(model: LinkModel, uneven: bool) -> None:
+def test_weather_excuses_a_second_result_only_where_a_commit_may_be_lost_or_late(
+    model: LinkModel, uneven: bool
+) -> None:
     disturbances = Disturbances()
     swarm = checked_swarm(Panel([disturbances]))
     swarm.run_for(1.0)
@@ -176,7 +202,9 @@ def test_weather_excuses_a_second_result_only_where_a_commit_may_be_lost_or_late
 
 def test_a_second_result_is_excused_by_a_lie_for_some_seconds_of_the_calm_only() -> None:
     circumstances = RunConditions.of((3,), equivocating=(3,), lies=["two_results"])
-    every = [each for each in every_checker(circumstances) if isinstance(each, OneHistory | Disturbances)]
+    every = [
+        each for each in every_checker(circumstances) if isinstance(each, OneHistory | Disturbances)
+    ]
     panel = Panel(every)
     swarm = checked_swarm(panel)
     other = each(Committed, lambda done: [done] if done.made else another_digest(done))
@@ -193,12 +221,14 @@ def test_s15_one_that_asks_for_commits_without_end_is_caught() -> None:
     swarm = checked_swarm(Panel([checker]))
     swarm.run_for(1.0)
     ask = Send(1, CommitRequest(b"lineage!", 0, 0))
-    tamper(swarm, 0, lambda event, effects: [*effects, ask] if isinstance(event, Received) else effects)
+    tamper(
+        swarm, 0, lambda event, effects: [*effects, ask] if isinstance(event, Received) else effects
+    )
     with pytest.raises(Violation, match="asks for the commits from round 0 on 13 times"):
         swarm.run_for(2.0)
 
 
-def test_s15_one_that_goes_on_asking_for_commits_is_caught_though_it_never_asks_a_dozen_times_in_a_second() -> None:
+def test_s15_one_that_goes_on_asking_for_commits_is_caught_though_it_never_asks_a_dozen_times_in_a_second():
     checker = AsksInMeasure()
     swarm = checked_swarm(Panel([checker]))
     swarm.run_for(1.0)
@@ -250,8 +280,9 @@ FAR_AWAY = Schedule(
 )
 
 
-def test_seed_5_who_is_behind_over_a_slow_link_does_not_ask_for_everything_again_and_again() -> None:
-    """It asked 48 times in a second, each time for all that it lacked, and was sent 963 commits for it."""
+def test_seed_5_who_is_behind_over_a_slow_link_does_not_ask_for_everything_again_and_again():
+    """It asked 48 times in a second, each time for all that it lacked,
+    and was sent 963 commits for it."""
     outcome = run(BEHIND)
     assert outcome.violation is None, outcome.violation
 

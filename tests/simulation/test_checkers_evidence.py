@@ -1,4 +1,5 @@
-"""What a peer may conclude from what it heard: each checker of that catches a violation planted in a real swarm."""
+"""What a peer may conclude from what it heard: each checker of that catches a violation planted
+in a real swarm."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def mute(swarm: Swarm[Peer]) -> None:
 
 
 def just_disturbed() -> Swarm[Peer]:
-    """Peer 1, which refutes nothing, was cut off from peer 3 a moment ago: that somebody takes it for dead may be."""
+    """Peer 1, which refutes nothing, was cut off from peer 3 a moment ago: that somebody takes it
+    for dead may be."""
     swarm = running("S6")
     swarm.network.cut(1, 3)
     swarm.run_for(0.01)
@@ -98,7 +100,9 @@ def test_s6_an_accusation_before_there_was_time_to_connect_is_caught() -> None:
         accuse_1(core, now)
 
     at_a_timer(swarm, learn_and_accuse)
-    assert "of which it learnt 0.250 s ago, of not answering: it has 2.0 s" in caught(swarm, "S6").text
+    assert (
+        "of which it learnt 0.250 s ago, of not answering: it has 2.0 s" in caught(swarm, "S6").text
+    )
 
 
 def test_s6_the_accusation_of_one_that_nothing_has_disturbed_is_caught() -> None:
@@ -161,10 +165,17 @@ def test_one_of_whom_a_liar_says_that_it_left_is_back_with_its_next_probe() -> N
 def test_s6_an_answer_that_does_not_tell_its_asker_what_it_is_taken_for_is_caught() -> None:
     swarm = running("S6", until_s=4.0)
     for peer in (0, 2, 3):
-        silent = each(Send, lambda send: [replace(send, message=replace(send.message, rumors=())) if is_ack(send) else send])
+        silent = each(
+            Send,
+            lambda send: [
+                replace(send, message=replace(send.message, rumors=())) if is_ack(send) else send
+            ],
+        )
         tamper(swarm, peer, silent)
         swarm.inject(peer, Received(3 if peer != 3 else 2, 0, FAREWELL))
-    assert "answers peer 1, which it takes for left, and does not say so" in caught(swarm, "S6").text
+    assert (
+        "answers peer 1, which it takes for left, and does not say so" in caught(swarm, "S6").text
+    )
 
 
 def is_ack(send: Send) -> bool:
@@ -175,7 +186,9 @@ def test_l3_one_that_is_relied_on_though_its_connection_has_closed_is_caught() -
     swarm = running("L3")
     swarm.hosts[0].core.membership.on_link = lambda peer, up, reason, now: []  # type: ignore[method-assign]
     swarm.crash(1)
-    assert "its connection to peer 1 went down, and it still relies on it" in caught(swarm, "L3").text
+    assert (
+        "its connection to peer 1 went down, and it still relies on it" in caught(swarm, "L3").text
+    )
 
 
 def test_s13_an_answer_to_a_former_life_is_caught() -> None:
@@ -192,7 +205,11 @@ def test_s12_one_that_asks_the_dead_for_their_state_is_caught() -> None:
     swarm = running("S12", compute_s=0.5)
     swarm.crash(1)
     swarm.run_for(4.0)
-    tamper(swarm, 0, lambda event, effects: [*effects, Send(1, StateRequest(b"lineage!", 1, 0, "state"))])
+    tamper(
+        swarm,
+        0,
+        lambda event, effects: [*effects, Send(1, StateRequest(b"lineage!", 1, 0, "state"))],
+    )
     assert "asks peer 1 for its state, which is dead" in caught(swarm, "S12").text
 
 
@@ -209,7 +226,11 @@ def test_s12_one_that_waits_for_a_donor_whose_connection_closed_is_caught() -> N
 
 def test_a_trainer_that_dies_soon_after_each_start_is_buried_each_time_at_its_own_word() -> None:
     again_and_again = tuple(KillTrainer(3, 4.0 + 0.6 * i, 0.05) for i in range(4))
-    outcome = run(Schedule(2, peers=4, faults=again_and_again, active_s=8.0, duration_s=14.0, start_timeout_s=6.0))
+    outcome = run(
+        Schedule(
+            2, peers=4, faults=again_and_again, active_s=8.0, duration_s=14.0, start_timeout_s=6.0
+        )
+    )
     assert outcome.violation is None, outcome.violation
     assert outcome.struck["kill_trainer"] == 4
     assert outcome.reports["dead"] >= 3 * 4 - 1

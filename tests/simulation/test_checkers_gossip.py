@@ -1,4 +1,5 @@
-"""Every checker of gossip rounds, of what is committed, and of trust catches a violation planted in a real swarm."""
+"""Every checker of gossip rounds, of what is committed, and of trust catches a violation planted
+in a real swarm."""
 
 from __future__ import annotations
 
@@ -10,7 +11,17 @@ from typing import Any
 import pytest
 from checked_swarm import checked_swarm, tamper
 
-from gossip.core.events import Aggregate, Apply, Committed, DataSlice, Effect, Event, Report, Send, StartRound
+from gossip.core.events import (
+    Aggregate,
+    Apply,
+    Committed,
+    DataSlice,
+    Effect,
+    Event,
+    Report,
+    Send,
+    StartRound,
+)
 from gossip.core.messages import Push
 from gossip.core.peer import Peer
 from gossip.faults.kinds import ByzantineFault
@@ -18,7 +29,11 @@ from gossip.faults.world import Partition
 from gossip.simulation.campaign.play import run
 from gossip.simulation.checkers import Checker, Panel, Violation, every_checker
 from gossip.simulation.checkers.liveness.consensus import ReplicasStayClose
-from gossip.simulation.checkers.liveness.pushing import EachReadsItsOwn, PushesToAll, WaitsForSomebody
+from gossip.simulation.checkers.liveness.pushing import (
+    EachReadsItsOwn,
+    PushesToAll,
+    WaitsForSomebody,
+)
 from gossip.simulation.checkers.safety.exchange import TakesWhatItWasPushed
 from gossip.simulation.checkers.safety.results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
 from gossip.simulation.checkers.trust.trusting import TrustFollowsExperience, TrustFollowsTheCommits
@@ -30,7 +45,9 @@ ATTACKER = 3
 SENDS = "random_k:k=2"
 
 
-def watched(kind: type[Checker], topology: str = SENDS, **options: Any) -> tuple[Swarm[Peer], Checker]:
+def watched(
+    kind: type[Checker], topology: str = SENDS, **options: Any
+) -> tuple[Swarm[Peer], Checker]:
     """A swarm that trains, under one checker, for a second."""
     checker = kind()
     swarm = checked_swarm(Panel([checker]), n=5, topology=topology, **options)
@@ -45,22 +62,44 @@ def caught(swarm: Swarm[Peer], for_s: float = 3.0) -> str:
     return found.value.text
 
 
-def each(kind: type, change: Callable[[Any], list[Effect]]) -> Callable[[Event, list[Effect]], list[Effect]]:
+def each(
+    kind: type, change: Callable[[Any], list[Effect]]
+) -> Callable[[Event, list[Effect]], list[Effect]]:
     """Replaces every effect of a kind."""
-    return lambda event, effects: [new for old in effects for new in (change(old) if isinstance(old, kind) else [old])]
+    return lambda event, effects: [
+        new for old in effects for new in (change(old) if isinstance(old, kind) else [old])
+    ]
 
 
 def pushes(keep: Callable[[Send, Push], bool]) -> Callable[[Event, list[Effect]], list[Effect]]:
     """Sends those pushes only."""
-    return each(Send, lambda send: [send] if not isinstance(send.message, Push) or keep(send, send.message) else [])
+    return each(
+        Send,
+        lambda send: (
+            [send] if not isinstance(send.message, Push) or keep(send, send.message) else []
+        ),
+    )
 
 
-# --- gossip rounds --------------------------------------------------------------------------------------------------------
+# --- gossip rounds --------------------------------------------------------------------------------
 
 
 def test_gossip_rounds_with_a_crash_and_a_cut_are_found_sound() -> None:
-    kinds = (TakesWhatItWasPushed, PushesToAll, WaitsForSomebody, EachReadsItsOwn, AppliesWhatTheRuleSaid, ReplicasStayClose)
-    panel = Panel([checker for checker in every_checker() if not isinstance(checker, Checker) or isinstance(checker, kinds)])
+    kinds = (
+        TakesWhatItWasPushed,
+        PushesToAll,
+        WaitsForSomebody,
+        EachReadsItsOwn,
+        AppliesWhatTheRuleSaid,
+        ReplicasStayClose,
+    )
+    panel = Panel(
+        [
+            checker
+            for checker in every_checker()
+            if not isinstance(checker, Checker) or isinstance(checker, kinds)
+        ]
+    )
     swarm = checked_swarm(panel, n=5, topology=SENDS)
     swarm.run_for(2.0)
     swarm.restart(1)
@@ -79,7 +118,9 @@ def test_gossip_rounds_with_a_crash_and_a_cut_are_found_sound() -> None:
         (lambda send, push: push.what == "gradient", "does not push its parameters"),
     ],
 )
-def test_a_push_that_the_plan_names_and_nobody_sends_is_caught(keep: Callable[[Send, Push], bool], words: str) -> None:
+def test_a_push_that_the_plan_names_and_nobody_sends_is_caught(
+    keep: Callable[[Send, Push], bool], words: str
+) -> None:
     swarm, _ = watched(PushesToAll)
     tamper(swarm, 0, pushes(keep))
     assert words in caught(swarm)
@@ -88,7 +129,12 @@ def test_a_push_that_the_plan_names_and_nobody_sends_is_caught(keep: Callable[[S
 def test_a_push_that_no_plan_names_is_caught() -> None:
     swarm, _ = watched(PushesToAll)
     everybody = each(
-        Send, lambda send: [replace(send, peer=p) for p in range(1, 5)] if isinstance(send.message, Push) else [send]
+        Send,
+        lambda send: (
+            [replace(send, peer=p) for p in range(1, 5)]
+            if isinstance(send.message, Push)
+            else [send]
+        ),
     )
     tamper(swarm, 0, everybody)
     assert "its plan does not name" in caught(swarm)
@@ -126,11 +172,23 @@ def test_a_round_that_does_not_wait_for_its_sources_is_caught() -> None:
     assert "before its grace is over" in caught(swarm)
 
 
-def test_who_is_released_at_the_end_of_the_very_round_that_did_not_wait_for_it_is_not_missed() -> None:
-    """Seed 3127: of the sources one was dead and one in quarantine until then, so the round was closed and over in one breath."""
+def test_who_is_released_at_the_end_of_the_very_round_that_did_not_wait_for_it_is_not_missed():
+    """Seed 3127: of the sources one was dead and one in quarantine until then, so the round was
+    closed and over in one breath."""
     faults = (ByzantineFault("nan", (0,), 1.0), Partition(((2,), (0, 1, 3, 4, 5)), 15.7, 0.6))
-    schedule = Schedule(3127, peers=6, topology="ring", aggregator="trimmed_mean", faults=faults, compute_s=(0.46, 0.58))
-    outcome = run(replace(schedule, active_s=16.306, duration_s=16.306, rule_s=0.01, shards=(12,), commit_log=8))
+    schedule = Schedule(
+        3127,
+        peers=6,
+        topology="ring",
+        aggregator="trimmed_mean",
+        faults=faults,
+        compute_s=(0.46, 0.58),
+    )
+    outcome = run(
+        replace(
+            schedule, active_s=16.306, duration_s=16.306, rule_s=0.01, shards=(12,), commit_log=8
+        )
+    )
     assert outcome.violation is None, outcome.violation
     assert outcome.reports["parole"] > 0
 
@@ -165,7 +223,16 @@ def test_waiting_when_all_others_are_gone_is_caught() -> None:
 def test_a_push_that_the_sender_s_trainer_never_made_is_caught() -> None:
     swarm, _ = watched(TakesWhatItWasPushed)
     forged = payload_of(payload_of(swarm.trainer(1).parameters).data + 1.0)  # type: ignore[attr-defined]
-    tamper(swarm, 1, each(Send, lambda send: [replace(send, payload=forged)] if isinstance(send.message, Push) else [send]))
+    tamper(
+        swarm,
+        1,
+        each(
+            Send,
+            lambda send: (
+                [replace(send, payload=forged)] if isinstance(send.message, Push) else [send]
+            ),
+        ),
+    )
     assert "has never come with it" in caught(swarm)
 
 
@@ -180,7 +247,10 @@ def test_a_sample_with_two_readers_is_caught() -> None:
     [
         (lambda apply: [replace(apply, mix_scale=0.0)] if apply.mix else [apply], "is right"),
         (lambda apply: [replace(apply, mix_scale=0.9)] if apply.mix else [apply], "is right"),
-        (lambda apply: [replace(apply, mix=apply.payloads[0])] if apply.mix else [apply], "elsewhere than its rule"),
+        (
+            lambda apply: [replace(apply, mix=apply.payloads[0])] if apply.mix else [apply],
+            "elsewhere than its rule",
+        ),
         (lambda apply: [replace(apply, payloads=())], "something else than what its rule has made"),
     ],
 )
@@ -197,14 +267,21 @@ def test_replicas_that_are_far_apart_in_the_calm_are_caught() -> None:
     panel = Panel([checker])
     swarm = checked_swarm(panel, n=5, topology=SENDS)
     tamper(
-        swarm, 0, each(Apply, lambda apply: [replace(apply, payloads=(payload_of(apply.payloads[0].data * 0 + 1),), mix=None)])
+        swarm,
+        0,
+        each(
+            Apply,
+            lambda apply: [
+                replace(apply, payloads=(payload_of(apply.payloads[0].data * 0 + 1),), mix=None)
+            ],
+        ),
     )
     swarm.run_for(3.0)
     with pytest.raises(Violation, match="away from their mean"):
         panel.settle(swarm)
 
 
-# --- what is committed ------------------------------------------------------------------------------------------------------
+# --- what is committed ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -214,10 +291,19 @@ def test_replicas_that_are_far_apart_in_the_calm_are_caught() -> None:
         (lambda commit: replace(commit, contributors=commit.contributors[:1]), "with the verdicts"),
     ],
 )
-def test_a_commit_of_something_else_than_the_rule_made_is_caught(change: Callable[[Any], Any], words: str) -> None:
+def test_a_commit_of_something_else_than_the_rule_made_is_caught(
+    change: Callable[[Any], Any], words: str
+) -> None:
     swarm, _ = watched(CommitsWhatTheRuleSaid, topology="rolling")
     for peer in range(5):
-        tamper(swarm, peer, each(Committed, lambda done: [replace(done, commit=change(done.commit))] if done.made else [done]))
+        tamper(
+            swarm,
+            peer,
+            each(
+                Committed,
+                lambda done: [replace(done, commit=change(done.commit))] if done.made else [done],
+            ),
+        )
     assert words in caught(swarm)
 
 
@@ -225,26 +311,34 @@ def test_a_row_that_its_peer_never_contributed_is_caught() -> None:
     swarm, _ = watched(CommitsWhatTheRuleSaid, topology="rolling")
 
     def swapped(ask: Aggregate) -> list[Effect]:
-        return [replace(ask, rows=(replace(ask.rows[0], payload=ask.rows[1].payload), *ask.rows[1:]))]
+        return [
+            replace(ask, rows=(replace(ask.rows[0], payload=ask.rows[1].payload), *ask.rows[1:]))
+        ]
 
     for peer in range(5):
         tamper(swarm, peer, each(Aggregate, swapped))
     assert "is not what its trainer has come with" in caught(swarm)
 
 
-# --- trust ------------------------------------------------------------------------------------------------------------------
+# --- trust ----------------------------------------------------------------------------------------
 
 
-def one_stands_out(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int) -> RuleResult:
+def one_stands_out(
+    rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int
+) -> RuleResult:
     """Of five the fourth; of four nobody, since it is not there."""
     far = [50.0 if len(rows) == 5 and index == ATTACKER else 1.0 for index in range(len(rows))]
-    return RuleResult(weighted_mean(rows, samples), tuple([1.0 / len(rows)] * len(rows)), tuple(far))
+    return RuleResult(
+        weighted_mean(rows, samples), tuple([1.0 / len(rows)] * len(rows)), tuple(far)
+    )
 
 
 def nobody_stands_out(
     rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int
 ) -> RuleResult:
-    return RuleResult(weighted_mean(rows, samples), tuple([1.0 / len(rows)] * len(rows)), (1.0,) * len(rows))
+    return RuleResult(
+        weighted_mean(rows, samples), tuple([1.0 / len(rows)] * len(rows)), (1.0,) * len(rows)
+    )
 
 
 TRUST = [(TrustFollowsTheCommits, "rolling"), (TrustFollowsExperience, "full")]
@@ -259,10 +353,14 @@ def table_of(core: Any) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "topology"), TRUST)
-def test_who_stands_out_is_locked_up_and_released_and_that_is_found_right(kind: type[Checker], topology: str) -> None:
+def test_who_stands_out_is_locked_up_and_released_and_that_is_found_right(
+    kind: type[Checker], topology: str
+) -> None:
     swarm = judging(kind, topology)
     swarm.run_for(3.0)
-    told = [report.event for report in swarm.reports(0) if report.event in ("quarantined", "parole")]
+    told = [
+        report.event for report in swarm.reports(0) if report.event in ("quarantined", "parole")
+    ]
     assert told[:2] == ["quarantined", "parole"]
 
 
@@ -270,9 +368,15 @@ def test_who_stands_out_is_locked_up_and_released_and_that_is_found_right(kind: 
 @pytest.mark.parametrize(
     ("faulty", "words"),
     [
-        (lambda table: setattr(table, "_quarantine", lambda round_id, roster: []), "is not locked up"),
+        (
+            lambda table: setattr(table, "_quarantine", lambda round_id, roster: []),
+            "is not locked up",
+        ),
         (lambda table: setattr(table, "quarantined", frozenset), "which are in quarantine"),
-        (lambda table: setattr(table, "settings", replace(table.settings, quarantine_rounds=3)), "is released with round"),
+        (
+            lambda table: setattr(table, "settings", replace(table.settings, quarantine_rounds=3)),
+            "is released with round",
+        ),
         (
             lambda table: setattr(table, "settings", replace(table.settings, quarantine_rounds=90)),
             "is in quarantine for|is to bear",
@@ -290,7 +394,9 @@ def test_trust_that_does_not_follow_from_the_verdicts_is_caught(
 
 
 @pytest.mark.parametrize(("kind", "topology"), TRUST)
-def test_a_rule_that_is_told_of_fewer_liars_than_there_may_be_is_caught(kind: type[Checker], topology: str) -> None:
+def test_a_rule_that_is_told_of_fewer_liars_than_there_may_be_is_caught(
+    kind: type[Checker], topology: str
+) -> None:
     swarm = judging(kind, topology, nobody_stands_out)
     for peer in range(5):
         tamper(swarm, peer, each(Aggregate, lambda ask: [replace(ask, f=0)]))
@@ -307,5 +413,11 @@ def test_one_who_serves_from_quarantine_is_caught() -> None:
 def test_trust_that_blames_an_honest_peer_is_caught() -> None:
     swarm = judging(TrustFollowsTheCommits, "rolling", nobody_stands_out)
     blame = Report("quarantined", {"subject": 1, "trust": 0.1, "reasons": [], "round": 0})
-    tamper(swarm, 0, lambda event, effects: [blame, *effects] if any(isinstance(e, Committed) for e in effects) else effects)
+    tamper(
+        swarm,
+        0,
+        lambda event, effects: (
+            [blame, *effects] if any(isinstance(e, Committed) for e in effects) else effects
+        ),
+    )
     assert "it takes 16" in caught(swarm)

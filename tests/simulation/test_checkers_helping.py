@@ -1,4 +1,5 @@
-"""What those who take over a state can count on, and who stays in the roster: a planted fault of each is caught."""
+"""What those who take over a state can count on, and who stays in the roster:
+a planted fault of each is caught."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ from gossip.core.messages import PeerId, StateRequest
 from gossip.core.peer import Peer
 from gossip.simulation.checkers import Checker, Panel
 from gossip.simulation.checkers.liveness.waiting import KeepsWhoSpeaks
-from gossip.simulation.checkers.transfer.helping import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers
+from gossip.simulation.checkers.transfer.helping import (
+    RemindsTheSilent,
+    SaysThatNoRoundComes,
+    StaysForTakers,
+)
 from gossip.simulation.world.driver import Swarm
 from gossip.simulation.world.observer import Observer
 
@@ -53,7 +58,9 @@ def test_l4_one_that_does_not_ask_the_silent_again_is_caught(plant: Plant | None
         swarm.hosts[donor].core.recovery.giving.on_request = lambda *asked: []  # type: ignore[method-assign]
     swarm.restart(LATE, after_s=1.0)
     if plant is not None:
-        assert "to vouch for a state, waits for its word, and has not asked it again for" in caught(swarm, 4.0)
+        assert "to vouch for a state, waits for its word, and has not asked it again for" in caught(
+            swarm, 4.0
+        )
         return
     swarm.run_for(4.0)
     assert checker.judged
@@ -64,7 +71,9 @@ def goes_on_promising(core: Peer) -> None:
 
 
 @pytest.mark.parametrize("plant", [goes_on_promising, None])
-def test_l7_one_that_has_finished_and_lets_others_wait_for_a_round_to_come_is_caught(plant: Plant | None) -> None:
+def test_l7_one_that_has_finished_and_lets_others_wait_for_a_round_to_come_is_caught(
+    plant: Plant | None,
+) -> None:
     checker = SaysThatNoRoundComes()
     swarm = ends_under(checker, plant)
     swarm.pause_for(LATE, 5.0)
@@ -79,8 +88,11 @@ def test_l7_one_that_has_finished_and_lets_others_wait_for_a_round_to_come_is_ca
 
 
 @pytest.mark.parametrize("plant", [goes_on_promising, None])
-def test_l7_one_that_waits_for_others_word_on_its_last_round_promises_none_either(plant: Plant | None) -> None:
-    """Seed 737002: one that was told a lie in that round, and heard two different vouchers, named a round that never came."""
+def test_l7_one_that_waits_for_others_word_on_its_last_round_promises_none_either(
+    plant: Plant | None,
+) -> None:
+    """Seed 737002: one that was told a lie in that round, and heard two different vouchers, named a
+    round that never came."""
     checker = SaysThatNoRoundComes()
     swarm = ends_under(checker, plant)
     swarm.stop_trainer(LATE)
@@ -114,11 +126,15 @@ def leaves_out_who_speaks(core: Peer) -> None:
 
 
 @pytest.mark.parametrize("plant", [leaves_out_who_speaks, None])
-def test_s14_a_server_that_believes_a_farewell_of_one_that_speaks_on_is_caught(plant: Plant | None) -> None:
+def test_s14_a_server_that_believes_a_farewell_of_one_that_speaks_on_is_caught(
+    plant: Plant | None,
+) -> None:
     checker = KeepsWhoSpeaks()
     swarm = swarm_that_ends(3, n=6, f=1)
     swarm.hooks.append(Panel([checker]))
-    swarm.hooks.extend([ForgesFarewells()] if plant is None else [ForgesFarewells(), FaultyHelper(plant)])
+    swarm.hooks.extend(
+        [ForgesFarewells()] if plant is None else [ForgesFarewells(), FaultyHelper(plant)]
+    )
     if plant is not None:
         assert "which has not said that it leaves" in caught(swarm)
         return

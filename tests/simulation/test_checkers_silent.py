@@ -1,4 +1,5 @@
-"""S14: who is passed over because its results do not come, when, and for how long. A planted fault of each kind is caught."""
+"""S14: who is passed over because its results do not come, when, and for how long. A planted fault
+of each kind is caught."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ KEEPING = replace(
 
 
 def says_nothing(core: Any) -> None:
-    core.rounds.result_validator._waited = type("Nothing", (dict,), {"__setitem__": lambda self, key, value: None})()
+    core.rounds.result_validator._waited = type(
+        "Nothing", (dict,), {"__setitem__": lambda self, key, value: None}
+    )()
 
 
 def believes_anybody(core: Any) -> None:
@@ -56,12 +59,17 @@ def lets_it_serve(core: Any) -> None:
     ("plant", "words"),
     [
         (says_nothing, "has waited for peer 0 in round"),
-        (believes_anybody, "peer 2 is passed over with round 0: more than f have waited in vain in 0, of 3"),
+        (
+            believes_anybody,
+            "peer 2 is passed over with round 0: more than f have waited in vain in 0, of 3",
+        ),
         (passes_over_nobody, "peer 0 serves on after round"),
         (rests_too_long, "peer 0 does not serve again after round"),
     ],
 )
-def test_s14_what_does_not_follow_from_who_has_waited_in_vain_is_caught(plant: Callable[[Any], None], words: str) -> None:
+def test_s14_what_does_not_follow_from_who_has_waited_in_vain_is_caught(
+    plant: Callable[[Any], None], words: str
+) -> None:
     found = run(KEEPING, [Faulty(plant)]).violation
     assert found is not None
     assert found.invariant == "S14", found
@@ -93,7 +101,22 @@ def test_a_server_that_keeps_its_results_is_judged_and_all_is_sound() -> None:
 
 def waited(round_id: int, server: int, *silent: int, digest: bytes = b"d" * 16) -> Commit:
     accusations = tuple(Accusation(peer, round_id, True) for peer in silent)
-    return Commit(b"l", round_id, 0, 0, 0, server, b"p" * 16, digest, (), (), (0, 1, 2, 3, 4), None, "", accusations=accusations)
+    return Commit(
+        b"l",
+        round_id,
+        0,
+        0,
+        0,
+        server,
+        b"p" * 16,
+        digest,
+        (),
+        (),
+        (0, 1, 2, 3, 4),
+        None,
+        "",
+        accusations=accusations,
+    )
 
 
 def test_a_result_that_comes_between_starts_the_count_of_those_in_a_row_anew() -> None:

@@ -1,4 +1,5 @@
-"""S12: what is asked, vouched for and taken when a peer comes back. A planted fault of each is caught."""
+"""S12: what is asked, vouched for and taken when a peer comes back.
+A planted fault of each is caught."""
 
 from __future__ import annotations
 
@@ -19,8 +20,16 @@ from gossip.core.transfer.chunks import PIECE_BYTES, PieceFetcher
 from gossip.core.transfer.donor import parts_of
 from gossip.faults.world import PIECE_ATTACKS
 from gossip.simulation.checkers import Checker, Panel
-from gossip.simulation.checkers.transfer.fetching import AsksForWhatIsMissing, FetchesInMeasure, GivesInMeasure
-from gossip.simulation.checkers.transfer.vouching import AnswersForTheRoundAsked, NamesARoundToCome, TakesNoFewersWord
+from gossip.simulation.checkers.transfer.fetching import (
+    AsksForWhatIsMissing,
+    FetchesInMeasure,
+    GivesInMeasure,
+)
+from gossip.simulation.checkers.transfer.vouching import (
+    AnswersForTheRoundAsked,
+    NamesARoundToCome,
+    TakesNoFewersWord,
+)
 from gossip.simulation.world.driver import Swarm
 from gossip.simulation.world.liars import ByzantinePeers
 
@@ -28,7 +37,10 @@ FAST_S = 0.006  # of a round: less than it takes to ask, answer and ask again
 
 
 def returning(
-    checker: Checker, lies: dict[PeerId, tuple[str, ...]] | None = None, compute_s: float = 0.1, piece_bytes: int = PIECE_BYTES
+    checker: Checker,
+    lies: dict[PeerId, tuple[str, ...]] | None = None,
+    compute_s: float = 0.1,
+    piece_bytes: int = PIECE_BYTES,
 ) -> Swarm[Peer]:
     """Of five peers, of whom one may lie, peer 1 is about to be there again."""
     swarm = checked_swarm(Panel([checker]), n=5, f=1, compute_s=compute_s, piece_bytes=piece_bytes)
@@ -42,7 +54,7 @@ def is_back(swarm: Swarm[Peer]) -> bool:
     return bool(swarm.reports(1, "restored")) and swarm.cores[1].phase == "running"
 
 
-# --- what is taken --------------------------------------------------------------------------------------------------------
+# --- what is taken --------------------------------------------------------------------------------
 
 
 def attackers(lie: str) -> dict[PeerId, tuple[str, ...]]:
@@ -73,7 +85,7 @@ def test_settings_that_nobody_has_vouched_for_are_caught() -> None:
     assert "with settings that nobody has vouched for" in caught(swarm)
 
 
-# --- pieces -----------------------------------------------------------------------------------------------------------------
+# --- pieces ---------------------------------------------------------------------------------------
 
 
 def never_mind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,9 +94,13 @@ def never_mind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Backoff, "is_resting", lambda rests, peer, now: False)
 
 
-def test_who_asks_one_again_that_has_sent_a_wrong_piece_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_one_again_that_has_sent_a_wrong_piece_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     never_mind(monkeypatch)
-    assert "having had a wrong one of it" in caught(returning(AsksForWhatIsMissing(), attackers("wrong_pieces"), piece_bytes=4))
+    assert "having had a wrong one of it" in caught(
+        returning(AsksForWhatIsMissing(), attackers("wrong_pieces"), piece_bytes=4)
+    )
 
 
 def test_who_asks_again_for_a_piece_that_is_here_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,17 +115,23 @@ def test_who_asks_again_for_a_piece_that_is_here_is_caught(monkeypatch: pytest.M
     assert "which is here" in caught(returning(AsksForWhatIsMissing(), piece_bytes=4))
 
 
-def test_who_asks_one_donor_for_more_than_its_credit_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_one_donor_for_more_than_its_credit_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pieces, "CREDIT", 3)
     assert "and it has to send 3 then" in caught(returning(AsksForWhatIsMissing(), piece_bytes=4))
 
 
 def test_who_asks_as_often_as_it_is_answered_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     never_mind(monkeypatch)
-    assert "more are enough" in caught(returning(FetchesInMeasure(), attackers("wrong_pieces"), piece_bytes=4))
+    assert "more are enough" in caught(
+        returning(FetchesInMeasure(), attackers("wrong_pieces"), piece_bytes=4)
+    )
 
 
-def test_who_gives_one_that_asks_five_times_all_it_asks_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_gives_one_that_asks_five_times_all_it_asks_for_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(donating, "GIVEN_TIMES_MAX", 5)
     assert "for the 5th time" in caught(returning(GivesInMeasure(), {1: ("flood",)}, piece_bytes=4))
 
@@ -131,7 +153,7 @@ def test_who_asks_others_for_what_is_missing_is_sound(lie: str, kind: type[Check
     assert checker.judged > 8
 
 
-# --- what is asked, and answered ------------------------------------------------------------------------------------------
+# --- what is asked, and answered ------------------------------------------------------------------
 
 
 def ask(swarm: Swarm[Peer], what: Literal["attestation", "state"]) -> None:
@@ -140,8 +162,13 @@ def ask(swarm: Swarm[Peer], what: Literal["attestation", "state"]) -> None:
     swarm.inject(0, Received(2, 0, StateRequest(b"lineage!", 77, round_id, what)))
 
 
-@pytest.mark.parametrize(("what", "says"), [("attestation", "vouches for its state before"), ("state", "gives its state before")])
-def test_an_answer_about_another_round_than_the_one_asked_for_is_caught(what: Any, says: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [("attestation", "vouches for its state before"), ("state", "gives its state before")],
+)
+def test_an_answer_about_another_round_than_the_one_asked_for_is_caught(
+    what: Any, says: str
+) -> None:
     swarm = checked_swarm(Panel([AnswersForTheRoundAsked()]), n=5, f=1)
     swarm.run_for(1.0)
     giving = swarm.hosts[0].core.recovery.giving
@@ -162,7 +189,8 @@ def test_an_answer_that_comes_with_its_round_is_sound(what: Any) -> None:
 
 
 def in_different_rounds(checker: Checker) -> Swarm[Peer]:
-    """A round takes less than the questions of peer 1 are apart, each of which takes another time to get there."""
+    """A round takes less than the questions of peer 1 are apart,
+    each of which takes another time to get there."""
     swarm = returning(checker, compute_s=FAST_S)
     for donor in (0, 2, 3, 4):
         delay_s = 0.001 + 0.02 * donor

@@ -1,4 +1,5 @@
-"""S15: how much is said, of each kind of message: every bound with a plant that exceeds it. And slow nodes, which say it late."""
+"""S15: how much is said, of each kind of message: every bound with a plant that exceeds it. And
+slow nodes, which say it late."""
 
 from __future__ import annotations
 
@@ -51,10 +52,12 @@ def twice(*kinds: type) -> Change:
 
 def besides(message: Message, when: type = TimerFired) -> Change:
     """Says that to peer 1 with every event of a kind."""
-    return lambda event, effects: [*effects, Send(1, message)] if isinstance(event, when) else effects
+    return lambda event, effects: (
+        [*effects, Send(1, message)] if isinstance(event, when) else effects
+    )
 
 
-# --- answers and offers -----------------------------------------------------------------------------------------------------
+# --- answers and offers ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,9 @@ def besides(message: Message, when: type = TimerFired) -> Change:
         (OffersOnce, Update, r"sends peer \d its Update of round \d+, shard 0, attempt 0 2 times"),
     ],
 )
-def test_s15_what_is_said_twice_for_one_reason_is_caught(checker: type[Checker], kind: type, words: str) -> None:
+def test_s15_what_is_said_twice_for_one_reason_is_caught(
+    checker: type[Checker], kind: type, words: str
+) -> None:
     swarm, _ = watched(checker, topology="rolling")
     tamper(swarm, 2, twice(kind))
     with pytest.raises(Violation, match=words) as found:
@@ -92,7 +97,9 @@ def test_s15_what_is_said_twice_for_one_reason_is_caught(checker: type[Checker],
 def test_s15_an_answer_to_nothing_is_caught(answer: Message) -> None:
     swarm, _ = watched(AnswersOnce, topology="rolling")
     tamper(swarm, 0, besides(answer))
-    assert f"sends peer 1 an answer, {type(answer).__name__}, that it has not asked for" in caught(swarm)
+    assert f"sends peer 1 an answer, {type(answer).__name__}, that it has not asked for" in caught(
+        swarm
+    )
 
 
 def test_s15_a_server_that_asks_twice_for_an_update_is_caught() -> None:
@@ -118,7 +125,7 @@ def test_a_push_that_is_sent_twice_is_caught() -> None:
     assert "pushes its gradient" in caught(swarm)
 
 
-# --- what a peer says by itself ---------------------------------------------------------------------------------------------
+# --- what a peer says by itself -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -138,8 +145,11 @@ def test_s15_who_says_something_with_every_event_is_caught(message: Message) -> 
 
 
 @pytest.mark.parametrize("equivocating", [(), (4,)])
-def test_a_state_for_each_result_that_was_told_differently_is_no_flood(equivocating: tuple[int, ...]) -> None:
-    """Seed 941311: a server that tells two results in each of its turns, and one of five that needs four states in a second."""
+def test_a_state_for_each_result_that_was_told_differently_is_no_flood(
+    equivocating: tuple[int, ...],
+) -> None:
+    """Seed 941311: a server that tells two results in each of its turns, and one of five that needs
+    four states in a second."""
     checker = SpeaksInMeasure(RunConditions.of(equivocating, equivocating=equivocating))
     swarm = checked_swarm(Panel([checker]), n=5, topology="rolling")
     swarm.run_for(1.0)
@@ -151,7 +161,11 @@ def test_a_state_for_each_result_that_was_told_differently_is_no_flood(equivocat
             for effect in effects:
                 checker.on_effect(swarm, 0, effect)
 
-    with pytest.raises(Violation, match=r"more than \d+ times a StateRequest in a second") if not equivocating else nullcontext():
+    with (
+        pytest.raises(Violation, match=r"more than \d+ times a StateRequest in a second")
+        if not equivocating
+        else nullcontext()
+    ):
         recover(40, recovered)
     with pytest.raises(Violation, match=r"more than \d+ times a StateRequest in a second"):
         recover(40, asks)  # and is given none
@@ -179,7 +193,9 @@ def test_who_greets_over_a_link_that_breaks_and_comes_up_again_and_again_is_soun
 
 @pytest.mark.parametrize("when", [Received, LinkUp], ids=lambda when: when.__name__)
 @pytest.mark.parametrize("other", [1, 2])
-def test_s15_who_greets_one_over_and_over_is_caught_also_while_links_come_up(when: type, other: int) -> None:
+def test_s15_who_greets_one_over_and_over_is_caught_also_while_links_come_up(
+    when: type, other: int
+) -> None:
     swarm, _ = watched(SpeaksInMeasure, topology="rolling")
     tamper(swarm, 0, besides(swarm.hosts[0].core.hello_exchange.hello(), when))
     with pytest.raises(Violation, match="says more than 25 times a Hello in a second"):
@@ -187,19 +203,24 @@ def test_s15_who_greets_one_over_and_over_is_caught_also_while_links_come_up(whe
 
 
 def test_s15_who_goes_on_with_every_probe_in_the_calm_is_caught_where_it_was_not_before() -> None:
-    """Three pings where one is needed: amid crashes a peer may have reason to. When all has settled nobody has."""
+    """Three pings where one is needed: amid crashes a peer may have reason to.
+    When all has settled nobody has."""
     checker = SpeaksInMeasure()
     panel = Panel([checker])
     swarm = checked_swarm(panel, n=5)
     swarm.run_for(1.0)
-    tamper(swarm, 0, each(Send, lambda send: [send] * 3 if isinstance(send.message, Ping) else [send]))
+    tamper(
+        swarm, 0, each(Send, lambda send: [send] * 3 if isinstance(send.message, Ping) else [send])
+    )
     swarm.run_for(2.0)
     panel.settle(swarm)
-    with pytest.raises(Violation, match=r"says more than 13 times a Ping when all has settled; 6 are needed"):
+    with pytest.raises(
+        Violation, match=r"says more than 13 times a Ping when all has settled; 6 are needed"
+    ):
         swarm.run_for(4.0)
 
 
-def test_a_sound_swarm_says_in_the_calm_what_it_has_to_and_one_that_a_liar_accuses_may_say_more_before() -> None:
+def test_a_sound_swarm_says_in_the_calm_what_it_has_to_and_one_that_a_liar_accuses_may_say_more_before():
     for circumstances in (RunConditions(), RunConditions.of((3,), lies=("false_suspicions",))):
         checker = SpeaksInMeasure(circumstances)
         panel = Panel([checker])
@@ -228,13 +249,18 @@ def test_s15_who_talks_on_when_it_has_no_news_is_caught() -> None:
     assert f"after its last news, which take {takes_s:.2f} s to tell" in caught(swarm, for_s=5.0)
 
 
-# --- what it has found ------------------------------------------------------------------------------------------------------
+# --- what it has found ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("topology", ["rolling", "full"])
-def test_seed_2088_connections_that_break_with_every_tenth_message_do_not_fill_the_network_with_questions(topology: str) -> None:
-    """Each closing had three others asked, whose pings and answers broke the next connections, which are up in a millisecond."""
-    schedule = Schedule(1, peers=5, topology=topology, faults=(Reset(0.1, 2.0, 3.0),), active_s=5.0, duration_s=5.0)
+def test_seed_2088_connections_that_break_with_every_tenth_message_do_not_fill_the_network_with_questions(
+    topology: str,
+) -> None:
+    """Each closing had three others asked, whose pings and answers broke the next connections,
+    which are up in a millisecond."""
+    schedule = Schedule(
+        1, peers=5, topology=topology, faults=(Reset(0.1, 2.0, 3.0),), active_s=5.0, duration_s=5.0
+    )
     outcome = run(replace(schedule, probe_interval_s=1.0))
     assert outcome.violation is None, outcome.violation
     assert outcome.counts["reset"] > 30

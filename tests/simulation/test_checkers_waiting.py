@@ -1,4 +1,5 @@
-"""L2, L4: whom a server waits for. And what it charges others with (S14). A planted fault of each is caught."""
+"""L2, L4: whom a server waits for. And what it charges others with (S14).
+A planted fault of each is caught."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class Faulty(Observer):
         self.plant(swarm.hosts[peer].core)
 
 
-# --- in vain --------------------------------------------------------------------------------------------------------------
+# --- in vain --------------------------------------------------------------------------------------
 
 
 def waits_for_the_silent(core: Any) -> None:
@@ -51,7 +52,9 @@ def waits_for_the_silent(core: Any) -> None:
 
 
 @pytest.mark.parametrize("faulty", [True, False])
-def test_l2_waiting_for_one_that_is_back_without_a_state_is_caught(faulty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_l2_waiting_for_one_that_is_back_without_a_state_is_caught(
+    faulty: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     as_it_was(monkeypatch)
     checker = WaitsForNobodyInVain()
     swarm = swarm_of(replace(QUICK, compute_s=(0.3, 0.4), prepare_s=1.0), checker)
@@ -59,7 +62,10 @@ def test_l2_waiting_for_one_that_is_back_without_a_state_is_caught(faulty: bool,
     swarm.run_for(2.0)
     swarm.restart(1)
     if faulty:
-        assert "for the update of peer 1, which has told of no round since its link broke" in caught(swarm, 1.0)
+        assert (
+            "for the update of peer 1, which has told of no round since its link broke"
+            in caught(swarm, 1.0)
+        )
         return
     swarm.run_for(3.0)
     assert swarm.reports(1, "restored")
@@ -98,12 +104,13 @@ def test_servers_that_refuse_results_and_say_whose_are_sound() -> None:
     assert outcome.judged_by["AccusesByExperience"]
 
 
-# --- letting in -----------------------------------------------------------------------------------------------------------
+# --- letting in -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("faulty", [True, False])
 def test_l4_a_round_that_is_not_closed_to_let_somebody_in_is_caught(faulty: bool) -> None:
-    """Of four peers one dies, and then another. Two of the three in the roster are a quorum, and too few for the rule."""
+    """Of four peers one dies, and then another. Two of the three in the roster are a quorum, and
+    too few for the rule."""
     checker = LetsInWhoIsReady()
     swarm = swarm_of(replace(QUICK, peers=4, aggregator="median"), checker)
     swarm.run_for(2.0)
@@ -122,7 +129,7 @@ def test_l4_a_round_that_is_not_closed_to_let_somebody_in_is_caught(faulty: bool
     assert checker.judged
 
 
-# --- charges --------------------------------------------------------------------------------------------------------------
+# --- charges --------------------------------------------------------------------------------------
 
 
 def test_s14_a_charge_of_one_whose_results_it_has_not_refused_is_caught() -> None:
@@ -130,4 +137,6 @@ def test_s14_a_charge_of_one_whose_results_it_has_not_refused_is_caught() -> Non
     swarm.run_for(1.0)
     result_validator: Any = swarm.cores[0].rounds.result_validator  # type: ignore[union-attr]
     result_validator.accusations = lambda: (Accusation(2, 3),)
-    assert "charges peer 2 with a result of round 3, of which it has refused none by it" in caught(swarm)
+    assert "charges peer 2 with a result of round 3, of which it has refused none by it" in caught(
+        swarm
+    )

@@ -48,7 +48,9 @@ for_s = 0.2
 
 
 def simulate(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [*COMMAND, *options], capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 @pytest.fixture
@@ -68,18 +70,25 @@ def test_a_plan_with_a_seed_is_played_once_told_about_and_drawn(plan: Path, tmp_
 
 
 def test_json_is_all_that_stdout_holds_and_says_what_was_covered(plan: Path) -> None:
-    done = simulate("--faults", str(plan), "--seeds", "2", "--jobs", "1", "--json", "--out", str(plan.parent))
+    done = simulate(
+        "--faults", str(plan), "--seeds", "2", "--jobs", "1", "--json", "--out", str(plan.parent)
+    )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["schema"] == "gossip.simulate/1"
     assert (said["schedules"], said["violations"], said["failures"]) == (2, 0, [])
-    assert said["faults"] == {kind: {"drawn": 2, "schedules": 2, "times": 2} for kind in ("partition", "restart")}
+    assert said["faults"] == {
+        kind: {"drawn": 2, "schedules": 2, "times": 2} for kind in ("partition", "restart")
+    }
     assert said["kinds_of_fault"] == {"2": 2}
     assert said["judged"]["S9"] > 0
 
 
 def test_a_replay_as_json_names_the_trace_which_is_the_same_each_time(plan: Path) -> None:
-    said = [json.loads(simulate("--replay", "3", "--faults", str(plan), "--json").stdout) for _ in range(2)]
+    said = [
+        json.loads(simulate("--replay", "3", "--faults", str(plan), "--json").stdout)
+        for _ in range(2)
+    ]
     assert said[0] == said[1]
     assert said[0]["seed"] == 3
     assert len(said[0]["trace_hash"]) == 32
@@ -88,15 +97,23 @@ def test_a_replay_as_json_names_the_trace_which_is_the_same_each_time(plan: Path
 
 def broken(schedule: Schedule) -> SimulationResult:
     """Stands in for a core that breaks whenever a peer hangs."""
-    found = ViolationRecord("S8", 1, 7.5, "applied twice") if any(isinstance(fault, Hang) for fault in schedule.faults) else None
-    return SimulationResult(schedule, found, "00" * 16, 50, 30.0, {"hang": 1} if found else {}, 0, {}, {}, {"S8": 3})
+    found = (
+        ViolationRecord("S8", 1, 7.5, "applied twice")
+        if any(isinstance(fault, Hang) for fault in schedule.faults)
+        else None
+    )
+    return SimulationResult(
+        schedule, found, "00" * 16, 50, 30.0, {"hang": 1} if found else {}, 0, {}, {}, {"S8": 3}
+    )
 
 
 def test_a_violation_exits_1_and_leaves_one_command_and_a_plan_that_replay_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(play, "run", broken)
-    done = CliRunner().invoke(app, ["simulate", "--seeds", "12", "--jobs", "1", "--out", str(tmp_path)])
+    done = CliRunner().invoke(
+        app, ["simulate", "--seeds", "12", "--jobs", "1", "--out", str(tmp_path)]
+    )
     assert done.exit_code == 1
     (path,) = tmp_path.glob("*.toml")
     assert f"replay:  gossip simulate --faults {path}" in done.output
@@ -110,28 +127,43 @@ def test_a_violation_exits_1_and_leaves_one_command_and_a_plan_that_replay_it(
     assert small.specs == (str(small.faults[0]),)
 
 
-def test_a_campaign_that_proves_nothing_fails_though_nothing_was_violated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(play, "run", lambda schedule: replace(broken(replace(schedule, faults=())), schedule=schedule))
+def test_a_campaign_that_proves_nothing_fails_though_nothing_was_violated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        play,
+        "run",
+        lambda schedule: replace(broken(replace(schedule, faults=())), schedule=schedule),
+    )
     done = CliRunner().invoke(app, ["simulate", "--seeds", "100", "--jobs", "1"])
     assert done.exit_code == 1
     assert "proves too little: restart was drawn in" in done.output
 
 
-LATE = '[simulate]\nseed = 12\nactive_s = 2.0\nduration_s = 2.0\n[[fault]]\nkind = "loss"\nshare = 0.5\nat_s = 5.0\nfor_s = 1.0\n'
+LATE = (
+    '[simulate]\nseed = 12\nactive_s = 2.0\nduration_s = 2.0\n[[fault]]\nkind = "loss"\nshare = '
+    "0.5\nat_s = 5.0\nfor_s = 1.0\n"
+)
 
 
 @pytest.mark.parametrize("many", [[], ["--seeds", "2", "--jobs", "1"]])
-def test_a_plan_whose_faults_never_take_place_proves_nothing_and_fails(many: list[str], tmp_path: Path) -> None:
+def test_a_plan_whose_faults_never_take_place_proves_nothing_and_fails(
+    many: list[str], tmp_path: Path
+) -> None:
     path = tmp_path / "late.toml"
     path.write_text(LATE)
-    done = CliRunner().invoke(app, ["simulate", "--faults", str(path), "--out", str(tmp_path), *many])
+    done = CliRunner().invoke(
+        app, ["simulate", "--faults", str(path), "--out", str(tmp_path), *many]
+    )
     assert done.exit_code == 1
     assert "proves too little: loss" in done.output
     if not many:
         assert "did not take place: loss (faults begin before active_s = 2)" in done.output
 
 
-def test_ctrl_c_tells_what_was_found_so_far_and_leaves_the_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_tells_what_was_found_so_far_and_leaves_the_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     played: list[int] = []
 
     def interrupted(schedule: Schedule) -> SimulationResult:
@@ -141,14 +173,17 @@ def test_ctrl_c_tells_what_was_found_so_far_and_leaves_the_plans(tmp_path: Path,
         return broken(schedule)
 
     monkeypatch.setattr(play, "run", interrupted)
-    done = CliRunner().invoke(app, ["simulate", "--seeds", "1000", "--jobs", "1", "--out", str(tmp_path), "--json"])
+    done = CliRunner().invoke(
+        app, ["simulate", "--seeds", "1000", "--jobs", "1", "--out", str(tmp_path), "--json"]
+    )
     assert done.exit_code == 130
     said = json.loads(done.stdout)
     assert (said["schedules"], said["interrupted"]) == (11, True)
     assert said["violating_seeds"]
     (path,) = tmp_path.glob("*.toml")
     assert path == Path(said["failures"][0]["plan_file"])
-    assert faults.load(path).simulate["seed"] == said["violating_seeds"][0]  # as it was played: nothing was made small
+    # as it was played: nothing was made small
+    assert faults.load(path).simulate["seed"] == said["violating_seeds"][0]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +195,10 @@ def test_ctrl_c_tells_what_was_found_so_far_and_leaves_the_plans(tmp_path: Path,
         (["--aggregator", "mediam", "--replay", "1"], "Did you mean 'median'?"),
         (["--aggregator", "zeno", "--replay", "1"], "asks the trainer for its loss"),
         (["--aggregator", "krum:f=0"], "krum:f=0 tolerates f=0 liars, and f=1 may lie"),
-        (["--aggregator", "multi_krum:m=9"], "multi_krum:m=9 needs 10 updates to tolerate f=1 Byzantine peers, got 9"),
+        (
+            ["--aggregator", "multi_krum:m=9"],
+            "multi_krum:m=9 needs 10 updates to tolerate f=1 Byzantine peers, got 9",
+        ),
         (["--aggregator", "multi_krum", "--peers", "4"], "multi_krum needs 5 updates"),
         (["--peers", "0"], "1 to 64 peers"),
         (["--peers", "65"], "1 to 64 peers"),
@@ -181,39 +219,60 @@ def test_options_that_make_no_sense_are_refused_with_a_hint(options: list[str], 
 
 def test_a_plan_whose_rule_does_not_cover_its_liars_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
-    path.write_text('[simulate]\nseed = 1\npeers = 8\naggregator = "dnc:c=0.6"\n[[fault]]\nkind = "zero"\npeers = [1, 2]\n')
+    path.write_text(
+        '[simulate]\nseed = 1\npeers = 8\naggregator = "dnc:c=0.6"\n[[fault]]\nkind = "zero"\n'
+        "peers = [1, 2]\n"
+    )
     for more in ([], ["--seeds", "2"]):
         done = CliRunner().invoke(app, ["simulate", "--faults", str(path), *more])
         assert "dnc: c=0.6 leaves out 1 updates, but f=2" in str(done.exception)
 
 
 @pytest.mark.parametrize(
-    ("world", "says"), [("peers = 65", "1 to 64 peers"), ('peers = "many"', "peers = 'many'"), ("seed = -1", "seed -1")]
+    ("world", "says"),
+    [
+        ("peers = 65", "1 to 64 peers"),
+        ('peers = "many"', "peers = 'many'"),
+        ("seed = -1", "seed -1"),
+    ],
 )
-def test_a_world_in_a_plan_that_cannot_be_is_refused_too(world: str, says: str, tmp_path: Path) -> None:
+def test_a_world_in_a_plan_that_cannot_be_is_refused_too(
+    world: str, says: str, tmp_path: Path
+) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(f"[simulate]\n{world}\n")
     done = CliRunner().invoke(
-        app, ["simulate", "--faults", str(path), "--seeds", "1"] if "seed" not in world else ["simulate", "--faults", str(path)]
+        app,
+        ["simulate", "--faults", str(path), "--seeds", "1"]
+        if "seed" not in world
+        else ["simulate", "--faults", str(path)],
     )
     assert isinstance(done.exception, GossipError), done.output
     assert says in str(done.exception)
 
 
 @pytest.mark.parametrize("command", [["run", "train.py"], ["demo"]])
-def test_real_runs_refuse_a_plan_that_only_the_simulator_can_carry_out(command: list[str], plan: Path) -> None:
-    plan.write_text(plan.read_text() + '[[fault]]\nkind = "drift"\npeer = 1\nrate = 0.9\nat_s = 1\nfor_s = 1\n')
+def test_real_runs_refuse_a_plan_that_only_the_simulator_can_carry_out(
+    command: list[str], plan: Path
+) -> None:
+    plan.write_text(
+        plan.read_text() + '[[fault]]\nkind = "drift"\npeer = 1\nrate = 0.9\nat_s = 1\nfor_s = 1\n'
+    )
     done = CliRunner().invoke(app, [command[0], "--faults", str(plan), *command[1:]])
     assert "only the simulator can do 'drift'" in str(done.exception)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
+)
 def test_a_search_that_is_ended_leaves_no_process_behind(number: signal.Signals, code: int) -> None:
     search = subprocess.Popen(
         [*COMMAND, "--seeds", "100000", "--jobs", "2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # A shell starts what runs in the background with SIGINT ignored, and that would be inherited.
+        # A shell starts what runs in the background with SIGINT ignored,
+        # and that would be inherited.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:

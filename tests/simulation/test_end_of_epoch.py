@@ -33,11 +33,15 @@ def test_the_last_samples_of_an_epoch_are_used() -> None:
     assert outcome.violation is None, outcome.violation
 
 
-def test_l4_samples_for_too_few_peers_that_come_back_for_ever_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_l4_samples_for_too_few_peers_that_come_back_for_ever_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def by_weight_alone(total: int, weights: list[int]) -> list[int]:
         least = 1 if total >= len(weights) else 0
         shares = [max(total * weight // sum(weights), least) for weight in weights]
-        for at in sorted(range(len(weights)), key=lambda at: -weights[at])[: max(0, total - sum(shares))]:
+        for at in sorted(range(len(weights)), key=lambda at: -weights[at])[
+            : max(0, total - sum(shares))
+        ]:
             shares[at] += 1
         while sum(shares) > total:
             shares[shares.index(max(shares))] -= 1

@@ -1,4 +1,5 @@
-"""How a training ends for those who are not there when the others complete it: asleep, killed and started again, cut off."""
+"""How a training ends for those who are not there when the others complete it: asleep, killed and
+started again, cut off."""
 
 from __future__ import annotations
 
@@ -30,18 +31,32 @@ def swarm_that_ends(
     snapshot_s: float = 0.0005,
     **rounds: Any,
 ) -> Swarm[Peer]:
-    """Everybody trains for ``ROUNDS`` rounds, but for the scripts of ``endless``, which do not count them."""
-    wanted = RoundSettings(**{"round_timeout_s": 2.0, "linger_s": LINGER_S, "quorum_timeout_s": QUORUM_S, **rounds})
-    settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), f=f, rounds=wanted)
+    """Everybody trains for ``ROUNDS`` rounds, but for the scripts of ``endless``,
+    which do not count them."""
+    wanted = RoundSettings(
+        **{"round_timeout_s": 2.0, "linger_s": LINGER_S, "quorum_timeout_s": QUORUM_S, **rounds}
+    )
+    settings = CoreSettings(
+        b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), f=f, rounds=wanted
+    )
     plan, folder = load(topology), {peer: address(peer, 0) for peer in range(n)}
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:
         control, bulk = folder[peer] = address(peer, incarnation)
-        return Peer(peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=dict(folder))
+        return Peer(
+            peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=dict(folder)
+        )
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         ends = None if peer in endless else ROUNDS
-        return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=997, rounds=ends, snapshot_s=snapshot_s)
+        return ToyTrainer(
+            peer,
+            seed,
+            incarnation=incarnation,
+            samples_total=997,
+            rounds=ends,
+            snapshot_s=snapshot_s,
+        )
 
     return Swarm(make_core, n, seed, make_trainer=make_trainer)
 
@@ -53,7 +68,10 @@ def toy(swarm: Swarm[Peer], peer: PeerId) -> ToyTrainer:
 
 
 def run_to(swarm: Swarm[Peer], round_id: int, limit_s: float = 20.0) -> None:
-    swarm.run_until(lambda: all(host.core.rounds.round_id >= round_id for host in swarm.hosts.values()), limit_s=limit_s)
+    swarm.run_until(
+        lambda: all(host.core.rounds.round_id >= round_id for host in swarm.hosts.values()),
+        limit_s=limit_s,
+    )
 
 
 def over(swarm: Swarm[Peer], *peers: PeerId) -> bool:
@@ -85,7 +103,9 @@ def is_cut_off(swarm: Swarm[Peer]) -> None:
 @pytest.mark.parametrize("misses", [sleeps, starts_again, is_cut_off])
 @pytest.mark.parametrize("missed", [10, ROUNDS - 20])
 @pytest.mark.parametrize("seed", effort((1,), (1, 2, 3)))
-def test_who_misses_the_end_of_rolling_rounds_ends_with_everybodys_bits(misses: Any, missed: int, seed: int) -> None:
+def test_who_misses_the_end_of_rolling_rounds_ends_with_everybodys_bits(
+    misses: Any, missed: int, seed: int
+) -> None:
     swarm = swarm_that_ends(seed, commit_log=16)
     run_to(swarm, missed)
     misses(swarm)
@@ -97,9 +117,12 @@ def test_who_misses_the_end_of_rolling_rounds_ends_with_everybodys_bits(misses: 
 
 
 @pytest.mark.parametrize("snapshot_s", [0.35, 3.0])
-def test_who_comes_back_to_those_who_have_finished_gets_a_state_that_takes_long_to_copy(snapshot_s: float) -> None:
-    """Nobody is in reach at first, the copy is not there when they are looked for again, no round comes after the last, and those
-    who have it do not stay longer than that for one that asks for nothing."""
+def test_who_comes_back_to_those_who_have_finished_gets_a_state_that_takes_long_to_copy(
+    snapshot_s: float,
+) -> None:
+    """Nobody is in reach at first, the copy is not there when they are looked for again, no round
+    comes after the last, and those who have it do not stay longer than that for one that
+    asks for nothing."""
     swarm = swarm_that_ends(3, n=4, f=1, snapshot_s=snapshot_s)
     run_to(swarm, ROUNDS - 20)
     swarm.restart(LATE, after_s=2.0)
@@ -123,7 +146,9 @@ def test_who_is_about_to_take_a_state_has_its_time_from_then_on() -> None:
 
 @pytest.mark.parametrize("misses", [sleeps, starts_again, is_cut_off])
 @pytest.mark.parametrize("seed", effort((1,), (1, 2, 3)))
-def test_who_misses_the_end_of_gossip_rounds_takes_over_a_final_state(misses: Any, seed: int) -> None:
+def test_who_misses_the_end_of_gossip_rounds_takes_over_a_final_state(
+    misses: Any, seed: int
+) -> None:
     swarm = swarm_that_ends(seed, "random_k")
     run_to(swarm, 10)
     misses(swarm)
@@ -161,7 +186,9 @@ def test_a_late_script_that_wants_more_rounds_ends_with_the_final_state(misses: 
 
 
 @pytest.mark.parametrize("topology", ["rolling", "random_k"])
-def test_nobody_waits_long_for_the_dead_and_not_at_all_for_those_who_will_not_be_started_again(topology: str) -> None:
+def test_nobody_waits_long_for_the_dead_and_not_at_all_for_those_who_will_not_be_started_again(
+    topology: str,
+) -> None:
     swarm = swarm_that_ends(6, topology)
     run_to(swarm, 20)
     swarm.crash(LATE)
@@ -215,7 +242,9 @@ def test_who_wakes_when_all_are_gone_says_so_as_soon_as_that_is_known() -> None:
     halt = swarm.hosts[LATE].halt
     assert halt is not None
     assert halt.exit_code == 5
-    assert "quorum lost: 1 peer is left, a round needs 3, and this peer is in round 2" in halt.reason
+    assert (
+        "quorum lost: 1 peer is left, a round needs 3, and this peer is in round 2" in halt.reason
+    )
     assert swarm.now < woke_at + QUORUM_S
 
 

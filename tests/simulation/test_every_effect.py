@@ -1,4 +1,5 @@
-"""A peer that dies between any two effects of rounds in which it also serves, and comes back, costs nobody a promise."""
+"""A peer that dies between any two effects of rounds in which it also serves, and comes back, costs
+nobody a promise."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from gossip.simulation.world.observer import Observer
 
 BEGIN_S = 1.0
 BACK_S = 0.2
-BEFORE, AFTER = 12, 24  # effects around the moment at which the peer begins to aggregate: more than its whole round
+# effects around the moment at which the peer begins to aggregate: more than its whole round
+BEFORE, AFTER = 12, 24
 
 
 class AggregationTimes(Observer):

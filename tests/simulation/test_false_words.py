@@ -1,4 +1,5 @@
-"""A peer that says it is being sent payloads, which nobody can check, and owes the round its update."""
+"""A peer that says it is being sent payloads, which nobody can check,
+and owes the round its update."""
 
 from __future__ import annotations
 
@@ -28,17 +29,26 @@ class Withholder(play._SeedingPeer):
         self._said = 0
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        effects = [effect for effect in super().handle(event, now) if now < BEGINS_S or not _is_withheld(effect)]
+        effects = [
+            effect
+            for effect in super().handle(event, now)
+            if now < BEGINS_S or not _is_withheld(effect)
+        ]
         if self.phase == "running" and now > BEGINS_S and int(now / 0.3) != self._said:
             self._said = int(now / 0.3)
             word = ReceivingPayload(self.settings.lineage, int(now * 1e6))
-            self.rounds.server.transfer_tracker.told(self.local, word.received, now)  # type: ignore[union-attr]  # it hands nothing on
+            # it hands nothing on
+            self.rounds.server.transfer_tracker.told(self.local, word.received, now)  # type: ignore[union-attr]
             effects += [Send(peer, word) for peer in range(WORLD.peers) if peer != self.local]
         return effects
 
 
 def _is_withheld(effect: Effect) -> bool:
-    return isinstance(effect, Send) and isinstance(effect.message, Update) and effect.message.round_id % 2 == 1
+    return (
+        isinstance(effect, Send)
+        and isinstance(effect.message, Update)
+        and effect.message.round_id % 2 == 1
+    )
 
 
 def played(monkeypatch: pytest.MonkeyPatch, seconds: float) -> int:
@@ -55,7 +65,9 @@ def played(monkeypatch: pytest.MonkeyPatch, seconds: float) -> int:
     return int(swarm.hosts[0].core.rounds.round_id)
 
 
-def test_who_says_that_payloads_come_and_sends_nothing_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_says_that_payloads_come_and_sends_nothing_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert played(monkeypatch, SECONDS) > 150
 
 

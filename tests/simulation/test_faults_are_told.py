@@ -20,7 +20,10 @@ FAULTS = (
 
 def test_every_fault_stands_in_the_trace_and_in_the_picture_where_it_begins_and_ends() -> None:
     chart = Chart(None)
-    outcome = run(Schedule(3, peers=4, active_s=3.0, duration_s=3.2, compute_s=(0.1, 0.2), faults=FAULTS), [chart])
+    outcome = run(
+        Schedule(3, peers=4, active_s=3.0, duration_s=3.2, compute_s=(0.1, 0.2), faults=FAULTS),
+        [chart],
+    )
     told = [(line.t, line.peer, line.text) for line in chart.lines if line.what == "fault"]
     assert told == [
         (1.0, 1, str(FAULTS[0])),
@@ -30,7 +33,9 @@ def test_every_fault_stands_in_the_trace_and_in_the_picture_where_it_begins_and_
         (2.5, 2, str(FAULTS[2])),
         (3.0, -1, "all faults are over"),
     ]
-    assert "2.000000  network       fault begins: partition:0,1|2,3@2s+300ms" in "\n".join(map(str, chart.lines))
+    assert "2.000000  network       fault begins: partition:0,1|2,3@2s+300ms" in "\n".join(
+        map(str, chart.lines)
+    )
     drawing = ET.fromstring(draw(outcome, chart, rows=10_000))
     words = ["".join(node.itertext()) for node in drawing.iter("{http://www.w3.org/2000/svg}text")]
     for _, peer, text in told:

@@ -1,4 +1,5 @@
-"""Runs whose peers have weights of their own begin in step under every quorum, and none that has begun begins anew."""
+"""Runs whose peers have weights of their own begin in step under every quorum, and none that has
+begun begins anew."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def swarm_of(
     quorum, on_minority = policy
     wanted = RoundSettings(quorum=quorum, on_minority=on_minority, round_timeout_s=3.0, **rounds)
     needed = {"f": f, "updates_for": (1, 3)} if f else {}
-    settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), rounds=wanted, **needed)
+    settings = CoreSettings(
+        b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), rounds=wanted, **needed
+    )
     settings, made = replace(settings, begin_anew=begin_anew), list[Swarm[Peer]]()
     plan, folder = load("rolling"), {peer: address(peer, 0) for peer in range(n)}
 
@@ -50,13 +53,15 @@ def swarm_of(
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         initial = {"initial": peer + 64 * incarnation} if apart else {}
-        return ToyTrainer(peer, seed, incarnation=incarnation, compute_s=(0.1, 0.12), samples_total=997, **initial)
+        return ToyTrainer(
+            peer, seed, incarnation=incarnation, compute_s=(0.1, 0.12), samples_total=997, **initial
+        )
 
     swarm = Swarm(make_core, n, seed, make_trainer=make_trainer)
     made.append(swarm)
-    if (
-        judged and quorum == "majority"
-    ):  # schedules are drawn with it alone, and the checkers know no round that one peer closes by itself
+    # schedules are drawn with it alone, and the checkers know no round that one peer
+    # closes by itself
+    if judged and quorum == "majority":
         swarm.hooks.extend(all_checkers())
     return swarm
 
@@ -71,7 +76,8 @@ def rounds_of(swarm: Swarm[Peer]) -> list[int]:
 def test_where_nothing_goes_wrong_each_takes_one_state_and_nobody_sees_a_branch(
     policy: Policy, n: int, f: int, seed: int
 ) -> None:
-    """Who has not begun is on no branch: neither does anybody change over to it, nor does it take who has for another side."""
+    """Who has not begun is on no branch: neither does anybody change over to it, nor does it take
+    who has for another side."""
     swarm = swarm_of(n, seed, f, policy)
     swarm.run_until(lambda: min(rounds_of(swarm)) >= 12, limit_s=12.0)
     recovered = [len(swarm.reports(peer, "recovering")) for peer in range(n)]
@@ -90,8 +96,11 @@ def test_of_two_one_dies_while_they_begin_and_comes_back(seed: int, at_s: float)
 
 @pytest.mark.parametrize("cut_off", [False, True], ids=["it hangs", "it is cut off"])
 @pytest.mark.parametrize(("n", "f"), [(3, 0), (5, 1)])
-def test_a_run_goes_on_where_it_was_when_the_only_one_that_has_its_state_was_away(n: int, f: int, cut_off: bool) -> None:
-    """All others were started again. They have heard in which round it was; it is held for dead, and comes back."""
+def test_a_run_goes_on_where_it_was_when_the_only_one_that_has_its_state_was_away(
+    n: int, f: int, cut_off: bool
+) -> None:
+    """All others were started again. They have heard in which round it was;
+    it is held for dead, and comes back."""
     swarm = swarm_of(n, 1, f, apart=False)
     swarm.run_for(6.0)
     others = list(range(1, n))
@@ -99,7 +108,9 @@ def test_a_run_goes_on_where_it_was_when_the_only_one_that_has_its_state_was_awa
     assert at > 20
     for peer in others:
         swarm.restart(peer, 0.3)
-    swarm.run_until(lambda: all(swarm.hosts[peer].core.phase == "recovering" for peer in others), limit_s=3.0)
+    swarm.run_until(
+        lambda: all(swarm.hosts[peer].core.phase == "recovering" for peer in others), limit_s=3.0
+    )
     if cut_off:
         swarm.network.partition([0], others)
     else:
@@ -111,7 +122,9 @@ def test_a_run_goes_on_where_it_was_when_the_only_one_that_has_its_state_was_awa
 
 
 @pytest.mark.parametrize("begin_anew", [True, False])
-def test_a_run_whose_peers_were_all_started_again_begins_anew_only_where_that_is_wanted(begin_anew: bool) -> None:
+def test_a_run_whose_peers_were_all_started_again_begins_anew_only_where_that_is_wanted(
+    begin_anew: bool,
+) -> None:
     """Without checkpoints its state is gone; each says so itself."""
     swarm = swarm_of(3, 1, apart=False, begin_anew=begin_anew, start_timeout_s=10.0)
     swarm.run_for(6.0)
@@ -121,9 +134,13 @@ def test_a_run_whose_peers_were_all_started_again_begins_anew_only_where_that_is
     swarm.run_for(3.0)
     if begin_anew:
         swarm.run_until(lambda: min(rounds_of(swarm)) >= 8, limit_s=20.0)
-        assert all(swarm.reports(peer, "begun_anew") for peer in range(3) if swarm.reports(peer, "ready"))
+        assert all(
+            swarm.reports(peer, "begun_anew") for peer in range(3) if swarm.reports(peer, "ready")
+        )
         return
-    swarm.run_until(lambda: not any(host.running for host in swarm.hosts.values()), limit_s=swarm.now + 30.0)
+    swarm.run_until(
+        lambda: not any(host.running for host in swarm.hosts.values()), limit_s=swarm.now + 30.0
+    )
     halts = [host.halt for host in swarm.hosts.values()]
     assert [halt.exit_code for halt in halts if halt is not None] == [STATE_LOST] * 3
     assert not any(swarm.reports(peer, "ready") for peer in range(3))
@@ -131,15 +148,24 @@ def test_a_run_whose_peers_were_all_started_again_begins_anew_only_where_that_is
 
 @pytest.mark.parametrize("policy", POLICIES, ids="-".join)
 @pytest.mark.parametrize("kind", [Commit, Update], ids=lambda kind: kind.__name__)
-def test_who_names_what_it_was_before_anybody_had_begun_is_not_followed(kind: type[Message], policy: Policy) -> None:
+def test_who_names_what_it_was_before_anybody_had_begun_is_not_followed(
+    kind: type[Message], policy: Policy
+) -> None:
     """A liar may name it in any round. Nothing of such a branch is applied, and nothing raises."""
     # The checkers would see a fork: the liar holds what it has told nobody.
     swarm, attacker = swarm_of(5, 1, 0, policy, judged=False), 2
     of_nobody = genesis(b"run-id!!", b"lineage!")
 
-    def outgoing(sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage]:
+    def outgoing(
+        sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None
+    ) -> list[OutMessage]:
         message = envelope.message
-        if sender == attacker and isinstance(message, kind) and isinstance(message, Commit | Update) and message.round_id > 3:
+        if (
+            sender == attacker
+            and isinstance(message, kind)
+            and isinstance(message, Commit | Update)
+            and message.round_id > 3
+        ):
             told.append(to)
             envelope = replace(envelope, message=replace(message, parent=of_nobody))
         return [(to, envelope, payload)]
@@ -157,7 +183,9 @@ def test_only_who_has_begun_says_on_which_branch_it_is(policy: Policy) -> None:
     swarm = swarm_of(4, 1, 0, policy)
     said: list[Hello] = []
 
-    def outgoing(sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage]:
+    def outgoing(
+        sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None
+    ) -> list[OutMessage]:
         said.extend([envelope.message] if isinstance(envelope.message, Hello) else [])
         return [(to, envelope, payload)]
 

@@ -1,4 +1,5 @@
-"""Gossip rounds of whole swarms on a virtual clock: replicas drift, mix, lose peers, and stay close."""
+"""Gossip rounds of whole swarms on a virtual clock: replicas drift, mix,
+lose peers, and stay close."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -32,14 +33,19 @@ N = 8
 
 
 class LinkedPeer:
-    """The rounds alone: whoever has a link is there, whoever lost it is skipped. No membership protocol."""
+    """The rounds alone: whoever has a link is there, whoever lost it is skipped.
+    No membership protocol."""
 
     def __init__(self, local: int, topology: str, gossip: GossipSettings, f: int = 0) -> None:
         self.local, self.linked, self.started = local, set[int](), False
         self.timers: Timers[Any] = Timers()
         rounds = RoundSettings(round_timeout_s=2.0)
-        settings = CoreSettings(b"\0" * 8, b"line-001", 1, tuple(range(N)), f, rounds=rounds, gossip=gossip)
-        self.rounds = GossipRounds(local, settings, load(topology), self, self.timers, Random(local))
+        settings = CoreSettings(
+            b"\0" * 8, b"line-001", 1, tuple(range(N)), f, rounds=rounds, gossip=gossip
+        )
+        self.rounds = GossipRounds(
+            local, settings, load(topology), self, self.timers, Random(local)
+        )
 
     def skip_reason(self, peer: int) -> str:
         return "" if peer in self.linked else "no link"
@@ -86,14 +92,20 @@ class LinkedPeer:
 
 
 def swarm_of(
-    topology: str = "random_k", gossip: GossipSettings | None = None, f: int = 0, seed: int = 1, **trainer: Any
+    topology: str = "random_k",
+    gossip: GossipSettings | None = None,
+    f: int = 0,
+    seed: int = 1,
+    **trainer: Any,
 ) -> Swarm[LinkedPeer]:
     chosen = gossip or GossipSettings()
     return Swarm(
         lambda peer, incarnation: LinkedPeer(peer, topology, chosen, f),
         N,
         seed,
-        make_trainer=lambda peer, incarnation: ToyTrainer(peer, seed, noise=1.0, **trainer_of(peer, trainer)),
+        make_trainer=lambda peer, incarnation: ToyTrainer(
+            peer, seed, noise=1.0, **trainer_of(peer, trainer)
+        ),
     )
 
 
@@ -115,12 +127,16 @@ def apart(swarm: Swarm[LinkedPeer], peers: tuple[int, ...]) -> float:
 
 def off_target(swarm: Swarm[LinkedPeer], peers: tuple[int, ...]) -> float:
     """Of the worst replica, root mean square."""
-    worst = [trainer.distance for peer in peers if isinstance(trainer := swarm.trainer(peer), ToyTrainer)]
+    worst = [
+        trainer.distance for peer in peers if isinstance(trainer := swarm.trainer(peer), ToyTrainer)
+    ]
     return max(worst)
 
 
 def run_to(swarm: Swarm[LinkedPeer], round_id: int, peers: tuple[int, ...]) -> None:
-    swarm.run_until(lambda: all(swarm.cores[peer].rounds.round_id >= round_id for peer in peers), limit_s=60)
+    swarm.run_until(
+        lambda: all(swarm.cores[peer].rounds.round_id >= round_id for peer in peers), limit_s=60
+    )
 
 
 EVERYBODY = tuple(range(N))
@@ -176,7 +192,13 @@ def test_a_peer_that_slept_wakes_harmless_and_catches_up() -> None:
 
 
 def test_a_quarter_of_liars_ruins_plain_averaging_and_not_a_robust_rule() -> None:
-    def median(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int) -> Values:
+    def median(
+        rows: Sequence[Values],
+        samples: Sequence[int],
+        f: int,
+        previous: Values | None,
+        round_id: int,
+    ) -> Values:
         medians: list[float] = np.median(np.stack(rows), axis=0).tolist()
         return medians
 

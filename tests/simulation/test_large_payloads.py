@@ -1,4 +1,5 @@
-"""Payloads that take time on links and in nodes: without a fault every commit has everybody, and nobody is suspected (L8)."""
+"""Payloads that take time on links and in nodes: without a fault every commit has everybody, and
+nobody is suspected (L8)."""
 
 from __future__ import annotations
 
@@ -18,14 +19,24 @@ from gossip.simulation.campaign.play import run
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.network import LinkModel, Network
 
-LARGE = Schedule(1, peers=2, shards=(8, 8), compute_s=(0.05, 0.1), active_s=60.0, duration_s=60.0, round_timeout_s=10.0)
+LARGE = Schedule(
+    1,
+    peers=2,
+    shards=(8, 8),
+    compute_s=(0.05, 0.1),
+    active_s=60.0,
+    duration_s=60.0,
+    round_timeout_s=10.0,
+)
 """32 bytes a shard: over a link of 30 bytes/s an update takes 1.1 s, and a round four of these."""
 SPEEDS = [(1000.0, 0.0), (30.0, 0.0), (12.0, 0.0), (0.0, 300.0), (100.0, 300.0), (6.0, 0.0)]
 
 
 @pytest.mark.parametrize(("bytes_per_s", "copies_per_s"), SPEEDS)
 @pytest.mark.parametrize("peers", [2, 4, 8])
-def test_without_a_fault_large_updates_are_all_in_every_commit(peers: int, bytes_per_s: float, copies_per_s: float) -> None:
+def test_without_a_fault_large_updates_are_all_in_every_commit(
+    peers: int, bytes_per_s: float, copies_per_s: float
+) -> None:
     outcome = run(replace(LARGE, peers=peers, bytes_per_s=bytes_per_s, copies_per_s=copies_per_s))
     assert outcome.violation is None, outcome.violation
     assert outcome.judged["L8"] > 0
@@ -34,17 +45,25 @@ def test_without_a_fault_large_updates_are_all_in_every_commit(peers: int, bytes
 @pytest.mark.parametrize("bytes_per_s", [100.0, 30.0, 12.0])
 @pytest.mark.parametrize("peers", [2, 4, 8])
 def test_nor_where_answers_wait_behind_payloads(peers: int, bytes_per_s: float) -> None:
-    """Links share their cables: pings wait in the same queues, and are sent again when they are lost there."""
-    outcome = run(replace(LARGE, peers=peers, shards=(8,) * peers, bytes_per_s=bytes_per_s, queue_s=0.6))
+    """Links share their cables: pings wait in the same queues,
+    and are sent again when they are lost there."""
+    outcome = run(
+        replace(LARGE, peers=peers, shards=(8,) * peers, bytes_per_s=bytes_per_s, queue_s=0.6)
+    )
     assert outcome.violation is None, outcome.violation
     assert outcome.judged["L8"] > 0
     assert outcome.counts["delayed"] > 0
 
 
-def test_l8_a_verdict_that_does_not_wait_for_what_is_sent_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was: over two hosts with 1 Gbit/s between them 8 peers had 463 suspicions in 10 rounds of 20 MB."""
+def test_l8_a_verdict_that_does_not_wait_for_what_is_sent_again_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it was: over two hosts with 1 Gbit/s between them 8 peers had 463 suspicions in 10
+    rounds of 20 MB."""
     monkeypatch.setattr(Prober, "is_loaded", lambda self, now: False)
-    violation = run(replace(LARGE, peers=8, shards=(8,) * 8, bytes_per_s=30.0, queue_s=0.6)).violation
+    violation = run(
+        replace(LARGE, peers=8, shards=(8,) * 8, bytes_per_s=30.0, queue_s=0.6)
+    ).violation
     assert violation is not None
     assert violation.invariant == "L8"
 
@@ -54,14 +73,25 @@ HICCUPS = tuple(Hang(peer, None, 0.28, 10.0 + 3.1 * peer) for peer in range(4))
 
 
 def test_a_server_that_is_busy_with_what_has_come_does_not_hand_on() -> None:
-    outcome = run(replace(LARGE, peers=4, shards=(8,) * 4, bytes_per_s=30.0, link_timeout_s=2.0, faults=HICCUPS))
+    outcome = run(
+        replace(
+            LARGE, peers=4, shards=(8,) * 4, bytes_per_s=30.0, link_timeout_s=2.0, faults=HICCUPS
+        )
+    )
     assert outcome.violation is None, outcome.violation
     assert "attempt" not in outcome.reports
 
 
 def test_within_a_host_it_does_for_the_others_go_on_without_it_sooner() -> None:
     """Fork otherwise: it would commit what they have handed on."""
-    stopped = replace(LARGE, peers=4, bytes_per_s=100.0, active_s=25.0, duration_s=25.0, faults=(Hang(1, None, 0.8, 9.0),))
+    stopped = replace(
+        LARGE,
+        peers=4,
+        bytes_per_s=100.0,
+        active_s=25.0,
+        duration_s=25.0,
+        faults=(Hang(1, None, 0.8, 9.0),),
+    )
     for seed in range(1, 5):
         outcome = run(replace(stopped, seed=seed))
         assert outcome.violation is None, outcome.violation
@@ -71,20 +101,28 @@ def test_within_a_host_it_does_for_the_others_go_on_without_it_sooner() -> None:
 def test_with_the_tolerance_of_small_payloads_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was: 8 peers of 100 MB on two hosts made 128 further attempts in 6 rounds."""
     monkeypatch.setattr(peer_module, "LOADED_STILL_S", peer_module.STOOD_STILL_S)
-    outcome = run(replace(LARGE, peers=4, shards=(8,) * 4, bytes_per_s=30.0, link_timeout_s=2.0, faults=HICCUPS))
+    outcome = run(
+        replace(
+            LARGE, peers=4, shards=(8,) * 4, bytes_per_s=30.0, link_timeout_s=2.0, faults=HICCUPS
+        )
+    )
     assert outcome.reports["attempt"] > 0
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nor_where_shards_decide_together(seed: int) -> None:
-    together = replace(LARGE, seed=seed, peers=6, shards=(4, 4, 4), aggregator="geometric_median", bytes_per_s=40.0)
+    together = replace(
+        LARGE, seed=seed, peers=6, shards=(4, 4, 4), aggregator="geometric_median", bytes_per_s=40.0
+    )
     outcome = run(together)
     assert outcome.violation is None, outcome.violation
 
 
 def test_l8_a_grace_from_lags_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was: of two, the own update has no lag, and the other's is late for ever."""
-    monkeypatch.setattr(LatenessTracker, "patience_s", lambda self, missing: self._deadline.grace_s())
+    monkeypatch.setattr(
+        LatenessTracker, "patience_s", lambda self, missing: self._deadline.grace_s()
+    )
     monkeypatch.setattr(Server, "_are_coming", lambda self, shard, missing, now: False)
     take = Server.take
 
@@ -99,8 +137,11 @@ def test_l8_a_grace_from_lags_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -
     assert violation.invariant == "L8"
 
 
-def test_l8_a_server_that_does_not_see_what_is_on_its_way_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both shards' updates come over one link, one behind the other, where one server has both turns."""
+def test_l8_a_server_that_does_not_see_what_is_on_its_way_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both shards' updates come over one link, one behind the other,
+    where one server has both turns."""
     monkeypatch.setattr(Server, "_are_coming", lambda self, shard, missing, now: False)
     violation = run(replace(LARGE, bytes_per_s=12.0)).violation
     assert violation is not None
@@ -125,7 +166,11 @@ def test_nor_where_some_of_the_peers_are_behind_a_slow_link(
     def two_hosts(default: LinkModel, **options: Any) -> Network:
         network = Network(default, **options)
         near = range(peers // 2)
-        between = [link for link in itertools.permutations(range(peers), 2) if (link[0] in near) != (link[1] in near)]
+        between = [
+            link
+            for link in itertools.permutations(range(peers), 2)
+            if (link[0] in near) != (link[1] in near)
+        ]
         network.shape(between, bytes_per_s=bytes_per_s)
         return network
 

@@ -1,4 +1,5 @@
-"""The last peer that holds the state, and newcomers that are on their way: nobody gives up while they come."""
+"""The last peer that holds the state, and newcomers that are on their way:
+nobody gives up while they come."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def test_newcomers_stand_in_for_those_who_have_ended(seed: int) -> None:
 
 
 def test_who_comes_in_vain_is_too_few() -> None:
-    """One newcomer does not make a majority of four with the one that is left: both end, and say why."""
+    """One newcomer does not make a majority of four with the one that is left:
+    both end, and say why."""
     outcome = run(replace(LAST, joins_s=(6.0,)))
     assert outcome.violation is None, outcome.violation
     assert outcome.judged["L10"] > 0
@@ -49,9 +51,13 @@ def test_l10_giving_up_while_newcomers_come_is_caught(monkeypatch: pytest.Monkey
     assert violation.invariant == "L10"
 
 
-def test_s10_newcomers_do_not_stand_in_for_one_who_may_be_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s10_newcomers_do_not_stand_in_for_one_who_may_be_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Who is cut off and has not ended may be the other side of a partition."""
-    is_partitioned = replace(LAST, faults=(Crash(1, at_s=5.0), Partition(((0,), (2, 3)), 5.0, 15.0)))
+    is_partitioned = replace(
+        LAST, faults=(Crash(1, at_s=5.0), Partition(((0,), (2, 3)), 5.0, 15.0))
+    )
     assert run(is_partitioned).violation is None
     monkeypatch.setattr(Membership, "has_ended", lambda self, peer: self.skip_reason(peer) != "")
     violation = run(is_partitioned).violation

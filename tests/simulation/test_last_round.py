@@ -1,4 +1,5 @@
-"""The last round of a training: there is no next one whose messages would tell that a server has lied in it."""
+"""The last round of a training: there is no next one whose messages would tell that a
+server has lied in it."""
 
 from __future__ import annotations
 
@@ -13,8 +14,24 @@ import pytest
 from effort import effort
 from test_ending import LINGER_S, ROUNDS, everybody_finished, run_to, swarm_that_ends, toy
 
-from gossip.core.events import ConfirmState, Halt, Payload, Received, ResultSimilarity, StateConfirmed
-from gossip.core.messages import Commit, Contribution, Envelope, Hello, PeerId, StateAttestation, StateOffer, StateRequest
+from gossip.core.events import (
+    ConfirmState,
+    Halt,
+    Payload,
+    Received,
+    ResultSimilarity,
+    StateConfirmed,
+)
+from gossip.core.messages import (
+    Commit,
+    Contribution,
+    Envelope,
+    Hello,
+    PeerId,
+    StateAttestation,
+    StateOffer,
+    StateRequest,
+)
 from gossip.core.peer import Peer
 from gossip.core.rounds.rolling import RollingRounds
 from gossip.core.transfer.donor import attested_digest, parts_of
@@ -45,7 +62,11 @@ def says_nothing_of_its_state(to: PeerId, envelope: Envelope) -> Envelope | None
 
 def says_another_hash_to_each(to: PeerId, envelope: Envelope) -> Envelope:
     said = envelope.message
-    return replace(envelope, message=replace(said, chain=bytes([to]) * 16)) if isinstance(said, Hello) else envelope
+    return (
+        replace(envelope, message=replace(said, chain=bytes([to]) * 16))
+        if isinstance(said, Hello)
+        else envelope
+    )
 
 
 def all_confirmed(swarm: Swarm[Peer], *but: PeerId) -> bool:
@@ -82,8 +103,8 @@ def test_who_was_given_another_result_of_the_last_round_ends_with_everybodys_bit
 
 
 class AttackOnBranch:
-    """Beside its lie the server tells each half that it holds what the other does, and vouches for a state of its own making,
-    which it gives out."""
+    """Beside its lie the server tells each half that it holds what the other does, and vouches for
+    a state of its own making, which it gives out."""
 
     MADE = 666.0
 
@@ -94,7 +115,9 @@ class AttackOnBranch:
     def attacker(self) -> PeerId:
         return self._lies.attacker
 
-    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[OutMessage]:
+    def __call__(
+        self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None
+    ) -> Iterable[OutMessage]:
         message = envelope.message
         if to == self.attacker != sender and isinstance(message, StateRequest):
             self.swarm.at(self.swarm.now + 0.002, partial(self._answer, sender, message))
@@ -107,37 +130,58 @@ class AttackOnBranch:
         said = envelope.message
         if not isinstance(said, Hello) or said.round_id != ROUNDS:
             return envelope
-        ended = [host.core.rounds for peer, host in self.swarm.hosts.items() if peer != self.attacker]
-        there = {rounds.chain for rounds in ended if rounds.round_id == ROUNDS} - {self.swarm.hosts[to].core.rounds.chain}
+        ended = [
+            host.core.rounds for peer, host in self.swarm.hosts.items() if peer != self.attacker
+        ]
+        there = {rounds.chain for rounds in ended if rounds.round_id == ROUNDS} - {
+            self.swarm.hosts[to].core.rounds.chain
+        }
         return replace(envelope, message=replace(said, chain=min(there, default=said.chain)))
 
     def _answer(self, to: PeerId, ask: StateRequest) -> None:
         kept = self.swarm.hosts[self.attacker].core.rounds.snapshot(ROUNDS)
         assert kept is not None
-        made = [np.full(len(toy(self.swarm, to).parameters), self.MADE, np.float32).tobytes(), bytes(4), bytes(4)]
+        made = [
+            np.full(len(toy(self.swarm, to).parameters), self.MADE, np.float32).tobytes(),
+            bytes(4),
+            bytes(4),
+        ]
         state, core = packed_of(made, toy(self.swarm, to).piece_bytes), json.dumps(kept[1]).encode()
         first, settings = parts_of(state)
         if ask.what == "attestation":
             digest = attested_digest(b"lineage!", ROUNDS, kept[0], core, first)
-            attestation = StateAttestation(b"lineage!", ask.nonce, ROUNDS, kept[0], digest, settings, "")
+            attestation = StateAttestation(
+                b"lineage!", ask.nonce, ROUNDS, kept[0], digest, settings, ""
+            )
             self.swarm.inject(to, Received(self.attacker, 0, attestation, None))
         else:
             sizes = tuple(len(part) for part in made)
-            offer = StateOffer(b"lineage!", ask.nonce, ROUNDS, kept[0], state.digest, state.nbytes, core, "", sizes)
+            offer = StateOffer(
+                b"lineage!", ask.nonce, ROUNDS, kept[0], state.digest, state.nbytes, core, "", sizes
+            )
             self.swarm.inject(to, Received(self.attacker, 0, offer, state))
 
 
 @pytest.mark.parametrize("seed", effort((3, 5), tuple(range(12))))
-def test_a_liar_that_names_the_other_half_and_vouches_for_its_own_gets_nobody_to_hold_that(seed: int) -> None:
-    """All honest peers left for each other's state at once and said that they had none to give; so the liar was all who had."""
+def test_a_liar_that_names_the_other_half_and_vouches_for_its_own_gets_nobody_to_hold_that(
+    seed: int,
+) -> None:
+    """All honest peers left for each other's state at once and said that they had none to give; so
+    the liar was all who had."""
     swarm = swarm_that_ends(seed, n=5, f=1)
     swarm.outgoing = lies = AttackOnBranch(swarm, (0, 3))
-    swarm.run_until(lambda: lies.attacker >= 0 and all_confirmed(swarm, lies.attacker), limit_s=LIMIT_S)
+    swarm.run_until(
+        lambda: lies.attacker >= 0 and all_confirmed(swarm, lies.attacker), limit_s=LIMIT_S
+    )
     honest = [peer for peer in swarm.hosts if peer != lies.attacker]
     assert all(toy(swarm, peer).parameters[0] != AttackOnBranch.MADE for peer in honest)
     assert not any(swarm.reports(peer, "unattested_state") for peer in honest)
     confirmed = {peer: toy(swarm, peer).confirmed for peer in honest}
-    told = {toy(swarm, peer).digest for peer, said in confirmed.items() if said is not None and said.agreed}
+    told = {
+        toy(swarm, peer).digest
+        for peer, said in confirmed.items()
+        if said is not None and said.agreed
+    }
     assert len(told) <= 1, "who is told that all hold the same holds the same"
     assert max(len(swarm.reports(peer, "recovering")) for peer in honest) <= 1, "sent to and fro"
 
@@ -151,33 +195,61 @@ def keeps_its_end_to_itself(
 
 
 def test_a_commit_of_the_round_after_the_last_one_takes_more_than_a_liars_word() -> None:
-    """A server that says nothing of its state hands out two results of a round for which nobody has an update."""
+    """A server that says nothing of its state hands out two results of a round for which
+    nobody has an update."""
     attacker, swarm = 1, swarm_that_ends(3, n=5, f=1, endless=(1,))
     swarm.outgoing = partial(keeps_its_end_to_itself, attacker)
     run_to(swarm, ROUNDS)
     swarm.run_for(0.02)
     honest = [peer for peer in swarm.hosts if peer != attacker]
-    assert all(swarm.hosts[peer].core.final_check.round_id == ROUNDS for peer in honest), "they do not wait: this proves nothing"
+    assert all(swarm.hosts[peer].core.final_check.round_id == ROUNDS for peer in honest), (
+        "they do not wait: this proves nothing"
+    )
     rounds = swarm.hosts[0].core.rounds
     assert isinstance(rounds, RollingRounds)
     turn, roster = rounds._shards[0].order.index(attacker), rounds.roster.peers
     shares = tuple(Contribution(peer, 1, 0.2, 1.0, 0) for peer in roster)
     for peer in honest:
-        lie = payload_of(np.full(sum(rounds.sizes), 0.01 * (1 + peer // 3), np.float32), digest=True)
-        head = (b"lineage!", ROUNDS, 0, turn, turn, attacker, rounds.chain, lie.digest, shares, (), roster, 0.1, "")
+        lie = payload_of(
+            np.full(sum(rounds.sizes), 0.01 * (1 + peer // 3), np.float32), digest=True
+        )
+        head = (
+            b"lineage!",
+            ROUNDS,
+            0,
+            turn,
+            turn,
+            attacker,
+            rounds.chain,
+            lie.digest,
+            shares,
+            (),
+            roster,
+            0.1,
+            "",
+        )
         commit = Commit(*head, rates=rounds.replicated.rates)
-        swarm.inject(peer, Received(attacker, 0, commit, lie, ResultSimilarity(float(np.linalg.norm(lie.data)))))
+        swarm.inject(
+            peer,
+            Received(attacker, 0, commit, lie, ResultSimilarity(float(np.linalg.norm(lie.data)))),
+        )
     swarm.run_until(lambda: all_confirmed(swarm, attacker), limit_s=LIMIT_S)
     assert {toy(swarm, peer).next_round for peer in honest} == {ROUNDS}
     assert len(replicas(swarm, attacker)) == 1
     assert agreed(swarm, attacker) == {True}
 
 
-@pytest.mark.parametrize("beside", [keeps_silent, says_nothing_of_its_state, says_another_hash_to_each])
+@pytest.mark.parametrize(
+    "beside", [keeps_silent, says_nothing_of_its_state, says_another_hash_to_each]
+)
 @pytest.mark.parametrize("seed", effort((2,), tuple(range(10))))
-def test_what_the_liar_does_then_keeps_nobody_longer_than_a_drain(beside: Callable[..., Envelope | None], seed: int) -> None:
+def test_what_the_liar_does_then_keeps_nobody_longer_than_a_drain(
+    beside: Callable[..., Envelope | None], seed: int
+) -> None:
     swarm = swarm_that_ends(seed, n=5, f=1)
-    swarm.outgoing = lies = FinalRoundAttack(ROUNDS - 1, (0, 1, 2, 3, 4)[seed % 5 :][:1], beside=beside)
+    swarm.outgoing = lies = FinalRoundAttack(
+        ROUNDS - 1, (0, 1, 2, 3, 4)[seed % 5 :][:1], beside=beside
+    )
     run_to(swarm, ROUNDS)
     ended_at = swarm.now
     swarm.run_until(lambda: all_confirmed(swarm, lies.attacker), limit_s=LIMIT_S)
@@ -204,15 +276,20 @@ def test_two_of_whom_one_lies_cannot_tell_which_and_say_so() -> None:
     run_to(swarm, ROUNDS - 20)
     swarm.crash(2)
     swarm.outgoing = lies = FinalRoundAttack(ROUNDS - 1, (0, 1), beside=says_another_hash_to_each)
-    swarm.run_until(lambda: all(swarm.hosts[peer].halt is not None for peer in (0, 1)), limit_s=LIMIT_S)
+    swarm.run_until(
+        lambda: all(swarm.hosts[peer].halt is not None for peer in (0, 1)), limit_s=LIMIT_S
+    )
     honest = 1 - lies.attacker
     assert swarm.hosts[honest].halt == Halt("finished", 0)
     assert agreed(swarm, lies.attacker, 2) == {False}
     assert swarm.reports(honest, "unconfirmed_result")
 
 
-def test_who_waits_for_a_state_that_does_not_come_is_told_so_and_at_once_when_it_asks_again() -> None:
-    """All who could vouch are there, and their trainers hang. Whoever has a state stays for a drain and the time for the lost."""
+def test_who_waits_for_a_state_that_does_not_come_is_told_so_and_at_once_when_it_asks_again() -> (
+    None
+):
+    """All who could vouch are there, and their trainers hang. Whoever has a state stays for a drain
+    and the time for the lost."""
     swarm = swarm_that_ends(5, n=5, f=1, round_timeout_s=30.0)
     swarm.outgoing = FinalRoundAttack(ROUNDS - 1, (2,))
     run_to(swarm, ROUNDS)
@@ -244,7 +321,7 @@ def test_who_is_asked_to_stop_meanwhile_does() -> None:
     assert swarm.now < asked_at + DRAIN_S + 0.5
 
 
-# --- the checker ----------------------------------------------------------------------------------------------------------
+# --- the checker ----------------------------------------------------------------------------------
 
 
 def lied_to_at_last(**core: Any) -> tuple[Swarm[Peer], EndsAlike]:
@@ -268,7 +345,9 @@ def test_a_sound_end_is_judged_and_nobody_waits_in_vain() -> None:
 
 def test_who_takes_its_own_state_for_everybodys_is_caught() -> None:
     swarm, _ = lied_to_at_last(look=lambda confirming, now: confirming._confirm(True))
-    with pytest.raises(Violation, match=r"S9 .* it ends before round 60 with \w+, peer \d with \w+"):
+    with pytest.raises(
+        Violation, match=r"S9 .* it ends before round 60 with \w+, peer \d with \w+"
+    ):
         swarm.run_until(lambda: over(swarm), limit_s=LIMIT_S)
 
 
@@ -294,7 +373,9 @@ def test_who_never_comes_to_its_last_round_is_caught() -> None:
 
 
 def test_schedules_end_with_a_lie_in_the_last_round() -> None:
-    schedule = Schedule(8, peers=5, active_s=1.0, duration_s=1.0, compute_s=(0.02, 0.04), aggregator="median")
+    schedule = Schedule(
+        8, peers=5, active_s=1.0, duration_s=1.0, compute_s=(0.02, 0.04), aggregator="median"
+    )
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
     assert outcome.counts["lied_to_at_last"]
@@ -302,18 +383,48 @@ def test_schedules_end_with_a_lie_in_the_last_round() -> None:
 
 
 def test_who_asks_for_another_result_of_the_round_that_it_is_in_is_not_left() -> None:
-    """Drawn seed 1462: peer 1 holds a lie of the last round, and peer 0 was gone 0.37 s after it had asked."""
-    faults = ("slightly_wrong_results:2", "partition:1|0,2-6@10.018s+1.009s", "restart:4@10.376s+614ms", "hang:0@2.64s+1.651s")
-    drawn = Schedule(1462, peers=7, aggregator="trimmed_mean", faults=parse(faults).faults, active_s=18.0, compute_s=(0.46, 0.58))
-    schedule = replace(drawn, faults=(*drawn.faults, HangServer(at_s=12.492, for_s=1.873)), rule_s=0.1, shards=(4, 4, 4))
+    """Drawn seed 1462: peer 1 holds a lie of the last round,
+    and peer 0 was gone 0.37 s after it had asked."""
+    faults = (
+        "slightly_wrong_results:2",
+        "partition:1|0,2-6@10.018s+1.009s",
+        "restart:4@10.376s+614ms",
+        "hang:0@2.64s+1.651s",
+    )
+    drawn = Schedule(
+        1462,
+        peers=7,
+        aggregator="trimmed_mean",
+        faults=parse(faults).faults,
+        active_s=18.0,
+        compute_s=(0.46, 0.58),
+    )
+    schedule = replace(
+        drawn,
+        faults=(*drawn.faults, HangServer(at_s=12.492, for_s=1.873)),
+        rule_s=0.1,
+        shards=(4, 4, 4),
+    )
     outcome = run(replace(schedule, probe_interval_s=0.2, round_timeout_s=3.0, rounds_min=50))
     assert outcome.violation is None, outcome.violation
 
 
-def test_s9_seed_972837_two_that_took_over_a_liars_state_are_no_majority_that_could_have_told() -> None:
-    """Of four, two are killed at once, so of those who have a state one is honest and one lies: nobody else can vouch."""
-    faults = (Restart(0, None, 0.01, at_s=12.8), Restart(3, None, 0.02, at_s=12.5), NodeAttack("wrong_states", (2,)))
-    timing = {"compute_s": (0.46, 0.58), "probe_interval_s": 0.5, "prepare_s": 1.0, "rounds_min": 50}
+def test_s9_seed_972837_two_that_took_over_a_liars_state_are_no_majority_that_could_have_told() -> (
+    None
+):
+    """Of four, two are killed at once, so of those who have a state one is honest and one lies:
+    nobody else can vouch."""
+    faults = (
+        Restart(0, None, 0.01, at_s=12.8),
+        Restart(3, None, 0.02, at_s=12.5),
+        NodeAttack("wrong_states", (2,)),
+    )
+    timing = {
+        "compute_s": (0.46, 0.58),
+        "probe_interval_s": 0.5,
+        "prepare_s": 1.0,
+        "rounds_min": 50,
+    }
     outcome = run(Schedule(972837, peers=4, aggregator="median", faults=faults, **timing))
     assert outcome.violation is None, outcome.violation
     assert outcome.reports["unattested_state"] > 0

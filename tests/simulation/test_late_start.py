@@ -1,4 +1,5 @@
-"""A run that begins without some of its peers: they are left out like the dead, and come in like newcomers."""
+"""A run that begins without some of its peers: they are left out like the dead,
+and come in like newcomers."""
 
 from __future__ import annotations
 
@@ -31,26 +32,36 @@ LATE = 3
 PREPARES_S = 4.0
 
 
-def swarm_of_four(seed: int, prepare_s: float | None, apart: bool = False, f: int = 0) -> Swarm[Peer]:
-    """Three of four begin after a second; the trainer of the fourth takes longer to prepare, or it is not there at all.
+def swarm_of_four(
+    seed: int, prepare_s: float | None, apart: bool = False, f: int = 0
+) -> Swarm[Peer]:
+    """Three of four begin after a second; the trainer of the fourth takes longer to prepare, or it
+    is not there at all.
 
     Args:
-        apart: Each has weights of its own, as scripts without a seed have: all begin with those of one of them.
+        apart: Each has weights of its own, as scripts without a seed have:
+            all begin with those of one of them.
     """
     wanted = RoundSettings(min_peers=3, patience_s=1.0, round_timeout_s=2.0)
     needed = {"f": f, "updates_for": (1, 3)} if f else {}
-    settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=(0, 1, 2, 3), rounds=wanted, **needed)
+    settings = CoreSettings(
+        b"run-id!!", b"lineage!", seed=seed, peers=(0, 1, 2, 3), rounds=wanted, **needed
+    )
     started = 4 if prepare_s is not None else 3
     plan, folder = load("rolling"), {peer: address(peer, 0) for peer in range(started)}
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:
         control, bulk = folder[peer] = address(peer, incarnation)
-        return Peer(peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=dict(folder))
+        return Peer(
+            peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=dict(folder)
+        )
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         late = {"prepare_s": prepare_s} if peer == LATE and prepare_s is not None else {}
         late |= {"initial": peer} if apart else {}
-        return ToyTrainer(peer, seed, incarnation=incarnation, compute_s=(0.05, 0.06), samples_total=997, **late)
+        return ToyTrainer(
+            peer, seed, incarnation=incarnation, compute_s=(0.05, 0.06), samples_total=997, **late
+        )
 
     swarm = Swarm(make_core, started, seed, make_trainer=make_trainer)
     swarm.hooks.extend(all_checkers())
@@ -65,7 +76,10 @@ def rosters(swarm: Swarm[Peer], peers: tuple[PeerId, ...]) -> set[tuple[PeerId, 
 @pytest.mark.parametrize("is_there", [True, False], ids=["it prepares", "it is not there"])
 def test_who_has_not_come_is_in_no_roster_until_it_does(is_there: bool, seed: int) -> None:
     swarm = swarm_of_four(seed, PREPARES_S if is_there else None)
-    swarm.run_until(lambda: all(swarm.hosts[peer].core.rounds.round_id >= 1 for peer in range(LATE)), limit_s=3.0)
+    swarm.run_until(
+        lambda: all(swarm.hosts[peer].core.rounds.round_id >= 1 for peer in range(LATE)),
+        limit_s=3.0,
+    )
     assert rosters(swarm, (0, 1, 2)) == {(0, 1, 2)}
     begun_s = swarm.now
     swarm.run_until(lambda: swarm.hosts[0].core.rounds.round_id >= 16, limit_s=begun_s + 2.0)
@@ -82,18 +96,27 @@ def test_who_has_not_come_is_in_no_roster_until_it_does(is_there: bool, seed: in
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("f", [0, 1])
 def test_nobody_takes_who_has_not_come_for_somebody_who_is_here(f: int, seed: int) -> None:
-    """Those who begin with another's weights ask for them, also the node whose trainer is still to come: it knows of no state."""
+    """Those who begin with another's weights ask for them, also the node whose trainer is still to
+    come: it knows of no state."""
     swarm = swarm_of_four(seed, 60.0, apart=True, f=f)
-    swarm.run_until(lambda: all(swarm.hosts[peer].core.rounds.round_id >= 16 for peer in range(LATE)), limit_s=4.0)
+    swarm.run_until(
+        lambda: all(swarm.hosts[peer].core.rounds.round_id >= 16 for peer in range(LATE)),
+        limit_s=4.0,
+    )
     assert rosters(swarm, (0, 1, 2)) == {(0, 1, 2)}
-    assert not any(swarm.reports(peer, what) for peer in range(LATE) for what in ("refused_result", "late"))
+    assert not any(
+        swarm.reports(peer, what) for peer in range(LATE) for what in ("refused_result", "late")
+    )
 
 
 @pytest.mark.parametrize("prepare_s", [60.0, None])
 def test_another_death_is_borne(prepare_s: float | None) -> None:
     """Of four, three would be a majority, and two are left of three."""
     swarm = swarm_of_four(1, prepare_s)
-    swarm.run_until(lambda: all(swarm.hosts[peer].core.rounds.round_id >= 3 for peer in range(LATE)), limit_s=3.0)
+    swarm.run_until(
+        lambda: all(swarm.hosts[peer].core.rounds.round_id >= 3 for peer in range(LATE)),
+        limit_s=3.0,
+    )
     swarm.crash(2)
     swarm.run_for(2.5)
     begun = swarm.hosts[0].core.rounds.round_id
@@ -103,7 +126,8 @@ def test_another_death_is_borne(prepare_s: float | None) -> None:
 
 
 APART = Schedule(1, peers=4, min_peers=3, patience_s=1.0, active_s=8.0, duration_s=9.0, apart=True)
-"""Each has weights of its own, and those of the lowest peer that is there are what all begin with."""
+"""Each has weights of its own, and those of the lowest peer that is there are
+what all begin with."""
 
 
 @pytest.mark.parametrize("aggregator", ["mean", "median"])
@@ -112,7 +136,8 @@ APART = Schedule(1, peers=4, min_peers=3, patience_s=1.0, active_s=8.0, duration
 def test_who_comes_late_takes_the_weights_that_the_others_have_begun_with_though_its_own_would_have_been_chosen(
     late: Callable[[PeerId, float], Fault], at_s: float, aggregator: str
 ) -> None:
-    """The others begin after a second: what they said before is true no more. In their first round they say whose theirs are."""
+    """The others begin after a second: what they said before is true no more. In their first round
+    they say whose theirs are."""
     outcome = run(replace(APART, faults=(late(0, at_s),), aggregator=aggregator).checked())
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 8
@@ -120,21 +145,41 @@ def test_who_comes_late_takes_the_weights_that_the_others_have_begun_with_though
 
 @pytest.mark.parametrize("at_s", [0.06, 0.1, 0.115, 0.122, 0.127, 0.13, 0.14])
 @pytest.mark.parametrize("peers", [3, 4])
-def test_whose_weights_all_await_may_die_before_it_gave_them_and_come_back_with_others(peers: int, at_s: float) -> None:
+def test_whose_weights_all_await_may_die_before_it_gave_them_and_come_back_with_others(
+    peers: int, at_s: float
+) -> None:
     """The others await what nobody has: it is not taken for what most begin with."""
-    again = Schedule(1, peers=peers, active_s=8.0, duration_s=14.0, apart=True, faults=(Restart(0, None, 1.0, at_s),))
+    again = Schedule(
+        1,
+        peers=peers,
+        active_s=8.0,
+        duration_s=14.0,
+        apart=True,
+        faults=(Restart(0, None, 1.0, at_s),),
+    )
     outcome = run(again.checked())
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 8
 
 
-@pytest.mark.parametrize("at_s", effort([0.08, 0.14], [0.06, 0.08, 0.1, 0.115, 0.122, 0.127, 0.13, 0.14, 0.156]))
+@pytest.mark.parametrize(
+    "at_s", effort([0.08, 0.14], [0.06, 0.08, 0.1, 0.115, 0.122, 0.127, 0.13, 0.14, 0.156])
+)
 @pytest.mark.parametrize(("peers", "f"), [(3, 0), (4, 0), (4, 1), (5, 1)])
-def test_whose_weights_all_await_may_die_for_good_before_it_gave_them(peers: int, f: int, at_s: float) -> None:
+def test_whose_weights_all_await_may_die_for_good_before_it_gave_them(
+    peers: int, f: int, at_s: float
+) -> None:
     """Nobody has them: the others begin with those of the next."""
     rule = "median" if f else "mean"
     gone = Schedule(
-        1, peers=peers, f=f, aggregator=rule, active_s=8.0, duration_s=14.0, apart=True, faults=(Crash(0, at_s=at_s),)
+        1,
+        peers=peers,
+        f=f,
+        aggregator=rule,
+        active_s=8.0,
+        duration_s=14.0,
+        apart=True,
+        faults=(Crash(0, at_s=at_s),),
     )
     outcome = run(gone.checked())
     assert outcome.violation is None, outcome.violation
@@ -144,11 +189,20 @@ def test_whose_weights_all_await_may_die_for_good_before_it_gave_them(peers: int
 
 @pytest.mark.parametrize(("peers", "seed"), [(5, 1), (5, 10), (5, 20), (3, 21)])
 @pytest.mark.parametrize("lie", ["kept_states", "broken_states", "swapped_states", "hollow_states"])
-def test_a_liar_whose_weights_all_await_and_that_gives_none_is_passed_over(lie: str, peers: int, seed: int) -> None:
-    """It says that it has begun, and goes on saying so. With all seeds but the first the lot between those who vouch for
-    different weights prefers it."""
+def test_a_liar_whose_weights_all_await_and_that_gives_none_is_passed_over(
+    lie: str, peers: int, seed: int
+) -> None:
+    """It says that it has begun, and goes on saying so. With all seeds but the first the lot
+    between those who vouch for different weights prefers it."""
     lying = Schedule(
-        seed, peers=peers, f=1, aggregator="median", active_s=16.0, duration_s=22.0, apart=True, faults=(NodeAttack(lie, (0,)),)
+        seed,
+        peers=peers,
+        f=1,
+        aggregator="median",
+        active_s=16.0,
+        duration_s=22.0,
+        apart=True,
+        faults=(NodeAttack(lie, (0,)),),
     )
     outcome = run(lying.checked())
     assert outcome.violation is None, outcome.violation
@@ -157,11 +211,19 @@ def test_a_liar_whose_weights_all_await_and_that_gives_none_is_passed_over(lie: 
 
 
 def at_the_start(seed: int) -> Schedule:
-    """Each peer has weights of its own, and in the first moments one or two of them die, come back, hang or are cut off."""
+    """Each peer has weights of its own, and in the first moments one or two of them die, come back,
+    hang or are cut off."""
     lots = Random(f"lost start {seed}")
-    peers, at_s, for_s = lots.choice((3, 4, 5, 6)), round(lots.uniform(0.03, 0.4), 4), lots.choice((0.5, 1.0, 2.0, 3.0))
+    peers, at_s, for_s = (
+        lots.choice((3, 4, 5, 6)),
+        round(lots.uniform(0.03, 0.4), 4),
+        lots.choice((0.5, 1.0, 2.0, 3.0)),
+    )
     f, who = lots.choice((0, 1)) if peers > 3 else 0, lots.choice((0, 0, 0, 1, 2))
-    others, then_s = tuple(peer for peer in range(peers) if peer != who), round(at_s + lots.uniform(0.0, 2.0), 4)
+    others, then_s = (
+        tuple(peer for peer in range(peers) if peer != who),
+        round(at_s + lots.uniform(0.0, 2.0), 4),
+    )
     next_one, cut_off = (who + 1) % peers, Partition(((who,), others), at_s, for_s)
     faults: tuple[Fault, ...] = lots.choice(
         (
@@ -175,7 +237,9 @@ def at_the_start(seed: int) -> Schedule:
             (cut_off, Crash(next_one, at_s=then_s)),
         )
     )
-    drawn = Schedule(seed, peers=peers, f=f, active_s=8.0, duration_s=14.0, apart=True, faults=faults)
+    drawn = Schedule(
+        seed, peers=peers, f=f, active_s=8.0, duration_s=14.0, apart=True, faults=faults
+    )
     return replace(drawn, aggregator="median" if f else "mean").checked()
 
 
@@ -187,35 +251,55 @@ def test_whatever_befalls_the_first_moments_all_begin_with_the_same(seed: int) -
     assert outcome.rounds > 2
 
 
-def test_what_a_former_life_said_of_the_first_round_is_void_when_the_peer_comes_with_other_weights() -> None:
-    """Seed 298: an update of peer 0's first life was kept for the round, and named a branch that nobody is on: peer 1 wanted to
-    change to it for ever, and peer 0 to that of peer 1."""
+def test_what_a_former_life_said_of_the_first_round_is_void_when_the_peer_comes_with_other_weights():
+    """Seed 298: an update of peer 0's first life was kept for the round, and named a branch that
+    nobody is on: peer 1 wanted to change to it for ever, and peer 0 to that of peer 1."""
     faults = (Crash(2, at_s=0.0988), Restart(0, None, 2.0, 0.3981))
-    outcome = run(Schedule(298, peers=3, active_s=8.0, duration_s=14.0, apart=True, faults=faults).checked())
+    outcome = run(
+        Schedule(298, peers=3, active_s=8.0, duration_s=14.0, apart=True, faults=faults).checked()
+    )
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 8
 
 
 def test_s9_what_a_run_began_with_is_gone_with_the_last_who_had_it() -> None:
-    """Seed 779: of three one is late. The others die in the first round; one of them comes back, with other weights."""
+    """Seed 779: of three one is late. The others die in the first round; one of them comes back,
+    with other weights."""
     faults = (LateTrainer(2, 6.5), Crash("server", at_s=2.0), Restart(0, None, 0.01, 3.1))
-    schedule = Schedule(779, peers=3, min_peers=2, patience_s=1.234, apart=True, compute_s=(0.46, 0.58), faults=faults)
-    outcome = run(replace(schedule, probe_interval_s=0.5, active_s=6.6, duration_s=9.6, rounds_min=0).checked())
+    schedule = Schedule(
+        779,
+        peers=3,
+        min_peers=2,
+        patience_s=1.234,
+        apart=True,
+        compute_s=(0.46, 0.58),
+        faults=faults,
+    )
+    outcome = run(
+        replace(
+            schedule, probe_interval_s=0.5, active_s=6.6, duration_s=9.6, rounds_min=0
+        ).checked()
+    )
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 2
 
 
 def test_who_comes_back_into_a_first_round_that_stands_begins_with_what_is_there() -> None:
-    """Seed 779 as drawn: one of three who have begun is left with their weights, and has to wait for others."""
+    """Seed 779 as drawn: one of three who have begun is left with their weights,
+    and has to wait for others."""
     faults = (LateTrainer(3, 6.5), Crash("server", at_s=2.0), Restart(0, None, 0.12, 3.1))
-    schedule = Schedule(779, peers=4, min_peers=3, patience_s=1.2, apart=True, compute_s=(0.46, 0.58), faults=faults)
+    schedule = Schedule(
+        779, peers=4, min_peers=3, patience_s=1.2, apart=True, compute_s=(0.46, 0.58), faults=faults
+    )
     outcome = run(replace(schedule, probe_interval_s=0.5, active_s=6.6, duration_s=9.6).checked())
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 2
 
 
 @pytest.mark.parametrize("fault", [LateStart(3, 5.0), LateTrainer(3, 5.0), NeverStarts(3)], ids=str)
-def test_a_fault_of_the_start_takes_place_when_a_round_has_ended_without_the_peer(fault: Fault) -> None:
+def test_a_fault_of_the_start_takes_place_when_a_round_has_ended_without_the_peer(
+    fault: Fault,
+) -> None:
     schedule = replace(APART, faults=(fault,)).checked()
     assert Schedule(1).with_plan(from_toml(schedule.plan.to_toml())) == schedule
     outcome = run(schedule)
@@ -232,7 +316,9 @@ def flatters(swarm: Swarm[Peer]) -> None:
     """The liar tells each of the others, before the first round, that it has just their weights."""
     own = {peer: host.core.hello_exchange for peer, host in swarm.hosts.items()}
 
-    def outgoing(sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage]:
+    def outgoing(
+        sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None
+    ) -> list[OutMessage]:
         message = envelope.message
         if sender == ATTACKER and isinstance(message, Hello) and message.state and own[to].state:
             envelope = replace(envelope, message=replace(message, state=own[to].state))
@@ -246,8 +332,15 @@ def test_those_who_were_made_to_begin_apart_come_together(seed: int) -> None:
     swarm = swarm_of_four(seed, 0.05, apart=True, f=1)
     flatters(swarm)
     cores = [swarm.hosts[peer].core for peer in range(4) if peer != ATTACKER]
-    swarm.run_until(lambda: len({core.rounds.chain for core in cores if core.phase == "running"}) > 1, limit_s=8.0)
+    swarm.run_until(
+        lambda: len({core.rounds.chain for core in cores if core.phase == "running"}) > 1,
+        limit_s=8.0,
+    )
     swarm.run_until(lambda: all(core.rounds.round_id >= 16 for core in cores), limit_s=30.0)
     trainers = [swarm.trainer(core.local) for core in cores]
-    same = {(trainer.next_round, trainer.digest) for trainer in trainers if isinstance(trainer, ToyTrainer)}
+    same = {
+        (trainer.next_round, trainer.digest)
+        for trainer in trainers
+        if isinstance(trainer, ToyTrainer)
+    }
     assert len(same) == len({next_round for next_round, _ in same}) > 0

@@ -1,4 +1,5 @@
-"""What a lying peer, of any kind, does to honest ones: nothing but what the excuses of its kind name."""
+"""What a lying peer, of any kind, does to honest ones:
+nothing but what the excuses of its kind name."""
 
 from __future__ import annotations
 
@@ -32,7 +33,12 @@ from gossip.faults.world import (
 )
 from gossip.simulation.campaign.play import circumstances, make_swarm, run
 from gossip.simulation.checkers import RunConditions
-from gossip.simulation.checkers.base import FALSE_STATES, FATAL_ATTACKS, FORKING_ATTACKS, INVENTING_ATTACKS
+from gossip.simulation.checkers.base import (
+    FALSE_STATES,
+    FATAL_ATTACKS,
+    FORKING_ATTACKS,
+    INVENTING_ATTACKS,
+)
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.driver import Swarm
 from gossip.simulation.world.liars import LIES
@@ -45,13 +51,21 @@ def world(seed: int, **changes: Any) -> Schedule:
 
 
 SHORT = world(2, active_s=5.0, duration_s=5.0, shards=(5, 3))
-RESTARTS = (Restart(1, None, 0.2, 2.0), Restart(2, None, 0.5, 3.5))  # peer 0, the liar, is the first whom they ask for a state
+# peer 0, the liar, is the first whom they ask for a state
+RESTARTS = (Restart(1, None, 0.2, 2.0), Restart(2, None, 0.5, 3.5))
 
 
-@pytest.mark.parametrize("lie", [lie for lie in NODE_ATTACKS if lie not in SHARD_ATTACKS])  # those: test_together
-def test_one_liar_of_any_kind_tells_its_lie_and_breaks_nothing(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
+# those: test_together
+@pytest.mark.parametrize("lie", [lie for lie in NODE_ATTACKS if lie not in SHARD_ATTACKS])
+def test_one_liar_of_any_kind_tells_its_lie_and_breaks_nothing(
+    lie: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     as_it_was(monkeypatch)
-    short = replace(SHORT, piece_bytes=8, peers=5, aggregator="median") if lie in PIECE_ATTACKS else SHORT
+    short = (
+        replace(SHORT, piece_bytes=8, peers=5, aggregator="median")
+        if lie in PIECE_ATTACKS
+        else SHORT
+    )
     if lie == "ghost_roster":
         short = replace(short, joins_s=(4.5,))  # there are ids that nobody has as yet
     outcome = run(replace(short, faults=(NodeAttack(lie, (0,)), *RESTARTS)))
@@ -59,9 +73,13 @@ def test_one_liar_of_any_kind_tells_its_lie_and_breaks_nothing(lie: str, monkeyp
     assert outcome.struck[f"lie_{lie}"] == 1
 
 
-@pytest.mark.parametrize("lie", ["garbage", "huge", "replays", "flood", "false_suspicions", "wrong_size"])
+@pytest.mark.parametrize(
+    "lie", ["garbage", "huge", "replays", "flood", "false_suspicions", "wrong_size"]
+)
 def test_one_liar_breaks_nothing_in_gossip_rounds(lie: str) -> None:
-    outcome = run(replace(SHORT, topology="random-k", shards=(8,), faults=(NodeAttack(lie, (0,)), *RESTARTS)))
+    outcome = run(
+        replace(SHORT, topology="random-k", shards=(8,), faults=(NodeAttack(lie, (0,)), *RESTARTS))
+    )
     assert outcome.violation is None, outcome.violation
 
 
@@ -71,14 +89,18 @@ def test_most_lies_excuse_nothing_but_what_their_teller_holds_itself() -> None:
     for lie in sorted(set(LIES) - excused):
         found = circumstances(replace(SHORT, faults=(NodeAttack(lie, (0,)),)))
         assert found == RunConditions.of((0,), equivocating=(0,), lies=(lie,))
-        assert not any((found.forks, found.false_states, found.invented_lives, found.unfounded_deaths))
+        assert not any(
+            (found.forks, found.false_states, found.invented_lives, found.unfounded_deaths)
+        )
 
 
-# --- what was found in the core -----------------------------------------------------------------------------------------------
+# --- what was found in the core -------------------------------------------------------------------
 
 
 def test_seed_0_hellos_do_not_beget_hellos_without_end() -> None:
-    outcome = run(world(0, peers=4, active_s=1.0, duration_s=1.0, faults=(NodeAttack("flood", (0,)),)))
+    outcome = run(
+        world(0, peers=4, active_s=1.0, duration_s=1.0, faults=(NodeAttack("flood", (0,)),))
+    )
     assert outcome.violation is None, outcome.violation
 
 
@@ -87,8 +109,9 @@ def test_seed_1_who_left_a_round_with_a_commit_holds_it_when_it_comes_back() -> 
     assert outcome.violation is None, outcome.violation
 
 
-def test_seed_259_a_minority_on_a_dead_branch_does_not_ask_for_ever_for_commits_that_nobody_keeps() -> None:
-    """Without a lie: those ahead have taken over a state since, and what they keep begins with that."""
+def test_seed_259_a_minority_on_a_dead_branch_does_not_ask_for_ever_for_commits_that_nobody_keeps():
+    """Without a lie: those ahead have taken over a state since,
+    and what they keep begins with that."""
     faults = (
         Crash(5, at_s=5.362),
         CrashMidway(0, 10.773, 24, 0.034),
@@ -96,7 +119,13 @@ def test_seed_259_a_minority_on_a_dead_branch_does_not_ask_for_ever_for_commits_
         Ring((4, 2, 3, 5, 0, 1), 8.167, 4.98),
     )
     schedule = Schedule(
-        259, peers=6, faults=faults, shards=(5, 3), probe_interval_s=0.2, compute_s=(0.35, 0.5), stable_addresses=True
+        259,
+        peers=6,
+        faults=faults,
+        shards=(5, 3),
+        probe_interval_s=0.2,
+        compute_s=(0.35, 0.5),
+        stable_addresses=True,
     )
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
@@ -119,7 +148,7 @@ def test_seed_706_a_false_address_told_before_a_life_began_gives_way_to_its_owne
     assert outcome.violation is None, outcome.violation
 
 
-def test_seed_487_two_who_were_told_false_addresses_of_each_other_find_each_other_by_the_word_of_the_rest() -> None:
+def test_seed_487_two_who_were_told_false_addresses_of_each_other_find_each_other_by_the_word_of_the_rest():
     faults = (
         CrashMidway(7, 10.415, 13, 1.141),
         CrashMidway(4, 11.349, 23, 0.614),
@@ -127,40 +156,70 @@ def test_seed_487_two_who_were_told_false_addresses_of_each_other_find_each_othe
         Delay(0.316, 10.919, 3.17),
         Ring((2, 8, 0, 1, 4, 5, 3, 7, 6), 14.43, 1.668),
     )
-    schedule = Schedule(487, peers=9, topology="full", aggregator="median", faults=faults, compute_s=(0.46, 0.58), shards=(8,))
+    schedule = Schedule(
+        487,
+        peers=9,
+        topology="full",
+        aggregator="median",
+        faults=faults,
+        compute_s=(0.46, 0.58),
+        shards=(8,),
+    )
     assert run(replace(schedule, probe_interval_s=0.5)).violation is None
 
 
 def test_seed_469_what_one_says_counts_whom_a_liar_has_given_a_later_life() -> None:
     """The fault was the checker's."""
     faults = (NodeAttack("forged_incarnations", (0,)), Partition(((2,), (0, 1), (3,)), 2.1, 1.6))
-    schedule = Schedule(469, peers=4, faults=faults, active_s=3.8, duration_s=3.8, compute_s=(0.46, 0.58), commit_log=8)
+    schedule = Schedule(
+        469,
+        peers=4,
+        faults=faults,
+        active_s=3.8,
+        duration_s=3.8,
+        compute_s=(0.46, 0.58),
+        commit_log=8,
+    )
     outcome = run(replace(schedule, probe_interval_s=1.0))
     assert outcome.violation is None, outcome.violation
 
 
 def test_seed_1204_a_liar_that_nobody_follows_makes_up_no_quorum_with_the_honest() -> None:
-    """The fault was the checker's. Of four one is dead and one is in a round that its own false result opened."""
+    """The fault was the checker's. Of four one is dead and one is in a round that its own
+    false result opened."""
     faults = (
         Crash("server", at_s=7.875),
         NodeAttack("strange_roster", (0,)),
         Loss(0.117, 2.591, 2.456),
         LateTimers(1, 0.176, 6.479, 4.194),
     )
-    schedule = Schedule(1204, peers=4, faults=faults, compute_s=(0.46, 0.58), shards=(8,), commit_log=8, rounds_min=0)
+    schedule = Schedule(
+        1204,
+        peers=4,
+        faults=faults,
+        compute_s=(0.46, 0.58),
+        shards=(8,),
+        commit_log=8,
+        rounds_min=0,
+    )
     assert run(schedule).violation is None
 
 
-def test_seed_1235_a_result_that_all_refused_may_be_shown_as_it_is_to_one_who_returns_into_its_round() -> None:
-    """Of a liar that stops lying; whoever took it is on a branch of its own until it hears of the others."""
+def test_seed_1235_a_result_that_all_refused_may_be_shown_as_it_is_to_one_who_returns_into_its_round():
+    """Of a liar that stops lying; whoever took it is on a branch of its own until it
+    hears of the others."""
     faults = (
         Restart(5, None, 0.01, 5.3),
         Restart(1, None, 0.11, 5.172),
         ByzantineFault("zero", (4,), 1.0),
         NodeAttack("broken_results", (3,)),
     )
-    schedule = Schedule(1235, peers=6, aggregator="multi_krum", faults=faults, active_s=5.41, duration_s=17.41)
-    schedule = replace(schedule, compute_s=(0.46, 0.58), rule_s=0.1, shards=(4, 4, 4), stable_addresses=True)
+    schedule = Schedule(
+        1235, peers=6, aggregator="multi_krum", faults=faults, active_s=5.41, duration_s=17.41
+    )
+    schedule = replace(
+        schedule, compute_s=(0.46, 0.58), rule_s=0.1, shards=(4, 4, 4), stable_addresses=True
+    )
     assert circumstances(schedule).forking_lies
     assert run(schedule).violation is None
 
@@ -177,7 +236,9 @@ def test_seed_1819_a_server_that_is_late_with_all_it_hears_does_not_hold_a_commi
         SlowNode(0, 0.028, 13.914, 3.473),
         HangServer(at_s=7.668, for_s=0.274),
     )
-    schedule = Schedule(1819, peers=5, faults=faults, compute_s=(0.46, 0.58), rule_s=0.0001, shards=(4, 4, 4))
+    schedule = Schedule(
+        1819, peers=5, faults=faults, compute_s=(0.46, 0.58), rule_s=0.0001, shards=(4, 4, 4)
+    )
     outcome = run(replace(schedule, probe_interval_s=0.2))
     assert outcome.violation is None, outcome.violation
     assert outcome.struck["slow_node"] == 1
@@ -193,27 +254,45 @@ def test_seed_784_who_was_told_two_results_may_be_found_out_late() -> None:
         Loss(0.337, 5.392, 6.095),
         LateTimers(3, 0.154, 12.26, 3.058),
     )
-    assert run(Schedule(784, peers=6, shards=(4, 4, 4), faults=faults, compute_s=(0.35, 0.5))).violation is None
+    assert (
+        run(
+            Schedule(784, peers=6, shards=(4, 4, 4), faults=faults, compute_s=(0.35, 0.5))
+        ).violation
+        is None
+    )
 
 
-def test_seed_63_one_who_suspects_everybody_does_not_keep_the_parts_of_a_cut_swarm_busy_through_its_bridge() -> None:
-    """Each false word led to a question by way of the liar, whose answer brought the next: 15,000 questions a second."""
+def test_seed_63_one_who_suspects_everybody_does_not_keep_the_parts_of_a_cut_swarm_busy_through_its_bridge():
+    """Each false word led to a question by way of the liar, whose answer brought the next: 15,000
+    questions a second."""
     faults = (NodeAttack("false_suspicions", (0,)), Partition(((2, 4, 5, 6), (1, 3, 7)), 1.5, 1.5))
-    schedule = Schedule(63, peers=8, topology="random-k", faults=faults, probe_interval_s=1.0, active_s=3.5, duration_s=3.5)
+    schedule = Schedule(
+        63,
+        peers=8,
+        topology="random-k",
+        faults=faults,
+        probe_interval_s=1.0,
+        active_s=3.5,
+        duration_s=3.5,
+    )
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
     assert outcome.counts["sent"] < 10_000
 
 
-def test_seed_1232_peers_that_leave_their_branches_for_each_others_all_at_once_keep_their_own_states() -> None:
-    """Everybody asked somebody who was asking, and nobody had a state to give: the whole swarm waited for ever. (Seed 1232, after
-    a liar's broken results and two restarts; what comes to that changes with the order of messages.)"""
+def test_seed_1232_peers_that_leave_their_branches_for_each_others_all_at_once_keep_their_own_states():
+    """Everybody asked somebody who was asking, and nobody had a state to give: the whole swarm
+    waited for ever. (Seed 1232, after a liar's broken results and two restarts; what comes to that
+    changes with the order of messages.)"""
     swarm = make_swarm(Schedule(1232, peers=4), Nemesis(Schedule(1232, peers=4)))
     swarm.run_for(3.0)
     for peer, host in swarm.hosts.items():
         assert isinstance(host.core, Peer)
         assert isinstance(host.core.rounds, RollingRounds)
-        host.core.rounds.lag_detector.lost_track = ((peer + 1) % 4, "everybody else is on another branch")
+        host.core.rounds.lag_detector.lost_track = (
+            (peer + 1) % 4,
+            "everybody else is on another branch",
+        )
     reached = round_of(swarm, 0)
     swarm.run_for(8.0)
     assert sum(len(swarm.reports(peer, "kept_own_state")) for peer in swarm.hosts) >= 1
@@ -232,7 +311,11 @@ def test_seed_527_a_liar_that_offers_a_state_of_a_far_round_is_not_followed_ther
         527,
         peers=3,
         aggregator="median",
-        faults=(ByzantineFault("nan", (0,), 1.0), NodeAttack("far_states", (2,)), Restart(1, None, 0.01, 14.5)),
+        faults=(
+            ByzantineFault("nan", (0,), 1.0),
+            NodeAttack("far_states", (2,)),
+            Restart(1, None, 0.01, 14.5),
+        ),
         active_s=15.0,
         duration_s=17.0,
         compute_s=(0.46, 0.58),

@@ -18,7 +18,9 @@ SWARMS = [(1, "rolling"), (2, "rolling"), (4, "rolling"), (2, "random_k:k=2"), (
 
 
 def all_lost(peers: int, topology: str) -> Schedule:
-    faults = tuple([Restart(peer, None, 0.3 + 0.1 * peer, 5.0 + 0.02 * peer) for peer in range(peers)])
+    faults = tuple(
+        [Restart(peer, None, 0.3 + 0.1 * peer, 5.0 + 0.02 * peer) for peer in range(peers)]
+    )
     return Schedule(SEED, peers=peers, topology=topology, faults=faults, start_timeout_s=5.0)
 
 
@@ -33,7 +35,9 @@ def test_when_all_who_had_the_state_are_lost_nobody_begins_anew(peers: int, topo
 
 
 @pytest.mark.parametrize(("peers", "topology"), SWARMS)
-def test_the_checker_finds_who_begins_anew(monkeypatch: pytest.MonkeyPatch, peers: int, topology: str) -> None:
+def test_the_checker_finds_who_begins_anew(
+    monkeypatch: pytest.MonkeyPatch, peers: int, topology: str
+) -> None:
     monkeypatch.setattr(Bootstrap, "may_begin", property(lambda self: True))
     monkeypatch.setattr(Bootstrap, "begun_anew", lambda self: [])
     violation = run(all_lost(peers, topology)).violation
@@ -52,4 +56,7 @@ def test_one_that_is_left_gives_its_state_to_all(peers: int) -> None:
 
 
 def test_every_run_is_judged_by_it() -> None:
-    assert any(isinstance(checker, KeepsWhatWasHeld) for checker in every_checker(circumstances(all_lost(2, "rolling"))))
+    assert any(
+        isinstance(checker, KeepsWhatWasHeld)
+        for checker in every_checker(circumstances(all_lost(2, "rolling")))
+    )

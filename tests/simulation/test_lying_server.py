@@ -58,11 +58,14 @@ class Pauses(Observer):
 @pytest.mark.parametrize("lie", ["wrong_results", "scaled_results", "high_rates", "lone_roster"])
 def test_a_server_that_lies_in_its_turns_is_locked_up_by_all_and_nobody_else_is(lie: str) -> None:
     seen = Verdicts()
-    schedule = Schedule(7, peers=5, active_s=5.0, duration_s=5.0, compute_s=(0.02, 0.04), aggregator="suspicion")
+    schedule = Schedule(
+        7, peers=5, active_s=5.0, duration_s=5.0, compute_s=(0.02, 0.04), aggregator="suspicion"
+    )
     outcome = run(replace(schedule, faults=(NodeAttack(lie, (ATTACKER,)),)), [seen])
     assert outcome.violation is None, outcome.violation
     assert seen.locked == {ATTACKER}
-    assert seen.by | {ATTACKER} == set(range(5))  # which may have missed that round, and taken over a state instead
+    # which may have missed that round, and taken over a state instead
+    assert seen.by | {ATTACKER} == set(range(5))
     assert len(seen.charged[ATTACKER]) > 1
 
 
@@ -74,21 +77,40 @@ def test_a_server_that_lies_in_its_turns_is_locked_up_by_all_and_nobody_else_is(
         (2, 8, (5, 6), "nan_results"),
     ],
 )
-def test_nobody_waits_for_a_timeout_since_a_server_has_lied(seed: int, peers: int, attackers: tuple[int, ...], lie: str) -> None:
-    """The round after is served by whoever holds the lie, and is on a branch of its own: it is handed on at once. Who comes
-    back from there in the midst of a round hears what it was asked meanwhile. Nobody waits for the update of one that has
-    handed over a lie."""
+def test_nobody_waits_for_a_timeout_since_a_server_has_lied(
+    seed: int, peers: int, attackers: tuple[int, ...], lie: str
+) -> None:
+    """The round after is served by whoever holds the lie, and is on a branch of its own: it is
+    handed on at once. Who comes back from there in the midst of a round hears what it was asked
+    meanwhile. Nobody waits for the update of one that has handed over a lie."""
     seen = Pauses()
-    world = Schedule(seed, peers=peers, active_s=2.0, duration_s=2.0, compute_s=(0.02, 0.04), aggregator="suspicion")
-    faults = (NodeAttack(lie, attackers), NodeAttack("kept_states", attackers))  # f counts who lies about states
+    world = Schedule(
+        seed,
+        peers=peers,
+        active_s=2.0,
+        duration_s=2.0,
+        compute_s=(0.02, 0.04),
+        aggregator="suspicion",
+    )
+    # f counts who lies about states
+    faults = (NodeAttack(lie, attackers), NodeAttack("kept_states", attackers))
     outcome = run(replace(world, faults=faults, round_timeout_s=3.0), [seen])
     assert outcome.violation is None, outcome.violation
     assert seen.longest_s < 0.7
 
 
 def test_a_server_that_puts_the_dead_into_the_next_roster_again_is_not_followed() -> None:
-    """Believed, it makes the majority of a roster one of all who ever were: six of ten, of whom five are there."""
-    schedule = Schedule(7, peers=6, active_s=4.0, duration_s=4.0, compute_s=(0.02, 0.04), aggregator="median", joins_s=(9.0,) * 4)
+    """Believed, it makes the majority of a roster one of all who ever were: six of ten,
+    of whom five are there."""
+    schedule = Schedule(
+        7,
+        peers=6,
+        active_s=4.0,
+        duration_s=4.0,
+        compute_s=(0.02, 0.04),
+        aggregator="median",
+        joins_s=(9.0,) * 4,
+    )
     outcome = run(replace(schedule, faults=(NodeAttack("ghost_roster", (0,)), Crash(1, at_s=0.5))))
     assert outcome.violation is None, outcome.violation
     assert outcome.struck["lie_ghost_roster"] == 1
@@ -98,9 +120,14 @@ def test_a_server_that_puts_the_dead_into_the_next_roster_again_is_not_followed(
 
 def test_a_server_that_keeps_its_results_is_passed_over_and_costs_few_timeouts() -> None:
     """Nobody suspects it for that: from outside a slow link looks the same."""
-    schedule = Schedule(7, peers=5, active_s=8.0, duration_s=8.0, compute_s=(0.02, 0.04), aggregator="suspicion")
+    schedule = Schedule(
+        7, peers=5, active_s=8.0, duration_s=8.0, compute_s=(0.02, 0.04), aggregator="suspicion"
+    )
     seen = Verdicts()
-    outcome = run(replace(schedule, faults=(NodeAttack("kept_results", (ATTACKER,)),), round_timeout_s=0.5), [seen])
+    outcome = run(
+        replace(schedule, faults=(NodeAttack("kept_results", (ATTACKER,)),), round_timeout_s=0.5),
+        [seen],
+    )
     assert outcome.violation is None, outcome.violation
     assert outcome.reports["passed_over"] >= 4
     assert seen.locked == set()
@@ -112,16 +139,24 @@ def test_a_server_that_tells_peers_different_results_is_locked_up_by_what_they_s
     peers: int, attacker: int
 ) -> None:
     seen = Verdicts()
-    schedule = Schedule(7, peers=peers, active_s=2.0, duration_s=2.0, compute_s=(0.02, 0.04), aggregator="suspicion")
-    outcome = run(replace(schedule, faults=(NodeAttack("two_results", (attacker,)),), round_timeout_s=0.5), [seen])
+    schedule = Schedule(
+        7, peers=peers, active_s=2.0, duration_s=2.0, compute_s=(0.02, 0.04), aggregator="suspicion"
+    )
+    outcome = run(
+        replace(schedule, faults=(NodeAttack("two_results", (attacker,)),), round_timeout_s=0.5),
+        [seen],
+    )
     assert outcome.violation is None, outcome.violation
     assert seen.locked == {attacker}
     assert any("different results" in reason for reason in seen.reasons)
 
 
-def turned(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage] | None:
-    """Half of the peers are told the truth, the others 1.01 times that, and in the next turn the other way round: all of it looks
-    right, and each peer agrees with everybody else in some turn."""
+def turned(
+    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> list[OutMessage] | None:
+    """Half of the peers are told the truth, the others 1.01 times that, and in the next turn the
+    other way round: all of it looks right,
+    and each peer agrees with everybody else in some turn."""
     commit = envelope.message
     if not isinstance(commit, Commit) or commit.server != attacker.peer or payload is None:
         return None
@@ -131,7 +166,9 @@ def turned(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Pay
     if (to + turns.index(commit.round_id)) % 2 == 0 or commit.digest in attacker.forged:
         return None
     truth, digest = payload, commit.digest
-    lie = attacker.once(("turned", digest), lambda: attacker.forge(truth.data * np.float32(1.01), digest=True))
+    lie = attacker.once(
+        ("turned", digest), lambda: attacker.forge(truth.data * np.float32(1.01), digest=True)
+    )
     attacker.forged.add(lie.digest)
     return [(to, say(envelope, digest=lie.digest), lie)]
 
@@ -140,18 +177,25 @@ def turned(attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Pay
 def test_a_server_whose_different_results_all_look_right_is_locked_up_by_those_who_see_that_the_history_has_forked(
     peers: int, attacker: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody refuses one, so each side goes on with what it has, and the smaller takes over a state: nobody hears of both."""
+    """Nobody refuses one, so each side goes on with what it has, and the smaller takes over a
+    state: nobody hears of both."""
     monkeypatch.setitem(LIES, "two_results", turned)
     seen = Verdicts()
-    schedule = Schedule(7, peers=peers, active_s=4.0, duration_s=4.0, compute_s=(0.02, 0.04), aggregator="suspicion")
-    outcome = run(replace(schedule, faults=(NodeAttack("two_results", (attacker,)),), round_timeout_s=0.5), [seen])
+    schedule = Schedule(
+        7, peers=peers, active_s=4.0, duration_s=4.0, compute_s=(0.02, 0.04), aggregator="suspicion"
+    )
+    outcome = run(
+        replace(schedule, faults=(NodeAttack("two_results", (attacker,)),), round_timeout_s=0.5),
+        [seen],
+    )
     assert outcome.violation is None, outcome.violation
     assert seen.locked == {attacker}
     assert all("different results" in reason for reason in seen.reasons)
 
 
-def test_who_refuses_the_result_of_a_later_attempt_makes_none_of_the_updates_that_others_gave_it_before() -> None:
-    # Peer 1 is back, which peer 3 does not know yet and the others do: shard 1 of round 219 has its attempt with each of the two.
+def test_who_refuses_the_result_of_a_later_attempt_makes_none_of_the_updates_that_others_gave_it_before():
+    # Peer 1 is back, which peer 3 does not know yet and the others do: shard 1 of round 219 has its
+    # attempt with each of the two.
     faults = (
         Restart(0, None, 1.567, 9.857),
         Restart(1, None, 1.788, 15.89),
@@ -191,7 +235,14 @@ class ForgesFarewells(Observer):
         victims = [victim for victim in swarm.hosts if victim not in (ATTACKER, server)][:2]
         self.told[effect.round_id] = server
         members = core.membership.members
-        left = Gossip(tuple([Rumor(victim, "left", members[victim].standing, "", "", victim) for victim in victims]))
+        left = Gossip(
+            tuple(
+                [
+                    Rumor(victim, "left", members[victim].standing, "", "", victim)
+                    for victim in victims
+                ]
+            )
+        )
         swarm.at(swarm.now + 0.003, lambda: swarm.inject(server, Received(ATTACKER, 0, left)))
 
 

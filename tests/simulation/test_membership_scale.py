@@ -1,6 +1,8 @@
-"""Larger swarms and worse weather than usual; ``benchmarks/membership_scale.py`` goes on to 1,000 peers and a million seconds.
+"""Larger swarms and worse weather than usual; ``benchmarks/membership_scale.py`` goes on to 1,000
+peers and a million seconds.
 
-Every check that nobody dies is made to fail as well: by a core without patience, one that forgets that it slept, a plain murder.
+Every check that nobody dies is made to fail as well: by a core without patience, one that forgets
+that it slept, a plain murder.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ class Impatient(MemberCore):
         super().__init__(*args)
         membership = self.membership
         hasty = replace(membership.settings, suspicion_mult=1, suspicion_max_mult=1)
-        for part in (membership, membership.rumors, membership.prober, membership.transitions, membership.rumor_handler):
+        for part in (
+            membership,
+            membership.rumors,
+            membership.prober,
+            membership.transitions,
+            membership.rumor_handler,
+        ):
             part.settings = hasty
 
 
@@ -55,12 +63,16 @@ def no_delay(now: float) -> list[Effect]:
     return []
 
 
-# --- rain -------------------------------------------------------------------------------------------------------------------
+# --- rain -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "world",
-    [LossySwarm(3, 7, 150.0), LossySwarm(8, 21, 200.0), LossySwarm(5, 22, 180.0, in_order=False, sleepers=2)],
+    [
+        LossySwarm(3, 7, 150.0),
+        LossySwarm(8, 21, 200.0),
+        LossySwarm(5, 22, 180.0, in_order=False, sleepers=2),
+    ],
     ids=["few", "eight", "beside sleepers"],
 )
 def test_nobody_dies_of_loss_duplication_and_jitter_together(world: LossySwarm) -> None:
@@ -69,7 +81,8 @@ def test_nobody_dies_of_loss_duplication_and_jitter_together(world: LossySwarm) 
     sent = seen.counts["sent"] - seen.counts["no_link"]
     assert 0.18 < seen.counts["lost"] / sent < 0.22
     assert 0.14 < seen.counts["duplicated"] / sent < 0.18  # of the four fifths that are not lost
-    assert seen.counts["suspect"] > 0.5 * seen.node_seconds  # each of which might have ended in a death
+    # each of which might have ended in a death
+    assert seen.counts["suspect"] > 0.5 * seen.node_seconds
     if world.sleepers:
         assert seen.counts["excused"] > 0
         assert seen.counts["true deaths"] > 0
@@ -82,13 +95,17 @@ def test_the_rain_kills_where_an_accused_has_no_time_to_answer() -> None:
     assert {death.status for death in seen.false_deaths} == {"dead"}
 
 
-# --- pauses -----------------------------------------------------------------------------------------------------------------
+# --- pauses ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pause_s", [0.1, 0.25, 0.8, 5.0, 60.0])
 @pytest.mark.parametrize("core", [MemberCore, StallBlindCore])
-def test_observers_that_stood_still_for_any_time_kill_nobody(pause_s: float, core: type[MemberCore]) -> None:
-    for seed, (n, observers, loss, deaf) in enumerate([(5, 1, 0.0, False), (5, 2, 0.2, True), (4, 3, 0.2, False)]):
+def test_observers_that_stood_still_for_any_time_kill_nobody(
+    pause_s: float, core: type[MemberCore]
+) -> None:
+    for seed, (n, observers, loss, deaf) in enumerate(
+        [(5, 1, 0.0, False), (5, 2, 0.2, True), (4, 3, 0.2, False)]
+    ):
         world = Pause(n, seed, pause_s, observers, loss, deaf, core)
         seen = pause(world)
         assert not seen.false_deaths, (world, seen.false_deaths)
@@ -97,11 +114,13 @@ def test_observers_that_stood_still_for_any_time_kill_nobody(pause_s: float, cor
 @pytest.mark.parametrize("core", [Unmindful, Unforgiving])
 def test_one_that_forgets_that_it_slept_kills_whom_it_suspected(core: type[MemberCore]) -> None:
     """The check can fail: seeds 0 to 5, with a suspicion open when the sleep begins."""
-    killed = sum(len(pause(Pause(6, seed, 5.0, 1, 0.2, True, core)).false_deaths) for seed in range(6))
+    killed = sum(
+        len(pause(Pause(6, seed, 5.0, 1, 0.2, True, core)).false_deaths) for seed in range(6)
+    )
     assert killed > 0
 
 
-# --- the count itself ---------------------------------------------------------------------------------------------------------
+# --- the count itself -----------------------------------------------------------------------------
 
 
 def test_a_false_death_is_counted_though_it_is_put_right_at_once_and_a_true_one_is_not() -> None:
@@ -123,11 +142,13 @@ def test_a_false_death_is_counted_though_it_is_put_right_at_once_and_a_true_one_
     assert deaths.counts["true deaths"] == 3
 
 
-# --- a mass crash ---------------------------------------------------------------------------------------------------------------
+# --- a mass crash ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n", "connections_close"), [(30, True), (LARGE + 6, False)])
-def test_a_swarm_agrees_after_a_tenth_of_it_crashed_at_once(n: int, connections_close: bool) -> None:
+def test_a_swarm_agrees_after_a_tenth_of_it_crashed_at_once(
+    n: int, connections_close: bool
+) -> None:
     """In a ``LARGE`` one helpers and audiences are drawn, not chosen among all."""
     after = mass_crash(MassCrash(n, 3, connections_close))
     assert after.victims == n // 10
@@ -135,9 +156,11 @@ def test_a_swarm_agrees_after_a_tenth_of_it_crashed_at_once(n: int, connections_
     assert after.suspected_median_s < (0.01 if connections_close else 0.6)
     least_s = shortest_s(n, MembershipSettings())
     assert least_s == pytest.approx(0.8 * log10(n))
-    assert least_s - 0.1 < after.dead_first_median_s  # not before the suspicion's time, which shrinks as others die
+    # not before the suspicion's time, which shrinks as others die
+    assert least_s - 0.1 < after.dead_first_median_s
     assert after.known_all_s <= after.converged_s < 3.5
     # A ping and an ack every 0.2 s with nothing to tell, and tables besides.
     assert 9.0 < after.calm_messages_per_peer_s < 11.0
     assert after.calm_bytes_per_peer_s - after.calm_table_bytes_per_peer_s < 500.0
-    assert after.crash_bytes_per_peer > n // 10 * 4 * 20  # each victim's accusations and death, more than once
+    # each victim's accusations and death, more than once
+    assert after.crash_bytes_per_peer > n // 10 * 4 * 20

@@ -1,4 +1,5 @@
-"""Whole swarms of memberships: crashes are found in time, and nobody dies who lives (docs/design_notes.md N4, N5)."""
+"""Whole swarms of memberships: crashes are found in time, and nobody dies who lives
+(docs/design_notes.md N4, N5)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from member_swarm import MemberCore, all_fine, member_swarm, told
 from gossip.simulation.world.driver import Swarm
 from gossip.simulation.world.network import LinkModel, Network
 
-WITHOUT_HINTS = {"closing_s": (1e6, 1e6), "heartbeat_s": None}  # the kernel tells nothing: probes alone must find it
+# the kernel tells nothing: probes alone must find it
+WITHOUT_HINTS = {"closing_s": (1e6, 1e6), "heartbeat_s": None}
 
 
 def dead_everywhere(swarm: Swarm[MemberCore], peer: int) -> bool:
@@ -45,7 +47,9 @@ def test_without_any_hint_of_the_kernel_probes_alone_find_a_crash_within_the_bou
         crashed_at = swarm.now
         swarm.crash(0)
         known_s.append(swarm.run_until(lambda swarm=swarm: dead_everywhere(swarm, 0), 4.0))
-        suspect_s.append(min(at for at, _, _ in told(swarm, "suspect", since=crashed_at, about=0)) - crashed_at)
+        suspect_s.append(
+            min(at for at, _, _ in told(swarm, "suspect", since=crashed_at, about=0)) - crashed_at
+        )
     assert median(suspect_s) <= 0.5
     assert median(known_s) <= 1.9
     assert max(known_s) <= 2.5
@@ -53,7 +57,8 @@ def test_without_any_hint_of_the_kernel_probes_alone_find_a_crash_within_the_bou
 
 @pytest.mark.parametrize(("loss", "seconds"), [(0.05, 240), (0.2, 240)])
 def test_nobody_dies_of_lost_messages(loss: float, seconds: int) -> None:
-    """n = 8: 3840 node-seconds in all; measured beyond that with the same settings: none at 20 %."""
+    """n = 8: 3840 node-seconds in all; measured beyond that with the same
+    settings: none at 20 %."""
     network = Network(LinkModel(loss=loss, duplicate=0.1))
     swarm = member_swarm(8, 14, network, encoded=False)
     swarm.run_for(seconds)
@@ -65,7 +70,9 @@ def test_nobody_dies_of_lost_messages(loss: float, seconds: int) -> None:
 
 
 def test_nobody_dies_of_jitter_that_is_as_long_as_the_probe_timeout() -> None:
-    swarm = member_swarm(6, 5, Network(LinkModel(delay_s=(0.0002, 0.1), duplicate=0.2), fifo=False), encoded=False)
+    swarm = member_swarm(
+        6, 5, Network(LinkModel(delay_s=(0.0002, 0.1), duplicate=0.2), fifo=False), encoded=False
+    )
     swarm.run_for(60)
     assert not told(swarm, "dead")
 
@@ -124,7 +131,9 @@ def test_a_link_that_carries_one_way_only_kills_nobody_who_has_friends() -> None
 
 @pytest.mark.parametrize("after_s", [0.0, 0.02, 0.3])
 @pytest.mark.parametrize("hints", [True, False])
-def test_a_restart_faster_than_detection_is_noticed_and_the_former_life_is_not_mourned(after_s: float, hints: bool) -> None:
+def test_a_restart_faster_than_detection_is_noticed_and_the_former_life_is_not_mourned(
+    after_s: float, hints: bool
+) -> None:
     swarm = member_swarm(5, 9, Network() if hints else Network(**WITHOUT_HINTS))
     swarm.run_until(lambda: all_fine(swarm), 2.0)
     swarm.restart(2, after_s)
@@ -141,7 +150,8 @@ def test_a_peer_that_dies_and_returns_later_lives_again_even_if_it_refuted_much_
     network = Network(LinkModel(loss=0.3))
     swarm = member_swarm(5, 1, network, encoded=False)
     swarm.run_for(30.0)
-    assert swarm.cores[2].membership.standing > 1  # higher than the incarnation with which it will return
+    # higher than the incarnation with which it will return
+    assert swarm.cores[2].membership.standing > 1
     network.default = LinkModel()
     swarm.run_until(lambda: all_fine(swarm), 5.0)
     swarm.restart(2, 3.0)

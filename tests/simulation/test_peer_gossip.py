@@ -17,7 +17,9 @@ from gossip.topologies import load
 
 def gossip_swarm(n: int, seed: int, topology: str = "random_k", **trainer: Any) -> Swarm[Peer]:
     rounds = RoundSettings(round_timeout_s=2.0)
-    settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), rounds=rounds)
+    settings = CoreSettings(
+        b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), rounds=rounds
+    )
     chosen = load(topology)
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:
@@ -26,7 +28,9 @@ def gossip_swarm(n: int, seed: int, topology: str = "random_k", **trainer: Any) 
         return Peer(peer, incarnation, settings, chosen, control=control, bulk=bulk, seeds=seeds)
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
-        options = {key: value[peer] if isinstance(value, dict) else value for key, value in trainer.items()}
+        options = {
+            key: value[peer] if isinstance(value, dict) else value for key, value in trainer.items()
+        }
         return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=997, **options)
 
     return Swarm(make_core, n, seed, make_trainer=make_trainer)
@@ -45,7 +49,9 @@ def apart(swarm: Swarm[Peer]) -> float:
 
 def run_to(swarm: Swarm[Peer], round_id: int) -> None:
     there = [host for host in swarm.hosts.values() if not host.killed]
-    swarm.run_until(lambda: all(host.core.rounds.round_id >= round_id for host in there), limit_s=60)
+    swarm.run_until(
+        lambda: all(host.core.rounds.round_id >= round_id for host in there), limit_s=60
+    )
 
 
 @pytest.mark.parametrize("topology", ["random_k", "ring", "full"])
@@ -84,4 +90,6 @@ def test_peers_that_are_stopped_leave_without_waiting_for_long() -> None:
     for peer in swarm.up:
         swarm.stop(peer, "finished")
     swarm.run_for(6.0)
-    assert [host.halt.exit_code for host in swarm.hosts.values() if host.halt is not None] == [0] * 6
+    assert [host.halt.exit_code for host in swarm.hosts.values() if host.halt is not None] == [
+        0
+    ] * 6

@@ -1,4 +1,5 @@
-"""Whole peers on a virtual clock, rolling rounds: whatever happens, there is one history and the replicas are bit-identical."""
+"""Whole peers on a virtual clock, rolling rounds: whatever happens, there is one history and the
+replicas are bit-identical."""
 
 from __future__ import annotations
 
@@ -9,10 +10,25 @@ from typing import Any
 import pytest
 from effort import effort
 
-from gossip.core.events import Aggregate, Committed, Effect, Received, Restore, Send, StartRound, Stop
+from gossip.core.events import (
+    Aggregate,
+    Committed,
+    Effect,
+    Received,
+    Restore,
+    Send,
+    StartRound,
+    Stop,
+)
 from gossip.core.messages import Commit, Hello, PeerId
 from gossip.core.peer import Peer
-from gossip.core.settings import BatchPolicy, CoreSettings, MembershipSettings, RoundSettings, Slices
+from gossip.core.settings import (
+    BatchPolicy,
+    CoreSettings,
+    MembershipSettings,
+    RoundSettings,
+    Slices,
+)
 from gossip.simulation.checkers import Panel, every_checker
 from gossip.simulation.world.driver import Swarm, address
 from gossip.simulation.world.observer import OnEffect
@@ -47,10 +63,14 @@ def rolling_swarm(
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:
         control, bulk = folder[peer] = address(peer, incarnation)
-        return Peer(peer, incarnation, settings, topology, control=control, bulk=bulk, seeds=dict(folder))
+        return Peer(
+            peer, incarnation, settings, topology, control=control, bulk=bulk, seeds=dict(folder)
+        )
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
-        options = {key: value[peer] if isinstance(value, dict) else value for key, value in trainer.items()}
+        options = {
+            key: value[peer] if isinstance(value, dict) else value for key, value in trainer.items()
+        }
         return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=997, **options)
 
     return Swarm(make_core, n, seed, make_trainer=make_trainer)
@@ -69,11 +89,16 @@ def rounds_of(swarm: Swarm[Peer]) -> dict[PeerId, int]:
 
 def server_now(swarm: Swarm[Peer], peer: PeerId) -> PeerId:
     rounds = swarm.hosts[peer].core.rounds
-    return rounds.topology(rounds.replicated.serving_roster(), rounds.round_id, swarm.seed, shards=1).servers[0][0]
+    return rounds.topology(
+        rounds.replicated.serving_roster(), rounds.round_id, swarm.seed, shards=1
+    ).servers[0][0]
 
 
-def assert_one_history(swarm: Swarm[Peer], *, among: tuple[PeerId, ...] | None = None, since: int = 0) -> None:
-    """At most one commit digest was applied for a round from ``since`` on, and equal histories mean equal parameters."""
+def assert_one_history(
+    swarm: Swarm[Peer], *, among: tuple[PeerId, ...] | None = None, since: int = 0
+) -> None:
+    """At most one commit digest was applied for a round from ``since`` on, and equal histories mean
+    equal parameters."""
     chains: dict[int, bytes] = {}
     for host in [*swarm.past, *swarm.hosts.values()]:
         if among is not None and host.peer not in among:
@@ -82,7 +107,9 @@ def assert_one_history(swarm: Swarm[Peer], *, among: tuple[PeerId, ...] | None =
             if effect.commit.round_id < since:
                 continue
             known = chains.setdefault(effect.commit.round_id, effect.chain)
-            assert known == effect.chain, f"round {effect.commit.round_id} has two histories, one at peer {host.peer}"
+            assert known == effect.chain, (
+                f"round {effect.commit.round_id} has two histories, one at peer {host.peer}"
+            )
     by_round: dict[int, bytes] = {}
     for peer in swarm.up:
         trainer = swarm.trainer(peer)
@@ -105,18 +132,27 @@ def test_a_quiet_swarm_uses_every_sample_once_and_stays_identical() -> None:
             (at, 997, 0) for at in range(len(told))
         ]
         assert len(told) == swarm.hosts[peer].core.rounds.replicated.cursor.epoch
-    assert not [r for peer in swarm.up for r in swarm.reports(peer, "attempt") + swarm.reports(peer, "lost_round")]
+    assert not [
+        r
+        for peer in swarm.up
+        for r in swarm.reports(peer, "attempt") + swarm.reports(peer, "lost_round")
+    ]
 
 
 @pytest.mark.parametrize(("policy", "then"), [("fixed_local", 12), ("fixed_global", 16)])
-def test_what_a_round_gives_out_is_told_when_the_roster_changes_size(policy: BatchPolicy, then: int) -> None:
+def test_what_a_round_gives_out_is_told_when_the_roster_changes_size(
+    policy: BatchPolicy, then: int
+) -> None:
     swarm = rolling_swarm(4, seed=2, batch_policy=policy, batch=4)
     swarm.run_for(2.0)
     swarm.crash(3)
     swarm.run_for(5.0)
     for peer in swarm.up:
         told = [r.fields for r in swarm.reports(peer, "batch")]
-        assert [(each["peers"], each["samples"], each["policy"]) for each in told] == [(4, 16, policy), (3, then, policy)]
+        assert [(each["peers"], each["samples"], each["policy"]) for each in told] == [
+            (4, 16, policy),
+            (3, then, policy),
+        ]
     taken = [c.commit.contributors for _, c in swarm.hosts[0].commits]
     sizes = [sum(each.samples for each in contributors) for contributors in taken[-20:]]
     assert sum(size != then for size in sizes) <= 2, "but for the last two of an epoch"
@@ -124,12 +160,17 @@ def test_what_a_round_gives_out_is_told_when_the_roster_changes_size(policy: Bat
 
 
 @pytest.mark.parametrize("policy", ["fixed_local", "fixed_global"])
-def test_a_peer_four_times_slower_keeps_contributing_with_smaller_slices(policy: BatchPolicy) -> None:
+def test_a_peer_four_times_slower_keeps_contributing_with_smaller_slices(
+    policy: BatchPolicy,
+) -> None:
     swarm = rolling_swarm(6, seed=5, batch_policy=policy, batch=8, **FOUR_TIMES_SLOWER)
     swarm.run_for(60.0)
     assert_one_history(swarm)
     for peer in swarm.up:
-        told = [(r.fields["subject"], r.fields["was"], r.fields["share"]) for r in swarm.reports(peer, "share")]
+        told = [
+            (r.fields["subject"], r.fields["was"], r.fields["share"])
+            for r in swarm.reports(peer, "share")
+        ]
         assert told == [(3, 1.0, 0.5), (3, 0.5, 0.25)], "it is moved twice, and never again"
         doubted = [r for what in ("skip", "suspect", "dead") for r in swarm.reports(peer, what)]
         assert not [r for r in doubted if r.fields.get("subject") == 3]
@@ -142,21 +183,29 @@ def test_a_peer_four_times_slower_keeps_contributing_with_smaller_slices(policy:
 
 
 def test_with_equal_slices_a_peer_four_times_slower_is_always_late() -> None:
-    """What smaller slices are for: without them its samples are given out for nothing, round after round."""
+    """What smaller slices are for: without them its samples are given out for nothing,
+    round after round."""
     swarm = rolling_swarm(6, seed=5, slices="equal", batch=8, **FOUR_TIMES_SLOWER)
     swarm.run_for(40.0)  # in the first half the servers learn how late it is
     commits = [effect.commit for _, effect in swarm.hosts[0].commits][60:]
     assert len(commits) > 60
-    assert sum(any(c.peer == 3 for c in commit.contributors) for commit in commits) < 0.1 * len(commits)
+    assert sum(any(c.peer == 3 for c in commit.contributors) for commit in commits) < 0.1 * len(
+        commits
+    )
 
 
 def test_a_long_first_round_does_not_fill_the_network_with_hellos() -> None:
-    """Simulation seed 10: peers that were both in round 0 answered each other's hellos, at the speed of the network."""
+    """Simulation seed 10: peers that were both in round 0 answered each other's hellos, at the
+    speed of the network."""
     swarm = rolling_swarm(4, seed=10, compute_s=(8.0, 8.0))
     hellos: list[PeerId] = []
     swarm.hooks.append(
         OnEffect(
-            lambda peer, effect: hellos.append(peer) if isinstance(effect, Send) and isinstance(effect.message, Hello) else None
+            lambda peer, effect: (
+                hellos.append(peer)
+                if isinstance(effect, Send) and isinstance(effect.message, Hello)
+                else None
+            )
         )
     )
     swarm.run_for(6.0)
@@ -177,7 +226,9 @@ def test_one_seed_has_one_trace() -> None:
     assert traces[0] == traces[1]
 
 
-@pytest.mark.parametrize("moment", ["aggregating", "before_first_commit", "after_first_commit", "after_third_commit"])
+@pytest.mark.parametrize(
+    "moment", ["aggregating", "before_first_commit", "after_first_commit", "after_third_commit"]
+)
 def test_the_serving_peer_may_crash_at_any_moment_and_the_round_goes_on(moment: str) -> None:
     swarm = rolling_swarm(6, seed=11)
     commits_sent: dict[PeerId, int] = {}
@@ -186,10 +237,16 @@ def test_the_serving_peer_may_crash_at_any_moment_and_the_round_goes_on(moment: 
     def crash_while_it_serves(peer: PeerId, effect: Effect) -> None:
         if victims or swarm.now < 2.0:
             return
-        if isinstance(effect, Send) and isinstance(effect.message, Commit) and effect.message.server == peer:
+        if (
+            isinstance(effect, Send)
+            and isinstance(effect.message, Commit)
+            and effect.message.server == peer
+        ):
             key = peer
             commits_sent[key] = commits_sent.get(key, 0) + 1
-        after = {"before_first_commit": 1, "after_first_commit": 2, "after_third_commit": 4}.get(moment)
+        after = {"before_first_commit": 1, "after_first_commit": 2, "after_third_commit": 4}.get(
+            moment
+        )
         due = isinstance(effect, Aggregate) if after is None else commits_sent.get(peer, 0) == after
         if isinstance(effect, Aggregate):
             commits_sent[peer] = 0
@@ -241,7 +298,9 @@ def test_a_restarted_peer_takes_over_the_state_and_contributes_again() -> None:
     assert trainer.restored, "it trains on weights of its own"
 
 
-@pytest.mark.parametrize(("asleep_s", "compute_s"), [(0.3, 0.01), (1.0, 0.01), (5.0, 0.01), (40.0, 0.05)])
+@pytest.mark.parametrize(
+    ("asleep_s", "compute_s"), [(0.3, 0.01), (1.0, 0.01), (5.0, 0.01), (40.0, 0.05)]
+)
 def test_a_sleeper_wakes_harmless_and_catches_up(asleep_s: float, compute_s: float) -> None:
     """What it has missed may be 20 rounds or 800: no commit that was kept reaches back so far."""
     swarm = rolling_swarm(5, seed=4, compute_s=(compute_s, 2 * compute_s))
@@ -249,9 +308,16 @@ def test_a_sleeper_wakes_harmless_and_catches_up(asleep_s: float, compute_s: flo
     before = rounds_of(swarm)[0]
     swarm.pause_for(2, asleep_s)
     swarm.run_for(1.0)
-    assert rounds_of(swarm)[0] > before + 0.25 / compute_s, "the others waited more than half a second"
+    assert rounds_of(swarm)[0] > before + 0.25 / compute_s, (
+        "the others waited more than half a second"
+    )
     swarm.run_for(asleep_s)
-    swarm.run_until(lambda: swarm.hosts[2].core.rounds.mode == "active" and 2 in swarm.hosts[0].core.rounds.roster, 10.0)
+    swarm.run_until(
+        lambda: (
+            swarm.hosts[2].core.rounds.mode == "active" and 2 in swarm.hosts[0].core.rounds.roster
+        ),
+        10.0,
+    )
     swarm.run_for(2.0)
     assert max(rounds_of(swarm).values()) - min(rounds_of(swarm).values()) <= 2
     assert_one_history(swarm)
@@ -293,7 +359,8 @@ def test_a_minority_pauses_and_joins_again_when_the_cut_heals() -> None:
     swarm.run_until(lambda: len(set(swarm.hosts[3].core.rounds.roster.peers)) == 5, 20.0)
     swarm.run_for(2.0)
     assert max(rounds_of(swarm).values()) - min(rounds_of(swarm).values()) <= 2
-    # Just after a cut some are in touch and others not yet: a commit may reach its server alone, which then takes it back.
+    # Just after a cut some are in touch and others not yet: a commit may reach its server alone,
+    # which then takes it back.
     assert_one_history(swarm, since=rounds_of(swarm)[3] - 50)
 
 
@@ -354,7 +421,8 @@ def test_a_lost_trainer_is_announced_at_once() -> None:
 
 
 def shake(swarm: Swarm[Peer], rng: random.Random, kinds: list[str]) -> None:
-    """Six bouts of faults, never more than a minority away at once, with pauses for breath; then calm, and all come back."""
+    """Six bouts of faults, never more than a minority away at once, with pauses for breath; then
+    calm, and all come back."""
     n = len(swarm.hosts)
     for _ in range(6):
         victims = rng.sample(range(n), rng.randint(1, (n - 1) // 2))
@@ -374,7 +442,12 @@ def shake(swarm: Swarm[Peer], rng: random.Random, kinds: list[str]) -> None:
 
 def settle(swarm: Swarm[Peer]) -> None:
     n = len(swarm.hosts)
-    swarm.run_until(lambda: len(swarm.up) == n and all(h.core.rounds.mode == "active" for h in swarm.hosts.values()), 30.0)
+    swarm.run_until(
+        lambda: (
+            len(swarm.up) == n and all(h.core.rounds.mode == "active" for h in swarm.hosts.values())
+        ),
+        30.0,
+    )
     goal = max(rounds_of(swarm).values()) + 20
     swarm.run_until(lambda: min(rounds_of(swarm).values()) >= goal, 30.0)
 
@@ -391,13 +464,16 @@ def test_crashes_and_pauses_at_random_leave_one_history(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(effort(3, 12)))
 def test_cuts_and_loss_at_random_end_on_one_branch(seed: int) -> None:
-    """What a server committed to the wrong side of a cut is a fork; when the cut heals, all end on one branch of it."""
+    """What a server committed to the wrong side of a cut is a fork; when the cut heals, all end on
+    one branch of it."""
     rng = random.Random(f"cuts/{seed}")
     n = rng.randint(4, 7)
     swarm = rolling_swarm(n, seed=2000 + seed)
     swarm.run_for(1.0)
     everywhere = [(a, b) for a in range(n) for b in range(n) if a != b]
-    swarm.network.shape(everywhere, loss=rng.choice([0.0, 0.02, 0.1]), duplicate=rng.choice([0.0, 0.1]))
+    swarm.network.shape(
+        everywhere, loss=rng.choice([0.0, 0.02, 0.1]), duplicate=rng.choice([0.0, 0.1])
+    )
     shake(swarm, rng, ["crash", "pause", "cut"])
     swarm.network.shape(everywhere, loss=0.0, duplicate=0.0)
     settle(swarm)
@@ -434,13 +510,18 @@ def test_the_checker_sees_replicas_that_differ() -> None:
 def test_restores_only_happen_where_something_was_lost() -> None:
     swarm = rolling_swarm(4, seed=17)
     restores: list[PeerId] = []
-    swarm.hooks.append(OnEffect(lambda peer, effect: restores.append(peer) if isinstance(effect, Restore) else None))
+    swarm.hooks.append(
+        OnEffect(
+            lambda peer, effect: restores.append(peer) if isinstance(effect, Restore) else None
+        )
+    )
     swarm.run_for(5.0)
     assert restores == []
 
 
 def test_a_timer_that_fires_while_a_server_has_a_commit_in_hand_is_not_cancelled_as_well() -> None:
-    """Seed 2249: peer 2 served two shards; the give-up timer of one fired right after it had made and spread the commit."""
+    """Seed 2249: peer 2 served two shards; the give-up timer of one fired right after it had made
+    and spread the commit."""
     swarm = rolling_swarm(4, 3, sizes=(4, 4))
     panel = Panel(every_checker())
     swarm.hooks.append(panel)
@@ -459,9 +540,11 @@ def test_a_timer_that_fires_while_a_server_has_a_commit_in_hand_is_not_cancelled
 
 
 @pytest.mark.parametrize("pause_s", [0.35, 0.45, 0.9])
-def test_a_server_that_slept_while_its_rule_ran_commits_nothing_that_was_handed_on_meanwhile(pause_s: float) -> None:
-    """Seed 240: with probes every half second a server that was stopped for 372 ms noticed nothing, and the others' heartbeats
-    had. It committed attempt 0 when attempt 1 was history."""
+def test_a_server_that_slept_while_its_rule_ran_commits_nothing_that_was_handed_on_meanwhile(
+    pause_s: float,
+) -> None:
+    """Seed 240: with probes every half second a server that was stopped for 372 ms noticed nothing,
+    and the others' heartbeats had. It committed attempt 0 when attempt 1 was history."""
     swarm = rolling_swarm(5, seed=240, probe_interval_s=1.0, compute_s=(0.1, 0.15), rule_s=0.01)
     panel = Panel(every_checker())
     swarm.hooks.append(panel)
@@ -480,14 +563,19 @@ def test_a_server_that_slept_while_its_rule_ran_commits_nothing_that_was_handed_
 
 
 def test_a_server_that_slept_while_the_updates_came_takes_them_for_what_they_are() -> None:
-    """It had no timer so near that it could have noticed: what came first when it woke up was the quorum of its attempt."""
+    """It had no timer so near that it could have noticed: what came first when it woke up was the
+    quorum of its attempt."""
     swarm = rolling_swarm(5, seed=56, probe_interval_s=1.0, compute_s=(0.33, 0.36))
     panel, dice = Panel(every_checker()), random.Random(56)
     swarm.hooks.append(panel)
     paused: list[float] = [0.0]
 
     def pause_now_and_then(peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, StartRound) and swarm.now > paused[-1] + 1.5 and server_now(swarm, peer) == peer:
+        if (
+            isinstance(effect, StartRound)
+            and swarm.now > paused[-1] + 1.5
+            and server_now(swarm, peer) == peer
+        ):
             paused.append(swarm.now)
             awake_s, pause_s = dice.uniform(0.2, 0.33), dice.uniform(0.31, 0.4)
             swarm.at(swarm.now + awake_s, lambda: swarm.pause_for(peer, pause_s))

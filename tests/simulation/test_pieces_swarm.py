@@ -1,4 +1,5 @@
-"""A state that comes in pieces: from several donors at once, each piece once, whoever dies or lies on the way."""
+"""A state that comes in pieces: from several donors at once, each piece once,
+whoever dies or lies on the way."""
 
 from __future__ import annotations
 
@@ -30,18 +31,29 @@ class Pieces(Observer):
         self.nbytes = 0  # of what came of the part that is cut
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Any) -> None:
-        if peer == 1 and isinstance(effect, Send) and isinstance(effect.message, StateRequest) and effect.message.piece:
+        if (
+            peer == 1
+            and isinstance(effect, Send)
+            and isinstance(effect.message, StateRequest)
+            and effect.message.piece
+        ):
             self.asked.append((effect.peer, effect.message.piece))
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Any) -> None:
-        if peer != 1 or not isinstance(event, Received) or not isinstance(event.message, StateOffer):
+        if (
+            peer != 1
+            or not isinstance(event, Received)
+            or not isinstance(event.message, StateOffer)
+        ):
             return
         if event.message.piece and event.payload is not None:
             self.came.append((event.sender, event.message.piece))
             self.nbytes += event.payload.nbytes
 
 
-def returning(n: int, f: int, pieces: Pieces, lies: dict[PeerId, tuple[str, ...]] | None = None) -> Swarm[Peer]:
+def returning(
+    n: int, f: int, pieces: Pieces, lies: dict[PeerId, tuple[str, ...]] | None = None
+) -> Swarm[Peer]:
     """Peer 1 was killed and is started again at 1 s; every checker looks on."""
     lies = lies or {}
     names = sorted({lie for told in lies.values() for lie in told})
@@ -55,7 +67,9 @@ def returning(n: int, f: int, pieces: Pieces, lies: dict[PeerId, tuple[str, ...]
 
 
 def comes_back(swarm: Swarm[Peer], within_s: float = 6.0) -> None:
-    swarm.run_until(lambda: bool(swarm.reports(1, "restored")) and swarm.cores[1].phase == "running", within_s)
+    swarm.run_until(
+        lambda: bool(swarm.reports(1, "restored")) and swarm.cores[1].phase == "running", within_s
+    )
     swarm.run_for(0.5)
     assert not swarm.reports(1, "unattested_state")
 
@@ -85,7 +99,9 @@ def test_what_a_donor_has_sent_before_it_dies_is_not_sent_again(offers: bool) ->
     comes_back(swarm)
     assert max(Counter(piece for _, piece in pieces.came).values()) == 1
     assert pieces.nbytes == PIECES * PIECE_BYTES
-    again = [piece for piece, times in Counter(piece for _, piece in pieces.asked).items() if times > 1]
+    again = [
+        piece for piece, times in Counter(piece for _, piece in pieces.asked).items() if times > 1
+    ]
     assert 1 <= len(again) <= 2, "what it was asked for and has not sent"
 
 
@@ -107,12 +123,16 @@ def test_with_f_0_a_donor_that_dies_on_the_way_gives_way_to_another() -> None:
 
 
 @pytest.mark.parametrize("lie", PIECE_ATTACKS)
-def test_a_liar_among_the_donors_costs_what_it_was_asked_for_and_is_asked_for_nothing_more(lie: str) -> None:
+def test_a_liar_among_the_donors_costs_what_it_was_asked_for_and_is_asked_for_nothing_more(
+    lie: str,
+) -> None:
     pieces = Pieces()
     swarm = returning(6, 2, pieces, {0: (lie,)})
     comes_back(swarm, 12.0)
     of_attacker = [piece for donor, piece in pieces.asked if donor == 0]
-    assert 1 <= len(of_attacker) <= 3, "the two that it may have before it, and one more after a true one"
+    assert 1 <= len(of_attacker) <= 3, (
+        "the two that it may have before it, and one more after a true one"
+    )
     assert swarm.outgoing.told()[lie] >= 1
     asked = Counter(piece for _, piece in pieces.asked)
     assert sum(asked.values()) - PIECES <= 2, asked

@@ -1,4 +1,5 @@
-"""A rule with a memory is given what was applied last, whoever serves: the rounds of a swarm are those of one process."""
+"""A rule with a memory is given what was applied last, whoever serves: the rounds of a swarm are
+those of one process."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ def test_centered_clipping_with_a_server_that_rotates_is_centered_clipping_in_on
     asked: list[tuple[Sequence[Values], int, Values]] = []
 
     def noting(
-        rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int
+        rows: Sequence[Values],
+        samples: Sequence[int],
+        f: int,
+        previous: Values | None,
+        round_id: int,
     ) -> Values | RuleResult:
         found = reduce(rows, samples, f, previous, round_id)
         assert isinstance(found, RuleResult)
@@ -38,7 +43,11 @@ def test_centered_clipping_with_a_server_that_rotates_is_centered_clipping_in_on
 
     swarm = checked_swarm(Panel([Conserved()]), n=5, f=1, reducer=noting)
     swarm.run_for(4.0)
-    served = {peer for peer, host in swarm.hosts.items() if isinstance(host.trainer, ToyTrainer) and host.trainer.served}
+    served = {
+        peer
+        for peer, host in swarm.hosts.items()
+        if isinstance(host.trainer, ToyTrainer) and host.trainer.served
+    }
     assert len(served) > 2, "the server rotates"
     assert len(asked) > 10
     last = None
@@ -47,7 +56,9 @@ def test_centered_clipping_with_a_server_that_rotates_is_centered_clipping_in_on
         assert torch.equal(last, torch.tensor(aggregate, dtype=torch.float32))
     rows, f, aggregate = asked[1]
     forgetful = centered_clipping(as_rows(rows), f=f, tau=0.05)
-    assert not torch.allclose(forgetful, torch.tensor(aggregate), rtol=1e-3), "the memory makes a difference"
+    assert not torch.allclose(forgetful, torch.tensor(aggregate), rtol=1e-3), (
+        "the memory makes a difference"
+    )
 
 
 @pytest.mark.parametrize("topology", ["rolling", "full"])
@@ -56,7 +67,10 @@ def test_a_rule_that_is_given_another_aggregate_than_the_last_is_caught(topology
     swarm.run_for(1.0)
 
     def forgetful(event: Event, effects: list[Effect]) -> list[Effect]:
-        return [replace(effect, previous=None) if isinstance(effect, Aggregate) else effect for effect in effects]
+        return [
+            replace(effect, previous=None) if isinstance(effect, Aggregate) else effect
+            for effect in effects
+        ]
 
     for peer in range(4):
         tamper(swarm, peer, forgetful)

@@ -1,4 +1,5 @@
-"""Nobody waits in vain: for a server that it skips, when all updates are there, or without asking for what it lacks."""
+"""Nobody waits in vain: for a server that it skips, when all updates are there, or without asking
+for what it lacks."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ ONE_SIDED = Schedule(
     batch_policy="fixed_global",
     faults=(Reset(0.57, 5.313, 1.058, (2,)),),
 )
-"""Only one of the two has seen the link break, and each waits for the other: one to serve, one to send its update."""
+"""Only one of the two has seen the link break, and each waits for the other: one to serve, one to
+send its update."""
 
 
 def test_an_ack_tells_that_a_peer_behind_a_new_link_is_the_one_that_was_there() -> None:
@@ -82,7 +84,7 @@ def server_of(swarm: Swarm[Peer]) -> PeerId:
     return int(shard.server(shard.attempt))
 
 
-# --- planted violations ---------------------------------------------------------------------------------------------------
+# --- planted violations ---------------------------------------------------------------------------
 
 
 def test_l3_one_that_does_not_notice_whom_it_skips_is_caught() -> None:
@@ -116,13 +118,15 @@ def test_l3_one_that_offers_its_update_to_a_skipped_server_is_caught() -> None:
     stubborn: Any = swarm.hosts[(server + 1) % 4].core.rounds
     stubborn._next_attempt = lambda shard, first, now: first
     swarm.crash(server)
-    # It is the server again whenever its turn comes in the order, until a commit leaves it out of the roster.
+    # It is the server again whenever its turn comes in the order,
+    # until a commit leaves it out of the roster.
     stubborn.on_view_change = lambda now: []
     assert caught(swarm, "L3").peer == (server + 1) % 4
 
 
 def loses_an_aggregate(circumstances: RunConditions) -> tuple[Swarm[Peer], Panel, list[bool]]:
-    """A swarm of which the next server loses what it asks its rule for, once; and whether it has."""
+    """A swarm of which the next server loses what it asks its rule for, once;
+    and whether it has."""
     panel = Panel([disturbances := Disturbances(), OverWhenAllIsThere(disturbances, circumstances)])
     swarm, lost = checked_swarm(panel, compute_s=0.5), list[bool]()
     swarm.run_for(3.3)
@@ -156,9 +160,13 @@ def test_l2_a_round_that_a_liar_may_have_held_up_before_the_calm_is_not_judged_i
 
 
 @pytest.mark.parametrize(
-    ("circumstances", "calm_first"), [(LATE, True), (IN_TIME, False)], ids=["of the calm", "of no such liar"]
+    ("circumstances", "calm_first"),
+    [(LATE, True), (IN_TIME, False)],
+    ids=["of the calm", "of no such liar"],
 )
-def test_l2_a_round_that_no_liar_can_have_held_up_is_judged_in_the_calm(circumstances: RunConditions, calm_first: bool) -> None:
+def test_l2_a_round_that_no_liar_can_have_held_up_is_judged_in_the_calm(
+    circumstances: RunConditions, calm_first: bool
+) -> None:
     swarm, panel, lost = loses_an_aggregate(circumstances)
     if not calm_first:
         swarm.run_until(lambda: bool(lost), 3.0)
@@ -169,8 +177,18 @@ def test_l2_a_round_that_no_liar_can_have_held_up_is_judged_in_the_calm(circumst
 
 def test_l2_one_that_is_stuck_where_nothing_is_in_its_way_is_caught() -> None:
     swarm = under(NobodyIsStuck)
-    tamper(swarm, 2, lambda event, effects: [] if isinstance(event, Received) and isinstance(event.message, Commit) else None)
-    tamper(swarm, 2, lambda event, effects: [effect for effect in effects if not isinstance(effect, Aggregate)])
+    tamper(
+        swarm,
+        2,
+        lambda event, effects: (
+            [] if isinstance(event, Received) and isinstance(event.message, Commit) else None
+        ),
+    )
+    tamper(
+        swarm,
+        2,
+        lambda event, effects: [effect for effect in effects if not isinstance(effect, Aggregate)],
+    )
     assert "nothing in its way" in caught(swarm, "L2").text
 
 
@@ -181,7 +199,9 @@ def test_l5_one_that_is_told_that_it_is_behind_and_does_not_ask_is_caught() -> N
 
     def misses_commits(event: Event, now: float) -> list[Effect]:
         lost = (
-            isinstance(event, Received) and isinstance(event.message, Commit) and event.message.round_id <= core.rounds.round_id
+            isinstance(event, Received)
+            and isinstance(event.message, Commit)
+            and event.message.round_id <= core.rounds.round_id
         )
         return [] if lost else list(handle(event, now))
 
@@ -193,14 +213,18 @@ def test_l5_one_that_is_told_that_it_is_behind_and_does_not_ask_is_caught() -> N
 
 @pytest.mark.parametrize("ahead", [1, 1000])
 @pytest.mark.parametrize("takes_a_state", [True, False])
-def test_l5_one_that_cannot_go_on_by_commits_and_takes_no_state_is_caught(takes_a_state: bool, ahead: int) -> None:
+def test_l5_one_that_cannot_go_on_by_commits_and_takes_no_state_is_caught(
+    takes_a_state: bool, ahead: int
+) -> None:
     swarm = under(TakesAStateInstead)
     core: Any = swarm.hosts[2].core
     here, lag_detector = core.rounds.round_id, core.rounds.lag_detector
     lag_detector._open = (1, here) if ahead == 1 else None
     if not takes_a_state:
         lag_detector.not_kept = lambda *told: []
-    told = Received(1, 0, NotServing(core.settings.lineage, here, 0, 0, here + ahead, core.rounds.chain))
+    told = Received(
+        1, 0, NotServing(core.settings.lineage, here, 0, 0, here + ahead, core.rounds.chain)
+    )
     if takes_a_state:
         swarm.inject(2, told)
         assert core.phase == "recovering"
@@ -214,7 +238,9 @@ def test_s8_a_trainer_that_is_told_to_compute_a_round_again_is_caught() -> None:
     tamper(
         swarm,
         1,
-        lambda event, effects: [new for old in effects for new in ([old, old] if isinstance(old, StartRound) else [old])],
+        lambda event, effects: [
+            new for old in effects for new in ([old, old] if isinstance(old, StartRound) else [old])
+        ],
     )
     assert "to compute round" in caught(swarm, "S8").text
 
@@ -228,17 +254,20 @@ def test_rounds_are_judged_while_two_cannot_reach_each_other() -> None:
             if isinstance(effect, StartRound) and swarm.network.cuts:
                 judged.append(judging.judged)
 
-    schedule = Schedule(2, peers=4, faults=(Partition(((0,), (1,)), 3.0, 6.0),), active_s=9.0, duration_s=9.0)
+    schedule = Schedule(
+        2, peers=4, faults=(Partition(((0,), (1,)), 3.0, 6.0),), active_s=9.0, duration_s=9.0
+    )
     outcome = run(schedule, [Panel([disturbances, judging]), Looks()])
     assert outcome.violation is None
     assert judged[-1] - judged[0] >= 5
 
 
-# --- what they have found ---------------------------------------------------------------------------------------------------
+# --- what they have found -------------------------------------------------------------------------
 
 
 def test_what_a_server_that_leaves_has_in_hand_is_handed_on_at_its_word() -> None:
-    """They waited until it was gone, which it is when everybody has sent it the update that it has no use for."""
+    """They waited until it was gone, which it is when everybody has sent it the update that
+    it has no use for."""
     swarm = checked_swarm(compute_s=0.5)
     swarm.run_for(3.3)
     server = server_of(swarm)
@@ -253,8 +282,8 @@ def test_what_a_server_that_leaves_has_in_hand_is_handed_on_at_its_word() -> Non
 
 
 def test_s10_a_commit_that_only_a_newcomer_was_told_of_does_not_exist() -> None:
-    """Seeds 1, 5: the server died when it had told the lowest peer alone, which was about to return to the roster. Nobody asks
-    such a one, so the round was committed again without it."""
+    """Seeds 1, 5: the server died when it had told the lowest peer alone, which was about to return
+    to the roster. Nobody asks such a one, so the round was committed again without it."""
     faults = (CrashBroadcast(3.0, 0, 2.0), CrashBroadcast(6.0, 1, 2.0))
     outcome = run(Schedule(1, peers=4, faults=faults, active_s=9.0, duration_s=12.0))
     assert outcome.violation is None, outcome.violation
@@ -262,33 +291,52 @@ def test_s10_a_commit_that_only_a_newcomer_was_told_of_does_not_exist() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_s10_a_server_that_stood_still_for_less_than_a_probe_interval_commits_nothing(seed: int) -> None:
-    """Seed 2087: others find a silent link in 0.3 s and go on, which a probe interval of a second made nothing of."""
-    schedule = Schedule(seed, peers=6, probe_interval_s=1.0, faults=(HangServer(3.0, 0.45),), active_s=6.0, duration_s=8.0)
+def test_s10_a_server_that_stood_still_for_less_than_a_probe_interval_commits_nothing(
+    seed: int,
+) -> None:
+    """Seed 2087: others find a silent link in 0.3 s and go on, which a probe interval of a second
+    made nothing of."""
+    schedule = Schedule(
+        seed,
+        peers=6,
+        probe_interval_s=1.0,
+        faults=(HangServer(3.0, 0.45),),
+        active_s=6.0,
+        duration_s=8.0,
+    )
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
     assert outcome.struck == {"hang_server": 1}
 
 
 def test_a_trainer_that_computes_applies_nothing_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a real one: the rounds that were committed meanwhile wait, and its update comes too late for its round."""
+    """As a real one: the rounds that were committed meanwhile wait,
+    and its update comes too late for its round."""
     as_it_was(monkeypatch)
     late: list[tuple[int, int]] = []
 
     class Watches(Observer):
         def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-            if isinstance(event, Contributed) and event.round_id != swarm.hosts[peer].core.rounds.round_id:
+            if (
+                isinstance(event, Contributed)
+                and event.round_id != swarm.hosts[peer].core.rounds.round_id
+            ):
                 late.append((peer, event.round_id))
 
-    outcome = run(Schedule(4, peers=5, faults=(Slow(1, 3.0),), active_s=6.0, duration_s=8.0), [Watches()])
+    outcome = run(
+        Schedule(4, peers=5, faults=(Slow(1, 3.0),), active_s=6.0, duration_s=8.0), [Watches()]
+    )
     assert outcome.violation is None, outcome.violation
     assert late
     assert {peer for peer, _ in late} == {1}
 
 
-def test_seed_1676_a_sleeper_that_promised_later_attempts_takes_the_commits_that_it_asks_for() -> None:
-    """It was sent them under their own attempts and refused them, asked for all of them twice a second, and came back only with
-    the next attempt of each shard: 3.5 s later, and then a crash cost five rounds, because its rule needs five of six peers."""
+def test_seed_1676_a_sleeper_that_promised_later_attempts_takes_the_commits_that_it_asks_for() -> (
+    None
+):
+    """It was sent them under their own attempts and refused them, asked for all of them twice a
+    second, and came back only with the next attempt of each shard: 3.5 s later, and then a crash
+    cost five rounds, because its rule needs five of six peers."""
     slept = Schedule(
         1676,
         peers=6,
@@ -307,7 +355,8 @@ def test_seed_1676_a_sleeper_that_promised_later_attempts_takes_the_commits_that
 
 
 def test_l2_who_wait_for_a_rule_that_needs_more_peers_are_not_stuck() -> None:
-    # One of six has crashed for good and one has left: with multi_krum, four can tolerate nobody. No schedule is drawn so.
+    # One of six has crashed for good and one has left: with multi_krum, four can tolerate nobody.
+    # No schedule is drawn so.
     waits = run(dataclasses.replace(generate(881210), aggregator="multi_krum"))
     assert waits.violation is None
     assert waits.reports["paused"] >= 4
@@ -354,12 +403,14 @@ MOST_LEAVE_UNHEARD = Schedule(
 
 
 def test_seed_750_who_stood_still_serves_again_when_it_skips_everybody_else() -> None:
-    """It had handed its round on to somebody who is skipped, and offered its update there once it could serve itself."""
+    """It had handed its round on to somebody who is skipped, and offered its update there once it
+    could serve itself."""
     outcome = run(ALONE_AFTER_STANDING_STILL)
     assert outcome.violation is None, outcome.violation
 
 
 def test_seed_1266_who_has_missed_that_another_leaves_is_told_when_it_counts_on_that_one() -> None:
-    """Six of nine left while messages were lost for 0.4 s. Nobody heard their word, and three waited for ever."""
+    """Six of nine left while messages were lost for 0.4 s. Nobody heard their word, and three
+    waited for ever."""
     outcome = run(MOST_LEAVE_UNHEARD)
     assert outcome.violation is None, outcome.violation

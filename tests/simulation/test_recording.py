@@ -1,4 +1,5 @@
-"""A core that writes its life down, on a virtual clock: every life replays, and what is wrong with a recording is said."""
+"""A core that writes its life down, on a virtual clock: every life replays, and what is wrong with
+a recording is said."""
 
 from __future__ import annotations
 
@@ -24,18 +25,28 @@ from gossip.topologies import load
 
 
 def recorded_swarm(folder: Path, topology: str, seed: int = 5, n: int = 4) -> Swarm[RecordingCore]:
-    sharp = MembershipSettings(probe_interval_s=0.25)  # a setting that is not the default must come back, too
-    settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), membership=sharp)
+    # a setting that is not the default must come back, too
+    sharp = MembershipSettings(probe_interval_s=0.25)
+    settings = CoreSettings(
+        b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), membership=sharp
+    )
     known = {peer: address(peer, 0) for peer in range(n)}
 
     def make(peer: PeerId, incarnation: int) -> RecordingCore:
         control, bulk = known[peer] = address(peer, incarnation)
         seeds = dict(known)
-        core = Peer(peer, incarnation, settings, load(topology), control=control, bulk=bulk, seeds=seeds)
+        core = Peer(
+            peer, incarnation, settings, load(topology), control=control, bulk=bulk, seeds=seeds
+        )
         header = recorder.header_of(peer, incarnation, settings, topology, control, bulk, seeds)
         return RecordingCore(core, header, recorder.path_of(folder, peer, incarnation))
 
-    return Swarm(make, n, seed, make_trainer=lambda peer, life: ToyTrainer(peer, seed, incarnation=life, samples_total=997))
+    return Swarm(
+        make,
+        n,
+        seed,
+        make_trainer=lambda peer, life: ToyTrainer(peer, seed, incarnation=life, samples_total=997),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +59,9 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("topology", ["rolling", "random-k:k=2"])
-def test_every_life_in_a_swarm_with_faults_replays_to_the_same_commits(tmp_path: Path, topology: str) -> None:
+def test_every_life_in_a_swarm_with_faults_replays_to_the_same_commits(
+    tmp_path: Path, topology: str
+) -> None:
     swarm = recorded_swarm(tmp_path, topology)
     swarm.at(1.0, lambda: swarm.crash(1))
     swarm.at(2.0, lambda: swarm.pause_for(2, 1.5))
@@ -67,18 +80,27 @@ def test_every_life_in_a_swarm_with_faults_replays_to_the_same_commits(tmp_path:
     assert replayed.header.settings.membership.probe_interval_s == 0.25
 
 
-def test_a_core_that_does_something_else_is_caught_at_the_first_step_that_differs(life: Path, tmp_path: Path) -> None:
+def test_a_core_that_does_something_else_is_caught_at_the_first_step_that_differs(
+    life: Path, tmp_path: Path
+) -> None:
     frames = list(msgpack.Unpacker(life.open("rb"), strict_map_key=False))
-    at = next(n for n, frame in enumerate(frames) if isinstance(frame[1], dict) and "LinkUp" in frame[1])
+    at = next(
+        n for n, frame in enumerate(frames) if isinstance(frame[1], dict) and "LinkUp" in frame[1]
+    )
     frames[at][1]["LinkUp"][0] = 3 if frames[at][1]["LinkUp"][0] != 3 else 2
     forged = tmp_path / "forged.msgpack"
     forged.write_bytes(b"".join(map(msgpack.packb, frames)))
 
-    with pytest.raises(ReplayDiverged, match=f"step {(at - 1) // 2} .*LinkUp.*the code is the very same: this is a bug"):
+    with pytest.raises(
+        ReplayDiverged,
+        match=f"step {(at - 1) // 2} .*LinkUp.*the code is the very same: this is a bug",
+    ):
         replay(forged)
 
 
-def test_a_divergence_of_other_code_says_that_the_code_has_changed(life: Path, tmp_path: Path) -> None:
+def test_a_divergence_of_other_code_says_that_the_code_has_changed(
+    life: Path, tmp_path: Path
+) -> None:
     header, *frames = msgpack.Unpacker(life.open("rb"), strict_map_key=False)
     header[1]["Header"][-1] = b"older..."
     older = tmp_path / "older.msgpack"
@@ -91,7 +113,9 @@ def test_a_divergence_of_other_code_says_that_the_code_has_changed(life: Path, t
         replay(older)
 
 
-def test_a_recording_that_was_cut_off_anywhere_replays_up_to_the_cut(life: Path, tmp_path: Path) -> None:
+def test_a_recording_that_was_cut_off_anywhere_replays_up_to_the_cut(
+    life: Path, tmp_path: Path
+) -> None:
     whole = life.read_bytes()
     full = replay(life)
     head = len(msgpack.packb(msgpack.Unpacker(life.open("rb"), strict_map_key=False).unpack()))
@@ -111,7 +135,8 @@ def test_an_event_that_kills_the_core_is_the_last_thing_in_its_recording(tmp_pat
     peer = Peer(0, 0, settings, load("rolling"), control="c", bulk="b")
     core = RecordingCore(peer, header, tmp_path / "life.msgpack")
     core.handle(events.Started(), 1.0)
-    fatal = events.TrainerProgress(1, None)  # type: ignore[arg-type]  # an age that cannot be computed with
+    # an age that cannot be computed with
+    fatal = events.TrainerProgress(1, None)  # type: ignore[arg-type]
 
     with pytest.raises(TypeError):
         core.handle(fatal, 1.5)
@@ -122,7 +147,8 @@ def test_an_event_that_kills_the_core_is_the_last_thing_in_its_recording(tmp_pat
 
 
 def test_an_event_is_in_the_recording_before_the_core_hears_it(tmp_path: Path) -> None:
-    """Whoever is killed while the core is at work, as when it loops for ever, finds the event that it was at."""
+    """Whoever is killed while the core is at work, as when it loops for ever,
+    finds the event that it was at."""
     path, killed = tmp_path / "life.msgpack", tmp_path / "killed.msgpack"
 
     class Looping(Peer):
@@ -132,7 +158,9 @@ def test_an_event_is_in_the_recording_before_the_core_hears_it(tmp_path: Path) -
 
     settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
     header = recorder.header_of(0, 0, settings, "rolling", "c", "b", {})
-    core = RecordingCore(Looping(0, 0, settings, load("rolling"), control="c", bulk="b"), header, path)
+    core = RecordingCore(
+        Looping(0, 0, settings, load("rolling"), control="c", bulk="b"), header, path
+    )
     core.handle(events.Started(), 1.0)
     core.handle(events.TrainerProgress(1, 0.0), 1.5)
 
@@ -141,18 +169,32 @@ def test_an_event_is_in_the_recording_before_the_core_hears_it(tmp_path: Path) -
     assert isinstance(replayed.cut_off, events.TrainerProgress)
 
 
-def test_addresses_learnt_from_outside_the_protocol_are_part_of_the_recording(tmp_path: Path) -> None:
+def test_addresses_learnt_from_outside_the_protocol_are_part_of_the_recording(
+    tmp_path: Path,
+) -> None:
     settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
     header = recorder.header_of(0, 0, settings, "rolling", "c", "b", {})
-    core = RecordingCore(Peer(0, 0, settings, load("rolling"), control="c", bulk="b"), header, tmp_path / "life.msgpack")
+    core = RecordingCore(
+        Peer(0, 0, settings, load("rolling"), control="c", bulk="b"),
+        header,
+        tmp_path / "life.msgpack",
+    )
     core.handle(events.Started(), 1.0)
-    assert core.handle(events.AddressLearned(1, "c1", "b1", 0), 1.5) == [events.Connect(1, "c1", "b1")]
+    assert core.handle(events.AddressLearned(1, "c1", "b1", 0), 1.5) == [
+        events.Connect(1, "c1", "b1")
+    ]
     core.handle(events.LinkUp(1), 2.0)
 
     seen: list[Any] = []
-    replay(tmp_path / "life.msgpack", lambda now, event, effects: seen.append((now, event, effects)))
+    replay(
+        tmp_path / "life.msgpack", lambda now, event, effects: seen.append((now, event, effects))
+    )
 
-    assert seen[1] == (1.5, events.AddressLearned(1, "c1", "b1", 0), [events.Connect(1, "c1", "b1")])
+    assert seen[1] == (
+        1.5,
+        events.AddressLearned(1, "c1", "b1", 0),
+        [events.Connect(1, "c1", "b1")],
+    )
 
 
 def test_recording_never_stands_in_the_way_of_the_core(tmp_path: Path) -> None:
@@ -172,7 +214,9 @@ def test_recording_never_stands_in_the_way_of_the_core(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_recording_and_says_so() -> None:
     settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
     header = recorder.header_of(0, 0, settings, "rolling", "c", "b", {})
-    core = RecordingCore(Peer(0, 0, settings, load("rolling"), control="c", bulk="b"), header, Path("/dev/full"))
+    core = RecordingCore(
+        Peer(0, 0, settings, load("rolling"), control="c", bulk="b"), header, Path("/dev/full")
+    )
     first = core.handle(events.Started(), 1.0)
     assert [e.fields["message"] for e in first if isinstance(e, events.Report)] == [
         "the recording full ends here: [Errno 28] No space left on device"
@@ -210,7 +254,9 @@ def _no_header(path: Path) -> None:
         (_no_header, "does not begin with a header"),
     ],
 )
-def test_what_is_no_recording_is_refused_in_words(tmp_path: Path, make: Callable[[Path], None], says: str) -> None:
+def test_what_is_no_recording_is_refused_in_words(
+    tmp_path: Path, make: Callable[[Path], None], says: str
+) -> None:
     path = tmp_path / "life.msgpack"
     make(path)
     with pytest.raises(ConfigError, match=says):
@@ -227,15 +273,27 @@ def test_frames_out_of_order_are_refused_with_their_number(life: Path, tmp_path:
 
 def test_a_payload_is_recorded_as_its_facts_and_not_its_bytes() -> None:
     event: Any = Contributed(7, 3, (Payload(object(), 4_000_000, False, b"d" * 16),), loss=0.1)
-    back = recorder.restored(msgpack.unpackb(msgpack.packb(recorder.plain(event)), strict_map_key=False))
+    back = recorder.restored(
+        msgpack.unpackb(msgpack.packb(recorder.plain(event)), strict_map_key=False)
+    )
     assert (back.round_id, back.samples, back.loss) == (7, 3, 0.1)
     (payload,) = back.payloads
-    assert (payload.data, payload.nbytes, payload.finite, payload.digest) == (None, 4_000_000, False, b"d" * 16)
+    assert (payload.data, payload.nbytes, payload.finite, payload.digest) == (
+        None,
+        4_000_000,
+        False,
+        b"d" * 16,
+    )
 
 
 def test_what_a_node_found_out_about_a_result_is_recorded_with_it() -> None:
     event: Any = Received(1, 0, Ping(3, 2, ()), None, ResultSimilarity(2.0, 4.0, 8.0))
-    assert recorder.restored(msgpack.unpackb(msgpack.packb(recorder.plain(event)), strict_map_key=False)) == event
+    assert (
+        recorder.restored(
+            msgpack.unpackb(msgpack.packb(recorder.plain(event)), strict_map_key=False)
+        )
+        == event
+    )
 
 
 def test_what_is_no_plain_data_is_refused_by_name() -> None:

@@ -48,20 +48,29 @@ def test_who_weighs_more_serves_more_and_when_it_dies_the_others_do_in_proportio
     swarm.run_for(20.0)
     after = served(swarm) - before
     assert set(after) == {1, 2, 3, 4}  # but for a round that it had served by then
-    # Of three others with a lot each it may draw three, and not four: nobody serves more than half of the rounds.
+    # Of three others with a lot each it may draw three, and not four:
+    # nobody serves more than half of the rounds.
     assert 0.4 < after[1] / after.total() < 0.6
 
 
-def test_all_peers_draw_the_same_order_from_the_same_weights_and_another_order_than_without() -> None:
+def test_all_peers_draw_the_same_order_from_the_same_weights_and_another_order_than_without() -> (
+    None
+):
     swarm = checked_swarm(n=4, topology="rolling:weights=0:4,2:2", compute_s=0.05)
     swarm.run_for(10.0)
-    histories = [[(done.commit.round_id, done.commit.server) for done in swarm.commits(peer)] for peer in range(4)]
+    histories = [
+        [(done.commit.round_id, done.commit.server) for done in swarm.commits(peer)]
+        for peer in range(4)
+    ]
     rounds = min(map(len, histories))
     assert rounds > 100
     assert all(history[:rounds] == histories[0][:rounds] for history in histories)
     plain = checked_swarm(n=4, compute_s=0.05)
     plain.run_for(10.0)
-    assert histories[0][:rounds] != [(done.commit.round_id, done.commit.server) for done in plain.commits(0)][:rounds]
+    assert (
+        histories[0][:rounds]
+        != [(done.commit.round_id, done.commit.server) for done in plain.commits(0)][:rounds]
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,19 +83,30 @@ def test_all_peers_draw_the_same_order_from_the_same_weights_and_another_order_t
     ids=["dies", "comes back", "lies"],
 )
 def test_every_promise_is_kept_though_those_fail_who_serve_most(faults: tuple[Fault, ...]) -> None:
-    world = Schedule(3, peers=6, aggregator="median", server_weights="0:10,1:4,2:4", compute_s=(0.1, 0.12), joins_s=(5.0,))
+    world = Schedule(
+        3,
+        peers=6,
+        aggregator="median",
+        server_weights="0:10,1:4,2:4",
+        compute_s=(0.1, 0.12),
+        joins_s=(5.0,),
+    )
     seen = Turns()
     outcome = run(replace(world, faults=faults).checked(), [seen])
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 100
     assert min(seen.servers[peer] for peer in range(7)) > 0
-    assert max(seen.servers[1], seen.servers[2]) > 1.5 * max(seen.servers[peer] for peer in (3, 4, 5, 6))
+    assert max(seen.servers[1], seen.servers[2]) > 1.5 * max(
+        seen.servers[peer] for peer in (3, 4, 5, 6)
+    )
 
 
 @pytest.mark.parametrize("lie", ["wrong_results", "two_results"])
 def test_a_liar_that_serves_half_of_the_rounds_is_locked_up_and_nobody_else_is(lie: str) -> None:
     seen = Verdicts()
-    world = Schedule(7, peers=6, active_s=8.0, duration_s=8.0, compute_s=(0.02, 0.04), aggregator="suspicion")
+    world = Schedule(
+        7, peers=6, active_s=8.0, duration_s=8.0, compute_s=(0.02, 0.04), aggregator="suspicion"
+    )
     outcome = run(replace(world, server_weights="0:10", faults=(NodeAttack(lie, (0,)),)), [seen])
     assert outcome.violation is None, outcome.violation
     assert seen.locked == {0}

@@ -1,4 +1,5 @@
-"""Both sides of a partition go on: when it heals there is one lineage again, and it is that of the heavier side."""
+"""Both sides of a partition go on: when it heals there is one lineage again,
+and it is that of the heavier side."""
 
 from __future__ import annotations
 
@@ -17,10 +18,15 @@ SLOW, FAST = (0.2, 0.24), (0.08, 0.12)
 
 
 def is_partitioned(
-    sides: tuple[tuple[PeerId, ...], ...], rounds: RoundSettings, fast: tuple[PeerId, ...], for_s: float
+    sides: tuple[tuple[PeerId, ...], ...],
+    rounds: RoundSettings,
+    fast: tuple[PeerId, ...],
+    for_s: float,
 ) -> Swarm[Peer]:
     """A swarm of eight whose sides have been without each other for so long."""
-    swarm = rolling_swarm(8, 1, rounds=rounds, compute_s={peer: FAST if peer in fast else SLOW for peer in range(8)})
+    swarm = rolling_swarm(
+        8, 1, rounds=rounds, compute_s={peer: FAST if peer in fast else SLOW for peer in range(8)}
+    )
     swarm.run_for(2.0)
     swarm.network.partition(*sides)
     swarm.run_for(for_s)
@@ -28,11 +34,15 @@ def is_partitioned(
 
 
 def heads(swarm: Swarm[Peer]) -> dict[PeerId, tuple[int, bytes]]:
-    return {peer: (host.core.rounds.round_id - 1, host.core.rounds.chain) for peer, host in swarm.hosts.items()}
+    return {
+        peer: (host.core.rounds.round_id - 1, host.core.rounds.chain)
+        for peer, host in swarm.hosts.items()
+    }
 
 
 def survivors(swarm: Swarm[Peer]) -> set[PeerId]:
-    """Heals; four seconds later all are in one roster, in step and alike. Returns those whose branch it is that all are on."""
+    """Heals; four seconds later all are in one roster, in step and alike. Returns those whose
+    branch it is that all are on."""
     before = heads(swarm)
     swarm.network.heal()
     swarm.run_for(4.0)
@@ -45,8 +55,14 @@ def survivors(swarm: Swarm[Peer]) -> set[PeerId]:
     for peer in swarm.up:
         trainer = swarm.trainer(peer)
         assert isinstance(trainer, ToyTrainer)
-        assert digests.setdefault(trainer.next_round, trainer.digest) == trainer.digest, f"peer {peer} holds something else"
-    parents = {effect.chain: effect.commit.parent for host in swarm.hosts.values() for _, effect in host.commits}
+        assert digests.setdefault(trainer.next_round, trainer.digest) == trainer.digest, (
+            f"peer {peer} holds something else"
+        )
+    parents = {
+        effect.chain: effect.commit.parent
+        for host in swarm.hosts.values()
+        for _, effect in host.commits
+    }
     at, branch = swarm.hosts[0].core.rounds.chain, set()
     while at in parents:
         branch.add(at)
@@ -59,7 +75,9 @@ FIVE, THREE = (0, 1, 2, 3, 4), (5, 6, 7)
 
 @pytest.mark.parametrize("rounds", [AVAILABLE, CONTINUE], ids=["available", "continue"])
 @pytest.mark.parametrize("fast", [FIVE, THREE], ids=["the heavier ahead", "the lighter ahead"])
-def test_the_lighter_side_joins_the_heavier_though_it_be_ahead(rounds: RoundSettings, fast: tuple[PeerId, ...]) -> None:
+def test_the_lighter_side_joins_the_heavier_though_it_be_ahead(
+    rounds: RoundSettings, fast: tuple[PeerId, ...]
+) -> None:
     swarm = is_partitioned((FIVE, THREE), rounds, fast, 5.0)
     before = heads(swarm)
     assert before[0][1] != before[7][1]
@@ -98,9 +116,20 @@ def test_one_that_continues_waits_until_the_others_are_dead_for_it() -> None:
     assert rounds_of(swarm)[7] - at <= 1
     assert not any(report.event == "minority_continues" for _, report in swarm.hosts[7].reports)
     swarm.run_for(3.5)
-    told = [report.fields for peer in THREE for _, report in swarm.hosts[peer].reports if report.event == "minority_continues"]
-    assert [(fields["alive"], fields["of"]) for fields in told] == [([5, 6, 7], 8)], "who serves says so"
-    assert not any(report.event == "minority_continues" for peer in FIVE for _, report in swarm.hosts[peer].reports)
+    told = [
+        report.fields
+        for peer in THREE
+        for _, report in swarm.hosts[peer].reports
+        if report.event == "minority_continues"
+    ]
+    assert [(fields["alive"], fields["of"]) for fields in told] == [([5, 6, 7], 8)], (
+        "who serves says so"
+    )
+    assert not any(
+        report.event == "minority_continues"
+        for peer in FIVE
+        for _, report in swarm.hosts[peer].reports
+    )
     assert rounds_of(swarm)[7] > at + 5
 
 
@@ -109,7 +138,15 @@ def test_a_peer_counts_for_another_side_only_by_its_own_word() -> None:
     swarm = is_partitioned(((0, 1, 2, 3, 4, 5, 6), (7,)), AVAILABLE, (), 3.0)
     hello = swarm.hosts[7].core.hello_exchange.hello()
     lie = Hello(
-        hello.lineage, hello.layout, hello.state, 3, "ready", hello.address, hello.bulk, chain=b"x" * 16, side=tuple(range(8))
+        hello.lineage,
+        hello.layout,
+        hello.state,
+        3,
+        "ready",
+        hello.address,
+        hello.bulk,
+        chain=b"x" * 16,
+        side=tuple(range(8)),
     )
     sides = swarm.hosts[0].core.rounds.lag_detector.fork_choice
     assert sides.on_hello(7, lie) == "fork"
@@ -121,7 +158,7 @@ def test_a_peer_counts_for_another_side_only_by_its_own_word() -> None:
     assert heavier[1] == "5 peers train on another branch, 3 on ours"
 
 
-def test_one_that_is_behind_on_another_branch_is_told_so_and_one_ahead_is_not_taken_in_before_it_has_shown_its_branch() -> None:
+def test_one_that_is_behind_on_another_branch_is_told_so_and_one_ahead_is_not_taken_in_before_it_has_shown_its_branch():
     swarm = is_partitioned((FIVE, THREE), AVAILABLE, THREE, 4.0)
     behind, ahead = swarm.hosts[0].core, swarm.hosts[7].core
     assert behind.rounds.round_id < ahead.rounds.round_id
@@ -144,19 +181,30 @@ def test_what_one_of_us_says_of_its_progress_is_looked_into_before_its_state_is_
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("fast", [FIVE, THREE], ids=["the heavier ahead", "the lighter nearly as far"])
-def test_whoever_is_on_the_lighter_side_learns_it_as_soon_as_the_links_stand(seed: int, fast: tuple[PeerId, ...]) -> None:
-    """What a peer that is behind is told in answer to its hello is lost where the way back stands later than the way there; then
-    it had only requests for commits to learn it by, one each half a second."""
+@pytest.mark.parametrize(
+    "fast", [FIVE, THREE], ids=["the heavier ahead", "the lighter nearly as far"]
+)
+def test_whoever_is_on_the_lighter_side_learns_it_as_soon_as_the_links_stand(
+    seed: int, fast: tuple[PeerId, ...]
+) -> None:
+    """What a peer that is behind is told in answer to its hello is lost where the way back stands
+    later than the way there; then it had only requests for commits to learn it by,
+    one each half a second."""
     swift, slow = (0.02, 0.03), (0.025, 0.035)
     compute_s = {peer: swift if peer in fast else slow for peer in range(8)}
     swarm = rolling_swarm(8, seed, rounds=CONTINUE, compute_s=compute_s)
     swarm.run_for(2.0)
     swarm.network.partition(FIVE, THREE)
     swarm.run_for(4.0)
-    assert rounds_of(swarm)[7] < rounds_of(swarm)[0], "the lighter side is behind, and cannot tell by a hello alone"
-    assert not any(report.event == "recovering" for peer in THREE for _, report in swarm.hosts[peer].reports)
+    assert rounds_of(swarm)[7] < rounds_of(swarm)[0], (
+        "the lighter side is behind, and cannot tell by a hello alone"
+    )
+    assert not any(
+        report.event == "recovering" for peer in THREE for _, report in swarm.hosts[peer].reports
+    )
     swarm.network.heal()
     swarm.run_for(2 * swarm.network.reconnect_s)
     for peer in THREE:
-        assert "recovering" in {report.event for _, report in swarm.hosts[peer].reports}, f"peer {peer} goes on by itself"
+        assert "recovering" in {report.event for _, report in swarm.hosts[peer].reports}, (
+            f"peer {peer} goes on by itself"
+        )

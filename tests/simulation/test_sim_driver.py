@@ -11,7 +11,14 @@ from gossip.core.messages import Gossip, Ping, Rumor
 from gossip.simulation.world.driver import SimulationStuck, Swarm, address
 from gossip.simulation.world.network import LinkModel, Network
 from gossip.simulation.world.observer import OnEffect
-from gossip.simulation.world.toy_trainer import OWN_BYTES, ToyTrainer, digest_of, packed_of, payload_of, weighted_mean
+from gossip.simulation.world.toy_trainer import (
+    OWN_BYTES,
+    ToyTrainer,
+    digest_of,
+    packed_of,
+    payload_of,
+    weighted_mean,
+)
 
 
 class Scripted:
@@ -32,7 +39,15 @@ class Scripted:
                 others = [p for p in range(self.n) if p != self.peer]
                 return [events.Connect(p, *address(p)) for p in others] + self.tick(now)
             case events.TimerFired() if self.pinging:
-                return extra + [events.Send(p, Ping(self.token, p, ())) for p in range(self.n) if p != self.peer] + self.tick(now)
+                return (
+                    extra
+                    + [
+                        events.Send(p, Ping(self.token, p, ()))
+                        for p in range(self.n)
+                        if p != self.peer
+                    ]
+                    + self.tick(now)
+                )
             case _:
                 return extra
 
@@ -44,7 +59,9 @@ class Scripted:
         return [(at, event) for at, event in self.seen if isinstance(event, kind) and at >= since]
 
 
-def swarm_of(n: int = 3, seed: int = 1, network: Network | None = None, **options: object) -> Swarm[Scripted]:
+def swarm_of(
+    n: int = 3, seed: int = 1, network: Network | None = None, **options: object
+) -> Swarm[Scripted]:
     return Swarm(lambda peer, life: Scripted(peer, life, n), n, seed, network, **options)  # type: ignore[arg-type]
 
 
@@ -96,7 +113,8 @@ def test_links_to_a_paused_peer_time_out_and_come_back() -> None:
 
 
 def test_a_peer_that_is_being_started_is_not_started_twice() -> None:
-    """Seed 972718: its node died in the moment in which its trainer was killed, and two launchers had started it."""
+    """Seed 972718: its node died in the moment in which its trainer was killed,
+    and two launchers had started it."""
     swarm = swarm_of()
     swarm.run_for(0.05)
     swarm.crash(1)
@@ -126,7 +144,9 @@ def test_a_cut_link_carries_nothing_in_the_directions_that_are_cut(both_ways: bo
     swarm.run_for(1.0)
 
     def heard(to: int, sender: int) -> int:
-        return sum(event.sender == sender for _, event in swarm.cores[to].of(events.Received, since=1.01))  # type: ignore[attr-defined]
+        return sum(
+            event.sender == sender for _, event in swarm.cores[to].of(events.Received, since=1.01)
+        )  # type: ignore[attr-defined]
 
     assert heard(1, 0) == 0
     assert (heard(0, 1) == 0) == both_ways
@@ -207,7 +227,9 @@ def test_a_peer_can_be_killed_between_two_effects() -> None:
 
 def test_waiting_in_vain_fails_with_the_time_and_a_summary() -> None:
     swarm = swarm_of()
-    with pytest.raises(SimulationStuck, match=r"(?s)not so after 1.0 s \(virtual time 1.000 s.*peer 2\.0 up"):
+    with pytest.raises(
+        SimulationStuck, match=r"(?s)not so after 1.0 s \(virtual time 1.000 s.*peer 2\.0 up"
+    ):
         swarm.run_until(lambda: False, 1.0)
 
 
@@ -223,7 +245,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
     assert len({trace(1, 0.1), trace(2, 0.1), trace(1, 0.2)}) == 3
 
 
-# --- the trainer ------------------------------------------------------------------------------------------------------------
+# --- the trainer ----------------------------------------------------------------------------------
 
 
 class Solo:
@@ -244,22 +266,36 @@ class Solo:
                 assert payload is not None
                 return [events.Apply(ticket, (payload,))]
             case events.Applied(round_id):
-                return [events.TakeSnapshot()] if round_id == 20 else [events.StartRound(round_id + 1, None)]
+                return (
+                    [events.TakeSnapshot()]
+                    if round_id == 20
+                    else [events.StartRound(round_id + 1, None)]
+                )
         return []
 
 
 def test_a_toy_trainer_descends_and_says_what_it_applied() -> None:
-    swarm = Swarm(lambda peer, life: Solo(), 1, 1, make_trainer=lambda peer, life: ToyTrainer(peer, 1))
+    swarm = Swarm(
+        lambda peer, life: Solo(), 1, 1, make_trainer=lambda peer, life: ToyTrainer(peer, 1)
+    )
     trainer = swarm.trainer(0)
     assert isinstance(trainer, ToyTrainer)
     before = trainer.distance
-    swarm.run_until(lambda: any(isinstance(e, events.SnapshotTaken) for e in swarm.cores[0].seen), 5.0)
+    swarm.run_until(
+        lambda: any(isinstance(e, events.SnapshotTaken) for e in swarm.cores[0].seen), 5.0
+    )
     assert trainer.distance < 0.3 * before
     assert [round_id for round_id, _ in trainer.applied] == list(range(21))
     aggregated = [e.payload for e in swarm.cores[0].seen if isinstance(e, events.Aggregated)]
-    assert [digest for _, digest in trainer.applied] == [p.digest for p in aggregated if p is not None]
+    assert [digest for _, digest in trainer.applied] == [
+        p.digest for p in aggregated if p is not None
+    ]
 
-    taken = swarm.cores[0].seen[-1] if isinstance(swarm.cores[0].seen[-1], events.SnapshotTaken) else None
+    taken = (
+        swarm.cores[0].seen[-1]
+        if isinstance(swarm.cores[0].seen[-1], events.SnapshotTaken)
+        else None
+    )
     taken = taken or next(e for e in swarm.cores[0].seen if isinstance(e, events.SnapshotTaken))
     assert taken.round_id == 21
     other = ToyTrainer(1, 1, initial=5)
@@ -272,21 +308,33 @@ def test_a_toy_trainer_descends_and_says_what_it_applied() -> None:
     assert "3 bytes" in refused.error
 
 
-def test_a_trainer_does_one_thing_at_a_time_and_takes_another_state_when_it_has_said_what_it_computed() -> None:
+def test_a_trainer_does_one_thing_at_a_time_and_takes_another_state_when_it_has_said_what_it_computed():
     class Replaced(Solo):
         def handle(self, event: Event, now: float) -> list[Effect]:
             self.seen.append(event)
             if isinstance(event, events.Prepared):
                 return [
                     events.StartRound(0, None),
-                    events.Restore(0, packed_of([np.ones(8, np.float32).tobytes(), bytes(OWN_BYTES)])),
+                    events.Restore(
+                        0, packed_of([np.ones(8, np.float32).tobytes(), bytes(OWN_BYTES)])
+                    ),
                 ]
             return [events.StartRound(0, None)] if isinstance(event, events.Restored) else []
 
-    swarm = Swarm(lambda peer, life: Replaced(), 1, 1, make_trainer=lambda peer, life: ToyTrainer(peer, 1))
+    swarm = Swarm(
+        lambda peer, life: Replaced(), 1, 1, make_trainer=lambda peer, life: ToyTrainer(peer, 1)
+    )
     swarm.run_for(1.0)
-    said = [event for event in swarm.cores[0].seen if isinstance(event, events.Contributed | events.Restored)]
-    assert [type(event) for event in said] == [events.Contributed, events.Restored, events.Contributed]
+    said = [
+        event
+        for event in swarm.cores[0].seen
+        if isinstance(event, events.Contributed | events.Restored)
+    ]
+    assert [type(event) for event in said] == [
+        events.Contributed,
+        events.Restored,
+        events.Contributed,
+    ]
     contributed = said[-1]
     assert isinstance(contributed, events.Contributed)
     trainer = swarm.trainer(0)
@@ -304,14 +352,20 @@ def test_the_toy_mean_is_weighted_and_the_same_to_the_bit_in_the_same_order() ->
 
 
 def test_a_hung_trainer_answers_nothing_until_it_wakes_while_its_node_goes_on() -> None:
-    swarm = Swarm(lambda peer, life: Solo(), 1, 1, make_trainer=lambda peer, life: ToyTrainer(peer, 1))
+    swarm = Swarm(
+        lambda peer, life: Solo(), 1, 1, make_trainer=lambda peer, life: ToyTrainer(peer, 1)
+    )
     swarm.run_for(0.2)
     swarm.stop_trainer(0)
     done = [e for e in swarm.cores[0].seen if isinstance(e, events.Contributed | events.Applied)]
     swarm.run_for(1.0)
-    assert [e for e in swarm.cores[0].seen if isinstance(e, events.Contributed | events.Applied)] == done
+    assert [
+        e for e in swarm.cores[0].seen if isinstance(e, events.Contributed | events.Applied)
+    ] == done
     ages = [e.age_s for e in swarm.cores[0].seen if isinstance(e, events.TrainerProgress)]
     assert ages[-1] > 0.8
     swarm.resume_trainer(0)
     swarm.run_for(0.1)
-    assert len([e for e in swarm.cores[0].seen if isinstance(e, events.Contributed | events.Applied)]) > len(done)
+    assert len(
+        [e for e in swarm.cores[0].seen if isinstance(e, events.Contributed | events.Applied)]
+    ) > len(done)

@@ -1,4 +1,5 @@
-"""Newcomers behind a link that carries less than state and rounds need: they count when they keep up, and nobody waits."""
+"""Newcomers behind a link that carries less than state and rounds need: they count when they keep
+up, and nobody waits."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ PAIR = Schedule(
     round_timeout_s=10.0,
     shards=(8, 8),
 )
-"""A round has 64 bytes of results and takes 0.35 s: a link of fewer than 183 bytes/s cannot follow."""
+"""A round has 64 bytes of results and takes 0.35 s:
+a link of fewer than 183 bytes/s cannot follow."""
 
 
 def behind(bytes_per_s: float) -> Schedule:
@@ -48,13 +50,19 @@ def test_newcomers_that_can_keep_up_come_in() -> None:
 def test_l9_only_the_first_shard_says_who_is_in_the_next_round() -> None:
     """One shard's server knows that a peer is dead, the other's does not yet: nobody is let in."""
     faults = (Hang(1, None, 4.0, 5.6), Loss(0.06, 3.3, 1.4))
-    schedule = Schedule(922906, peers=3, active_s=8.104, duration_s=8.104, compute_s=(0.08, 0.1), shards=(5, 3))
-    schedule = replace(schedule, probe_interval_s=0.5, round_timeout_s=3.0, commit_log=8, faults=faults)
+    schedule = Schedule(
+        922906, peers=3, active_s=8.104, duration_s=8.104, compute_s=(0.08, 0.1), shards=(5, 3)
+    )
+    schedule = replace(
+        schedule, probe_interval_s=0.5, round_timeout_s=3.0, commit_log=8, faults=faults
+    )
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
 
 
-def test_l9_letting_in_whoever_says_that_it_is_ready_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_l9_letting_in_whoever_says_that_it_is_ready_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As it was: within the commit log, which is 64 rounds."""
     monkeypatch.setattr(RollingRounds, "_rounds_behind_max", lambda self: 64)
     violation = run(behind(40.0)).violation

@@ -1,4 +1,5 @@
-"""Peers that are stopped and go on: alone, all at once, and with answers that their nodes have at once."""
+"""Peers that are stopped and go on: alone, all at once,
+and with answers that their nodes have at once."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from gossip.faults.world import HangServer, Loss, NodeAttack, Partition, SlowNod
 from gossip.simulation.campaign.play import run
 from gossip.simulation.schedules.schedule import Schedule
 
-ALONE = Schedule(1, peers=1, active_s=6.0, duration_s=12.0, rule_s=0.0, faults=(Hang(0, None, at_s=3.0, for_s=1.5),))
+ALONE = Schedule(
+    1,
+    peers=1,
+    active_s=6.0,
+    duration_s=12.0,
+    rule_s=0.0,
+    faults=(Hang(0, None, at_s=3.0, for_s=1.5),),
+)
 
 
 @pytest.mark.parametrize("for_s", [0.3, 1.0, 2.5])
@@ -33,13 +41,21 @@ def test_the_last_survivor_that_was_stopped_trains_on() -> None:
     assert outcome.rounds > 10
 
 
-def test_s15_a_lone_peer_that_hands_its_round_on_to_itself_for_ever_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was: time stood still is told of with each answer that the node has at once, before a timer can fire."""
+def test_s15_a_lone_peer_that_hands_its_round_on_to_itself_for_ever_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it was: time stood still is told of with each answer that the node has at once,
+    before a timer can fire."""
     overdue_s = Timers.overdue_s
     monkeypatch.setattr(Timers, "overdue_s", lambda self, now, since=0.0: overdue_s(self, now))
 
     def on_stalled(self: RollingRounds, still_s: float, now: float) -> list[object]:
-        return [e for shard in tuple(self._shards) if shard.commit is None for e in self._advance(shard, "stood still", now)]
+        return [
+            e
+            for shard in tuple(self._shards)
+            if shard.commit is None
+            for e in self._advance(shard, "stood still", now)
+        ]
 
     monkeypatch.setattr(RollingRounds, "on_stalled", on_stalled)
     violation = run(ALONE).violation
@@ -48,9 +64,19 @@ def test_s15_a_lone_peer_that_hands_its_round_on_to_itself_for_ever_is_caught(mo
 
 
 def test_s10_who_stood_still_between_spreading_its_commit_and_holding_it_holds_it() -> None:
-    """The timer that holds it was the first event after, and by then the attempt had been handed on."""
-    faults = (Crash(1, at_s=1.0), SlowNode(0, 0.008, at_s=2.0, for_s=3.0), Hang(0, None, at_s=4.45, for_s=0.4))
-    timing = {"compute_s": (0.1, 0.2), "delay_s": (0.0002, 0.001), "probe_interval_s": 1.0, "start_timeout_s": 20.0}
+    """The timer that holds it was the first event after,
+    and by then the attempt had been handed on."""
+    faults = (
+        Crash(1, at_s=1.0),
+        SlowNode(0, 0.008, at_s=2.0, for_s=3.0),
+        Hang(0, None, at_s=4.45, for_s=0.4),
+    )
+    timing = {
+        "compute_s": (0.1, 0.2),
+        "delay_s": (0.0002, 0.001),
+        "probe_interval_s": 1.0,
+        "start_timeout_s": 20.0,
+    }
     timing |= {"active_s": 4.934, "duration_s": 4.934, "round_timeout_s": 3.0}
     schedule = Schedule(925740, peers=2, rule_s=0.0, shards=(8,), faults=faults, **timing)
     outcome = run(schedule)
@@ -75,7 +101,9 @@ def test_s13_seed_951346_a_server_that_slept_holds_its_commit_before_an_old_upda
     assert outcome.struck["hang_server"] == 1
 
 
-def test_s10_seed_972407_who_stood_still_re_issues_a_commit_as_the_server_that_it_is_by_then() -> None:
+def test_s10_seed_972407_who_stood_still_re_issues_a_commit_as_the_server_that_it_is_by_then() -> (
+    None
+):
     """The commit was the event in which it noticed, and handed on to itself first."""
     faults = (
         NodeAttack("wrong_results", (1,)),
@@ -83,8 +111,18 @@ def test_s10_seed_972407_who_stood_still_re_issues_a_commit_as_the_server_that_i
         Restart(4, None, 2.49, at_s=6.5),
         Hang(0, None, at_s=15.45, for_s=0.4),
     )
-    timing = {"compute_s": (0.46, 0.58), "active_s": 15.943, "duration_s": 15.943, "round_timeout_s": 3.0}
-    median = {"aggregator": "geometric_median", "rule_s": 0.01, "shards": (4, 4, 4), "piece_bytes": 4}
+    timing = {
+        "compute_s": (0.46, 0.58),
+        "active_s": 15.943,
+        "duration_s": 15.943,
+        "round_timeout_s": 3.0,
+    }
+    median = {
+        "aggregator": "geometric_median",
+        "rule_s": 0.01,
+        "shards": (4, 4, 4),
+        "piece_bytes": 4,
+    }
     outcome = run(Schedule(972407, peers=5, faults=faults, **timing, **median))
     assert outcome.violation is None, outcome.violation
     assert outcome.struck["hang"] == 1
@@ -92,8 +130,12 @@ def test_s10_seed_972407_who_stood_still_re_issues_a_commit_as_the_server_that_i
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("peers", [2, 3, 6])
-def test_all_who_were_stopped_at_once_lose_a_second_and_no_round_timeout(peers: int, seed: int) -> None:
-    hangs = tuple(Hang(peer, None, at_s=3.0 + 0.01 * peer * seed, for_s=1.5) for peer in range(peers))
+def test_all_who_were_stopped_at_once_lose_a_second_and_no_round_timeout(
+    peers: int, seed: int
+) -> None:
+    hangs = tuple(
+        Hang(peer, None, at_s=3.0 + 0.01 * peer * seed, for_s=1.5) for peer in range(peers)
+    )
     timing = {"active_s": 6.0, "duration_s": 14.0, "compute_s": (0.05, 0.1), "round_timeout_s": 8.0}
     outcome = run(Schedule(seed, peers=peers, faults=hangs, **timing))
     assert outcome.violation is None, outcome.violation

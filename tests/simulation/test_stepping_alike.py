@@ -16,7 +16,9 @@ from gossip.simulation.world.driver import Swarm
 from gossip.simulation.world.observer import OnEffect
 
 
-def with_rates(swarm: Swarm[Peer], rates: dict[PeerId, float]) -> dict[PeerId, dict[int, tuple[float, ...]]]:
+def with_rates(
+    swarm: Swarm[Peer], rates: dict[PeerId, float]
+) -> dict[PeerId, dict[int, tuple[float, ...]]]:
     """Trainers that would step with ``rates``. Returns what each is told to step with, by round."""
     told: dict[PeerId, dict[int, tuple[float, ...]]] = {peer: {} for peer in rates}
     for peer, rate in rates.items():
@@ -24,7 +26,12 @@ def with_rates(swarm: Swarm[Peer], rates: dict[PeerId, float]) -> dict[PeerId, d
         handle = core.handle
 
         def tells(event: object, now: float, handle=handle, rate: float = rate) -> list[Effect]:  # type: ignore[no-untyped-def]
-            return handle(replace(event, rates=(rate,)) if isinstance(event, Contributed) and event.samples else event, now)
+            return handle(
+                replace(event, rates=(rate,))
+                if isinstance(event, Contributed) and event.samples
+                else event,
+                now,
+            )
 
         core.handle = tells  # type: ignore[method-assign]
 
@@ -78,7 +85,11 @@ def test_only_the_update_of_the_first_shard_tells() -> None:
     seen: list[Update] = []
     with_rates(swarm, dict.fromkeys(range(3), 0.1))
     look = OnEffect(
-        lambda _, effect: seen.append(effect.message) if isinstance(effect, Send) and isinstance(effect.message, Update) else None
+        lambda _, effect: (
+            seen.append(effect.message)
+            if isinstance(effect, Send) and isinstance(effect.message, Update)
+            else None
+        )
     )
     swarm.hooks.append(look)
     swarm.run_for(2.0)

@@ -1,4 +1,5 @@
-"""Rounds whose shards decide together, in whole swarms: who dies in them, who lies in them, and what finds it."""
+"""Rounds whose shards decide together, in whole swarms: who dies in them, who lies in them,
+and what finds it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,15 @@ from gossip.simulation.world.observer import Observer
 
 CROSS_SHARD = ("krum", "multi_krum", "geometric_median", "centered_clipping", "suspicion", "cge")
 BEGIN_S, BACK_S = 1.0, 0.2
-QUIET = Schedule(7, peers=6, active_s=2.5, duration_s=2.5, compute_s=(0.1, 0.12), aggregator="krum", shards=(3, 3, 2))
+QUIET = Schedule(
+    7,
+    peers=6,
+    active_s=2.5,
+    duration_s=2.5,
+    compute_s=(0.1, 0.12),
+    aggregator="krum",
+    shards=(3, 3, 2),
+)
 
 
 class Serving(Observer):
@@ -61,7 +70,9 @@ def test_a_server_that_dies_at_any_effect_of_a_step_breaks_no_promise(step: str)
         assert outcome.violation is None, f"effect {effect}: {outcome.violation}"
         assert outcome.struck == {"crash_midway": 1}
         assert outcome.rounds >= 10
-        assert outcome.reports.get("lost_round", 0) <= 2 * QUIET.peers, f"effect {effect}: rounds are lost"
+        assert outcome.reports.get("lost_round", 0) <= 2 * QUIET.peers, (
+            f"effect {effect}: rounds are lost"
+        )
 
 
 def test_a_server_that_hangs_is_handed_on() -> None:
@@ -74,14 +85,18 @@ def test_a_server_that_hangs_is_handed_on() -> None:
 @pytest.mark.parametrize("rule", ["krum", "centered_clipping"])
 @pytest.mark.parametrize("lie", SHARD_ATTACKS)
 def test_one_that_lies_to_the_other_servers_breaks_nothing(lie: str, rule: str) -> None:
-    outcome = run(replace(QUIET, aggregator=rule, active_s=5.0, duration_s=5.0, faults=(NodeAttack(lie, (0,)),)))
+    outcome = run(
+        replace(
+            QUIET, aggregator=rule, active_s=5.0, duration_s=5.0, faults=(NodeAttack(lie, (0,)),)
+        )
+    )
     assert outcome.violation is None, outcome.violation
     assert outcome.struck[f"lie_{lie}"] == 1
     assert outcome.counts.get("lied", 0) + outcome.counts.get("withheld", 0) > 0, "it told no lie"
     assert outcome.judged_by["DecidesTogether"] > 50
 
 
-# --- the checker ----------------------------------------------------------------------------------------------------------
+# --- the checker ----------------------------------------------------------------------------------
 
 
 def forged_weights(effect: Effect) -> Effect:
@@ -93,17 +108,26 @@ def forged_weights(effect: Effect) -> Effect:
 def forged_parts(effect: Effect) -> Effect:
     if isinstance(effect, Aggregate) and effect.step == "decide":
         first, second, *others = effect.parts
-        return replace(effect, parts=(first, replace(second, statistics=bytes(len(second.statistics))), *others))
+        return replace(
+            effect,
+            parts=(first, replace(second, statistics=bytes(len(second.statistics))), *others),
+        )
     return effect
 
 
 def too_few(effect: Effect) -> Effect:
-    return replace(effect, peers=effect.peers[1:]) if isinstance(effect, Aggregate) and effect.step == "decide" else effect
+    return (
+        replace(effect, peers=effect.peers[1:])
+        if isinstance(effect, Aggregate) and effect.step == "decide"
+        else effect
+    )
 
 
 def another_verdict(effect: Effect) -> Effect:
     if isinstance(effect, Committed) and effect.commit.shard == 1:
-        return replace(effect, commit=replace(effect.commit, contributors=effect.commit.contributors[1:]))
+        return replace(
+            effect, commit=replace(effect.commit, contributors=effect.commit.contributors[1:])
+        )
     return effect
 
 
@@ -116,7 +140,9 @@ def another_verdict(effect: Effect) -> Effect:
         (another_verdict, "decided was"),
     ],
 )
-def test_the_checker_catches_a_server_that_goes_its_own_way(forge: Callable[[Effect], Effect], said: str) -> None:
+def test_the_checker_catches_a_server_that_goes_its_own_way(
+    forge: Callable[[Effect], Effect], said: str
+) -> None:
     swarm = make_swarm(QUIET, Nemesis(QUIET))
     swarm.hooks.extend([DecidesTogether()])
     swarm.run_for(0.9)
@@ -142,7 +168,11 @@ def test_the_checker_catches_what_was_never_decided_on() -> None:
         follow = rounds.cross_shard._follow
 
         def careless(
-            shard: Any, together: Any, now: float, cross_shard: Any = rounds.cross_shard, follow: Any = follow
+            shard: Any,
+            together: Any,
+            now: float,
+            cross_shard: Any = rounds.cross_shard,
+            follow: Any = follow,
         ) -> list[Effect]:
             first = cross_shard.shards[0]
             if first.commit is not None and shard.index == 1:
@@ -173,6 +203,8 @@ def test_the_checker_catches_one_that_decides_though_it_holds_the_result_of_anot
 
     for peer in range(QUIET.peers):
         tamper(swarm, peer, hold_another(peer))
-    with pytest.raises(Violation, match=r"anew, though it holds the results of shards \[1\]") as found:
+    with pytest.raises(
+        Violation, match=r"anew, though it holds the results of shards \[1\]"
+    ) as found:
         swarm.run_for(1.5)
     assert found.value.invariant == "S10"

@@ -1,4 +1,5 @@
-"""Payloads of one peer that trickle: it is alive, something moves, and nobody waits for it for long (L11)."""
+"""Payloads of one peer that trickle: it is alive, something moves,
+and nobody waits for it for long (L11)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from gossip.faults.world import Trickle
 from gossip.simulation.campaign.play import run
 from gossip.simulation.schedules.schedule import Schedule
 
-SMALL = Schedule(3, peers=4, shards=(8, 8), compute_s=(0.1, 0.2), round_timeout_s=3.0, active_s=28.0, duration_s=34.0)
+SMALL = Schedule(
+    3,
+    peers=4,
+    shards=(8, 8),
+    compute_s=(0.1, 0.2),
+    round_timeout_s=3.0,
+    active_s=28.0,
+    duration_s=34.0,
+)
 """A payload has 32 bytes, and takes no time."""
 
 
@@ -35,7 +44,9 @@ def test_of_two_the_other_one_is_waited_for_once_it_is_slow_as_a_rule() -> None:
 
 
 @pytest.mark.parametrize("bytes_per_s", [4.0, 8.0])
-def test_l11_waiting_for_whatever_moves_is_caught(monkeypatch: pytest.MonkeyPatch, bytes_per_s: float) -> None:
+def test_l11_waiting_for_whatever_moves_is_caught(
+    monkeypatch: pytest.MonkeyPatch, bytes_per_s: float
+) -> None:
     monkeypatch.setattr(TransferTracker, "_is_fair", lambda self, peer, transfer, now: True)
     violation = run(trickling(bytes_per_s)).violation
     assert violation is not None

@@ -1,4 +1,5 @@
-"""A peer that comes back takes the swarm's state, whatever at most f donors say of theirs, and however fast the swarm moves."""
+"""A peer that comes back takes the swarm's state, whatever at most f donors say of theirs, and
+however fast the swarm moves."""
 
 from __future__ import annotations
 
@@ -29,17 +30,32 @@ FAST_S = 0.006  # of a round: less than it takes to ask, answer and ask again
 @pytest.mark.parametrize("seed", effort((1, 2), tuple(range(1, 21))))
 def test_two_lying_donors_of_five_mislead_nobody_who_comes_back(lie: str, seed: int) -> None:
     """Peer 0, the first whom everybody asks, and another tell the same lie; f is 2."""
-    schedule = Schedule(seed, peers=6, aggregator="median", active_s=6.0, duration_s=6.0, compute_s=(0.1, 0.3), shards=(5, 3))
+    schedule = Schedule(
+        seed,
+        peers=6,
+        aggregator="median",
+        active_s=6.0,
+        duration_s=6.0,
+        compute_s=(0.1, 0.3),
+        shards=(5, 3),
+    )
     attackers = NodeAttack(lie, (0, 1 + seed % 3))
-    outcome = run(replace(schedule, faults=(attackers, Restart(4, None, 0.3, 2.0), Restart(5, None, 0.1, 3.5))))
+    outcome = run(
+        replace(
+            schedule, faults=(attackers, Restart(4, None, 0.3, 2.0), Restart(5, None, 0.1, 3.5))
+        )
+    )
     assert outcome.violation is None, outcome.violation
     assert outcome.reports["restored"] >= 2
     assert "unattested_state" not in outcome.reports
-    if lie not in ("broken_states", "swapped_states"):  # for which a liar has to be the one that is asked to send its state
+    # for which a liar has to be the one that is asked to send its state
+    if lie not in ("broken_states", "swapped_states"):
         assert outcome.struck[f"lie_{lie}"] == 1
 
 
-def returning(n: int, f: int, compute_s: float, lies: dict[PeerId, tuple[str, ...]], *observers: Observer) -> Swarm[Peer]:
+def returning(
+    n: int, f: int, compute_s: float, lies: dict[PeerId, tuple[str, ...]], *observers: Observer
+) -> Swarm[Peer]:
     """Peer 1 was killed and is started again at 1 s; every checker looks on."""
     names = sorted({lie for told in lies.values() for lie in told})
     checkers = every_checker(RunConditions.of(lies, equivocating=lies, lies=names, forgetting=True))
@@ -62,13 +78,20 @@ class Asks(Observer):
         self.said: list[tuple[PeerId, str, int]] = []
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Any) -> None:
-        if peer == self.peer and isinstance(effect, Send) and isinstance(effect.message, StateRequest):
+        if (
+            peer == self.peer
+            and isinstance(effect, Send)
+            and isinstance(effect.message, StateRequest)
+        ):
             self.said.append((effect.peer, effect.message.what, effect.message.round_id))
 
 
 @pytest.mark.parametrize("lie", OF_WHOLE_STATES)
-def test_those_who_are_asked_when_they_are_in_different_rounds_are_asked_for_one_ahead(lie: str) -> None:
-    """A round takes less than the questions of peer 1 are apart, each of which takes another time to get there."""
+def test_those_who_are_asked_when_they_are_in_different_rounds_are_asked_for_one_ahead(
+    lie: str,
+) -> None:
+    """A round takes less than the questions of peer 1 are apart,
+    each of which takes another time to get there."""
     asks = Asks(1)
     swarm = returning(6, 2, FAST_S, {0: (lie,), 3: (lie,)}, asks)
     for donor in (0, 2, 3, 4, 5):
@@ -85,7 +108,8 @@ def test_those_who_are_asked_when_they_are_in_different_rounds_are_asked_for_one
 
 @pytest.mark.parametrize("donor", [2, 5])
 def test_a_donor_that_dies_at_any_effect_while_it_is_asked_is_replaced(donor: PeerId) -> None:
-    """Of seven peers two lie, and of the four honest donors one dies: three are left, which is just enough."""
+    """Of seven peers two lie, and of the four honest donors one dies: three are left,
+    which is just enough."""
     delivered = 0
     for effect in effort(range(0, 12, 2), range(24)):
         swarm = returning(7, 2, 0.05, {0: ("wrong_states",), 3: ("wrong_states",)})
@@ -123,7 +147,9 @@ def test_the_last_survivor_is_followed_by_all_who_come_back() -> None:
     here = swarm.cores[0].rounds.round_id
     for peer in range(1, 6):
         swarm.restart(peer, 0.2)
-    swarm.run_until(lambda: all(core.rounds.round_id > here + 3 for core in swarm.cores.values()), 12.0)
+    swarm.run_until(
+        lambda: all(core.rounds.round_id > here + 3 for core in swarm.cores.values()), 12.0
+    )
     assert any(swarm.reports(peer, "unattested_state") for peer in range(1, 6)), "it is told"
 
 
@@ -145,7 +171,21 @@ def test_gossip_rounds_take_the_state_of_one_donor() -> None:
 
 @pytest.mark.parametrize("effect", effort((0, 3, 6), range(30)))
 def test_a_taker_that_dies_on_the_way_begins_anew(effect: int) -> None:
-    faults = (NodeAttack("wrong_states", (0, 3)), Restart(4, None, 0.2, 2.0), CrashMidway(4, 2.21, effect, 0.2))
-    outcome = run(Schedule(3, peers=6, aggregator="median", active_s=5.0, duration_s=5.0, compute_s=(0.1, 0.2), faults=faults))
+    faults = (
+        NodeAttack("wrong_states", (0, 3)),
+        Restart(4, None, 0.2, 2.0),
+        CrashMidway(4, 2.21, effect, 0.2),
+    )
+    outcome = run(
+        Schedule(
+            3,
+            peers=6,
+            aggregator="median",
+            active_s=5.0,
+            duration_s=5.0,
+            compute_s=(0.1, 0.2),
+            faults=faults,
+        )
+    )
     assert outcome.violation is None, outcome.violation
     assert "unattested_state" not in outcome.reports

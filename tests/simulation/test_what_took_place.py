@@ -1,4 +1,5 @@
-"""Which faults of a schedule really took place, slow nodes and full queues among them; and what became of each message."""
+"""Which faults of a schedule really took place, slow nodes and full queues among them; and what
+became of each message."""
 
 from __future__ import annotations
 
@@ -12,7 +13,17 @@ from test_campaign import _NobodyMayDie as NobodyMayDie
 
 from gossip.faults.kinds import Crash
 from gossip.faults.plan import Fault
-from gossip.faults.world import Corrupt, Delay, Flap, Loss, Narrow, NodeAttack, Partition, Reset, SlowNode
+from gossip.faults.world import (
+    Corrupt,
+    Delay,
+    Flap,
+    Loss,
+    Narrow,
+    NodeAttack,
+    Partition,
+    Reset,
+    SlowNode,
+)
 from gossip.simulation.campaign.chart import Chart
 from gossip.simulation.campaign.picture import draw
 from gossip.simulation.campaign.play import run
@@ -26,9 +37,14 @@ def struck(*faults: Fault, seconds: float = 3.0, **world: Any) -> Counter[str]:
 
 
 def test_a_fault_is_proven_on_its_own_links_and_by_its_own_effect() -> None:
-    """Peer 3 is gone from the start, so nothing can befall a message of its; others' losses prove nothing of the faults there."""
+    """Peer 3 is gone from the start, so nothing can befall a message of its; others' losses prove
+    nothing of the faults there."""
     gone = Crash(3, at_s=1.0)
-    elsewhere = (Loss(0.3, 1.2, 1.5, (0,)), Partition(((0,), (1, 2)), 1.2, 0.5), Delay(0.05, 1.2, 1.5, (0,)))
+    elsewhere = (
+        Loss(0.3, 1.2, 1.5, (0,)),
+        Partition(((0,), (1, 2)), 1.2, 0.5),
+        Delay(0.05, 1.2, 1.5, (0,)),
+    )
     took_place = {"crash": 1, "loss": 1, "partition": 1, "delay": 1}
     assert struck(gone, *elsewhere) == took_place
     there = (
@@ -40,9 +56,12 @@ def test_a_fault_is_proven_on_its_own_links_and_by_its_own_effect() -> None:
     assert struck(gone, *elsewhere, *there) == took_place
 
 
-def test_messages_that_take_no_longer_and_links_on_which_nothing_waits_prove_no_delay_and_no_narrow_link() -> None:
+def test_messages_that_take_no_longer_and_links_on_which_nothing_waits_prove_no_delay_and_no_narrow_link():
     assert struck(Delay(0.0005, 1.0, 1.5), Narrow(1e9, 4096.0, 1.0, 1.5)) == {}
-    assert struck(Delay(0.02, 1.0, 1.5), Narrow(100.0, 4096.0, 1.0, 1.5)) == {"delay": 1, "narrow": 1}
+    assert struck(Delay(0.02, 1.0, 1.5), Narrow(100.0, 4096.0, 1.0, 1.5)) == {
+        "delay": 1,
+        "narrow": 1,
+    }
 
 
 def test_a_queue_counts_as_full_only_when_a_message_was_dropped_for_it() -> None:
@@ -81,9 +100,20 @@ def test_the_trace_says_of_every_message_that_did_not_arrive_why() -> None:
     )
     outcome = run(replace(WORLD, faults=faults), [chart])
     assert outcome.violation is None, outcome.violation
-    told = Counter(line.text.partition(":")[0] for line in chart.lines if line.what in ("lost", "altered"))
+    told = Counter(
+        line.text.partition(":")[0] for line in chart.lines if line.what in ("lost", "altered")
+    )
     told["lied"] = sum(line.what == "lied" for line in chart.lines)
-    for what in ("lost", "corrupted", "malformed", "reset", "cut", "queue_full", "withheld", "lied"):
+    for what in (
+        "lost",
+        "corrupted",
+        "malformed",
+        "reset",
+        "cut",
+        "queue_full",
+        "withheld",
+        "lied",
+    ):
         assert told[what] == outcome.counts[what] > 0, what
     words = "\n".join(map(str, chart.lines))
     assert "-x" in words
@@ -92,15 +122,25 @@ def test_the_trace_says_of_every_message_that_did_not_arrive_why() -> None:
 
 def test_the_picture_says_why_a_message_did_not_arrive_and_what_a_liar_said_instead() -> None:
     chart = Chart()
-    faults = (NodeAttack("sign_flip", (1,)), Partition(((0,), (1, 2, 3)), 1.3, 0.3), Crash(3, at_s=1.5))
+    faults = (
+        NodeAttack("sign_flip", (1,)),
+        Partition(((0,), (1, 2, 3)), 1.3, 0.3),
+        Crash(3, at_s=1.5),
+    )
     outcome = run(replace(WORLD, faults=faults), [chart, NobodyMayDie()])
-    words = ["".join(node.itertext()) for node in ET.fromstring(draw(outcome, chart)).iter("{http://www.w3.org/2000/svg}text")]
+    words = [
+        "".join(node.itertext())
+        for node in ET.fromstring(draw(outcome, chart)).iter("{http://www.w3.org/2000/svg}text")
+    ]
     assert any(word.startswith("lied: Update r") for word in words)
     assert {"✕ cut", "✕ withheld"} <= set(words)
 
 
-def test_s6_a_node_with_far_too_much_to_do_may_be_taken_for_dead_and_one_that_is_a_little_slow_may_not() -> None:
-    swarm, _ = played(replace(WORLD, faults=(SlowNode(1, 0.03, 1.0, 60.0), SlowNode(2, 0.001, 1.0, 60.0))), seconds=0.5)
+def test_s6_a_node_with_far_too_much_to_do_may_be_taken_for_dead_and_one_that_is_a_little_slow_may_not():
+    swarm, _ = played(
+        replace(WORLD, faults=(SlowNode(1, 0.03, 1.0, 60.0), SlowNode(2, 0.001, 1.0, 60.0))),
+        seconds=0.5,
+    )
     disturbances = Disturbances()
     swarm.hooks.append(disturbances)
     swarm.run_for(2.5)

@@ -1,4 +1,5 @@
-"""What the simulated network and machines can do to peers, beyond what the driver's own tests say."""
+"""What the simulated network and machines can do to peers,
+beyond what the driver's own tests say."""
 
 from __future__ import annotations
 
@@ -24,11 +25,17 @@ from gossip.simulation.world.toy_trainer import payload_of
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def received(core: Echo, sender: PeerId | None = None, since: float = 0.0) -> list[tuple[float, Any]]:
-    return [(at, event) for at, event in core.of(events.Received, since) if sender in (None, event.sender)]
+def received(
+    core: Echo, sender: PeerId | None = None, since: float = 0.0
+) -> list[tuple[float, Any]]:
+    return [
+        (at, event)
+        for at, event in core.of(events.Received, since)
+        if sender in (None, event.sender)
+    ]
 
 
-# --- links ------------------------------------------------------------------------------------------------------------------
+# --- links ----------------------------------------------------------------------------------------
 
 
 def test_a_reset_loses_what_is_on_its_way_and_the_connection_is_opened_again() -> None:
@@ -40,7 +47,9 @@ def test_a_reset_loses_what_is_on_its_way_and_the_connection_is_opened_again() -
     gap = [at for at, _ in received(core, 0, since=1.0)]
     assert gap[0] >= 1.05, "nothing that was sent before arrives"
     assert swarm.counts["lost_by_reset"] >= 8
-    assert [event.reason for _, event in swarm.cores[0].of(events.LinkDown, since=1.0)] == ["closed"]  # type: ignore[attr-defined]
+    assert [event.reason for _, event in swarm.cores[0].of(events.LinkDown, since=1.0)] == [
+        "closed"
+    ]  # type: ignore[attr-defined]
     assert [at for at, _ in swarm.cores[0].of(events.LinkUp, since=1.0)] == [pytest.approx(1.001)]
 
 
@@ -62,9 +71,14 @@ def test_a_message_that_is_held_up_is_overtaken_though_lanes_are_in_order() -> N
 
 
 def test_a_spike_delays_a_message_and_all_behind_it() -> None:
-    swarm = echo_swarm(2, network=Network(LinkModel(delay_s=(0.001, 0.001), spike=0.02, spike_s=0.2)))
+    swarm = echo_swarm(
+        2, network=Network(LinkModel(delay_s=(0.001, 0.001), spike=0.02, spike_s=0.2))
+    )
     swarm.run_for(5.0)
-    delays = [at - swarm.cores[1].sent_at[event.message.nonce] for at, event in received(swarm.cores[0], 1)]
+    delays = [
+        at - swarm.cores[1].sent_at[event.message.nonce]
+        for at, event in received(swarm.cores[0], 1)
+    ]
     assert max(delays) > 0.05
     assert sorted(delays)[len(delays) // 4] < 0.002
     nonces = [event.message.nonce for _, event in received(swarm.cores[0])]
@@ -72,7 +86,8 @@ def test_a_spike_delays_a_message_and_all_behind_it() -> None:
 
 
 def bulk_swarm(model: LinkModel, elements: int = 2500) -> tuple[Swarm[Echo], list[Effect]]:
-    """Two peers of which the first sends an update in answer to its next event, once for each entry of the list."""
+    """Two peers of which the first sends an update in answer to its next event,
+    once for each entry of the list."""
     swarm = echo_swarm(2, network=Network(model))
     swarm.run_for(1.0)
     update = Update(b"l" * 8, 0, 0, 0, b"", 1, None)
@@ -102,7 +117,10 @@ def test_a_spoiled_payload_is_found_by_its_checksum() -> None:
 def test_a_payload_that_the_core_does_not_expect_stays_outside() -> None:
     swarm, sends = bulk_swarm(LinkModel())
     swarm.cores[1].limit = 4 * 2500
-    swarm.cores[0].extra = [*sends, events.Send(1, sends[0].message, payload_of(np.ones(2501, np.float32)))]  # type: ignore[union-attr]
+    swarm.cores[0].extra = [
+        *sends,
+        events.Send(1, sends[0].message, payload_of(np.ones(2501, np.float32))),
+    ]  # type: ignore[union-attr]
     swarm.run_for(1.0)
     assert [payload.nbytes for payload in payloads(swarm)] == [10_000]
     assert swarm.counts["unwanted_payload"] == 1
@@ -140,7 +158,7 @@ def test_a_fault_on_one_link_leaves_the_luck_of_the_others_as_it_was() -> None:
     assert arrivals(Network()) == arrivals(spoilt)
 
 
-# --- machines ---------------------------------------------------------------------------------------------------------------
+# --- machines -------------------------------------------------------------------------------------
 
 
 def test_a_fast_clock_makes_a_peer_do_more_and_the_timers_that_are_set_follow_it() -> None:
@@ -164,7 +182,8 @@ def test_late_timers_fire_late_and_nothing_else_is() -> None:
     swarm = echo_swarm(2)
     swarm.make_timers_late(0, 0.09)
     swarm.run_for(2.0)
-    assert len(swarm.cores[0].of(events.TimerFired)) == pytest.approx(20, abs=1)  # one in 10 + 90 ms
+    # one in 10 + 90 ms
+    assert len(swarm.cores[0].of(events.TimerFired)) == pytest.approx(20, abs=1)
     assert len(received(swarm.cores[0])) == pytest.approx(200, abs=10)
 
 
@@ -191,7 +210,7 @@ def test_a_short_stop_goes_unnoticed_as_in_a_node() -> None:
     assert len(swarm.cores[0].of(events.ClockJumped)) == 1
 
 
-# --- moments ----------------------------------------------------------------------------------------------------------------
+# --- moments --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])
@@ -260,7 +279,7 @@ def test_an_observer_that_crashes_a_peer_ends_its_event_there() -> None:
     assert not pings
 
 
-# --- determinism ------------------------------------------------------------------------------------------------------------
+# --- determinism ----------------------------------------------------------------------------------
 
 SCRIPT = """
 import sys
@@ -283,7 +302,13 @@ def test_a_run_is_the_same_in_every_process_and_under_every_hash_seed() -> None:
     said = []
     for hash_seed in ("0", "1", "12345"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         said.append(done.stdout)
     assert len(set(said)) == 1, said
     assert int(said[0].split()[1]) > 10, "rounds were run at all"
@@ -295,7 +320,12 @@ def test_every_message_travels_as_bytes_and_equal_bytes_are_parsed_once() -> Non
     hello = Hello(b"l", b"", b"", 0, "leaving", "a", "b")
     swarm.cores[0].extra = [events.Send(peer, hello) for peer in (1, 2, 3)]
     swarm.run_for(0.1)
-    got = [event.message for peer in (1, 2, 3) for _, event in received(swarm.cores[peer], 0) if event.message == hello]
+    got = [
+        event.message
+        for peer in (1, 2, 3)
+        for _, event in received(swarm.cores[peer], 0)
+        if event.message == hello
+    ]
     assert len(got) == 3
     assert got[0] is not hello, "it was encoded and decoded"
     assert got[0] is got[1] is got[2]
@@ -316,7 +346,9 @@ def test_a_timer_that_is_cancelled_while_a_slow_node_has_no_time_for_it_does_not
     for _ in range(3):
         swarm.inject(0, events.TrainerProgress(0, 0.0))
     swarm.run_for(0.03)
-    assert {70, 71} <= {event.token for event, _ in host.waiting if isinstance(event, events.TimerFired)}
+    assert {70, 71} <= {
+        event.token for event, _ in host.waiting if isinstance(event, events.TimerFired)
+    }
     swarm._cancel_timer(host, events.CancelTimer(70))
     swarm.run_for(0.5)
     fired = [event.token for _, event in swarm.cores[0].of(events.TimerFired)]  # type: ignore[attr-defined]
@@ -324,7 +356,7 @@ def test_a_timer_that_is_cancelled_while_a_slow_node_has_no_time_for_it_does_not
     assert 70 not in fired
 
 
-def test_what_waits_at_a_slow_node_is_handled_in_order_when_it_is_slow_no_more_or_has_been_stopped() -> None:
+def test_what_waits_at_a_slow_node_is_handled_in_order_when_it_is_slow_no_more_or_has_been_stopped():
     swarm = echo_swarm(2)
     swarm.slow_down(0, 1.0, handling_s=0.05)
     swarm.run_for(1.0)

@@ -1,4 +1,5 @@
-"""byzfl's rules, for the tests that compare ours to them. They are asked for: where they cannot be had, those tests fail."""
+"""byzfl's rules, for the tests that compare ours to them. They are asked for: where they cannot be
+had, those tests fail."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ def byzfl() -> Any:
         try:
             importlib.import_module("byzfl.aggregators")
         except ImportError as error:
-            raise ImportError("`make venv` installs byzfl, or pip install --no-deps byzfl scipy") from error
+            raise ImportError(
+                "`make venv` installs byzfl, or pip install --no-deps byzfl scipy"
+            ) from error
     return found
 
 
@@ -30,4 +33,7 @@ def cloud(n: int, d: int, seed: int = 0) -> Tensor:
 
 def relative(ours: Tensor, theirs: Tensor) -> float:
     """The largest difference, in units of the largest coordinate."""
-    return float((ours.to(torch.float64) - theirs.to(torch.float64)).abs().max() / theirs.to(torch.float64).abs().max())
+    return float(
+        (ours.to(torch.float64) - theirs.to(torch.float64)).abs().max()
+        / theirs.to(torch.float64).abs().max()
+    )

@@ -1,4 +1,5 @@
-"""One membership on a bench: its timers fire when the bench's clock says so, and what it sends is kept."""
+"""One membership on a bench: its timers fire when the bench's clock says so,
+and what it sends is kept."""
 
 from __future__ import annotations
 
@@ -13,18 +14,30 @@ from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
 
 
-def rumor(peer: int, status: str, standing: int = 0, origin: int | None = None, control: str = "") -> Rumor:
+def rumor(
+    peer: int, status: str, standing: int = 0, origin: int | None = None, control: str = ""
+) -> Rumor:
     return Rumor(peer, status, standing, control, control, peer if origin is None else origin)  # type: ignore[arg-type]
 
 
 class MemberBench:
-    """Peer 0 of n. The others are linked and have spoken, and answer pings unless they are ``mute``."""
+    """Peer 0 of n. The others are linked and have spoken,
+    and answer pings unless they are ``mute``."""
 
     def __init__(self, n: int = 5, *, meet: bool = True, **settings: Any) -> None:
         self.n, self.now, self.count = n, 0.0, 0
         self.timers: Timers[Any] = Timers()
         self.settings = MembershipSettings(**settings)
-        self.core = Membership(0, 0, self.settings, self.timers, random.Random(1), frozenset(range(n)), control="c0", bulk="b0")
+        self.core = Membership(
+            0,
+            0,
+            self.settings,
+            self.timers,
+            random.Random(1),
+            frozenset(range(n)),
+            control="c0",
+            bulk="b0",
+        )
         self.due: dict[int, float] = {}
         self.acks: dict[int, tuple[int, Ack]] = {}  # on their way, under negative tokens
         self.sent: list[Send] = []
@@ -62,7 +75,11 @@ class MemberBench:
 
     def _answer(self, send: Send) -> None:
         message = send.message
-        if isinstance(message, Ping) and send.peer not in self.mute and self.core.members[send.peer].linked:
+        if (
+            isinstance(message, Ping)
+            and send.peer not in self.mute
+            and self.core.members[send.peer].linked
+        ):
             self.count += 1
             self.due[-self.count] = self.now + 0.001
             self.acks[-self.count] = (send.peer, Ack(message.nonce, send.peer, Progress(1, 0), ()))
@@ -102,13 +119,23 @@ class MemberBench:
         return self.core.members[peer].status
 
     def sent_to(self, peer: int, kind: type | None = None) -> list[Message]:
-        return [s.message for s in self.sent if s.peer == peer and (kind is None or isinstance(s.message, kind))]
+        return [
+            s.message
+            for s in self.sent
+            if s.peer == peer and (kind is None or isinstance(s.message, kind))
+        ]
 
     def requests(self) -> list[tuple[int, PingRequest]]:
         return [(s.peer, s.message) for s in self.sent if isinstance(s.message, PingRequest)]
 
     def own_rumours(self) -> list[Rumor]:
-        return [r for s in self.sent if isinstance(s.message, Gossip) for r in s.message.rumors if r.peer == 0]
+        return [
+            r
+            for s in self.sent
+            if isinstance(s.message, Gossip)
+            for r in s.message.rumors
+            if r.peer == 0
+        ]
 
 
 NEXT_LIFE = first_standing(1)

@@ -1,4 +1,5 @@
-"""A core that does what the test says, and a trainer that the test plays by hand, for tests of the node's loop."""
+"""A core that does what the test says, and a trainer that the test plays by hand,
+for tests of the node's loop."""
 
 from __future__ import annotations
 
@@ -30,9 +31,11 @@ def vector(*numbers: float) -> Payload:
 
 
 class FakeCore:
-    """Remembers every event, answers with what ``on`` returns; ``say`` queues effects from the test's thread.
+    """Remembers every event, answers with what ``on`` returns;
+    ``say`` queues effects from the test's thread.
 
-    A timer of its own, which it tells nobody of, calls it every few milliseconds so that it can say them.
+    A timer of its own, which it tells nobody of, calls it every few milliseconds so that
+    it can say them.
     """
 
     def __init__(self, on: Callable[[Event], list[Effect]] = lambda event: []) -> None:
@@ -78,7 +81,9 @@ class FakeCore:
 
     def wait_for(self, kind: type, nth: int = 0) -> Any:
         """The nth event of a kind."""
-        return self.wait(lambda: [event for event in self.heard if isinstance(event, kind)][nth : nth + 1])[0]
+        return self.wait(
+            lambda: [event for event in self.heard if isinstance(event, kind)][nth : nth + 1]
+        )[0]
 
     def count(self, kind: type) -> int:
         return sum(isinstance(event, kind) for event in self.heard)
@@ -89,7 +94,11 @@ class NodeRig:
 
     def __init__(self, core: FakeCore, elements: int = 4, **options: Any) -> None:
         self.core = core
-        spec_fields = {key: options.pop(key) for key in ("run_dir", "status_fd", "peer", "incarnation") if key in options}
+        spec_fields = {
+            key: options.pop(key)
+            for key in ("run_dir", "status_fd", "peer", "incarnation")
+            if key in options
+        }
         transport = options.pop("transport", None)
         trainer_end, node_end = Channel.pair()
         self.trainer = Channel(trainer_end)

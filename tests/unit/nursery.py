@@ -1,7 +1,8 @@
-"""Trainer scripts without the seconds that each needs to import torch: forked from a process that has imported it.
+"""Trainer scripts without the seconds that each needs to import torch: forked from a process that
+has imported it.
 
-A script runs as ``python -c`` would run it, in a session of its own, to the interpreter's own end, with its own signals and exit
-status. Only its traceback begins a frame too early.
+A script runs as ``python -c`` would run it, in a session of its own, to the interpreter's own end,
+with its own signals and exit status. Only its traceback begins a frame too early.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class Script:
                 os.kill(self.pid, number)
 
     def communicate(self, text: str = "", timeout: float = PATIENCE_S) -> tuple[str, str]:
-        """What it says yet, once it has ended. Its pipes hold that; more than 64 KiB they would not."""
+        """What it says yet, once it has ended. Its pipes hold that;
+        more than 64 KiB they would not."""
         with suppress(BrokenPipeError):
             self.stdin.write(text)
             self.stdin.close()
@@ -121,7 +123,9 @@ class Nursery:
     def __init__(self) -> None:
         self._join_server, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-c", NURSERY, str(theirs.fileno()), str(Path(__file__).parent)]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+        )
         theirs.close()
 
     def start(self, code: str, pass_fds: Sequence[int] = ()) -> Script:

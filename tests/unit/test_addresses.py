@@ -39,7 +39,9 @@ def test_another_address_takes_keys_or_insecure(host: str) -> None:
         ({"host": "10.0.0.7", "insecure": True}, False),
     ],
 )
-def test_where_peers_listen_decides_about_keys_unless_somebody_says_so(given: dict[str, Any], keyed: bool) -> None:
+def test_where_peers_listen_decides_about_keys_unless_somebody_says_so(
+    given: dict[str, Any], keyed: bool
+) -> None:
     assert resolve(given).config.keyed is keyed
 
 
@@ -71,5 +73,7 @@ def test_what_others_cannot_be_told_is_refused_even_insecurely(host: str) -> Non
         ("ipc://10.0.0.7:5", False, False),
     ],
 )
-def test_nobody_connects_beyond_loopback_on_a_peers_word_unless_told_so(address: str, securely: bool, insecurely: bool) -> None:
+def test_nobody_connects_beyond_loopback_on_a_peers_word_unless_told_so(
+    address: str, securely: bool, insecurely: bool
+) -> None:
     assert (endpoint(address), endpoint(address, anywhere=True)) == (securely, insecurely)

@@ -55,7 +55,10 @@ def test_what_this_machine_has_not_or_has_twice_is_refused(wanted: str, why: str
         own_address(wanted)
     assert str(raised.value) == why
     if "several" not in why:
-        assert raised.value.hint == "it has eth0 10.0.0.7, fd00::7; eth1 192.168.1.7, 192.168.1.8; lo 127.0.0.1, ::1"
+        assert (
+            raised.value.hint
+            == "it has eth0 10.0.0.7, fd00::7; eth1 192.168.1.7, 192.168.1.8; lo 127.0.0.1, ::1"
+        )
 
 
 def test_addresses_that_name_an_interface_are_of_no_use_to_others() -> None:
@@ -71,7 +74,10 @@ def test_addresses_come_apart_and_together(address: str) -> None:
     assert join(*split(address)) == address
 
 
-@pytest.mark.parametrize("address", ["", "10.0.0.5", "10.0.0.5:", ":7421", "10.0.0.5:70000", "10.0.0.5:0", "fe80::1:7421", "a:b"])
+@pytest.mark.parametrize(
+    "address",
+    ["", "10.0.0.5", "10.0.0.5:", ":7421", "10.0.0.5:70000", "10.0.0.5:0", "fe80::1:7421", "a:b"],
+)
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match=r"HOST:PORT|in brackets"):
         split(address)

@@ -15,7 +15,11 @@ NOT_APART = [name for name in attacks.names(lonely=True) if attacks.KINDS[name].
 
 def make(name: str, seed: int = 0) -> attacks.Attack:
     return attacks.make(
-        name, seed=seed, attacker_group=attacks.AttackerGroup(honest=3, attackers=2, rule=lambda updates: updates.mean(dim=0))
+        name,
+        seed=seed,
+        attacker_group=attacks.AttackerGroup(
+            honest=3, attackers=2, rule=lambda updates: updates.mean(dim=0)
+        ),
     )
 
 
@@ -87,8 +91,12 @@ def test_stale_replays_the_update_of_so_many_rounds_ago_and_keeps_no_more_than_i
     said = [float(stale(torch.full((2,), float(round_id)), round_id)[0]) for round_id in range(10)]
     assert said == [0, 0, 0, 0, 1, 2, 3, 4, 5, 6]
     assert len(stale._past) <= 4
-    assert float(stale(torch.full((2,), 9.0), 9)[0]) == 6, "a second attempt of a round tells the same lie"
-    assert float(stale(torch.full((2,), 20.0), 20)[0]) == 9, "rounds that it missed are not invented"
+    assert float(stale(torch.full((2,), 9.0), 9)[0]) == 6, (
+        "a second attempt of a round tells the same lie"
+    )
+    assert float(stale(torch.full((2,), 20.0), 20)[0]) == 9, (
+        "rounds that it missed are not invented"
+    )
 
 
 def test_stale_keeps_a_copy_of_what_its_caller_overwrites() -> None:

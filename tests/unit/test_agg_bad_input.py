@@ -1,4 +1,5 @@
-"""What a rule is given wrongly it names: an update that is not finite, a number that is none, a point that does not fit."""
+"""What a rule is given wrongly it names: an update that is not finite, a number that is none, a
+point that does not fit."""
 
 from __future__ import annotations
 
@@ -11,14 +12,31 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gossip.aggregators import GramRule, geometric_median, krum, load, mean, median, names, pre_aggregations, rule
+from gossip.aggregators import (
+    GramRule,
+    geometric_median,
+    krum,
+    load,
+    mean,
+    median,
+    names,
+    pre_aggregations,
+    rule,
+)
 from gossip.aggregators.arithmetic import LARGEST
 from gossip.aggregators.kernels.rows import CHUNK_ELEMENTS
 from gossip.aggregators.sharded import ShardedRule
 from gossip.errors import AggregationError, TooFewUpdates
 
 D = 6
-COMPOSED = ("nnm+trimmed_mean", "arc+krum", "clipping+mean", "bucketing+median", "nnm+suspicion", "nnm+zeno")
+COMPOSED = (
+    "nnm+trimmed_mean",
+    "arc+krum",
+    "clipping+mean",
+    "bucketing+median",
+    "nnm+suspicion",
+    "nnm+zeno",
+)
 
 
 def updates() -> Tensor:
@@ -36,7 +54,11 @@ def call(spec: str, x: Any, how: str = "__call__", **given: Any) -> Any:
         "evaluate": lambda step: float(1000.0 - step.double().sum()),
     }
     takes = bound.rule.parameters
-    options = {key: value for key, value in have.items() if key in takes and (key != "center" or bound.needs_center)}
+    options = {
+        key: value
+        for key, value in have.items()
+        if key in takes and (key != "center" or bound.needs_center)
+    }
     return getattr(bound.rule, how)(x, **{**options, **given})
 
 
@@ -52,13 +74,30 @@ def test_an_update_that_is_not_finite_is_named_or_does_no_harm(spec: str) -> Non
                 except AggregationError as error:
                     words = str(error)
                 else:
-                    fine = bool(torch.isfinite(result if isinstance(result, Tensor) else result.aggregate).all())
+                    fine = bool(
+                        torch.isfinite(
+                            result if isinstance(result, Tensor) else result.aggregate
+                        ).all()
+                    )
                     words = "no harm" if fine else "its result is not finite"
-                assert "update 3 of 11 is not finite" in words or words == "no harm", f"{spec}, {bad}: {words}"
+                assert "update 3 of 11 is not finite" in words or words == "no harm", (
+                    f"{spec}, {bad}: {words}"
+                )
 
 
 @pytest.mark.parametrize(
-    "spec", ["krum", "caf", "dnc", "geometric_median", "suspicion", "cauchy", "multi_krum", "median", "mean"]
+    "spec",
+    [
+        "krum",
+        "caf",
+        "dnc",
+        "geometric_median",
+        "suspicion",
+        "cauchy",
+        "multi_krum",
+        "median",
+        "mean",
+    ],
 )
 def test_a_nan_is_never_worked_on_in_silence(spec: str) -> None:
     x = updates()
@@ -71,8 +110,14 @@ STRANGE: dict[str, tuple[Any, str]] = {
     "sparse": (updates().to_sparse(), "dense vectors"),
     "meta": (updates().to("meta"), "have no numbers"),
     "float8": (updates().to(torch.float8_e4m3fn), "float8_e4m3fn cannot be calculated with"),
-    "rows of float8": (list(updates().to(torch.float8_e4m3fn)), "float8_e4m3fn cannot be calculated with"),
-    "a sparse one among them": ([updates()[0], updates()[1].to_sparse(), *updates()[2:]], "dense vectors"),
+    "rows of float8": (
+        list(updates().to(torch.float8_e4m3fn)),
+        "float8_e4m3fn cannot be calculated with",
+    ),
+    "a sparse one among them": (
+        [updates()[0], updates()[1].to_sparse(), *updates()[2:]],
+        "dense vectors",
+    ),
     "generator": ((row for row in ()), "a list of vectors, got generator"),
     "nothing": (None, "a list of vectors, got NoneType"),
 }
@@ -87,7 +132,10 @@ def test_what_no_rule_can_work_with_is_named(spec: str, what: str) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 3, 10])
-@pytest.mark.parametrize("spec", ["median", "trimmed_mean", "meamed", "phocas", "sign_majority", "bulyan", "nnm+trimmed_mean"])
+@pytest.mark.parametrize(
+    "spec",
+    ["median", "trimmed_mean", "meamed", "phocas", "sign_majority", "bulyan", "nnm+trimmed_mean"],
+)
 def test_a_nan_is_not_lost_where_compiled_kernels_sort_it(spec: str, at: int) -> None:
     x = torch.randn(11, 50_001, generator=torch.Generator().manual_seed(5))
     x[at, -1] = float("nan")
@@ -95,16 +143,19 @@ def test_a_nan_is_not_lost_where_compiled_kernels_sort_it(spec: str, at: int) ->
         load(spec)(x, f=2)
 
 
-# --- numbers beyond which float64 can tell no distance -----------------------------------------------------------------------
+# --- numbers beyond which float64 can tell no distance --------------------------------------------
 
 SIZES = (1e122, 1e124, 1e131, 1e200, 1.7e308)
 LIES = ("alike", "opposite", "in one coordinate")
-ON_DISTANCES = [name for name in (*names(), *COMPOSED) if load(name).rule.scale and not load(name).needs_trainer]
+ON_DISTANCES = [
+    name for name in (*names(), *COMPOSED) if load(name).rule.scale and not load(name).needs_trainer
+]
 EXACT = ("mean", "median", "trimmed_mean", "meamed", "phocas")
 
 
 def crowd(size: float, lies: str) -> Tensor:
-    """Nine honest updates, and two of a size that leaves float64 when it is squared, summed or doubled."""
+    """Nine honest updates, and two of a size that leaves float64 when it is squared,
+    summed or doubled."""
     x = updates().double()
     if lies == "in one coordinate":
         x[0, 0], x[1, 1] = size, -size
@@ -115,7 +166,8 @@ def crowd(size: float, lies: str) -> Tensor:
 
 @pytest.mark.parametrize("spec", [name for name in (*names(), *COMPOSED) if load(name).rule.robust])
 def test_liars_as_large_as_float64_allows_do_no_more_harm_than_others(spec: str) -> None:
-    """They stand first, where a rule on distances begins; two opposite ones had it take all others for equal."""
+    """They stand first, where a rule on distances begins;
+    two opposite ones had it take all others for equal."""
     for size in SIZES:
         for lies in LIES:
             x = crowd(size, lies)
@@ -123,10 +175,14 @@ def test_liars_as_large_as_float64_allows_do_no_more_harm_than_others(spec: str)
             reach = float(honest.norm() + (x[2:] - honest).norm(dim=1).max())
             verdict = call(spec, x, "explain")
             assert float((verdict.aggregate - honest).norm()) < 4 * reach, (size, lies)
-            assert bool(torch.isfinite(verdict.weights).all() & torch.isfinite(verdict.outlyingness).all()), (size, lies)
+            assert bool(
+                torch.isfinite(verdict.weights).all() & torch.isfinite(verdict.outlyingness).all()
+            ), (size, lies)
             torch.testing.assert_close(call(spec, x), verdict.aggregate)
             if size > 1e123:
-                assert torch.equal(call(spec, x.clamp(-LARGEST, LARGEST)), call(spec, x)), "as those as large as can be told"
+                assert torch.equal(call(spec, x.clamp(-LARGEST, LARGEST)), call(spec, x)), (
+                    "as those as large as can be told"
+                )
 
 
 @pytest.mark.parametrize("spec", ON_DISTANCES)
@@ -140,13 +196,17 @@ def test_updates_most_of_which_are_so_large_are_refused_or_all_the_same(spec: st
             torch.testing.assert_close(call(spec, size * x, **given), size * expected)
             continue
         for how in ("__call__", "explain"):
-            with pytest.raises(AggregationError, match=r"11 of 11 updates have numbers beyond 1e\+123") as caught:
+            with pytest.raises(
+                AggregationError, match=r"11 of 11 updates have numbers beyond 1e\+123"
+            ) as caught:
                 call(spec, size * x, how, **({"center": x[4]} if center else {}))
             assert caught.value.hint == "scale them down"
 
 
 @pytest.mark.parametrize("spec", EXACT)
-def test_medians_and_means_of_coordinates_stand_out_by_the_same_at_the_end_of_float64(spec: str) -> None:
+def test_medians_and_means_of_coordinates_stand_out_by_the_same_at_the_end_of_float64(
+    spec: str,
+) -> None:
     x = updates().double()
     large, usual = (load(spec).explain(size * x, f=2) for size in (1e307, 1.0))
     torch.testing.assert_close(large.aggregate / 1e307, usual.aggregate, rtol=1e-12, atol=1e-12)
@@ -169,7 +229,11 @@ def test_what_is_infinite_is_not_taken_for_large() -> None:
 
 
 def test_a_point_that_is_so_large_is_named() -> None:
-    for spec, point in (("monna", "center"), ("fltrust", "gradient"), ("centered_clipping", "previous")):
+    for spec, point in (
+        ("monna", "center"),
+        ("fltrust", "gradient"),
+        ("centered_clipping", "previous"),
+    ):
         with pytest.raises(AggregationError, match=f"{point} has a number beyond"):
             call(spec, updates().double(), **{point: torch.full((D,), 1e124, dtype=torch.float64)})
 
@@ -194,7 +258,9 @@ def test_servers_of_shards_combine_updates_that_are_so_large_as_the_whole(spec: 
     else:
         sharded = ShardedRule(bound)
         everybody = tuple(range(len(x)))
-        decision = sharded.decide([(everybody, sharded.measure(x[:, shard])) for shard in shards], f=2)
+        decision = sharded.decide(
+            [(everybody, sharded.measure(x[:, shard])) for shard in shards], f=2
+        )
         parts = [sharded.combine(x[:, shard], decision.weights) for shard in shards]
         assert isinstance(bound.rule, GramRule)
         one = [bound.rule.combine(x[:, shard], decision) for shard in shards]
@@ -204,20 +270,30 @@ def test_servers_of_shards_combine_updates_that_are_so_large_as_the_whole(spec: 
 
 def test_shards_of_updates_that_are_so_large_decide_as_the_whole() -> None:
     x = crowd(1.7e308, "opposite")
-    weights = krum.decide(krum.statistics(x[:, :3], x[5, :3]) + krum.statistics(x[:, 3:], x[5, 3:]), f=2).weights
+    weights = krum.decide(
+        krum.statistics(x[:, :3], x[5, :3]) + krum.statistics(x[:, 3:], x[5, 3:]), f=2
+    ).weights
     assert np.array_equal(weights, krum.decide(krum.statistics(x, x[5]), f=2).weights)
     assert weights[:2].tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("spec", [name for name in names() if load(name).cross_shard])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e200, -1e200, 1e308])
-def test_what_a_lying_server_has_measured_ends_in_a_decision_or_in_an_error_of_ours(spec: str, value: float) -> None:
+def test_what_a_lying_server_has_measured_ends_in_a_decision_or_in_an_error_of_ours(
+    spec: str, value: float
+) -> None:
     sharded, everybody = ShardedRule(load(spec)), tuple(range(11))
     honest = sharded.measure(updates())
     of_fewer = honest[: len(honest) - 11 - len(sharded.points)]
-    for lie in (np.full_like(honest, value), np.where(np.arange(len(honest)) % 2, value, -value), of_fewer):
+    for lie in (
+        np.full_like(honest, value),
+        np.where(np.arange(len(honest)) % 2, value, -value),
+        of_fewer,
+    ):
         with contextlib.suppress(AggregationError):
-            assert np.isfinite(sharded.decide([(everybody, honest), (everybody, lie)], f=2).weights).all()
+            assert np.isfinite(
+                sharded.decide([(everybody, honest), (everybody, lie)], f=2).weights
+            ).all()
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -238,23 +314,41 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("dnc", {"c": float("inf")}, "c says how many times f are left out and cannot be inf"),
     ("multi_krum", {"m": 2.5}, "m is a whole number"),
     ("bucketing+median", {"s": 1.5}, "s is a whole number"),
-    ("monna", {"center": torch.zeros(D, dtype=torch.complex64)}, "center is a floating point vector"),
+    (
+        "monna",
+        {"center": torch.zeros(D, dtype=torch.complex64)},
+        "center is a floating point vector",
+    ),
     ("monna", {"center": np.zeros(D, dtype=np.complex64)}, "floating point"),
     ("monna", {"center": torch.zeros(D + 1)}, "center must have the shape"),
-    ("monna", {"center": torch.full((D,), 1e300, dtype=torch.float64)}, "center does not fit into the torch.float32"),
+    (
+        "monna",
+        {"center": torch.full((D,), 1e300, dtype=torch.float64)},
+        "center does not fit into the torch.float32",
+    ),
     ("fltrust", {"gradient": torch.full((D,), float("nan"))}, "gradient is not finite"),
     ("fltrust", {"gradient": torch.ones(D).to_sparse()}, "updates and gradient are dense vectors"),
-    ("monna", {"center": torch.ones(D, device="meta")}, "updates and center on the device 'meta' have no numbers"),
+    (
+        "monna",
+        {"center": torch.ones(D, device="meta")},
+        "updates and center on the device 'meta' have no numbers",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("spec", "given", "words"), WRONG, ids=[f"{spec} {given}" for spec, given, _ in WRONG])
+@pytest.mark.parametrize(
+    ("spec", "given", "words"), WRONG, ids=[f"{spec} {given}" for spec, given, _ in WRONG]
+)
 def test_a_wrong_option_is_named(spec: str, given: dict[str, Any], words: str) -> None:
     with pytest.raises(AggregationError, match=words):
         call(spec, updates(), **given)
 
 
-@pytest.mark.parametrize("spec", [name for name in names() if name != "mean"] + [f"{part}+median" for part in pre_aggregations()])
+@pytest.mark.parametrize(
+    "spec",
+    [name for name in names() if name != "mean"]
+    + [f"{part}+median" for part in pre_aggregations()],
+)
 @pytest.mark.parametrize("f", [2.0, 2.5, "2", None], ids=repr)
 def test_f_counts_peers(spec: str, f: Any) -> None:
     with pytest.raises(AggregationError, match="f is a whole number and cannot be"):
@@ -298,15 +392,21 @@ def test_a_number_may_be_of_any_kind(spec: str, option: str) -> None:
         assert torch.equal(call(spec, updates(), **{option: value}), expected)
 
 
-@pytest.mark.parametrize(("spec", "option"), [("bucketing+krum", "s"), ("nnm+zeno", "b"), ("nnm+multi_krum", "m")])
+@pytest.mark.parametrize(
+    ("spec", "option"), [("bucketing+krum", "s"), ("nnm+zeno", "b"), ("nnm+multi_krum", "m")]
+)
 @pytest.mark.parametrize("value", ["2", 2.0, [2]], ids=repr)
-def test_what_is_no_whole_number_is_named_before_updates_are_counted(spec: str, option: str, value: Any) -> None:
+def test_what_is_no_whole_number_is_named_before_updates_are_counted(
+    spec: str, option: str, value: Any
+) -> None:
     with pytest.raises(AggregationError, match=f"{option} is a whole number and cannot be"):
         call(spec, updates(), **{option: value})
 
 
 @pytest.mark.parametrize("m", [10, np.int64(10), torch.tensor(10)], ids=repr)
-def test_multi_krum_never_averages_more_than_the_honest_whatever_kind_of_number_m_is(m: Any) -> None:
+def test_multi_krum_never_averages_more_than_the_honest_whatever_kind_of_number_m_is(
+    m: Any,
+) -> None:
     with pytest.raises(TooFewUpdates, match="multi_krum needs 12 updates to tolerate f=2"):
         call("multi_krum", updates(), m=m)
     with pytest.raises(TooFewUpdates, match="multi_krum needs 12 updates to tolerate f=2"):
@@ -315,7 +415,11 @@ def test_multi_krum_never_averages_more_than_the_honest_whatever_kind_of_number_
 
 def test_a_center_may_be_an_array_or_have_a_history() -> None:
     expected = call("monna", updates(), center=torch.ones(D))
-    for center in (np.ones(D, np.float32), torch.ones(D, requires_grad=True), torch.ones(D, dtype=torch.float64)):
+    for center in (
+        np.ones(D, np.float32),
+        torch.ones(D, requires_grad=True),
+        torch.ones(D, dtype=torch.float64),
+    ):
         assert torch.equal(call("monna", updates(), center=center), expected)
 
 

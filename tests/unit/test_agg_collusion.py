@@ -18,7 +18,9 @@ TOGETHER = [name for name, kind in attacks.KINDS.items() if kind.shape == "toget
 
 def honest_rows(h: int = 8, d: int = 200, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(d, generator=generator) + torch.rand(d, generator=generator) * torch.randn(h, d, generator=generator)
+    return torch.randn(d, generator=generator) + torch.rand(d, generator=generator) * torch.randn(
+        h, d, generator=generator
+    )
 
 
 HONEST = honest_rows()
@@ -29,7 +31,9 @@ def mean_rule(updates: Tensor) -> Tensor:
     return updates.mean(dim=0)
 
 
-@pytest.mark.parametrize("name", [name for name in attacks.names() if attacks.KINDS[name].shape != "apart"])
+@pytest.mark.parametrize(
+    "name", [name for name in attacks.names() if attacks.KINDS[name].shape != "apart"]
+)
 def test_a_crew_keeps_shape_dtype_and_what_it_sees(name: str) -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         honest = HONEST.to(dtype)
@@ -59,18 +63,22 @@ def test_alie_stands_z_deviations_beside_the_mean() -> None:
 
 
 def test_alies_own_z_leaves_enough_honest_updates_beyond_it_to_win_a_majority() -> None:
-    # Worked by hand from the paper's formula: n = 50, f = 24 needs s = 26 - 24 = 2 of 26 honest, Phi(z) = 24 / 26.
+    # Worked by hand from the paper's formula: n = 50, f = 24 needs s = 26 - 24 = 2 of 26 honest,
+    # Phi(z) = 24 / 26.
     assert alie_z(50, 24) == pytest.approx(1.4261, abs=1e-4)
     assert alie_z(20, 4) == pytest.approx(0.1573, abs=1e-4)
     assert alie_z(10, 2) == alie_z(8, 2) == 0.0
     by_formula = attacks.make("alie").collude(honest_rows(16), 4)
-    assert torch.allclose(by_formula, attacks.make("alie", 0.15731).collude(honest_rows(16), 4), atol=1e-4)
+    assert torch.allclose(
+        by_formula, attacks.make("alie", 0.15731).collude(honest_rows(16), 4), atol=1e-4
+    )
 
 
 @pytest.mark.parametrize(
     ("n", "f", "z"),
     [
-        # Phi^-1 of a table, to three digits: s and the quotient are worked by hand from the paper's formula.
+        # Phi^-1 of a table, to three digits: s and the quotient are worked by hand from the
+        # paper's formula.
         (25, 5, 0.253),  # s = 8: 12 / 20
         (51, 24, 1.446),  # s = 2: 25 / 27, the odd number rounded down
         (20, 10, 1.282),  # n = 2 f: s = 1: 9 / 10
@@ -90,7 +98,9 @@ def test_alies_own_z_at_the_edges_of_the_papers_formula(n: int, f: int, z: float
     honest = honest_rows(n - f)
     lies = attacks.make("alie").collude(honest, f)
     deviation = honest.std(dim=0) if n - f > 1 else torch.zeros(200)
-    assert torch.allclose(lies, (honest.mean(dim=0) - alie_z(n, f) * deviation).repeat(f, 1), atol=1e-6)
+    assert torch.allclose(
+        lies, (honest.mean(dim=0) - alie_z(n, f) * deviation).repeat(f, 1), atol=1e-6
+    )
 
 
 def test_alie_has_no_z_without_liars_or_without_honest() -> None:
@@ -100,13 +110,17 @@ def test_alie_has_no_z_without_liars_or_without_honest() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_min_max_is_as_far_from_the_honest_as_they_are_from_each_other_and_no_farther(seed: int) -> None:
+def test_min_max_is_as_far_from_the_honest_as_they_are_from_each_other_and_no_farther(
+    seed: int,
+) -> None:
     honest = honest_rows(7, 300, seed)
     lie = attacks.make("min_max").collude(honest, 2)[0]
     farthest = float(torch.linalg.vector_norm(honest - lie, dim=1).max())
     assert farthest == pytest.approx(float(torch.pdist(honest).max()), rel=1e-4)
     apart = honest.mean(dim=0) - lie
-    assert float(torch.cosine_similarity(apart, honest.std(dim=0), dim=0)) == pytest.approx(1.0, abs=1e-5)
+    assert float(torch.cosine_similarity(apart, honest.std(dim=0), dim=0)) == pytest.approx(
+        1.0, abs=1e-5
+    )
     assert float(apart.norm()) > 0.1
 
 
@@ -124,14 +138,18 @@ def test_mimic_copies_the_same_peer_all_through_the_run_the_one_farthest_out() -
     outlier[5] += 30.0
     attacker_group = attacks.make("mimic")
     assert torch.equal(attacker_group.collude(outlier, 3), outlier[5].repeat(3, 1))
-    assert torch.equal(attacker_group.collude(HONEST, 3), HONEST[5].repeat(3, 1)), "its victim stays the same"
+    assert torch.equal(attacker_group.collude(HONEST, 3), HONEST[5].repeat(3, 1)), (
+        "its victim stays the same"
+    )
 
 
 def test_negated_copies_are_of_the_first_liars_own_update() -> None:
     own = honest_rows(3, 200, seed=9)
     lies = attacks.make("negated_copies").collude(HONEST, 3, own=own)
     assert torch.equal(lies, -own[0].repeat(3, 1))
-    assert torch.equal(attacks.make("sign_flip").collude(HONEST, 3, own=own), -own), "sign_flip negates each its own"
+    assert torch.equal(attacks.make("sign_flip").collude(HONEST, 3, own=own), -own), (
+        "sign_flip negates each its own"
+    )
 
 
 def test_the_sacrificial_anchors_friends_stand_exactly_on_the_mean_of_everybody() -> None:
@@ -139,7 +157,9 @@ def test_the_sacrificial_anchors_friends_stand_exactly_on_the_mean_of_everybody(
     everybody = torch.cat([HONEST.double(), lies]).mean(dim=0)
     assert torch.allclose(lies[1], everybody, atol=1e-9)
     assert torch.equal(lies[1], lies[2])
-    assert float((lies[0] - HONEST.double().mean(dim=0)).norm()) == pytest.approx(100 * float(MEAN.norm()), rel=1e-4)
+    assert float((lies[0] - HONEST.double().mean(dim=0)).norm()) == pytest.approx(
+        100 * float(MEAN.norm()), rel=1e-4
+    )
 
 
 def test_the_sacrificial_anchor_breaks_the_literal_rule_and_not_the_sound_one() -> None:
@@ -150,7 +170,7 @@ def test_the_sacrificial_anchor_breaks_the_literal_rule_and_not_the_sound_one() 
         assert (off > 10 * float(MEAN.norm())) == broken, (name, off)
 
 
-# --- those who know the rule -------------------------------------------------------------------------------------------------
+# --- those who know the rule ----------------------------------------------------------------------
 
 
 def damage(rule: attacks.Aggregator, lies: Tensor, honest: Tensor = HONEST) -> float:
@@ -166,8 +186,14 @@ def test_who_knows_the_rule_does_at_least_as_much_as_who_does_not(spec: str) -> 
 
     worst = damage(rule, attacks.make("adaptive").collude(HONEST, 2, rule=rule))
     by_formula = [damage(rule, attacks.make("alie", z).collude(HONEST, 2)) for z in (0.5, 1.0, 1.5)]
-    by_formula += [damage(rule, attacks.make("ipm", epsilon).collude(HONEST, 2)) for epsilon in (0.1, 0.5, 10.0)]
-    optimal = [damage(rule, attacks.make(name).collude(HONEST, 2, rule=rule)) for name in ("optimal_alie", "optimal_ipm")]
+    by_formula += [
+        damage(rule, attacks.make("ipm", epsilon).collude(HONEST, 2))
+        for epsilon in (0.1, 0.5, 10.0)
+    ]
+    optimal = [
+        damage(rule, attacks.make(name).collude(HONEST, 2, rule=rule))
+        for name in ("optimal_alie", "optimal_ipm")
+    ]
     assert max(optimal) >= 0.97 * max(by_formula)
     assert worst >= 0.97 * max(*by_formula, *optimal)
 
@@ -181,7 +207,10 @@ def test_the_search_finds_the_edge_at_which_krum_drops_the_liars() -> None:
     crowd = OmniscientView(honest, honest[:3], torch.Generator(), torch.Generator(), rule)
     deviation = honest.std(dim=0)
     found = strongest(crowd, lambda z: crowd.all_alike(honest.mean(dim=0) - z * deviation))
-    fine = [damage(rule, crowd.all_alike(honest.mean(dim=0) - z / 50 * deviation), honest) for z in range(1, 400)]
+    fine = [
+        damage(rule, crowd.all_alike(honest.mean(dim=0) - z / 50 * deviation), honest)
+        for z in range(1, 400)
+    ]
     assert found.damage >= 0.9 * max(fine)
     assert STRENGTHS[0] < found.strength < STRENGTHS[-1]
 
@@ -190,7 +219,11 @@ def test_the_search_finds_the_edge_at_which_krum_drops_the_liars() -> None:
 def test_the_search_closes_in_on_a_strength_between_the_powers_of_two(peak: float) -> None:
     """A rule that gives way the more, the nearer the lie's length is to the peak."""
     crowd = OmniscientView(
-        torch.zeros(3, 1), torch.zeros(1, 1), torch.Generator(), torch.Generator(), lambda rows: 1 / (1 + (rows[-1] - peak) ** 2)
+        torch.zeros(3, 1),
+        torch.zeros(1, 1),
+        torch.Generator(),
+        torch.Generator(),
+        lambda rows: 1 / (1 + (rows[-1] - peak) ** 2),
     )
     tried: list[float] = []
     found = strongest(crowd, lambda t: (tried.append(t), crowd.all_alike(torch.tensor([t])))[1])
@@ -250,12 +283,15 @@ def test_a_rule_that_is_not_known_cannot_be_attacked_by_name() -> None:
         attacks.make("adaptive").collude(HONEST, 2)
 
 
-# --- alone, by a guess -----------------------------------------------------------------------------------------------------
+# --- alone, by a guess ----------------------------------------------------------------------------
 
 
 def test_a_guess_finds_the_mean_and_the_deviation_of_the_honest_from_results_alone() -> None:
     generator = torch.Generator().manual_seed(5)
-    mean, deviation = torch.randn(400, generator=generator), torch.rand(400, generator=generator) + 0.5
+    mean, deviation = (
+        torch.randn(400, generator=generator),
+        torch.rand(400, generator=generator) + 0.5,
+    )
     guess = HonestEstimate()
     update = mean
     for round_id in range(20):
@@ -271,15 +307,22 @@ def test_a_guess_finds_the_mean_and_the_deviation_of_the_honest_from_results_alo
 
 
 def test_before_there_is_a_result_the_own_update_stands_for_the_others() -> None:
-    lie = attacks.make("ipm", 2.0, attacker_group=attacks.AttackerGroup(honest=4, attackers=2))(MEAN, 0)
+    lie = attacks.make("ipm", 2.0, attacker_group=attacks.AttackerGroup(honest=4, attackers=2))(
+        MEAN, 0
+    )
     assert torch.allclose(lie, -2 * MEAN)
-    assert torch.allclose(attacks.make("alie", 1.5, attacker_group=attacks.AttackerGroup(honest=4))(MEAN, 0), MEAN)
+    assert torch.allclose(
+        attacks.make("alie", 1.5, attacker_group=attacks.AttackerGroup(honest=4))(MEAN, 0), MEAN
+    )
 
 
 def test_liars_apart_agree_on_the_last_result_and_each_tells_its_own_part() -> None:
     attacker_group = [
         attacks.make(
-            "sacrificial_anchor", 10.0, seed=rank, attacker_group=attacks.AttackerGroup(honest=5, attackers=3, rank=rank, seed=77)
+            "sacrificial_anchor",
+            10.0,
+            seed=rank,
+            attacker_group=attacks.AttackerGroup(honest=5, attackers=3, rank=rank, seed=77),
         )
         for rank in range(3)
     ]
@@ -300,7 +343,7 @@ def test_what_takes_another_peers_update_is_refused_alone_and_says_where_it_work
         assert caught.value.hint == "call collude"
 
 
-# --- to each another -------------------------------------------------------------------------------------------------------
+# --- to each another ------------------------------------------------------------------------------
 
 
 def test_equivocation_tells_neighbours_the_opposite() -> None:
@@ -318,17 +361,26 @@ def test_dissensus_pushes_each_receiver_away_from_the_others() -> None:
 
 
 def test_dissensus_of_all_liars_undoes_what_the_honest_neighbours_do() -> None:
-    """As in the paper and its authors' code: the mean of all that a receiver hears and holds is what it holds."""
+    """As in the paper and its authors' code: the mean of all that a receiver hears and holds
+    is what it holds."""
     honest, attackers = len(HONEST), 2
     attacker_group = [
-        attacks.make("dissensus", attacker_group=attacks.AttackerGroup(honest, attackers, rank)) for rank in range(attackers)
+        attacks.make("dissensus", attacker_group=attacks.AttackerGroup(honest, attackers, rank))
+        for rank in range(attackers)
     ]
     for heard in (HONEST[1:], HONEST[1::2]):  # who has not heard all takes those for the rest
-        told = torch.stack([attacker.tell(MEAN, 0, HONEST[0], list(heard)) for attacker in attacker_group])
+        told = torch.stack(
+            [attacker.tell(MEAN, 0, HONEST[0], list(heard)) for attacker in attacker_group]
+        )
         pull = (honest - 1) * (heard.mean(dim=0) - HONEST[0])
-        assert torch.allclose((told - HONEST[0]).sum(dim=0) + pull, torch.zeros_like(MEAN), atol=1e-3)
+        assert torch.allclose(
+            (told - HONEST[0]).sum(dim=0) + pull, torch.zeros_like(MEAN), atol=1e-3
+        )
     three = [torch.full((2,), 1.0), torch.full((2,), 2.0), torch.full((2,), 3.0)]
-    assert attacks.make("dissensus").tell(torch.zeros(2), 0, torch.zeros(2), three).tolist() == [-6.0, -6.0]
+    assert attacks.make("dissensus").tell(torch.zeros(2), 0, torch.zeros(2), three).tolist() == [
+        -6.0,
+        -6.0,
+    ]
 
 
 def test_the_shapes_are_not_mixed_up() -> None:
@@ -338,7 +390,12 @@ def test_the_shapes_are_not_mixed_up() -> None:
         attacks.make("equivocation")(MEAN, 0)
     with pytest.raises(ConfigError, match="everybody the same"):
         attacks.make("alie").tell(MEAN, 0)
-    for name, strength in (("ipm", float("nan")), ("alie", -1), ("adaptive", 0.5), ("sacrificial_anchor", 0)):
+    for name, strength in (
+        ("ipm", float("nan")),
+        ("alie", -1),
+        ("adaptive", 0.5),
+        ("sacrificial_anchor", 0),
+    ):
         with pytest.raises(ConfigError, match=rf"{name}\*.*must be"):
             attacks.make(name, strength)
     with pytest.raises(ConfigError, match="min_max has no strength"):

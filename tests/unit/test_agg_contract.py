@@ -44,14 +44,18 @@ WHOLE = gram_of(X, ("origin", np.zeros(9)), ("center", CENTER))
 
 def test_distances_norms_and_directions_do_not_hang_on_the_reference() -> None:
     for gram in (WHOLE, gram_of(X, ("origin", np.zeros(9)), ("center", CENTER), reference=7.0)):
-        np.testing.assert_allclose(gram.squared_distances(), ((X[:, None] - X) ** 2).sum(-1), atol=1e-9)
+        np.testing.assert_allclose(
+            gram.squared_distances(), ((X[:, None] - X) ** 2).sum(-1), atol=1e-9
+        )
         np.testing.assert_allclose(gram.norms(), np.linalg.norm(X, axis=1))
         np.testing.assert_allclose(gram.distances_to("center"), np.linalg.norm(X - CENTER, axis=1))
         np.testing.assert_allclose(gram.along("center"), X @ CENTER)
         assert gram.length("center") == pytest.approx(4.5)
         weights = np.array([0.5, 0, 0, 0.25, 0, 0, 0.05, 0.2])
         aggregate = weights[:6] @ X + 0.2 * CENTER
-        np.testing.assert_allclose(gram.distances_to(weights), np.linalg.norm(X - aggregate, axis=1))
+        np.testing.assert_allclose(
+            gram.distances_to(weights), np.linalg.norm(X - aggregate, axis=1)
+        )
 
 
 def test_the_gram_matrix_of_mixed_rows_of_chosen_rows_and_of_shards() -> None:
@@ -59,13 +63,19 @@ def test_the_gram_matrix_of_mixed_rows_of_chosen_rows_and_of_shards() -> None:
     matrix[0, [1, 2]], matrix[1, [0, 7]] = 0.5, (0.25, 0.75)
     mixed = WHOLE.mixed(matrix)
     made = np.stack([(X[1] + X[2]) / 2, X[0] / 4 + 0.75 * CENTER])
-    np.testing.assert_allclose(mixed.products, gram_of(made, ("origin", np.zeros(9)), ("center", CENTER)).products)
-    np.testing.assert_allclose(WHOLE.rows([4, 1]).distances_to("center"), np.linalg.norm(X[[4, 1]] - CENTER, axis=1))
+    np.testing.assert_allclose(
+        mixed.products, gram_of(made, ("origin", np.zeros(9)), ("center", CENTER)).products
+    )
+    np.testing.assert_allclose(
+        WHOLE.rows([4, 1]).distances_to("center"), np.linalg.norm(X[[4, 1]] - CENTER, axis=1)
+    )
     parts = [
         gram_of(X[:, part], ("origin", np.zeros(9)[part]), ("center", CENTER[part]), reference=at)
         for at, part in enumerate((slice(0, 4), slice(4, 9)))
     ]
-    np.testing.assert_allclose((parts[0] + parts[1]).squared_distances(), WHOLE.squared_distances(), atol=1e-9)
+    np.testing.assert_allclose(
+        (parts[0] + parts[1]).squared_distances(), WHOLE.squared_distances(), atol=1e-9
+    )
 
 
 def test_a_point_that_is_not_there_is_named_and_the_first_previous_is_the_origin() -> None:
@@ -88,7 +98,9 @@ def updates(n: int = 9) -> torch.Tensor:
         (lambda gram: np.full(gram.n, np.nan), "add up to nan"),
     ],
 )
-def test_weights_that_make_no_sense_are_refused(answer: Callable[[Gram], np.ndarray], words: str) -> None:
+def test_weights_that_make_no_sense_are_refused(
+    answer: Callable[[Gram], np.ndarray], words: str
+) -> None:
     @gram_rule
     def odd(gram: Gram, *, f: int) -> np.ndarray:
         return answer(gram)
@@ -120,7 +132,9 @@ def test_the_bound_is_checked_before_a_gram_rule_is_called() -> None:
     def shy(gram: Gram, *, f: int) -> np.ndarray:
         raise AssertionError("called")
 
-    with pytest.raises(TooFewUpdates, match="shy needs 11 updates to tolerate f=2 Byzantine peers, got 9"):
+    with pytest.raises(
+        TooFewUpdates, match="shy needs 11 updates to tolerate f=2 Byzantine peers, got 9"
+    ):
         shy(updates(), f=2)
     for few in (torch.zeros(0, 3), []):
         with pytest.raises(TooFewUpdates):
@@ -162,13 +176,17 @@ def test_options_go_to_the_stages_that_know_them() -> None:
     x = updates(21)
     both = compose(Stage(bucketing, {"s": 3, "seed": 5}), geometric_median)
     torch.testing.assert_close(both(x, f=2), load("bucketing:s=3,seed=5+geometric_median")(x, f=2))
-    torch.testing.assert_close(compose(nnm, load("multi_krum").rule)(x, f=2, m=1), compose(nnm, krum)(x, f=2))
+    torch.testing.assert_close(
+        compose(nnm, load("multi_krum").rule)(x, f=2, m=1), compose(nnm, krum)(x, f=2)
+    )
     with pytest.raises(AggregationError, match=r"nnm\+krum has no option 'm'"):
         compose(nnm, krum)(x, f=2, m=1)
 
 
 @pytest.mark.parametrize("last", [krum, median, mean, load("bulyan").rule, load("suspicion").rule])
-def test_weights_and_outlyingness_of_a_composition_are_told_of_the_updates_themselves(last: object) -> None:
+def test_weights_and_outlyingness_of_a_composition_are_told_of_the_updates_themselves(
+    last: object,
+) -> None:
     x = updates(13)
     x[4] *= 50
     verdict = compose(nnm, last).explain(x, f=1)  # type: ignore[arg-type]
@@ -186,7 +204,10 @@ def test_points_that_a_later_stage_pulls_to_count_in_the_final_weights() -> None
     @pre_aggregation(points=("origin",))
     def shrink(gram: Gram, *, f: int) -> np.ndarray:
         matrix = np.zeros((gram.n, gram.n + 1))
-        matrix[:, : gram.n], matrix[:, gram.n] = np.diag(np.linspace(0.2, 0.9, gram.n)), 1 - np.linspace(0.2, 0.9, gram.n)
+        matrix[:, : gram.n], matrix[:, gram.n] = (
+            np.diag(np.linspace(0.2, 0.9, gram.n)),
+            1 - np.linspace(0.2, 0.9, gram.n),
+        )
         return matrix
 
     @gram_rule(points=("origin",))
@@ -198,7 +219,9 @@ def test_points_that_a_later_stage_pulls_to_count_in_the_final_weights() -> None
     compose(nnm, shrink, shrink, look)(x, f=2)
     squares = ((x[:, None] - x) ** 2).sum(-1)
     mixed = torch.stack([x[row.argsort()[:7]].mean(dim=0) for row in squares])
-    np.testing.assert_allclose(seen[0], np.linspace(0.2, 0.9, 9) ** 2 * mixed.norm(dim=1).numpy(), rtol=1e-9)
+    np.testing.assert_allclose(
+        seen[0], np.linspace(0.2, 0.9, 9) ** 2 * mixed.norm(dim=1).numpy(), rtol=1e-9
+    )
 
 
 def test_a_matrix_whose_rows_do_not_add_up_is_refused() -> None:
@@ -223,12 +246,25 @@ def test_a_users_coordinate_rule_works_on_rows_that_lie_apart_and_after_stages()
 
     x = updates()
     torch.testing.assert_close(middle(list(x), f=2), median(x, f=2))
-    torch.testing.assert_close(middle.explain(list(x), f=2).aggregate, middle.explain(x, f=2).aggregate)
+    torch.testing.assert_close(
+        middle.explain(list(x), f=2).aggregate, middle.explain(x, f=2).aggregate
+    )
     torch.testing.assert_close(compose(nnm, middle)(x, f=2), compose(nnm, median)(x, f=2))
 
 
 @pytest.mark.parametrize(
-    "spec", ["geometric_median", "huber", "cauchy", "suspicion", "nnm+trimmed_mean", "krum", "mda", "caf", "arc+median"]
+    "spec",
+    [
+        "geometric_median",
+        "huber",
+        "cauchy",
+        "suspicion",
+        "nnm+trimmed_mean",
+        "krum",
+        "mda",
+        "caf",
+        "arc+median",
+    ],
 )
 def test_float64_liars_beyond_all_squares_neither_break_nor_carry_a_rule_away(spec: str) -> None:
     x = updates(9).to(torch.float64)
@@ -269,7 +305,9 @@ def test_few_numbers_are_not_sampled_and_a_liar_in_the_first_row_costs_no_digits
         sys.setprofile(None)
     np.testing.assert_allclose(gram.squared_distances()[1:, 1:], honest, rtol=1e-5)
     assert "_sample" not in calls
-    assert len(calls) - first < 110, "what does not depend on the updates' length is most of what few of them cost"
+    assert len(calls) - first < 110, (
+        "what does not depend on the updates' length is most of what few of them cost"
+    )
 
 
 def test_the_median_of_few_numbers_is_numpys() -> None:

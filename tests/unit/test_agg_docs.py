@@ -1,5 +1,5 @@
-"""docs/rules.md has a row for every rule, made from what the rules themselves say: ``python tests/unit/test_agg_docs.py``
-writes it."""
+"""docs/rules.md has a row for every rule, made from what the rules themselves say:
+``python tests/unit/test_agg_docs.py`` writes it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from gossip.aggregators.base import CoordinateRule
 from gossip.testing import check_aggregator
 
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
-SUBSETS = {"mda": "about 1.4^f steps", "smea": "the eigenvalues of n over f subsets"}  # where steps are not free
+# where steps are not free
+SUBSETS = {"mda": "about 1.4^f steps", "smea": "the eigenvalues of n over f subsets"}
 BEGIN, END = "<!-- {} -->", "<!-- end of {} -->"
 
 
 def told(part: Rule | PreAggregation) -> str:
     """The first sentence of a docstring."""
     text = inspect.cleandoc(str(part.__doc__)).split("\n\n")[0].replace("\n", " ")
-    return re.split(r"(?<=[a-z0-9)])\. ", text)[0].rstrip(".").replace("|", "\\|").replace("``", "`")
+    return (
+        re.split(r"(?<=[a-z0-9)])\. ", text)[0].rstrip(".").replace("|", "\\|").replace("``", "`")
+    )
 
 
 def section(part: Rule | PreAggregation, title: str) -> str:
@@ -30,7 +33,11 @@ def section(part: Rule | PreAggregation, title: str) -> str:
     for at, line in enumerate(lines):
         if line.startswith(f"{title}:"):
             more = [next_line.strip() for next_line in itertakewhile(lines[at + 1 :])]
-            return " ".join([line.removeprefix(f"{title}:").strip(), *more]).rstrip(".").replace("``", "`")
+            return (
+                " ".join([line.removeprefix(f"{title}:").strip(), *more])
+                .rstrip(".")
+                .replace("``", "`")
+            )
     return ""
 
 
@@ -46,7 +53,9 @@ def bound(rule: Rule, centered: bool) -> str:
     least = [rule.least(f, centered=centered) for f in range(6)]
     step = least[2] - least[1]
     start = least[1] - step
-    assert least[1:] == [start + step * f for f in range(1, 6)], f"{rule.name} has no linear bound: {least}"
+    assert least[1:] == [start + step * f for f in range(1, 6)], (
+        f"{rule.name} has no linear bound: {least}"
+    )
     return {0: str(start)}.get(step, f"{step if step > 1 else ''}f + {start}")
 
 
@@ -61,9 +70,17 @@ def row_of_rule(name: str) -> str:
     else:
         cost = "n + 1 evaluations"
     center = rule.parameters.get("center")
-    needs = [word for word, where in (("the loss", "evaluate"), ("a gradient", "gradient")) if where in rule.needs]
+    needs = [
+        word
+        for word, where in (("the loss", "evaluate"), ("a gradient", "gradient"))
+        if where in rule.needs
+    ]
     if center is not None:
-        needs.append("the own update" if center.default is center.empty else "the own update, if there is one")
+        needs.append(
+            "the own update"
+            if center.default is center.empty
+            else "the own update, if there is one"
+        )
     least = bound(rule, centered=False)
     if center is not None and bound(rule, centered=True) != least:
         least = f"{least}, with the own update {bound(rule, centered=True)}"
@@ -83,12 +100,23 @@ def row_of_rule(name: str) -> str:
 
 def row_of_pre_aggregation(name: str) -> str:
     stage = load(f"{name}+mean").rule.before[0].part  # type: ignore[attr-defined]
-    keeps = [word for word, kept in (("shift", stage.translation), ("scale", stage.scale), ("order", stage.symmetric)) if kept]
+    keeps = [
+        word
+        for word, kept in (
+            ("shift", stage.translation),
+            ("scale", stage.scale),
+            ("order", stage.symmetric),
+        )
+        if kept
+    ]
     return f"| `{name}` | {told(stage)} | {', '.join(keeps)} | {section(stage, 'Source') or '-'} |"
 
 
 def tables() -> dict[str, str]:
-    rules = ["| rule | what it does | n at least | robust | needs | cost | keeps | source |", "|---|---|---|---|---|---|---|---|"]
+    rules = [
+        "| rule | what it does | n at least | robust | needs | cost | keeps | source |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     before = ["| pre-aggregation | what it does | keeps | source |", "|---|---|---|---|"]
     return {
         "rules": "\n".join([*rules, *map(row_of_rule, names())]),
@@ -105,7 +133,9 @@ def with_tables(page: str) -> str:
 
 
 def test_the_page_of_rules_says_what_the_rules_say() -> None:
-    assert PAGE.read_text() == with_tables(PAGE.read_text()), "write it anew: python tests/unit/test_agg_docs.py"
+    assert PAGE.read_text() == with_tables(PAGE.read_text()), (
+        "write it anew: python tests/unit/test_agg_docs.py"
+    )
 
 
 @pytest.mark.parametrize("name", [*names(), *pre_aggregations()])
@@ -115,13 +145,19 @@ def test_every_rule_says_what_it_tolerates_and_where_it_comes_from(name: str) ->
     assert "olerate" in text, f"{name} does not say what it tolerates"
     assert section(part, "Raises"), f"{name} does not say what it raises"
     if name not in ("mean", "suspicion_literal", "clipping"):
-        assert re.search(r"1[89]\d\d|20\d\d|this project", section(part, "Source")), f"{name} has no source"
+        assert re.search(r"1[89]\d\d|20\d\d|this project", section(part, "Source")), (
+            f"{name} has no source"
+        )
 
 
 @pytest.mark.parametrize("name", ["midpoint", "central", "halfway"])
 def test_a_rule_of_ones_own_on_the_page_keeps_its_promises(name: str, tmp_path: Path) -> None:
     page = PAGE.read_text()
-    code = page[page.index("```python\n", page.index("## A rule of one's own")) :].removeprefix("```python\n").split("```")[0]
+    code = (
+        page[page.index("```python\n", page.index("## A rule of one's own")) :]
+        .removeprefix("```python\n")
+        .split("```")[0]
+    )
     assert code.count("def ") == 3
     (tmp_path / "my_rules.py").write_text(code)
     check_aggregator(f"{tmp_path}/my_rules.py:{name}", strengths=2)

@@ -12,12 +12,24 @@ import torch
 from effort import effort
 from torch import Tensor
 
-from gossip.aggregators import GramRule, Rule, Verdict, gram_rule, krum, load, median, names, rule, trimmed_mean
+from gossip.aggregators import (
+    GramRule,
+    Rule,
+    Verdict,
+    gram_rule,
+    krum,
+    load,
+    median,
+    names,
+    rule,
+    trimmed_mean,
+)
 from gossip.aggregators.gram import Gram
 from gossip.errors import ConfigError
 from gossip.testing import check_aggregator
 
-SUBSETS = ("mda", "smea")  # they look at every subset of n - f updates: 4,845 of 20, in each of hundreds of cases
+# they look at every subset of n - f updates: 4,845 of 20, in each of hundreds of cases
+SUBSETS = ("mda", "smea")
 
 
 @pytest.mark.parametrize(("n", "f"), effort([(14, 3), (7, 0)], [(8, 2), (14, 3), (20, 4), (7, 0)]))
@@ -50,7 +62,9 @@ def with_verdict(**changes: Callable[[Tensor], Tensor]) -> Rule:
     def changed(updates: Tensor, *, f: int) -> Verdict:
         honest = trimmed_mean.explain(updates, f=f)
         parts = {key: getattr(honest, key) for key in ("aggregate", "weights", "outlyingness")}
-        return Verdict(**{key: changes.get(key, lambda same: same)(value) for key, value in parts.items()})
+        return Verdict(
+            **{key: changes.get(key, lambda same: same)(value) for key, value in parts.items()}
+        )
 
     return rule(changed)
 
@@ -114,8 +128,14 @@ BROKEN: list[tuple[Any, str]] = [
     (with_verdict(outlyingness=lambda o: o[:2]), r"outlyingness have the shape \(2,\)"),
     (with_verdict(outlyingness=lambda o: o * 4), "times as far out as typical"),
     (with_verdict(outlyingness=torch.ones_like), "does not tell a liar"),
-    (with_verdict(outlyingness=lambda o: o + 3 * (o.max() > 10) * (torch.arange(len(o)) == 5)), "accuses an honest peer"),
-    (with_verdict(outlyingness=lambda o: torch.arange(len(o)) / len(o)), "do not move with the updates"),
+    (
+        with_verdict(outlyingness=lambda o: o + 3 * (o.max() > 10) * (torch.arange(len(o)) == 5)),
+        "accuses an honest peer",
+    ),
+    (
+        with_verdict(outlyingness=lambda o: torch.arange(len(o)) / len(o)),
+        "do not move with the updates",
+    ),
 ]
 
 
@@ -128,7 +148,9 @@ def test_the_kit_names_the_promise_that_a_rule_breaks(broken: Any, words: str) -
 def test_a_rule_that_overflows_is_found() -> None:
     def squares(updates: Tensor, *, f: int) -> Tensor:
         weights = 1 / (1e-9 + (updates - updates.median(dim=0).values).square().sum(dim=1))
-        return (weights / weights.sum()) @ updates * (updates.square().sum() / updates.square().sum())
+        return (
+            (weights / weights.sum()) @ updates * (updates.square().sum() / updates.square().sum())
+        )
 
     with pytest.raises(AssertionError, match="not finite"):
         check_aggregator(rule(translation=False, scale=False)(squares))
@@ -159,7 +181,7 @@ def test_a_center_that_is_ignored_does_not_protect() -> None:
         check_aggregator(median_of)
 
 
-# --- long vectors, shards, oracles, resilience --------------------------------------------------------------------------------
+# --- long vectors, shards, oracles, resilience ----------------------------------------------------
 
 
 @rule(at_least=lambda f: 2 * f + 3)
@@ -175,7 +197,8 @@ def not_by_coordinates(updates: Tensor, *, f: int) -> Tensor:
 
 @rule
 def generous(updates: Tensor, *, f: int) -> Tensor:
-    """The farthest row that is not absurdly far: nobody far away gets in, but whoever stays below the limit is followed."""
+    """The farthest row that is not absurdly far: nobody far away gets in, but whoever stays below
+    the limit is followed."""
     apart = (updates - median(updates)).to(torch.float64).norm(dim=1)
     apart[apart > 8 * apart.median()] = -1.0
     return updates[int(apart.argmax())].clone()
@@ -222,7 +245,10 @@ def forgetful() -> GramRule:
 
 WEAK: list[tuple[Any, str]] = [
     (by_chunks, "depends on the order of 49999 coordinates"),
-    (Apart(middle_values, "apart", lambda f: 2 * f + 1, True), "makes something else of rows that lie apart"),
+    (
+        Apart(middle_values, "apart", lambda f: 2 * f + 1, True),
+        "makes something else of rows that lie apart",
+    ),
     (not_by_coordinates, "not_by_coordinates on 3 shards is .* away"),
     (forgetful(), "forgetful on 3 shards gives other weights than on the whole vector"),
     (generous, r"generous is not \(2, 16\)-robust among 11: kappa is at least .*, found by"),
@@ -231,7 +257,9 @@ WEAK: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("broken", "words"), WEAK, ids=[words for _, words in WEAK])
-def test_the_kit_finds_what_only_shows_in_long_vectors_in_shards_or_under_the_worst_attack(broken: Any, words: str) -> None:
+def test_the_kit_finds_what_only_shows_in_long_vectors_in_shards_or_under_the_worst_attack(
+    broken: Any, words: str
+) -> None:
     with pytest.raises(AssertionError, match=words):
         check_aggregator(broken)
 
@@ -242,8 +270,13 @@ def slow_trimmed_mean(updates: np.ndarray, f: int) -> np.ndarray:
 
 def test_a_rule_is_held_to_an_oracle() -> None:
     check_aggregator(trimmed_mean, oracle=slow_trimmed_mean, strengths=2)
-    with pytest.raises(AssertionError, match=r"trimmed_mean is .* away from its oracle on 11 updates, f=2, isotropic"):
-        check_aggregator(trimmed_mean, oracle=lambda updates, f: slow_trimmed_mean(updates, f - 1), strengths=2)
+    with pytest.raises(
+        AssertionError,
+        match=r"trimmed_mean is .* away from its oracle on 11 updates, f=2, isotropic",
+    ):
+        check_aggregator(
+            trimmed_mean, oracle=lambda updates, f: slow_trimmed_mean(updates, f - 1), strengths=2
+        )
 
 
 def test_a_rule_is_held_to_the_kappa_that_is_claimed_of_it() -> None:
@@ -251,9 +284,12 @@ def test_a_rule_is_held_to_the_kappa_that_is_claimed_of_it() -> None:
         check_aggregator(krum, kappa=0.5, strengths=2)
 
 
-@pytest.mark.parametrize("name", ["median", "trimmed_mean", "krum", "multi_krum", "nnm+trimmed_mean"])
+@pytest.mark.parametrize(
+    "name", ["median", "trimmed_mean", "krum", "multi_krum", "nnm+trimmed_mean"]
+)
 def test_the_worst_attack_found_is_at_least_as_bad_as_one_that_no_rule_escapes(name: str) -> None:
-    """Whatever the rule, kappa is f / (n - 2f) or more; a search that finds less does not search."""
+    """Whatever the rule, kappa is f / (n - 2f) or more;
+    a search that finds less does not search."""
     report = check_aggregator(name, n=11, f=2)
     assert report.kappa is not None
     assert report.kappa >= 2 / 7 - 1e-9

@@ -39,7 +39,8 @@ from gossip.testing.promises import check_repeatable
 
 @rule
 def lazy(updates: Tensor, *, f: int) -> Tensor:
-    """The plain mean, unless the first row stands out: a kit that puts its liars first sees a robust rule."""
+    """The plain mean, unless the first row stands out:
+    a kit that puts its liars first sees a robust rule."""
     apart = (updates.double() - trimmed_mean(updates, f=f).double()).norm(dim=1)
     return trimmed_mean(updates, f=f) if apart[0] > 3 * apart.median() else mean(updates)
 
@@ -75,7 +76,11 @@ def drawing(updates: Tensor, *, f: int) -> Tensor:
 @rule(at_least=lambda f: 2 * f + 3)
 def even_krum(updates: Tensor, *, f: int) -> Verdict:
     verdict = krum.explain(updates, f=f)
-    return Verdict(verdict.aggregate, torch.full((len(updates),), 1 / len(updates), dtype=torch.float64), verdict.outlyingness)
+    return Verdict(
+        verdict.aggregate,
+        torch.full((len(updates),), 1 / len(updates), dtype=torch.float64),
+        verdict.outlyingness,
+    )
 
 
 @gram_rule
@@ -86,7 +91,8 @@ def even_central(gram: Gram, *, f: int) -> Decision:
 
 @gram_rule(points=("origin",), one_look=True, translation=False, robust=False)
 def five_steps(gram: Gram, *, f: int) -> np.ndarray:
-    """Clipping in five steps: the later ones need inner products, which a rule of one look is not given."""
+    """Clipping in five steps: the later ones need inner products,
+    which a rule of one look is not given."""
     weights = gram.only("origin")
     radius = float(np.median(gram.distances_to(weights)))
     for _ in range(5):
@@ -100,7 +106,14 @@ class Half(Rule):
         return 0.5 * trimmed_mean(updates, **options)
 
 
-half = Half(lambda updates, *, f: trimmed_mean(updates, f=f), "half", lambda f: 2 * f + 1, True, translation=False, scale=False)
+half = Half(
+    lambda updates, *, f: trimmed_mean(updates, f=f),
+    "half",
+    lambda f: 2 * f + 1,
+    True,
+    translation=False,
+    scale=False,
+)
 
 
 @rule
@@ -116,14 +129,19 @@ DISGUISED: list[tuple[Any, str]] = [
     (seeding, "seeding draws from or seeds the random numbers of torch"),
     (drawing, "drawing draws from or seeds the random numbers of random"),
     (even_krum, r"even_krum tells of the weights \[0.0909, .*, but its aggregate is the mean by"),
-    (even_central, r"even_central tells of the weights \[0.0909, .*, but its aggregate is the mean by"),
+    (
+        even_central,
+        r"even_central tells of the weights \[0.0909, .*, but its aggregate is the mean by",
+    ),
     (five_steps, "five_steps makes something else when it is called than when it explains itself"),
     (half, "half makes something else when it is called than when it explains itself"),
     (tracked, "tracked makes an aggregate that requires grad"),
 ]
 
 
-@pytest.mark.parametrize(("disguised", "words"), DISGUISED, ids=[disguised.name for disguised, _ in DISGUISED])
+@pytest.mark.parametrize(
+    ("disguised", "words"), DISGUISED, ids=[disguised.name for disguised, _ in DISGUISED]
+)
 def test_the_kit_sees_through(disguised: Rule, words: str) -> None:
     with pytest.raises(AssertionError, match=words):
         check_aggregator(disguised, strengths=2)
@@ -143,14 +161,15 @@ def test_the_kit_leaves_the_random_numbers_of_the_process_as_they_were() -> None
 
 
 def test_an_optimising_python_leaves_out_no_promise() -> None:
-    """``python -O`` drops assert statements: what they check, it does not. Those for the type checker may go."""
+    """``python -O`` drops assert statements: what they check, it does not.
+    Those for the type checker may go."""
     for name in ("aggregators", "lying", "promises", "resilience", "shards"):
         tree = ast.parse((Path(testing.__file__).parent / f"{name}.py").read_text())
         dropped = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Assert)]
         assert [words for words in dropped if not words.endswith(" is not None")] == [], name
 
 
-# --- far from zero, and before a rule -----------------------------------------------------------------------------------------
+# --- far from zero, and before a rule -------------------------------------------------------------
 
 
 def shortest(gram: Gram, *, f: int) -> np.ndarray:
@@ -158,13 +177,17 @@ def shortest(gram: Gram, *, f: int) -> np.ndarray:
 
 
 def test_a_rule_that_looks_at_lengths_is_bounded_and_not_robust() -> None:
-    """Where updates are long and alike, liars who are as long and point elsewhere are averaged: many spreads away."""
+    """Where updates are long and alike, liars who are as long and point elsewhere are averaged:
+    many spreads away."""
     make = gram_rule(points=("origin",), translation=False, name="shortest")
     with pytest.raises(
-        AssertionError, match=r"shortest is not \(2, 16\)-robust among 11: .* found by heavy tails, far from zero"
+        AssertionError,
+        match=r"shortest is not \(2, 16\)-robust among 11: .* found by heavy tails, far from zero",
     ):
         check_aggregator(make(shortest), strengths=3)
-    bounded = gram_rule(points=("origin",), translation=False, name="shortest", robust="bounded")(shortest)
+    bounded = gram_rule(points=("origin",), translation=False, name="shortest", robust="bounded")(
+        shortest
+    )
     report = check_aggregator(bounded, strengths=3)
     assert report.kappa is not None
     assert report.kappa < 16
@@ -201,7 +224,8 @@ def test_a_rule_that_trusts_somebody_is_searched_beside_an_honest_judge_or_own_u
 
 @rule(robust="bounded", translation=False, scale=False, at_least=lambda f: f + 1)
 def credulous(updates: Tensor, *, f: int, gradient: Tensor) -> Tensor:
-    """What goes with the judge, up to 40 times as far: what the kit's plain liars send is farther."""
+    """What goes with the judge, up to 40 times as far:
+    what the kit's plain liars send is farther."""
     with_it = (updates @ gradient > 0) & (updates.norm(dim=1) < 40 * gradient.norm())
     return updates[with_it].sum(dim=0) / max(1, int(with_it.sum()))
 
@@ -214,16 +238,28 @@ def wide(updates: Tensor, center: Tensor, *, f: int) -> Tensor:
 
 
 @rule(robust="bounded", discerning=False, translation=False, scale=False, at_least=lambda f: f + 1)
-def hasty(updates: Tensor, *, f: int, evaluate: Callable[[Tensor], float], learning_rate: float) -> Tensor:
-    """All that descends at all, at the fifth of the rate: what is nearly ten times too far is still an improvement."""
+def hasty(
+    updates: Tensor, *, f: int, evaluate: Callable[[Tensor], float], learning_rate: float
+) -> Tensor:
+    """All that descends at all, at the fifth of the rate: what is nearly ten times too far is
+    still an improvement."""
     here = evaluate(torch.zeros_like(updates[0]))
     better = torch.tensor([evaluate(0.2 * learning_rate * update) < here for update in updates])
     return updates[better].sum(dim=0) / max(1, int(better.sum()))
 
 
-@pytest.mark.parametrize(("broken", "n", "f"), [(credulous, 11, 2), (wide, 11, 4), (hasty, 11, 8)], ids=lambda value: str(value))
-def test_the_search_finds_what_a_rule_that_trusts_somebody_lets_through(broken: Rule, n: int, f: int) -> None:
-    with pytest.raises(AssertionError, match=rf"is not \({f}, 16\)-robust among {n}: kappa is at least .*, found by"):
+@pytest.mark.parametrize(
+    ("broken", "n", "f"),
+    [(credulous, 11, 2), (wide, 11, 4), (hasty, 11, 8)],
+    ids=lambda value: str(value),
+)
+def test_the_search_finds_what_a_rule_that_trusts_somebody_lets_through(
+    broken: Rule, n: int, f: int
+) -> None:
+    with pytest.raises(
+        AssertionError,
+        match=rf"is not \({f}, 16\)-robust among {n}: kappa is at least .*, found by",
+    ):
         check_aggregator(broken, n=n, f=f)
 
 
@@ -244,7 +280,9 @@ def test_a_pre_aggregation_that_spreads_lies_is_found_unless_it_says_so() -> Non
     assert compose(spreads, trimmed_mean).robust is False
     assert compose(nnm, cge).robust == "bounded"
     assert compose(nnm, trimmed_mean).robust is True
-    assert load("clipping:radius=3+median").rule.robust == "bounded", "updates beyond a fixed radius are cut, however alike"
+    assert load("clipping:radius=3+median").rule.robust == "bounded", (
+        "updates beyond a fixed radius are cut, however alike"
+    )
 
 
 def test_the_kit_says_of_a_name_that_is_unknown_that_it_is() -> None:

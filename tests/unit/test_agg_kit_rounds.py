@@ -20,7 +20,11 @@ def even_n(updates: Tensor, *, f: int) -> Tensor:
 
 @gram_rule
 def even_n_gram(gram: Gram, *, f: int) -> np.ndarray:
-    return gram.even(np.median(gram.squared_distances(), axis=1).argsort()[:3].tolist() if gram.n % 2 else range(gram.n))
+    return gram.even(
+        np.median(gram.squared_distances(), axis=1).argsort()[:3].tolist()
+        if gram.n % 2
+        else range(gram.n)
+    )
 
 
 @pre_aggregation
@@ -83,7 +87,12 @@ def round_dep(updates: Tensor, *, f: int, round_id: int = 0) -> Tensor:
 @rule
 def state_breaks(updates: Tensor, *, f: int, state: int | None = None) -> Verdict:
     verdict = trimmed_mean.explain(updates, f=f)
-    return Verdict(verdict.aggregate + (0.0 if state is None else 1e6), verdict.weights, verdict.outlyingness, 1)
+    return Verdict(
+        verdict.aggregate + (0.0 if state is None else 1e6),
+        verdict.weights,
+        verdict.outlyingness,
+        1,
+    )
 
 
 _BEFORE: dict[tuple[int, ...], Tensor] = {}
@@ -98,7 +107,10 @@ def hidden_state(updates: Tensor, *, f: int) -> Tensor:
 
 
 ELSEWHERE: list[tuple[Any, str]] = [
-    (even_n, r"even_n depends on the order of the updates: .* \(round 1 of a run, 12 updates, f=1\)"),
+    (
+        even_n,
+        r"even_n depends on the order of the updates: .* \(round 1 of a run, 12 updates, f=1\)",
+    ),
     (even_n_gram, r"1 of 12 liars, .*, carry even_n_gram .* away from the honest mean.*round 1"),
     (half_even, r"1 of 12 liars, .*, carry half_even\+trimmed_mean .* away from the honest mean"),
     (f_ignored, r"3 of 14 liars, .*, carry f_ignored .* \(round 2 of a run, 14 updates, f=3\)"),
@@ -110,11 +122,16 @@ ELSEWHERE: list[tuple[Any, str]] = [
     (previous_written_to, "previous_written_to writes to the last aggregate .round 1"),
     (state_breaks, "state_breaks of equal updates is .* away from them .round 1"),
     (round_dep, "round_dep depends on the order of the updates: .*round 1"),
-    (hidden_state, "hidden_state makes another aggregate of the same updates when it is called again"),
+    (
+        hidden_state,
+        "hidden_state makes another aggregate of the same updates when it is called again",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("broken", "words"), ELSEWHERE, ids=[broken.name for broken, _ in ELSEWHERE])
+@pytest.mark.parametrize(
+    ("broken", "words"), ELSEWHERE, ids=[broken.name for broken, _ in ELSEWHERE]
+)
 def test_the_kit_looks_at_other_rounds_other_n_and_another_f(broken: Any, words: str) -> None:
     with pytest.raises(AssertionError, match=words):
         check_aggregator(broken, strengths=2)

@@ -1,4 +1,5 @@
-"""What a liar remembers, guesses and draws; and the edges of the attacks that a crew tells together."""
+"""What a liar remembers, guesses and draws; and the edges of the attacks that a
+crew tells together."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def mean_rule(updates: Tensor) -> Tensor:
     return updates.mean(dim=0)
 
 
-# --- what it guesses ---------------------------------------------------------------------------------------------------------
+# --- what it guesses ------------------------------------------------------------------------------
 
 
 def test_a_guess_is_the_last_result_and_the_last_own_deviations_in_turn() -> None:
@@ -73,7 +74,7 @@ def test_a_guess_keeps_copies_of_what_its_callers_overwrite() -> None:
     assert attacker(torch.zeros(4), 2).tolist() == [-1.0] * 4
 
 
-# --- what it remembers and draws ---------------------------------------------------------------------------------------------
+# --- what it remembers and draws ------------------------------------------------------------------
 
 
 def test_what_stale_told_may_be_written_to() -> None:
@@ -109,16 +110,24 @@ def drawn() -> Iterator[list[tuple[float, float]]]:
 
     @attacks.attack(shape="together")
     def drawing(crowd: OmniscientView) -> Tensor:
-        seen.append((float(torch.rand(1, generator=crowd.generator)), float(torch.rand(1, generator=crowd.direction))))
+        seen.append(
+            (
+                float(torch.rand(1, generator=crowd.generator)),
+                float(torch.rand(1, generator=crowd.direction)),
+            )
+        )
         return crowd.honest[:1].repeat(crowd.f, 1)
 
     yield seen
     del attacks.KINDS["drawing"]
 
 
-def test_a_crew_draws_alike_anew_each_round_and_once_for_the_run(drawn: list[tuple[float, float]]) -> None:
+def test_a_crew_draws_alike_anew_each_round_and_once_for_the_run(
+    drawn: list[tuple[float, float]],
+) -> None:
     attackers = [
-        attacks.make("drawing", seed=rank, attacker_group=attacks.AttackerGroup(3, 2, rank, seed=9)) for rank in range(2)
+        attacks.make("drawing", seed=rank, attacker_group=attacks.AttackerGroup(3, 2, rank, seed=9))
+        for rank in range(2)
     ]
     for round_id in (0, 1):
         for attacker in attackers:
@@ -147,7 +156,12 @@ def test_adaptive_goes_aside_the_same_way_in_all_rounds() -> None:
     honest = rows(4)
     ways = [
         directions(
-            OmniscientView(honest, honest[:1], torch.Generator().manual_seed(of_round), torch.Generator().manual_seed(run))
+            OmniscientView(
+                honest,
+                honest[:1],
+                torch.Generator().manual_seed(of_round),
+                torch.Generator().manual_seed(run),
+            )
         )["aside"]
         for of_round, run in ((1, 5), (2, 5), (1, 6))
     ]
@@ -168,7 +182,7 @@ def test_a_crew_reckons_in_float32_at_least_and_in_float64_where_updates_are() -
     assert torch.equal(attacks.make("alie", 3.0).collude(coarse, 1)[0], expected.bfloat16())
 
 
-# --- strengths and edges -----------------------------------------------------------------------------------------------------
+# --- strengths and edges --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -182,7 +196,9 @@ def test_a_crew_reckons_in_float32_at_least_and_in_float64_where_updates_are() -
         ("ipm", (float("inf"),), -2.0),
     ],
 )
-def test_a_strength_is_refused_beyond_its_bounds_and_not_on_them(name: str, refused: tuple[float, ...], allowed: float) -> None:
+def test_a_strength_is_refused_beyond_its_bounds_and_not_on_them(
+    name: str, refused: tuple[float, ...], allowed: float
+) -> None:
     for strength in refused:
         with pytest.raises(ConfigError, match="must be"):
             attacks.make(name, strength)
@@ -196,12 +212,16 @@ def test_a_misspelt_attack_on_data_is_known_too() -> None:
 
 def test_bit_flip_hits_a_tenth_of_the_coordinates_when_nothing_is_said() -> None:
     update = torch.ones(20_000)
-    assert float((attacks.make("bit_flip")(update, 0) != update).float().mean()) == pytest.approx(0.1, abs=0.01)
+    assert float((attacks.make("bit_flip")(update, 0) != update).float().mean()) == pytest.approx(
+        0.1, abs=0.01
+    )
 
 
 def test_negated_copies_are_as_large_as_is_said() -> None:
     own = rows(2)
-    assert torch.equal(attacks.make("negated_copies", 3.0).collude(rows(4), 2, own=own), -3 * own[0].repeat(2, 1))
+    assert torch.equal(
+        attacks.make("negated_copies", 3.0).collude(rows(4), 2, own=own), -3 * own[0].repeat(2, 1)
+    )
 
 
 def test_mimic_copies_the_last_when_its_victim_is_gone() -> None:
@@ -226,7 +246,7 @@ def test_who_has_heard_nobody_tells_a_copy() -> None:
     assert (theirs.tolist(), update.tolist()) == ([1.0] * 3, [0.0] * 3)
 
 
-# --- the search --------------------------------------------------------------------------------------------------------------
+# --- the search -----------------------------------------------------------------------------------
 
 
 def crowd_of(damage: Callable[[float], float]) -> OmniscientView:
@@ -243,13 +263,17 @@ def crowd_of(damage: Callable[[float], float]) -> OmniscientView:
 @pytest.mark.parametrize(
     ("damage", "best"),
     [
-        (lambda t: t if t <= 1.95 else 0.0, 1.95),  # what is farther out is dropped: best on the way from 1 up to 2
-        (lambda t: 1 / t if t >= 0.52 else 0.0, 0.52),  # what is nearer does nothing: best on the way from 1 down to 1/2
+        # what is farther out is dropped: best on the way from 1 up to 2
+        (lambda t: t if t <= 1.95 else 0.0, 1.95),
+        # what is nearer does nothing: best on the way from 1 down to 1/2
+        (lambda t: 1 / t if t >= 0.52 else 0.0, 0.52),
         (lambda t: float(t == 2.0), 2.0),  # nothing around it does as much
     ],
     ids=["up", "down", "at once"],
 )
-def test_the_search_looks_as_far_as_the_neighbours_of_the_best_power(damage: Callable[[float], float], best: float) -> None:
+def test_the_search_looks_as_far_as_the_neighbours_of_the_best_power(
+    damage: Callable[[float], float], best: float
+) -> None:
     crowd = crowd_of(damage)
     found = strongest(crowd, lambda t: crowd.all_alike(torch.tensor([t])))
     assert found.strength == pytest.approx(best, rel=0.1)

@@ -71,7 +71,8 @@ def multi_krum(x: Array, f: int) -> Array:
 
 
 def bulyan(x: Array, f: int) -> Array:
-    left, chosen = [int(row) for row in np.argsort(krum_scores(x, f), kind="stable")], []  # who comes first of equals
+    # who comes first of equals
+    left, chosen = [int(row) for row in np.argsort(krum_scores(x, f), kind="stable")], []
     while len(chosen) < len(x) - 2 * f:
         chosen.append(left.pop(int(np.argmin(krum_scores(x[left], f)))))
     return nearest_to(x[chosen], np.median(x[chosen], axis=0), len(x) - 4 * f)
@@ -80,7 +81,10 @@ def bulyan(x: Array, f: int) -> Array:
 def mda(x: Array, f: int) -> Array:
     squares = squares_of(x)
     order = [int(row) for row in np.argsort(squares.sum(axis=1), kind="stable")]
-    kept = min(itertools.combinations(order, len(x) - f), key=lambda rows: squares[np.ix_(rows, rows)].max())
+    kept = min(
+        itertools.combinations(order, len(x) - f),
+        key=lambda rows: squares[np.ix_(rows, rows)].max(),
+    )
     return x[list(kept)].mean(axis=0)
 
 
@@ -229,12 +233,19 @@ SIZES = [(11, 1, 2), (11, 40, 2), (13, 300, 2), (15, 17, 3)]
 def run(spec: str, x: Tensor | list[Tensor], f: int) -> Tensor:
     rule, row = load(spec), x[1].clone()
     center = row if rule.needs_center else None
-    return rule(x, f=f, center=center, previous=torch.full_like(row, 2.0), gradient=torch.full_like(row, 2.0))
+    return rule(
+        x,
+        f=f,
+        center=center,
+        previous=torch.full_like(row, 2.0),
+        gradient=torch.full_like(row, 2.0),
+    )
 
 
 @pytest.mark.parametrize("spec", ORACLES)
 def test_a_rule_is_what_numpy_makes_of_it(spec: str) -> None:
-    # The one is smoothed; to the other, updates are nearly alike after mixing, and their distances what float32 left of them.
+    # The one is smoothed; to the other, updates are nearly alike after mixing, and their distances
+    # what float32 left of them.
     tolerance = 2e-4 if spec in ("geometric_median", "nnm+huber") else 1e-5
     for n, d, f in SIZES:
         x = cloud(n, d)
@@ -242,7 +253,9 @@ def test_a_rule_is_what_numpy_makes_of_it(spec: str) -> None:
         for updates in (x, [row.clone() for row in x], x.to(torch.float64)):
             scale = max(1.0, float(np.abs(expected).max()))
             found = run(spec, updates, f).to(torch.float64).numpy()
-            np.testing.assert_allclose(found, expected, atol=tolerance * scale, rtol=0, err_msg=f"{spec} n={n} d={d} f={f}")
+            np.testing.assert_allclose(
+                found, expected, atol=tolerance * scale, rtol=0, err_msg=f"{spec} n={n} d={d} f={f}"
+            )
 
 
 @pytest.mark.parametrize("s", [1, 2, 3, 20])
@@ -250,48 +263,67 @@ def test_buckets_hold_every_update_once_and_are_drawn_anew_each_round(s: int) ->
     x = cloud(11, 5)
     mixed = [load(f"bucketing:s={s}+mean")(x, f=0, round_id=round_id) for round_id in (1, 1, 2)]
     assert torch.equal(mixed[0], mixed[1])
-    weights = load(f"bucketing:s={s}+krum:f=0").explain(x, f=0, round_id=3).weights if s < 6 else None
+    weights = (
+        load(f"bucketing:s={s}+krum:f=0").explain(x, f=0, round_id=3).weights if s < 6 else None
+    )
     if weights is not None:
         used = weights[weights > 0].tolist()
-        assert used == pytest.approx([1 / len(used)] * len(used)), "one bucket was chosen, of s updates or of what is left over"
+        assert used == pytest.approx([1 / len(used)] * len(used)), (
+            "one bucket was chosen, of s updates or of what is left over"
+        )
         assert len(used) in (s, 11 % s or s)
     if s == 2:
-        assert not torch.equal(mixed[0], mixed[2]), "another round, other buckets, another odd one out"
+        assert not torch.equal(mixed[0], mixed[2]), (
+            "another round, other buckets, another odd one out"
+        )
 
 
 def test_bucketing_needs_as_many_buckets_as_the_rule_needs_updates() -> None:
     assert load("bucketing:s=2+krum").at_least(2) == 2 * 6 + 1
     assert load("bucketing:s=3+trimmed_mean").at_least(1) == 3 * 2 + 1
     assert load("nnm+krum").at_least(2) == 7
-    assert load("nnm+bulyan:f=1").at_least(2) == 7, "bulyan's own f is fixed, the neighbours' is not"
+    assert load("nnm+bulyan:f=1").at_least(2) == 7, (
+        "bulyan's own f is fixed, the neighbours' is not"
+    )
     with pytest.raises(TooFewUpdates, match=r"bucketing\+krum needs 13 updates to tolerate f=2"):
         load("bucketing+krum")(cloud(12, 3), f=2)
 
 
 @pytest.mark.parametrize(("n", "f"), [(7, 1), (8, 1), (12, 1), (11, 2), (14, 2)])
-def test_bulyan_does_not_depend_on_the_order_of_updates_of_which_two_are_nearest_to_each_other(n: int, f: int) -> None:
+def test_bulyan_does_not_depend_on_the_order_of_updates_of_which_two_are_nearest_to_each_other(
+    n: int, f: int
+) -> None:
     for seed in range(10):
         generator = torch.Generator().manual_seed(seed)
         x = torch.randn(n, 16, generator=generator)
         order = torch.randperm(n, generator=generator)
-        torch.testing.assert_close(run("bulyan", x[order], f), run("bulyan", x, f), atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            run("bulyan", x[order], f), run("bulyan", x, f), atol=1e-5, rtol=0
+        )
 
 
 def test_bulyan_scores_those_that_are_left_anew_after_each_choice() -> None:
-    # By the first scores the far pair would never be chosen; once their neighbours are gone, distances among the rest decide.
+    # By the first scores the far pair would never be chosen; once their neighbours are gone,
+    # distances among the rest decide.
     x = cloud(11, 2, seed=3)
     y = x.to(torch.float64).numpy()
     first_scores = np.argsort(krum_scores(y, 2), kind="stable")[:7]
     chosen = np.flatnonzero(load("bulyan").explain(x, f=2).weights.numpy())
     np.testing.assert_allclose(run("bulyan", x, 2).numpy(), bulyan(y, 2), atol=1e-5)
-    assert sorted(first_scores.tolist()) != chosen.tolist(), "the case tells a dead branch from a living one"
+    assert sorted(first_scores.tolist()) != chosen.tolist(), (
+        "the case tells a dead branch from a living one"
+    )
 
 
 def test_a_search_that_would_take_too_long_is_refused_with_a_way_out() -> None:
-    with pytest.raises(AggregationError, match="smea looks at every 20 of 30 updates, 30045015 subsets") as caught:
+    with pytest.raises(
+        AggregationError, match="smea looks at every 20 of 30 updates, 30045015 subsets"
+    ) as caught:
         load("smea")(cloud(30, 3), f=10)
     assert "caf" in str(caught.value.hint)
-    assert torch.isfinite(load("mda")(cloud(60, 30), f=15)).all(), "mda searches covers, not subsets"
+    assert torch.isfinite(load("mda")(cloud(60, 30), f=15)).all(), (
+        "mda searches covers, not subsets"
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossip.aggregators import Rule, geometric_median, krum, mean, median, multi_krum, suspicion, suspicion_literal, trimmed_mean
+from gossip.aggregators import (
+    Rule,
+    geometric_median,
+    krum,
+    mean,
+    median,
+    multi_krum,
+    suspicion,
+    suspicion_literal,
+    trimmed_mean,
+)
 from gossip.aggregators.gram_rules import statistics
 from gossip.aggregators.kernels import Rows
 from gossip.errors import AggregationError, ConfigError, TooFewUpdates
@@ -23,7 +33,9 @@ def in_numpy(updates: Tensor) -> np.ndarray:
 
 def krum_scores_oracle(x: np.ndarray, f: int) -> np.ndarray:
     squares = ((x[:, None] - x[None]) ** 2).sum(-1)
-    return np.array([np.sort(np.delete(row, i))[: len(x) - f - 2].sum() for i, row in enumerate(squares)])
+    return np.array(
+        [np.sort(np.delete(row, i))[: len(x) - f - 2].sum() for i, row in enumerate(squares)]
+    )
 
 
 def suspicion_oracle(x: np.ndarray, f: int, steps: int = 3) -> np.ndarray:
@@ -40,7 +52,16 @@ def suspicion_oracle(x: np.ndarray, f: int, steps: int = 3) -> np.ndarray:
     return c
 
 
-SIZES = [(1, 1, 0), (2, 5, 0), (5, 1, 2), (7, 33, 3), (8, 100, 2), (9, 5000, 2), (20, 257, 6), (33, 40, 5)]
+SIZES = [
+    (1, 1, 0),
+    (2, 5, 0),
+    (5, 1, 2),
+    (7, 33, 3),
+    (8, 100, 2),
+    (9, 5000, 2),
+    (20, 257, 6),
+    (33, 40, 5),
+]
 
 
 @pytest.mark.parametrize(("n", "d", "f"), SIZES)
@@ -48,7 +69,11 @@ def test_coordinate_rules_and_the_mean_are_what_numpy_makes_of_them(n: int, d: i
     x = cloud(n, d)
     np.testing.assert_allclose(in_numpy(mean(x)), in_numpy(x).mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(in_numpy(median(x, f=f)), np.median(in_numpy(x), axis=0), atol=1e-6)
-    np.testing.assert_allclose(in_numpy(trimmed_mean(x, f=f)), np.sort(in_numpy(x), axis=0)[f : n - f].mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(
+        in_numpy(trimmed_mean(x, f=f)),
+        np.sort(in_numpy(x), axis=0)[f : n - f].mean(axis=0),
+        atol=1e-6,
+    )
 
 
 @pytest.mark.parametrize(("n", "d"), [size[:2] for size in SIZES])
@@ -60,7 +85,10 @@ def test_the_mean_of_rows_that_lie_apart_is_the_mean(n: int, d: int) -> None:
     aggregate = mean.from_rows(rows)
     assert aggregate is not None
     np.testing.assert_allclose(aggregate, mean(x).numpy(), rtol=1e-6, atol=1e-7)
-    assert all((row == old).all() and not np.shares_memory(aggregate, row) for row, old in zip(rows, before, strict=True))
+    assert all(
+        (row == old).all() and not np.shares_memory(aggregate, row)
+        for row, old in zip(rows, before, strict=True)
+    )
 
 
 def test_the_mean_of_rows_whose_sum_overflows_is_left_to_the_other_form() -> None:
@@ -73,18 +101,28 @@ def test_the_mean_of_rows_whose_sum_overflows_is_left_to_the_other_form() -> Non
 @pytest.mark.parametrize(("n", "d", "f"), SIZES[1:])
 def test_suspicion_is_what_numpy_makes_of_it(n: int, d: int, f: int) -> None:
     x = cloud(n, d)
-    np.testing.assert_allclose(in_numpy(suspicion(x, f=f)), suspicion_oracle(in_numpy(x), f), atol=1e-5)
+    np.testing.assert_allclose(
+        in_numpy(suspicion(x, f=f)), suspicion_oracle(in_numpy(x), f), atol=1e-5
+    )
 
 
-@pytest.mark.parametrize(("n", "d", "f"), [(3, 1, 0), (7, 33, 2), (8, 100, 2), (20, 257, 6), (40, 64, 10)])
+@pytest.mark.parametrize(
+    ("n", "d", "f"), [(3, 1, 0), (7, 33, 2), (8, 100, 2), (20, 257, 6), (40, 64, 10)]
+)
 def test_krum_takes_the_rows_with_the_best_scores(n: int, d: int, f: int) -> None:
     x = cloud(n, d)
     scores = krum_scores_oracle(in_numpy(x), f)
     assert torch.equal(krum(x, f=f), x[int(scores.argmin())])
     best = np.argsort(scores, kind="stable")
-    np.testing.assert_allclose(in_numpy(multi_krum(x, f=f)), in_numpy(x)[best[: n - f]].mean(axis=0), atol=1e-6)
-    np.testing.assert_allclose(in_numpy(multi_krum(x, f=f, m=2)), in_numpy(x)[best[:2]].mean(axis=0), atol=1e-6)
-    np.testing.assert_allclose(krum.explain(x, f=f).outlyingness.numpy(), np.sqrt(scores / np.median(scores)), rtol=1e-5)
+    np.testing.assert_allclose(
+        in_numpy(multi_krum(x, f=f)), in_numpy(x)[best[: n - f]].mean(axis=0), atol=1e-6
+    )
+    np.testing.assert_allclose(
+        in_numpy(multi_krum(x, f=f, m=2)), in_numpy(x)[best[:2]].mean(axis=0), atol=1e-6
+    )
+    np.testing.assert_allclose(
+        krum.explain(x, f=f).outlyingness.numpy(), np.sqrt(scores / np.median(scores)), rtol=1e-5
+    )
 
 
 def test_of_equal_krum_scores_the_first_row_wins() -> None:
@@ -93,7 +131,9 @@ def test_of_equal_krum_scores_the_first_row_wins() -> None:
     assert squares[1] == squares[2] == squares[3] == squares[4], "the case has ties"
     four = x[1:5].repeat(2, 1)  # every row has the same score
     assert float(krum(four, f=2)) == float(four[0])
-    assert multi_krum.explain(four, f=2, m=3).weights.tolist() == pytest.approx([1 / 3] * 3 + [0.0] * 5)
+    assert multi_krum.explain(four, f=2, m=3).weights.tolist() == pytest.approx(
+        [1 / 3] * 3 + [0.0] * 5
+    )
 
 
 def test_literal_suspicion_is_the_rule_as_written() -> None:
@@ -106,13 +146,18 @@ def test_literal_suspicion_is_the_rule_as_written() -> None:
     hat[low] = np.delete(y, low, axis=0).mean(axis=0)
     assert n == len(w)
     np.testing.assert_allclose(
-        in_numpy(suspicion_literal(x, f=f, alpha=0.7)), (w[:, None] * hat).sum(axis=0), rtol=1e-5, atol=1e-6
+        in_numpy(suspicion_literal(x, f=f, alpha=0.7)),
+        (w[:, None] * hat).sum(axis=0),
+        rtol=1e-5,
+        atol=1e-6,
     )
 
 
 def test_the_weight_of_a_trimmed_update_is_the_share_of_its_coordinates_that_survived() -> None:
     x = torch.tensor([[0.0, 9.0], [1.0, 8.0], [2.0, 1.0], [3.0, 2.0], [4.0, 3.0]])
-    assert trimmed_mean.explain(x, f=1).weights.tolist() == pytest.approx([0, 1 / 3, 1 / 6, 1 / 3, 1 / 6])
+    assert trimmed_mean.explain(x, f=1).weights.tolist() == pytest.approx(
+        [0, 1 / 3, 1 / 6, 1 / 3, 1 / 6]
+    )
     assert median.explain(x).weights.tolist() == pytest.approx([0, 0, 0.5, 0, 0.5])
 
 
@@ -159,7 +204,9 @@ def test_misuse_says_what_is_wrong(rule: Rule) -> None:
         with pytest.raises(ConfigError, match="cannot be -1"):
             rule(torch.zeros(9, 5), f=-1)
         need = rule.least(2)
-        with pytest.raises(TooFewUpdates, match=f"{rule.name} needs {need} updates to tolerate f=2") as caught:
+        with pytest.raises(
+            TooFewUpdates, match=f"{rule.name} needs {need} updates to tolerate f=2"
+        ) as caught:
             rule(torch.zeros(need - 1, 5), f=2)
         assert caught.value.got == need - 1
         rule(torch.ones(need, 5), f=2)

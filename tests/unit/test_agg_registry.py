@@ -49,7 +49,9 @@ number = 7
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my_rules.py").write_text(TEN_LINES)
-    (tmp_path / "aggregators.py").write_text("raise RuntimeError('this file has nothing to do with it')\n")
+    (tmp_path / "aggregators.py").write_text(
+        "raise RuntimeError('this file has nothing to do with it')\n"
+    )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -75,7 +77,9 @@ def test_every_public_name_is_what_it_says() -> None:
     for name in gossip.aggregators.__all__:
         assert getattr(gossip.aggregators, name) is not None
     for name in names():
-        assert isinstance(getattr(gossip.aggregators, name), Rule), "no module hides the rule of its name"
+        assert isinstance(getattr(gossip.aggregators, name), Rule), (
+            "no module hides the rule of its name"
+        )
     with pytest.raises(AttributeError, match="no attribute 'krumm'"):
         gossip.aggregators.krumm  # noqa: B018
 
@@ -89,7 +93,11 @@ def test_a_misspelt_name_suggests_its_neighbour() -> None:
 
 def test_options_are_typed_by_the_signature() -> None:
     assert load("multi_krum:m=3,f=1").options == {"m": 3, "f": 1}
-    assert load("zeno:rho-over-lr=0.5,norm=mean, b=4").options == {"rho_over_lr": 0.5, "norm": "mean", "b": 4}
+    assert load("zeno:rho-over-lr=0.5,norm=mean, b=4").options == {
+        "rho_over_lr": 0.5,
+        "norm": "mean",
+        "b": 4,
+    }
     assert load("suspicion_literal:alpha=1").options == {"alpha": 1.0}
     assert load("multi_krum:m=none").options == {"m": None}
 
@@ -149,11 +157,17 @@ def test_a_rule_in_a_module_is_found(folder: Path, monkeypatch: pytest.MonkeyPat
         ("my_rules.py:f=1", "does not say which function", "my_rules.py:name"),
         ("my_rules.py:number", "number of my_rules.py is no rule but int", "a rule is a function"),
         ("aggregators.py:plain", "RuntimeError: this file has nothing", "run it with python"),
-        ("no_such_package.rules:plain", "cannot be imported: ModuleNotFoundError", "rules.py:plain"),
+        (
+            "no_such_package.rules:plain",
+            "cannot be imported: ModuleNotFoundError",
+            "rules.py:plain",
+        ),
         ("gossip.errors", "does not say which function", "gossip.errors:name"),
     ],
 )
-def test_what_cannot_be_loaded_says_why_and_what_to_do(folder: Path, spec: str, words: str, hint: str) -> None:
+def test_what_cannot_be_loaded_says_why_and_what_to_do(
+    folder: Path, spec: str, words: str, hint: str
+) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         load(spec)
     assert hint in str(caught.value.hint)
@@ -165,7 +179,9 @@ def test_a_file_that_failed_leaves_no_half_module_behind(folder: Path) -> None:
     assert not [name for name in sys.modules if name.startswith("_gossip_rules_aggregators")]
 
 
-def test_a_registered_rule_is_found_by_name_and_never_takes_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_rule_is_found_by_name_and_never_takes_anothers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(registry, "_registered", {})
 
     @rule
@@ -184,16 +200,22 @@ def test_a_registered_rule_is_found_by_name_and_never_takes_anothers(monkeypatch
         register(rule(name="krum")(lambda updates: updates[0]))
 
 
-def test_rules_of_other_packages_come_through_their_entry_points(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_of_other_packages_come_through_their_entry_points(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(folder))
-    good = importlib.metadata.EntryPoint("near-zero", "my_rules:nearest_zero", registry.ENTRY_POINTS)
+    good = importlib.metadata.EntryPoint(
+        "near-zero", "my_rules:nearest_zero", registry.ENTRY_POINTS
+    )
     broken = importlib.metadata.EntryPoint("broken", "no_such_package:rule", registry.ENTRY_POINTS)
     theirs = importlib.metadata.EntryPoint("krum", "my_rules:plain", registry.ENTRY_POINTS)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [good, broken, theirs])
     assert load("near_zero:window=3").options == {"window": 3}
     assert {"near_zero", "broken"} < set(names())
     assert load("krum").rule is gossip.aggregators.krum, "a built-in rule keeps its name"
-    with pytest.raises(ConfigError, match="comes from no_such_package:rule, which cannot be imported"):
+    with pytest.raises(
+        ConfigError, match="comes from no_such_package:rule, which cannot be imported"
+    ):
         load("broken")
     monkeypatch.delitem(sys.modules, "my_rules")
 
@@ -202,12 +224,21 @@ def test_a_rule_gets_what_it_names_and_nothing_else() -> None:
     given: dict[str, object] = {}
 
     @rule
-    def curious(updates: Tensor, *, f: int, learning_rate: float, center: Tensor | None = None, k: int = 2) -> Tensor:
+    def curious(
+        updates: Tensor, *, f: int, learning_rate: float, center: Tensor | None = None, k: int = 2
+    ) -> Tensor:
         given.update(f=f, learning_rate=learning_rate, center=center, k=k)
         return updates[0].clone()
 
     bound = registry.BoundRule("curious", curious, {"f": 1, "k": 5})
-    bound.explain(torch.zeros(9, 2), f=3, learning_rate=0.5, center=None, evaluate=lambda step: 0.0, gradient=torch.zeros(2))
+    bound.explain(
+        torch.zeros(9, 2),
+        f=3,
+        learning_rate=0.5,
+        center=None,
+        evaluate=lambda step: 0.0,
+        gradient=torch.zeros(2),
+    )
     assert given == {"f": 1, "learning_rate": 0.5, "center": None, "k": 5}
     assert bound.needs == {"learning_rate", "center"}
     with pytest.raises(ConfigError, match="rule curious needs learning_rate"):
@@ -225,7 +256,9 @@ def test_a_rule_that_must_have_a_center_says_where_there_is_one() -> None:
 
 
 def test_an_option_without_default_must_be_given(folder: Path) -> None:
-    (folder / "clip.py").write_text("def clip(updates, *, radius):\n    return updates[0] * radius\n")
+    (folder / "clip.py").write_text(
+        "def clip(updates, *, radius):\n    return updates[0] * radius\n"
+    )
     with pytest.raises(ConfigError, match="needs a value for 'radius'"):
         load("clip.py:clip")
     assert load("clip.py:clip:radius=2.5").options == {"radius": 2.5}
@@ -238,7 +271,9 @@ def test_the_least_n_follows_the_options() -> None:
     assert load("mean").at_least(3) == 1
     assert load("suspicion").at_least(2) == 5
     assert load("suspicion").at_least(2, centered=True) == 3
-    assert load("median").at_least(2, centered=True) == 5, "a rule that takes no center gains nothing by it"
+    assert load("median").at_least(2, centered=True) == 5, (
+        "a rule that takes no center gains nothing by it"
+    )
 
 
 def test_which_rules_need_the_trainer_and_which_may_be_cut_in_shards() -> None:
@@ -251,18 +286,26 @@ def test_which_rules_need_the_trainer_and_which_may_be_cut_in_shards() -> None:
 
 
 def test_a_rule_that_returns_the_wrong_thing_is_named(folder: Path) -> None:
-    (folder / "bad.py").write_text("def bad(updates, *, f):\n    return updates\n\ndef worse(updates):\n    return 3.0\n")
+    (folder / "bad.py").write_text(
+        "def bad(updates, *, f):\n    return updates\n\ndef worse(updates):\n    return 3.0\n"
+    )
     bad, worse = load("bad.py:bad"), load("bad.py:worse")
     for call in (bad, bad.explain):
-        with pytest.raises(ConfigError, match=r"rule bad returned \(3, 2\), not a tensor of shape \(2,\)"):
+        with pytest.raises(
+            ConfigError, match=r"rule bad returned \(3, 2\), not a tensor of shape \(2,\)"
+        ):
             call(torch.zeros(3, 2), f=1)
     for call in (worse, worse.explain):
         with pytest.raises(ConfigError, match="rule worse returned float"):
             call(torch.zeros(3, 2), f=1)
 
 
-def test_a_module_without_a_dot_is_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "gossip_test_mymod.py").write_text("def mine(updates, *, f, k=1):\n    return k * updates[0]\n")
+def test_a_module_without_a_dot_is_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gossip_test_mymod.py").write_text(
+        "def mine(updates, *, f, k=1):\n    return k * updates[0]\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     check("gossip_test_mymod:mine:k=2")
     check("nnm+gossip_test_mymod:mine")

@@ -1,4 +1,5 @@
-"""Every rule where it runs: in the node, on the trainer's bench, in the simulator; and a rule of one's own in all of them."""
+"""Every rule where it runs: in the node, on the trainer's bench, in the simulator; and a rule of
+one's own in all of them."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ from gossip.training.judging import LossJudge
 from gossip.training.layout import Layout
 
 N, D, F = 11, 40, 2
-COMPOSED = [f"{name}+{last}" for name in pre_aggregations() for last in ("mean", "median", "multi_krum")]
+COMPOSED = [
+    f"{name}+{last}" for name in pre_aggregations() for last in ("mean", "median", "multi_krum")
+]
 TEN_LINES = """import numpy as np
 from gossip.aggregators import Gram, gram_rule, rule
 
@@ -97,7 +100,15 @@ def test_every_rule_runs_in_the_node_as_peers_come_and_go(spec: str) -> None:
             assert np.linalg.norm(found.payload.data - 1) < np.sqrt(D), spec
 
 
-LARGE = ("median", "trimmed_mean", "krum", "geometric_median", "centered_clipping:steps=2", "nnm+trimmed_mean", "nnm+krum")
+LARGE = (
+    "median",
+    "trimmed_mean",
+    "krum",
+    "geometric_median",
+    "centered_clipping:steps=2",
+    "nnm+trimmed_mean",
+    "nnm+krum",
+)
 
 
 @pytest.mark.parametrize("spec", LARGE)
@@ -112,9 +123,15 @@ def test_large_updates_are_taken_where_they_lie_and_that_is_nothing_to_the_resul
     with monkeypatch.context() as patched:
         patched.setattr(BoundRule, "by_pointer", False)
         found.append(reduced(spec, apart))
-    monkeypatch.setattr(node_reduce._Rows, "stack", lambda *_: pytest.fail(f"{spec} was given a copy"))
-    for gap in (0, 1, 4, 12):  # each server has its own update elsewhere, and the others' where messages ended
-        places = [np.empty(4 * d + 64, np.uint8)[gap * at % 64 :][: 4 * d].view(np.float32) for at in range(N)]
+    monkeypatch.setattr(
+        node_reduce._Rows, "stack", lambda *_: pytest.fail(f"{spec} was given a copy")
+    )
+    # each server has its own update elsewhere, and the others' where messages ended
+    for gap in (0, 1, 4, 12):
+        places = [
+            np.empty(4 * d + 64, np.uint8)[gap * at % 64 :][: 4 * d].view(np.float32)
+            for at in range(N)
+        ]
         for place, row in zip(places, apart, strict=True):
             place[:] = row
         found.append(reduced(spec, places))
@@ -149,10 +166,15 @@ def test_a_rule_of_ones_own_has_large_updates_stacked_unless_it_takes_rows(
     assert shapes == [None if takes_rows else (N, D)]
     assert told.payload is not None, told.reason
     kept = [*(row.payload.data for row in rows), reducer._large._memory]
-    assert not any(np.shares_memory(told.payload.data, memory) for memory in kept), "it will be written where that lies"
+    assert not any(np.shares_memory(told.payload.data, memory) for memory in kept), (
+        "it will be written where that lies"
+    )
 
 
-@pytest.mark.parametrize("spec", [name for name in names() if load(name).needs_trainer] + ["bucketing:s=2+zeno", "nnm+fltrust"])
+@pytest.mark.parametrize(
+    "spec",
+    [name for name in names() if load(name).needs_trainer] + ["bucketing:s=2+zeno", "nnm+fltrust"],
+)
 def test_rules_that_need_the_loss_run_on_the_trainers_bench(spec: str) -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(5, 3)
@@ -160,7 +182,9 @@ def test_rules_that_need_the_loss_run_on_the_trainers_bench(spec: str) -> None:
     layout = Layout(model, torch.optim.SGD(model.parameters(), 0.1))
     bench = LossJudge(model, layout, lambda: model(x).square().mean(), b"seed")
     gradient = layout.flatten(torch.autograd.grad(model(x).square().mean(), [*model.parameters()]))
-    rows = torch.cat([-10 * gradient.repeat(2, 1), gradient.repeat(4, 1), torch.zeros(1, layout.elements)]).numpy()
+    rows = torch.cat(
+        [-10 * gradient.repeat(2, 1), gradient.repeat(4, 1), torch.zeros(1, layout.elements)]
+    ).numpy()
     said = bench.answer(load(spec), control.JudgeCommand(1, 0, 6, 0, 2, -1, False), rows, 0.1)
     assert said.reason == ""
     assert float(torch.from_numpy(rows[6]) @ gradient) > 0, "the aggregate descends"
@@ -169,13 +193,22 @@ def test_rules_that_need_the_loss_run_on_the_trainers_bench(spec: str) -> None:
 def test_a_rule_on_the_trainers_bench_draws_anew_in_each_round() -> None:
     model = torch.nn.Linear(5, 3)
     layout = Layout(model, torch.optim.SGD(model.parameters(), 0.1))
-    bench = LossJudge(model, layout, lambda: torch.cat([p.flatten() for p in model.parameters()]).square().sum(), b"seed")
+    bench = LossJudge(
+        model,
+        layout,
+        lambda: torch.cat([p.flatten() for p in model.parameters()]).square().sum(),
+        b"seed",
+    )
     updates = np.random.default_rng(0).standard_normal((9, layout.elements)).astype(np.float32)
     rows = tuple(Row(peer, Payload(row, row.nbytes), 32) for peer, row in enumerate(updates[:8]))
     chosen = load("bucketing:s=2+zeno")
     told: list[tuple[float, ...]] = []
     worker = Worker()
-    judge = TrainerJudge(lambda asked, fd: told.append(bench.answer(chosen, asked, updates, 0.1).weights), worker, lambda _: None)
+    judge = TrainerJudge(
+        lambda asked, fd: told.append(bench.answer(chosen, asked, updates, 0.1).weights),
+        worker,
+        lambda _: None,
+    )
     try:
         for ticket, round_id in enumerate((4, 5, 4)):
             judge.reduce(Aggregate(ticket, round_id, 0, rows, 1))
@@ -212,7 +245,9 @@ def test_a_rule_that_starts_from_the_own_update_is_refused_where_there_is_none(s
 
 
 def test_the_round_reaches_a_rule_that_draws() -> None:
-    rounds = [reduced("bucketing:s=2+krum", cloud(17), round_id=round_id) for round_id in (1, 1, 2, 3, 4)]
+    rounds = [
+        reduced("bucketing:s=2+krum", cloud(17), round_id=round_id) for round_id in (1, 1, 2, 3, 4)
+    ]
     assert rounds[0].payload.digest == rounds[1].payload.digest
     assert len({found.payload.digest for found in rounds}) > 1
 
@@ -257,22 +292,28 @@ def test_what_is_not_given_is_no_more_than_the_rules_own_arguments_cover(spec: s
         ("clipping:radius=-1+mean", "the radius of a ball cannot be -1"),
     ],
 )
-def test_a_rule_whose_own_arguments_do_not_cover_f_is_refused_before_anything_starts(spec: str, says: str) -> None:
+def test_a_rule_whose_own_arguments_do_not_cover_f_is_refused_before_anything_starts(
+    spec: str, says: str
+) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         fitting.describe(spec, "rolling", 16, 4)
     assert caught.value.hint
     assert caught.value.exit_code == 2
 
 
-def test_a_rule_of_ones_own_is_tried_before_the_run_but_not_held_to_vectors_that_were_made_up(tmp_path: Path) -> None:
+def test_a_rule_of_ones_own_is_tried_before_the_run_but_not_held_to_vectors_that_were_made_up(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "own.py").write_text(
         "from gossip.errors import AggregationError\n"
         "def few(updates, *, f, keep=2):\n"
-        "    if keep > len(updates) - f:\n        raise AggregationError('keep takes in lies', 'lower keep')\n"
+        "    if keep > len(updates) - f:\n        raise AggregationError('keep takes in lies', "
+        "'lower keep')\n"
         "    return updates[:keep].mean(dim=0)\n"
         "from gossip.aggregators import rule\n"
         "@rule(at_least=lambda f: 5 * f)\ndef many(updates, *, f):\n    return updates[0]\n"
-        "def layers(updates, *, f):\n    return updates.view(len(updates), 10, -1).median(dim=0).values.flatten()\n"
+        "def layers(updates, *, f):\n    return updates.view(len(updates), 10, "
+        "-1).median(dim=0).values.flatten()\n"
     )
     few = f"{tmp_path}/own.py:few:keep=7"
     assert fitting.describe(few, "rolling", 8)["f"] == 1
@@ -287,13 +328,16 @@ def test_what_is_wrong_with_rule_and_f_is_the_same_error_in_this_process() -> No
         with pytest.raises(kind):
             fitting.check_rule(resolve({"peers": 8, "aggregator": spec, "f": f}))
     assert fitting.check_rule(resolve({"peers": 8, "aggregator": "zeno:b=1"})).config.f == 1
-    demo_of_16 = demo.Demo.prepare({"peers": 16, "aggregator": "zeno:b=1"})  # whose plan has four liars
+    # whose plan has four liars
+    demo_of_16 = demo.Demo.prepare({"peers": 16, "aggregator": "zeno:b=1"})
     with pytest.raises(ConfigError, match="zeno leaves out b=1 updates, but f=4"):
         runs.settle(demo_of_16.resolved, "demo")
 
 
 @pytest.mark.parametrize("name", ["midrange", "central", "central:k=2"])
-def test_ten_lines_of_ones_own_run_everywhere(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_lines_of_ones_own_run_everywhere(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert len(TEN_LINES.splitlines()) <= 11
     (tmp_path / "my_rules.py").write_text(TEN_LINES)
     monkeypatch.chdir(tmp_path)

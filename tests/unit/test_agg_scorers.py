@@ -36,9 +36,13 @@ def test_zeno_is_what_numpy_makes_of_it() -> None:
     updates = torch.cat([bowl.honest(6), -3 * bowl.honest(2)])
     x, goal = updates.double().numpy(), bowl.goal.double().numpy()
     for norm, size in (("sum", 1), ("mean", D)):
-        scores = (goal @ goal - ((-LR * x - goal) ** 2).sum(axis=1)) / 2 - LR / 5 * (x**2).sum(axis=1) / size
+        scores = (goal @ goal - ((-LR * x - goal) ** 2).sum(axis=1)) / 2 - LR / 5 * (x**2).sum(
+            axis=1
+        ) / size
         best = np.argsort(-scores)[:5]
-        result = zeno(updates, f=2, b=3, evaluate=bowl, learning_rate=LR, rho_over_lr=1 / 5, norm=norm)
+        result = zeno(
+            updates, f=2, b=3, evaluate=bowl, learning_rate=LR, rho_over_lr=1 / 5, norm=norm
+        )
         np.testing.assert_allclose(result.numpy(), x[best].mean(axis=0), atol=1e-5)
 
 
@@ -72,7 +76,8 @@ def test_an_update_whose_loss_is_not_finite_is_never_averaged() -> None:
     def evaluate(step: Tensor) -> float:
         return math.nan if float(step) > 1 else 1.0 - float(step)
 
-    verdict = zeno.explain(updates, f=1, evaluate=evaluate, learning_rate=LR)  # b=1, but there are two of them
+    # b=1, but there are two of them
+    verdict = zeno.explain(updates, f=1, evaluate=evaluate, learning_rate=LR)
     assert verdict.weights.tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0, 0])
     assert float(verdict.aggregate) == pytest.approx(1.0)
     assert bool(torch.isfinite(verdict.outlyingness).all())
@@ -81,7 +86,9 @@ def test_an_update_whose_loss_is_not_finite_is_never_averaged() -> None:
 
 def test_when_every_loss_is_absurd_zeno_does_not_step_and_accuses_nobody() -> None:
     losses = iter([1.0, math.inf, math.nan, math.inf])
-    verdict = zeno.explain(torch.ones(3, 4), f=1, evaluate=lambda step: next(losses), learning_rate=LR)
+    verdict = zeno.explain(
+        torch.ones(3, 4), f=1, evaluate=lambda step: next(losses), learning_rate=LR
+    )
     assert verdict.aggregate.tolist() == [0.0] * 4
     assert verdict.weights.tolist() == [0.0] * 3
     assert verdict.outlyingness.tolist() == [1.0] * 3
@@ -109,14 +116,19 @@ def test_zeno_pp_is_what_numpy_makes_of_it() -> None:
         scaled = x * np.linalg.norm(v) / np.linalg.norm(x, axis=1, keepdims=True)
         scores = LR * scaled @ v - LR * rho * (scaled**2).sum(axis=1)
         expected = scaled[scores >= -LR * epsilon].mean(axis=0)
-        result = zeno_pp(updates, f=2, gradient=bowl.gradient, learning_rate=LR, rho_over_lr=rho, epsilon=epsilon)
+        result = zeno_pp(
+            updates, f=2, gradient=bowl.gradient, learning_rate=LR, rho_over_lr=rho, epsilon=epsilon
+        )
         np.testing.assert_allclose(result.numpy(), expected, atol=1e-4)
 
 
 def test_zeno_pp_charges_for_the_norm_after_rescaling() -> None:
-    # By the norm from before, 1000 times the gradient would cost a million times rho and be dropped.
+    # By the norm from before, 1000 times the gradient would cost a million times
+    # rho and be dropped.
     bowl = Bowl()
-    verdict = zeno_pp.explain(bowl.gradient.repeat(3, 1) * torch.tensor([[1.0], [1.0], [1000.0]]), f=1, **judged_by(bowl))
+    verdict = zeno_pp.explain(
+        bowl.gradient.repeat(3, 1) * torch.tensor([[1.0], [1.0], [1000.0]]), f=1, **judged_by(bowl)
+    )
     assert verdict.weights.tolist() == pytest.approx([1 / 3] * 3)
     torch.testing.assert_close(verdict.aggregate, bowl.gradient)
     assert verdict.outlyingness[2] == pytest.approx(1000)  # harmless, but it stands out
@@ -137,12 +149,16 @@ def test_zeno_pp_without_an_acceptable_update_makes_no_step() -> None:
 def test_zeno_pp_takes_the_gradient_from_a_function_too() -> None:
     bowl = Bowl()
     expected = zeno_pp(bowl.honest(4), f=1, **judged_by(bowl))
-    assert torch.equal(zeno_pp(bowl.honest(4), f=1, gradient=lambda: bowl.gradient, learning_rate=LR), expected)
+    assert torch.equal(
+        zeno_pp(bowl.honest(4), f=1, gradient=lambda: bowl.gradient, learning_rate=LR), expected
+    )
 
 
 def test_zeno_pp_accepts_no_zero_update_and_survives_a_zero_gradient() -> None:
     bowl = Bowl()
-    verdict = zeno_pp.explain(torch.cat([bowl.honest(3), torch.zeros(1, D)]), f=1, **judged_by(bowl))
+    verdict = zeno_pp.explain(
+        torch.cat([bowl.honest(3), torch.zeros(1, D)]), f=1, **judged_by(bowl)
+    )
     assert verdict.weights.tolist() == pytest.approx([1 / 3] * 3 + [0])
     still = zeno_pp.explain(bowl.honest(3), f=1, gradient=torch.zeros(D), learning_rate=LR)
     assert still.aggregate.tolist() == [0.0] * D
@@ -153,4 +169,6 @@ def test_zeno_pp_accepts_no_zero_update_and_survives_a_zero_gradient() -> None:
 def test_zeno_pp_knows_a_direction_at_any_size(size: float) -> None:
     bowl = Bowl()
     result = zeno_pp(bowl.honest(4) * size, f=1, **judged_by(bowl))
-    torch.testing.assert_close(result, zeno_pp(bowl.honest(4), f=1, **judged_by(bowl)), atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(
+        result, zeno_pp(bowl.honest(4), f=1, **judged_by(bowl)), atol=1e-4, rtol=1e-3
+    )

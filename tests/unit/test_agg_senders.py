@@ -40,8 +40,12 @@ def test_without_beta_and_without_steps_updates_go_as_they_are() -> None:
 def test_clip_and_normalise_set_the_length_and_keep_the_direction() -> None:
     lengths = torch.tensor([0.0, 0.5, 2.0, 1e20])
     rows = lengths[:, None] * torch.nn.functional.normalize(UPDATES[:1], dim=1)
-    assert torch.allclose(sent_by("clip:radius=1", rows).norm(dim=1), torch.tensor([0.0, 0.5, 1.0, 1.0]))
-    assert torch.allclose(sent_by("normalise:2", rows).norm(dim=1), torch.tensor([0.0, 2.0, 2.0, 2.0]))
+    assert torch.allclose(
+        sent_by("clip:radius=1", rows).norm(dim=1), torch.tensor([0.0, 0.5, 1.0, 1.0])
+    )
+    assert torch.allclose(
+        sent_by("normalise:2", rows).norm(dim=1), torch.tensor([0.0, 2.0, 2.0, 2.0])
+    )
     assert torch.equal(sent_by("normalize", UPDATES), sent_by("normalise:length=1", UPDATES))
 
 
@@ -70,7 +74,10 @@ def test_memory_is_data_that_a_later_life_goes_on_with() -> None:
     for update in UPDATES[:3]:
         _, memory = sender(update, memory)
     saved = tuple(None if kept is None else kept.clone() for kept in memory)
-    again = [sender(UPDATES[3], memory)[0], senders.load("clip:3+momentum:0.9")(UPDATES[3], saved)[0]]
+    again = [
+        sender(UPDATES[3], memory)[0],
+        senders.load("clip:3+momentum:0.9")(UPDATES[3], saved)[0],
+    ]
     assert torch.equal(*again)
     assert torch.equal(saved[1], memory[1]), "a step changes no memory in place"
     with pytest.raises(ConfigError, match="not that of the sender"):
@@ -101,14 +108,23 @@ def test_a_sum_that_overflows_does_not_poison_the_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "size"), [(torch.float32, 1e-42), (torch.float32, 3e38), (torch.float64, 1e-200), (torch.float64, 1e200)], ids=str
+    ("dtype", "size"),
+    [
+        (torch.float32, 1e-42),
+        (torch.float32, 3e38),
+        (torch.float64, 1e-200),
+        (torch.float64, 1e200),
+    ],
+    ids=str,
 )
 def test_lengths_are_set_at_both_ends_of_a_dtype(dtype: torch.dtype, size: float) -> None:
     update = torch.tensor([size, -size, 0.0, size], dtype=dtype)
     expected = torch.tensor([1.0, -1.0, 0.0, 1.0], dtype=dtype) / 3**0.5
     assert torch.allclose(senders.load("normalise")(update)[0], expected)
     if size > 1:
-        assert torch.allclose(senders.load("clip:1e-8")(update)[0], 1e-8 * expected, rtol=1e-5, atol=0)
+        assert torch.allclose(
+            senders.load("clip:1e-8")(update)[0], 1e-8 * expected, rtol=1e-5, atol=0
+        )
 
 
 @pytest.mark.parametrize(
@@ -138,12 +154,16 @@ def test_a_bad_text_says_what_is_wrong(spec: str, says: str) -> None:
 
 
 def test_texts_are_checked_without_importing_torch() -> None:
-    code = "import sys; from gossip.aggregators import senders; senders.load('clip:9'); assert 'torch' not in sys.modules"
+    code = (
+        "import sys; from gossip.aggregators import senders; senders.load('clip:9'); assert "
+        "'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_momentum_saves_krum_from_negated_copies() -> None:
-    """docs/design_notes.md N21 in small: noise twice the gradient; 8 of 20 send the same negated noisy gradient."""
+    """docs/design_notes.md N21 in small: noise twice the gradient;
+    8 of 20 send the same negated noisy gradient."""
     ends = {}
     for spec in ("", "momentum:beta=0.9"):
         generator = torch.Generator().manual_seed(0)
@@ -156,7 +176,9 @@ def test_momentum_saves_krum_from_negated_copies() -> None:
                 noise = torch.randn(100, generator=generator) * 2 * target.norm() / 10
                 told, memories[worker] = sender(here - target + noise, memories[worker])
                 updates.append(told)
-            lies = attacker.collude(torch.stack(updates[8:]), 8, own=torch.stack(updates[:8]), round_id=round_id)
+            lies = attacker.collude(
+                torch.stack(updates[8:]), 8, own=torch.stack(updates[:8]), round_id=round_id
+            )
             here = here - 0.05 * krum(torch.cat([lies, torch.stack(updates[8:])]), f=8)
         ends[spec] = float((here - target).norm() / target.norm())
     assert ends[""] > 2, "without momentum the copies win"

@@ -8,7 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossip.aggregators import Rule, krum, mean, median, multi_krum, suspicion, suspicion_literal, trimmed_mean
+from gossip.aggregators import (
+    Rule,
+    krum,
+    mean,
+    median,
+    multi_krum,
+    suspicion,
+    suspicion_literal,
+    trimmed_mean,
+)
 
 N, D = 20, 1000
 
@@ -30,7 +39,9 @@ def kappa(aggregate: Tensor, honest: Tensor) -> float:
     """|F - mean|^2 in units of the mean squared distance of the honest from their mean."""
     honest = honest.double()
     center = honest.mean(dim=0)
-    return float((aggregate.double() - center).square().sum() / (honest - center).square().sum(dim=1).mean())
+    return float(
+        (aggregate.double() - center).square().sum() / (honest - center).square().sum(dim=1).mean()
+    )
 
 
 def attacks(honest: Tensor, f: int, seed: int) -> Iterator[tuple[str, Tensor]]:
@@ -55,7 +66,9 @@ def attacks(honest: Tensor, f: int, seed: int) -> Iterator[tuple[str, Tensor]]:
 
 
 @pytest.mark.parametrize("f", [4, 8])
-def test_two_colluders_break_the_literal_rule_worse_than_the_mean_and_the_sound_rule_not_at_all(f: int) -> None:
+def test_two_colluders_break_the_literal_rule_worse_than_the_mean_and_the_sound_rule_not_at_all(
+    f: int,
+) -> None:
     for seed in range(3):
         honest = crowd(N - f, seed=seed)
         updates = anchor(honest, f)
@@ -68,7 +81,8 @@ def test_two_colluders_break_the_literal_rule_worse_than_the_mean_and_the_sound_
 
 @pytest.mark.parametrize(("f", "bound"), [(4, 0.2), (8, 2.0)])
 def test_sound_suspicion_keeps_its_bound_under_every_attack(f: int, bound: float) -> None:
-    # Measured over 10 draws: 0.11 for f=4 and 1.3 for f=8; no rule can promise less than f/(n-2f), 0.33 and 2, in the worst case.
+    # Measured over 10 draws: 0.11 for f=4 and 1.3 for f=8; no rule can promise less than f/(n-2f),
+    # 0.33 and 2, in the worst case.
     worst = {
         name: kappa(suspicion(updates, f=f), crowd(N - f, seed=seed))
         for seed in range(5)
@@ -84,12 +98,17 @@ def test_no_robust_rule_is_carried_away(rule: Rule) -> None:
             assert kappa(rule(updates, f=4), crowd(N - 4, seed=seed)) < 2.5, name
 
 
-def test_the_literal_rule_changes_the_step_with_the_unit_of_the_updates_and_the_sound_one_does_not() -> None:
+def test_the_literal_rule_changes_the_step_with_the_unit_of_the_updates_and_the_sound_one_does_not():
     updates = crowd()
-    sizes = {scale: float(suspicion_literal(updates * scale, f=0).norm()) / scale for scale in (1e-3, 1.0, 1e3)}
+    sizes = {
+        scale: float(suspicion_literal(updates * scale, f=0).norm()) / scale
+        for scale in (1e-3, 1.0, 1e3)
+    }
     assert sizes[1e-3] > 10 * sizes[1.0] > 1000 * sizes[1e3]
     for scale in (1e-3, 1e3):
-        torch.testing.assert_close(suspicion(updates * scale, f=4) / scale, suspicion(updates, f=4), atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(
+            suspicion(updates * scale, f=4) / scale, suspicion(updates, f=4), atol=1e-4, rtol=1e-3
+        )
 
 
 def test_an_honest_crowd_loses_little_by_the_trim() -> None:
@@ -104,7 +123,9 @@ def test_replaced_updates_have_no_weight_and_the_weights_make_the_aggregate() ->
     assert sorted(verdict.weights.tolist())[:4] == [0.0] * 4
     assert verdict.weights[0] == 0
     assert float(verdict.weights.sum()) == pytest.approx(1)
-    torch.testing.assert_close(verdict.aggregate, (verdict.weights @ updates.double()).float(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        verdict.aggregate, (verdict.weights @ updates.double()).float(), atol=1e-4, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("attackers", ["together", "apart", "huge", "sign_flip"])

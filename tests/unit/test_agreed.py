@@ -37,21 +37,30 @@ def held(of: ReplicatedState) -> str:
     return json.dumps([packed(of), of.lineage.next_round, of.lineage.head.hex(), of.rates])
 
 
-@pytest.mark.parametrize(("place", "wrong"), [(place, wrong) for place in WRONG for wrong in WRONG[place]])
-def test_of_a_snapshot_that_is_wrong_in_one_place_nothing_is_taken_over(place: int, wrong: Any) -> None:
+@pytest.mark.parametrize(
+    ("place", "wrong"), [(place, wrong) for place in WRONG for wrong in WRONG[place]]
+)
+def test_of_a_snapshot_that_is_wrong_in_one_place_nothing_is_taken_over(
+    place: int, wrong: Any
+) -> None:
     mine, theirs = agreed(), agreed()
     theirs.cursor.commit((0, 1, 2), (0, 1, 2))  # so that each of the others would be another one
     theirs.begin()
     snapshot = list(packed(theirs))
     before = held(mine)
     snapshot[place] = wrong
-    for attempt in (lambda: mine.check(tuple(snapshot)), lambda: mine.adopt(7, b"chain", tuple(snapshot))):
+    for attempt in (
+        lambda: mine.check(tuple(snapshot)),
+        lambda: mine.adopt(7, b"chain", tuple(snapshot)),
+    ):
         with pytest.raises((ValueError, OverflowError)):
             attempt()
         assert held(mine) == before
 
 
-@pytest.mark.parametrize("snapshot", [(), ([0],), tuple("roster"), ([0, 1, 2, 3], [], [], [], [], [])])
+@pytest.mark.parametrize(
+    "snapshot", [(), ([0],), tuple("roster"), ([0, 1, 2, 3], [], [], [], [], [])]
+)
 def test_what_has_not_the_five_parts_of_a_snapshot_is_none(snapshot: tuple[Any, ...]) -> None:
     with pytest.raises(ValueError, match="a snapshot holds a roster"):
         agreed().check(snapshot)

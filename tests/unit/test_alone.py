@@ -18,7 +18,13 @@ def begins(peer: int, *others: int) -> dict[str, Any]:
 
 
 def plays(peer: int, *others: int) -> dict[str, Any]:
-    return {"peer": peer, "event": "round", "round": 3, "alive": 1 + len(others), "contributors": sorted([peer, *others])}
+    return {
+        "peer": peer,
+        "event": "round",
+        "round": 3,
+        "alive": 1 + len(others),
+        "contributors": sorted([peer, *others]),
+    }
 
 
 def notice(peer: int, about: int | None, message: str = "kept out") -> dict[str, Any]:
@@ -29,13 +35,24 @@ APART = [begins(0), begins(1), plays(0), plays(1)]
 
 
 def test_two_that_never_met_are_both_named():
-    why = [{"peer": 0, "never_met": [{"peer": 1, "why": UNTRIED}]}, {"peer": 1, "never_met": [{"peer": 0, "why": UNTRIED}]}]
+    why = [
+        {"peer": 0, "never_met": [{"peer": 1, "why": UNTRIED}]},
+        {"peer": 1, "never_met": [{"peer": 0, "why": UNTRIED}]},
+    ]
     assert trained_alone(APART, 2, [0, 1]) == why
-    assert [row["peer"] for row in trained_alone(APART, 2, [1])] == [1], "of those who came to the end"
+    assert [row["peer"] for row in trained_alone(APART, 2, [1])] == [1], (
+        "of those who came to the end"
+    )
 
 
 @pytest.mark.parametrize(
-    "met", [[begins(0, 1)], [begins(0), plays(0, 1)], [begins(0), {"peer": 0, "event": "restored", "from": 1}]], ids=range(3)
+    "met",
+    [
+        [begins(0, 1)],
+        [begins(0), plays(0, 1)],
+        [begins(0), {"peer": 0, "event": "restored", "from": 1}],
+    ],
+    ids=range(3),
 )
 def test_who_met_somebody_at_any_time_did_not_train_alone(met: list[dict[str, Any]]):
     assert trained_alone([*met, plays(0)], 2, [0]) == []
@@ -51,9 +68,18 @@ def test_a_run_of_one_is_meant_to_be_alone():
         ([notice(0, 1)], "kept out (add it)"),
         ([notice(1, 0, "does not know our key")], "does not know our key (add it)"),
         ([notice(0, None), notice(0, 2)], UNTRIED),
-        ([{"peer": 1, "event": "exited", "code": 2, "how": "exit code 2"}], "it ended: exit code 2"),
-        ([{"peer": None, "event": "unmet", "subject": 1, "why": "1 at a:1: silence"}], "1 at a:1: silence"),
-        ([{"peer": 1, "event": "exited", "code": 2, "how": "exit code 2"}, notice(0, 1)], "kept out (add it)"),
+        (
+            [{"peer": 1, "event": "exited", "code": 2, "how": "exit code 2"}],
+            "it ended: exit code 2",
+        ),
+        (
+            [{"peer": None, "event": "unmet", "subject": 1, "why": "1 at a:1: silence"}],
+            "1 at a:1: silence",
+        ),
+        (
+            [{"peer": 1, "event": "exited", "code": 2, "how": "exit code 2"}, notice(0, 1)],
+            "kept out (add it)",
+        ),
     ],
 )
 def test_the_reason_is_the_best_that_is_known(rows: list[dict[str, Any]], why: str):
@@ -61,7 +87,13 @@ def test_the_reason_is_the_best_that_is_known(rows: list[dict[str, Any]], why: s
 
 
 def test_it_stands_in_the_summary_and_in_the_last_lines(tmp_path):
-    rows = [begins(0), plays(0), notice(0, 1, "refused"), halted(0), {"peer": 0, "event": "exited", "code": 0}]
+    rows = [
+        begins(0),
+        plays(0),
+        notice(0, 1, "refused"),
+        halted(0),
+        {"peer": 0, "event": "exited", "code": 0},
+    ]
     run = folder(tmp_path, rows, {0: [commit(0, contributors=[{"peer": 0}])]}, peers=2)
     said: list[str] = []
 
@@ -80,4 +112,7 @@ def test_it_stands_in_the_summary_and_in_the_last_lines(tmp_path):
 def test_many_that_were_never_met_are_counted():
     rows = trained_alone([begins(0), plays(0)], 4, [0])
     assert told(rows) == [f"! peer 0 trained alone; never met peer 1, nor 2 others: {UNTRIED}"]
-    assert told(trained_alone(APART, 2, [0, 1]))[-1] == "  each of them has a model of its own: nothing was exchanged"
+    assert (
+        told(trained_alone(APART, 2, [0, 1]))[-1]
+        == "  each of them has a model of its own: nothing was exchanged"
+    )

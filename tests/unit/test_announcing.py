@@ -1,4 +1,5 @@
-"""A peer whose address cannot be written down: nobody can meet it, which is said, and it tries again."""
+"""A peer whose address cannot be written down: nobody can meet it, which is said,
+and it tries again."""
 
 from __future__ import annotations
 
@@ -27,13 +28,17 @@ def full(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_an_address_that_finds_no_room_leaves_nothing_behind(full: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_address_that_finds_no_room_leaves_nothing_behind(
+    full: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with pytest.raises(OSError, match="No space left"):
         SeedFolder(tmp_path / "seeds", 0, 2).announce("tcp://a:1", "tcp://a:2", 0)
     assert os.listdir(tmp_path / "seeds") == []
 
 
-def test_it_is_written_when_there_is_room_and_told_of_once(full: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_it_is_written_when_there_is_room_and_told_of_once(
+    full: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     seeds = tmp_path / "seeds"
     told: list[dict[str, Any]] = []
     troubles = WriteFailures(lambda path, why: told.append({"event": "cannot_write"}))
@@ -60,13 +65,22 @@ def test_it_is_written_when_there_is_room_and_told_of_once(full: pytest.MonkeyPa
 async def test_the_waiting_line_says_that_peers_cannot_meet(tmp_path: Path) -> None:
     view = RunView(2)
     rows: list[dict[str, Any]] = [
-        {"event": event, "peer": peer, "path": f"{tmp_path}/seeds", "why": "No space left on device", "t": 5.0 + peer}
+        {
+            "event": event,
+            "peer": peer,
+            "path": f"{tmp_path}/seeds",
+            "why": "No space left on device",
+            "t": 5.0 + peer,
+        }
         for peer in range(2)
         for event in ("started", "unannounced")
     ]
     lines = [line for row in rows for line in view.feed(row)]
     assert lines == [
-        f"! peers cannot meet: cannot write {tmp_path}/seeds (No space left on device), where they look for each other",
+        (
+            f"! peers cannot meet: cannot write {tmp_path}/seeds (No space left on device), where "
+            "they look for each other"
+        ),
         "  make room on the disk, or see who has changed the folder",
     ]
     tries = ReachabilityProbe(tmp_path, {0, 1}, view.unannounced)
@@ -74,7 +88,11 @@ async def test_the_waiting_line_says_that_peers_cannot_meet(tmp_path: Path) -> N
     assert tries._task is not None
     await tries._task
     assert tries.troubles([0, 1], shared=True) == [
-        f"{peer} cannot be met: its address cannot be written to {tmp_path}/seeds (No space left on device)" for peer in (0, 1)
+        (
+            f"{peer} cannot be met: its address cannot be written to {tmp_path}/seeds (No space "
+            "left on device)"
+        )
+        for peer in (0, 1)
     ]
     tries.close()
     view.feed({"event": "announced", "peer": 0, "t": 9.0})

@@ -46,7 +46,9 @@ def test_json_is_all_that_is_printed_and_holds_every_number() -> None:
 
 
 def test_a_rule_that_cannot_take_so_few_updates_says_so_and_the_others_are_timed() -> None:
-    (table,) = json.loads(invoke("--rules", "krum median", "--f", "3", "--no-byzfl", "--json"))["tables"]
+    (table,) = json.loads(invoke("--rules", "krum median", "--f", "3", "--no-byzfl", "--json"))[
+        "tables"
+    ]
     krum, median = table["cells"]
     assert krum["ms"] is None
     assert "needs 9 updates" in krum["note"]
@@ -62,17 +64,23 @@ def test_a_rule_that_asks_for_the_round_is_timed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["--rules", "zeno"], ["--rules", "krum bulyan", "--f", "4"]])
-def test_where_no_rule_can_be_timed_the_table_says_why_and_the_command_fails(words: list[str]) -> None:
+def test_where_no_rule_can_be_timed_the_table_says_why_and_the_command_fails(
+    words: list[str],
+) -> None:
     result = CliRunner().invoke(app, [*SMALL, *words, "--no-byzfl"], catch_exceptions=False)
     assert result.exit_code == 1
     assert "none of the rules could be timed" in result.output
-    assert re.search(r"one pass \d+\.\d\d ms", result.output), "a pass is timed though nothing else is"
+    assert re.search(r"one pass \d+\.\d\d ms", result.output), (
+        "a pass is timed though nothing else is"
+    )
     for rule in words[1].split():
         assert rule in result.output
     assert "needs" in result.output
 
 
-def test_whatever_a_rule_raises_is_a_note_and_names_are_whole_where_nobody_looks(tmp_path: Path) -> None:
+def test_whatever_a_rule_raises_is_a_note_and_names_are_whole_where_nobody_looks(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a_file_with_a_rather_long_name_as_they_are_found_in_laboratories.py"
     path.write_text("def my_own_rule_of_many_words(updates, *, f):\n    return {}['no such key']\n")
     spec = f"{path}:my_own_rule_of_many_words"
@@ -86,7 +94,9 @@ def test_whatever_a_rule_raises_is_a_note_and_names_are_whole_where_nobody_looks
 def test_threads_are_set_and_explanations_are_timed() -> None:
     before = torch.get_num_threads()
     try:
-        assert ", 2 threads," in invoke("--rules", "median krum", "--threads", "2", "--explain", "--no-byzfl")
+        assert ", 2 threads," in invoke(
+            "--rules", "median krum", "--threads", "2", "--explain", "--no-byzfl"
+        )
     finally:
         torch.set_num_threads(before)
 
@@ -107,20 +117,42 @@ def test_every_rule_of_the_default_table_can_be_timed() -> None:
         (["--rules", "zeno:b=1", "--f", "4"], "zeno leaves out b=1 updates, but f=4"),
     ],
 )
-def test_what_cannot_be_measured_is_said_before_anything_starts(words: list[str], told: str) -> None:
+def test_what_cannot_be_measured_is_said_before_anything_starts(
+    words: list[str], told: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         CliRunner().invoke(
             app,
-            ["bench", "aggregators", *(["--d", "5", "--n", "7"] if "--n" not in words else []), *words],
+            [
+                "bench",
+                "aggregators",
+                *(["--d", "5", "--n", "7"] if "--n" not in words else []),
+                *words,
+            ],
             catch_exceptions=False,
         )
     assert told in f"{caught.value} {caught.value.hint}"
 
 
-def test_what_does_not_fit_is_refused_before_a_rule_is_tried_on_as_many_updates(tmp_path: Path) -> None:
-    lines = ["from gossip.errors import AggregationError", "def slow(updates, *, f):", "    raise AggregationError('was tried')"]
+def test_what_does_not_fit_is_refused_before_a_rule_is_tried_on_as_many_updates(
+    tmp_path: Path,
+) -> None:
+    lines = [
+        "from gossip.errors import AggregationError",
+        "def slow(updates, *, f):",
+        "    raise AggregationError('was tried')",
+    ]
     (tmp_path / "slow.py").write_text("\n".join(lines) + "\n")
-    words = ["bench", "aggregators", "--rules", f"{tmp_path / 'slow.py'}:slow", "--n", "100", "--d", str(10**13)]
+    words = [
+        "bench",
+        "aggregators",
+        "--rules",
+        f"{tmp_path / 'slow.py'}:slow",
+        "--n",
+        "100",
+        "--d",
+        str(10**13),
+    ]
     with pytest.raises(ConfigError, match="GiB of updates do not fit"):
         CliRunner().invoke(app, words, catch_exceptions=False)
 

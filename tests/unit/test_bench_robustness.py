@@ -17,7 +17,14 @@ from gossip.aggregators import bucketing, load
 from gossip.errors import ConfigError, UnknownName
 from gossip.launch.bench import robustness as bench_robustness
 from gossip.launch.bench import robustness_page, trials
-from gossip.launch.bench.learning import TrainingData, Trial, TrialResult, TwoLayerNetwork, read_attack, train
+from gossip.launch.bench.learning import (
+    TrainingData,
+    Trial,
+    TrialResult,
+    TwoLayerNetwork,
+    read_attack,
+    train,
+)
 from gossip.launch.bench.robustness import RobustnessTable, every_attack
 from gossip.launch.cli import app
 
@@ -38,7 +45,9 @@ def test_gradients_of_many_workers_are_those_of_autograd_one_by_one() -> None:
     found = network.gradients(images, labels)
     for worker in range(4):
         parameters = network.parameters.clone().requires_grad_()
-        loss = torch.nn.functional.cross_entropy(network.logits(images[worker], parameters), labels[worker])
+        loss = torch.nn.functional.cross_entropy(
+            network.logits(images[worker], parameters), labels[worker]
+        )
         (expected,) = torch.autograd.grad(loss, parameters)
         assert torch.allclose(found[worker], expected, atol=1e-6)
 
@@ -52,8 +61,16 @@ def test_the_same_trial_has_the_same_outcome_and_another_seed_another() -> None:
 
 def test_the_mean_breaks_under_large_lies_and_robust_rules_learn_on() -> None:
     data = blobs()
-    for rule, learns in (("mean", False), ("median", True), ("krum", True), ("nnm+trimmed_mean", True), ("zeno", True)):
-        accuracy = train(Trial(rule, "sign_flip*10", 9, 2, rounds=40, batch=8, hidden=8), data).accuracy
+    for rule, learns in (
+        ("mean", False),
+        ("median", True),
+        ("krum", True),
+        ("nnm+trimmed_mean", True),
+        ("zeno", True),
+    ):
+        accuracy = train(
+            Trial(rule, "sign_flip*10", 9, 2, rounds=40, batch=8, hidden=8), data
+        ).accuracy
         assert accuracy is not None
         assert (accuracy > 0.8) == learns, (rule, accuracy)
 
@@ -69,12 +86,16 @@ def test_who_sends_what_is_not_finite_is_dropped_and_counted() -> None:
     data = blobs()
     without = train(Trial("mean", "none", 7, 0, rounds=20, batch=4, hidden=8), data)
     with_nan = train(Trial("mean", "nan", 9, 2, rounds=20, batch=4, hidden=8), data)
-    assert with_nan.accuracy == without.accuracy, "the honest draw the same samples, and the others are gone"
+    assert with_nan.accuracy == without.accuracy, (
+        "the honest draw the same samples, and the others are gone"
+    )
 
 
 def test_what_a_rule_cannot_take_is_said_and_no_accuracy_made_up() -> None:
     data = blobs()
-    assert train(Trial("krum", "none", 6, 2), data) == TrialResult(None, "needs 7 updates for f = 2")
+    assert train(Trial("krum", "none", 6, 2), data) == TrialResult(
+        None, "needs 7 updates for f = 2"
+    )
     refused = train(Trial("monna", "none", 9, 2, rounds=3), data)
     assert refused.accuracy is None
     assert "gossip rounds" in refused.refused
@@ -101,8 +122,12 @@ def never(updates, *, f):
 """
 
 
-@pytest.mark.parametrize(("name", "words"), [("refuses", "AggregationError"), ("breaks", "RuntimeError")])
-def test_a_rule_that_raises_under_attack_loses_those_rounds_and_fails_there(name: str, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"), [("refuses", "AggregationError"), ("breaks", "RuntimeError")]
+)
+def test_a_rule_that_raises_under_attack_loses_those_rounds_and_fails_there(
+    name: str, words: str, tmp_path: Path
+) -> None:
     path, data = tmp_path / "timid.py", blobs()
     path.write_text(TIMID)
     calm = Trial(f"{path}:{name}", "none", 9, 2, rounds=30, batch=8, hidden=8)
@@ -116,20 +141,29 @@ def test_a_rule_that_raises_under_attack_loses_those_rounds_and_fails_there(name
             assert attacked.accuracy < 0.9 * honest.accuracy
             assert attacked.skipped == 30
             assert attacked.trouble == f"it raised {words}: somebody is far away"
-    shown = RobustnessTable(9, 2, (calm.rule,), ("none", "sign_flip*1000"), (0,), 0.9, {**FEW, "rounds": 30})
+    shown = RobustnessTable(
+        9, 2, (calm.rule,), ("none", "sign_flip*1000"), (0,), 0.9, {**FEW, "rounds": 30}
+    )
     found = {trial: train(trial, data) for trial in shown.trials()}
     text = "\n".join(robustness_page.section(shown, found))
-    assert f"made no step under `sign_flip*1000` (30 of 30 rounds): it raised {words}: somebody is far away." in text
+    assert (
+        f"made no step under `sign_flip*1000` (30 of 30 rounds): it raised {words}: somebody "
+        "is far away."
+    ) in text
     assert "**fails**" in text
     assert shown.as_data(found)["cells"][1]["skipped"] == (30,)
 
 
-def test_a_rule_of_nothing_but_nan_says_how_many_rounds_it_lost_and_one_that_never_works_is_refused(tmp_path: Path) -> None:
+def test_a_rule_of_nothing_but_nan_says_how_many_rounds_it_lost_and_one_that_never_works_is_refused(
+    tmp_path: Path,
+) -> None:
     path, data = tmp_path / "timid.py", blobs()
     path.write_text(TIMID)
     outcome = train(Trial(f"{path}:nans", "none", 7, 2, rounds=12, batch=8, hidden=8), data)
     assert (outcome.skipped, outcome.trouble) == (12, "its aggregate was not finite")
-    assert train(Trial(f"{path}:never", "none", 7, 2, rounds=12), data) == TrialResult(None, "out of order")
+    assert train(Trial(f"{path}:never", "none", 7, 2, rounds=12), data) == TrialResult(
+        None, "out of order"
+    )
 
 
 NOTING = """
@@ -188,7 +222,9 @@ def test_buckets_are_drawn_anew_every_round(monkeypatch: pytest.MonkeyPatch) -> 
         return plain(*arguments, **options)
 
     monkeypatch.setattr(bucketing, "function", noting)
-    train(Trial("bucketing:s=2+geometric_median", "none", 7, 1, rounds=4, batch=8, hidden=8), blobs())
+    train(
+        Trial("bucketing:s=2+geometric_median", "none", 7, 1, rounds=4, batch=8, hidden=8), blobs()
+    )
     assert rounds[1:] == [0, 1, 2, 3]
 
 
@@ -196,7 +232,11 @@ def test_momentum_and_labels_sorted_apart_change_the_training() -> None:
     data, plain = blobs(), Trial("median", "none", 7, 2, rounds=10, batch=4, hidden=8, lr=0.1)
     reached = {
         train(trial, data).accuracy
-        for trial in (plain, dataclasses.replace(plain, sender="momentum:0.9"), dataclasses.replace(plain, non_iid=True))
+        for trial in (
+            plain,
+            dataclasses.replace(plain, sender="momentum:0.9"),
+            dataclasses.replace(plain, non_iid=True),
+        )
     }
     assert len(reached) == 3
 
@@ -218,11 +258,13 @@ def test_attacks_are_read_with_their_strength_and_refused_with_a_reason() -> Non
             read_attack(text)
 
 
-# --- the table ---------------------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
 
 
 def table(
-    rules: tuple[str, ...] = ("median", "mean", "krum"), attacks: tuple[str, ...] = ("none", "scale"), n: int = 6
+    rules: tuple[str, ...] = ("median", "mean", "krum"),
+    attacks: tuple[str, ...] = ("none", "scale"),
+    n: int = 6,
 ) -> RobustnessTable:
     return RobustnessTable(n, 2, rules, attacks, (0, 1), 0.9, FEW)
 
@@ -250,60 +292,123 @@ def test_a_failing_cell_says_so_and_one_that_cannot_be_run_is_a_dash_with_its_re
 
 def test_a_table_of_what_was_run_so_far_says_what_is_missing() -> None:
     shown = table(rules=("median", "mean"))
-    found = {trial: outcome for trial, outcome in outcomes(shown).items() if (trial.rule, trial.attack) != ("median", "scale")}
+    found = {
+        trial: outcome
+        for trial, outcome in outcomes(shown).items()
+        if (trial.rule, trial.attack) != ("median", "scale")
+    }
     text = "\n".join(robustness_page.section(shown, found))
     assert "| `median` | 90.5 ± 0.7 | 90.5 ± 0.7 | ? |" in text
     assert "1 cell was not run yet" in text
-    assert "No rule is known to hold under both attacks." in text, "the median held under the one that was run"
+    assert "No rule is known to hold under both attacks." in text, (
+        "the median held under the one that was run"
+    )
     assert "none" not in text.lower().replace("`none`", "")
-    assert "No rule holds under `scale`." in "\n".join(robustness_page.section(table(("mean",), ("scale",)), outcomes(shown)))
+    assert "No rule holds under `scale`." in "\n".join(
+        robustness_page.section(table(("mean",), ("scale",)), outcomes(shown))
+    )
 
 
 def test_a_page_is_written_with_its_heat_maps(tmp_path: Path) -> None:
     shown = table()
-    robustness_page.write(tmp_path / "docs" / "page.md", [shown], outcomes(shown), "digits", plot=True, command="gossip bench")
+    robustness_page.write(
+        tmp_path / "docs" / "page.md",
+        [shown],
+        outcomes(shown),
+        "digits",
+        plot=True,
+        command="gossip bench",
+    )
     page = (tmp_path / "docs" / "page.md").read_text("utf-8")
     assert "page-2-of-6.png" in page
     assert "\n    gossip bench\n" in page
-    assert "This is 2 seeds and 30 rounds: averaging without any liar reaches 90.5 %" in page.replace("\n", " ")
+    assert (
+        "This is 2 seeds and 30 rounds: averaging without any liar reaches 90.5 %"
+        in page.replace("\n", " ")
+    )
     assert (tmp_path / "docs" / "page-2-of-6.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_page_says_what_calculated_its_runs(tmp_path: Path) -> None:
     shown, page = table(), tmp_path / "page.md"
     found = {
-        trial: dataclasses.replace(outcome, arithmetic=f"torch 2.13.0, {'AVX2' if trial.seed else 'AVX512'}")
+        trial: dataclasses.replace(
+            outcome, arithmetic=f"torch 2.13.0, {'AVX2' if trial.seed else 'AVX512'}"
+        )
         for trial, outcome in outcomes(shown).items()
     }
     robustness_page.write(page, [shown], found, "digits", plot=False, command="gossip bench")
-    assert "Calculated with torch 2.13.0, AVX2 and torch 2.13.0, AVX512. Other processors" in page.read_text("utf-8").replace(
-        "\n", " "
+    assert (
+        "Calculated with torch 2.13.0, AVX2 and torch 2.13.0, AVX512. Other processors"
+        in page.read_text("utf-8").replace("\n", " ")
     )
     assert shown.as_data(found)["arithmetic"] == ["torch 2.13.0, AVX2", "torch 2.13.0, AVX512"]
-    robustness_page.write(page, [shown], outcomes(shown), "digits", plot=False, command="gossip bench")
+    robustness_page.write(
+        page, [shown], outcomes(shown), "digits", plot=False, command="gossip bench"
+    )
     assert "Calculated" not in page.read_text("utf-8"), "runs of which it was not kept"
 
 
 def test_a_page_names_the_command_that_makes_it(tmp_path: Path) -> None:
     rule, out = tmp_path / "mine.py", tmp_path / "page.md"
     rule.write_text("def keep(updates, *, f): return updates.mean(0)\n")
-    words = ["bench", "robustness", "--rules", f"mean {rule}:keep", "--attacks", "none", "--n", "5", "--f", "1", "--seeds", "1"]
-    words += ["--rounds", "2", "--no-plot", "--jobs", "1", "--into", str(tmp_path / "runs"), "--out", str(out)]
+    words = [
+        "bench",
+        "robustness",
+        "--rules",
+        f"mean {rule}:keep",
+        "--attacks",
+        "none",
+        "--n",
+        "5",
+        "--f",
+        "1",
+        "--seeds",
+        "1",
+    ]
+    words += [
+        "--rounds",
+        "2",
+        "--no-plot",
+        "--jobs",
+        "1",
+        "--into",
+        str(tmp_path / "runs"),
+        "--out",
+        str(out),
+    ]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    (command,) = [line.strip() for line in out.read_text("utf-8").splitlines() if line.startswith("    gossip")]
+    (command,) = [
+        line.strip()
+        for line in out.read_text("utf-8").splitlines()
+        if line.startswith("    gossip")
+    ]
     calculated = f"Calculated with {trials.arithmetic()}. "
-    assert calculated in out.read_text("utf-8").replace("\n", " "), "the worker keeps it, and so does its file"
+    assert calculated in out.read_text("utf-8").replace("\n", " "), (
+        "the worker keeps it, and so does its file"
+    )
     kept = [word for word in words if word not in ("--jobs", "--into", str(tmp_path / "runs"))]
-    assert sorted(shlex.split(command)) == sorted(["gossip", *kept[: kept.index("--no-plot") + 1], "--out", str(out)])
+    assert sorted(shlex.split(command)) == sorted(
+        ["gossip", *kept[: kept.index("--no-plot") + 1], "--out", str(out)]
+    )
 
 
 def test_a_run_is_remembered_by_everything_that_makes_a_difference(tmp_path: Path) -> None:
     trial, outcome = Trial("median", "alie*1.5", 10, 2), TrialResult(0.5, skipped=3)
     trials.remember(tmp_path, trial, "digits", outcome)
     assert trials.recall(tmp_path, trial, "digits") == outcome
-    for field, value in (("rule", "mean"), ("attack", "alie"), ("n", 11), ("seed", 1), ("sender", "clip:1"), ("non_iid", True)):
-        assert trials.recall(tmp_path, dataclasses.replace(trial, **{field: value}), "digits") is None
+    for field, value in (
+        ("rule", "mean"),
+        ("attack", "alie"),
+        ("n", 11),
+        ("seed", 1),
+        ("sender", "clip:1"),
+        ("non_iid", True),
+    ):
+        assert (
+            trials.recall(tmp_path, dataclasses.replace(trial, **{field: value}), "digits") is None
+        )
     assert trials.recall(tmp_path, trial, "mnist.npz") is None
     (written,) = tmp_path.iterdir()
     written.write_text(written.read_text("utf-8")[:40])
@@ -320,7 +425,9 @@ def test_a_changed_rule_file_is_another_rule(tmp_path: Path) -> None:
     assert trials.recall(tmp_path, trial, "digits") is None
 
 
-def test_the_command_runs_only_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_runs_only_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def bench(seeds: int) -> list[dict[str, object]]:
         bench_robustness.robustness(
             rules=["mean trimmed-mean"], attacks=["none scale"], n=[5], f=[1], seeds=seeds, rounds=5, batch=4, lr=0.5, hidden=8,
@@ -339,23 +446,46 @@ def test_the_command_runs_only_what_is_missing(tmp_path: Path, capsys: pytest.Ca
     assert all(path.stat().st_mtime_ns == before[path] for path in before)
 
 
-def test_the_command_says_of_each_table_how_many_lie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_of_each_table_how_many_lie(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bench_robustness.robustness(
         rules=["mean"], attacks=["none"], n=[5, 6], f=[1, 2], seeds=1, rounds=2, batch=4, lr=0.5, hidden=8,
         sender="", non_iid=False, data="digits", jobs=1, into=tmp_path, out=None, fails_below=0.9, plot=False, as_json=False,
     )  # fmt: skip
     said = capsys.readouterr().out
-    assert 0 <= said.index("## f = 1 of 5\n\nWithout the liars") < said.index("\n\n## f = 2 of 6\n\nWithout the liars")
+    assert (
+        0
+        <= said.index("## f = 1 of 5\n\nWithout the liars")
+        < said.index("\n\n## f = 2 of 6\n\nWithout the liars")
+    )
 
 
 def test_a_minus_in_the_strength_of_an_attack_stays_one(tmp_path: Path) -> None:
-    words = ["bench", "robustness", "--rules", "mean", "--attacks", "sign-flip*1e-1", "--n", "5", "--f", "1", "--seeds", "1"]
-    done = CliRunner().invoke(app, [*words, "--rounds", "2", "--into", str(tmp_path)], catch_exceptions=False)
+    words = [
+        "bench",
+        "robustness",
+        "--rules",
+        "mean",
+        "--attacks",
+        "sign-flip*1e-1",
+        "--n",
+        "5",
+        "--f",
+        "1",
+        "--seeds",
+        "1",
+    ]
+    done = CliRunner().invoke(
+        app, [*words, "--rounds", "2", "--into", str(tmp_path)], catch_exceptions=False
+    )
     assert done.exit_code == 0, done.output
     assert "| `sign_flip*1e-1` |" in done.output
 
 
-def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(tmp_path: Path) -> None:
+def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(
+    tmp_path: Path,
+) -> None:
     for change, says in (
         ({"rules": ["krun"]}, "krum"),
         ({"attacks": ["alia"]}, "alie"),
@@ -369,7 +499,15 @@ def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(tm
         ({"lr": -1.0}, "--lr is a learning rate above 0 and cannot be -1"),
         ({"lr": math.inf}, "cannot be inf"),
     ):
-        options = {"rules": ["mean"], "attacks": ["none"], "n": [5], "f": [1], "sender": "", "into": tmp_path / "never", **change}
+        options = {
+            "rules": ["mean"],
+            "attacks": ["none"],
+            "n": [5],
+            "f": [1],
+            "sender": "",
+            "into": tmp_path / "never",
+            **change,
+        }
         with pytest.raises(ConfigError, match=says):
             bench_robustness.robustness(**options)  # type: ignore[arg-type]
     assert not (tmp_path / "never").exists()

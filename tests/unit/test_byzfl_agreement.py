@@ -1,7 +1,7 @@
 """Where byzfl is right we agree with it, within the rounding of float32.
 
-Right means: finite float32 updates and, for rules that look at distances, no more than 25 of them. Where it is not:
-``test_byzfl_defects.py``.
+Right means: finite float32 updates and, for rules that look at distances, no more than 25 of them.
+Where it is not: ``test_byzfl_defects.py``.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ SAME: dict[str, Callable[[int], Rule]] = {
     "nnm+mean": lambda f: after(theirs.NNM(f=f), theirs.Average()),
     "nnm+median": lambda f: after(theirs.NNM(f=f), theirs.Median()),
     "nnm+trimmed_mean": lambda f: after(theirs.NNM(f=f), theirs.TrMean(f=f)),
-    "arc+mean": lambda f: after(torch.clone, theirs.ARC(f=f), theirs.Average()),  # a clone: it writes to what it is given
-    "clipping:radius=5+mean": lambda f: after(torch.clone, theirs.Clipping(c=5.0), theirs.Average()),
+    # a clone: it writes to what it is given
+    "arc+mean": lambda f: after(torch.clone, theirs.ARC(f=f), theirs.Average()),
+    "clipping:radius=5+mean": lambda f: after(
+        torch.clone, theirs.Clipping(c=5.0), theirs.Average()
+    ),
 }
 
 
@@ -53,10 +56,13 @@ def test_rules_of_one_definition_agree(spec: str, n: int, d: int, f: int) -> Non
 
 @pytest.mark.parametrize(("n", "d", "f"), [size for size in SIZES if size[2] > 0])
 def test_krum_agrees_when_both_count_as_many_neighbours(n: int, d: int, f: int) -> None:
-    """byzfl takes the n - f - 1 nearest, the paper and we the n - f - 2 nearest: ours for f - 1 is byzfl's for f."""
+    """byzfl takes the n - f - 1 nearest, the paper and we the n - f - 2 nearest:
+    ours for f - 1 is byzfl's for f."""
     updates = cloud(n, d, seed=n + d)
     assert torch.equal(krum(updates, f=f - 1), theirs.Krum(f=f)(updates))
-    assert relative(multi_krum(updates, f=f - 1, m=n - f), theirs.MultiKrum(f=f)(updates)) <= ROUNDING
+    assert (
+        relative(multi_krum(updates, f=f - 1, m=n - f), theirs.MultiKrum(f=f)(updates)) <= ROUNDING
+    )
 
 
 def test_krum_of_byzfl_is_not_that_of_the_paper() -> None:
@@ -73,11 +79,15 @@ def test_krum_of_byzfl_is_not_that_of_the_paper() -> None:
 
 @pytest.mark.parametrize(("n", "d"), [(7, 40), (20, 257), (25, 64)])
 def test_the_geometric_median_agrees_where_it_has_converged(n: int, d: int) -> None:
-    """byzfl stops after T steps from zero; ours runs until it stands still. As published, from zero, it is called ``rfa``."""
+    """byzfl stops after T steps from zero; ours runs until it stands still. As published, from
+    zero, it is called ``rfa``."""
     updates = cloud(n, d, seed=n)
     converged = theirs.GeometricMedian(nu=1e-6, T=2000)(updates)
     assert relative(geometric_median(updates), converged) <= 2e-5
-    assert relative(rfa(updates, nu=0.1, steps=3), theirs.GeometricMedian(nu=0.1, T=3)(updates)) <= ROUNDING
+    assert (
+        relative(rfa(updates, nu=0.1, steps=3), theirs.GeometricMedian(nu=0.1, T=3)(updates))
+        <= ROUNDING
+    )
 
 
 @pytest.mark.parametrize(("tau", "steps"), [(1.0, 1), (3.0, 5), (1000.0, 2)])

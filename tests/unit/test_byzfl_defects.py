@@ -1,4 +1,5 @@
-"""Where byzfl is wrong: what comes out of it, and what of ours. The numbers are those of byzfl 0.0.11."""
+"""Where byzfl is wrong: what comes out of it, and what of ours.
+The numbers are those of byzfl 0.0.11."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ theirs = byzfl()
 
 
 def heard(updates: Tensor) -> Tensor:
-    """The updates that reach a rule of ours: who receives one that is not finite drops it, and counts it as a lie."""
+    """The updates that reach a rule of ours: who receives one that is not finite drops it, and
+    counts it as a lie."""
     return updates[torch.isfinite(updates).all(dim=1)]
 
 
@@ -39,7 +41,7 @@ def exact_distances(updates: Tensor) -> np.ndarray:
     return np.sqrt(((rows[:, None] - rows[None]) ** 2).sum(-1))
 
 
-# --- rows that are not finite -------------------------------------------------------------------------------------------------
+# --- rows that are not finite ---------------------------------------------------------------------
 
 RUINED_BY_NAN: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
     "median": theirs.Median,
@@ -57,7 +59,9 @@ def test_two_nan_rows_of_ten_make_everything_nan_there_and_nothing_here(name: st
     assert bool(torch.isnan(RUINED_BY_NAN[name]()(updates)).all()), "byzfl"
     ours = load(name)(heard(updates), f=2)
     honest = heard(updates)
-    assert float((ours - honest.mean(dim=0)).norm()) <= float((honest - honest.mean(dim=0)).norm(dim=1).max())
+    assert float((ours - honest.mean(dim=0)).norm()) <= float(
+        (honest - honest.mean(dim=0)).norm(dim=1).max()
+    )
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -75,7 +79,7 @@ def test_two_rows_of_infinities_make_centered_clipping_infinite_or_nan_there() -
     assert bool(torch.isfinite(centered_clipping(heard(updates), f=2, tau=100.0)).all())
 
 
-# --- arguments ----------------------------------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 def test_clipping_overwrites_the_updates_of_its_caller_there() -> None:
@@ -108,11 +112,13 @@ def test_float64_is_quietly_made_float32_there_and_bfloat16_too() -> None:
         for rule in (trimmed_mean, median, multi_krum, geometric_median):
             assert rule(updates.to(dtype), f=2).dtype == dtype
     exact = np.sort(updates.numpy(), axis=0)[2:8].mean(axis=0)
-    assert np.abs(theirs.TrMean(f=2)(updates).to(torch.float64).numpy() - exact).max() > 1e-9, "byzfl"
+    assert np.abs(theirs.TrMean(f=2)(updates).to(torch.float64).numpy() - exact).max() > 1e-9, (
+        "byzfl"
+    )
     np.testing.assert_allclose(trimmed_mean(updates, f=2).numpy(), exact, atol=1e-14)
 
 
-# --- arithmetic ---------------------------------------------------------------------------------------------------------------
+# --- arithmetic -----------------------------------------------------------------------------------
 
 
 def parameters(n: int, d: int = 5000) -> Tensor:
@@ -124,10 +130,14 @@ def test_more_than_25_rows_of_parameters_are_chosen_from_at_random_there() -> No
     updates = parameters(30)
     exact = exact_distances(updates)
     apart = ~np.eye(30, dtype=bool)
-    by_cdist = torch.cdist(updates, updates).to(torch.float64).numpy()  # what byzfl takes for distances
-    assert np.median(np.abs(by_cdist[apart] / exact[apart] - 1)) > 0.1, "byzfl: distances that are all rounding"
+    # what byzfl takes for distances
+    by_cdist = torch.cdist(updates, updates).to(torch.float64).numpy()
+    assert np.median(np.abs(by_cdist[apart] / exact[apart] - 1)) > 0.1, (
+        "byzfl: distances that are all rounding"
+    )
 
-    scores = np.sort(exact**2, axis=1)[:, 1 : 30 - 5].sum(axis=1)  # with its own count of neighbours
+    # with its own count of neighbours
+    scores = np.sort(exact**2, axis=1)[:, 1 : 30 - 5].sum(axis=1)
     chosen = int((updates == theirs.Krum(f=5)(updates)).all(dim=1).nonzero()[0])
     assert chosen != int(scores.argmin()), "byzfl: not the row that its own definition asks for"
     assert torch.equal(krum(updates, f=4), updates[int(scores.argmin())])
@@ -135,8 +145,14 @@ def test_more_than_25_rows_of_parameters_are_chosen_from_at_random_there() -> No
     best = np.argsort(scores, kind="stable")[:25]
     expected = updates.to(torch.float64)[torch.from_numpy(best.copy())].mean(dim=0)
     spread = float((updates - updates[0]).abs().max())
-    assert float((theirs.MultiKrum(f=5)(updates).to(torch.float64) - expected).abs().max()) > 0.01 * spread, "byzfl"
-    assert float((multi_krum(updates, f=4, m=25).to(torch.float64) - expected).abs().max()) < 1e-5 + 1e-3 * spread
+    assert (
+        float((theirs.MultiKrum(f=5)(updates).to(torch.float64) - expected).abs().max())
+        > 0.01 * spread
+    ), "byzfl"
+    assert (
+        float((multi_krum(updates, f=4, m=25).to(torch.float64) - expected).abs().max())
+        < 1e-5 + 1e-3 * spread
+    )
 
 
 def test_neighbours_of_parameters_are_mixed_at_random_there() -> None:
@@ -145,7 +161,9 @@ def test_neighbours_of_parameters_are_mixed_at_random_there() -> None:
     rows = updates.to(torch.float64).numpy()
     expected = np.median(rows[order].mean(axis=1), axis=0)
     spread = float((updates - updates[0]).abs().max())
-    wrong = np.abs(np.median(theirs.NNM(f=5)(updates).to(torch.float64).numpy(), axis=0) - expected).max()
+    wrong = np.abs(
+        np.median(theirs.NNM(f=5)(updates).to(torch.float64).numpy(), axis=0) - expected
+    ).max()
     right = np.abs(compose(nnm, median)(updates, f=5).to(torch.float64).numpy() - expected).max()
     assert wrong > 10 * right, f"{wrong:.3g} there, {right:.3g} here"
     assert right < 1e-3 * spread, f"{right:.3g} of {spread:.3g}"
@@ -161,21 +179,28 @@ def test_the_geometric_median_depends_on_where_the_origin_is_there() -> None:
     assert float((ours_moved - geometric_median(updates)).norm()) < 1e-2 * scale
 
     honest = updates[3:].mean(dim=0)
-    assert float((geometric_median(updates) - honest).norm()) < float((theirs.GeometricMedian()(updates) - honest).norm())
+    assert float((geometric_median(updates) - honest).norm()) < float(
+        (theirs.GeometricMedian()(updates) - honest).norm()
+    )
 
 
 @pytest.mark.parametrize(("name", "rule"), [("CAF", caf), ("SMEA", smea)])
-def test_rules_on_eigenvectors_give_another_result_each_time_there(name: str, rule: Callable[..., Tensor]) -> None:
+def test_rules_on_eigenvectors_give_another_result_each_time_there(
+    name: str, rule: Callable[..., Tensor]
+) -> None:
     updates = cloud(9, 30)
     torch.manual_seed(0)
     results = [getattr(theirs, name)(f=3)(updates) for _ in range(10)]
-    assert max(relative(result, results[0]) for result in results) > 1e-3, "byzfl: one step from a random start"
+    assert max(relative(result, results[0]) for result in results) > 1e-3, (
+        "byzfl: one step from a random start"
+    )
     ours = [rule(updates, f=3) for _ in range(3)]
     assert all(torch.equal(result, ours[0]) for result in ours)
 
 
 def test_neighbour_mixing_copies_the_neighbours_of_every_row_there() -> None:
-    """n (n - f) d floats there. Ours is counted with the mean behind it, as one pass and a weighted sum: no copy of the rows."""
+    """n (n - f) d floats there. Ours is counted with the mean behind it, as one pass and a weighted
+    sum: no copy of the rows."""
     n, f, d = 20, 4, 40_000
     updates = cloud(n, d)
     input_bytes = updates.nbytes
@@ -190,7 +215,9 @@ def _peak_bytes(function: Callable[[], object]) -> int:
     held = most = 0
     tracemalloc.start()
     try:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+        ) as profile:
             function()
         in_python = tracemalloc.get_traced_memory()[1]
     finally:

@@ -1,4 +1,5 @@
-"""Files that somebody else has put there: no link is followed, nothing is waited for, nothing large is read."""
+"""Files that somebody else has put there: no link is followed, nothing is waited for,
+nothing large is read."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def test_a_plain_file_is_read_and_its_owner_known(tmp_path: Path) -> None:
     assert careful.read_object(tmp_path, "none/none.json") is None
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "link", "dangling", "device", "linked folder"])
+@pytest.mark.parametrize(
+    "kind", ["pipe", "folder", "socket", "link", "dangling", "device", "linked folder"]
+)
 def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "sub" / "file"
     path.parent.mkdir()
@@ -64,7 +67,18 @@ def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, kind: str) -> 
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[1]", b"{" * 100_000, b"[" * 100_000, b'{"a": ' * 50_000, b"\xff\xfe", b"1" * 5000, b'{"a": 1} x', b"null"]
+    "data",
+    [
+        b"",
+        b"[1]",
+        b"{" * 100_000,
+        b"[" * 100_000,
+        b'{"a": ' * 50_000,
+        b"\xff\xfe",
+        b"1" * 5000,
+        b'{"a": 1} x',
+        b"null",
+    ],
 )
 def test_what_is_no_json_object_is_an_error_of_one_line(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "file").write_bytes(data)
@@ -116,7 +130,12 @@ def test_a_log_that_is_a_link_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "run" / "peer-0" / "out.log").symlink_to(secret)
     (tmp_path / "run" / "peer-1" / "out.log").write_text("mine\n")
     seen: list[tuple[int, str]] = []
-    tails = show(tmp_path / "run", peers_with_logs(tmp_path / "run"), None, lambda peer, line: seen.append((peer, line)))
+    tails = show(
+        tmp_path / "run",
+        peers_with_logs(tmp_path / "run"),
+        None,
+        lambda peer, line: seen.append((peer, line)),
+    )
     assert seen == [(1, "mine")]
     assert "links in a run's folder are not followed" in tails[0].why_not
 
@@ -127,11 +146,25 @@ def test_nothing_waits_for_a_writer(tmp_path: Path) -> None:
     (tmp_path / "run" / "seeds").mkdir()
     (tmp_path / "run" / "peer-0").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
-    for name in ("summary.json", "launchers/1.json", "seeds/0.addr", "peer-0/out.log", "events.jsonl"):
+    for name in (
+        "summary.json",
+        "launchers/1.json",
+        "seeds/0.addr",
+        "peer-0/out.log",
+        "events.jsonl",
+    ):
         os.mkfifo(tmp_path / "run" / name)
-    for words, code in ((["ls", "--dir"], 0), (["logs", "run", "--dir"], 2), (["stop", "run", "--dir"], 0)):
+    for words, code in (
+        (["ls", "--dir"], 0),
+        (["logs", "run", "--dir"], 2),
+        (["stop", "run", "--dir"], 0),
+    ):
         done = subprocess.run(
-            [sys.executable, "-c", RUN, *words, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", RUN, *words, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert "Traceback" not in done.stderr, done.stderr
         assert done.returncode == code, done.stderr
@@ -153,22 +186,40 @@ for words in ("ls", "logs one", "logs -n 1 one", "stop one", "ls --dir runs/one"
 """
 
 
-@pytest.mark.parametrize("name", ["config.json", "summary.json", "launchers", "launchers/1.json", "events.jsonl", "peer-0", "."])
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "summary.json", "launchers", "launchers/1.json", "events.jsonl", "peer-0", "."],
+)
 def test_what_this_user_may_not_read_is_told(tmp_path: Path, name: str) -> None:
     """In a process of its own, which gives up what root may more than others."""
     run = tmp_path / "runs" / "one"
     for folder in ("launchers", "peer-0"):
         (run / folder).mkdir(parents=True)
-    for file in ("config.json", "summary.json", "launchers/1.json", "events.jsonl", "peer-0/out.log"):
+    for file in (
+        "config.json",
+        "summary.json",
+        "launchers/1.json",
+        "events.jsonl",
+        "peer-0/out.log",
+    ):
         (run / file).write_text("{}")
     (run / name).chmod(0)
-    done = subprocess.run([sys.executable, "-c", TOOLS, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", TOOLS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     run.chmod(0o700)
     (run / name).chmod(0o700)
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("ends with") == 5
-    assert name in ("peer-0", ".") or f"one/{name} cannot be read: Permission denied" in done.stderr + done.stdout, done.stderr
+    assert (
+        name in ("peer-0", ".")
+        or f"one/{name} cannot be read: Permission denied" in done.stderr + done.stdout
+    ), done.stderr
 
 
 def test_what_is_no_record_is_told_and_the_run_is_still_known(tmp_path: Path) -> None:
@@ -193,19 +244,25 @@ def test_what_is_no_record_is_told_and_the_run_is_still_known(tmp_path: Path) ->
 def test_settings_that_are_no_file_are_told_and_not_waited_for(tmp_path: Path, what: str) -> None:
     run = tmp_path / "one"
     run.mkdir()
-    os.mkfifo(run / "config.json") if what == "pipe" else (run / "config.json").symlink_to("/dev/zero")
+    os.mkfifo(run / "config.json") if what == "pipe" else (run / "config.json").symlink_to(
+        "/dev/zero"
+    )
     assert run_state.folders(tmp_path) == [run]
     assert f"config.json is a {what}" in run_state.look(run).broken[0]
     with pytest.raises(ConfigError, match=rf"config.json is a {what}"):
         run_state.find("one", tmp_path)
 
 
-def test_a_second_name_of_anothers_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_name_of_anothers_file_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What only root may read, and somebody else has given a name in a folder of theirs."""
     (tmp_path / "run").mkdir()
     (tmp_path / "secret").write_text("{}")
     os.link(tmp_path / "secret", tmp_path / "run" / "summary.json")
-    assert careful.read_object(tmp_path / "run", "summary.json") == {}, "of the own files any name will do"
+    assert careful.read_object(tmp_path / "run", "summary.json") == {}, (
+        "of the own files any name will do"
+    )
     monkeypatch.setattr(careful, "owner_of", lambda fd: os.fstat(fd).st_uid + 1)
     with pytest.raises(ConfigError, match=r"summary.json is another user's file by a second name"):
         careful.read_object(tmp_path / "run", "summary.json")
@@ -229,7 +286,14 @@ def test_a_log_that_is_followed_while_its_run_is_removed_ends(tmp_path: Path) ->
     tails = show(run, [0], None, lambda peer, line: None)
     shutil.rmtree(run)
     turns = iter([True, False])
-    run_logs.follow(run, tails, lambda peer: True, lambda: next(turns), lambda peer, line: None, lambda seconds: None)
+    run_logs.follow(
+        run,
+        tails,
+        lambda peer: True,
+        lambda: next(turns),
+        lambda peer, line: None,
+        lambda seconds: None,
+    )
     assert tails[0].why_not.endswith("is gone")
 
 
@@ -239,19 +303,25 @@ def test_nodes_pass_over_what_is_no_seed_nor_event(tmp_path: Path) -> None:
     (tmp_path / "peer-1").mkdir()
     (tmp_path / "begun").touch()
     for last in ('"x"', "null", "1e999", "[1]", "true"):
-        (tmp_path / "peer-1" / "events.jsonl").write_text(f'{{"event": "halted", "reason": "finished", "round": {last}}}\n')
+        (tmp_path / "peer-1" / "events.jsonl").write_text(
+            f'{{"event": "halted", "reason": "finished", "round": {last}}}\n'
+        )
         assert (aftermath.over(tmp_path, ()), aftermath.had_round(tmp_path)) == ((), 1)
 
 
 def test_a_seed_that_is_a_link_is_none(tmp_path: Path) -> None:
-    (tmp_path / "seed").write_text('{"control": "tcp://1:1", "bulk": "tcp://1:2", "incarnation": 0}')
+    (tmp_path / "seed").write_text(
+        '{"control": "tcp://1:1", "bulk": "tcp://1:2", "incarnation": 0}'
+    )
     (tmp_path / "0.addr").symlink_to(tmp_path / "seed")
     assert read_seed(tmp_path, 0) is None
 
 
 @pytest.mark.timeout(20)  # of a pipe a writer would be waited for
 @pytest.mark.parametrize("what", ["pipe", "link", "long"])
-def test_a_claim_and_the_number_of_a_doors_folder_are_read_with_care(tmp_path: Path, what: str) -> None:
+def test_a_claim_and_the_number_of_a_doors_folder_are_read_with_care(
+    tmp_path: Path, what: str
+) -> None:
     (tmp_path / "elsewhere").write_text("0123456789abcdef")
     (tmp_path / "join_servers").mkdir()
     for path in (tmp_path / "0.0.claim", tmp_path / "join_servers" / "place"):
@@ -280,7 +350,10 @@ def test_what_is_no_number_of_a_doors_folder_is_told(tmp_path: Path, said: str) 
 
 
 def test_doors_that_share_a_folder_have_its_number(tmp_path: Path) -> None:
-    assert RegistryFolder(tmp_path, b"12345678").place() == RegistryFolder(tmp_path, b"87654321").place()
+    assert (
+        RegistryFolder(tmp_path, b"12345678").place()
+        == RegistryFolder(tmp_path, b"87654321").place()
+    )
 
 
 def test_wrong_types_in_a_summary_are_nothing(tmp_path: Path) -> None:
@@ -288,10 +361,18 @@ def test_wrong_types_in_a_summary_are_nothing(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "config.json").write_text('{"name": 5, "peers": "many", "rounds": -3}')
     (folder / "environment.json").write_text('{"started": 1e999}')
-    (folder / "summary.json").write_text('{"rounds": "no", "accuracy": [1], "loss": true, "exit_code": {}, "status": ["x"]}')
+    (folder / "summary.json").write_text(
+        '{"rounds": "no", "accuracy": [1], "loss": true, "exit_code": {}, "status": ["x"]}'
+    )
     seen = run_state.look(folder)
     assert (seen.name, seen.peers, seen.rounds, seen.began) == ("run", 0, None, None)
-    assert (seen.round, seen.accuracy, seen.loss, seen.exit_code, seen.status) == (None, None, None, None, None)
+    assert (seen.round, seen.accuracy, seen.loss, seen.exit_code, seen.status) == (
+        None,
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_an_open_file_is_a_plain_one_whatever_its_name_is_by_then(tmp_path: Path) -> None:

@@ -45,7 +45,10 @@ EXAMPLES = [
 
 def test_every_message_arrives_as_it_was(ends):
     trainer, node = ends
-    assert {type(message) for message in EXAMPLES} == {*get_args(control.FromTrainer), *get_args(control.FromNode)}
+    assert {type(message) for message in EXAMPLES} == {
+        *get_args(control.FromTrainer),
+        *get_args(control.FromNode),
+    }
     for message in EXAMPLES:
         trainer.send(message)
         assert node.receive(5) == ([message], [])

@@ -1,4 +1,5 @@
-"""What the peers of a run agree on by files, on a disk that is full and in a folder that is gone: no error, no fault twice."""
+"""What the peers of a run agree on by files, on a disk that is full and in a folder that is gone:
+no error, no fault twice."""
 
 from __future__ import annotations
 
@@ -78,14 +79,20 @@ def test_a_claim_on_a_full_disk_is_as_was_said_and_told_of_once(
 
 
 def test_a_claim_that_was_made_stands_though_there_was_no_room_for_what_it_says(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, troubles: WriteFailures, told: list[tuple[str, str]]
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    troubles: WriteFailures,
+    told: list[tuple[str, str]],
 ) -> None:
     def refuse(fd: int, text: str) -> None:
         os.close(fd)
         raise FULL
 
     monkeypatch.setattr("gossip.inject.links._write", refuse)
-    one, other = ClaimFiles(tmp_path / "faults", 0, troubles), ClaimFiles(tmp_path / "faults", 1, troubles)
+    one, other = (
+        ClaimFiles(tmp_path / "faults", 0, troubles),
+        ClaimFiles(tmp_path / "faults", 1, troubles),
+    )
     assert one.take("0", otherwise=False)
     assert not other.take("0", otherwise=True)
     assert len(told) == 1
@@ -101,7 +108,9 @@ def test_a_run_folder_that_was_deleted_does_not_come_back(
     assert [why for _, why in told] == ["No such file or directory"]
 
 
-def test_a_peer_carries_out_its_own_fault_on_a_full_disk_and_no_later_life_repeats_it(full: Path, struck: list[int]) -> None:
+def test_a_peer_carries_out_its_own_fault_on_a_full_disk_and_no_later_life_repeats_it(
+    full: Path, struck: list[int]
+) -> None:
     for incarnation in (0, 1):
         saboteur = FaultInjector(parse(["restart:1@2+3s"]), 1, incarnation, full, Journal(1, None))
         for round_id in range(5):
@@ -122,10 +131,20 @@ def test_where_no_claim_can_be_made_not_all_who_serve_die(full: Path, struck: li
 def test_a_fault_of_links_that_all_peers_tell_of_is_one() -> None:
     view = RunView(3)
     rows: list[dict[str, Any]] = [
-        {"event": event, "peer": peer, "kind": "partition", "fault": "partition:0|1,2@5s+9s", "round": 7, "t": t + 0.01 * peer}
+        {
+            "event": event,
+            "peer": peer,
+            "kind": "partition",
+            "fault": "partition:0|1,2@5s+9s",
+            "round": 7,
+            "t": t + 0.01 * peer,
+        }
         for event, t in (("fault", 5.0), ("fault_over", 14.0))
         for peer in range(3)
     ]
     lines = [line for row in rows for line in view.feed(row)]
-    assert lines == ["* injected: partition:0|1,2@5s+9s at round 7", "* over: partition:0|1,2@5s+9s at round 7"]
+    assert lines == [
+        "* injected: partition:0|1,2@5s+9s at round 7",
+        "* over: partition:0|1,2@5s+9s at round 7",
+    ]
     assert [(outage.at, outage.over_at) for outage in view.outages] == [(5.0, 14.0)]

@@ -18,7 +18,9 @@ def outcome(*killed: int, rounds: int = 400) -> RunOutcome:
     config = resolve({"peers": 8, "rounds": rounds, "faults": FAULTS}).config
     view = RunView(8, config.plan)
     for peer in killed:
-        view.feed({"t": 1.0, "peer": peer, "event": "exited", "code": None, "signal": 9, "how": "killed"})
+        view.feed(
+            {"t": 1.0, "peer": peer, "event": "exited", "code": None, "signal": 9, "how": "killed"}
+        )
     return RunOutcome(config, view)
 
 
@@ -37,7 +39,14 @@ def summary(**changed: Any) -> dict[str, Any]:
     }
 
 
-REFERENCE = {"fault_free": {"accuracy": {"mean_model": 0.97, "worst_replica": 0.97}, "loss": 0.1, "rounds": 400, "wall_s": 1.0}}
+REFERENCE = {
+    "fault_free": {
+        "accuracy": {"mean_model": 0.97, "worst_replica": 0.97},
+        "loss": 0.1,
+        "rounds": 400,
+        "wall_s": 1.0,
+    }
+}
 
 
 def test_a_run_that_did_all_it_should_is_fine() -> None:
@@ -80,13 +89,21 @@ def test_a_rule_that_does_not_hold_is_no_failure_of_the_demo() -> None:
 def test_the_table_says_what_died_and_how_fast_it_was_noticed() -> None:
     lines = table({"suspicion": summary(), "alone": REFERENCE["fault_free"]})
     assert any(line.startswith("suspicion") and "0.960" in line for line in lines)
-    assert "peer 3 died in round 200: skipped by all within 12 ms, agreed dead within 800 ms" in lines
+    assert (
+        "peer 3 died in round 200: skipped by all within 12 ms, agreed dead within 800 ms" in lines
+    )
     assert any("far out" in line for line in lines)
 
 
 def test_the_table_says_which_faults_never_took_place_in_which_run() -> None:
-    late = {"faults_missed": [{"fault": "hang:1@500+1s", "struck": False, "why": "round 399 was the last"}]}
-    lines = table({"suspicion": summary(**late), "mean": summary(**late), "alone": REFERENCE["fault_free"]})
+    late = {
+        "faults_missed": [
+            {"fault": "hang:1@500+1s", "struck": False, "why": "round 399 was the last"}
+        ]
+    }
+    lines = table(
+        {"suspicion": summary(**late), "mean": summary(**late), "alone": REFERENCE["fault_free"]}
+    )
     line = "! planned, and never took place: hang:1@500+1s (round 399 was the last)"
     assert [found for found in lines if "never took place" in found] == [line, f"mean: {line}"]
 

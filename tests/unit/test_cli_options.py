@@ -39,16 +39,20 @@ def gossip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         with pytest.raises(SystemExit) as ended:
             cli.main()
         said = capsys.readouterr()
-        return Done(ended.value.code if isinstance(ended.value.code, int) else 0, said.out, said.err)
+        return Done(
+            ended.value.code if isinstance(ended.value.code, int) else 0, said.out, said.err
+        )
 
     return call
 
 
 def test_help_imports_neither_torch_nor_anything_else_that_is_slow() -> None:
     code = (
-        "import sys\nsys.argv = ['gossip', '--help']\nfrom gossip.launch.cli.commands import main\n"
+        "import sys\nsys.argv = ['gossip', '--help']\nfrom gossip.launch.cli.commands import "
+        "main\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
-        "slow = {'torch', 'numpy', 'pydantic', 'pydantic_settings', 'psutil', 'sklearn'} & set(sys.modules)\n"
+        "slow = {'torch', 'numpy', 'pydantic', 'pydantic_settings', 'psutil', 'sklearn'} & "
+        "set(sys.modules)\n"
         "assert not slow, slow"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -67,9 +71,13 @@ def test_checking_a_run_leaves_torch_out_of_the_launcher(tmp_path: Path) -> None
         "except ConfigError as error:\n    print(error, error.hint)\n"
         "assert 'torch' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "unknown rule of rules.py 'nothing'. known: mine\n", "the other process is not heard"
+    assert done.stdout == "unknown rule of rules.py 'nothing'. known: mine\n", (
+        "the other process is not heard"
+    )
 
 
 def test_version_is_printed(gossip: Gossip) -> None:
@@ -81,11 +89,20 @@ def test_version_is_printed(gossip: Gossip) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("run", "--aggregator", "trimed-mean", "x.py"), "unknown aggregator 'trimed-mean'. Did you mean 'trimmed_mean'?"),
-        (("run", "--topology", "roling", "x.py"), "unknown topology 'roling'. Did you mean 'rolling'?"),
+        (
+            ("run", "--aggregator", "trimed-mean", "x.py"),
+            "unknown aggregator 'trimed-mean'. Did you mean 'trimmed_mean'?",
+        ),
+        (
+            ("run", "--topology", "roling", "x.py"),
+            "unknown topology 'roling'. Did you mean 'rolling'?",
+        ),
         (("run", "--fault", "crush:3@50", "x.py"), "Did you mean 'crash'?"),
         (("run", "-n", "8", "--fault", "crash:9@50", "x.py"), "there is no peer 9"),
-        (("run", "--faults", "none.toml", "x.py"), "cannot read the fault plan none.toml: No such file or directory\n"),
+        (
+            ("run", "--faults", "none.toml", "x.py"),
+            "cannot read the fault plan none.toml: No such file or directory\n",
+        ),
         (("run", "--config", "none.toml", "x.py"), "cannot read the settings none.toml"),
         (("run", "--quorum", "some", "x.py"), "'majority' or 'available'"),
         (("run", "-n", "0", "x.py"), "peers = 0"),
@@ -141,21 +158,37 @@ def test_an_unknown_option_is_the_users_error(gossip: Gossip) -> None:
     assert "--pears" in done.stderr
 
 
-def test_show_config_names_value_and_source_and_starts_nothing(gossip: Gossip, tmp_path: Path) -> None:
+def test_show_config_names_value_and_source_and_starts_nothing(
+    gossip: Gossip, tmp_path: Path
+) -> None:
     (tmp_path / "run.toml").write_text("seed = 7\n")
-    done = gossip("run", "-n", "5", "--config", "run.toml", "--show-config", "train.py", cwd=tmp_path)
+    done = gossip(
+        "run", "-n", "5", "--config", "run.toml", "--show-config", "train.py", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
     assert rows["peers"] == ["5", "flag"]
     assert rows["seed"] == ["7", "run.toml"]
     assert rows["quorum"] == ["majority", "default"]
-    as_json = json.loads(gossip("run", "-n", "5", "--show-config", "--json", "train.py", cwd=tmp_path).stdout)
+    as_json = json.loads(
+        gossip("run", "-n", "5", "--show-config", "--json", "train.py", cwd=tmp_path).stdout
+    )
     assert as_json["peers"] == {"value": 5, "source": "flag"}
 
 
 def test_faults_of_a_plan_and_of_flags_add_up(gossip: Gossip, tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text('[[fault]]\nkind = "crash"\npeer = 1\nround = 5\n')
-    done = gossip("run", "--faults", "plan.toml", "--fault", "nan:2", "--show-config", "--json", "t.py", cwd=tmp_path)
+    done = gossip(
+        "run",
+        "--faults",
+        "plan.toml",
+        "--fault",
+        "nan:2",
+        "--show-config",
+        "--json",
+        "t.py",
+        cwd=tmp_path,
+    )
     assert json.loads(done.stdout)["faults"]["value"] == ["crash:1@5", "nan:2"]
 
 
@@ -180,7 +213,9 @@ def test_names_are_checked_with_hyphens_or_underscores() -> None:
         fitting.check_names("rolling", "trimmed_men")
 
 
-def test_a_folder_that_was_there_is_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_was_there_is_closed_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a").chmod(0o755)
     feasible.make_run_folder(tmp_path / "a")
@@ -192,7 +227,9 @@ def test_a_folder_that_was_there_is_closed_to_others(tmp_path: Path, monkeypatch
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(Path, "chmod", denied)
-    with pytest.raises(ConfigError, match=r"others can look into the run folder .*/b \(mode 0777\)"):
+    with pytest.raises(
+        ConfigError, match=r"others can look into the run folder .*/b \(mode 0777\)"
+    ):
         feasible.make_run_folder(tmp_path / "b")
 
 
@@ -217,7 +254,9 @@ def test_a_run_folder_must_be_new_or_empty(tmp_path: Path) -> None:
         (1, ()),
     ],
 )
-def test_the_demo_lets_a_quarter_lie_and_kills_a_server(peers: int, expected: tuple[str, ...]) -> None:
+def test_the_demo_lets_a_quarter_lie_and_kills_a_server(
+    peers: int, expected: tuple[str, ...]
+) -> None:
     assert demo.standard_faults(peers, 400) == expected
 
 
@@ -237,7 +276,9 @@ def test_a_demo_without_matplotlib_says_what_to_install(monkeypatch: pytest.Monk
 
 def test_in_a_gossip_topology_the_rule_must_do_with_what_one_peer_gets() -> None:
     with pytest.raises(TooFewUpdates) as caught:
-        fitting.check_rule(resolve({"peers": 16, "topology": "random-k:k=2", "aggregator": "krum", "f": 4}))
+        fitting.check_rule(
+            resolve({"peers": 16, "topology": "random-k:k=2", "aggregator": "krum", "f": 4})
+        )
     assert caught.value.got == 3
 
 
@@ -251,7 +292,9 @@ def test_in_a_gossip_topology_the_rule_must_do_with_what_one_peer_gets() -> None
         ("rolling", 2, "rolling"),
     ],
 )
-def test_the_demo_gives_each_peer_more_honest_neighbours_than_liars(topology: str, attackers: int, expected: str) -> None:
+def test_the_demo_gives_each_peer_more_honest_neighbours_than_liars(
+    topology: str, attackers: int, expected: str
+) -> None:
     assert demo.enough_neighbours(topology, attackers, 8) == expected
 
 
@@ -299,16 +342,23 @@ SAID_OF_A_RUN = {
     ],
 )
 def test_what_is_said_of_a_run_counts_wherever_it_is_started(
-    gossip: Gossip, tmp_path: Path, command: tuple[str, ...], said: dict[str, tuple[str | None, str, object]]
+    gossip: Gossip,
+    tmp_path: Path,
+    command: tuple[str, ...],
+    said: dict[str, tuple[str | None, str, object]],
 ) -> None:
-    words = [word for option, (value, *_) in said.items() for word in (option, value) if word is not None]
+    words = [
+        word for option, (value, *_) in said.items() for word in (option, value) if word is not None
+    ]
     script = [] if command[0] == "demo" else ["train.py"]
     done = gossip(*command, "--show-config", "--json", *words, *script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
     found = {name: (shown[name]["value"], shown[name]["source"]) for _, name, _ in said.values()}
     assert found == {name: (value, "flag") for _, name, value in said.values()}
-    assert len(SAID_OF_A_RUN) == len(options.SETTINGS) - 1, "all but --faults, which is a file of what --fault says"
+    assert len(SAID_OF_A_RUN) == len(options.SETTINGS) - 1, (
+        "all but --faults, which is a file of what --fault says"
+    )
 
 
 SCHEDULERS = [
@@ -320,9 +370,18 @@ SCHEDULERS = [
 
 
 @pytest.mark.parametrize("command", SCHEDULERS, ids=" ".join)
-def test_what_tasks_are_told_fits_as_many_as_there_will_be(gossip: Gossip, tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_what_tasks_are_told_fits_as_many_as_there_will_be(
+    gossip: Gossip, tmp_path: Path, command: tuple[str, ...]
+) -> None:
     (tmp_path / "train.py").write_text("")
     for n, weights, code in (("8", "6:2", 0), ("2", "3:2", 2)):
-        done = gossip(*(word.format(n=n) for word in command), "--", "--server-weights", weights, "train.py", cwd=tmp_path)
+        done = gossip(
+            *(word.format(n=n) for word in command),
+            "--",
+            "--server-weights",
+            weights,
+            "train.py",
+            cwd=tmp_path,
+        )
         assert done.returncode == code, done.stderr
         assert code == 0 or "there is no peer 3 of 2" in done.stderr

@@ -62,7 +62,14 @@ def with_field(message: Message, at: int, value: object) -> list:
 
 def test_an_envelope_says_version_run_sender_incarnation_tag_and_fields():
     tag = get_args(Message).index(Update)
-    assert wire(UPDATE) == [PROTOCOL_VERSION, RUN, 3, 1, tag, [b"lineage1", 7, 1, 0, b"d" * 16, 32, 0.5, [], 0]]
+    assert wire(UPDATE) == [
+        PROTOCOL_VERSION,
+        RUN,
+        3,
+        1,
+        tag,
+        [b"lineage1", 7, 1, 0, b"d" * 16, 32, 0.5, [], 0],
+    ]
 
 
 def test_a_memoryview_is_read_without_being_copied_first():
@@ -126,7 +133,11 @@ def test_a_field_out_of_bounds_is_named(at: int, value: object, complaint: str):
 
 
 def test_the_bounds_themselves_are_allowed():
-    for message in (replace(UPDATE, round_id=ROUND_MAX), replace(UPDATE, loss=None), replace(UPDATE, lineage=b"x" * 4096)):
+    for message in (
+        replace(UPDATE, round_id=ROUND_MAX),
+        replace(UPDATE, loss=None),
+        replace(UPDATE, lineage=b"x" * 4096),
+    ):
         assert decode(encode(Envelope(RUN, 3, ROUND_MAX, message))).message == message
 
 
@@ -148,7 +159,9 @@ def test_a_flag_is_a_flag():
 
 
 def test_nested_fields_are_checked():
-    commit = Commit(b"l", 1, 0, 0, 0, 3, b"p", b"d", (Contribution(1, 2, 0.5, 1.0),), (), (0, 1), None, "")
+    commit = Commit(
+        b"l", 1, 0, 0, 0, 3, b"p", b"d", (Contribution(1, 2, 0.5, 1.0),), (), (0, 1), None, ""
+    )
     items = wire(commit)
     items[5][8][0][2] = float("nan")
     assert "Contribution.weight" in refused(items)
@@ -170,9 +183,13 @@ def test_only_the_state_offer_may_carry_48_kib():
     assert decode(encode(Envelope(RUN, 3, 1, offer))).message == offer
     refused(with_field(offer, 6, b"x" * (CORE_BYTES_MAX + 1)))
     whole = replace(offer, outline=b"x" * OUTLINE_BYTES_MAX)
-    assert decode(encode(Envelope(RUN, 3, 1, whole))).message == whole, "beside the outline of as many pieces as there can be"
+    assert decode(encode(Envelope(RUN, 3, 1, whole))).message == whole, (
+        "beside the outline of as many pieces as there can be"
+    )
     assert "StateOffer.outline" in refused(with_field(offer, 9, b"x" * (OUTLINE_BYTES_MAX + 1)))
-    assert "Push.sketch" in refused(with_field(Push(b"l", 1, "gradient", 1, None, b""), 5, b"x" * CORE_BYTES_MAX))
+    assert "Push.sketch" in refused(
+        with_field(Push(b"l", 1, "gradient", 1, None, b""), 5, b"x" * CORE_BYTES_MAX)
+    )
 
 
 def test_a_message_that_others_would_refuse_is_not_made():
@@ -235,7 +252,7 @@ def test_any_flipped_bit_is_noticed():
             decode(bytes(damaged))
 
 
-# --- codecs of others -----------------------------------------------------------------------------------------------------
+# --- codecs of others -----------------------------------------------------------------------------
 
 
 def test_several_messages_share_a_packet_in_order():

@@ -1,4 +1,5 @@
-"""``gossip condor``: what it writes, against what is kept here and HTCondor's rules, and what it refuses; jobs and their ads."""
+"""``gossip condor``: what it writes, against what is kept here and HTCondor's rules, and what it
+refuses; jobs and their ads."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch  # noqa: F401 - whether a rule goes with so many peers is then found out in this process
+
+# whether a rule goes with so many peers is then found out in this process
+import torch  # noqa: F401
 from condor import Description, Wrong, read_dag, words
 
 from gossip.config import resolve
@@ -37,12 +40,39 @@ from gossip.run.rendezvous import SeedFolder
 from gossip.run.scheduler_env import Task, meet
 
 GOLDEN = Path(__file__).with_name("golden") / "condor"
-WORDS = ["--aggregator", "mean", "--room", "10", "train.py", "--lr", "0.1", "a b", "$(HOME)", "$$(Memory)", 'no: "x"', "it's", ""]
-ASKED = ["-n", "3", "--python", "/usr/bin/python3", "--name", "my-run", "--gpus", "1", "--condor", "rank = Mips"]
+WORDS = [
+    "--aggregator",
+    "mean",
+    "--room",
+    "10",
+    "train.py",
+    "--lr",
+    "0.1",
+    "a b",
+    "$(HOME)",
+    "$$(Memory)",
+    'no: "x"',
+    "it's",
+    "",
+]
+ASKED = [
+    "-n",
+    "3",
+    "--python",
+    "/usr/bin/python3",
+    "--name",
+    "my-run",
+    "--gpus",
+    "1",
+    "--condor",
+    "rank = Mips",
+]
 
 
 @pytest.fixture
-def gossip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+def gossip(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Any:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("pass\n")
 
@@ -57,7 +87,9 @@ def gossip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
 
 
 def written(folder: Path, root: Path) -> dict[str, str]:
-    texts = {path.name: path.read_text() for path in folder.iterdir() if path.suffix in (".sub", ".dag")}
+    texts = {
+        path.name: path.read_text() for path in folder.iterdir() if path.suffix in (".sub", ".dag")
+    }
     return {name: text.replace(str(root), "/home/me") for name, text in texts.items()}
 
 
@@ -76,16 +108,26 @@ def test_they_keep_the_rules_of_submit_descriptions_and_dags(kind: str) -> None:
     read = {name: Description(text) for name, text in texts.items() if name.endswith(".sub")}
     nodes, final = read_dag(texts["swarm.dag"])
     assert final.name == "verdict.sub"
-    assert read["verdict.sub"].commands["universe"] == "local", "it takes no slot, and sees the folder"
+    assert read["verdict.sub"].commands["universe"] == "local", (
+        "it takes no slot, and sees the folder"
+    )
     assert {path.name for path, _ in nodes.values()} == {"peer.sub"}
     for name, (_, given) in nodes.items():
         (job,) = read["peer.sub"].jobs(9, given)
-        assert (job["+GossipPeer"], job["+GossipPeers"]) == (name.removeprefix("peer"), "3"), "a node is a peer, and one job"
+        assert (job["+GossipPeer"], job["+GossipPeers"]) == (name.removeprefix("peer"), "3"), (
+            "a node is a peer, and one job"
+        )
     alone = list(read["peer.sub"].jobs(9))
-    assert [job["+GossipPeer"] for job in alone] == ["0", "1", "2"], "without a DAG the number of the process says it"
+    assert [job["+GossipPeer"] for job in alone] == ["0", "1", "2"], (
+        "without a DAG the number of the process says it"
+    )
     assert len({job["output"] for job in alone}) == 3, "or one would overwrite that of another"
-    assert words(alone[0]["arguments"])[-7:] == WORDS[-7:], "a word of the script's is no macro of HTCondor's"
-    assert "+GossipPeer" not in read["more.sub"].attributes, "who comes later is none of those that begin"
+    assert words(alone[0]["arguments"])[-7:] == WORDS[-7:], (
+        "a word of the script's is no macro of HTCondor's"
+    )
+    assert "+GossipPeer" not in read["more.sub"].attributes, (
+        "who comes later is none of those that begin"
+    )
     assert [len(list(read["more.sub"].jobs(9, given))) for given in ({}, {"count": "2"})] == [1, 2]
 
 
@@ -97,7 +139,10 @@ def test_they_keep_the_rules_of_submit_descriptions_and_dags(kind: str) -> None:
         ("executable = x\nstream_output = yes\nqueue\n", "may not be yes"),
         ("executable = x\nstream_output = true\nqueue\n", "without output"),
         ("executable = x\nencrypt_input_files = key\nqueue\n", "only what is transferred"),
-        ("executable = x\nshould_transfer_files = NO\ntransfer_output_files = y\nqueue\n", "nothing is transferred"),
+        (
+            "executable = x\nshould_transfer_files = NO\ntransfer_output_files = y\nqueue\n",
+            "nothing is transferred",
+        ),
         ("executable = x\n", "no queue"),
     ],
 )
@@ -106,7 +151,10 @@ def test_what_is_no_submit_description_is_found_out(text: str, why: str) -> None
         Description(text)
 
 
-@pytest.mark.parametrize("text", ["NODE a x.sub\n", 'JOB a x.sub\nVARS b c="1"\n', "JOB a x.sub\nVARS a c=1\n", "JOB a x.sub\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["NODE a x.sub\n", 'JOB a x.sub\nVARS b c="1"\n', "JOB a x.sub\nVARS a c=1\n", "JOB a x.sub\n"],
+)
 def test_what_is_no_dag_is_found_out(text: str) -> None:
     with pytest.raises(Wrong):
         read_dag(text)
@@ -125,7 +173,9 @@ def test_the_key_goes_by_file_alone(gossip: Any, tmp_path: Path) -> None:
     assert gossip(*ASKED, "--", *WORDS)[0] == 2, "a key is never overwritten"
 
 
-def test_settings_that_stand_in_variables_go_with_the_jobs(gossip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_stand_in_variables_go_with_the_jobs(
+    gossip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GOSSIP_QUORUM", "available")
     assert gossip("-n", "2", "--shared", "train.py")[0] == 0
     said = Description((tmp_path / "condor-train" / "peer.sub").read_text()).commands
@@ -153,7 +203,9 @@ def test_settings_that_stand_in_variables_go_with_the_jobs(gossip: Any, tmp_path
         (["--", "train.py", "two\nlines"], "more than one line"),
     ],
 )
-def test_what_every_job_would_find_is_found_before(gossip: Any, tmp_path: Path, given: list[str], said: str) -> None:
+def test_what_every_job_would_find_is_found_before(
+    gossip: Any, tmp_path: Path, given: list[str], said: str
+) -> None:
     code, out, err = gossip("-n", "2", *given)
     assert code
     assert not out
@@ -167,7 +219,9 @@ def fake(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_the_folder_of_another_submission_is_told_with_options_that_there_are(gossip: Any, tmp_path: Path) -> None:
+def test_the_folder_of_another_submission_is_told_with_options_that_there_are(
+    gossip: Any, tmp_path: Path
+) -> None:
     (tmp_path / "condor-train").mkdir()
     (tmp_path / "condor-train" / "swarm.dag").touch()
     code, _, err = gossip("-n", "2", "train.py")
@@ -176,14 +230,20 @@ def test_the_folder_of_another_submission_is_told_with_options_that_there_are(go
     assert "--run-dir" not in err
 
 
-def test_it_is_sent_where_there_is_htcondor(gossip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_sent_where_there_is_htcondor(
+    gossip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     code, _, err = gossip("-n", "2", "--submit", "train.py")
     assert (code, "there is no condor_submit_dag on this machine" in err) == (2, True)
     assert not (tmp_path / "condor-train").exists()
     tools = tmp_path.parent / f"{tmp_path.name}-bin"
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
-    fake(tools, "condor_submit_dag", f"echo \"$*\" > {tools}/sent; echo '1 job(s) submitted to cluster 77.'")
+    fake(
+        tools,
+        "condor_submit_dag",
+        f"echo \"$*\" > {tools}/sent; echo '1 job(s) submitted to cluster 77.'",
+    )
     code, out, err = gossip("-n", "2", "--submit", "train.py")
     assert (code, err) == (0, "")
     assert (tools / "sent").read_text() == f"{tmp_path}/condor-train/swarm.dag\n"
@@ -202,18 +262,36 @@ def job_of(folder: Path, ad: str, machine: str = "") -> dict[str, str]:
 def test_a_job_is_a_peer_where_its_ad_says_so_and_else_a_run_of_its_own(tmp_path: Path) -> None:
     ad = 'Owner = "me"\nClusterId = 81\nProcId = 2\nTotalSubmitProcs = 8\n'
     assert condor_task({}) is None
-    assert condor_task(job_of(tmp_path, ad)) is None, "eight jobs with other arguments each are eight runs"
+    assert condor_task(job_of(tmp_path, ad)) is None, (
+        "eight jobs with other arguments each are eight runs"
+    )
     machine = 'MyAddress = "<10.0.0.7:9618?addrs=10.0.0.7-9618+[fd00--7]-9618&alias=n7>"\n'
     given = job_of(tmp_path, f"{ad}GossipPeer = 2\nGossipPeers = 8\n", machine)
     task = condor_task(given)
     assert task is not None
-    assert (task.run, task.peer, task.peers, task.one_host, task.comes_back) == ("condor-81", 2, 8, False, True)
+    assert (task.run, task.peer, task.peers, task.one_host, task.comes_back) == (
+        "condor-81",
+        2,
+        8,
+        False,
+        True,
+    )
     assert task.towards == "10.0.0.7"
-    six = condor_task(job_of(tmp_path, f"{ad}GossipPeer = 2\nGossipPeers = 8\n", 'MyAddress = "<[fd00::7]:9618>"\n'))
+    six = condor_task(
+        job_of(
+            tmp_path, f"{ad}GossipPeer = 2\nGossipPeers = 8\n", 'MyAddress = "<[fd00::7]:9618>"\n'
+        )
+    )
     assert six is not None
     assert six.towards == "fd00::7"
-    assert run_of({"ClusterId": "81", "DAGManJobId": "77"}) == "condor-77", "nodes of a DAG have clusters of their own"
-    for wrong in ("GossipPeer = 8\nGossipPeers = 8\n", "GossipPeers = 8\n", "GossipPeer = x\nGossipPeers = 8\n"):
+    assert run_of({"ClusterId": "81", "DAGManJobId": "77"}) == "condor-77", (
+        "nodes of a DAG have clusters of their own"
+    )
+    for wrong in (
+        "GossipPeer = 8\nGossipPeers = 8\n",
+        "GossipPeers = 8\n",
+        "GossipPeer = x\nGossipPeers = 8\n",
+    ):
         with pytest.raises(ConfigError, match="GossipPeer"):
             condor_task(job_of(tmp_path, ad + wrong))
 
@@ -241,10 +319,14 @@ def test_lives_are_counted_by_the_contact_file(tmp_path: Path) -> None:
     here.add(2, 0, COMES)  # the first was evicted before it had a door
     assert next_incarnation(here.read(), 2) == 1
     assert read_lines("condor-7 x 0 a:1\nhalf a\n\ncondor-7 1 0 a:1 b\n") == []
-    assert read_lines(str(ContactLine("condor-7", 1, 2, "a:1"))) == [ContactLine("condor-7", 1, 2, "a:1")]
+    assert read_lines(str(ContactLine("condor-7", 1, 2, "a:1"))) == [
+        ContactLine("condor-7", 1, 2, "a:1")
+    ]
 
 
-def test_a_contact_file_that_cannot_be_reached_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_contact_file_that_cannot_be_reached_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake(tmp_path, "chirp", "echo 'chirp is off' >&2; exit 1")
     with pytest.raises(NoContact, match="put of /x/contact: chirp is off"):
         Contact("/x/contact", "r", [str(tmp_path / "chirp")]).add(0, 0, COMES)
@@ -261,16 +343,25 @@ def test_a_contact_file_that_cannot_be_reached_is_told(tmp_path: Path, monkeypat
     [
         ([], 1, ""),  # the others have yet to come
         (["comes"], 1, ""),
-        (["{gone}"], 0, ""),  # who was evicted may come back, as long as this one waits for the start
+        # who was evicted may come back, as long as this one waits for the start
+        (["{gone}"], 0, ""),
         (["{gone}"], 1, "all of its peers were lost"),
         (["{gone}", "{here}"], 1, ""),
         (["{gone}", "done"], 0, "peers 4 came to the end"),
         (["{here}", "done"], 0, ""),
     ],
 )
-def test_who_comes_when_nobody_is_left_is_told_so(others: list[str], incarnation: int, over: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as here, socket.create_server(("127.0.0.1", 0)) as gone:
-        ports = {name: "{}:{}".format(*end.getsockname()) for name, end in (("here", here), ("gone", gone))}
+def test_who_comes_when_nobody_is_left_is_told_so(
+    others: list[str], incarnation: int, over: str
+) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as here,
+        socket.create_server(("127.0.0.1", 0)) as gone,
+    ):
+        ports = {
+            name: "{}:{}".format(*end.getsockname())
+            for name, end in (("here", here), ("gone", gone))
+        }
         gone.close()
         own = ContactLine("condor-7", 1, 0, ports["here"])  # which another may have by now
         lines = [own, *(ContactLine("condor-7", 4, 0, what.format(**ports)) for what in others)]
@@ -278,7 +369,9 @@ def test_who_comes_when_nobody_is_left_is_told_so(others: list[str], incarnation
         if not over:
             condor_peer.check_going_on(task, lines, incarnation)
             return
-        with pytest.raises(ConfigError, match=f"the run condor-7 is over: {over}, and nobody answers"):
+        with pytest.raises(
+            ConfigError, match=f"the run condor-7 is over: {over}, and nobody answers"
+        ):
             condor_peer.check_going_on(task, lines, incarnation)
 
 
@@ -308,14 +401,17 @@ def test_a_job_says_where_it_is_in_each_life_and_does_not_flood_who_is_out_of_re
     met: list[tuple[str, ...]] = []
     join_server = SimpleNamespace(address="", missing=[0], meet=met.append)
     run: Any = SimpleNamespace(
-        folder=tmp_path, join_service=SimpleNamespace(join_server=join_server), screen=SimpleNamespace(say=said.append)
+        folder=tmp_path,
+        join_service=SimpleNamespace(join_server=join_server),
+        screen=SimpleNamespace(say=said.append),
     )
     board: Any = Board()
     seeds = SeedFolder(tmp_path / "seeds", 3, 8)
 
     async def looks(count: int) -> None:
         for _ in range(count):
-            await asyncio.to_thread(lambda: None)  # as each of its calls is in a thread, and each look a turn of the loop
+            # as each of its calls is in a thread, and each look a turn of the loop
+            await asyncio.to_thread(lambda: None)
 
     async def play() -> None:
         keeping = asyncio.create_task(condor_peer.keep_in_contact(run, board, 3, 1))
@@ -325,7 +421,8 @@ def test_a_job_says_where_it_is_in_each_life_and_does_not_flood_who_is_out_of_re
         await looks(20)
         assert (board.asked, said) == (1, ["! chirp is off"]), "it asked again at once"
         board.reached = True
-        seeds.announce("tcp://10.0.0.7:1", "", 2)  # its trainer has started its node anew: that is not to wait
+        # its trainer has started its node anew: that is not to wait
+        seeds.announce("tcp://10.0.0.7:1", "", 2)
         await looks(20)
         assert board.lines == [ContactLine("condor-7", 3, 2, "10.0.0.7:4000")]
         assert met == [("10.0.0.5:4000", "10.0.0.7:4000")]
@@ -358,10 +455,16 @@ def test_the_last_node_ends_well_when_peers_came_to_the_end(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("_CONDOR_JOB_AD", raising=False)
     assert condor_verdict.main() == 2
-    monkeypatch.setenv("_CONDOR_JOB_AD", job_of(tmp_path, "ClusterId = 99\nDAGManJobId = 77\n")["_CONDOR_JOB_AD"])
+    monkeypatch.setenv(
+        "_CONDOR_JOB_AD", job_of(tmp_path, "ClusterId = 99\nDAGManJobId = 77\n")["_CONDOR_JOB_AD"]
+    )
     assert condor_verdict.main() == 1, "no job has begun"
-    folder = meet(Task("HTCondor", "condor-77", 0, 2, one_host=True), resolve({"aggregator": "mean"}), ["x"]).folder
-    (folder / "events-0.jsonl").write_text('{"t":1.0,"wall":9.0,"peer":0,"event":"exited","code":1}\n')
+    folder = meet(
+        Task("HTCondor", "condor-77", 0, 2, one_host=True), resolve({"aggregator": "mean"}), ["x"]
+    ).folder
+    (folder / "events-0.jsonl").write_text(
+        '{"t":1.0,"wall":9.0,"peer":0,"event":"exited","code":1}\n'
+    )
     assert condor_verdict.main() == 1, "nobody came to the end"
     (folder / "events-1.jsonl").write_text(
         '{"t":0.0,"wall":8.0,"peer":1,"event":"spawned","pid":1,"incarnation":0}\n'

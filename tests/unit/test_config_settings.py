@@ -15,13 +15,18 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"GOSSIP_{option.upper()}", raising=False)
 
 
-def test_flag_beats_variable_beats_file_beats_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flag_beats_variable_beats_file_beats_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "run.toml"
     file.write_text('peers = 5\nseed = 5\naggregator = "median"\n')
     monkeypatch.setenv("GOSSIP_SEED", "6")
     monkeypatch.setenv("GOSSIP_AGGREGATOR", "mean")
     made = resolve({"aggregator": "krum", "rounds": None}, file, {"peers": 8, "topology": "ring"})
-    got = {key: (getattr(made.config, key), made.sources[key]) for key in ("aggregator", "seed", "peers", "topology", "rounds")}
+    got = {
+        key: (getattr(made.config, key), made.sources[key])
+        for key in ("aggregator", "seed", "peers", "topology", "rounds")
+    }
     assert got == {
         "aggregator": ("krum", "flag"),
         "seed": (6, "GOSSIP_SEED"),
@@ -73,8 +78,12 @@ def test_the_variables_of_a_peer_are_no_options(monkeypatch: pytest.MonkeyPatch)
     assert resolve({}).config.peers == 4
 
 
-def test_what_is_dumped_is_loaded_and_ignores_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = resolve({"faults": ("crash:1@2",)}).with_values("drawn", run="0123456789abcdef", f=1).config
+def test_what_is_dumped_is_loaded_and_ignores_the_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = (
+        resolve({"faults": ("crash:1@2",)}).with_values("drawn", run="0123456789abcdef", f=1).config
+    )
     made.dump(tmp_path / "config.json")
     monkeypatch.setenv("GOSSIP_PEERS", "99")
     assert RunConfig.load(tmp_path / "config.json") == made
@@ -90,7 +99,9 @@ def test_a_broken_dump_is_an_error_that_says_what(tmp_path: Path) -> None:
         RunConfig.load(path)
 
 
-def test_config_toml_names_every_source_and_can_be_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_toml_names_every_source_and_can_be_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GOSSIP_SEED", "6")
     made = resolve({"name": 'odd "name" \\ é', "faults": ("nan:1",)})
     path = tmp_path / "config.toml"
@@ -109,7 +120,9 @@ def test_a_replayed_config_does_not_take_over_the_id_of_the_run(tmp_path: Path) 
 
 
 def test_the_core_gets_what_was_asked_for() -> None:
-    made = resolve({"peers": 5, "seed": 3, "quorum": "available", "mix_every": 2}).with_values("x", run="00000000000000ff", f=1)
+    made = resolve({"peers": 5, "seed": 3, "quorum": "available", "mix_every": 2}).with_values(
+        "x", run="00000000000000ff", f=1
+    )
     settings = made.config.settings()
     assert (settings.peers, settings.seed, settings.f) == ((0, 1, 2, 3, 4), 3, 1)
     assert (settings.rounds.quorum, settings.gossip.mix_every) == ("available", 2)

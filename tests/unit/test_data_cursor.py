@@ -49,14 +49,18 @@ def test_the_end_of_an_epoch_is_split_evenly_and_the_next_begins() -> None:
     assert cursor.assign(ABC) == {2: ((50, 57),), 0: ((57, 64),), 1: ((64, 70),)}
     assert cursor.commit(ABC, ABC) == EpochReport(0, once=70, twice=0, never=0, rounds=3)
     assert cursor.epoch == 1
-    assert sum(stop - start for ranges in cursor.assign(ABC).values() for start, stop in ranges) == 30
+    assert (
+        sum(stop - start for ranges in cursor.assign(ABC).values() for start, stop in ranges) == 30
+    )
 
 
 def test_an_epoch_waits_for_what_came_back() -> None:
     cursor = DataCursor(30, 10)
     assert cursor.commit(ABC, (0, 2)) is None
     assert cursor.epoch == 0
-    assert cursor.assign(ABC) == {2: ((10, 15),), 0: ((15, 20),), 1: ()}, "1 may have crashed: it gets none of the tail"
+    assert cursor.assign(ABC) == {2: ((10, 15),), 0: ((15, 20),), 1: ()}, (
+        "1 may have crashed: it gets none of the tail"
+    )
 
 
 def test_a_new_epoch_is_a_new_chance_for_who_missed_the_last_round() -> None:
@@ -72,7 +76,9 @@ def test_a_member_that_never_contributes_cannot_hold_up_an_epoch() -> None:
     for _ in range(20):
         if cursor.commit(ABC, (1, 2)):
             break
-    assert cursor.epoch_report() == EpochReport(0, once=31, twice=0, never=0, rounds=cursor.epoch_report().rounds)
+    assert cursor.epoch_report() == EpochReport(
+        0, once=31, twice=0, never=0, rounds=cursor.epoch_report().rounds
+    )
 
 
 def test_a_round_that_nobody_contributed_to_uses_nothing() -> None:
@@ -181,7 +187,12 @@ def test_a_disorderly_state_is_refused_and_changes_nothing(change: dict[int, obj
 
 def test_a_fixed_global_batch_is_shared_by_however_many_there_are() -> None:
     cursor = DataCursor(1000, 10, batches=4)
-    assert cursor.assign((0, 1, 2, 3)) == {0: ((0, 10),), 1: ((10, 20),), 2: ((20, 30),), 3: ((30, 40),)}
+    assert cursor.assign((0, 1, 2, 3)) == {
+        0: ((0, 10),),
+        1: ((10, 20),),
+        2: ((20, 30),),
+        3: ((30, 40),),
+    }
     assert [stop - start for ((start, stop),) in cursor.assign(ABC).values()] == [14, 13, 13]
     assert cursor.assign((2,)) == {2: ((0, 40),)}
     late = DataCursor(batches=4)
@@ -194,11 +205,19 @@ def test_who_is_slow_gets_less_and_the_others_no_more_than_a_batch() -> None:
     cursor = DataCursor(1000, 8, paced=True)
     for _ in range(2 * WINDOW):
         cursor.commit(ABC, ABC, {0: 100_000, 1: 100_000, 2: 900_000})
-    assert {peer: stop - start for peer, ((start, stop),) in cursor.assign(ABC).items()} == {0: 8, 1: 8, 2: 2}
+    assert {peer: stop - start for peer, ((start, stop),) in cursor.assign(ABC).items()} == {
+        0: 8,
+        1: 8,
+        2: 2,
+    }
     alike = DataCursor(1000, 8)
     for _ in range(2 * WINDOW):
         alike.commit(ABC, ABC, {0: 100_000, 1: 100_000, 2: 900_000})
-    assert {peer: stop - start for peer, ((start, stop),) in alike.assign(ABC).items()} == {0: 8, 1: 8, 2: 8}
+    assert {peer: stop - start for peer, ((start, stop),) in alike.assign(ABC).items()} == {
+        0: 8,
+        1: 8,
+        2: 8,
+    }
 
 
 @pytest.mark.parametrize(
@@ -213,5 +232,7 @@ def test_who_is_slow_gets_less_and_the_others_no_more_than_a_batch() -> None:
         (5, [1, 1, 4, 1], [1, 1, 2, 1]),
     ],
 )
-def test_what_is_shared_by_weight_is_all_shared(total: int, weights: list[int], shares: list[int]) -> None:
+def test_what_is_shared_by_weight_is_all_shared(
+    total: int, weights: list[int], shares: list[int]
+) -> None:
     assert _apportioned(total, weights) == shares

@@ -12,8 +12,13 @@ def test_what_is_coming_is_what_the_next_rounds_give() -> None:
         assert coming == tuple((share.epoch, share.ranges) for share in following if share.ranges)
 
 
-@pytest.mark.parametrize(("peers", "samples_total", "batch"), [(1, 10, 3), (3, 100, 10), (8, 1437, 32), (7, 5, 2), (4, 33, 8)])
-def test_every_position_of_an_epoch_is_read_once_by_somebody(peers: int, samples_total: int, batch: int) -> None:
+@pytest.mark.parametrize(
+    ("peers", "samples_total", "batch"),
+    [(1, 10, 3), (3, 100, 10), (8, 1437, 32), (7, 5, 2), (4, 33, 8)],
+)
+def test_every_position_of_an_epoch_is_read_once_by_somebody(
+    peers: int, samples_total: int, batch: int
+) -> None:
     rounds = rounds_per_epoch(peers, samples_total, batch)
     for epoch in range(2):
         read = []
@@ -23,6 +28,8 @@ def test_every_position_of_an_epoch_is_read_once_by_somebody(peers: int, samples
                 assert share.epoch == epoch
                 assert all(stop - start <= batch for start, stop in share.ranges)
                 if rounds > 1:
-                    assert sum(stop - start for start, stop in share.ranges) >= batch // 2, "a handful of samples"
+                    assert sum(stop - start for start, stop in share.ranges) >= batch // 2, (
+                        "a handful of samples"
+                    )
                 read += [at for start, stop in share.ranges for at in range(start, stop)]
         assert sorted(read) == list(range(samples_total))

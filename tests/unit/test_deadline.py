@@ -72,7 +72,11 @@ def test_the_round_timeout_is_three_rounds_between_a_second_and_the_cap() -> Non
         quick.observe_round(0.01)
         middle.observe_round(1.0)
         slow.observe_round(60.0)
-    assert (quick.round_timeout_s(), middle.round_timeout_s(), slow.round_timeout_s()) == (1.0, 3.0, 10.0)
+    assert (quick.round_timeout_s(), middle.round_timeout_s(), slow.round_timeout_s()) == (
+        1.0,
+        3.0,
+        10.0,
+    )
 
 
 def test_a_window_that_slides_equals_one_that_is_sorted_afresh() -> None:

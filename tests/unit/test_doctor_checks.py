@@ -32,7 +32,9 @@ def test_each_line_says_how_it_is_and_what_to_do() -> None:
     finding = Finding("warn", "disk", "full", "make room")
     assert findings.lines(finding) == ["warn  disk: full", "      try: make room"]
     assert findings.lines(Finding("ok", "disk", "empty")) == ["ok    disk: empty"]
-    assert findings.tally([finding, Finding("fail", "a", "b", "c"), finding]) == "1 error, 2 warnings"
+    assert (
+        findings.tally([finding, Finding("fail", "a", "b", "c"), finding]) == "1 error, 2 warnings"
+    )
     assert json.loads(json.dumps(doctor.report([finding])))["findings"][0]["do"] == "make room"
 
 
@@ -44,9 +46,14 @@ def test_the_machine_that_runs_the_tests_has_the_versions() -> None:
 
 @pytest.mark.parametrize(
     ("there", "says"),
-    [({"torch": "2.5.1+cpu"}, "torch 2.5.1+cpu is older than 2.6"), ({"msgpack": None}, "msgpack is missing")],
+    [
+        ({"torch": "2.5.1+cpu"}, "torch 2.5.1+cpu is older than 2.6"),
+        ({"msgpack": None}, "msgpack is missing"),
+    ],
 )
-def test_missing_and_old_packages_are_named(monkeypatch: pytest.MonkeyPatch, there: dict[str, str | None], says: str) -> None:
+def test_missing_and_old_packages_are_named(
+    monkeypatch: pytest.MonkeyPatch, there: dict[str, str | None], says: str
+) -> None:
     real = checks.importlib.metadata.version
 
     def version(name: str) -> str:
@@ -76,7 +83,9 @@ def test_a_key_that_others_can_read_is_an_error(tmp_path: Path) -> None:
     assert (finding.level, finding.do) == ("fail", f"chmod 600 {key}")
 
 
-def test_a_libzmq_that_cannot_encrypt_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_libzmq_that_cannot_encrypt_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(zmq, "has", lambda what: False)
     assert one(checks.keys(tmp_path)).level == "fail"
 
@@ -88,7 +97,10 @@ def interfaces(monkeypatch: pytest.MonkeyPatch, up: dict[str, list[str]], toward
     def entry(address: str) -> object:
         return Entry(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
 
-    known = {name.removesuffix("-down"): [entry(address) for address in entries] for name, entries in up.items()}
+    known = {
+        name.removesuffix("-down"): [entry(address) for address in entries]
+        for name, entries in up.items()
+    }
     states = {name.removesuffix("-down"): Stat(not name.endswith("-down")) for name in up}
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: known)
     monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
@@ -118,15 +130,20 @@ def test_others_are_told_an_address_that_they_can_reach(
 
 
 @pytest.mark.parametrize(
-    ("addresses", "level"), [(["127.0.1.1"], "warn"), (["10.1.0.7"], "ok"), ([], "ok"), (["10.1.0.7", "::1"], "warn")]
+    ("addresses", "level"),
+    [(["127.0.1.1"], "warn"), (["10.1.0.7"], "ok"), ([], "ok"), (["10.1.0.7", "::1"], "warn")],
 )
-def test_a_name_that_leads_to_loopback_is_a_warning(monkeypatch: pytest.MonkeyPatch, addresses: list[str], level: str) -> None:
+def test_a_name_that_leads_to_loopback_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str], level: str
+) -> None:
     entries = [(0, 0, 0, "", (address, 0)) for address in addresses]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **more: entries)
     assert one(checks.hostname()).level == level
 
 
-def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_server_that_does_not_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import threading
 
     hold = threading.Event()
@@ -145,16 +162,25 @@ def test_a_port_of_an_address_that_is_not_ours_cannot_be_had() -> None:
 
 
 @pytest.mark.parametrize(("free", "level"), [(2**25, "warn"), (2**30, "ok")])
-def test_small_shared_memory_is_a_warning(monkeypatch: pytest.MonkeyPatch, free: int, level: str) -> None:
+def test_small_shared_memory_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, free: int, level: str
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, free))
     assert one(checks.shared_memory()).level == level
 
 
 @pytest.mark.parametrize(
     ("soft", "level", "do"),
-    [(64, "fail", "ulimit -n 4096"), (512, "warn", "ulimit -n 4096"), (1024, "ok", ""), (resource.RLIM_INFINITY, "ok", "")],
+    [
+        (64, "fail", "ulimit -n 4096"),
+        (512, "warn", "ulimit -n 4096"),
+        (1024, "ok", ""),
+        (resource.RLIM_INFINITY, "ok", ""),
+    ],
 )
-def test_few_open_files_are_told_with_what_can_be_had(monkeypatch: pytest.MonkeyPatch, soft: int, level: str, do: str) -> None:
+def test_few_open_files_are_told_with_what_can_be_had(
+    monkeypatch: pytest.MonkeyPatch, soft: int, level: str, do: str
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, 4096))
     finding = one(checks.open_files())
     assert (finding.level, finding.do) == (level, do)
@@ -197,13 +223,17 @@ def test_the_clock_is_as_its_daemon_says(
 
 
 @pytest.mark.parametrize(("free", "level"), [(2**20, "fail"), (2**29, "warn"), (2**31, "ok")])
-def test_a_full_disk_is_told_where_runs_will_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, level: str) -> None:
+def test_a_full_disk_is_told_where_runs_will_be(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, level: str
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, free))
     finding = one(checks.disk(tmp_path / "runs" / "deep"))
     assert (finding.level, finding.facts["folder"]) == (level, str(tmp_path))
 
 
-def test_a_folder_that_cannot_be_written_to_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert one(checks.disk(tmp_path)).level == "fail"
 
@@ -221,7 +251,13 @@ def test_memory_is_told_in_peers(monkeypatch: pytest.MonkeyPatch, peers: float, 
 def test_tools_that_are_missing_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda tool: None)
     monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: None)
-    assert [each.topic for each in checks.tools()] == ["ssh", "slurm", "ray", "condor", "kubernetes"]
+    assert [each.topic for each in checks.tools()] == [
+        "ssh",
+        "slurm",
+        "ray",
+        "condor",
+        "kubernetes",
+    ]
     assert all(each.level == "skip" and each.do for each in checks.tools())
 
 
@@ -237,7 +273,10 @@ def test_htcondor_is_told_with_its_version_and_without_dags_it_is_a_warning(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     alone = command(tmp_path, "condor_submit")
-    assert (checks.condor().level, checks.condor().said) == ("warn", f"{alone}, and no condor_submit_dag beside it")
+    assert (checks.condor().level, checks.condor().said) == (
+        "warn",
+        f"{alone}, and no condor_submit_dag beside it",
+    )
     dag = command(tmp_path, "condor_submit_dag")
     assert (checks.condor().level, checks.condor().said) == ("ok", str(dag))
     command(tmp_path, "condor_version", "$CondorVersion: 25.0.1 2025-09-22 BuildID: 1 $")
@@ -249,7 +288,13 @@ def test_htcondor_is_told_with_its_version_and_without_dags_it_is_a_warning(
     ("threads", "default", "wanted", "level", "says"),
     [
         (1, 7000.0, None, "ok", "7,000 steps/s with 1 thread"),
-        (8, 44.0, None, "ok", "44 steps/s with 8 threads, 7,000 with one: gossip run gives each peer one"),
+        (
+            8,
+            44.0,
+            None,
+            "ok",
+            "44 steps/s with 8 threads, 7,000 with one: gossip run gives each peer one",
+        ),
         (8, 44.0, "8", "warn", "44 steps/s with 8 threads, 7,000 with one"),
         (8, 9000.0, "8", "ok", "OMP_NUM_THREADS=8 is kept"),
     ],
@@ -257,7 +302,14 @@ def test_htcondor_is_told_with_its_version_and_without_dags_it_is_a_warning(
 def test_threads_are_a_warning_where_the_user_keeps_too_many(
     threads: int, default: float, wanted: str | None, level: str, says: str
 ) -> None:
-    measured = {"torch": "2.13.0", "cuda": [], "threads": threads, "cores": 8, "default": default, "one": 7000.0}
+    measured = {
+        "torch": "2.13.0",
+        "cuda": [],
+        "threads": threads,
+        "cores": 8,
+        "default": default,
+        "one": 7000.0,
+    }
     torch, finding = check_speed.judge(measured, wanted)
     assert (torch.level, finding.level) == ("ok", level)
     assert says in finding.said

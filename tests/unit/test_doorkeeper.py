@@ -1,4 +1,5 @@
-"""What doors agree on: which entry counts, who gets which id, and what becomes of two that were given the same."""
+"""What doors agree on: which entry counts, who gets which id,
+and what becomes of two that were given the same."""
 
 from __future__ import annotations
 
@@ -43,11 +44,15 @@ def exchange(*keepers: Registry) -> None:
             other.merge(list(one.entries.values()), list(one.join_servers.values()))
 
 
-def give(keepers: list[Registry], at: Registry, owner: bytes, count: int = 1, now: float = 0.0) -> list[int]:
+def give(
+    keepers: list[Registry], at: Registry, owner: bytes, count: int = 1, now: float = 0.0
+) -> list[int]:
     """One door gives ids away after asking the others."""
     proposal = at.propose(owner, count, now)
     assert proposal is not None
-    assert at.agreed(proposal, [other.consider(proposal.entries, now) for other in keepers if other is not at])
+    assert at.agreed(
+        proposal, [other.consider(proposal.entries, now) for other in keepers if other is not at]
+    )
     news = at.give(proposal, now)
     return [entry.peer for entry in news.entries]
 
@@ -59,7 +64,9 @@ def test_the_later_life_counts_and_an_end_is_kept() -> None:
     assert not join_server.publish(seed(0, 0)), "an older life is no news"
     ended = join_server.publish(Seed(0, "", "", 1, ended=True))
     assert ended.entries[0].ended
-    assert not join_server.merge([PeerEntry(0, 1, LISTENING, A, False, "tcp://late:1", "tcp://late:2")])
+    assert not join_server.merge(
+        [PeerEntry(0, 1, LISTENING, A, False, "tcp://late:1", "tcp://late:2")]
+    )
     assert join_server.entries[0].ended
 
 
@@ -116,10 +123,15 @@ def test_of_two_doors_that_want_the_same_id_at_once_one_yields() -> None:
 def test_a_door_between_two_that_do_not_know_each_other_grants_an_id_once() -> None:
     a, b, between = keeper(A), keeper(B), keeper(C)
     first, second = proposals(a, b)
-    to_first, to_second = between.consider(first.entries, 0.0), between.consider(second.entries, 0.0)
+    to_first, to_second = (
+        between.consider(first.entries, 0.0),
+        between.consider(second.entries, 0.0),
+    )
     assert a.agreed(first, [to_first])
     assert not b.agreed(second, [to_second])
-    assert between.consider(second.entries, GRANT_S) == [2], "who was granted it and has not taken it by then does not"
+    assert between.consider(second.entries, GRANT_S) == [2], (
+        "who was granted it and has not taken it by then does not"
+    )
 
 
 def test_the_same_question_again_gets_the_same_answer() -> None:
@@ -132,7 +144,15 @@ def test_the_same_question_again_gets_the_same_answer() -> None:
 def test_an_id_that_somebody_has_is_not_granted_and_nor_is_one_of_the_first_peers() -> None:
     join_server = keeper(own=(0,))
     assert (
-        join_server.consider([PeerEntry(0, 1, CLAIMED, B), PeerEntry(1, 0, CLAIMED, B), PeerEntry(IDS, 0, CLAIMED, B)], 0.0) == []
+        join_server.consider(
+            [
+                PeerEntry(0, 1, CLAIMED, B),
+                PeerEntry(1, 0, CLAIMED, B),
+                PeerEntry(IDS, 0, CLAIMED, B),
+            ],
+            0.0,
+        )
+        == []
     )
     join_server.publish(Seed(0, "", "", 0, ended=True))
     assert join_server.consider([PeerEntry(0, 0, CLAIMED, B)], 0.0) == []
@@ -166,7 +186,9 @@ def test_who_has_been_let_in_keeps_the_id() -> None:
 def test_the_end_of_who_has_lost_an_id_is_not_the_end_of_who_has_it() -> None:
     one, other = given_twice()
     one.merge(list(other.entries.values()))
-    assert not one.publish(Seed(2, "", "", 0, ended=True)), "it speaks of its own life, and that counts no more"
+    assert not one.publish(Seed(2, "", "", 0, ended=True)), (
+        "it speaks of its own life, and that counts no more"
+    )
     assert not one.entries[2].ended
     assert one.entries[2].owner == b"zzzzzzzz"
 
@@ -223,11 +245,18 @@ def test_a_run_is_over_when_all_who_came_have_ended() -> None:
 def test_ids_beyond_the_room_and_doors_beyond_the_limit_are_not_taken() -> None:
     join_server = keeper()
     assert not join_server.merge([PeerEntry(IDS, 0, LISTENING, B), PeerEntry(-1, 0, LISTENING, B)])
-    join_servers = [ServerEntry(number.to_bytes(8, "big"), f"10.0.0.1:{number}", B) for number in range(JOIN_SERVERS_MAX + 10)]
+    join_servers = [
+        ServerEntry(number.to_bytes(8, "big"), f"10.0.0.1:{number}", B)
+        for number in range(JOIN_SERVERS_MAX + 10)
+    ]
     join_server.merge([], join_servers)
     assert len(join_server.join_servers) == JOIN_SERVERS_MAX
-    join_server.merge([], [ServerEntry(join_servers[0].join_server, join_servers[0].address, B, ended=True)])
-    assert join_server.merge([], [join_servers[-1]]).join_servers, "the place of one that has closed is free"
+    join_server.merge(
+        [], [ServerEntry(join_servers[0].join_server, join_servers[0].address, B, ended=True)]
+    )
+    assert join_server.merge([], [join_servers[-1]]).join_servers, (
+        "the place of one that has closed is free"
+    )
     assert len(join_server.join_servers) == JOIN_SERVERS_MAX
 
 
@@ -254,7 +283,7 @@ def test_what_was_given_away_elsewhere_in_the_meantime_is_not_given_away() -> No
     assert not join_server.agreed(proposal, [])
 
 
-# --- who is believed ------------------------------------------------------------------------------------------------------
+# --- who is believed ------------------------------------------------------------------------------
 
 
 def all_answer(join_server: bytes) -> bool:
@@ -287,7 +316,9 @@ LIES = [
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("source", [b"", C])
-def test_what_others_say_of_a_peer_whose_door_answers_is_not_believed(lie: PeerEntry, source: bytes) -> None:
+def test_what_others_say_of_a_peer_whose_door_answers_is_not_believed(
+    lie: PeerEntry, source: bytes
+) -> None:
     join_server = met()
     before = join_server.entries[1]
     assert not join_server.hear([lie], [], source, all_answer).entries
@@ -314,27 +345,39 @@ def test_of_its_own_peers_a_door_believes_nobody() -> None:
     join_server = keeper(own=(0, 2))
     join_server.publish(seed(0))
     join_server.publish(seed(2))
-    lies = [PeerEntry(0, 0, LET_IN, A, ended=True), PeerEntry(0, 3, LET_IN, C), PeerEntry(0, 0, LET_IN, b"zzzzzzzz")]
+    lies = [
+        PeerEntry(0, 0, LET_IN, A, ended=True),
+        PeerEntry(0, 3, LET_IN, C),
+        PeerEntry(0, 0, LET_IN, b"zzzzzzzz"),
+    ]
     lies += [PeerEntry(2, 0, LET_IN, A, ended=True), PeerEntry(2, 3, LET_IN, C)]
     for source in (b"", C, b"zzzzzzzz"):
         assert not join_server.hear(lies, [], source, all_answer)
-    assert not join_server.hear([PeerEntry(2, 0, LET_IN, b"zzzzzzzz")], [], b"", all_answer), "it has to say so itself"
-    assert join_server.hear([PeerEntry(2, 0, LET_IN, b"zzzzzzzz")], [], b"zzzzzzzz", all_answer).lost == (2,)
+    assert not join_server.hear([PeerEntry(2, 0, LET_IN, b"zzzzzzzz")], [], b"", all_answer), (
+        "it has to say so itself"
+    )
+    assert join_server.hear(
+        [PeerEntry(2, 0, LET_IN, b"zzzzzzzz")], [], b"zzzzzzzz", all_answer
+    ).lost == (2,)
 
 
-def test_who_has_ended_may_be_followed_by_anybody_but_not_by_a_life_that_leaves_no_room_for_the_next() -> None:
+def test_who_has_ended_may_be_followed_by_anybody_but_not_by_a_life_that_leaves_no_room_for_the_next():
     join_server = met()
     join_server.hear([PeerEntry(3, 0, LET_IN, B, ended=True)], [], B, all_answer)
     assert join_server.entries[3].ended
     for much in (JUMP_MAX + 1, 2**63 - 1):
-        assert not join_server.hear([PeerEntry(3, much, CLAIMED, C), PeerEntry(4, much, CLAIMED, C)], [], C, all_answer)
+        assert not join_server.hear(
+            [PeerEntry(3, much, CLAIMED, C), PeerEntry(4, much, CLAIMED, C)], [], C, all_answer
+        )
     assert join_server.hear([PeerEntry(3, 1, CLAIMED, JOINER)], [], b"", all_answer).entries
 
 
 def test_an_id_that_was_claimed_and_is_not_used_goes_back_whoever_has_claimed_it() -> None:
     join_server = keeper()
     join_server.meet(entry_of(C))
-    join_server.hear([PeerEntry(peer, 0, CLAIMED, C) for peer in range(FIRST, IDS)], [], C, all_answer)
+    join_server.hear(
+        [PeerEntry(peer, 0, CLAIMED, C) for peer in range(FIRST, IDS)], [], C, all_answer
+    )
     assert join_server.free(0.0) == []
     assert not join_server.expire(0.0)
     assert not join_server.expire(CLAIM_S - 1)
@@ -360,12 +403,17 @@ def test_a_door_keeps_its_address_and_only_who_visits_it_finds_it_closed() -> No
     assert join_server.join_servers[B] == there
     join_server.forget(B)
     assert join_server.join_servers[B].ended
-    assert join_server.hear([], [there], b"", all_answer).join_servers == (there,), "it lives after all"
+    assert join_server.hear([], [there], b"", all_answer).join_servers == (there,), (
+        "it lives after all"
+    )
 
 
 def test_doors_that_are_made_up_fill_little_and_nobody_is_told_of_them() -> None:
     join_server = met()
-    made_up = [ServerEntry(number.to_bytes(8, "big"), f"10.6.6.6:{number}", C) for number in range(10 * UNMET_MAX)]
+    made_up = [
+        ServerEntry(number.to_bytes(8, "big"), f"10.6.6.6:{number}", C)
+        for number in range(10 * UNMET_MAX)
+    ]
     join_server.hear([], made_up, C, all_answer)
     assert len(join_server.join_servers) <= UNMET_MAX + 3
     assert {other.join_server for other in join_server.told} == {A, B}

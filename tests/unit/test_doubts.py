@@ -11,7 +11,14 @@ import pytest
 
 from gossip.core.events import Contributed, Effect, Payload, Received, Report, ResultSimilarity
 from gossip.core.ledger.replicated_state import ReplicatedState
-from gossip.core.messages import ACCUSATIONS_MAX, Accusation, Commit, Contribution, Hello, UpdateRequest
+from gossip.core.messages import (
+    ACCUSATIONS_MAX,
+    Accusation,
+    Commit,
+    Contribution,
+    Hello,
+    UpdateRequest,
+)
 from gossip.core.rounds.departures import Departures
 from gossip.core.rounds.shard import ShardRound
 from gossip.core.rounds.validation import ROUNDS_KEPT, ResultValidator
@@ -44,10 +51,14 @@ class ResultBench:
             departures=self.departures,
             skip_reason=lambda peer: self.skipped.get(peer, ""),
         )
-        lag_detector: Any = SimpleNamespace(is_passed=lambda round_id: self.passed, shards=[self.shard], forked={})
+        lag_detector: Any = SimpleNamespace(
+            is_passed=lambda round_id: self.passed, shards=[self.shard], forked={}
+        )
         view: Any = SimpleNamespace(is_gone=self.is_gone, met=lambda: {*range(16)} - self.unknown)
         self.trust = self.agreed.trust
-        self.result_validator = ResultValidator(self.agreed, lag_detector, server, view, self.advance)
+        self.result_validator = ResultValidator(
+            self.agreed, lag_detector, server, view, self.advance
+        )
 
     def is_gone(self, peer: int) -> bool:
         return self.skipped.get(peer) == "dead"
@@ -62,19 +73,35 @@ class ResultBench:
         return []
 
     def judge(
-        self, sender: int, similarity: ResultSimilarity | None, maker: int = 0, round_id: int = 0, samples: int = 8, own: int = 0
+        self,
+        sender: int,
+        similarity: ResultSimilarity | None,
+        maker: int = 0,
+        round_id: int = 0,
+        samples: int = 8,
+        own: int = 0,
     ) -> list[Effect] | None:
-        """``samples``: of the result, as its server says; ``own``: that this peer has given to it."""
-        commit = replace(self.commit(samples), round_id=round_id, attempt=self.shard.attempt, server=maker)
-        return self.result_validator.judge(sender, self.shard, commit, similarity, Contributed(round_id, own, ()), 1.0)
+        """``samples``: of the result, as its server says; ``own``:
+        that this peer has given to it."""
+        commit = replace(
+            self.commit(samples), round_id=round_id, attempt=self.shard.attempt, server=maker
+        )
+        return self.result_validator.judge(
+            sender, self.shard, commit, similarity, Contributed(round_id, own, ()), 1.0
+        )
 
     def commit(self, samples: int = 8, **claims: Any) -> Commit:
         of, everybody = (Contribution(4, samples, 1.0, 1.0),), self.agreed.roster.peers
-        return replace(Commit(b"l", 0, 0, 0, 0, 0, b"", b"d" * 16, of, (), everybody, None, ""), **claims)
+        return replace(
+            Commit(b"l", 0, 0, 0, 0, 0, b"", b"d" * 16, of, (), everybody, None, ""), **claims
+        )
 
     def why(self, own: tuple[float, ...] = (), **claims: Any) -> str:
-        """Why a result of peer 0 with such claims is doubted by this one, which would step with ``own``."""
-        return self.result_validator.result_checks.objection(self.commit(**claims), Contributed(0, 1, (), rates=own)).why
+        """Why a result of peer 0 with such claims is doubted by this one,
+        which would step with ``own``."""
+        return self.result_validator.result_checks.objection(
+            self.commit(**claims), Contributed(0, 1, (), rates=own)
+        ).why
 
 
 def test_a_result_that_opposes_the_own_update_is_refused_and_the_next_server_asked() -> None:
@@ -89,13 +116,24 @@ def test_a_result_that_opposes_the_own_update_is_refused_and_the_next_server_ask
     assert desk.judge(1, ALIKE) is None
 
 
-@pytest.mark.parametrize(("made_at", "remembered"), [(3, True), (11, True), (4, False), (19, False)])
-def test_only_what_is_handed_over_in_a_turn_of_its_server_is_remembered(made_at: int, remembered: bool) -> None:
+@pytest.mark.parametrize(
+    ("made_at", "remembered"), [(3, True), (11, True), (4, False), (19, False)]
+)
+def test_only_what_is_handed_over_in_a_turn_of_its_server_is_remembered(
+    made_at: int, remembered: bool
+) -> None:
     desk = ResultBench()
     lineage = desk.agreed.lineage
     lineage.restart(7, b"h" * 16)
     said = desk.commit(server=3, made_at=made_at, round_id=7, parent=lineage.head)
-    for claims in ({}, {"digest": b"e" * 16}, {"shard": 1}, {"round_id": 6}, {"round_id": 8}, {"parent": b"g" * 16}):
+    for claims in (
+        {},
+        {"digest": b"e" * 16},
+        {"shard": 1},
+        {"round_id": 6},
+        {"round_id": 8},
+        {"parent": b"g" * 16},
+    ):
         desk.result_validator.saw(Received(3, 0, replace(said, **claims)))
     assert len(desk.result_validator.witness.statements(7)) == remembered
 
@@ -117,12 +155,19 @@ def test_who_serves_the_attempt_itself_closes_without_those_who_hold_what_it_ref
 
 def test_who_serves_an_attempt_that_others_have_left_makes_no_second_result() -> None:
     desk = ResultBench()
-    desk.shard.attempt = 1  # which this peer serves; those who have updates with it may have given them to peer 3, too
+    # which this peer serves; those who have updates with it may have given them to peer 3, too
+    desk.shard.attempt = 1
     later = replace(desk.commit(), attempt=3, made_at=3, server=3)
-    assert desk.result_validator.judge(3, desk.shard, later, OPPOSED, Contributed(0, 0, ()), 1.0) is not None
+    assert (
+        desk.result_validator.judge(3, desk.shard, later, OPPOSED, Contributed(0, 0, ()), 1.0)
+        is not None
+    )
     assert (desk.closed, len(desk.handed_on), desk.shard.attempt) == (0, 1, 2)
     desk.shard.attempt = 1  # in another's name, it is a word that any liar could say
-    assert desk.result_validator.judge(4, desk.shard, later, OPPOSED, Contributed(0, 0, ()), 1.0) is not None
+    assert (
+        desk.result_validator.judge(4, desk.shard, later, OPPOSED, Contributed(0, 0, ()), 1.0)
+        is not None
+    )
     assert (desk.closed, desk.shard.attempt) == (1, 1)
 
 
@@ -130,7 +175,9 @@ def test_what_is_no_result_of_a_later_attempt_takes_no_servers_turn() -> None:
     desk = ResultBench()
     desk.shard.attempt = 1
     bad = replace(desk.commit(), attempt=3, made_at=3, server=3)
-    desk.result_validator.refuse(3, desk.shard, bad, "bad_commit", "it is no result of this round", 1.0)
+    desk.result_validator.refuse(
+        3, desk.shard, bad, "bad_commit", "it is no result of this round", 1.0
+    )
     assert (desk.closed, desk.handed_on, desk.shard.attempt) == (1, [], 1)
 
 
@@ -156,15 +203,21 @@ def test_nobody_goes_round_the_order_twice_at_the_speed_of_the_network() -> None
     assert desk.handed_on == []
 
 
-def test_a_result_may_be_as_long_as_the_own_update_or_as_those_that_more_than_f_servers_have_made() -> None:
+def test_a_result_may_be_as_long_as_the_own_update_or_as_those_that_more_than_f_servers_have_made():
     assert ResultBench().judge(0, ResultSimilarity(2.9, 1.0, 1.0)) is None
     assert ResultBench().judge(0, ResultSimilarity(3.1, 1.0, 1.0)) is not None
     assert ResultBench().judge(0, ResultSimilarity(float("inf"), 1.0, float("nan"))) is not None
-    assert ResultBench().judge(0, ResultSimilarity(5.0)) is None  # nothing is known that it could be compared with
+    # nothing is known that it could be compared with
+    assert ResultBench().judge(0, ResultSimilarity(5.0)) is None
     desk = ResultBench(f=2)
     for server in (3, 4):  # two liars, each a little longer every time
         for round_id in range(10):
-            assert desk.judge(server, ResultSimilarity(2.0 * round_id, 100.0), server, 10 * server + round_id) is None
+            assert (
+                desk.judge(
+                    server, ResultSimilarity(2.0 * round_id, 100.0), server, 10 * server + round_id
+                )
+                is None
+            )
     assert desk.judge(0, ResultSimilarity(9.0, 1.0, 1.0)) is not None
     desk = ResultBench(f=2)
     for server in (3, 4, 5):
@@ -205,7 +258,10 @@ def test_lengths_are_forgotten() -> None:
     desk = ResultBench(f=1)
     for round_id in range(ROUNDS_KEPT + 2):
         length = 50.0 if round_id < 2 else 1.0
-        assert desk.judge(round_id % 4, ResultSimilarity(length, 100.0), round_id % 4, round_id) is None
+        assert (
+            desk.judge(round_id % 4, ResultSimilarity(length, 100.0), round_id % 4, round_id)
+            is None
+        )
     assert desk.judge(0, ResultSimilarity(10.0, 1.0)) is not None
 
 
@@ -222,14 +278,18 @@ def test_the_own_update_is_compared_with_results_of_its_round_and_shard_only() -
     assert desk.result_validator.compared_with(commit, 4, None) == ()
     assert desk.result_validator.compared_with(UpdateRequest(b"l", 4, 0, 0, b""), 4, own) is None
     truth = payload(-1.0)
-    assert desk.result_validator.compared_with(commit, 4, Contributed(4, 2, (payload(1.0),), own=truth)) == (truth,)
+    assert desk.result_validator.compared_with(
+        commit, 4, Contributed(4, 2, (payload(1.0),), own=truth)
+    ) == (truth,)
 
 
 @pytest.mark.parametrize(("n", "f"), [(4, 0), (3, 1), (5, 2)])
 def test_among_too_few_to_vouch_for_an_honest_server_nothing_is_compared(n: int, f: int) -> None:
     commit = Commit(b"l", 4, 0, 0, 0, 0, b"", b"d" * 16, (), (), (), None, "")
     assert ResultBench(n, f).result_validator.compared_with(commit, 4, None) is None
-    assert ResultBench(2 * f + 2, f or 1).result_validator.compared_with(commit, 4, None) == (() if f else None)
+    assert ResultBench(2 * f + 2, f or 1).result_validator.compared_with(commit, 4, None) == (
+        () if f else None
+    )
 
 
 def test_likeness_is_lengths_and_product() -> None:
@@ -247,9 +307,26 @@ def test_who_has_refused_a_result_says_so_until_it_is_in_the_history() -> None:
     assert desk.result_validator.accusations() == ()
     desk.judge(0, OPPOSED, round_id=6)
     desk.judge(2, OPPOSED, maker=3, round_id=6)  # that peer 3 has made it is peer 2's word
-    assert desk.result_validator.accusations() == (Accusation(0, 6),) == desk.result_validator.accusations()
+    assert (
+        desk.result_validator.accusations()
+        == (Accusation(0, 6),)
+        == desk.result_validator.accusations()
+    )
     commit = Commit(
-        b"l", 7, 0, 0, 0, 1, b"", b"d" * 16, (), (), tuple(range(8)), None, "", accusations=desk.result_validator.accusations()
+        b"l",
+        7,
+        0,
+        0,
+        0,
+        1,
+        b"",
+        b"d" * 16,
+        (),
+        (),
+        tuple(range(8)),
+        None,
+        "",
+        accusations=desk.result_validator.accusations(),
     )
     desk.trust.observe_round([commit])
     assert desk.result_validator.accusations() == ()
@@ -259,17 +336,22 @@ def test_a_commit_has_room_for_a_few_charges_the_latest_first() -> None:
     desk = ResultBench(f=3)
     for round_id in range(12):
         desk.judge(0, OPPOSED, round_id=round_id)
-    assert desk.result_validator.accusations() == tuple([Accusation(0, at) for at in range(12 - ACCUSATIONS_MAX, 12)])
+    assert desk.result_validator.accusations() == tuple(
+        [Accusation(0, at) for at in range(12 - ACCUSATIONS_MAX, 12)]
+    )
 
 
 def test_with_no_liars_to_bear_a_damaged_result_hands_nothing_on() -> None:
     desk = ResultBench(4, f=0)
     commit = Commit(b"l", 0, 0, 0, 0, 0, b"", b"d" * 16, (), (), (), None, "")
-    assert [type(effect) for effect in desk.result_validator.refuse(0, desk.shard, commit, "bad_commit", "", 1.0)] == [Report]
+    assert [
+        type(effect)
+        for effect in desk.result_validator.refuse(0, desk.shard, commit, "bad_commit", "", 1.0)
+    ] == [Report]
     assert (desk.handed_on, desk.result_validator.accusations()) == ([], ())
 
 
-# --- what a result says beside its numbers ------------------------------------------------------------------------------------
+# --- what a result says beside its numbers --------------------------------------------------------
 
 
 def test_rates_far_above_the_own_and_the_last_are_doubted_and_far_below_as_well() -> None:
@@ -277,7 +359,8 @@ def test_rates_far_above_the_own_and_the_last_are_doubted_and_far_below_as_well(
     desk.agreed.rates = (0.1, 1.0)
     assert "a learning rate of 31 is far above" in desk.why((0.2, 10.0), rates=(0.2, 31.0))
     assert desk.why((0.2, 10.0), rates=(0.59, 29.0)) == ""
-    assert desk.why((0.01, 1.0), rates=(0.29, 1.0)) == ""  # a step down that only the own scheduler has made
+    # a step down that only the own scheduler has made
+    assert desk.why((0.01, 1.0), rates=(0.29, 1.0)) == ""
     assert "a learning rate of 0.0009 is far below" in desk.why((0.2, 1.0), rates=(0.0009, 1.0))
     assert desk.why((0.0, 1.0), rates=(0.0, 1.0)) == ""
 
@@ -292,7 +375,9 @@ def test_rates_are_compared_with_what_is_known() -> None:
     desk.agreed.rates = (0.1,)
     assert "far above" in desk.why((), rates=(1e9,))
     both = [
-        desk.result_validator.result_checks.objection(desk.commit(rates=(1e9,)), Contributed(0, 1, (), rates=own))
+        desk.result_validator.result_checks.objection(
+            desk.commit(rates=(1e9,)), Contributed(0, 1, (), rates=own)
+        )
         for own in ((0.1,), ())
     ]
     assert [objection.is_evidence for objection in both] == [True, False], (
@@ -327,10 +412,12 @@ def test_only_what_two_honest_views_cannot_differ_by_is_charged() -> None:
         commit = desk.commit(roster=tuple(set(range(8)) - out), round_id=round_id)
         desk.shard = ShardRound(0, tuple(range(8)))
         assert desk.result_validator.judge(0, desk.shard, commit, None, None, 1.0) is not None
-        assert desk.result_validator.accusations() == ((Accusation(0, round_id),) if charged else ())
+        assert desk.result_validator.accusations() == (
+            (Accusation(0, round_id),) if charged else ()
+        )
 
 
-def test_among_few_a_roster_is_doubted_for_more_than_f_alone_and_with_no_liars_to_bear_for_nothing() -> None:
+def test_among_few_a_roster_is_doubted_for_more_than_f_alone_and_with_no_liars_to_bear_for_nothing():
     assert ResultBench(3, f=1).why(roster=(0, 2)) == ""
     assert ResultBench(3, f=1).why(roster=(0, 1)) == ""
     assert "leaves out [1, 2]" in ResultBench(3, f=1).why(roster=(0,))
@@ -346,11 +433,14 @@ def test_who_is_not_in_the_roster_believes_what_was_committed() -> None:
 def test_what_more_than_f_hand_over_is_taken_whatever_it_claims() -> None:
     desk = ResultBench(8, f=2)
     commit = desk.commit(roster=(0,))
-    taken = [desk.result_validator.judge(sender, desk.shard, commit, ALIKE, None, 1.0) is None for sender in (0, 2, 3)]
+    taken = [
+        desk.result_validator.judge(sender, desk.shard, commit, ALIKE, None, 1.0) is None
+        for sender in (0, 2, 3)
+    ]
     assert taken == [False, False, True]
 
 
-# --- what does not come -------------------------------------------------------------------------------------------------------
+# --- what does not come ---------------------------------------------------------------------------
 
 
 def test_who_has_waited_for_a_result_in_vain_says_so() -> None:
@@ -362,10 +452,14 @@ def test_who_has_waited_for_a_result_in_vain_says_so() -> None:
     assert desk.result_validator.accusations() == (Accusation(0, 7, silent=True),)
 
 
-def test_a_server_that_has_no_majority_within_reach_is_not_blamed_nor_anybody_where_none_are_to_be_borne() -> None:
+def test_a_server_that_has_no_majority_within_reach_is_not_blamed_nor_anybody_where_none_are_to_be_borne():
     desk = ResultBench(8, f=2)
-    desk.skipped = dict.fromkeys((2, 3), "disconnected")  # six are there, five are needed, and two of the six may be liars
+    # six are there, five are needed, and two of the six may be liars
+    desk.skipped = dict.fromkeys((2, 3), "disconnected")
     desk.result_validator.give_up(desk.shard, 1.0)
     trusting = ResultBench(8, f=0)
     trusting.result_validator.give_up(trusting.shard, 1.0)
-    assert (desk.result_validator.accusations(), trusting.result_validator.accusations()) == ((), ())
+    assert (desk.result_validator.accusations(), trusting.result_validator.accusations()) == (
+        (),
+        (),
+    )

@@ -18,17 +18,31 @@ from gossip.launch.drill.command import drawn, healed
 
 def commit(number: int, t: float) -> dict[str, Any]:
     who = [{"peer": peer, "samples": 1} for peer in range(3)]
-    return {"t": t, "round": number, "shard": 0, "parent": f"h{number - 1}", "chain": f"h{number}", "contributors": who}
+    return {
+        "t": t,
+        "round": number,
+        "shard": 0,
+        "parent": f"h{number - 1}",
+        "chain": f"h{number}",
+        "contributors": who,
+    }
 
 
 def rounds(*spans: tuple[float, float, float]) -> list[dict[str, Any]]:
     """Commits evenly from a time to a time, so many a second."""
-    times = [start + i / rate for start, stop, rate in spans for i in range(round((stop - start) * rate))]
+    times = [
+        start + i / rate for start, stop, rate in spans for i in range(round((stop - start) * rate))
+    ]
     return [commit(number, t) for number, t in enumerate(times)]
 
 
-def test_the_pace_is_told_before_during_and_after_with_the_dip_the_longest_pause_and_the_recovery() -> None:
-    made = [row["t"] for row in rounds((90.0, 100.0, 10.0), (101.0, 104.0, 5.0), (104.0, 106.0, 4.0), (106.0, 112.0, 10.0))]
+def test_the_pace_is_told_before_during_and_after_with_the_dip_the_longest_pause_and_the_recovery():
+    made = [
+        row["t"]
+        for row in rounds(
+            (90.0, 100.0, 10.0), (101.0, 104.0, 5.0), (104.0, 106.0, 4.0), (106.0, 112.0, 10.0)
+        )
+    ]
     found = impact.pace(made, since=100.0, until=104.0, now=112.0)
     assert found["before"] == pytest.approx(10.0, abs=0.3)
     assert found["during"] == pytest.approx(3.8, abs=0.3)
@@ -55,7 +69,15 @@ def test_a_run_that_stays_slower_is_not_said_to_have_recovered() -> None:
 def test_a_kill_is_told_with_who_noticed_when_and_when_it_was_back() -> None:
     events = [
         {"t": 100.0, "peer": None, "event": "drill", "number": 1, "drill": "kill", "peers": [2]},
-        {"t": 100.0, "peer": 2, "event": "fault", "kind": "restart", "round": 7, "fault": "drill 1: kill 2", "seconds": 2.0},
+        {
+            "t": 100.0,
+            "peer": 2,
+            "event": "fault",
+            "kind": "restart",
+            "round": 7,
+            "fault": "drill 1: kill 2",
+            "seconds": 2.0,
+        },
         {"t": 100.005, "peer": 0, "event": "skip", "subject": 2, "reason": "disconnected"},
         {"t": 100.012, "peer": 1, "event": "skip", "subject": 2, "reason": "disconnected"},
         {"t": 100.006, "peer": 0, "event": "attempt", "round": 8, "attempt": 1},
@@ -69,27 +91,44 @@ def test_a_kill_is_told_with_who_noticed_when_and_when_it_was_back() -> None:
     ]
     found = impact.impact(3, events, rounds((95.0, 106.0, 10.0)), 100.0, 102.0, 106.0)
     (hit,) = found["hit"]
-    assert (hit["peer"], hit["kind"], hit["first_skip_ms"], hit["skip_ms"], hit["dead_ms"]) == (2, "restart", 5.0, 12.0, 1200.0)
+    assert (hit["peer"], hit["kind"], hit["first_skip_ms"], hit["skip_ms"], hit["dead_ms"]) == (
+        2,
+        "restart",
+        5.0,
+        12.0,
+        1200.0,
+    )
     assert hit["back_ms"] == 4000.0
     assert (found["rounds_lost"], found["rounds_handed_on"]) == (0, 1)
     assert found["accuracy"] == {"before": 0.8, "after": 0.9, "difference": 0.1}
     assert [drill["drill"] for drill in found["drills"]] == ["kill"]
     said = "\n".join(impact.lines(found))
     assert (
-        "peer 2 (restart, round 7): first skipped after 5 ms, by all after 12 ms, dead for all after 1200 ms, back after 4000 ms"
-        in said
-    )
+        "peer 2 (restart, round 7): first skipped after 5 ms, by all after 12 ms, dead for "
+        "all after 1200 ms, back after 4000 ms"
+    ) in said
 
 
 def test_what_lasts_is_read_as_it_was_written_and_holds_only_while_it_does(tmp_path: Any) -> None:
-    faults = (Partition(((0, 1), (2,)), 0.0, 5.0), Slow(1, 4.0), ByzantineFault("sign_flip", (2,), 10.0))
+    faults = (
+        Partition(((0, 1), (2,)), 0.0, 5.0),
+        Slow(1, 4.0),
+        ByzantineFault("sign_flip", (2,), 10.0),
+    )
     book = DrillFile(tmp_path)
     assert book.on(99.0) == ()
-    write(tmp_path, [Drill(number, fault, 100.0 + number, 105.0) for number, fault in enumerate(faults)])
+    write(
+        tmp_path,
+        [Drill(number, fault, 100.0 + number, 105.0) for number, fault in enumerate(faults)],
+    )
     assert book.on(99.9) == ()
     assert book.on(100.5) == faults[:1]
     assert book.on(103.0) == faults
-    assert (book.slowness(1, 103.0), book.slowness(0, 103.0), book.slowness(1, 105.0)) == (4.0, 1.0, 1.0)
+    assert (book.slowness(1, 103.0), book.slowness(0, 103.0), book.slowness(1, 105.0)) == (
+        4.0,
+        1.0,
+        1.0,
+    )
     assert book.lie(2, 103.0) == faults[2]
     assert book.lie(1, 103.0) is None
     assert book.on(105.0) == ()
@@ -117,7 +156,9 @@ def test_random_drills_follow_from_the_seed_and_leave_a_majority_together() -> N
 
 def test_peers_and_durations_are_typed_as_in_faults() -> None:
     assert (peers_of("0-2,7"), seconds_of("500ms")) == ((0, 1, 2, 7), 0.5)
-    with pytest.raises(BadFault, match="bad peers '0-': expected the last of a row of peers, found the end"):
+    with pytest.raises(
+        BadFault, match="bad peers '0-': expected the last of a row of peers, found the end"
+    ):
         peers_of("0-")
     with pytest.raises(BadFault, match="bad duration '5h': expected a unit of time"):
         seconds_of("5h")
@@ -126,15 +167,46 @@ def test_peers_and_durations_are_typed_as_in_faults() -> None:
 def test_who_came_later_counts_and_who_left_is_told() -> None:
     events = [
         {"t": 90.0, "peer": 4, "event": "spawned", "pid": 7, "incarnation": 0, "joins": True},
-        {"t": 100.0, "peer": None, "event": "drill", "number": 1, "drill": "leave", "peers": [4, 1]},
-        {"t": 100.0, "peer": 4, "event": "fault", "kind": "leave", "round": 7, "fault": "drill 1: leave 4"},
-        {"t": 100.0, "peer": 1, "event": "fault", "kind": "leave", "round": 7, "fault": "drill 1: leave 1"},
+        {
+            "t": 100.0,
+            "peer": None,
+            "event": "drill",
+            "number": 1,
+            "drill": "leave",
+            "peers": [4, 1],
+        },
+        {
+            "t": 100.0,
+            "peer": 4,
+            "event": "fault",
+            "kind": "leave",
+            "round": 7,
+            "fault": "drill 1: leave 4",
+        },
+        {
+            "t": 100.0,
+            "peer": 1,
+            "event": "fault",
+            "kind": "leave",
+            "round": 7,
+            "fault": "drill 1: leave 1",
+        },
         {"t": 100.4, "peer": 4, "event": "exited", "code": 143, "how": "exit code 143"},
-        {"t": 101.0, "peer": 5, "event": "fault", "kind": "crash", "round": 9, "fault": "drill 2: kill 5"},
+        {
+            "t": 101.0,
+            "peer": 5,
+            "event": "fault",
+            "kind": "crash",
+            "round": 9,
+            "fault": "drill 2: kill 5",
+        },
         {"t": 101.1, "peer": 0, "event": "skip", "subject": 5, "reason": "disconnected"},
     ]
     found = impact.impact(3, events, rounds((95.0, 106.0, 10.0)), 100.0, 102.0, 106.0)
-    assert found["left"] == [{"peer": 4, "round": 7, "after_ms": 400.0}, {"peer": 1, "round": 7, "after_ms": None}]
+    assert found["left"] == [
+        {"peer": 4, "round": 7, "after_ms": 400.0},
+        {"peer": 1, "round": 7, "after_ms": None},
+    ]
     (hit,) = found["hit"]
     assert (hit["peer"], hit["first_skip_ms"]) == (5, 100.0)
     said = "\n".join(impact.lines(found))
@@ -144,4 +216,7 @@ def test_who_came_later_counts_and_who_left_is_told() -> None:
 
 def test_what_was_healed_is_said() -> None:
     assert healed({"ended": [], "woken": []}) == "healed: there was nothing to heal"
-    assert healed({"ended": ["drill 2: slow:1*3"], "woken": [4, 2, 3]}) == "healed: ended drill 2: slow:1*3; woke 2-4"
+    assert (
+        healed({"ended": ["drill 2: slow:1*3"], "woken": [4, 2, 3]})
+        == "healed: ended drill 2: slow:1*3; woke 2-4"
+    )

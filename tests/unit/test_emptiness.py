@@ -26,7 +26,9 @@ class PolledPeers:
         return self.far.get(peer, 0)
 
 
-def after(f: int, *said: dict[int, str], waited: bool = True, far: dict[int, int] | None = None) -> bool:
+def after(
+    f: int, *said: dict[int, str], waited: bool = True, far: dict[int, int] | None = None
+) -> bool:
     emptiness = NoStateEvidence(0, f, PolledPeers(far or {}))
     for answers in said:
         for peer, reason in answers.items():
@@ -44,7 +46,9 @@ def test_when_all_have_said_so_twice(f: int) -> None:
     assert not after(f, *[NONE] * (SURE_TURNS - 1))
 
 
-@pytest.mark.parametrize(("f", "waited", "sure"), [(0, True, False), (1, False, False), (1, True, True)])
+@pytest.mark.parametrize(
+    ("f", "waited", "sure"), [(0, True, False), (1, False, False), (1, True, True)]
+)
 @pytest.mark.parametrize("third", [{}, {3: "is not there"}, {3: TAKES_OVER}])
 def test_who_does_not_say_so_may_have_one_unless_it_may_be_a_liar_and_had_its_time(
     third: dict[int, str], f: int, waited: bool, sure: bool

@@ -18,15 +18,31 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     "command",
     [
-        ["tests/mutants/hunt.py", "--only", "reuses-timer-tokens", "quorum-of-half", "--seeds", "2000", "--jobs", "1"],
+        [
+            "tests/mutants/hunt.py",
+            "--only",
+            "reuses-timer-tokens",
+            "quorum-of-half",
+            "--seeds",
+            "2000",
+            "--jobs",
+            "1",
+        ],
         ["benchmarks/ddp.py", "--sides", "none", "--peers", "2", "--steps", "1000000"],
     ],
     ids=["mutants", "ddp"],
 )
-def test_sigterm_ends_the_children_and_removes_the_folder(command: list[str], tmp_path: Path) -> None:
+def test_sigterm_ends_the_children_and_removes_the_folder(
+    command: list[str], tmp_path: Path
+) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     tool = subprocess.Popen(
-        [sys.executable, *command], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         parent, deadline = psutil.Process(tool.pid), time.monotonic() + 60
@@ -50,10 +66,24 @@ def test_sigterm_ends_the_children_and_removes_the_folder(command: list[str], tm
 
 
 def test_a_benchmark_whose_launcher_refuses_says_what_that_said(tmp_path: Path) -> None:
-    command = ["benchmarks/fault_free.py", "--peers", "2", "--numbers", "10", "--aggregator", "meen"]
+    command = [
+        "benchmarks/fault_free.py",
+        "--peers",
+        "2",
+        "--numbers",
+        "10",
+        "--aggregator",
+        "meen",
+    ]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     tool = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     *said, last = tool.stderr.splitlines()
     assert tool.returncode == 1

@@ -16,12 +16,16 @@ def sizes(cursor: DataCursor, roster: tuple[int, ...]) -> dict[int, int]:
     return {peer: sum(stop - start for start, stop in slices[peer]) for peer in roster}
 
 
-def test_with_a_liar_in_quarantine_the_rule_needs_fewer_so_the_dead_get_nothing_of_the_tail() -> None:
+def test_with_a_liar_in_quarantine_the_rule_needs_fewer_so_the_dead_get_nothing_of_the_tail() -> (
+    None
+):
     settings = CoreSettings(b"run", b"lineage", 0, (0, 1, 2, 3), f=1, updates_for=(1, 3))
     agreed = ReplicatedState(settings)
     for round_id in range(40):
         contributors = [Contribution(peer, 32, 0.3, 1.0) for peer in (0, 1, 3)]
-        agreed.trust.observe_commit(round_id, contributors, [Rejection(2, "non_finite")], roster=settings.peers)
+        agreed.trust.observe_commit(
+            round_id, contributors, [Rejection(2, "non_finite")], roster=settings.peers
+        )
     agreed.configure_data(60, 32)
     assert agreed.begin() == {2}
     agreed.cursor.commit((0, 1, 3), (0, 3))  # 1 is dead, and in the roster
@@ -49,7 +53,9 @@ def test_rounds_before_the_size_is_known_count_with_what_the_rule_needed_in_them
     assert taker.pack() == early.pack()
 
 
-def given(samples_total: int, batch: int, roster: tuple[int, ...], present: tuple[int, ...]) -> list[int]:
+def given(
+    samples_total: int, batch: int, roster: tuple[int, ...], present: tuple[int, ...]
+) -> list[int]:
     """How many samples the rounds of an epoch use when only ``present`` contribute."""
     cursor, used = DataCursor(samples_total, batch), []
     while cursor.epoch == 0:
@@ -71,7 +77,8 @@ def test_the_last_two_rounds_are_for_those_who_contributed_last() -> None:
 
 
 def test_rounds_that_are_not_for_everybody_say_nothing_of_who_is_slow() -> None:
-    """Who gets nothing of a tail cannot contribute to it. Here 3 is late once in each epoch, in one of the two whole rounds."""
+    """Who gets nothing of a tail cannot contribute to it. Here 3 is late once in each epoch, in one
+    of the two whole rounds."""
     cursor, roster = DataCursor(125, 10, paced=True), (0, 1, 2, 3)
     for at in range(80):
         got = sizes(cursor, roster)
@@ -94,5 +101,9 @@ def test_epochs_of_less_than_two_rounds_tell_who_is_slow() -> None:
     cursor, roster = DataCursor(190, 32, paced=True), (0, 1, 2, 3)
     for _ in range(80):
         got = sizes(cursor, roster)
-        cursor.commit(roster, [peer for peer in roster if got[peer]], {0: 10**5, 1: 10**5, 2: 10**5, 3: 4 * 10**5})
+        cursor.commit(
+            roster,
+            [peer for peer in roster if got[peer]],
+            {0: 10**5, 1: 10**5, 2: 10**5, 3: 4 * 10**5},
+        )
     assert cursor.pace.levels() == {3: 2}

@@ -13,9 +13,13 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "exit_codes.md"
 
 
 def test_the_documented_table_says_what_the_command_says() -> None:
-    rows = re.findall(r"^\| (\d+) \| `(\w+)`.*? \| (.+?) \| ?(.*?) ?\|$", DOCS.read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (\d+) \| `(\w+)`.*? \| (.+?) \| ?(.*?) ?\|$", DOCS.read_text(), re.MULTILINE
+    )
     documented = {int(code): (status, meaning, action) for code, status, meaning, action in rows}
-    assert documented == {code: (each.status, each.meaning, each.action) for code, each in CODES.items()}
+    assert documented == {
+        code: (each.status, each.meaning, each.action) for code, each in CODES.items()
+    }
 
 
 def test_every_code_that_a_run_or_an_error_ends_with_is_explained() -> None:

@@ -106,8 +106,10 @@ def test_a_peer_tells_one_kind_of_lie() -> None:
         faults.parse(["nan:3", "zero:3"]).checked(peers=8)
 
 
-def test_who_lies_about_updates_may_lie_about_results_and_states_too_and_all_who_lie_are_counted() -> None:
-    plan = faults.parse(["sign_flip:3*10", "wrong_results:3,4", "kept_states:4,5", "kept_states:4"]).checked(peers=8)
+def test_who_lies_about_updates_may_lie_about_results_and_states_too_and_all_who_lie_are_counted():
+    plan = faults.parse(
+        ["sign_flip:3*10", "wrong_results:3,4", "kept_states:4,5", "kept_states:4"]
+    ).checked(peers=8)
     assert plan.byzantine == {3, 4, 5}
     assert set(plan.attackers) == {3}
     assert plan.lies_of(4) == ("wrong_results", "kept_states")
@@ -127,13 +129,25 @@ def test_lies_of_servers_are_refused_where_nobody_serves(lie: str) -> None:
 
 def test_each_peer_gets_its_own_faults_and_those_of_whoever_serves() -> None:
     plan = faults.parse(["crash:server@9", "hang:3@5+1s", "sign_flip:3,4*10"])
-    assert plan.for_peer(3) == (Crash("server", 9), Hang(3, 5, 1.0), ByzantineFault("sign_flip", (3, 4), 10.0))
+    assert plan.for_peer(3) == (
+        Crash("server", 9),
+        Hang(3, 5, 1.0),
+        ByzantineFault("sign_flip", (3, 4), 10.0),
+    )
     assert plan.for_peer(4) == (Crash("server", 9), ByzantineFault("sign_flip", (3, 4), 10.0))
     assert plan.for_peer(0) == (Crash("server", 9),)
     assert set(plan.byzantine) == {3, 4}
 
 
-ALL = ["crash:3@50", "crash:server@60", "restart:2@50+2s", "hang:1@50+500ms", "slow:2*4", "sign_flip:5,6*10", "nan:7"]
+ALL = [
+    "crash:3@50",
+    "crash:server@60",
+    "restart:2@50+2s",
+    "hang:1@50+500ms",
+    "slow:2*4",
+    "sign_flip:5,6*10",
+    "nan:7",
+]
 ALL += ["two_results:7", "wrong_states:1,2"]
 
 
@@ -159,7 +173,10 @@ def test_a_plan_file_is_read(tmp_path) -> None:  # type: ignore[no-untyped-def]
         ('[[fault]]\nkind = "crash"\npeer = "x"\nround = 5\n', "'x' is not a peer"),
         ('[[fault]]\nkind = "crash"\npeer = true\nround = 5\n', "True is not a peer"),
         ('[[fault]]\nkind = "crash"\npeer = 1\nround = -5\n', "-5 is not a round"),
-        ('[[fault]]\nkind = "slow"\npeer = 1\nfactor = "much"\n', "factor = 'much' is not a number"),
+        (
+            '[[fault]]\nkind = "slow"\npeer = 1\nfactor = "much"\n',
+            "factor = 'much' is not a number",
+        ),
         ('[[fault]]\nkind = "zero"\npeers = []\n', "is not a list of peers"),
         ('[[fault]]\nkind = "zero"\npeers = [1]\nstrength = 3\n', "zero has no 'strength'"),
         ('[[fault]]\nkind = "crush"\n', "Did you mean 'crash'?"),
@@ -186,5 +203,7 @@ def test_every_attack_has_a_word_for_what_it_does() -> None:
 
 
 def test_reading_faults_needs_no_torch() -> None:
-    code = "import sys, gossip.faults.plan; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    code = (
+        "import sys, gossip.faults.plan; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,5 @@
-"""Batches that real DataLoader workers fetch beforehand: always those of the round, whatever was guessed."""
+"""Batches that real DataLoader workers fetch beforehand: always those of the round,
+whatever was guessed."""
 
 from __future__ import annotations
 
@@ -55,10 +56,19 @@ def fetching(dataset: Any, **options: Any) -> Iterator[Fetcher]:
         fetcher.close()
 
 
-@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}])
-def test_a_batch_is_what_the_round_says_however_wrong_the_guesses_were(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}],
+)
+def test_a_batch_is_what_the_round_says_however_wrong_the_guesses_were(
+    options: dict[str, Any],
+) -> None:
     random = Random(3)
-    with fetching(TensorDataset(torch.arange(60)), collate_fn=lambda rows: [int(row[0]) for row in rows], **options) as fetcher:
+    with fetching(
+        TensorDataset(torch.arange(60)),
+        collate_fn=lambda rows: [int(row[0]) for row in rows],
+        **options,
+    ) as fetcher:
         plan = [key(random.randrange(56), epoch=at // 20) for at in range(60)]
         for at, now in enumerate(plan):
             coming = plan[at + 1 : at + 1 + random.randint(0, fetcher.ahead)]
@@ -75,7 +85,8 @@ def test_workers_fetch_what_is_coming_before_anybody_asks_and_nothing_twice() ->
         assert fetcher.ahead == 4
         plan = [key(4 * at) for at in range(12)]
         fetcher.fetch(plan[0], plan[1:5])
-        # Five batches without being asked again: were nothing fetched ahead, this would never return.
+        # Five batches without being asked again: were nothing fetched ahead,
+        # this would never return.
         seen = [dataset.asked.get() for _ in range(5 * 4)]
         for at in range(1, 12):
             fetcher.fetch(plan[at], plan[at + 1 : at + 5])
@@ -127,7 +138,10 @@ def test_workers_persist_if_they_are_to(persistent: bool) -> None:
 
 
 def is_there(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}/stat") and open(f"/proc/{pid}/stat").read().split(") ")[1][0] != "Z"
+    return (
+        os.path.exists(f"/proc/{pid}/stat")
+        and open(f"/proc/{pid}/stat").read().split(") ")[1][0] != "Z"
+    )
 
 
 def test_a_broken_sample_is_told_as_torch_would_and_the_rest_can_be_read() -> None:

@@ -1,4 +1,5 @@
-"""However many bad letters come, what is written down of them is bounded, and nothing goes uncounted."""
+"""However many bad letters come, what is written down of them is bounded,
+and nothing goes uncounted."""
 
 from __future__ import annotations
 

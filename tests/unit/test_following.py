@@ -1,4 +1,5 @@
-"""The helper that tests wait with: it misses nothing, and gives up when there is nobody left to write."""
+"""The helper that tests wait with: it misses nothing,
+and gives up when there is nobody left to write."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def test_rows_are_read_once_each_and_only_when_they_are_whole(tmp_path: Path) ->
         assert len(files.rows("events.jsonl", "round", "skip")) == 3
 
 
-def test_a_file_in_a_folder_that_is_yet_to_come_is_seen_as_soon_as_it_has_grown(tmp_path: Path) -> None:
+def test_a_file_in_a_folder_that_is_yet_to_come_is_seen_as_soon_as_it_has_grown(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "runs" / "out" / "events.jsonl"
 
     def write() -> None:
@@ -46,12 +49,20 @@ def test_a_file_in_a_folder_that_is_yet_to_come_is_seen_as_soon_as_it_has_grown(
 def test_nobody_waits_for_a_writer_that_has_ended(tmp_path: Path) -> None:
     writer = subprocess.Popen([sys.executable, "-c", ""])
     began = time.monotonic()
-    with following(tmp_path) as files, pytest.raises(pytest.fail.Exception, match="a row never came and its writer has ended"):
+    with (
+        following(tmp_path) as files,
+        pytest.raises(pytest.fail.Exception, match="a row never came and its writer has ended"),
+    ):
         files.until(lambda: files.rows("events.jsonl"), "a row", 100, writer.pid)
     assert time.monotonic() - began < 60
     writer.wait()
 
 
 def test_what_does_not_come_in_time_is_told_with_its_story(tmp_path: Path) -> None:
-    with following(tmp_path) as files, pytest.raises(pytest.fail.Exception, match="a row never came\nonce upon a time"):
-        files.until(lambda: files.rows("events.jsonl"), "a row", 0.05, story=lambda: "once upon a time")
+    with (
+        following(tmp_path) as files,
+        pytest.raises(pytest.fail.Exception, match="a row never came\nonce upon a time"),
+    ):
+        files.until(
+            lambda: files.rows("events.jsonl"), "a row", 0.05, story=lambda: "once upon a time"
+        )

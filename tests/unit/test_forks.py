@@ -1,4 +1,5 @@
-"""Rules in a forked process, whose parent has calculated on several threads that the child does not have."""
+"""Rules in a forked process, whose parent has calculated on several threads that the
+child does not have."""
 
 from __future__ import annotations
 
@@ -14,7 +15,12 @@ import torch
 from gossip.aggregators import load, names, senders
 from gossip.aggregators.kernels import forks
 
-CHAINS = ("nnm+trimmed_mean", "bucketing:s=2+geometric_median", "clipping:radius=1+mean", "arc+krum")
+CHAINS = (
+    "nnm+trimmed_mean",
+    "bucketing:s=2+geometric_median",
+    "clipping:radius=1+mean",
+    "arc+krum",
+)
 UPDATES = torch.randn(12, 100_000, generator=torch.Generator().manual_seed(0))
 GIVEN: dict[str, Any] = {
     "evaluate": lambda step: float(step.sum()),
@@ -39,7 +45,8 @@ def aggregate(spec: str) -> bytes:
 
 
 def first_that_hangs(jobs: dict[str, Callable[[], bytes]]) -> str | None:
-    """Runs all jobs here and then in a forked process; the first that does not end there within 20 s, or ends differently."""
+    """Runs all jobs here and then in a forked process; the first that does not end there within 20
+    s, or ends differently."""
     expected = {name: job() for name, job in jobs.items()}
     torch.empty_like(UPDATES).copy_(UPDATES).mean(dim=0)  # on threads
     ours, theirs = os.pipe()
@@ -64,7 +71,10 @@ def test_no_rule_waits_for_threads_that_a_forked_process_does_not_have() -> None
     # Built in only: other tests register rules of their own.
     rules = [name for name in names() if load(name).rule.__module__.startswith("gossip.")]
     assert len(rules) > 25
-    assert first_that_hangs({spec: (lambda spec=spec: aggregate(spec)) for spec in (*rules, *CHAINS)}) is None
+    assert (
+        first_that_hangs({spec: (lambda spec=spec: aggregate(spec)) for spec in (*rules, *CHAINS)})
+        is None
+    )
 
 
 def test_neither_do_senders_nor_the_users_own_calculations() -> None:
@@ -77,7 +87,12 @@ def test_neither_do_senders_nor_the_users_own_calculations() -> None:
     assert first_that_hangs(jobs) is None
 
 
-def test_where_openmp_cannot_end_its_team_a_forked_process_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_openmp_cannot_end_its_team_a_forked_process_has_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(forks, "_pause", lambda: None)
-    assert first_that_hangs({"krum": lambda: aggregate("krum"), "mean": lambda: aggregate("mean")}) is None
+    assert (
+        first_that_hangs({"krum": lambda: aggregate("krum"), "mean": lambda: aggregate("mean")})
+        is None
+    )
     assert torch.get_num_threads() == 2, "the parent keeps its own"

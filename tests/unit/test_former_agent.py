@@ -43,11 +43,21 @@ def test_a_former_agent_and_its_peers_are_ended(tmp_path: Path, ended: list[str]
     assert ended == ["0123456789abcdef"]
 
 
-@pytest.mark.parametrize("case", ["no agent", "another start", "another user's", "a link", "nonsense", "no token"])
-def test_nothing_else_is_ended(tmp_path: Path, ended: list[str], case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "case", ["no agent", "another start", "another user's", "a link", "nonsense", "no token"]
+)
+def test_nothing_else_is_ended(
+    tmp_path: Path, ended: list[str], case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = "something else" if case == "no agent" else "gossip.launch.ssh.agent"
-    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", name], stdin=subprocess.PIPE) as other:
-        leave(tmp_path, other.pid, **{"another start": {"started": 1}, "no token": {"token": ""}}.get(case, {}))
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()", name], stdin=subprocess.PIPE
+    ) as other:
+        leave(
+            tmp_path,
+            other.pid,
+            **{"another start": {"started": 1}, "no token": {"token": ""}}.get(case, {}),
+        )
         if case == "another user's":
             monkeypatch.setattr(agent, "owner_of", lambda fd: os.geteuid() + 1)
         if case == "a link":

@@ -10,11 +10,16 @@ from gossip.launch.ssh.frames import FRAME_BYTES_MAX, Decoder, encode
 from gossip.launch.ssh.remote import RemoteAgent
 from gossip.run.rendezvous import parse_seed
 
-FRAMES = st.lists(st.fixed_dictionaries({"kind": st.text()}, optional={"text": st.text(), "n": st.integers()}), max_size=5)
+FRAMES = st.lists(
+    st.fixed_dictionaries({"kind": st.text()}, optional={"text": st.text(), "n": st.integers()}),
+    max_size=5,
+)
 
 
 @given(sent=FRAMES, cuts=st.lists(st.integers(min_value=0, max_value=400)))
-def test_frames_come_out_as_they_went_in_however_they_are_cut(sent: list[dict[str, object]], cuts: list[int]) -> None:
+def test_frames_come_out_as_they_went_in_however_they_are_cut(
+    sent: list[dict[str, object]], cuts: list[int]
+) -> None:
     data = b"".join(map(encode, sent))
     decoder, got, last = Decoder(), [], 0
     for cut in [*sorted(cuts), len(data)]:
@@ -26,7 +31,9 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(sent: list[dict[st
 
 def test_what_a_login_shell_writes_is_no_frame() -> None:
     decoder = Decoder()
-    data = b'Welcome to nodeb!\n\n{"kind": "not ours"}\nprompt> ' + encode({"kind": "hello"}) + b"bye"
+    data = (
+        b'Welcome to nodeb!\n\n{"kind": "not ours"}\nprompt> ' + encode({"kind": "hello"}) + b"bye"
+    )
     assert decoder.feed(data) == [{"kind": "hello"}]
     assert decoder.noise == ["Welcome to nodeb!", '{"kind": "not ours"}', "prompt>"]
 
@@ -65,9 +72,17 @@ def test_a_word_that_cannot_be_taken_costs_that_word_and_is_told_once() -> None:
 
     remote = RemoteAgent.__new__(RemoteAgent)
     remote._on_frame, remote.stumbled = on_frame, False
-    for frame in ({"kind": "output"}, {"kind": "row"}, {"kind": "output", "peer": "x"}, {"kind": "output", "peer": 3}):
+    for frame in (
+        {"kind": "output"},
+        {"kind": "row"},
+        {"kind": "output", "peer": "x"},
+        {"kind": "output", "peer": 3},
+    ):
         remote._give(frame)
-    assert heard == [{"kind": "say", "text": "! some of what it tells is lost: KeyError: 'peer'"}, {"peer": 3}]
+    assert heard == [
+        {"kind": "say", "text": "! some of what it tells is lost: KeyError: 'peer'"},
+        {"peer": 3},
+    ]
     on_frame_that_says_nothing = RemoteAgent.__new__(RemoteAgent)
     on_frame_that_says_nothing._on_frame, on_frame_that_says_nothing.stumbled = on_frame, False
     on_frame_that_says_nothing._give({"kind": "row"})

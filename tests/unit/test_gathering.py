@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.lifecycle.bootstrap import PARDONS_MAX, BeginFresh, Bootstrap, Decision, TakeState, WaitForPeers
+from gossip.core.lifecycle.bootstrap import (
+    PARDONS_MAX,
+    BeginFresh,
+    Bootstrap,
+    Decision,
+    TakeState,
+    WaitForPeers,
+)
 from gossip.core.messages import Hello, PeerId
 from gossip.core.settings import CoreSettings
 
@@ -41,7 +48,8 @@ class FixedView:
 
 
 class BootstrapBench:
-    """Peer 1 of four, each with weights of its own, after all have said hello: it wants those of peer 0."""
+    """Peer 1 of four, each with weights of its own, after all have said hello:
+    it wants those of peer 0."""
 
     def __init__(self, f: int = 0) -> None:
         needed = {"updates_for": (1, 3)} if f else {}
@@ -53,7 +61,9 @@ class BootstrapBench:
         assert self.followed() == 0
 
     def hear(self, peer: PeerId, **fields: object) -> None:
-        said = Hello(b"lineage!", b"layout", b"weights of %d" % peer, 0, "ready", "control", "bulk", b"", ())
+        said = Hello(
+            b"lineage!", b"layout", b"weights of %d" % peer, 0, "ready", "control", "bulk", b"", ()
+        )
         self.core.hear(peer, replace(said, **fields), self.now)  # type: ignore[arg-type]
 
     def all_say_hello(self) -> None:
@@ -137,7 +147,9 @@ def test_what_was_said_of_having_begun_counts_when_it_is_said_again() -> None:
 
 
 @pytest.mark.parametrize(("f", "follows"), [(0, True), (1, False)])
-def test_who_says_that_it_has_begun_and_has_given_nothing_is_one_of_f_liars(f: int, follows: bool) -> None:
+def test_who_says_that_it_has_begun_and_has_given_nothing_is_one_of_f_liars(
+    f: int, follows: bool
+) -> None:
     bench = BootstrapBench(f)
     bench.in_vain(bench.settings.rounds.round_timeout_s + 1.0)
     bench.all_say_hello()

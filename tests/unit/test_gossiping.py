@@ -79,7 +79,9 @@ class GossipTable:
     def __init__(self, peers: int = 4, topology: Any = "full", f: int = 0, **settings: Any) -> None:
         self.view = FakeView()
         gossip = GossipSettings(**{"mix_every": 1000, **settings.pop("gossip", {})})
-        self.settings = CoreSettings(b"run-0001", LINEAGE, 1, tuple(range(peers)), f, gossip=gossip, **settings)
+        self.settings = CoreSettings(
+            b"run-0001", LINEAGE, 1, tuple(range(peers)), f, gossip=gossip, **settings
+        )
         self.timers: Timers[Any] = Timers()
         chosen = load(topology) if isinstance(topology, str) else topology
         self.rounds = GossipRounds(0, self.settings, chosen, self.view, self.timers, Random(1))
@@ -93,16 +95,22 @@ class GossipTable:
         given = Contributed(self.rounds.round_id, 8, (vector(*(values or (1.0, 1.0))),), loss=0.5)
         return self.rounds.on_contributed(replace(given, **fields), self.now)
 
-    def push(self, sender: int, round_id: int | None = None, what: str = "gradient", **fields: Any) -> list[Effect]:
+    def push(
+        self, sender: int, round_id: int | None = None, what: str = "gradient", **fields: Any
+    ) -> list[Effect]:
         at = self.rounds.round_id if round_id is None else round_id
         message = Push(fields.pop("lineage", LINEAGE), at, what, 8, 0.4, fields.pop("sketch", b""))  # type: ignore[arg-type]
         payload = fields.pop("payload", vector(float(sender), float(at)))
-        return self.rounds.on_message(Received(sender, fields.pop("incarnation", 1), message, payload), self.now)
+        return self.rounds.on_message(
+            Received(sender, fields.pop("incarnation", 1), message, payload), self.now
+        )
 
     def answer(self, ask: Aggregate, far: dict[int, float] | None = None) -> list[Effect]:
         weights = (1 / len(ask.rows),) * len(ask.rows)
         outlyingness = tuple((far or {}).get(row.peer, 1.0) for row in ask.rows)
-        return self.rounds.on_aggregated(Aggregated(ask.ticket, vector(9.0, 9.0), weights, outlyingness), self.now)
+        return self.rounds.on_aggregated(
+            Aggregated(ask.ticket, vector(9.0, 9.0), weights, outlyingness), self.now
+        )
 
     def applied(self) -> list[Effect]:
         return self.rounds.on_applied(Applied(self.rounds.round_id), self.now)
@@ -116,7 +124,7 @@ class GossipTable:
         return effects + self.applied()
 
 
-# --- the course of a round ------------------------------------------------------------------------------------------------
+# --- the course of a round ------------------------------------------------------------------------
 
 
 def test_a_rule_is_given_the_aggregate_that_was_applied_last_and_none_of_another_state() -> None:
@@ -153,7 +161,12 @@ def test_a_round_goes_from_go_to_the_next_go() -> None:
     effects = table.answer(ask)
     assert only(effects, Apply) == [Apply(0, (only(effects, Apply)[0].payloads[0],), None, 0.0)]
     (told,) = reports(effects, "round")
-    assert (told["round"], told["loss"], told["contributors"], told["alive"]) == (0, 0.5, [0, 1, 2, 3], 4)
+    assert (told["round"], told["loss"], told["contributors"], told["alive"]) == (
+        0,
+        0.5,
+        [0, 1, 2, 3],
+        4,
+    )
     assert table.applied() == [StartRound(1, None, want_parameters=False)]
 
 
@@ -169,8 +182,15 @@ def test_a_swarm_of_one_applies_its_own_update() -> None:
 def test_a_liar_pushes_the_lie_and_keeps_its_true_update() -> None:
     table = GossipTable(gossip={"mix_every": 1})
     table.start()
-    lie, truth, lied_at, true_at = vector(-9.0, -9.0), vector(1.0, 1.0), vector(5.0, 5.0), vector(2.0, 2.0)
-    effects = table.contribute(payloads=(lie,), own=truth, parameters=lied_at, own_parameters=true_at)
+    lie, truth, lied_at, true_at = (
+        vector(-9.0, -9.0),
+        vector(1.0, 1.0),
+        vector(5.0, 5.0),
+        vector(2.0, 2.0),
+    )
+    effects = table.contribute(
+        payloads=(lie,), own=truth, parameters=lied_at, own_parameters=true_at
+    )
     assert {(send.message.what, send.payload) for send in only(effects, Send)} == {  # type: ignore[union-attr]
         ("gradient", lie),
         ("parameters", lied_at),
@@ -201,13 +221,15 @@ def test_a_rule_that_cannot_leaves_the_own_update_and_says_why() -> None:
     for peer in (1, 2, 3):
         effects += table.push(peer)
     (ask,) = only(effects, Aggregate)
-    effects = table.rounds.on_aggregated(Aggregated(ask.ticket, None, reason="krum needs 5"), table.now)
+    effects = table.rounds.on_aggregated(
+        Aggregated(ask.ticket, None, reason="krum needs 5"), table.now
+    )
     assert only(effects, Apply)[0].payloads[0].data == (3.0, 4.0)
     assert reports(effects, "lost_round") == [{"round": 0, "reason": "krum needs 5"}]
     assert reports(effects, "round")[0]["contributors"] == [0]
 
 
-# --- waiting --------------------------------------------------------------------------------------------------------------
+# --- waiting --------------------------------------------------------------------------------------
 
 
 def test_nobody_waits_for_a_skipped_source() -> None:
@@ -284,7 +306,7 @@ def test_a_peer_that_has_finished_is_neither_expected_nor_pushed_to() -> None:
     assert only(table.push(1), Aggregate)
 
 
-# --- what is taken --------------------------------------------------------------------------------------------------------
+# --- what is taken --------------------------------------------------------------------------------
 
 
 def test_an_older_push_is_used_when_nothing_newer_came_and_only_once() -> None:
@@ -334,7 +356,10 @@ def test_pushes_of_later_rounds_wait_for_their_round() -> None:
         table.push(2, round_id)
     for round_id in (0, 1):
         (ask,) = only(table.contribute(), Aggregate)
-        assert [row.payload.data for row in ask.rows[1:]] == [(1.0, float(round_id)), (2.0, float(round_id))]
+        assert [row.payload.data for row in ask.rows[1:]] == [
+            (1.0, float(round_id)),
+            (2.0, float(round_id)),
+        ]
         table.answer(ask)
         table.applied()
 
@@ -427,10 +452,10 @@ def test_the_payload_of_a_push_has_the_size_of_our_own_layout() -> None:
     assert rounds.payload_bytes(push) == -1
 
 
-# --- trust ----------------------------------------------------------------------------------------------------------------
+# --- trust ----------------------------------------------------------------------------------------
 
 
-def test_a_source_that_keeps_standing_out_is_suspected_then_quarantined_and_no_longer_expected() -> None:
+def test_a_source_that_keeps_standing_out_is_suspected_then_quarantined_and_no_longer_expected():
     table = GossipTable(peers=5, f=1, trust=TrustSettings(quarantine_rounds=20))
     table.start()
     effects = []
@@ -471,7 +496,7 @@ def test_f_is_what_the_rule_can_tolerate_with_so_few_rows() -> None:
     assert only(effects, Aggregate)[0].f == 2
 
 
-# --- mixing ---------------------------------------------------------------------------------------------------------------
+# --- mixing ---------------------------------------------------------------------------------------
 
 
 def mixing_round(table: GossipTable, others: dict[int, bytes], own: bytes) -> list[Effect]:
@@ -532,7 +557,9 @@ def test_mixing_is_raised_when_replicas_are_far_apart_and_until_they_are_close()
     table.start()
     scales = []
     for apart in (0.01, 0.2, 0.08, 0.01, 0.08):
-        others = {peer: sketch(10 + (10 * apart if peer > 1 else -10 * apart), 0.0) for peer in (1, 2, 3)}
+        others = {
+            peer: sketch(10 + (10 * apart if peer > 1 else -10 * apart), 0.0) for peer in (1, 2, 3)
+        }
         effects = mixing_round(table, others, sketch(10 - 10 * apart, 0.0))
         (told,) = reports(effects, "round")
         assert told["consensus_distance"] == pytest.approx(10 * apart, rel=1e-3)
@@ -552,7 +579,10 @@ def test_a_liars_sketch_cannot_raise_the_mixing_of_others() -> None:
     assert not table.rounds.mixing.raised
 
 
-@pytest.mark.parametrize("junk", [b"", b"abc", sketch(float("nan"), 1.0), sketch(float("inf"), 1.0), sketch(1.0, 2.0, 3.0)])
+@pytest.mark.parametrize(
+    "junk",
+    [b"", b"abc", sketch(float("nan"), 1.0), sketch(float("inf"), 1.0), sketch(1.0, 2.0, 3.0)],
+)
 def test_a_sketch_that_is_none_is_passed_over(junk: bytes) -> None:
     table = GossipTable(peers=3, gossip={"mix_every": 1})
     table.start()
@@ -573,7 +603,8 @@ def test_mixing_that_fails_leaves_the_step() -> None:
 
 
 def ran_ahead(table: GossipTable, alone: int) -> None:
-    """Twenty rounds of half a second in which all are prompt, then ``alone`` rounds in which nobody comes in time."""
+    """Twenty rounds of half a second in which all are prompt,
+    then ``alone`` rounds in which nobody comes in time."""
     table.start()
     for _ in range(20):
         table.now += 0.5
@@ -586,7 +617,8 @@ def ran_ahead(table: GossipTable, alone: int) -> None:
 
 
 def test_who_is_far_ahead_of_all_others_waits_for_them() -> None:
-    """Simulation seed 199: a peer eleven rounds ahead neither waited for the others nor was followed, and trained alone."""
+    """Simulation seed 199: a peer eleven rounds ahead neither waited for the others nor was
+    followed, and trained alone."""
     table = GossipTable(peers=4, f=1)
     ran_ahead(table, alone=12)
     prompt = table.rounds.deadline.grace_s()
@@ -606,13 +638,16 @@ def test_one_neighbour_far_behind_does_not_slow_a_peer_that_has_another() -> Non
         effects = table.contribute()
         effects += table.push(1)
         table.push(3, table.rounds.round_id - 12)
-        (ask,) = only(effects + table.rounds.on_timer(GossipTimer(table.rounds.round_id), table.now), Aggregate)
+        (ask,) = only(
+            effects + table.rounds.on_timer(GossipTimer(table.rounds.round_id), table.now),
+            Aggregate,
+        )
         table.answer(ask)
         table.applied()
     assert table.rounds.deadline.grace_s() < 0.1
 
 
-# --- elsewhere ------------------------------------------------------------------------------------------------------------
+# --- elsewhere ------------------------------------------------------------------------------------
 
 
 def test_a_peer_far_behind_passes_over_rounds_and_lands_where_parameters_are_mixed() -> None:
@@ -686,7 +721,7 @@ def test_nothing_happens_before_the_start_and_after_the_stop() -> None:
     assert table.push(1) == table.rounds.on_view_change(0.0) == []
 
 
-# --- data -----------------------------------------------------------------------------------------------------------------
+# --- data -----------------------------------------------------------------------------------------
 
 
 def test_go_comes_again_when_the_data_are_known() -> None:
@@ -711,7 +746,11 @@ def test_fixed_global_batches_are_refused_where_nothing_is_committed() -> None:
 
 def test_a_topology_may_be_anybodys_function() -> None:
     def star(roster: Roster, round_id: int, seed: int) -> Plan:
-        return Plan(pushes={peer: ((1,) if peer != 1 else tuple(p for p in roster if p != 1)) for peer in roster})
+        return Plan(
+            pushes={
+                peer: ((1,) if peer != 1 else tuple(p for p in roster if p != 1)) for peer in roster
+            }
+        )
 
     table = GossipTable(peers=4, topology=star)
     table.start()

@@ -22,11 +22,20 @@ BORN, AGAIN, KILLED, DONE = {"incarnation": 0}, {"incarnation": 1}, {"signal": 9
     [
         ([], False, False),
         ([(0, "spawned", BORN)], True, False),  # how far it is nobody knows
-        ([(0, "spawned", BORN), (0, "ready"), (0, "exited", KILLED)], False, False),  # nobody is there who could want it
-        ([(0, "spawned", BORN), (0, "ready"), (0, "exited", KILLED), (0, "spawned", AGAIN)], False, True),
+        # nobody is there who could want it
+        ([(0, "spawned", BORN), (0, "ready"), (0, "exited", KILLED)], False, False),
+        (
+            [(0, "spawned", BORN), (0, "ready"), (0, "exited", KILLED), (0, "spawned", AGAIN)],
+            False,
+            True,
+        ),
         ([(0, "spawned", AGAIN), (0, "recovering")], True, False),
         ([(0, "spawned", AGAIN), (0, "recovering"), (0, "no_state_found")], False, True),
-        ([(0, "spawned", AGAIN), (0, "recovering"), (0, "restored"), (1, "spawned", AGAIN)], True, False),
+        (
+            [(0, "spawned", AGAIN), (0, "recovering"), (0, "restored"), (1, "spawned", AGAIN)],
+            True,
+            False,
+        ),
         (
             [(0, "spawned", AGAIN), (0, "restored"), (0, "started", {"incarnation": 2})],
             True,
@@ -39,14 +48,19 @@ BORN, AGAIN, KILLED, DONE = {"incarnation": 0}, {"incarnation": 1}, {"signal": 9
         ),  # it has ended with it
     ],
 )
-def test_who_has_the_state_is_known_from_the_rows(rows: list[Any], anybody: bool, in_vain: bool) -> None:
+def test_who_has_the_state_is_known_from_the_rows(
+    rows: list[Any], anybody: bool, in_vain: bool
+) -> None:
     holders = after(*rows)
     assert (holders.anybody, holders.in_vain) == (anybody, in_vain)
 
 
 def test_how_far_it_was_is_said_with_what_was_logged_last() -> None:
     holders = after(
-        (0, "round", {"round": 3}), (1, "fault", {"round": 5}), (0, "metrics", {"accuracy": 0.5}), (0, "metrics", {"loss": 2})
+        (0, "round", {"round": 3}),
+        (1, "fault", {"round": 5}),
+        (0, "metrics", {"accuracy": 0.5}),
+        (0, "metrics", {"loss": 2}),
     )
     assert holders.in_words() == "round 5 (accuracy 0.5, loss 2)"
     holders.begin_anew()

@@ -44,13 +44,22 @@ def facts(**other: Any) -> dict[str, Any]:
 def judged(host: Host, **other: Any) -> list[str]:
     """The lines about a second host, after a first one with which all is well."""
     report = HostReport()
-    judge_hosts(report, [Host("first"), host], {"first": facts(), host.name: facts(**other)}, "train.py", "d1")
+    judge_hosts(
+        report,
+        [Host("first"), host],
+        {"first": facts(), host.name: facts(**other)},
+        "train.py",
+        "d1",
+    )
     return [line for line in report.as_text() if not line.startswith("ok    first")]
 
 
 def test_a_host_with_which_all_is_well_is_one_line() -> None:
     assert judged(Host("b", 2)) == [
-        "ok    b      python 3.11.7  torch 2.13.0+cpu  gossip 0.1.0  clock +0.002 s  2 peers on 8 cores, 16.0 GiB free"
+        (
+            "ok    b      python 3.11.7  torch 2.13.0+cpu  gossip 0.1.0  clock +0.002 s  2 peers "
+            "on 8 cores, 16.0 GiB free"
+        )
     ]
 
 
@@ -64,26 +73,52 @@ def test_what_is_free_on_gpus_stands_behind_the_memory() -> None:
     [
         (
             {"packages": {"torch": None}},
-            ["fail  /opt/bin/python has no torch", "try: python=... of an environment that has, behind b in a host file"],
+            [
+                "fail  /opt/bin/python has no torch",
+                "try: python=... of an environment that has, behind b in a host file",
+            ],
         ),
         (
             {"packages": {"torch": "2.12.0"}},
-            ["fail  torch is 2.12.0, 2.13.0+cpu elsewhere", "try: install the same version on all hosts"],
+            [
+                "fail  torch is 2.12.0, 2.13.0+cpu elsewhere",
+                "try: install the same version on all hosts",
+            ],
         ),
         (
             {"packages": {"torch": "2.13.0+cu126"}},
-            ["warn  torch is 2.13.0+cu126, 2.13.0+cpu elsewhere: results may differ in their last bits"],
+            [
+                (
+                    "warn  torch is 2.13.0+cu126, 2.13.0+cpu elsewhere: results may differ in "
+                    "their last bits"
+                )
+            ],
         ),
         (
             {"packages": {"gossip-train": "0.2.0"}},
-            ["fail  gossip is 0.2.0, 0.1.0 elsewhere", "try: install the same version on all hosts"],
+            [
+                "fail  gossip is 0.2.0, 0.1.0 elsewhere",
+                "try: install the same version on all hosts",
+            ],
         ),
         (
             {"code": "other"},
-            ["warn  gossip has the same version as elsewhere, but other code", "try: install the same on all hosts"],
+            [
+                "warn  gossip has the same version as elsewhere, but other code",
+                "try: install the same on all hosts",
+            ],
         ),
-        ({"python": "3.12.1"}, ["fail  python is 3.12.1, 3.11.7 elsewhere", "try: python=... behind b in a host file"]),
-        ({"clock_s": -7.25}, ["warn  its clock is -7.2 s off: times in its logs are, too", "try: chronyc makestep, or ntpd -gq"]),
+        (
+            {"python": "3.12.1"},
+            ["fail  python is 3.12.1, 3.11.7 elsewhere", "try: python=... behind b in a host file"],
+        ),
+        (
+            {"clock_s": -7.25},
+            [
+                "warn  its clock is -7.2 s off: times in its logs are, too",
+                "try: chronyc makestep, or ntpd -gq",
+            ],
+        ),
         ({"script": None}, ["fail  there is no train.py in /srv", "try: scp train.py b:/srv/"]),
         (
             {"script": {"path": "x", "digest": "d2"}},
@@ -96,37 +131,56 @@ def test_what_is_free_on_gpus_stands_behind_the_memory() -> None:
                 "try: workdir=... behind b in a host file, or: ssh b mkdir -p /srv",
             ],
         ),
-        ({"memory_bytes": PEER_BYTES + 1}, ["fail  2 peers need about 0.9 GiB, 0.4 GiB are free", "try: b slots=1"]),
+        (
+            {"memory_bytes": PEER_BYTES + 1},
+            ["fail  2 peers need about 0.9 GiB, 0.4 GiB are free", "try: b slots=1"],
+        ),
         (
             {"gpus": Gpus((gpu(0, 300),)).to_json()},
             [
-                "warn  2 peers on 1 GPU would need about 512 MiB each before any model; free: 300 MiB, no room for any",
+                (
+                    "warn  2 peers on 1 GPU would need about 512 MiB each before any model; free: "
+                    "300 MiB, no room for any"
+                ),
                 f"try: {HINT}",
             ],
         ),
         (
             {"gpus": Gpus(error="nvidia-smi: no driver").to_json()},
-            ["warn  its GPUs are not known: nvidia-smi: no driver", "try: nvidia-smi there; without it they may still train"],
+            [
+                "warn  its GPUs are not known: nvidia-smi: no driver",
+                "try: nvidia-smi there; without it they may still train",
+            ],
         ),
         ({"cores": 1}, ["warn  2 peers share 1 core", "try: b slots=1"]),
         (
             {"run_dir_error": "it is there already"},
-            ["fail  the run folder /srv/runs/x/hosts/a: it is there already", "try: another --name or --run-dir"],
+            [
+                "fail  the run folder /srv/runs/x/hosts/a: it is there already",
+                "try: another --name or --run-dir",
+            ],
         ),
         ({"disk_bytes": 2**20}, ["warn  1 MiB are free on the disk of /srv/runs/x/hosts/a"]),
         (
             {"address_error": "no address here is in 10.0.0.0/8: lo 127.0.0.1"},
-            ["fail  no address here is in 10.0.0.0/8: lo 127.0.0.1", "try: address=... behind b in a host file"],
+            [
+                "fail  no address here is in 10.0.0.0/8: lo 127.0.0.1",
+                "try: address=... behind b in a host file",
+            ],
         ),
     ],
 )
-def test_what_is_wrong_with_a_host_is_told_with_what_to_do(other: dict[str, Any], expected: list[str]) -> None:
+def test_what_is_wrong_with_a_host_is_told_with_what_to_do(
+    other: dict[str, Any], expected: list[str]
+) -> None:
     first, *rest = judged(Host("b", 2), **other)
     assert first[:4] == expected[0][:4], "the host's own line is as bad as the worst of it"
-    assert [" ".join(line.replace("  b  ", "  ", 1).split()) for line in rest] == [" ".join(line.split()) for line in expected]
+    assert [" ".join(line.replace("  b  ", "  ", 1).split()) for line in rest] == [
+        " ".join(line.split()) for line in expected
+    ]
 
 
-# --- pairs ----------------------------------------------------------------------------------------------------------------
+# --- pairs ----------------------------------------------------------------------------------------
 
 FINE = {"ms": 0.31, "seen": A}
 
@@ -152,30 +206,43 @@ def pairs(measured: dict[tuple[str, str], float] | None = None, **said: Any) -> 
 
 def test_a_pair_that_reaches_each_other_is_one_line() -> None:
     rates = {("a", "b"): 941.0, ("b", "a"): 930.4}
-    assert pairs(rates) == ["ok    a <-> b  10.77.0.11 <-> 10.77.0.12  0.30..0.31 ms  930..941 Mbit/s"]
+    assert pairs(rates) == [
+        "ok    a <-> b  10.77.0.11 <-> 10.77.0.12  0.30..0.31 ms  930..941 Mbit/s"
+    ]
 
 
 def test_a_way_that_is_closed_is_told_with_both_addresses_and_what_came_back() -> None:
     assert pairs(to_b={"error": "no answer in 3 s"}) == [
         "fail  a -> b  nobody answered at 10.77.0.12 from 10.77.0.11: no answer in 3 s",
-        "              try: a firewall? Peers listen on ports that the system chooses; over another network: "
-        "address=... behind b in a host file",
+        (
+            "              try: a firewall? Peers listen on ports that the system chooses; over "
+            "another network: address=... behind b in a host file"
+        ),
     ]
 
 
 def test_a_host_that_others_see_under_another_address_is_told() -> None:
     assert pairs(to_b={"ms": 1.0, "seen": "192.0.2.1"})[0] == (
-        "warn  a -> b   b sees a as 192.0.2.1, not as 10.77.0.11: there is a NAT or another route between them"
+        "warn  a -> b   b sees a as 192.0.2.1, not as 10.77.0.11: there is a NAT or another route "
+        "between them"
     )
 
 
-def test_hosts_that_reach_each_other_by_loopback_are_one_machine_and_need_no_other_address() -> None:
-    assert choose(["a", "b"], LISTENING, probed(local={"ms": 0.1, "seen": "127.0.0.1"})) == {"a": "127.0.0.1", "b": "127.0.0.1"}
+def test_hosts_that_reach_each_other_by_loopback_are_one_machine_and_need_no_other_address():
+    assert choose(["a", "b"], LISTENING, probed(local={"ms": 0.1, "seen": "127.0.0.1"})) == {
+        "a": "127.0.0.1",
+        "b": "127.0.0.1",
+    }
 
 
 def test_of_the_addresses_of_a_host_that_is_taken_which_the_others_reach() -> None:
     listening = {"a": ["172.17.0.1", A], "b": ["172.17.0.1", B]}
-    tried = {**probed(), "172.17.0.1": {way: {"error": "another host has this address, too"} for way in (("a", "b"), ("b", "a"))}}
+    tried = {
+        **probed(),
+        "172.17.0.1": {
+            way: {"error": "another host has this address, too"} for way in (("a", "b"), ("b", "a"))
+        },
+    }
     assert choose(["a", "b"], listening, tried) == {"a": A, "b": B}
 
 
@@ -184,7 +251,10 @@ def test_an_address_that_nobody_else_can_reach_is_refused() -> None:
     judge_pairs(report, ["a", "b"], {"a": "127.0.0.1", "b": B}, {B: {("a", "b"): FINE}}, {})
     assert report.as_text() == [
         "fail  b -> a  a has no address but 127.0.0.1, other machines cannot reach that",
-        "              try: address=... behind a in a host file: an interface, a network such as 10.0.0.0/8, or a number",
+        (
+            "              try: address=... behind a in a host file: an interface, a network such "
+            "as 10.0.0.0/8, or a number"
+        ),
     ]
 
 
@@ -192,7 +262,11 @@ def test_many_pairs_share_a_line() -> None:
     names = [f"h{number}" for number in range(7)]
     chosen = {name: f"10.0.0.{number + 1}" for number, name in enumerate(names)}
     tried: dict[str, dict[tuple[str, str], dict[str, Any]]] = {
-        chosen[target]: {(source, target): {"ms": 0.5, "seen": chosen[source]} for source in names if source != target}
+        chosen[target]: {
+            (source, target): {"ms": 0.5, "seen": chosen[source]}
+            for source in names
+            if source != target
+        }
         for target in names
     }
     report = HostReport()
@@ -200,7 +274,7 @@ def test_many_pairs_share_a_line() -> None:
     assert report.as_text() == ["ok    21 pairs  of 21 reach each other  0.50 ms"]
 
 
-# --- ssh ------------------------------------------------------------------------------------------------------------------
+# --- ssh ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -239,29 +313,45 @@ def test_many_pairs_share_a_line() -> None:
             "ssh nodeb: /x/python has no gossip there",
             "ssh nodeb /x/python -m pip install gossip-train; or python=... in a host file",
         ),
-        (None, [], "ssh nodeb: no agent has answered", "ssh nodeb true     must work without typing; then run this again"),
+        (
+            None,
+            [],
+            "ssh nodeb: no agent has answered",
+            "ssh nodeb true     must work without typing; then run this again",
+        ),
     ],
 )
-def test_why_there_is_no_agent_is_told_with_what_to_do(code: int | None, said: list[str], message: str, hint: str) -> None:
+def test_why_there_is_no_agent_is_told_with_what_to_do(
+    code: int | None, said: list[str], message: str, hint: str
+) -> None:
     error = explain(Host("nodeb", python="/x/python"), code, said)
     assert (str(error), error.hint) == (message, hint)
 
 
 def test_one_host_that_cannot_be_reached_is_the_error_and_the_others_are_told_to_be_fine() -> None:
-    denied = Unreachable("nodeb", "Permission denied (publickey). gossip never asks for passwords", "ssh nodeb true must work")
+    denied = Unreachable(
+        "nodeb",
+        "Permission denied (publickey). gossip never asks for passwords",
+        "ssh nodeb true must work",
+    )
     report = HostReport()
     report.add("fail", "nodeb", str(denied), denied.hint)
     judge_hosts(report, parse_list("nodea,nodeb"), {"nodea": facts()}, "train.py", "d1")
     with pytest.raises(Unreachable) as wrong:
         refuse(HostSurvey(report, {}, [denied]))
-    assert str(wrong.value) == "ssh nodeb: Permission denied (publickey). gossip never asks for passwords"
+    assert (
+        str(wrong.value)
+        == "ssh nodeb: Permission denied (publickey). gossip never asks for passwords"
+    )
     assert wrong.value.hint == "ssh nodeb true must work. nodea is fine, nothing was started"
     assert wrong.value.exit_code == 4
 
 
 def test_what_only_a_person_can_mend_on_a_host_is_a_mistake_and_the_network_is_none() -> None:
     report = HostReport()
-    judge_hosts(report, [Host("a"), Host("b")], {"a": facts(), "b": facts(script=None)}, "train.py", "d1")
+    judge_hosts(
+        report, [Host("a"), Host("b")], {"a": facts(), "b": facts(script=None)}, "train.py", "d1"
+    )
     with pytest.raises(HostsUnfit, match=r"^b: there is no train\.py in /srv$") as wrong:
         refuse(HostSurvey(report, {}, []))
     assert wrong.value.exit_code == 2

@@ -9,7 +9,11 @@ from gossip.launch.ssh.hostlist import Host, load, parse_file, parse_list, place
 
 
 def test_a_list_names_hosts_and_how_many_peers_each_gets() -> None:
-    assert parse_list("a,b:2, me@c.d-e.example:3") == (Host("a"), Host("b", 2), Host("c.d-e.example", 3, "me"))
+    assert parse_list("a,b:2, me@c.d-e.example:3") == (
+        Host("a"),
+        Host("b", 2),
+        Host("c.d-e.example", 3, "me"),
+    )
 
 
 def test_a_file_is_in_the_syntax_of_deepspeed_and_may_say_more() -> None:
@@ -26,7 +30,9 @@ def test_a_file_is_in_the_syntax_of_deepspeed_and_may_say_more() -> None:
     )
 
 
-def test_what_is_given_is_a_file_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_given_is_a_file_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "lab").write_text("a slots=3\n")
     monkeypatch.chdir(tmp_path)
     assert load("lab") == (Host("a", 3),)
@@ -38,7 +44,11 @@ def test_what_is_given_is_a_file_where_there_is_one(tmp_path: Path, monkeypatch:
     [
         ("a slots=0", "hosts.txt:1: a: 0 is no number of peers", None),
         ("a slots=two", "hosts.txt:1: a: two is no number of peers", None),
-        ("a\nb slot=2", "hosts.txt:2: unknown option 'slot'. Did you mean 'slots'?", "known: address, python, slots, weight"),
+        (
+            "a\nb slot=2",
+            "hosts.txt:2: unknown option 'slot'. Did you mean 'slots'?",
+            "known: address, python, slots, weight",
+        ),
         ("a 2", "hosts.txt:1: '2' is no option", "after the name stand options: a slots=2"),
         ("a slots=1 slots=2", "hosts.txt:1: slots is given twice", None),
         ("a python=", "hosts.txt:1: python is given no value", None),
@@ -46,11 +56,21 @@ def test_what_is_given_is_a_file_where_there_is_one(tmp_path: Path, monkeypatch:
         ("a:70000", "hosts.txt:1: there is no port 70000", "a slots=70000: so many peers"),
         ("a\nx@a", "hosts.txt: a is there twice", "more peers on one host: a slots=2"),
         ("# nobody", "hosts.txt: there is no host in it", None),
-        ("-oProxyCommand=x", "hosts.txt:1: '-oProxyCommand=x' is neither a host nor a file", "as in: -H nodea,user@nodeb:2"),
-        ("-l@a", "hosts.txt:1: '-l@a' is neither a host nor a file", "as in: -H nodea,user@nodeb:2 or -H hosts.txt"),
+        (
+            "-oProxyCommand=x",
+            "hosts.txt:1: '-oProxyCommand=x' is neither a host nor a file",
+            "as in: -H nodea,user@nodeb:2",
+        ),
+        (
+            "-l@a",
+            "hosts.txt:1: '-l@a' is neither a host nor a file",
+            "as in: -H nodea,user@nodeb:2 or -H hosts.txt",
+        ),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told_with_its_line(text: str, says: str, hint: str | None) -> None:
+def test_what_is_wrong_in_a_file_is_told_with_its_line(
+    text: str, says: str, hint: str | None
+) -> None:
     with pytest.raises(ConfigError) as wrong:
         parse_file(text, "hosts.txt")
     assert str(wrong.value) == says

@@ -1,4 +1,5 @@
-"""When the agent of a lost host is started again: after ever longer pauses, so often in a row, and anew after a steady time."""
+"""When the agent of a lost host is started again: after ever longer pauses, so often in a row, and
+anew after a steady time."""
 
 from __future__ import annotations
 
@@ -81,7 +82,9 @@ def pauses(clock: Clock, times: list[float], since: float) -> list[float]:
     return [round(later - sooner, 6) for sooner, later in zip([since, *times], times, strict=False)]
 
 
-def test_a_host_that_cannot_be_reached_is_tried_after_ever_longer_pauses_and_then_given_up(clock: Clock) -> None:
+def test_a_host_that_cannot_be_reached_is_tried_after_ever_longer_pauses_and_then_given_up(
+    clock: Clock,
+) -> None:
     agents = Agents(clock, lambda attempt: True)
     launch, found, said = launch_of(agents, restarts=len(BACK_OFF_S) + 2)
     assert clock.run_until_complete(launch._returns(found)) is False
@@ -91,8 +94,12 @@ def test_a_host_that_cannot_be_reached_is_tried_after_ever_longer_pauses_and_the
     assert said[-1] == "! a is not started again: too often"
 
 
-@pytest.mark.parametrize(("lived_s", "pause_s"), [(STEADY_S - 1, BACK_OFF_S[2]), (STEADY_S + 1, BACK_OFF_S[0])])
-def test_only_a_host_that_was_there_for_a_steady_time_begins_anew(clock: Clock, lived_s: float, pause_s: float) -> None:
+@pytest.mark.parametrize(
+    ("lived_s", "pause_s"), [(STEADY_S - 1, BACK_OFF_S[2]), (STEADY_S + 1, BACK_OFF_S[0])]
+)
+def test_only_a_host_that_was_there_for_a_steady_time_begins_anew(
+    clock: Clock, lived_s: float, pause_s: float
+) -> None:
     agents = Agents(clock, lambda attempt: attempt == 1)
     launch, found, _ = launch_of(agents, restarts=5)
     assert clock.run_until_complete(launch._returns(found)) is True

@@ -1,4 +1,5 @@
-"""A host whose agent is not understood, or not heard: it ends for the launcher, and that is said once."""
+"""A host whose agent is not understood, or not heard: it ends for the launcher,
+and that is said once."""
 
 from __future__ import annotations
 
@@ -34,10 +35,17 @@ sys.stdin.read()
 
 def remote(ended: list[str], *argv: str) -> RemoteAgent:
     nobody = cast(Any, SimpleNamespace(watch=lambda process: None, forget=lambda process: None))
-    return RemoteAgent(Host("a"), argv, "token", nobody, lambda remote, frame: None, lambda remote: ended.append(remote.name))
+    return RemoteAgent(
+        Host("a"),
+        argv,
+        "token",
+        nobody,
+        lambda remote, frame: None,
+        lambda remote: ended.append(remote.name),
+    )
 
 
-async def test_an_agent_that_says_what_is_none_of_the_language_ends_and_its_host_is_told_lost() -> None:
+async def test_an_agent_that_says_what_is_none_of_the_language_ends_and_its_host_is_told_lost():
     ended: list[str] = []
     agent = remote(ended, sys.executable, "-c", AGENT)
     await asyncio.wait_for(agent.open(), 60)
@@ -48,7 +56,9 @@ async def test_an_agent_that_says_what_is_none_of_the_language_ends_and_its_host
     assert ended == ["a"], "it ends once"
 
 
-async def test_a_process_that_not_even_a_kill_ends_in_time_is_over_for_us(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_not_even_a_kill_ends_in_time_is_over_for_us(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("gossip.launch.ssh.remote.BYE_S", 0.0)
     monkeypatch.setattr(RemoteAgent, "_signal", lambda remote, number: None)
     ended: list[str] = []
@@ -85,16 +95,26 @@ async def test_a_host_that_stays_silent_is_given_up_once() -> None:
 
 
 def look_order(folder: Path) -> bytes:
-    asked = {"workdir": str(folder), "script": "train.py", "run_dir": str(folder / "run"), "run": "aa", "address": ""}
+    asked = {
+        "workdir": str(folder),
+        "script": "train.py",
+        "run_dir": str(folder / "run"),
+        "run": "aa",
+        "address": "",
+    }
     return frames.encode({"kind": "check", **asked})
 
 
-async def test_an_agent_whose_driver_hangs_is_heard_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_whose_driver_hangs_is_heard_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     answer = threading.Event()
 
     def hangs() -> Gpus:
-        return Gpus(error="" if answer.wait(10.0) else "nobody was heard while the driver was asked")
+        return Gpus(
+            error="" if answer.wait(10.0) else "nobody was heard while the driver was asked"
+        )
 
     monkeypatch.setattr(gpus, "look", hangs)
     agent, orders = Agent(outbox := LauncherBacklog()), asyncio.StreamReader()
@@ -125,7 +145,9 @@ async def test_an_agent_that_cannot_look_ends_with_the_reason(
     assert capsys.readouterr().err == "gossip agent: [Errno 13] Permission denied: 'train.py'\n"
 
 
-def test_the_end_of_a_lost_hosts_peer_is_not_said_of_the_newcomer_that_has_its_id_since(tmp_path: Path) -> None:
+def test_the_end_of_a_lost_hosts_peer_is_not_said_of_the_newcomer_that_has_its_id_since(
+    tmp_path: Path,
+) -> None:
     agent, seeds = Agent(LauncherBacklog()), tmp_path / "seeds"
     agent._folder = tmp_path
     for peer, life in ((1, 1), (2, 0)):

@@ -19,22 +19,32 @@ def config(**options: Any) -> RunConfig:
 
 
 def line_of(given: RunConfig, join_servers: list[str], key: Path | None, *words: str) -> str:
-    return invitation("room for 2 more", given, join_servers, key, words or ["train.py"], "only")[-1].strip()
+    return invitation("room for 2 more", given, join_servers, key, words or ["train.py"], "only")[
+        -1
+    ].strip()
 
 
-def test_of_many_hosts_several_doors_are_named_and_the_key_that_has_to_be_copied(tmp_path: Path) -> None:
+def test_of_many_hosts_several_doors_are_named_and_the_key_that_has_to_be_copied(
+    tmp_path: Path,
+) -> None:
     given = config(keys=True)
     join_servers = [f"10.0.0.{number}:7000" for number in range(1, 5)]
     words = ["train.py", "--lr", "a b"]
     assert of_many_hosts(given, tmp_path, [*join_servers, ""], words) == [], "not all are there"
-    assert of_many_hosts(given.model_copy(update={"room": 3}), tmp_path, join_servers, words) == [], "nobody else has room"
+    assert (
+        of_many_hosts(given.model_copy(update={"room": 3}), tmp_path, join_servers, words) == []
+    ), "nobody else has room"
     seeds = "--seed 10.0.0.2:7000 --seed 10.0.0.3:7000"
     assert of_many_hosts(given, tmp_path, join_servers, words) == [
         f"room for 2 more, on any machine with train.py and a copy of {tmp_path}/swarm.key:",
         f"  gossip join --key swarm.key {seeds} 10.0.0.1:7000 -- train.py --lr 'a b'",
     ]
-    (near,) = of_many_hosts(given.model_copy(update={"keys": None}), tmp_path, ["127.0.0.1:7"], words)
-    assert near.startswith("room for 2 more: gossip join 127.0.0.1:7 -- train.py --lr 'a b'   (on this machine; ")
+    (near,) = of_many_hosts(
+        given.model_copy(update={"keys": None}), tmp_path, ["127.0.0.1:7"], words
+    )
+    assert near.startswith(
+        "room for 2 more: gossip join 127.0.0.1:7 -- train.py --lr 'a b'   (on this machine; "
+    )
 
 
 def test_on_the_same_machine_the_key_is_named_where_it_lies(tmp_path: Path) -> None:
@@ -46,14 +56,26 @@ def test_on_the_same_machine_the_key_is_named_where_it_lies(tmp_path: Path) -> N
 
 def test_a_run_without_keys_is_joined_from_elsewhere_only_by_who_says_so() -> None:
     given = config(insecure=True)
-    assert line_of(given, FAR, None) == "room for 2 more: gossip join --insecure 10.0.0.1:7000 -- train.py"
+    assert (
+        line_of(given, FAR, None)
+        == "room for 2 more: gossip join --insecure 10.0.0.1:7000 -- train.py"
+    )
     assert "--insecure" not in line_of(given, ["127.0.0.1:7"], None)
 
 
 def test_whoever_pastes_the_line_agrees_to_the_code_that_the_run_uses() -> None:
-    given = config(keys=True).model_copy(update={"aggregator": "nnm+my rules.py:middle", "topology": "mine:ring:k=1"})
+    given = config(keys=True).model_copy(
+        update={"aggregator": "nnm+my rules.py:middle", "topology": "mine:ring:k=1"}
+    )
     words = shlex.split(line_of(given, FAR, Path("/x/swarm.key")))
-    assert words[2:8] == ["--key", "swarm.key", "--code", "nnm+my rules.py:middle", "--code", "mine:ring:k=1"]
+    assert words[2:8] == [
+        "--key",
+        "swarm.key",
+        "--code",
+        "nnm+my rules.py:middle",
+        "--code",
+        "mine:ring:k=1",
+    ]
 
 
 @pytest.mark.parametrize(

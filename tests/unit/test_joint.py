@@ -1,4 +1,5 @@
-"""Rounds whose shards decide together, message by message: what is measured, decided, combined, and what becomes of it if not."""
+"""Rounds whose shards decide together, message by message: what is measured, decided, combined, and
+what becomes of it if not."""
 
 from __future__ import annotations
 
@@ -12,7 +13,15 @@ import pytest
 from test_rolling import RollingTable, vector
 
 from gossip.core.events import Aggregate, Aggregated, Contributed, Received, ShardStatistics
-from gossip.core.messages import ROUND_MAX, Commit, Message, PartialOverdue, PartialStatistics, Update, UpdateRequest
+from gossip.core.messages import (
+    ROUND_MAX,
+    Commit,
+    Message,
+    PartialOverdue,
+    PartialStatistics,
+    Update,
+    UpdateRequest,
+)
 from gossip.core.rounds.cross_shard import ASKED_MAX, points_of
 
 PEERS, SHARDS = 7, 3
@@ -45,23 +54,35 @@ class CrossShardTable(RollingTable):
             return
         here = {row.peer: row.payload.data for row in ask.rows}
         if ask.step == "measure":
-            self.aggregated(i, Aggregated(ask.ticket, None, statistics=measure(list(here.values()))))
+            self.aggregated(
+                i, Aggregated(ask.ticket, None, statistics=measure(list(here.values())))
+            )
             return
         if ask.step == "decide":
             total = {peer: sum(squares(part)[peer] for part in ask.parts) for peer in ask.peers}
             best = min(total, key=lambda peer: total[peer])
             weights = tuple(float(peer == best) for peer in ask.peers)
             result = vector(here[best], digest=True)
-            self.aggregated(i, Aggregated(ask.ticket, result, weights, (1.0,) * len(weights), decision=weights))
+            self.aggregated(
+                i, Aggregated(ask.ticket, result, weights, (1.0,) * len(weights), decision=weights)
+            )
             return
-        result = vector(sum(weight * value for weight, value in zip(ask.decision, here.values(), strict=True)), digest=True)
+        result = vector(
+            sum(weight * value for weight, value in zip(ask.decision, here.values(), strict=True)),
+            digest=True,
+        )
         self.aggregated(i, Aggregated(ask.ticket, result))
 
     def offer(self, values: Callable[[int, int], float], *who: int) -> None:
         """``values(peer, shard)`` are what a peer comes with."""
         for i in who or [i for i in range(len(self.peers)) if i not in self.crashed]:
             payloads = tuple(vector(values(i, shard)) for shard in range(len(self.peers[i].sizes)))
-            self.run(i, self.peers[i].on_contributed(Contributed(self.peers[i].round_id, 4, payloads), self.now))
+            self.run(
+                i,
+                self.peers[i].on_contributed(
+                    Contributed(self.peers[i].round_id, 4, payloads), self.now
+                ),
+            )
 
     def made_by_step(self, step: str) -> list[tuple[int, Aggregate]]:
         return [(i, ask) for i, ask in self.steps if ask.step == step]
@@ -76,7 +97,8 @@ class CrossShardTable(RollingTable):
 
 
 def apart(n: int = PEERS) -> CrossShardTable:
-    """A table at whose round the first two servers of each shard are all different, so that one can fail alone."""
+    """A table at whose round the first two servers of each shard are all different,
+    so that one can fail alone."""
     table = CrossShardTable(n)
     for _ in range(500):
         servers = table.servers()
@@ -100,7 +122,9 @@ def test_all_shards_are_combined_by_one_decision() -> None:
         commits = table.commits(number)
         assert [commit.digest for commit in commits] == [vector(2.0, digest=True).digest] * SHARDS
         assert {commit.contributors for commit in commits} == {commits[0].contributors}
-        assert {c.peer: c.weight for c in commits[0].contributors} == {peer: float(peer == 2) for peer in range(PEERS)}
+        assert {c.peer: c.weight for c in commits[0].contributors} == {
+            peer: float(peer == 2) for peer in range(PEERS)
+        }
     table.assert_one_history(4)
     assert len(table.made_by_step("measure")) == 4 * SHARDS
     assert len(table.made_by_step("decide")) == 4
@@ -118,7 +142,9 @@ def test_one_shard_is_aggregated_in_one_step() -> None:
 def test_nobody_decides_before_all_have_measured() -> None:
     table = apart()
     first, second, _ = table.servers()
-    table.lose = lambda sender, to, message: isinstance(message, PartialStatistics) and sender == second
+    table.lose = lambda sender, to, message: (
+        isinstance(message, PartialStatistics) and sender == second
+    )
     before = len(table.made_by_step("decide"))
     table.offer(uneven)
     table.deliver()
@@ -152,7 +178,11 @@ def test_a_part_that_was_lost_is_asked_for_and_costs_no_attempt() -> None:
     lost: list[Message] = []
 
     def lose(sender: int, to: int, message: Message) -> bool:
-        lost.extend([message] if isinstance(message, PartialStatistics) and sender == second and not lost else [])
+        lost.extend(
+            [message]
+            if isinstance(message, PartialStatistics) and sender == second and not lost
+            else []
+        )
         return bool(lost) and lost[0] is message
 
     table.lose = lose
@@ -160,14 +190,18 @@ def test_a_part_that_was_lost_is_asked_for_and_costs_no_attempt() -> None:
     table.pass_time(2.0)
     assert lost
     assert [commit.made_at for commit in table.commits(number)] == [0] * SHARDS
-    assert not [report for reports in table.reports for report in reports if report.event == "attempt"]
+    assert not [
+        report for reports in table.reports for report in reports if report.event == "attempt"
+    ]
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_server_that_dies_once_it_has_measured_is_handed_on(shard: int) -> None:
     table = apart()
     number, victim = table.peers[0].round_id, table.servers()[shard]
-    table.lose = lambda sender, to, message: isinstance(message, PartialStatistics | Commit) and sender == victim
+    table.lose = lambda sender, to, message: (
+        isinstance(message, PartialStatistics | Commit) and sender == victim
+    )
     table.offer(uneven)
     table.deliver()
     table.crash(victim)
@@ -212,7 +246,9 @@ def test_a_server_that_dies_with_what_was_decided_on_costs_the_round_and_not_the
     commits = table.commits(number)
     assert [bool(commit.digest) for commit in commits] == [True, True, False]
     assert "lost with a server" in commits[2].reason
-    assert table.applied[table.servers()[0]][number] == (number, b""), "a part of a decision is applied"
+    assert table.applied[table.servers()[0]][number] == (number, b""), (
+        "a part of a decision is applied"
+    )
     table.lose = lambda sender, to, message: False
     table.contribute()
     table.pass_time(3.0)
@@ -220,34 +256,53 @@ def test_a_server_that_dies_with_what_was_decided_on_costs_the_round_and_not_the
 
 
 def test_the_same_updates_measured_again_are_combined_by_the_decision() -> None:
-    """Whoever has a shard handed on after the decision gains nothing, and the round loses nothing."""
+    """Whoever has a shard handed on after the decision gains nothing,
+    and the round loses nothing."""
     table = apart()
     number, (_, _, late) = table.peers[0].round_id, table.servers()
-    table.lose = lambda sender, to, message: isinstance(message, Commit) and to == late and message.attempt == 0
+    table.lose = lambda sender, to, message: (
+        isinstance(message, Commit) and to == late and message.attempt == 0
+    )
     table.offer(uneven)
     table.deliver()
-    attacker = next(peer for peer in range(PEERS) if peer not in (*table.servers(), *table.servers(1)))
-    table.run(attacker, table.peers[attacker]._advance(table.peers[attacker]._shards[2], "a whim", table.now))
+    attacker = next(
+        peer for peer in range(PEERS) if peer not in (*table.servers(), *table.servers(1))
+    )
+    table.run(
+        attacker,
+        table.peers[attacker]._advance(table.peers[attacker]._shards[2], "a whim", table.now),
+    )
     table.pass_time(25.0)
     assert table.commits(number)[2].made_at == 1
     assert all(commit.digest for commit in table.commits(number))
     table.assert_one_history(number + 1)
 
 
-def test_another_update_for_the_server_of_a_later_attempt_is_not_counted_by_the_old_decision() -> None:
+def test_another_update_for_the_server_of_a_later_attempt_is_not_counted_by_the_old_decision():
     table = apart()
     number, (_, _, late) = table.peers[0].round_id, table.servers()
-    table.lose = lambda sender, to, message: isinstance(message, Commit) and to == late and message.attempt == 0
+    table.lose = lambda sender, to, message: (
+        isinstance(message, Commit) and to == late and message.attempt == 0
+    )
     table.offer(uneven)
     table.deliver()
-    attacker = next(peer for peer in range(PEERS) if peer not in (*table.servers(), *table.servers(1)))
+    attacker = next(
+        peer for peer in range(PEERS) if peer not in (*table.servers(), *table.servers(1))
+    )
     own = table.peers[attacker]._own
     assert own is not None
     table.peers[attacker]._own = replace(own, payloads=(*own.payloads[:2], vector(1e30)))
-    table.run(attacker, table.peers[attacker]._advance(table.peers[attacker]._shards[2], "a whim", table.now))
+    table.run(
+        attacker,
+        table.peers[attacker]._advance(table.peers[attacker]._shards[2], "a whim", table.now),
+    )
     table.pass_time(25.0)
     assert not table.commits(number)[2].digest
-    assert not [ask for _, ask in table.made_by_step("combine") if any(row.payload.data == 1e30 for row in ask.rows)]
+    assert not [
+        ask
+        for _, ask in table.made_by_step("combine")
+        if any(row.payload.data == 1e30 for row in ask.rows)
+    ]
 
 
 def test_a_decision_that_is_lost_with_all_who_had_it_is_not_made_again() -> None:
@@ -255,7 +310,12 @@ def test_a_decision_that_is_lost_with_all_who_had_it_is_not_made_again() -> None
     number, (first, _, third) = table.peers[0].round_id, table.servers()
 
     def lose(sender: int, to: int, message: Message) -> bool:
-        return isinstance(message, Commit) and message.shard == 0 and (sender, to) != (first, third) and sender in (first, third)
+        return (
+            isinstance(message, Commit)
+            and message.shard == 0
+            and (sender, to) != (first, third)
+            and sender in (first, third)
+        )
 
     table.lose = lose
     table.offer(uneven)
@@ -275,7 +335,9 @@ def test_whoever_keeps_back_what_it_has_measured_is_handed_on_in_time() -> None:
     table = apart()
     began, number = table.now, table.peers[0].round_id
     _, attacker, third = table.servers()
-    table.lose = lambda sender, to, message: isinstance(message, PartialStatistics) and sender == attacker
+    table.lose = lambda sender, to, message: (
+        isinstance(message, PartialStatistics) and sender == attacker
+    )
     table.offer(uneven)
     timeout_s = max(peer.deadline.round_timeout_s() for peer in table.peers)
     while table.peers[0].round_id == number and table.now < began + 30.0:
@@ -287,10 +349,12 @@ def test_whoever_keeps_back_what_it_has_measured_is_handed_on_in_time() -> None:
     table.assert_one_history(number + 1)
 
 
-def test_two_that_keep_back_what_they_have_measured_one_after_the_other_are_both_handed_on() -> None:
+def test_two_that_keep_back_what_they_have_measured_one_after_the_other_are_both_handed_on():
     table = apart()
     number, attackers = table.peers[0].round_id, {table.order(1)[0], table.order(1)[1]}
-    table.lose = lambda sender, to, message: isinstance(message, PartialStatistics) and sender in attackers
+    table.lose = lambda sender, to, message: (
+        isinstance(message, PartialStatistics) and sender in attackers
+    )
     table.offer(uneven)
     table.pass_time(60.0)
     assert table.commits(number)[1].made_at >= 2
@@ -298,13 +362,16 @@ def test_two_that_keep_back_what_they_have_measured_one_after_the_other_are_both
 
 
 def deciding() -> tuple[CrossShardTable, int, int, int, PartialStatistics]:
-    """A table where the last part is on its way to the server of the first shard: from whom, and what it says."""
+    """A table where the last part is on its way to the server of the first shard: from whom,
+    and what it says."""
     table = apart()
     first, second, _ = table.servers()
     kept: list[PartialStatistics] = []
 
     def lose(sender: int, to: int, message: Message) -> bool:
-        kept.extend([message] if isinstance(message, PartialStatistics) and sender == second else [])
+        kept.extend(
+            [message] if isinstance(message, PartialStatistics) and sender == second else []
+        )
         return isinstance(message, PartialStatistics) and sender == second
 
     table.lose = lose
@@ -340,7 +407,9 @@ NAN, HUGE = struct.pack("<d", math.nan), struct.pack("<d", math.inf)
         lambda part: {"lineage": b"foreign!"},
     ],
 )
-def test_what_is_no_measure_counts_as_nothing_said(forge: Callable[[PartialStatistics], dict[str, object]]) -> None:
+def test_what_is_no_measure_counts_as_nothing_said(
+    forge: Callable[[PartialStatistics], dict[str, object]],
+) -> None:
     table, first, second, number, partial = deciding()
     before = len(table.made_by_step("decide"))
     table.mail.append((second, first, replace(partial, **forge(partial)), None))  # type: ignore[arg-type]
@@ -371,12 +440,18 @@ def test_a_liar_cannot_have_servers_handed_on_as_often_as_it_likes() -> None:
     rounds = table.peers[victim]
     for attempt in (0, 1, 2, 3, ROUND_MAX):
         where = (rounds.settings.lineage, number, 2, attempt, rounds.chain)
-        table.run(victim, rounds.cross_shard.on_message(first, PartialOverdue(*where, 0, True), table.now))
+        table.run(
+            victim, rounds.cross_shard.on_message(first, PartialOverdue(*where, 0, True), table.now)
+        )
     assert rounds._shards[2].attempt == 1
     where = (rounds.settings.lineage, number, 1, 0, rounds.chain)
     stranger = next(peer for peer in partial.contributors if peer not in (first, victim))
-    table.run(victim, rounds.cross_shard.on_message(stranger, PartialOverdue(*where, 0, True), table.now))
-    assert rounds._shards[1].attempt == 0, "somebody else than the server of the first shard says what is overdue"
+    table.run(
+        victim, rounds.cross_shard.on_message(stranger, PartialOverdue(*where, 0, True), table.now)
+    )
+    assert rounds._shards[1].attempt == 0, (
+        "somebody else than the server of the first shard says what is overdue"
+    )
 
 
 def test_a_liar_is_not_given_the_same_for_ever() -> None:
@@ -384,7 +459,9 @@ def test_a_liar_is_not_given_the_same_for_ever() -> None:
     rounds, given = table.peers[second], 0
     for _ in range(10):
         where = (rounds.settings.lineage, number, 1, 0, rounds.chain)
-        given += len(rounds.cross_shard.on_message(first, PartialOverdue(*where, 0, False), table.now))
+        given += len(
+            rounds.cross_shard.on_message(first, PartialOverdue(*where, 0, False), table.now)
+        )
     assert given == ASKED_MAX
 
 
@@ -397,7 +474,9 @@ def test_a_server_about_to_commit_what_was_decided_is_not_moved_on_by_a_query() 
         table.run(to, table.peers[to].on_message(Received(sender, 1, message, payload), table.now))
     table.held_back = []  # its rule takes some time
     sender, _, commit, payload = table.mail.popleft()
-    table.run(server, table.peers[server].on_message(Received(sender, 1, commit, payload), table.now))
+    table.run(
+        server, table.peers[server].on_message(Received(sender, 1, commit, payload), table.now)
+    )
     assert [ask.step for _, ask in table.held_back] == ["combine"]
     rounds, later = table.peers[server], table.order(2)[1]
     query = UpdateRequest(rounds.settings.lineage, number, 2, 1, rounds.chain)

@@ -1,4 +1,5 @@
-"""The kernels, compiled and plain, against a few lines of float64 numpy; and where updates may lie."""
+"""The kernels, compiled and plain, against a few lines of float64 numpy;
+and where updates may lie."""
 
 from __future__ import annotations
 
@@ -31,7 +32,19 @@ from gossip.aggregators.kernels import (
 from gossip.aggregators.kernels import network as networks
 from gossip.errors import AggregationError, ConfigError
 
-SIZES = [(1, 1), (2, 7), (3, 130), (5, 128), (8, 33), (13, 515), (16, 64), (20, 1000), (33, 257), (64, 300), (65, 129)]
+SIZES = [
+    (1, 1),
+    (2, 7),
+    (3, 130),
+    (5, 128),
+    (8, 33),
+    (13, 515),
+    (16, 64),
+    (20, 1000),
+    (33, 257),
+    (64, 300),
+    (65, 129),
+]
 
 
 @pytest.fixture(params=["fast", "plain"], autouse=True)
@@ -55,9 +68,12 @@ def doubles(x: Tensor) -> np.ndarray:
     return x.to(torch.float64).numpy()
 
 
-def nearest_oracle(x: np.ndarray, count: int, low: int, high: int, work: type = np.float32) -> np.ndarray:
+def nearest_oracle(
+    x: np.ndarray, count: int, low: int, high: int, work: type = np.float32
+) -> np.ndarray:
     ordered = np.sort(x, axis=0)
-    center = ordered[low : high + 1].mean(axis=0).astype(work)  # rounding says which of two neighbours of a midpoint is nearer
+    # rounding says which of two neighbours of a midpoint is nearer
+    center = ordered[low : high + 1].mean(axis=0).astype(work)
     order = np.argsort(abs(ordered.astype(work) - center), axis=0, kind="stable")[:count]
     return np.take_along_axis(ordered, order, axis=0).mean(axis=0)
 
@@ -66,7 +82,7 @@ def ranges(n: int) -> set[tuple[int, int]]:
     return {middle(n), (n // 5, n - 1 - n // 5), (0, n - 1), (0, 0), (n - 1, n - 1)}
 
 
-# --- ranks --------------------------------------------------------------------------------------------------------------
+# --- ranks ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n", "d"), SIZES)
@@ -86,7 +102,9 @@ def test_nearest_is_the_mean_of_the_values_nearest_to_the_center(n: int, d: int)
     for low, high in ranges(n):
         for count in {1, max(1, n // 3), n - n // 5, n}:
             found, survived = nearest(Rows.of(x), count, (low, high), count_survivors=True)
-            np.testing.assert_allclose(doubles(found), nearest_oracle(doubles(x), count, low, high), atol=2e-6)
+            np.testing.assert_allclose(
+                doubles(found), nearest_oracle(doubles(x), count, low, high), atol=2e-6
+            )
             assert survived is not None
             assert survived.sum() == count * d
 
@@ -106,14 +124,21 @@ def test_majority_is_the_sign_that_more_rows_have() -> None:
 
 @pytest.mark.parametrize("n", range(1, 66))
 def test_a_network_puts_the_wanted_ranks_in_place(n: int) -> None:
-    # What sorts all zeros and ones sorts everything; here all 0-1 inputs of a random thousand, and those of few values.
+    # What sorts all zeros and ones sorts everything; here all 0-1 inputs of a random thousand, and
+    # those of few values.
     x = np.random.default_rng(n).integers(0, 2 + n % 3, (n, 1000))
     for low, high in ranges(n):
         y = x.copy()
         for begin, length in networks.runs(n):
             y[begin : begin + length].sort(axis=0)
         for step in networks.table(n, low, high).tolist():
-            a, b, c, d, kind = step & 0xFFF, step >> 12 & 0xFFF, step >> 24 & 0xFFF, step >> 36 & 0xFFF, step >> 48
+            a, b, c, d, kind = (
+                step & 0xFFF,
+                step >> 12 & 0xFFF,
+                step >> 24 & 0xFFF,
+                step >> 36 & 0xFFF,
+                step >> 48,
+            )
             for i, j in [(a, c), (b, d), (b, c)] if kind == networks.MERGE else [(a, b)]:
                 lesser, greater = np.minimum(y[i], y[j]), np.maximum(y[i], y[j])
                 if kind != networks.GREATER:
@@ -123,7 +148,9 @@ def test_a_network_puts_the_wanted_ranks_in_place(n: int) -> None:
         np.testing.assert_array_equal(y[low : high + 1], np.sort(x, axis=0)[low : high + 1])
 
 
-def test_more_rows_than_a_table_can_speak_of_are_ranked_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_rows_than_a_table_can_speak_of_are_ranked_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows, low, high = Rows.of(cloud(20, 300)), 4, 15
     expected = between(rows, low, high)[0]
     monkeypatch.setattr(networks, "ROWS_MAX", 19)
@@ -132,7 +159,9 @@ def test_more_rows_than_a_table_can_speak_of_are_ranked_without_one(monkeypatch:
     assert nearest(rows, 16, middle(20))[0].isfinite().all()
 
 
-def test_both_implementations_select_the_same_bits(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+def test_both_implementations_select_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
     for n, d in SIZES:
         x = cloud(n, d)
         x[:, : d // 3] = x[:, : d // 3].round()  # ties, zeros of both signs
@@ -144,7 +173,11 @@ def test_both_implementations_select_the_same_bits(monkeypatch: pytest.MonkeyPat
                 for which in ("fast", "plain"):
                     monkeypatch.setenv("GOSSIP_KERNELS", which)
                     rows = Rows.of(x)
-                    found.append(nearest(rows, count, (low, high), True) if count else between(rows, low, high, True))
+                    found.append(
+                        nearest(rows, count, (low, high), True)
+                        if count
+                        else between(rows, low, high, True)
+                    )
                 assert torch.equal(found[0][0], found[1][0]), (n, d, low, high, count)
                 np.testing.assert_array_equal(found[0][1], found[1][1])
                 assert found[0][0].isfinite().all()
@@ -160,26 +193,39 @@ def test_ranks_of_weighted_sums_are_those_of_the_sums_made_first() -> None:
     assert survived.shape == (10,)
     assert survived.sum() == 6 * 515
     np.testing.assert_allclose(
-        doubles(nearest(Rows.of(x), 8, (4, 5), matrix=weights)[0]), nearest_oracle(made, 8, 4, 5), atol=2e-6
+        doubles(nearest(Rows.of(x), 8, (4, 5), matrix=weights)[0]),
+        nearest_oracle(made, 8, 4, 5),
+        atol=2e-6,
     )
-    assert torch.equal(majority(Rows.of(x), matrix=weights)[0], torch.from_numpy(np.sign(np.sign(made).sum(axis=0))).float())
+    assert torch.equal(
+        majority(Rows.of(x), matrix=weights)[0],
+        torch.from_numpy(np.sign(np.sign(made).sum(axis=0))).float(),
+    )
 
 
-# --- sums ---------------------------------------------------------------------------------------------------------------
+# --- sums -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n", "d"), SIZES)
 def test_sums_are_those_of_float64(n: int, d: int) -> None:
     x = cloud(n, d) + 10  # as parameters are: much farther from zero than from each other
     rows, reference, point = Rows.of(x), x[n // 2], cloud(1, d, 1)[0]
-    apart = np.concatenate([doubles(x), np.zeros((1, d)), doubles(point)[None]]) - doubles(reference)
+    apart = np.concatenate([doubles(x), np.zeros((1, d)), doubles(point)[None]]) - doubles(
+        reference
+    )
     expected = apart @ apart.T
     size = np.sqrt(np.outer(expected.diagonal(), expected.diagonal()))
     assert (abs(gram(rows, reference, [None, point]) - expected) <= 1e-6 * size).all()
-    np.testing.assert_allclose(squared_distances_to(rows, point), ((doubles(x) - doubles(point)) ** 2).sum(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(
+        squared_distances_to(rows, point),
+        ((doubles(x) - doubles(point)) ** 2).sum(axis=1),
+        rtol=1e-6,
+    )
     np.testing.assert_allclose(squared_distances_to(rows), (doubles(x) ** 2).sum(axis=1), rtol=1e-6)
     weights = np.random.default_rng(0).random((n + 1, n)) / n
-    np.testing.assert_allclose(doubles(weighted_sum(rows, weights[0])), weights[0] @ doubles(x), rtol=2e-6)
+    np.testing.assert_allclose(
+        doubles(weighted_sum(rows, weights[0])), weights[0] @ doubles(x), rtol=2e-6
+    )
     np.testing.assert_allclose(doubles(mixed(rows, weights)), weights @ doubles(x), rtol=2e-6)
 
 
@@ -194,7 +240,9 @@ def test_products_and_distances_of_any_size_are_finite_and_exact(scale: float) -
     x = cloud(5, 300).sign() * torch.arange(1, 6)[:, None] / 5
     x[3:] *= scale
     expected = doubles(x) @ doubles(x).T
-    np.testing.assert_allclose(gram(Rows.of(x)), expected, rtol=1e-5, atol=1e-6 * abs(expected).min())
+    np.testing.assert_allclose(
+        gram(Rows.of(x)), expected, rtol=1e-5, atol=1e-6 * abs(expected).min()
+    )
     np.testing.assert_allclose(squared_distances_to(Rows.of(x)), expected.diagonal(), rtol=1e-5)
 
 
@@ -213,7 +261,11 @@ def test_a_weighted_sum_of_the_largest_numbers_is_finite() -> None:
     x[3] *= -1
     for weights in ([1 / 7] * 7, [0.5, 0.5, 0, 0, 0, 0, 0], [3, -1, 0, 0, 0, 0, -1]):
         assert weighted_sum(Rows.of(x), weights).isfinite().all()
-    np.testing.assert_allclose(doubles(weighted_sum(Rows.of(x * 1e-38), [1e-35, *[1e35] * 6]))[0], 4 * 3.4028235e35, rtol=1e-4)
+    np.testing.assert_allclose(
+        doubles(weighted_sum(Rows.of(x * 1e-38), [1e-35, *[1e35] * 6]))[0],
+        4 * 3.4028235e35,
+        rtol=1e-4,
+    )
 
 
 def test_rows_of_weight_zero_are_not_read(backend: str) -> None:
@@ -224,7 +276,7 @@ def test_rows_of_weight_zero_are_not_read(backend: str) -> None:
     torch.testing.assert_close(weighted_sum(Rows.of(x), [0.25, 0.0, 0.75]), expected)
 
 
-# --- where and what rows are ------------------------------------------------------------------------------------------------
+# --- where and what rows are ----------------------------------------------------------------------
 
 
 def layouts(x: Tensor) -> Iterator[Rows]:
@@ -263,14 +315,22 @@ def test_other_floating_point_types_go_in_and_come_out(dtype: torch.dtype) -> No
     close = {"rtol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-2, "atol": 1e-2}
     for found, expected in (
         (between(rows, 2, 5)[0], np.sort(exact, axis=0)[2:6].mean(axis=0)),
-        (nearest(rows, 6, (3, 4))[0], nearest_oracle(exact, 6, 3, 4, np.float64 if dtype == torch.float64 else np.float32)),
+        (
+            nearest(rows, 6, (3, 4))[0],
+            nearest_oracle(exact, 6, 3, 4, np.float64 if dtype == torch.float64 else np.float32),
+        ),
         (weighted_sum(rows, [1 / 8] * 8), exact.mean(axis=0)),
         (mixed(rows, np.full((1, 8), 1 / 8))[0], exact.mean(axis=0)),
     ):
         assert found.dtype == dtype
         np.testing.assert_allclose(doubles(found), expected, **close)
     tight = 1e-12 if dtype == torch.float64 else 1e-5
-    np.testing.assert_allclose(gram(rows, x[0])[1:, 1:], (exact[1:] - exact[0]) @ (exact[1:] - exact[0]).T, rtol=tight, atol=1e-3)
+    np.testing.assert_allclose(
+        gram(rows, x[0])[1:, 1:],
+        (exact[1:] - exact[0]) @ (exact[1:] - exact[0]).T,
+        rtol=tight,
+        atol=1e-3,
+    )
 
 
 @pytest.mark.usefixtures("threads")
@@ -284,13 +344,19 @@ def test_the_result_does_not_depend_on_the_number_of_threads(backend: str) -> No
         torch.set_num_threads(count)
         rows = Rows.of(x)
         made = (gram(rows, x[0]), squared_distances_to(rows, x[0]))
-        sums = (weighted_sum(rows, weights[0]), mixed(rows, weights), between(rows, 4, 15, True, weights)[0])
+        sums = (
+            weighted_sum(rows, weights[0]),
+            mixed(rows, weights),
+            between(rows, 4, 15, True, weights)[0],
+        )
         found.append([part.tobytes() for part in made] + [part.numpy().tobytes() for part in sums])
     assert found[0] == found[1] == found[2] == found[3]
 
 
 @pytest.mark.usefixtures("threads")
-def test_several_threads_give_what_one_gives_also_without_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_threads_give_what_one_gives_also_without_openmp(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from gossip.aggregators.kernels import teams
 
     x = cloud(20, 150_000)
@@ -332,7 +398,8 @@ def test_what_are_no_updates_is_said() -> None:
             call()
 
 
-@pytest.mark.parametrize("backend", ["fast"], indirect=True)  # the process chooses for itself: once is enough
+# the process chooses for itself: once is enough
+@pytest.mark.parametrize("backend", ["fast"], indirect=True)
 def test_small_updates_do_without_numba_and_large_ones_have_it_when_prepared() -> None:
     script = """
 import sys, torch
@@ -347,7 +414,9 @@ assert kernels.is_prepared(9, 1_000_000)
 print("numba" in sys.modules)
 """
     environment = {key: value for key, value in os.environ.items() if key != "GOSSIP_KERNELS"}
-    made = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    made = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
     assert made.stdout.strip() == "True"
 
 
@@ -389,7 +458,9 @@ def nothing(pointer: Any) -> None:
     pass
 
 
-def test_a_process_that_compiles_for_ever_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_compiles_for_ever_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with cache_folder.alone(tmp_path, "lock", 0.0) as mine:
         assert mine
         with cache_folder.alone(tmp_path, "lock", 0.0) as both:
@@ -403,14 +474,18 @@ def test_a_process_that_compiles_for_ever_keeps_nobody_waiting(tmp_path: Path, m
     assert kernels.compile_apart(8, 2**20, 0.0)
 
 
-def test_a_process_that_does_without_compiled_kernels_has_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_without_compiled_kernels_has_the_plain_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(kernels, "_forced", "")
     kernels.do_without()
     assert kernels.backend() == "plain"
     assert kernels.is_prepared(8, 2**20)
 
 
-def test_the_environment_chooses_the_kernels_and_is_told_when_it_cannot(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+def test_the_environment_chooses_the_kernels_and_is_told_when_it_cannot(
+    monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
     assert kernels.backend() == backend
     monkeypatch.setenv("GOSSIP_KERNELS", "quick")
     with pytest.raises(ConfigError, match="quick"):

@@ -37,7 +37,9 @@ class Products(TorchFunctionMode):
     def __init__(self) -> None:
         self.had: list[Any] = []
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if getattr(function, "__name__", "") in PRODUCTS:
             self.had.append(in_use())
         return function(*args, **(kwargs or {}))
@@ -50,14 +52,25 @@ def cloud() -> Tensor:
 
 CALLS: dict[str, tuple[Callable[[Rows], Any], Callable[[np.ndarray], np.ndarray]]] = {
     "gram": (gram, lambda x: x @ x.T),
-    "weighted_sum": (lambda rows: weighted_sum(rows, np.full(32, 1 / 32)), lambda x: x.mean(axis=0)),
-    "mixed": (lambda rows: mixed(rows, np.full((2, 32), 1 / 32)), lambda x: np.stack([x.mean(axis=0)] * 2)),
-    "between": (lambda rows: between(rows, 0, 2, matrix=np.full((3, 32), 1 / 32))[0], lambda x: x.mean(axis=0)),
+    "weighted_sum": (
+        lambda rows: weighted_sum(rows, np.full(32, 1 / 32)),
+        lambda x: x.mean(axis=0),
+    ),
+    "mixed": (
+        lambda rows: mixed(rows, np.full((2, 32), 1 / 32)),
+        lambda x: np.stack([x.mean(axis=0)] * 2),
+    ),
+    "between": (
+        lambda rows: between(rows, 0, 2, matrix=np.full((3, 32), 1 / 32))[0],
+        lambda x: x.mean(axis=0),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_products_are_exact_whatever_the_script_has_set(name: str, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_are_exact_whatever_the_script_has_set(
+    name: str, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GOSSIP_KERNELS", "plain")
     ours, oracle = CALLS[name]
     wanted = in_use()
@@ -71,7 +84,10 @@ def test_products_are_exact_whatever_the_script_has_set(name: str, setting: str,
     assert in_use() == wanted
 
 
-@pytest.mark.parametrize("spec", ["multi_krum", "nnm+trimmed_mean", "geometric_median", "centered_clipping:steps=3", "mean"])
+@pytest.mark.parametrize(
+    "spec",
+    ["multi_krum", "nnm+trimmed_mean", "geometric_median", "centered_clipping:steps=3", "mean"],
+)
 def test_a_rule_says_the_same(spec: str, setting: str) -> None:
     with_it = load(spec)(cloud(), f=3)
     torch.set_float32_matmul_precision("highest")

@@ -16,7 +16,9 @@ from gossip.run.keys import fingerprint, make_pair, read_pair
 from gossip.transport.curve import new_pair
 
 
-def test_a_key_is_made_and_shown_without_its_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_key_is_made_and_shown_without_its_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     keygen(tmp_path / "swarm.key")
     pair = read_pair(tmp_path / "swarm.key")
     made = capsys.readouterr().out
@@ -41,7 +43,9 @@ def test_a_key_is_made_and_shown_without_its_secret(tmp_path: Path, capsys: pyte
         (False, Path("k"), None, False),
     ],
 )
-def test_who_names_a_key_wants_keys(keys: bool | None, key: Path | None, allowed: Path | None, means: bool | None):
+def test_who_names_a_key_wants_keys(
+    keys: bool | None, key: Path | None, allowed: Path | None, means: bool | None
+):
     assert flags(keys, key, allowed)["keys"] is means
 
 
@@ -68,9 +72,14 @@ def test_peers_whose_keys_the_list_does_not_have_are_refused_before_anything_sta
     check_listed(config, files)
     check_listed(RunConfig(peers=2, keys=True), "")
     path.write_text(f"{pairs[0].public} peer\n")
-    with pytest.raises(ConfigError, match=r"own key of peer 1 is not on the allow-list .*peers\.txt") as caught:
+    with pytest.raises(
+        ConfigError, match=r"own key of peer 1 is not on the allow-list .*peers\.txt"
+    ) as caught:
         check_listed(config, files)
-    assert (pairs[1].public in str(caught.value), fingerprint(pairs[1].public) in str(caught.value)) == (True, True)
+    assert (
+        pairs[1].public in str(caught.value),
+        fingerprint(pairs[1].public) in str(caught.value),
+    ) == (True, True)
     assert f"add the line: {pairs[1].public} peer-1" in str(caught.value.hint)
     with pytest.raises(ConfigError, match="peer 0 has no key of its own") as caught:
         check_listed(config, "")
@@ -90,7 +99,9 @@ def test_one_key_is_not_for_several_peers(tmp_path: Path, peers: int):
             check_listed(config, f"{tmp_path}/k.key")
 
 
-def test_gossip_run_looks_for_its_peers_on_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_gossip_run_looks_for_its_peers_on_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GOSSIP_KEY", raising=False)
     Path("train.py").write_text("")
@@ -103,7 +114,9 @@ def test_gossip_run_looks_for_its_peers_on_the_list(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("given", [True, False])
 def test_a_run_with_keys_has_a_swarm_key_for_its_owner_only(tmp_path: Path, given: bool):
     pair = new_pair() if given else None
-    resolved = resolve({"keys": True, "run_dir": str(tmp_path / "run"), "name": "t"}).with_values("drawn", run="0" * 16, f=0)
+    resolved = resolve({"keys": True, "run_dir": str(tmp_path / "run"), "name": "t"}).with_values(
+        "drawn", run="0" * 16, f=0
+    )
     folder = runs.begin(resolved, ["gossip"], None, pair)
     assert stat.S_IMODE((folder / "swarm.key").stat().st_mode) == 0o600
     made = read_pair(folder / "swarm.key")
@@ -113,5 +126,7 @@ def test_a_run_with_keys_has_a_swarm_key_for_its_owner_only(tmp_path: Path, give
 
 
 def test_a_run_without_keys_has_none(tmp_path: Path):
-    resolved = resolve({"run_dir": str(tmp_path / "run"), "name": "t"}).with_values("drawn", run="0" * 16, f=0)
+    resolved = resolve({"run_dir": str(tmp_path / "run"), "name": "t"}).with_values(
+        "drawn", run="0" * 16, f=0
+    )
     assert not (runs.begin(resolved, ["gossip"], None) / "swarm.key").exists()

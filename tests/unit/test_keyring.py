@@ -44,7 +44,9 @@ def test_a_seed_file_lets_its_peer_in(ring: Keyring, tmp_path: Path):
     assert (ring.peer_of(OTHER.public), ring.key_of(1)) == (None, None)
 
 
-def test_who_names_anothers_key_as_its_own_neither_speaks_for_it_nor_silences_it(ring: Keyring, tmp_path: Path):
+def test_who_names_anothers_key_as_its_own_neither_speaks_for_it_nor_silences_it(
+    ring: Keyring, tmp_path: Path
+):
     announce(tmp_path, ONE.public)
     ring.look()
     assert ring.peer_of(ONE.public) == 0
@@ -62,7 +64,9 @@ def test_what_a_look_finds_is_told_to_the_node_too(tmp_path: Path):
     folder.look(0.0, True)
     announce(tmp_path, ONE.public)
     Keyring(OTHER, folder, clock=ManualClock()).look()
-    assert [seed.peer for seed in folder.look(0.1, True)] == [0], "it is not the time for a look, but there is news"
+    assert [seed.peer for seed in folder.look(0.1, True)] == [0], (
+        "it is not the time for a look, but there is news"
+    )
     assert folder.look(0.2, True) == []
 
 
@@ -72,7 +76,11 @@ def test_another_life_has_another_key_and_the_former_one_is_nobodys(ring: Keyrin
     new = new_pair()
     announce(tmp_path, new.public, incarnation=1)
     ring.look()
-    assert (ring.peer_of(ONE.public), ring.peer_of(new.public), ring.key_of(0)) == (None, 0, new.public)
+    assert (ring.peer_of(ONE.public), ring.peer_of(new.public), ring.key_of(0)) == (
+        None,
+        0,
+        new.public,
+    )
 
 
 @pytest.mark.parametrize("how", ["ended", "deleted", "no key", "broken"])
@@ -151,7 +159,9 @@ def test_a_list_that_is_none_is_found_at_the_start(tmp_path: Path):
 def test_a_node_whose_own_key_is_not_on_the_list_does_not_start(tmp_path: Path):
     path = tmp_path / "allowed"
     path.write_text(f"{OTHER.public} somebody else\n")
-    with NodeRig(FakeCore(), run_dir=tmp_path / "run", peers=2, keys=True, allowed=str(path)) as stage:
+    with NodeRig(
+        FakeCore(), run_dir=tmp_path / "run", peers=2, keys=True, allowed=str(path)
+    ) as stage:
         assert stage.join() == 2
         error = json.loads((tmp_path / "run" / "peer-0" / "node_error.json").read_text())
         assert f"cannot be on the allow-list {path}" in error["message"]

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from gossip.errors import ConfigError
-from gossip.run.keys import AllowList, dump_pair, fingerprint, make_pair, parse_pair, read_pair, write_pair
+from gossip.run.keys import (
+    AllowList,
+    dump_pair,
+    fingerprint,
+    make_pair,
+    parse_pair,
+    read_pair,
+    write_pair,
+)
 from gossip.transport.curve import is_key, new_pair
 
 
@@ -91,7 +99,9 @@ def test_fingerprints_differ_and_are_short():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", PAIR.public[:-1], PAIR.public + "a", "é" * 40, "~" * 40, "%" * 40, 7, None], ids=range(9)
+    "text",
+    ["", "x", PAIR.public[:-1], PAIR.public + "a", "é" * 40, "~" * 40, "%" * 40, 7, None],
+    ids=range(9),
 )
 def test_what_cannot_be_a_key(text: object):
     assert not is_key(text)
@@ -105,7 +115,10 @@ def test_an_allow_list_is_read_again_when_it_changes(tmp_path: Path):
     assert (allowed.name_of(PAIR.public), allowed.name_of(OTHER.public)) == ("alice", None)
     (tmp_path / "new").write_text(f"{OTHER.public}\n#remark\n")
     (tmp_path / "new").rename(tmp_path / "allowed")
-    assert (allowed.name_of(PAIR.public), allowed.name_of(OTHER.public)) == (None, fingerprint(OTHER.public))
+    assert (allowed.name_of(PAIR.public), allowed.name_of(OTHER.public)) == (
+        None,
+        fingerprint(OTHER.public),
+    )
     (tmp_path / "allowed").unlink()
     assert allowed.name_of(OTHER.public) is None
 

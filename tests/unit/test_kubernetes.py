@@ -1,4 +1,5 @@
-"""``gossip kubernetes``: what it writes, checked against what is kept here and the rules of the kinds, and what it refuses."""
+"""``gossip kubernetes``: what it writes, checked against what is kept here and the rules of the
+kinds, and what it refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch  # noqa: F401 - whether a rule goes with so many peers is then found out in this process
+
+# whether a rule goes with so many peers is then found out in this process
+import torch  # noqa: F401
 from kube import read
 
 from gossip.config import RunConfig
@@ -30,7 +33,9 @@ WAYS = {"kubernetes.yaml": (), "kubernetes_claim.yaml": ("--claim", "data")}
 
 
 @pytest.fixture
-def gossip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+def gossip(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Any:
     monkeypatch.chdir(tmp_path)  # the script is not on this machine
 
     def call(*words: str) -> tuple[int, str, str]:
@@ -44,11 +49,15 @@ def gossip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
 
 
 def without_what_is_drawn(text: str) -> str:
-    return re.sub(r'^  (config\.json|swarm\.key): ".*"$', r'  \1: "DRAWN"', text, flags=re.MULTILINE)
+    return re.sub(
+        r'^  (config\.json|swarm\.key): ".*"$', r'  \1: "DRAWN"', text, flags=re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize(("golden", "way"), WAYS.items())
-def test_the_manifest_is_this(gossip: Any, tmp_path: Path, golden: str, way: tuple[str, ...]) -> None:
+def test_the_manifest_is_this(
+    gossip: Any, tmp_path: Path, golden: str, way: tuple[str, ...]
+) -> None:
     code, out, err = gossip(*ASKED, *way, "--", *WORDS)
     assert (code, err) == (0, "")
     assert without_what_is_drawn(out) == (GOLDEN / golden).read_text()
@@ -62,7 +71,8 @@ def test_the_manifest_is_this(gossip: Any, tmp_path: Path, golden: str, way: tup
 
 @pytest.mark.parametrize("golden", WAYS)
 def test_it_is_what_the_schemas_of_kubernetes_allow(golden: str) -> None:
-    """In the releases from that whose rules it needs to the newest one known; a word that is in no schema is refused, too."""
+    """In the releases from that whose rules it needs to the newest one known; a word that is in no
+    schema is refused, too."""
     import kubernetes_validate
 
     for document in read((GOLDEN / golden).read_text()):
@@ -74,26 +84,42 @@ def test_it_is_what_the_schemas_of_kubernetes_allow(golden: str) -> None:
 def test_it_keeps_the_rules_of_an_indexed_job_whose_pods_may_fail(golden: str) -> None:
     *secret, service, job = read((GOLDEN / golden).read_text())
     spec, template = job["spec"], job["spec"]["template"]
-    assert (service["apiVersion"], service["kind"], service["spec"]["clusterIP"]) == ("v1", "Service", "None")
+    assert (service["apiVersion"], service["kind"], service["spec"]["clusterIP"]) == (
+        "v1",
+        "Service",
+        "None",
+    )
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
-    assert template["spec"]["subdomain"] == service["metadata"]["name"] == job["metadata"]["name"], "else pods have no names"
-    assert (job["apiVersion"], job["kind"], spec["completionMode"]) == ("batch/v1", "Job", "Indexed")
+    assert (
+        template["spec"]["subdomain"] == service["metadata"]["name"] == job["metadata"]["name"]
+    ), "else pods have no names"
+    assert (job["apiVersion"], job["kind"], spec["completionMode"]) == (
+        "batch/v1",
+        "Job",
+        "Indexed",
+    )
     assert spec["completions"] == spec["parallelism"] == 8, "all peers run at once"
     assert "backoffLimit" not in spec, "of all pods together: it would end the others"
     assert spec["maxFailedIndexes"] <= spec["completions"]
-    assert template["spec"]["restartPolicy"] == "Never", "as a limit per index and a policy for failures need it"
+    assert template["spec"]["restartPolicy"] == "Never", (
+        "as a limit per index and a policy for failures need it"
+    )
     actions = {rule["action"] for rule in spec["podFailurePolicy"]["rules"]}
     assert actions == {"FailIndex", "Ignore"}, "FailJob would end the others"
     (container,) = template["spec"]["containers"]
     volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
     assert all(isinstance(variable.get("value", ""), str) for variable in container["env"])
-    assert container["args"][-3:] == ["a b", "$$(HOME)", 'no: "x"'], "a word of the script's is not a variable of Kubernetes'"
+    assert container["args"][-3:] == ["a b", "$$(HOME)", 'no: "x"'], (
+        "a word of the script's is not a variable of Kubernetes'"
+    )
     given = [volume["secret"] for volume in volumes.values() if "secret" in volume]
     assert [each["metadata"]["name"] for each in secret] == [each["secretName"] for each in given]
     assert all(each["defaultMode"] == 0o400 for each in given)
     assert all(
-        each["immutable"] and each["kind"] == "Secret" and set(each["stringData"]) == {"config.json", "swarm.key"}
+        each["immutable"]
+        and each["kind"] == "Secret"
+        and set(each["stringData"]) == {"config.json", "swarm.key"}
         for each in secret
     )
 
@@ -107,14 +133,23 @@ def test_settings_and_key_are_in_the_secret_and_nowhere_else(
     assert (code, err) == (0, "")
     secret = read(out)[0]
     config = json.loads(secret["stringData"]["config.json"])
-    assert (config["min_peers"], config["patience_s"]) == (5, 3.0), "of this shell, and of a file here"
-    assert (config["peers"], config["name"], config["run_dir"], config["keys"]) == (8, "my-run", "", True)
+    assert (config["min_peers"], config["patience_s"]) == (5, 3.0), (
+        "of this shell, and of a file here"
+    )
+    assert (config["peers"], config["name"], config["run_dir"], config["keys"]) == (
+        8,
+        "my-run",
+        "",
+        True,
+    )
     assert config["start_timeout_s"] == 600, "pods begin when there are nodes and images for them"
     pair = parse_pair(secret["stringData"]["swarm.key"].encode(), "")
     assert out.count(pair.secret.replace("\\", "\\\\").replace('"', '\\"')) == 1
     mine = make_pair(tmp_path / "mine.key")
     out = gossip(*ASKED, "--", "--key", "mine.key", *WORDS)[1]
-    assert parse_pair(read(out)[0]["stringData"]["swarm.key"].encode(), "") == mine, "whoever has it joins"
+    assert parse_pair(read(out)[0]["stringData"]["swarm.key"].encode(), "") == mine, (
+        "whoever has it joins"
+    )
     out = gossip(*ASKED, "--", "--insecure", "--no-keys", *WORDS)[1]
     assert set(read(out)[0]["stringData"]) == {"config.json"}
 
@@ -142,8 +177,14 @@ def test_settings_of_this_shell_come_along_and_what_does_not_is_said(
     [
         (["--", "--agregator", "krum", "train.py"], "--agregator"),
         (["--", "--aggregator", "kurm", "train.py"], "Did you mean 'krum'?"),
-        (["--", "--run-dir", "/x", "train.py"], "run_dir is set (flag): the run's folder is /run/gossip/gossip"),
-        (["--claim", "c", "--", "--run-dir", "/x", "train.py"], "run_dir is set (flag): the run's folder is /shared/runs/gossip"),
+        (
+            ["--", "--run-dir", "/x", "train.py"],
+            "run_dir is set (flag): the run's folder is /run/gossip/gossip",
+        ),
+        (
+            ["--claim", "c", "--", "--run-dir", "/x", "train.py"],
+            "run_dir is set (flag): the run's folder is /shared/runs/gossip",
+        ),
         (["--", "-n", "3", "train.py"], "peers is set (flag)"),
         (["--", "--name", "x", "train.py"], "name is set (flag)"),
         (["--name", "My_Run", "train.py"], "small letters, digits and -"),
@@ -152,12 +193,20 @@ def test_settings_of_this_shell_come_along_and_what_does_not_is_said(
         (["--mount", "/shared", "train.py"], "--mount says where a volume is, and there is none"),
         (["--", "--no-keys", "train.py"], "without keys whoever reaches them could take part"),
         (["--", "-f", "1", "--aggregator", "krum", "train.py"], "krum"),
-        (["--claim", "c", "--", "-f", "1", "--aggregator", "krum", "train.py"], "krum needs 5 updates"),
-        (["--claim", "c", "--", "--min-peers", "3", "train.py"], "min_peers = 3: only 2 peers start"),
+        (
+            ["--claim", "c", "--", "-f", "1", "--aggregator", "krum", "train.py"],
+            "krum needs 5 updates",
+        ),
+        (
+            ["--claim", "c", "--", "--min-peers", "3", "train.py"],
+            "min_peers = 3: only 2 peers start",
+        ),
         (["-o", "nowhere/job.yaml", "train.py"], "cannot write nowhere/job.yaml: No such file"),
     ],
 )
-def test_what_every_pod_would_find_is_found_before(gossip: Any, words: list[str], said: str) -> None:
+def test_what_every_pod_would_find_is_found_before(
+    gossip: Any, words: list[str], said: str
+) -> None:
     code, out, err = gossip("-n", "2", "--image", "i", *words)
     assert code
     assert not out
@@ -166,7 +215,12 @@ def test_what_every_pod_would_find_is_found_before(gossip: Any, words: list[str]
 
 @pytest.mark.parametrize(
     ("told", "lives"),
-    [({}, 0), ({"JOB_FAILURES": ""}, 0), ({"JOB_FAILURES": "2"}, 2), ({"JOB_FAILURES": "2", "JOB_FAILURES_IGNORED": "3"}, 5)],
+    [
+        ({}, 0),
+        ({"JOB_FAILURES": ""}, 0),
+        ({"JOB_FAILURES": "2"}, 2),
+        ({"JOB_FAILURES": "2", "JOB_FAILURES_IGNORED": "3"}, 5),
+    ],
 )
 def test_a_pod_counts_those_before_it(told: dict[str, str], lives: int) -> None:
     assert kubernetes_peer.failed_before(told) == lives
@@ -207,12 +261,20 @@ def test_only_who_is_missing_is_looked_up_and_ever_less_often() -> None:
     here: set[int] = {0, 2}
     sought = kubernetes_peer.PodLookups({peer: f"t-{peer}.t" for peer in range(3)})
     asked = {float(now): sought.due(here.__contains__, float(now)) for now in range(301)}
-    assert {now: names for now, names in asked.items() if names} == {at: ["t-1.t"] for at in (5, 15, 35, 75, 135, 195, 255)}
+    assert {now: names for now, names in asked.items() if names} == {
+        at: ["t-1.t"] for at in (5, 15, 35, 75, 135, 195, 255)
+    }
     here.add(1)
     here.remove(0)
-    assert [sought.due(here.__contains__, now) for now in (301.0, 305.0, 306.0)] == [[], [], ["t-0.t"]]
+    assert [sought.due(here.__contains__, now) for now in (301.0, 305.0, 306.0)] == [
+        [],
+        [],
+        ["t-0.t"],
+    ]
     here.remove(1)
-    assert sought.due(here.__contains__, 307.0) == [], "it was here meanwhile: it rests from its loss on"
+    assert sought.due(here.__contains__, 307.0) == [], (
+        "it was here meanwhile: it rests from its loss on"
+    )
     assert sought.due(here.__contains__, 312.0) == ["t-1.t"]
 
 
@@ -228,7 +290,10 @@ def test_a_pod_looks_up_who_is_missing_and_no_other(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(kubernetes_peer, "look_up", look_up)
     join_servers = {1: b"a", 2: b"b", 3: b"c"}
-    entries = {peer: PeerEntry(peer, 0, LISTENING, owner, ended=peer == 3) for peer, owner in join_servers.items()}
+    entries = {
+        peer: PeerEntry(peer, 0, LISTENING, owner, ended=peer == 3)
+        for peer, owner in join_servers.items()
+    }
     met: list[str] = []
 
     async def some() -> None:
@@ -256,7 +321,9 @@ def test_a_pod_looks_up_who_is_missing_and_no_other(monkeypatch: pytest.MonkeyPa
     assert met[0] == "10.0.0.7:7421"
 
 
-def test_the_key_of_a_pod_is_for_its_owner_alone_whatever_the_mode_of_the_secret(tmp_path: Path) -> None:
+def test_the_key_of_a_pod_is_for_its_owner_alone_whatever_the_mode_of_the_secret(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "given").mkdir()
     pair, given = make_pair(tmp_path / "given" / "swarm.key"), tmp_path / "given" / "swarm.key"
     given.chmod(0o440)  # as Kubernetes makes it of 0400 for a pod with a group of its own

@@ -26,7 +26,8 @@ def reference(tensors) -> torch.Tensor:
 
 
 def with_marks(gradients: torch.Tensor) -> torch.Tensor:
-    """An update of the four parameters of ``mlp`` or the two of a convolution, all of which have gradients."""
+    """An update of the four parameters of ``mlp`` or the two of a convolution,
+    all of which have gradients."""
     return torch.cat([gradients, torch.full((2 if len(gradients) == 140 else 4,), PRESENT)])
 
 
@@ -49,7 +50,9 @@ def test_missing_gradients_are_zeros_and_marked():
     layout.flatten_gradients(flat)
     assert not flat.any()
     layout.scatter_gradients(with_marks(torch.arange(float(layout.trained))))
-    assert torch.equal(reference(p.grad for p in model.parameters()), torch.arange(float(layout.trained)))
+    assert torch.equal(
+        reference(p.grad for p in model.parameters()), torch.arange(float(layout.trained))
+    )
 
 
 def test_a_parameter_without_a_gradient_on_every_peer_has_none_in_the_aggregate():
@@ -78,7 +81,9 @@ def test_a_gradient_of_a_parameter_that_was_frozen_at_first_is_refused():
     layout.flatten_gradients(torch.zeros(layout.elements))
     model[0].requires_grad_(True)
     model(torch.randn(3, 6)).sum().backward()
-    with pytest.raises(UnsupportedModel, match=r"0\.weight has a gradient, but was frozen") as caught:
+    with pytest.raises(
+        UnsupportedModel, match=r"0\.weight has a gradient, but was frozen"
+    ) as caught:
         layout.flatten_gradients(torch.zeros(layout.elements))
     assert "freeze it after that" in str(caught.value.hint)
 
@@ -108,7 +113,10 @@ def test_gradients_that_are_put_by_are_back_though_a_step_raises():
 
     with pytest.raises(ValueError, match="a hook"), layout.gradients_put_by(True):
         steps()
-    assert all(parameter.grad is gradient for parameter, gradient in zip(layout.parameters, kept, strict=True))
+    assert all(
+        parameter.grad is gradient
+        for parameter, gradient in zip(layout.parameters, kept, strict=True)
+    )
 
 
 def test_a_gradient_that_is_not_contiguous_is_flattened_in_order():
@@ -182,7 +190,9 @@ def test_the_digest_tells_names_shapes_and_types_apart():
         mlp(),
         mlp().double(),
         torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.ReLU(), torch.nn.Linear(9, 4)),
-        torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.ReLU(), torch.nn.Linear(8, 4)),
+        torch.nn.Sequential(
+            torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.ReLU(), torch.nn.Linear(8, 4)
+        ),
     ):
         digests.add(Layout(model, sgd(model)).digest)
     assert len(digests) == 4
@@ -205,7 +215,10 @@ def test_what_cannot_be_exchanged_is_named():
         Layout(model, sgd(model))
     model = mlp()
     with pytest.raises(UnsupportedModel, match=r"holds 1 parameter"):
-        Layout(model, torch.optim.SGD([*model.parameters(), torch.nn.Parameter(torch.zeros(2))], lr=0.1))
+        Layout(
+            model,
+            torch.optim.SGD([*model.parameters(), torch.nn.Parameter(torch.zeros(2))], lr=0.1),
+        )
     model = mlp().requires_grad_(False)
     with pytest.raises(UnsupportedModel, match="none of the model's"):
         Layout(model, sgd(model))
@@ -214,7 +227,10 @@ def test_what_cannot_be_exchanged_is_named():
 def test_shards_cover_the_vector_and_stay_within_their_bounds():
     draw = random.Random(7)
     for _ in range(500):
-        elements, peers = draw.choice([draw.randrange(1, 100), draw.randrange(1, 2**26)]), draw.randrange(1, 40)
+        elements, peers = (
+            draw.choice([draw.randrange(1, 100), draw.randrange(1, 2**26)]),
+            draw.randrange(1, 40),
+        )
         sizes = shard_sizes(elements, peers, False)
         assert sum(sizes) == elements
         assert min(sizes) > 0
@@ -232,7 +248,9 @@ def test_a_sketch_is_linear_and_keeps_norms():
     ratios = []
     for seed in range(60):
         x, y = (draw.standard_normal(3001).astype(np.float32) for _ in range(2))
-        ratios.append(sketch_distance(sketch(x, seed), sketch(y, seed)) ** 2 / float(((x - y) ** 2).sum()))
+        ratios.append(
+            sketch_distance(sketch(x, seed), sketch(y, seed)) ** 2 / float(((x - y) ** 2).sum())
+        )
     assert abs(np.mean(ratios) - 1) < 0.06
     assert 0.05 < np.std(ratios) < 0.25
     x = draw.standard_normal(3001).astype(np.float32)

@@ -12,7 +12,9 @@ from gossip.core.messages import Accusation, Commit, Contribution, Rejection
 RUN, LINEAGE = b"run-0001", b"line-001"
 
 
-def commit(round_id: int = 0, shard: int = 0, parent: bytes | None = None, **changes: object) -> Commit:
+def commit(
+    round_id: int = 0, shard: int = 0, parent: bytes | None = None, **changes: object
+) -> Commit:
     plain = Commit(
         lineage=LINEAGE,
         round_id=round_id,
@@ -51,20 +53,27 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Commit) if field.name != "attempt"])
+@pytest.mark.parametrize(
+    "field", [field.name for field in dataclasses.fields(Commit) if field.name != "attempt"]
+)
 def test_every_field_but_the_attempt_changes_the_header(field: str) -> None:
     assert header_bytes(commit(**{field: OTHERS[field]})) != header_bytes(commit())
 
 
 def test_every_rate_changes_the_header() -> None:
-    headers = {header_bytes(commit(rates=rates)) for rates in ((), (0.1,), (0.2,), (0.1, 0.9), (0.1, 0.8), (0.9, 0.1))}
+    headers = {
+        header_bytes(commit(rates=rates))
+        for rates in ((), (0.1,), (0.2,), (0.1, 0.9), (0.1, 0.8), (0.9, 0.1))
+    }
     assert len(headers) == 6
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Contribution)])
 def test_every_field_of_a_contribution_changes_the_header(field: str) -> None:
     other = dataclasses.replace(commit().contributors[0], **{field: 7})
-    assert header_bytes(commit(contributors=(other, commit().contributors[1]))) != header_bytes(commit())
+    assert header_bytes(commit(contributors=(other, commit().contributors[1]))) != header_bytes(
+        commit()
+    )
 
 
 def test_a_commit_handed_on_under_a_later_attempt_keeps_its_place_in_the_chain() -> None:
@@ -74,7 +83,11 @@ def test_a_commit_handed_on_under_a_later_attempt_keeps_its_place_in_the_chain()
 def test_losses_that_are_no_number_hash_alike_whatever_their_bits() -> None:
     (odd,) = struct.unpack(">d", bytes.fromhex("7ff8000000000123"))
     assert math.isnan(odd)
-    assert header_bytes(commit(loss=odd)) == header_bytes(commit(loss=math.nan)) != header_bytes(commit(loss=0.0))
+    assert (
+        header_bytes(commit(loss=odd))
+        == header_bytes(commit(loss=math.nan))
+        != header_bytes(commit(loss=0.0))
+    )
 
 
 def test_fields_of_varying_length_cannot_run_into_each_other() -> None:
@@ -128,7 +141,12 @@ def test_who_begins_with_other_weights_is_on_another_branch_from_the_first_round
 
 def test_a_commit_that_does_not_follow_is_our_bug() -> None:
     ours = Lineage(RUN, LINEAGE)
-    for wrong in (commit(1), commit(0, shard=1), commit(0, parent=b"x" * 16), commit(0, lineage=b"line-002")):
+    for wrong in (
+        commit(1),
+        commit(0, shard=1),
+        commit(0, parent=b"x" * 16),
+        commit(0, lineage=b"line-002"),
+    ):
         with pytest.raises(AssertionError):
             ours.append([wrong])
     assert ours.next_round == 0
@@ -157,5 +175,8 @@ def test_the_history_is_bounded() -> None:
 
 
 def test_how_long_an_update_took_is_part_of_what_is_agreed() -> None:
-    one, other = (commit(contributors=(Contribution(0, 32, 1.0, 1.0, took_us),)) for took_us in (100_000, 100_001))
+    one, other = (
+        commit(contributors=(Contribution(0, 32, 1.0, 1.0, took_us),))
+        for took_us in (100_000, 100_001)
+    )
     assert header_bytes(one) != header_bytes(other)

@@ -44,7 +44,17 @@ class ScriptedRounds:
             return None
         epoch, ranges = self.slices[self.at]
         return StartRoundCommand(
-            self.at, 0, True, epoch, ranges, False, self.peers, self.peers, 0, (), self.last.get(self.at, ())
+            self.at,
+            0,
+            True,
+            epoch,
+            ranges,
+            False,
+            self.peers,
+            self.peers,
+            0,
+            (),
+            self.last.get(self.at, ()),
         )
 
     def pass_round(self) -> None:
@@ -67,7 +77,13 @@ def numbers(n: int = 10) -> TensorDataset:
     return TensorDataset(torch.arange(float(n)), torch.arange(n) % 3)
 
 
-def sharded(loader: Any, script: ScriptedRounds, seed: int = 7, flip: bool = False, classes: int | None = None) -> ShardedLoader:
+def sharded(
+    loader: Any,
+    script: ScriptedRounds,
+    seed: int = 7,
+    flip: bool = False,
+    classes: int | None = None,
+) -> ShardedLoader:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ShardedLoader(loader, script, seed, flip, classes)
@@ -82,8 +98,14 @@ def epoch_of(script: ScriptedRounds, loader: ShardedLoader) -> list[list[int]]:
 
 
 def test_an_epoch_reads_each_sample_once_whoever_gets_which_slice():
-    first, second = ScriptedRounds([(0, ((0, 3),)), (0, ((6, 8),))]), ScriptedRounds([(0, ((3, 6),)), (0, ((8, 10),))])
-    seen = [epoch_of(script, sharded(DataLoader(numbers(), batch_size=3), script)) for script in (first, second)]
+    first, second = (
+        ScriptedRounds([(0, ((0, 3),)), (0, ((6, 8),))]),
+        ScriptedRounds([(0, ((3, 6),)), (0, ((8, 10),))]),
+    )
+    seen = [
+        epoch_of(script, sharded(DataLoader(numbers(), batch_size=3), script))
+        for script in (first, second)
+    ]
     assert sorted(index for part in seen for batch in part for index in batch) == list(range(10))
     assert first.stepped == [3, 2]
 
@@ -99,7 +121,10 @@ def test_the_order_is_new_each_epoch_and_the_same_on_every_peer():
     assert orders[0] == orders[1]
     assert orders[0][0] != orders[0][1]
     other = ScriptedRounds(slices)
-    assert epoch_of(other, sharded(DataLoader(numbers(), batch_size=10), other, seed=8)) != orders[0][0]
+    assert (
+        epoch_of(other, sharded(DataLoader(numbers(), batch_size=10), other, seed=8))
+        != orders[0][0]
+    )
 
 
 def test_reading_leaves_the_users_random_numbers_alone():
@@ -117,7 +142,9 @@ def test_one_iteration_is_one_epoch_and_the_next_goes_on():
 
 
 def test_the_report_of_the_last_epoch_is_there_when_its_loop_has_ended():
-    script = ScriptedRounds([(0, ((0, 5),)), (0, ((5, 10),)), (1, ((0, 5),))], last={2: (0, 10, 0, 0, 2)})
+    script = ScriptedRounds(
+        [(0, ((0, 5),)), (0, ((5, 10),)), (1, ((0, 5),))], last={2: (0, 10, 0, 0, 2)}
+    )
     loader = sharded(DataLoader(numbers(), batch_size=5), script)
     for _ in loader:
         assert loader.report is None
@@ -202,7 +229,9 @@ def test_tensors_are_collated_as_torch_would():
 
 def test_a_subset_sampler_is_honoured():
     script = ScriptedRounds([(0, ((0, 4),))])
-    loader = sharded(DataLoader(numbers(), batch_size=4, sampler=SubsetRandomSampler([1, 3, 5, 7])), script)
+    loader = sharded(
+        DataLoader(numbers(), batch_size=4, sampler=SubsetRandomSampler([1, 3, 5, 7])), script
+    )
     assert loader.samples_total == 4
     assert sorted(epoch_of(script, loader)[0]) == [1, 3, 5, 7]
 
@@ -210,7 +239,11 @@ def test_a_subset_sampler_is_honoured():
 def test_a_data_set_is_asked_for_plain_numbers():
     """Not for tensors, which nobody's dictionary finds."""
     script, dataset = ScriptedRounds([(0, ((0, 2), (3, 4)))]), Pairs()
-    list(sharded(DataLoader(dataset, batch_size=4, sampler=SubsetRandomSampler([9, 8, 7, 6])), script))
+    list(
+        sharded(
+            DataLoader(dataset, batch_size=4, sampler=SubsetRandomSampler([9, 8, 7, 6])), script
+        )
+    )
     assert len(dataset.asked) == 3
     assert all(type(index) is int and index >= 6 for index in dataset.asked)
 
@@ -231,9 +264,15 @@ class Unmeasured(Dataset):
 @pytest.mark.parametrize(
     ("loader", "says"),
     [
-        (lambda: DataLoader(Unmeasured(), batch_size=2, sampler=SubsetRandomSampler([0])), "Unmeasured does not know its length"),
+        (
+            lambda: DataLoader(Unmeasured(), batch_size=2, sampler=SubsetRandomSampler([0])),
+            "Unmeasured does not know its length",
+        ),
         (lambda: DataLoader(numbers(), batch_size=None), "makes its own batches"),
-        (lambda: DataLoader(numbers(), sampler=WeightedRandomSampler([1.0] * 10, 10)), "WeightedRandomSampler"),
+        (
+            lambda: DataLoader(numbers(), sampler=WeightedRandomSampler([1.0] * 10, 10)),
+            "WeightedRandomSampler",
+        ),
         (lambda: DataLoader(numbers(0), batch_size=2), "empty"),
     ],
 )
@@ -253,18 +292,32 @@ def test_a_batch_sampler_of_the_users_own_is_refused():
 
 def test_what_has_no_effect_is_said_once():
     with pytest.warns(UserWarning, match="ignores drop_last, shuffle=False") as seen:
-        ShardedLoader(DataLoader(numbers(), batch_size=2, drop_last=True), ScriptedRounds([]), 0, False, None)
+        ShardedLoader(
+            DataLoader(numbers(), batch_size=2, drop_last=True), ScriptedRounds([]), 0, False, None
+        )
     assert len(seen) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ShardedLoader(DataLoader(numbers(), batch_size=2, shuffle=True, num_workers=2), ScriptedRounds([]), 0, False, None)
+        ShardedLoader(
+            DataLoader(numbers(), batch_size=2, shuffle=True, num_workers=2),
+            ScriptedRounds([]),
+            0,
+            False,
+            None,
+        )
 
 
 def test_a_data_set_may_be_given_without_a_loader():
     dataset = numbers()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        made = ShardedLoader(loader_of(dataset, 4, {"collate_fn": len}), ScriptedRounds([(0, ((0, 3),))]), 0, False, None)
+        made = ShardedLoader(
+            loader_of(dataset, 4, {"collate_fn": len}),
+            ScriptedRounds([(0, ((0, 3),))]),
+            0,
+            False,
+            None,
+        )
         assert (made.dataset, made.batch_size, list(made)) == (dataset, 4, [3])
         loader = DataLoader(dataset, batch_size=2)
         assert loader_of(loader, None, {}) is loader
@@ -274,7 +327,12 @@ def test_a_data_set_may_be_given_without_a_loader():
 @pytest.mark.parametrize(
     ("data", "batch_size", "options", "says"),
     [
-        (DataLoader(numbers()), 4, {"num_workers": 2}, "DataLoader and batch_size, num_workers beside it"),
+        (
+            DataLoader(numbers()),
+            4,
+            {"num_workers": 2},
+            "DataLoader and batch_size, num_workers beside it",
+        ),
         (numbers(), None, {}, "batch size"),
         (numbers(), 4, {"workers": 2}, "workers"),
         (iter([1, 2]), 4, {}, "got list_iterator"),
@@ -295,7 +353,11 @@ def test_a_label_flipper_reads_wrong_targets_and_spoils_nobody_elses():
 
 def test_a_label_flipper_takes_pairs_of_any_kind():
     script = ScriptedRounds([(0, ((0, 4),))])
-    loader = DataLoader(numbers(), batch_size=4, collate_fn=lambda items: tuple(map(torch.stack, zip(*items, strict=True))))
+    loader = DataLoader(
+        numbers(),
+        batch_size=4,
+        collate_fn=lambda items: tuple(map(torch.stack, zip(*items, strict=True))),
+    )
     (batch,) = list(sharded(loader, script, flip=True))
     assert type(batch) is tuple
     assert torch.equal(batch[1], 2 - batch[0].long() % 3)
@@ -309,7 +371,9 @@ def test_a_label_flipper_takes_the_number_of_classes_it_is_given():
 
 def test_a_label_flipper_learns_the_classes_of_a_data_set_that_does_not_tell():
     script = ScriptedRounds([(0, ((0, 10),))])
-    (batch,) = list(sharded(DataLoader(Subset(numbers(), range(10)), batch_size=10), script, flip=True))
+    (batch,) = list(
+        sharded(DataLoader(Subset(numbers(), range(10)), batch_size=10), script, flip=True)
+    )
     assert torch.equal(batch[1], 2 - batch[0].long() % 3)
 
 

@@ -1,4 +1,5 @@
-"""The clock of a simulated machine: it drifts, timers fire by it and never early; and the queue of what is to happen."""
+"""The clock of a simulated machine: it drifts, timers fire by it and never early; and the queue of
+what is to happen."""
 
 from __future__ import annotations
 

@@ -33,10 +33,14 @@ def test_those_present_are_counted_as_they_come_and_go() -> None:
 
 @pytest.mark.parametrize("n", [LARGE // 2, 4 * LARGE])
 @pytest.mark.parametrize("able", [0, 1, 2, 20])
-def test_a_sample_holds_as_many_as_there_are_each_once_and_only_those_that_fit(n: int, able: int) -> None:
+def test_a_sample_holds_as_many_as_there_are_each_once_and_only_those_that_fit(
+    n: int, able: int
+) -> None:
     view = view_of(n, range(5, 5 + able))
     for seed in range(20):
-        found = [member.peer for member in view.sample(Random(seed), 3, lambda member: member.linked)]
+        found = [
+            member.peer for member in view.sample(Random(seed), 3, lambda member: member.linked)
+        ]
         assert len(found) == len(set(found)) == min(3, able)
         assert set(found) <= set(range(5, 5 + able))
 

@@ -1,7 +1,9 @@
-"""A connection leads to an address, and the address to a life of a peer: both change, and not at the same time.
+"""A connection leads to an address, and the address to a life of a peer: both change,
+and not at the same time.
 
-Found by the simulator (seed 10 of the default campaign, and five more of its first twenty): a peer that knew only the later
-address of another connected to it before it heard that this was a later life; then it waited for a connection that stood.
+Found by the simulator (seed 10 of the default campaign, and five more of its first twenty): a peer
+that knew only the later address of another connected to it before it heard that this was a later
+life; then it waited for a connection that stood.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def test_one_that_came_up_again_before_the_news_is_used() -> None:
     assert bench.core.skip_reason(1) == ""
 
 
-def test_a_connection_that_comes_up_while_the_address_of_the_new_life_is_unknown_counts_once_it_is_known_to_be_the_same() -> None:
+def test_a_connection_that_comes_up_while_the_address_of_the_new_life_is_unknown_counts_once_it_is_known_to_be_the_same():
     bench = MemberBench(3)
     bench.speak_again(1)
     bench.gossip(2, rumor(1, "alive", NEXT_LIFE))

@@ -13,11 +13,22 @@ from gossip.core.membership.prober import LOADED_VERDICT_S
 from gossip.core.membership.rumors import LAST_WORDS_S
 from gossip.core.membership.swim import Membership
 from gossip.core.membership.table import REFUTATIONS
-from gossip.core.messages import ROUND_MAX, Ack, Gossip, Message, Nack, Ping, PingRequest, Progress, PushPull, Rumor
+from gossip.core.messages import (
+    ROUND_MAX,
+    Ack,
+    Gossip,
+    Message,
+    Nack,
+    Ping,
+    PingRequest,
+    Progress,
+    PushPull,
+    Rumor,
+)
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
 
-# --- meeting ----------------------------------------------------------------------------------------------------------------
+# --- meeting --------------------------------------------------------------------------------------
 
 
 def test_an_address_from_a_list_is_connected_to_but_has_not_joined_before_it_speaks() -> None:
@@ -35,7 +46,9 @@ def test_an_address_from_a_list_is_connected_to_but_has_not_joined_before_it_spe
 
 
 def test_a_hello_from_one_whose_address_was_unknown_makes_it_a_member_at_once() -> None:
-    core = Membership(0, 0, MembershipSettings(), Timers[Any](), random.Random(1), frozenset(range(3)), "c0", "b0")
+    core = Membership(
+        0, 0, MembershipSettings(), Timers[Any](), random.Random(1), frozenset(range(3)), "c0", "b0"
+    )
     assert core.heard(2, 5, 1.0)
     assert core.learn(2, "c2", "b2", 5, 1.0) == [Connect(2, "c2", "b2")]
     assert [(c.peer, c.what) for c in core.drain()] == [(2, "joined")]
@@ -69,7 +82,7 @@ def test_messages_of_a_former_life_are_dropped() -> None:
     assert bench.core.heard(1, 1, bench.now)
 
 
-# --- probing ----------------------------------------------------------------------------------------------------------------
+# --- probing --------------------------------------------------------------------------------------
 
 
 def test_everybody_is_probed_in_turn() -> None:
@@ -104,7 +117,9 @@ def test_an_ack_that_a_helper_brings_saves_the_target() -> None:
 
 
 @pytest.mark.parametrize("sender", [2, 3])
-def test_an_ack_with_a_guessed_nonce_or_from_one_that_was_not_asked_is_worth_nothing(sender: int) -> None:
+def test_an_ack_with_a_guessed_nonce_or_from_one_that_was_not_asked_is_worth_nothing(
+    sender: int,
+) -> None:
     bench = MemberBench(4, indirect_probes=0)
     bench.mute = {1}
     while not bench.sent_to(1, Ping):
@@ -180,7 +195,8 @@ def test_helpers_that_are_silent_themselves_make_us_doubt_our_own_ears() -> None
 
 
 def test_helpers_that_others_miss_too_say_nothing_of_our_own_ears() -> None:
-    """After a mass crash all slowed their probes down, up to eightfold, and found the last victims of 128 after 2 s (seed 0)."""
+    """After a mass crash all slowed their probes down, up to eightfold, and found the last victims
+    of 128 after 2 s (seed 0)."""
     scores = []
     for known in (False, True):
         bench = MemberBench(5)
@@ -188,7 +204,8 @@ def test_helpers_that_others_miss_too_say_nothing_of_our_own_ears() -> None:
         if known:
             for crashed in (2, 3, 4):
                 bench.say(1, Gossip((rumor(crashed, "suspect", 0, origin=1),)))
-            bench.do(bench.core.prober.drop())  # the second opinions on them, for which peer 1 would be asked
+            # the second opinions on them, for which peer 1 would be asked
+            bench.do(bench.core.prober.drop())
         before = bench.core.awareness.score
         bench.do(bench.core.prober.probe(bench.core.members[1], bench.now))
         bench.advance(0.21)
@@ -197,7 +214,7 @@ def test_helpers_that_others_miss_too_say_nothing_of_our_own_ears() -> None:
     assert scores[1] == 0
 
 
-# --- suspicion ----------------------------------------------------------------------------------------------------------------
+# --- suspicion ------------------------------------------------------------------------------------
 
 
 def test_an_accusation_skips_at_once_and_an_answer_ends_that_at_once() -> None:
@@ -220,8 +237,14 @@ def test_the_accused_hears_of_it_in_the_ping_that_follows() -> None:
 
 
 @pytest.mark.parametrize("status", ["suspect", "dead", "left"])
-@pytest.mark.parametrize("question", [Ping(7, 0, ()), PingRequest(7, 0, ())], ids=lambda question: type(question).__name__)
-def test_who_is_accused_or_said_to_be_gone_hears_so_with_the_answer_to_what_it_asks(status: str, question: Message) -> None:
+@pytest.mark.parametrize(
+    "question",
+    [Ping(7, 0, ()), PingRequest(7, 0, ())],
+    ids=lambda question: type(question).__name__,
+)
+def test_who_is_accused_or_said_to_be_gone_hears_so_with_the_answer_to_what_it_asks(
+    status: str, question: Message
+) -> None:
     bench = MemberBench(6)
     bench.gossip(2, rumor(1, status, 0, origin=1 if status != "suspect" else 2))
     assert bench.status(1) == status
@@ -293,7 +316,9 @@ def test_a_refutation_leaves_no_timer_behind() -> None:
 
 
 @pytest.mark.parametrize(("confirmers", "dies_after_s"), [((), 4.8), ((3,), 2.28), ((3, 4), 0.8)])
-def test_the_more_confirm_the_sooner_it_dies(confirmers: tuple[int, ...], dies_after_s: float) -> None:
+def test_the_more_confirm_the_sooner_it_dies(
+    confirmers: tuple[int, ...], dies_after_s: float
+) -> None:
     bench = MemberBench(8)
     bench.mute = {1}
     bench.do(bench.core.transitions.accuse(bench.core.members[1], 0, bench.now, own=True))
@@ -308,7 +333,7 @@ def test_the_more_confirm_the_sooner_it_dies(confirmers: tuple[int, ...], dies_a
     assert (1, "dead") in bench.changes()
 
 
-def test_the_accused_cannot_confirm_its_own_accusation_nor_an_accuser_without_a_second_kill() -> None:
+def test_the_accused_cannot_confirm_its_own_accusation_nor_an_accuser_without_a_second_kill():
     bench = MemberBench(8, indirect_probes=0)
     bench.gossip(2, rumor(1, "suspect", 0, origin=2))
     bench.do(bench.core.prober.drop())  # our own question was never asked
@@ -330,7 +355,7 @@ def _expiry(bench: MemberBench, peer: int) -> Any:
     return bench.timers.fire(suspicion.token)
 
 
-def test_a_death_that_others_tell_of_is_believed_where_there_is_a_case_and_is_one_more_accusation_elsewhere() -> None:
+def test_a_death_that_others_tell_of_is_believed_where_there_is_a_case_and_is_one_more_accusation_elsewhere():
     bench = MemberBench(6)
     bench.mute = {1}
     bench.gossip(2, rumor(1, "dead", 0, origin=2))
@@ -355,13 +380,15 @@ def test_one_that_was_dead_before_we_came_is_entered_without_noise() -> None:
     assert bench.changes() == [(2, "joined")]
 
 
-# --- death and return -------------------------------------------------------------------------------------------------------
+# --- death and return -----------------------------------------------------------------------------
 
 
 def _kill(bench: MemberBench, peer: int) -> None:
     bench.mute.add(peer)
     for accuser in (2, 3):
-        bench.gossip(accuser, rumor(peer, "dead", bench.core.members[peer].standing, origin=accuser))
+        bench.gossip(
+            accuser, rumor(peer, "dead", bench.core.members[peer].standing, origin=accuser)
+        )
     assert bench.status(peer) == "dead"
     bench.changes()
     bench.sent.clear()
@@ -408,7 +435,7 @@ def test_a_restarted_peer_is_connected_to_at_its_new_address() -> None:
     assert bench.changes() == [(1, "alive_again"), (1, "unskip")]
 
 
-def test_learning_of_a_later_life_from_the_seeds_is_a_return_and_of_a_former_one_is_nothing() -> None:
+def test_learning_of_a_later_life_from_the_seeds_is_a_return_and_of_a_former_one_is_nothing():
     bench = MemberBench(3)
     bench.do(bench.core.learn(1, "new", "new", 1, bench.now))
     assert bench.connects[-1] == Connect(1, "new", "new")
@@ -448,11 +475,13 @@ def test_one_that_left_is_not_probed_any_more_and_its_lanes_are_closed_in_the_en
     assert closed == [Disconnect(1)]
 
 
-# --- oneself ----------------------------------------------------------------------------------------------------------------
+# --- oneself --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", ["suspect", "dead", "left"])
-def test_an_accusation_of_oneself_is_refuted_to_everybody_with_one_more_than_accused(status: str) -> None:
+def test_an_accusation_of_oneself_is_refuted_to_everybody_with_one_more_than_accused(
+    status: str,
+) -> None:
     bench = MemberBench(4)
     bench.gossip(2, rumor(0, status, 7, origin=3))
     assert bench.core.standing == 8
@@ -476,14 +505,20 @@ def test_nobody_can_make_us_flood_the_others_or_run_out_of_standing() -> None:
     for standing in range(0, 200, 2):
         bench.gossip(2, rumor(0, "suspect", standing, origin=2))
     assert len([s for s in bench.sent if isinstance(s.message, Gossip)]) == 3
-    bench.gossip(2, rumor(0, "suspect", REFUTATIONS - 1, origin=2), rumor(0, "dead", ROUND_MAX, origin=2))
+    bench.gossip(
+        2, rumor(0, "suspect", REFUTATIONS - 1, origin=2), rumor(0, "dead", ROUND_MAX, origin=2)
+    )
     assert bench.core.standing < 300
 
 
-@pytest.mark.parametrize("standing", [2**16 + 1, NEXT_LIFE + REFUTATIONS - 1, NEXT_LIFE * (2**16 + 1), ROUND_MAX])
+@pytest.mark.parametrize(
+    "standing", [2**16 + 1, NEXT_LIFE + REFUTATIONS - 1, NEXT_LIFE * (2**16 + 1), ROUND_MAX]
+)
 def test_a_standing_far_beyond_the_known_one_is_not_believed(standing: int) -> None:
     bench = MemberBench(4)
-    bench.gossip(2, rumor(1, "suspect", standing, origin=2), rumor(1, "alive", standing, control="evil"))
+    bench.gossip(
+        2, rumor(1, "suspect", standing, origin=2), rumor(1, "alive", standing, control="evil")
+    )
     assert bench.core.members[1].standing == 0
     assert bench.status(1) == "alive"
 
@@ -501,13 +536,20 @@ def test_a_later_life_of_a_peer_that_is_heard_is_not_believed_until_it_speaks(st
 def test_a_life_that_others_invented_gives_way_to_the_one_that_speaks() -> None:
     bench = MemberBench(3, meet=False)
     bench.gossip(2, rumor(1, "alive", 5 * NEXT_LIFE, control="evil"))
-    assert bench.core.members[1].incarnation == 5, "an address, as long as nobody else answers to that name"
+    assert bench.core.members[1].incarnation == 5, (
+        "an address, as long as nobody else answers to that name"
+    )
     bench.now += LAST_WORDS_S
     bench.say(1, Gossip(()))
     bench.do(bench.core.learn(1, "c1", "b1", 0, bench.now))  # its hello
     bench.link(1)
     member = bench.core.members[1]
-    assert (member.status, member.standing, member.control, member.spoken) == ("alive", 0, "c1", True)
+    assert (member.status, member.standing, member.control, member.spoken) == (
+        "alive",
+        0,
+        "c1",
+        True,
+    )
     bench.gossip(2, rumor(1, "alive", 5 * NEXT_LIFE, control="evil"))
     assert member.standing == 0
 
@@ -521,8 +563,9 @@ def test_a_life_that_others_invented_gives_way_to_what_the_peer_says_of_itself()
     assert (member.status, member.standing, member.control) == ("alive", 0, "c1")
 
 
-def test_who_was_told_false_lives_of_each_other_looks_where_others_know_the_peer_and_goes_back_where_nobody_answers() -> None:
-    """Simulation seed 487: neither called the other where it was, and the word of those who knew better was not heeded."""
+def test_who_was_told_false_lives_of_each_other_looks_where_others_know_the_peer_and_goes_back_where_nobody_answers():
+    """Simulation seed 487: neither called the other where it was, and the word of those who knew
+    better was not heeded."""
     bench = MemberBench(4)
     bench.link(1, up=False)
     bench.gossip(2, rumor(1, "alive", 5 * NEXT_LIFE, control="evil"))
@@ -532,7 +575,9 @@ def test_who_was_told_false_lives_of_each_other_looks_where_others_know_the_peer
     bench.now += LAST_WORDS_S + 0.1
     bench.gossip(2, rumor(1, "alive", 0, control="c1"))
     assert bench.connects[-1] == Connect(1, "c1", "c1")
-    assert (member.incarnation, member.control, member.linked) == (5, "evil", False), "at others' word no life ends"
+    assert (member.incarnation, member.control, member.linked) == (5, "evil", False), (
+        "at others' word no life ends"
+    )
     bench.gossip(3, rumor(1, "alive", 5 * NEXT_LIFE, control="evil"))
     assert bench.connects[-1] == Connect(1, "evil", "evil")
     bench.gossip(2, rumor(1, "alive", 0, control="c1"))
@@ -546,7 +591,8 @@ def test_who_was_told_false_lives_of_each_other_looks_where_others_know_the_peer
 
 
 def test_last_words_of_a_former_life_do_not_undo_the_later_one() -> None:
-    """Simulation seeds 1658 and 1706: a killed peer's messages came after the news of its next life."""
+    """Simulation seeds 1658 and 1706: a killed peer's messages came after the news
+    of its next life."""
     bench = MemberBench(3)
     bench.link(1, up=False)
     bench.gossip(2, rumor(1, "alive", NEXT_LIFE, control="new"))
@@ -568,7 +614,9 @@ def test_a_later_life_of_oneself_is_not_contested() -> None:
 
 
 def test_rumours_of_a_former_life_of_oneself_are_nothing_to_refute() -> None:
-    core = Membership(0, 2, MembershipSettings(), Timers[Any](), random.Random(1), frozenset(range(3)), "c0", "b0")
+    core = Membership(
+        0, 2, MembershipSettings(), Timers[Any](), random.Random(1), frozenset(range(3)), "c0", "b0"
+    )
     core.heard(1, 0, 0.0)
     core.learn(1, "c1", "b1", 0, 0.0)
     before = core.standing
@@ -599,7 +647,7 @@ def test_an_own_death_is_announced_to_everybody_in_ones_own_name() -> None:
     assert {(r.status, r.origin) for r in bench.own_rumours()} == {("dead", 0)}
 
 
-# --- links, clocks, trainers --------------------------------------------------------------------------------------------------
+# --- links, clocks, trainers ----------------------------------------------------------------------
 
 
 def test_a_closed_link_skips_at_once_and_asks_others_at_once() -> None:
@@ -667,7 +715,8 @@ def test_a_clock_jump_drops_verdicts_and_gives_all_suspects_their_time_again() -
     bench.do(bench.core.on_clock_jump(30.0, bench.now))
     assert bench.core.awareness.score == before + 1
     assert not bench.core.prober.probes
-    assert [s for s in bench.sent if isinstance(s.message, PushPull)]  # we may have been declared dead
+    # we may have been declared dead
+    assert [s for s in bench.sent if isinstance(s.message, PushPull)]
     bench.advance(0.75)
     assert bench.status(1) == "suspect"
     bench.advance(0.5)
@@ -704,7 +753,8 @@ def test_a_peer_whose_trainer_makes_no_progress_is_skipped_and_not_dead() -> Non
     assert bench.status(1) == "alive"
     answer(10)
     assert bench.changes() == [(1, "skip"), (1, "unskip")]
-    bench.core.set_progress(5, 9.0, bench.now)  # we make none ourselves: it waits for the same as we
+    # we make none ourselves: it waits for the same as we
+    bench.core.set_progress(5, 9.0, bench.now)
     answer(9000)
     assert bench.core.skip_reason(1) == ""
 
@@ -728,7 +778,7 @@ def test_a_member_that_was_never_reached_is_given_time_for_its_first_connection(
     assert (2, "suspect") in bench.changes()
 
 
-# --- telling ------------------------------------------------------------------------------------------------------------------
+# --- telling --------------------------------------------------------------------------------------
 
 
 def test_a_table_is_answered_with_a_table_once_in_a_while() -> None:
@@ -757,7 +807,9 @@ def test_no_message_carries_more_rumours_than_allowed_and_a_longer_one_is_cut() 
     bench.gossip(1, *(rumor(peer, "alive", 1) for peer in range(2, 40)))
     assert sum(bench.core.members[peer].standing for peer in range(2, 40)) == 24
     bench.advance(3.0)
-    assert max(len(s.message.rumors) for s in bench.sent if isinstance(s.message, Gossip | Ping)) == 12
+    assert (
+        max(len(s.message.rumors) for s in bench.sent if isinstance(s.message, Gossip | Ping)) == 12
+    )
 
 
 def test_nothing_is_told_to_a_peer_that_cannot_be_reached() -> None:
@@ -770,7 +822,8 @@ def test_nothing_is_told_to_a_peer_that_cannot_be_reached() -> None:
 
 
 def test_whose_payload_is_coming_is_not_silent() -> None:
-    """Its node copies and hashes for longer than a probe takes. Once nothing comes any more it is suspected."""
+    """Its node copies and hashes for longer than a probe takes.
+    Once nothing comes any more it is suspected."""
     bench = MemberBench(4)
     bench.mute = {1}
     for _ in range(100):
@@ -781,8 +834,12 @@ def test_whose_payload_is_coming_is_not_silent() -> None:
     assert (1, "suspect") in bench.changes()
 
 
-@pytest.mark.parametrize(("loaded", "least_s", "most_s"), [(False, 0.0, 1.0), (True, LOADED_VERDICT_S, 2.5)])
-def test_while_payloads_move_a_verdict_waits_for_what_is_sent_again(loaded: bool, least_s: float, most_s: float) -> None:
+@pytest.mark.parametrize(
+    ("loaded", "least_s", "most_s"), [(False, 0.0, 1.0), (True, LOADED_VERDICT_S, 2.5)]
+)
+def test_while_payloads_move_a_verdict_waits_for_what_is_sent_again(
+    loaded: bool, least_s: float, most_s: float
+) -> None:
     """TCP sends a lost ping again after 0.2 s; it may have been lost behind payloads of anybody."""
     bench = MemberBench(4)
     bench.advance(1.0)

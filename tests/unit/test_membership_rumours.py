@@ -11,7 +11,8 @@ SETTINGS = MembershipSettings()
 
 
 def test_a_rumour_is_repeated_often_enough_in_a_small_swarm() -> None:
-    assert retransmit_limit(8, SETTINGS) == 16  # memberlist's log10 would say 4: docs/design_notes.md N5
+    # memberlist's log10 would say 4: docs/design_notes.md N5
+    assert retransmit_limit(8, SETTINGS) == 16
     rumors = RumorQueue(SETTINGS)
     rumors.add(rumor(3, "alive"))
     said = 0

@@ -1,4 +1,5 @@
-"""Beginning without those who are missing: how many it takes, after how long, and what is said of it."""
+"""Beginning without those who are missing: how many it takes, after how long,
+and what is said of it."""
 
 from __future__ import annotations
 
@@ -7,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from gossip.config import RunConfig, resolve
-from gossip.core.lifecycle.bootstrap import BeginFresh, Bootstrap, Decision, HaltTooFewPeers, WaitForPeers
+from gossip.core.lifecycle.bootstrap import (
+    BeginFresh,
+    Bootstrap,
+    Decision,
+    HaltTooFewPeers,
+    WaitForPeers,
+)
 from gossip.core.messages import Hello
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.errors import ConfigError
@@ -35,7 +42,11 @@ class NobodyGone:
 
 def gathering(min_peers: int, peers: int = 5) -> Bootstrap:
     rounds = RoundSettings(min_peers=min_peers, patience_s=PATIENCE_S, start_timeout_s=START_S)
-    found = Bootstrap(0, CoreSettings(b"run-0001", b"lineage!", 1, tuple(range(peers)), rounds=rounds), NobodyGone())
+    found = Bootstrap(
+        0,
+        CoreSettings(b"run-0001", b"lineage!", 1, tuple(range(peers)), rounds=rounds),
+        NobodyGone(),
+    )
     found.start(0.0)
     return found
 
@@ -68,7 +79,9 @@ def test_all_of_them_do_not_wait() -> None:
 def test_fewer_than_that_do_not_begin_though_they_are_a_quorum() -> None:
     found = gathering(min_peers=4)
     assert come(found, 0, 1, 2, at=1.0) == WaitForPeers((3, 4))
-    assert found.decide(START_S + 1) == HaltTooFewPeers("3 of 4 needed peers came in 61 s; missing: 3, 4")
+    assert found.decide(START_S + 1) == HaltTooFewPeers(
+        "3 of 4 needed peers came in 61 s; missing: 3, 4"
+    )
 
 
 def test_without_a_number_only_the_start_timeout_ends_the_wait() -> None:
@@ -83,21 +96,33 @@ def test_without_a_number_only_the_start_timeout_ends_the_wait() -> None:
     [
         ({"peers": 4, "min_peers": 2}, "min_peers = 2: it takes 3 peers, the majority of 4"),
         ({"peers": 4, "min_peers": 5}, "min_peers = 5: only 4 peers start"),
-        ({"peers": 9, "min_peers": 6, "aggregator": "krum", "f": 2}, "min_peers = 6: it takes 7 peers, for krum to tolerate f=2"),
+        (
+            {"peers": 9, "min_peers": 6, "aggregator": "krum", "f": 2},
+            "min_peers = 6: it takes 7 peers, for krum to tolerate f=2",
+        ),
     ],
 )
-def test_a_number_that_could_not_train_is_refused_before_the_start(options: dict[str, object], said: str) -> None:
+def test_a_number_that_could_not_train_is_refused_before_the_start(
+    options: dict[str, object], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said) as refused:
         fitting.check_rule(resolve(options))
     assert "--min-peers" in str(refused.value.hint)
 
 
 def test_with_the_quorum_available_any_number_will_do() -> None:
-    assert fitting.check_rule(resolve({"peers": 4, "min_peers": 1, "quorum": "available"})).config.needed_to_start == 1
+    assert (
+        fitting.check_rule(
+            resolve({"peers": 4, "min_peers": 1, "quorum": "available"})
+        ).config.needed_to_start
+        == 1
+    )
 
 
 def test_what_peers_need_to_start_is_what_the_core_counts() -> None:
-    config = resolve({"peers": 5, "min_peers": 4, "patience_s": 3.0, "run": "00" * 8, "f": 0}).config
+    config = resolve(
+        {"peers": 5, "min_peers": 4, "patience_s": 3.0, "run": "00" * 8, "f": 0}
+    ).config
     rounds = config.settings().rounds
     assert (config.needed_to_start, rounds.min_peers, rounds.patience_s) == (4, 4, 3.0)
 
@@ -115,7 +140,9 @@ def test_a_launcher_of_one_peer_names_whom_that_lacks_and_who_has_come() -> None
     assert waiting(view, config, 7.0, 5.1) == said
     assert view.awaited(16.0) == [], "it would have said so again"
     begun = {"event": "ready", "peer": 0, "present": [0, 1, 2], "t": 5.2}
-    assert view.feed(begun) == ["! it begins without 3: whoever of them comes takes the state of the others"]
+    assert view.feed(begun) == [
+        "! it begins without 3: whoever of them comes takes the state of the others"
+    ]
 
 
 def test_a_peer_of_ours_that_is_here_and_not_ready_is_waited_for() -> None:
@@ -123,12 +150,17 @@ def test_a_peer_of_ours_that_is_here_and_not_ready_is_waited_for() -> None:
     for peer in range(3):
         view.feed({"event": "started", "peer": peer, "incarnation": 0, "t": 1.0})
     view.feed(said_by(0, [2], 6.0))
-    assert waiting(view, RunConfig(peers=3), 6.0, 6.0) == "! waiting for peers 2 since 6 s (at most 60 s); here: 0, 1"
+    assert (
+        waiting(view, RunConfig(peers=3), 6.0, 6.0)
+        == "! waiting for peers 2 since 6 s (at most 60 s); here: 0, 1"
+    )
 
 
 async def test_why_somebody_is_missing_is_found_out_in_the_background(tmp_path: Path) -> None:
     for peer in (1, 2):
-        SeedFolder(tmp_path / "seeds", peer, 9).announce("tcp://127.0.0.1:9", "tcp://127.0.0.1:9", 0)
+        SeedFolder(tmp_path / "seeds", peer, 9).announce(
+            "tcp://127.0.0.1:9", "tcp://127.0.0.1:9", 0
+        )
     announce_end(tmp_path / "seeds", 2, 0)
     tries = ReachabilityProbe(tmp_path, own={0})
     assert tries.troubles([0, 1, 2, 3], shared=True) == []

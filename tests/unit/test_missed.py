@@ -29,7 +29,9 @@ BEGIN = [row(100.0, peer, event) for event in ("started", "ready") for peer in r
 END = [row(103.1, peer, "halted", round=LAST) for peer in range(4)]
 
 
-def judged(plan: list[str], *events: dict[str, Any], elsewhere: tuple[int, ...] = (), last: int = LAST) -> list[dict[str, Any]]:
+def judged(
+    plan: list[str], *events: dict[str, Any], elsewhere: tuple[int, ...] = (), last: int = LAST
+) -> list[dict[str, Any]]:
     faults = parse(plan)
     view = RunView(4, faults)
     for event in events:
@@ -44,8 +46,17 @@ def why(plan: str, *events: dict[str, Any]) -> str:
 
 
 def test_a_plan_that_was_carried_out_leaves_nothing_to_name() -> None:
-    plan = ["crash:server@3", "hang:2@3+500ms", "loss:all*0.2@1s+1s", "wrong_results:3", "slow:0*2", "sign_flip:3*10"]
-    strikes = [struck(101.0, fault, peer) for fault, peer in zip(plan[:4], (1, 2, 0, 3), strict=True)]
+    plan = [
+        "crash:server@3",
+        "hang:2@3+500ms",
+        "loss:all*0.2@1s+1s",
+        "wrong_results:3",
+        "slow:0*2",
+        "sign_flip:3*10",
+    ]
+    strikes = [
+        struck(101.0, fault, peer) for fault, peer in zip(plan[:4], (1, 2, 0, 3), strict=True)
+    ]
     assert judged(plan, *BEGIN, *strikes, killed(101.1, 1), *END) == []
 
 
@@ -70,7 +81,10 @@ def test_a_peer_that_was_gone_before_its_moment_is_the_reason() -> None:
     gone = [struck(101.0, "crash:server@3", 1), killed(101.1, 1)]
     assert why("crash:1@20", *BEGIN, *gone, END[0]) == "peer 1 was gone since round 3"
     assert why("hang:1@2s+1s", *BEGIN, *gone, END[0]) == "peer 1 was gone since round 3"
-    assert why("crash:1@20", *BEGIN, row(101.0, 1, "exited", code=143, how="exit code 143"), END[0]) == "peer 1 had left"
+    assert (
+        why("crash:1@20", *BEGIN, row(101.0, 1, "exited", code=143, how="exit code 143"), END[0])
+        == "peer 1 had left"
+    )
 
 
 @pytest.mark.parametrize("fault", ["slow:3*2", "sign_flip:3*10", "wrong_results:3", "crash:3@50"])
@@ -81,7 +95,9 @@ def test_what_goes_on_all_along_never_took_place_with_peers_that_never_trained(f
 
 def test_without_a_round_nothing_took_place_not_even_what_goes_on_all_along() -> None:
     ends = [row(103.1, peer, "halted", exit_code=5) for peer in range(4)]
-    assert [found["why"] for found in judged(["slow:0*2", "crash:1@0"], *BEGIN, *ends, last=-1)] == ["nothing was trained"] * 2
+    assert [
+        found["why"] for found in judged(["slow:0*2", "crash:1@0"], *BEGIN, *ends, last=-1)
+    ] == ["nothing was trained"] * 2
 
 
 def test_a_plan_that_names_the_same_blow_twice_wants_two() -> None:
@@ -95,7 +111,9 @@ def test_a_restart_took_place_by_half_until_the_peer_is_in_a_round_again() -> No
     plan, blow = ["restart:1@3+1s"], [*BEGIN, struck(101.0, "restart:1@3+1s", 1), killed(101.1, 1)]
     again = row(102.1, 1, "started", incarnation=1)
     half = {"fault": plan[0], "struck": True}
-    assert judged(plan, *blow, *END[:1]) == [{**half, "why": "peer 1 was killed, and not started again before the end"}]
+    assert judged(plan, *blow, *END[:1]) == [
+        {**half, "why": "peer 1 was killed, and not started again before the end"}
+    ]
     late = row(103.2, 1, "exited", code=143, stopping=True, how="exit code 143")
     assert judged(plan, *blow, again, END[0], late) == [
         {**half, "why": "peer 1 was started again, but in no round before the end"}
@@ -105,7 +123,9 @@ def test_a_restart_took_place_by_half_until_the_peer_is_in_a_round_again() -> No
 
 def test_what_befell_peers_of_another_host_is_not_known() -> None:
     plan = ["crash:server@50", "crash:1@50", "loss:all*0.2@20s+1s", "crash:2@50"]
-    assert [found["fault"] for found in judged(plan, *BEGIN, *END, elsewhere=(1,))] == ["crash:2@50"]
+    assert [found["fault"] for found in judged(plan, *BEGIN, *END, elsewhere=(1,))] == [
+        "crash:2@50"
+    ]
     assert [found["fault"] for found in judged(plan, *BEGIN, *END)] == plan
 
 
@@ -115,12 +135,22 @@ def test_who_is_still_at_it_under_another_launcher_may_yet_be_hit() -> None:
 
 
 def test_lines_gather_what_is_missing_for_the_same_reason() -> None:
-    half = {"fault": "restart:1@3+1s", "struck": True, "why": "peer 1 was killed, and not started again before the end"}
-    never = [{"fault": fault, "struck": False, "why": "round 23 was the last"} for fault in ("crash:server@50", "hang:2@60+1s")]
+    half = {
+        "fault": "restart:1@3+1s",
+        "struck": True,
+        "why": "peer 1 was killed, and not started again before the end",
+    }
+    never = [
+        {"fault": fault, "struck": False, "why": "round 23 was the last"}
+        for fault in ("crash:server@50", "hang:2@60+1s")
+    ]
     gone = {"fault": "crash:1@20", "struck": False, "why": "peer 1 had left"}
     assert missed.told([never[0], half, gone, never[1]]) == [
         "! planned, and never took place: crash:server@50, hang:2@60+1s (round 23 was the last)",
         "! planned, and never took place: crash:1@20 (peer 1 had left)",
-        "! planned, and took place only by half: restart:1@3+1s (peer 1 was killed, and not started again before the end)",
+        (
+            "! planned, and took place only by half: restart:1@3+1s (peer 1 was killed, and not "
+            "started again before the end)"
+        ),
     ]
     assert missed.told([]) == []

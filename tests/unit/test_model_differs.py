@@ -20,12 +20,17 @@ def layout_of(*widths: int, dtype: torch.dtype = torch.float32) -> Layout:
 
 def refused_by(layout: Layout) -> Callable[[], None]:
     def refuse() -> None:
-        raise Refused(f"refused by the swarm: the swarm trains a model of layout {layout.digest.hex()}, this peer another")
+        raise Refused(
+            f"refused by the swarm: the swarm trains a model of layout {layout.digest.hex()}, "
+            "this peer another"
+        )
 
     return refuse
 
 
-def present(folder: Path, peer: int, layout: Layout, happens: Callable[[], None] = lambda: None) -> None:
+def present(
+    folder: Path, peer: int, layout: Layout, happens: Callable[[], None] = lambda: None
+) -> None:
     with compared(folder, peer, layout):
         happens()
 
@@ -56,7 +61,9 @@ def test_the_first_tensor_that_differs_is_named_with_both_shapes(
     assert "same model" in caught.value.hint
 
 
-def test_a_refusal_is_left_as_it_is_where_nobody_has_left_word_of_that_model(tmp_path: Path) -> None:
+def test_a_refusal_is_left_as_it_is_where_nobody_has_left_word_of_that_model(
+    tmp_path: Path,
+) -> None:
     own, swarm = layout_of(8, 4), layout_of(8, 5)
     (tmp_path / "peer-0").mkdir()
     (tmp_path / "peer-0" / "model.json").write_text("{")

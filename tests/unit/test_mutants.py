@@ -1,4 +1,5 @@
-"""The catalogue of protocol mutants fits the source, and the hunter tells a mutant from a sound protocol."""
+"""The catalogue of protocol mutants fits the source,
+and the hunter tells a mutant from a sound protocol."""
 
 from __future__ import annotations
 
@@ -39,22 +40,34 @@ def test_there_are_enough_mutants_and_each_has_a_name_and_a_reason() -> None:
 def test_every_mutant_still_applies_to_the_source(mutant) -> None:
     package = catalogue.ROOT / "gossip"
     for file, text in mutant.texts(package).items():
-        assert ast.dump(ast.parse(text)) != ast.dump(ast.parse((package / file).read_text())), "it changes nothing"
+        assert ast.dump(ast.parse(text)) != ast.dump(ast.parse((package / file).read_text())), (
+            "it changes nothing"
+        )
 
 
 def test_a_mutant_that_does_not_fit_any_more_is_told_with_its_file_and_text() -> None:
-    with pytest.raises(ValueError, match=r"gossip/core/timers\.py has 0 times, where once is wanted:\nself\._gone"):
-        catalogue.Mutant("x", "y.", (catalogue.Edit("core/timers.py", "self._gone", ""),)).texts(catalogue.ROOT / "gossip")
+    with pytest.raises(
+        ValueError, match=r"gossip/core/timers\.py has 0 times, where once is wanted:\nself\._gone"
+    ):
+        catalogue.Mutant("x", "y.", (catalogue.Edit("core/timers.py", "self._gone", ""),)).texts(
+            catalogue.ROOT / "gossip"
+        )
 
 
 def test_the_hunter_kills_a_mutant_and_lets_a_harmless_change_live() -> None:
     harmless = catalogue.Mutant(
-        "harmless", "It says the same.", (catalogue.Edit("core/timers.py", "self._next += 1", "self._next += 2"),)
+        "harmless",
+        "It says the same.",
+        (catalogue.Edit("core/timers.py", "self._next += 1", "self._next += 2"),),
     )
     deadly = next(mutant for mutant in ALL if mutant.name == "reuses-timer-tokens")
-    edit = catalogue.Edit("core/timers.py", "None if pending is None else", "None if not pending else")
+    edit = catalogue.Edit(
+        "core/timers.py", "None if pending is None else", "None if not pending else"
+    )
     unseen = catalogue.Mutant("unseen", "What is pending is never empty.", (edit,))
-    (died, lived, made_no_difference), broken = hunt.hunt([harmless, deadly, unseen], 0, 2, jobs=1, quiet=True)
+    (died, lived, made_no_difference), broken = hunt.hunt(
+        [harmless, deadly, unseen], 0, 2, jobs=1, quiet=True
+    )
     assert (lived.name, lived.invariant, lived.seed, lived.differs_in) == ("harmless", "", 2, 2)
     assert died.invariant.startswith("S")
     assert died.seed < 2
@@ -62,7 +75,9 @@ def test_the_hunter_kills_a_mutant_and_lets_a_harmless_change_live() -> None:
     assert not broken
 
 
-def test_a_schedule_that_computes_for_ever_kills_and_one_that_only_takes_long_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schedule_that_computes_for_ever_kills_and_one_that_only_takes_long_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def computes(schedule: object) -> SimpleNamespace:
         while True:
             pass
@@ -74,6 +89,10 @@ def test_a_schedule_that_computes_for_ever_kills_and_one_that_only_takes_long_do
     monkeypatch.setattr(hunt, "SEED_S", 0.05)
     monkeypatch.setattr("gossip.simulation.world.driver.DELIVERIES_MAX", 0)  # put back afterwards
     monkeypatch.setattr("gossip.simulation.campaign.play.run", computes)
-    assert hunt.work([3, 4]) == {"seed": 3, "invariant": "endless", "text": "the run was not over after 0 s of the processor"}
+    assert hunt.work([3, 4]) == {
+        "seed": 3,
+        "invariant": "endless",
+        "text": "the run was not over after 0 s of the processor",
+    }
     monkeypatch.setattr("gossip.simulation.campaign.play.run", waits)
     assert hunt.work([3, 4]) == {"seed": -1, "invariant": "", "text": ""}

@@ -76,7 +76,9 @@ def test_a_newcomer_waits_for_the_run_to_begin_and_then_takes_its_state() -> Non
     assert decided(5, {5: hello(), 6: hello()}) == WaitForPeers((0, 1, 2))
     assert decided(5, {**FIRST, 5: hello(state=b"mine")}) == WaitForPeers(())
     assert isinstance(decided(5, {**FIRST, 5: hello(), 1: hello(round_id=4)}), TakeState)
-    assert isinstance(decided(5, {5: hello(), 6: hello(round_id=4)}), TakeState), "of the first peers nobody need be left"
+    assert isinstance(decided(5, {5: hello(), 6: hello(round_id=4)}), TakeState), (
+        "of the first peers nobody need be left"
+    )
     assert isinstance(decided(5, {5: hello(), 6: hello()}, after_s=61.0), HaltTooFewPeers)
 
 
@@ -85,7 +87,9 @@ def test_a_newcomer_with_another_model_is_sent_away_by_more_than_f() -> None:
     assert isinstance(decided(5, {**running, 5: hello(layout=b"other!")}, f=1), HaltModelDiffers)
     one_says_so = {0: hello(round_id=4), 5: hello(layout=b"other!")}
     assert decided(5, one_says_so, f=1) == WaitForPeers((1, 2)), "that one may lie"
-    assert isinstance(decided(5, one_says_so, f=1, after_s=WAITING_REPORT_S + 1), HaltModelDiffers), "and nobody says otherwise"
+    assert isinstance(
+        decided(5, one_says_so, f=1, after_s=WAITING_REPORT_S + 1), HaltModelDiffers
+    ), "and nobody says otherwise"
 
 
 def test_no_two_newcomers_take_the_same_id(tmp_path: Path) -> None:
@@ -93,7 +97,11 @@ def test_no_two_newcomers_take_the_same_id(tmp_path: Path) -> None:
     assert [claim(folder, 2, 4) for _ in range(3)] == [(2, 0), (3, 0), None]
 
 
-@pytest.mark.parametrize(("first", "taken"), [(2, {(2, 0), (3, 0)}), (4, {(0, 7), None})], ids=["fresh", "of one that has ended"])
+@pytest.mark.parametrize(
+    ("first", "taken"),
+    [(2, {(2, 0), (3, 0)}), (4, {(0, 7), None})],
+    ids=["fresh", "of one that has ended"],
+)
 def test_no_two_newcomers_that_have_seen_the_same_take_the_same_id(
     first: int, taken: set[tuple[int, int] | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,11 +119,14 @@ def test_no_two_newcomers_that_have_seen_the_same_take_the_same_id(
 
 
 def test_the_id_of_a_peer_elsewhere_is_not_given_to_who_joins_by_the_folder(tmp_path: Path) -> None:
-    SeedFolder(tmp_path, 2, 4).announce("tcp://a:1", "tcp://a:2", 0)  # as a door writes what it hears
+    # as a door writes what it hears
+    SeedFolder(tmp_path, 2, 4).announce("tcp://a:1", "tcp://a:2", 0)
     assert [claim(tmp_path, 2, 4) for _ in range(2)] == [(3, 0), None]
 
 
-def test_the_id_of_one_that_has_ended_is_given_out_once_under_a_higher_incarnation(tmp_path: Path) -> None:
+def test_the_id_of_one_that_has_ended_is_given_out_once_under_a_higher_incarnation(
+    tmp_path: Path,
+) -> None:
     SeedFolder(tmp_path, 0, 4).announce("tcp://a:1", "tcp://a:2", 6)
     assert claim(tmp_path, 1, 1) is None, "it is in use"
     announce_end(tmp_path, 0)
@@ -124,7 +135,9 @@ def test_the_id_of_one_that_has_ended_is_given_out_once_under_a_higher_incarnati
     assert claim(tmp_path, 1, 1) == (0, 8)
 
 
-def test_nobody_is_left_of_a_run_when_all_who_have_come_have_ended_but_those_who_ask(tmp_path: Path) -> None:
+def test_nobody_is_left_of_a_run_when_all_who_have_come_have_ended_but_those_who_ask(
+    tmp_path: Path,
+) -> None:
     assert not nobody_left(tmp_path, [2]), "nobody has come yet"
     for peer in range(3):
         SeedFolder(tmp_path, peer, 4).announce("tcp://a:1", "tcp://a:2", 0)

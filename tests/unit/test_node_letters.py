@@ -1,4 +1,5 @@
-"""What a node sends when the fault plan makes it lie about more than its updates, and that an honest one pays nothing for it."""
+"""What a node sends when the fault plan makes it lie about more than its updates, and that an
+honest one pays nothing for it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,15 @@ import pytest
 
 from gossip.core.digests import digest_of, digests_of
 from gossip.core.events import Payload, SnapshotTaken
-from gossip.core.messages import Commit, Gossip, Message, PeerId, StateAttestation, StateOffer, Update
+from gossip.core.messages import (
+    Commit,
+    Gossip,
+    Message,
+    PeerId,
+    StateAttestation,
+    StateOffer,
+    Update,
+)
 from gossip.core.transfer.donor import attested_digest
 from gossip.faults import plan as faults
 from gossip.faults.world import FINAL_ROUND_ATTACKS, REAL_ATTACKS, RESULT_ATTACKS, STATE_ATTACKS
@@ -43,7 +52,12 @@ class Sent:
 
 
 def outbox_of(
-    word: str, sent: Sent, folder: Path | None = None, core: Any = None, peer: PeerId = ATTACKER, rounds: int | None = None
+    word: str,
+    sent: Sent,
+    folder: Path | None = None,
+    core: Any = None,
+    peer: PeerId = ATTACKER,
+    rounds: int | None = None,
 ) -> Outbox:
     plan = faults.parse(word)
     journal = Journal(peer, folder, None)
@@ -52,10 +66,14 @@ def outbox_of(
 
 
 def commit(server: PeerId = ATTACKER) -> Commit:
-    return Commit(LINEAGE, 9, 0, 0, 0, server, b"parent", TRUTH.digest, (), (), (0, 1, 2, 3), 0.5, "")
+    return Commit(
+        LINEAGE, 9, 0, 0, 0, server, b"parent", TRUTH.digest, (), (), (0, 1, 2, 3), 0.5, ""
+    )
 
 
-def told(word: str, message: Message, payload: Payload | None) -> dict[PeerId, tuple[Message, Payload | None]]:
+def told(
+    word: str, message: Message, payload: Payload | None
+) -> dict[PeerId, tuple[Message, Payload | None]]:
     """Whom the liar sends what, when its core sends this to everybody."""
     sent = Sent()
     outbox = outbox_of(word, sent)
@@ -68,7 +86,11 @@ def told(word: str, message: Message, payload: Payload | None) -> dict[PeerId, t
 @pytest.mark.parametrize("word", ["", "wrong_results:2,3", "sign_flip:1*10"])
 def test_who_tells_no_such_lie_hands_its_letters_to_the_transport_itself(word: str) -> None:
     sent = Sent()
-    assert outbox_of(word, sent).send == sent.send if word else outbox_of("crash:0@1", sent).send == sent.send
+    assert (
+        outbox_of(word, sent).send == sent.send
+        if word
+        else outbox_of("crash:0@1", sent).send == sent.send
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +102,9 @@ def test_who_tells_no_such_lie_hands_its_letters_to_the_transport_itself(word: s
         ("nan_results", np.full_like(RESULT, np.nan)),
     ],
 )
-def test_a_liar_commits_another_result_with_a_digest_that_fits_the_same_to_all(lie: str, said: np.ndarray) -> None:
+def test_a_liar_commits_another_result_with_a_digest_that_fits_the_same_to_all(
+    lie: str, said: np.ndarray
+) -> None:
     found = told(f"{lie}:1", commit(), TRUTH)
     assert sorted(found) == sorted(TOLD)
     contents = {id(content) for _, content in found.values()}
@@ -139,14 +163,20 @@ def test_what_a_result_says_beside_its_numbers_is_changed_without_them() -> None
         outbox = outbox_of(f"{lie}:1", sent, core=core)
         outbox.send(OTHER, honest, TRUTH)
         outbox.send(OTHER, replace(honest, shard=1), TRUTH)
-        assert sent.outbox == [(OTHER, replace(honest, **changes), TRUTH), (OTHER, replace(honest, shard=1), TRUTH)]
+        assert sent.outbox == [
+            (OTHER, replace(honest, **changes), TRUTH),
+            (OTHER, replace(honest, shard=1), TRUTH),
+        ]
 
 
 @pytest.mark.parametrize("lie", RESULT_ATTACKS)
 def test_updates_and_results_of_others_leave_a_lying_server_as_they_are(lie: str) -> None:
     update = Update(LINEAGE, 9, 0, 0, b"parent", 4, 0.5)
     for message, payload in ((update, TRUTH), (commit(server=OTHER), TRUTH), (Gossip(()), None)):
-        assert all(said is message and content is payload for said, content in told(f"{lie}:1", message, payload).values())
+        assert all(
+            said is message and content is payload
+            for said, content in told(f"{lie}:1", message, payload).values()
+        )
 
 
 def test_what_a_liar_has_made_of_a_result_is_not_lied_about_again_when_it_comes_back() -> None:
@@ -166,17 +196,22 @@ def test_a_lie_is_told_of_once_and_counted(tmp_path: Path) -> None:
         outbox.send(peer, commit(), TRUTH)
     outbox._journal.close()
     rows = (tmp_path / "events.jsonl").read_text().splitlines()
-    assert [row.count('"fault": "wrong_results:1"') + row.count('"fault":"wrong_results:1"') for row in rows].count(1) == 1
+    assert [
+        row.count('"fault": "wrong_results:1"') + row.count('"fault":"wrong_results:1"')
+        for row in rows
+    ].count(1) == 1
     assert outbox.ended_with == {"attacks": {"wrong_results": len(TOLD)}}
     assert outbox_of("nan:1", sent).ended_with == {}
 
 
 def offer() -> tuple[StateOffer, Payload]:
     digest, parts = digests_of(STATE, PARTS)
-    return StateOffer(LINEAGE, 5, 9, b"chain", digest, 64, b"core", "", PARTS), Payload(STATE, 64, True, digest, parts)
+    return StateOffer(LINEAGE, 5, 9, b"chain", digest, 64, b"core", "", PARTS), Payload(
+        STATE, 64, True, digest, parts
+    )
 
 
-def test_a_forged_state_is_another_in_what_all_hold_alike_and_vouched_for_where_the_lie_says_so() -> None:
+def test_a_forged_state_is_another_in_what_all_hold_alike_and_vouched_for_where_the_lie_says_so():
     message, payload = offer()
     said, content = told("wrong_states:1", message, payload)[OTHER]
     assert isinstance(said, StateOffer)
@@ -186,7 +221,9 @@ def test_a_forged_state_is_another_in_what_all_hold_alike_and_vouched_for_where_
     copy = SimpleNamespace(taken=SnapshotTaken(9, payload, PARTS), chain=b"chain", core=b"core")
     core = SimpleNamespace(recovery=SimpleNamespace(giving=SimpleNamespace(copies={9: copy})))
     sent = Sent()
-    outbox_of("wrong_states:1", sent, core=core).send(OTHER, StateAttestation(LINEAGE, 5, 9, b"chain", b"truth", b"", ""), None)
+    outbox_of("wrong_states:1", sent, core=core).send(
+        OTHER, StateAttestation(LINEAGE, 5, 9, b"chain", b"truth", b"", ""), None
+    )
     vouched = sent.outbox[0][1]
     assert isinstance(vouched, StateAttestation)
     assert vouched.digest == attested_digest(LINEAGE, 9, b"chain", b"core", content.parts[0])

@@ -41,9 +41,13 @@ def test_the_fault_plan_knows_every_attack_with_a_strength_where_the_library_has
             assert ATTACKS[name].strength == kind.strength, name
 
 
-@pytest.mark.parametrize("name", [name for name in attacks.names(lonely=True) if attacks.KINDS[name].shape != "apart"])
+@pytest.mark.parametrize(
+    "name", [name for name in attacks.names(lonely=True) if attacks.KINDS[name].shape != "apart"]
+)
 def test_every_lie_that_one_can_tell_alone_is_told_by_a_node(name: str) -> None:
-    update_attack = UpdateAttack(faults.parse(f"{name}:1,2"), 1, 7, 5, rule_of(load("median"), 2, centered=False))
+    update_attack = UpdateAttack(
+        faults.parse(f"{name}:1,2"), 1, 7, 5, rule_of(load("median"), 2, centered=False)
+    )
     assert update_attack.lies
     assert not update_attack.tells_each
     for round_id in range(4):
@@ -52,7 +56,12 @@ def test_every_lie_that_one_can_tell_alone_is_told_by_a_node(name: str) -> None:
         assert (said.shape, said.dtype) == ((D,), np.float32)
         assert np.array_equal(truth, vector(round_id))
         assert not np.may_share_memory(said, truth)
-        update_attack.saw(Apply(round_id, (payload(vector(100 + round_id)[:30]), payload(vector(100 + round_id)[30:]))))
+        update_attack.saw(
+            Apply(
+                round_id,
+                (payload(vector(100 + round_id)[:30]), payload(vector(100 + round_id)[30:])),
+            )
+        )
 
 
 def test_two_liars_apart_send_the_same_as_soon_as_there_is_a_result() -> None:
@@ -62,7 +71,10 @@ def test_two_liars_apart_send_the_same_as_soon_as_there_is_a_result() -> None:
     for peer, update_attack in enumerate(update_attacks):
         update_attack.tamper_with(vector(peer), 0, "update")
         update_attack.saw(Apply(0, (payload(result),)))
-    said = [update_attack.tamper_with(vector(10 + peer), 1, "update") for peer, update_attack in enumerate(update_attacks)]
+    said = [
+        update_attack.tamper_with(vector(10 + peer), 1, "update")
+        for peer, update_attack in enumerate(update_attacks)
+    ]
     assert np.array_equal(*said)
     assert np.allclose(said[0], -0.5 * result)
 
@@ -72,7 +84,9 @@ def test_a_guess_of_parameters_is_of_where_the_neighbours_stand() -> None:
     own, mix = vector(1), vector(2)
     update_attack.tamper_with(own, 0, "parameters")
     update_attack.saw(Apply(0, (payload(vector(3)),), mix=payload(mix), mix_scale=0.5))
-    assert np.allclose(update_attack.tamper_with(vector(4), 1, "parameters"), -(own + mix), atol=1e-6)
+    assert np.allclose(
+        update_attack.tamper_with(vector(4), 1, "parameters"), -(own + mix), atol=1e-6
+    )
 
 
 def test_an_honest_peer_and_one_that_lies_about_its_data_say_what_is_so() -> None:
@@ -131,6 +145,8 @@ def test_lies_that_do_not_go_with_the_rule_or_the_topology_are_refused() -> None
 def test_the_rule_that_a_liar_tries_is_the_one_of_the_run() -> None:
     updates = torch.from_numpy(np.stack([vector(seed) for seed in range(7)]))
     for spec in ("trimmed_mean", "nnm+krum", "suspicion"):
-        assert torch.equal(rule_of(load(spec), 2, centered=False)(updates), load(spec)(updates, f=2))
+        assert torch.equal(
+            rule_of(load(spec), 2, centered=False)(updates), load(spec)(updates, f=2)
+        )
     centered = rule_of(load("suspicion"), 2, centered=True)(updates)
     assert torch.equal(centered, load("suspicion")(updates, f=2, center=updates[0]))

@@ -17,7 +17,17 @@ from trainer_fakes import allocate_bytes
 from gossip.aggregators import kernels
 from gossip.core import events
 from gossip.core.digests import digest_of
-from gossip.core.events import Aggregate, Aggregated, Apply, DataSlice, EpochReport, Halt, Payload, Row, StartRound
+from gossip.core.events import (
+    Aggregate,
+    Aggregated,
+    Apply,
+    DataSlice,
+    EpochReport,
+    Halt,
+    Payload,
+    Row,
+    StartRound,
+)
 from gossip.core.messages import Commit, Contribution, Rejection
 from gossip.ipc import messages as control
 from gossip.ipc.arena import map_bytes, map_rows
@@ -32,12 +42,20 @@ def test_a_timer_fires_in_order_of_time_and_a_cancelled_one_does_not() -> None:
     def on(event: Any) -> list[Any]:
         if not isinstance(event, events.Started):
             return []
-        return [events.SetTimer(1, 0.02), events.SetTimer(2, 0.01), events.SetTimer(3, 0.015), events.CancelTimer(3)]
+        return [
+            events.SetTimer(1, 0.02),
+            events.SetTimer(2, 0.01),
+            events.SetTimer(3, 0.015),
+            events.CancelTimer(3),
+        ]
 
     core = FakeCore(on)
     with NodeRig(core):
         core.wait_for(events.TimerFired, 1)
-        assert [event.token for event in core.heard if isinstance(event, events.TimerFired)] == [2, 1]
+        assert [event.token for event in core.heard if isinstance(event, events.TimerFired)] == [
+            2,
+            1,
+        ]
 
 
 def test_halt_tells_the_trainer_and_gives_its_exit_code() -> None:
@@ -54,7 +72,11 @@ def test_the_round_goes_to_the_trainer_and_its_update_comes_back_by_reference() 
     core = FakeCore()
     with NodeRig(core) as stage:
         stage.prepare()
-        core.say(StartRound(7, DataSlice(2, ((0, 4), (8, 9)), ((2, ((4, 6),)),), EpochReport(1, 30, 0, 2, 4))))
+        core.say(
+            StartRound(
+                7, DataSlice(2, ((0, 4), (8, 9)), ((2, ((4, 6),)),), EpochReport(1, 30, 0, 2, 4))
+            )
+        )
         go = stage.hear()
         assert (go.round_id, go.sharded, go.epoch, go.ranges) == (7, True, 2, ((0, 4), (8, 9)))
         assert (go.rank, go.coming) == (0, ((2, ((4, 6),)),))
@@ -65,7 +87,9 @@ def test_the_round_goes_to_the_trainer_and_its_update_comes_back_by_reference() 
         assert (heard.round_id, heard.samples, heard.loss, heard.own) == (7, 5, 0.5, None)
         assert heard.payloads[0].finite
         stage.arena.updates[go.slot][0] = 9
-        assert heard.payloads[0].data.tolist() == [9, 2, 3, 4], "the payload must be the arena's memory, not a copy"
+        assert heard.payloads[0].data.tolist() == [9, 2, 3, 4], (
+            "the payload must be the arena's memory, not a copy"
+        )
 
 
 def test_an_update_that_is_not_finite_is_marked() -> None:
@@ -169,7 +193,9 @@ def test_a_liar_sends_the_lie_and_believes_the_truth_where_it_aggregates_for_its
         assert stage.arena.updates[go.slot].tolist() == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("attack", ["bit_flip:0", "gaussian:0*200", "scale:0*1000", "nan:0", "stale:0*10", "zero:0"])
+@pytest.mark.parametrize(
+    "attack", ["bit_flip:0", "gaussian:0*200", "scale:0*1000", "nan:0", "stale:0*10", "zero:0"]
+)
 def test_every_lie_can_be_told(attack: str) -> None:
     core = FakeCore()
     with NodeRig(core, faults=(attack,)) as stage:
@@ -196,7 +222,10 @@ def test_the_rule_runs_and_its_answer_has_the_digest_of_its_bytes() -> None:
 
 def rule_file(folder: Path, body: str) -> str:
     path = folder / "my_rules.py"
-    head = "import time\nfrom pathlib import Path\nfrom gossip.aggregators import rule\n\n@rule\ndef mine(updates):\n"
+    head = (
+        "import time\nfrom pathlib import Path\nfrom gossip.aggregators import rule\n\n@rule\ndef "
+        "mine(updates):\n"
+    )
     path.write_text(head + textwrap.indent(textwrap.dedent(body), "    "))
     return f"{path}:mine"
 
@@ -232,7 +261,9 @@ def test_too_few_updates_give_a_reason_and_no_payload() -> None:
 
 
 def test_a_result_that_is_not_finite_is_none(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def mine(updates, *, f):\n    return updates[0] - float('inf')\n")
+    (tmp_path / "mine.py").write_text(
+        "def mine(updates, *, f):\n    return updates[0] - float('inf')\n"
+    )
     for rule, updates, reason in (
         (f"{tmp_path}/mine.py:mine", (vector(1, 1), vector(1, 1)), "non_finite result"),
         ("mean", (vector(1, 1), vector(np.nan, 1)), "mean: update 1 of 2 is not finite"),
@@ -283,12 +314,16 @@ def test_the_core_hears_of_the_trainer_when_the_kernels_are_there_and_the_loop_g
     monkeypatch.setattr(kernels, "prepare", lambda n, d: ())
     core = FakeCore()
     with NodeRig(core, aggregator="krum", run_dir=tmp_path) as stage:
-        stage.trainer.send(control.Prepare(4, b"layout", b"state", 8, 0.1, True), fds=(stage.arena.fd,))
+        stage.trainer.send(
+            control.Prepare(4, b"layout", b"state", 8, 0.1, True), fds=(stage.arena.fd,)
+        )
         stage.poke()
         assert core.count(events.Prepared) == 0, "a round would wait for the compiler"
         compiled.set()
         assert core.wait_for(events.Prepared).sizes == (4,)
-    lines = [json.loads(line) for line in (tmp_path / "peer-0" / "events.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "peer-0" / "events.jsonl").read_text().splitlines()
+    ]
     (told,) = [line for line in lines if line.get("event") == "kernels"]
     assert told["backend"] == kernels.backend()
     assert 0 <= told["seconds"] < 20
@@ -310,7 +345,11 @@ def test_a_rule_that_needs_the_loss_is_run_by_the_trainer() -> None:
         assert stage.is_silent(), "the memory is in use: the second question must wait"
         stage.trainer.send(control.JudgeReply(1, (0.0, 1.0), (2.0, 1.0), ""))
         heard = core.wait_for(Aggregated)
-        assert (heard.payload.data.tolist(), heard.weights, heard.outlyingness) == ([0, 1, 0, 1], (0.0, 1.0), (2.0, 1.0))
+        assert (heard.payload.data.tolist(), heard.weights, heard.outlyingness) == (
+            [0, 1, 0, 1],
+            (0.0, 1.0),
+            (2.0, 1.0),
+        )
         question, fds = stage.next()
         assert (question.ticket, question.capacity, fds, question.own) == (2, 0, [], -1)
         assert memory[0].tolist() == [1, 1, 1, 1]
@@ -338,7 +377,10 @@ def test_several_messages_of_one_turn_share_a_packet() -> None:
         stage.prepare()
         core.say(Apply(0, (vector(1, 2, 3, 4),)), StartRound(1, None))
         messages, _ = stage.trainer.receive(20)
-        assert [type(message) for message in messages] == [control.ApplyCommand, control.StartRoundCommand]
+        assert [type(message) for message in messages] == [
+            control.ApplyCommand,
+            control.StartRoundCommand,
+        ]
 
 
 def test_rounds_wait_for_a_free_slot_in_order_and_none_is_overwritten() -> None:
@@ -363,7 +405,9 @@ def test_rounds_wait_for_a_free_slot_in_order_and_none_is_overwritten() -> None:
         assert told.round_id == 10
 
 
-def test_a_trainer_that_takes_nothing_does_not_eat_the_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_a_trainer_that_takes_nothing_does_not_eat_the_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     monkeypatch.setattr("gossip.node.trainer_link.BACKLOG_BYTES", 100)
     core = FakeCore()
     with NodeRig(core, run_dir=tmp_path) as stage:
@@ -415,7 +459,11 @@ def test_a_snapshot_comes_in_shared_memory_with_its_digest() -> None:
         stage.trainer.send(control.Snapshot(9, 9, ""), fds=(fd,))
         os.close(fd)
         heard = core.wait_for(events.SnapshotTaken)
-        assert (heard.round_id, heard.payload.nbytes, bytes(heard.payload.data)) == (9, 9, b"the state")
+        assert (heard.round_id, heard.payload.nbytes, bytes(heard.payload.data)) == (
+            9,
+            9,
+            b"the state",
+        )
         assert heard.payload.digest == digest_of(b"the state")
 
 
@@ -439,11 +487,17 @@ def test_progress_is_read_from_shared_memory_without_the_trainer_doing_anything(
     with NodeRig(core) as stage:
         stage.prepare()
         stage.arena.note_progress(12)
-        core.wait(lambda: [e for e in core.heard if isinstance(e, events.TrainerProgress) and e.step == 12])
+        core.wait(
+            lambda: [
+                e for e in core.heard if isinstance(e, events.TrainerProgress) and e.step == 12
+            ]
+        )
 
 
 def test_a_trainer_that_dies_is_announced_and_the_node_ends() -> None:
-    core = FakeCore(lambda event: [Halt("gone", 1)] if isinstance(event, events.TrainerLost) else [])
+    core = FakeCore(
+        lambda event: [Halt("gone", 1)] if isinstance(event, events.TrainerLost) else []
+    )
     with NodeRig(core) as stage:
         stage.prepare()
         stage.trainer.close()
@@ -451,7 +505,9 @@ def test_a_trainer_that_dies_is_announced_and_the_node_ends() -> None:
         assert core.count(events.TrainerLost) == 1
 
 
-def test_a_core_that_does_not_halt_after_its_trainers_death_does_not_keep_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_core_that_does_not_halt_after_its_trainers_death_does_not_keep_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("gossip.node.loop.ANNOUNCE_S", 0.05)
     core = FakeCore()
     with NodeRig(core) as stage:
@@ -540,7 +596,9 @@ def test_reports_reach_the_launcher_and_the_files(tmp_path: Any) -> None:
     core = FakeCore()
     with NodeRig(core, run_dir=tmp_path, status_fd=status.fileno()) as stage:
         stage.prepare()
-        core.say(events.Report("skip", {"subject": 3, "reason": "suspect", "round": 5}), Halt("done", 0))
+        core.say(
+            events.Report("skip", {"subject": 3, "reason": "suspect", "round": 5}), Halt("done", 0)
+        )
         assert stage.join() == 0
     status.close()
     lines = [json.loads(line) for line in launcher.makefile()]
@@ -549,7 +607,9 @@ def test_reports_reach_the_launcher_and_the_files(tmp_path: Any) -> None:
     assert lines[1]["peer"] == 0
     assert {"t", "wall"} <= lines[1].keys()
     assert lines[2]["traffic"]["sent_bytes"] == 0
-    in_file = [json.loads(line) for line in (tmp_path / "peer-0" / "events.jsonl").read_text().splitlines()]
+    in_file = [
+        json.loads(line) for line in (tmp_path / "peer-0" / "events.jsonl").read_text().splitlines()
+    ]
     assert in_file[1:] == lines
     assert in_file[0] == {"schema": "gossip.events/2"}
 
@@ -562,7 +622,10 @@ def test_a_commit_made_here_becomes_a_line_and_another_does_not(tmp_path: Any) -
     with NodeRig(core, run_dir=tmp_path) as stage:
         core.say(made, events.Committed(commit, b"\5" * 16, False), Halt("done"))
         assert stage.join() == 0
-    lines = [json.loads(line) for line in (tmp_path / "peer-0" / "commits.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "peer-0" / "commits.jsonl").read_text().splitlines()
+    ]
     assert len(lines) == 2
     line = lines[1]
     assert {line.pop("t") > 0, line.pop("wall") > 0} == {True}
@@ -576,7 +639,9 @@ def test_a_commit_made_here_becomes_a_line_and_another_does_not(tmp_path: Any) -
         "parent": "02" * 16,
         "digest": "03" * 16,
         "chain": "04" * 16,
-        "contributors": [{"peer": 2, "samples": 8, "weight": 0.5, "outlyingness": 1.5, "took_us": 0}],
+        "contributors": [
+            {"peer": 2, "samples": 8, "weight": 0.5, "outlyingness": 1.5, "took_us": 0}
+        ],
         "rejected": [{"peer": 3, "reason": "non_finite"}],
         "accusations": [],
         "roster": [0, 2],
@@ -594,11 +659,18 @@ def test_what_the_script_logs_is_in_the_metrics(tmp_path: Any) -> None:
     core = FakeCore()
     with NodeRig(core, run_dir=tmp_path) as stage:
         stage.prepare()
-        stage.trainer.send(control.Log('{"accuracy": 0.5}'), control.Log("[1]"), control.Close("finished"))
+        stage.trainer.send(
+            control.Log('{"accuracy": 0.5}'), control.Log("[1]"), control.Close("finished")
+        )
         core.wait_for(events.Stop)
-    lines = [json.loads(line) for line in (tmp_path / "peer-0" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "peer-0" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert lines[1]["accuracy"] == 0.5
-    told = [json.loads(line) for line in (tmp_path / "peer-0" / "events.jsonl").read_text().splitlines()]
+    told = [
+        json.loads(line) for line in (tmp_path / "peer-0" / "events.jsonl").read_text().splitlines()
+    ]
     assert [line["event"] for line in told[1:]] == ["started", "metrics", "error", "halted"]
 
 
@@ -609,7 +681,10 @@ def test_addresses_come_from_the_folder_and_the_own_goes_there(tmp_path: Any) ->
         core.wait_for(events.Started)
         own = json.loads((seeds / "1.addr").read_text())
         assert own["control"] == stage.node.transport.control
-        (seeds / "2.addr").write_text('{"control": "memory://9/control", "bulk": "memory://9/bulk", "incarnation": 4, "pid": 1}')
+        (seeds / "2.addr").write_text(
+            '{"control": "memory://9/control", "bulk": "memory://9/bulk", "incarnation": 4, '
+            '"pid": 1}'
+        )
         learned = events.AddressLearned(2, "memory://9/control", "memory://9/bulk", 4)
         assert core.wait_for(events.AddressLearned) == learned
 

@@ -1,4 +1,5 @@
-"""The node's parts, one by one: timers, oversleeping, the journal, the folder of addresses, faults, finiteness."""
+"""The node's parts, one by one: timers, oversleeping, the journal, the folder of addresses,
+faults, finiteness."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from gossip.run.rendezvous import Seed, SeedFolder, announce_end, parse_seed
 from gossip.topologies import Plan, Roster, topology
 from gossip.vectors.finite import is_finite
 
-# --- timers ---------------------------------------------------------------------------------------------------------------
+# --- timers ---------------------------------------------------------------------------------------
 
 
 def test_alarms_come_in_order_and_only_when_due() -> None:
@@ -81,7 +82,7 @@ def test_being_a_little_late_is_nothing_and_being_very_late_is_told() -> None:
     assert sleep.look(11.3) == pytest.approx(1.0)
 
 
-# --- the journal ----------------------------------------------------------------------------------------------------------
+# --- the journal ----------------------------------------------------------------------------------
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -107,11 +108,15 @@ def test_ordinary_rounds_are_throttled_and_special_ones_are_not(tmp_path: Path) 
 
 
 def committed(round_id: int, server: int, made: bool = False) -> Committed:
-    commit = Commit(b"l" * 8, round_id, 0, 0, 0, server, b"p" * 16, b"d" * 16, (), (), (0, 1, 2), None, "")
+    commit = Commit(
+        b"l" * 8, round_id, 0, 0, 0, server, b"p" * 16, b"d" * 16, (), (), (0, 1, 2), None, ""
+    )
     return Committed(commit, b"c" * 16, made)
 
 
-def test_commits_of_one_who_may_have_been_killed_before_it_wrote_them_are_written_by_the_others(tmp_path: Path) -> None:
+def test_commits_of_one_who_may_have_been_killed_before_it_wrote_them_are_written_by_the_others(
+    tmp_path: Path,
+) -> None:
     journal = Journal(0, tmp_path)
     for number in range(9):
         journal.commit(committed(number, number % 3, made=number % 3 == 0))
@@ -127,7 +132,9 @@ def test_commits_of_one_who_may_have_been_killed_before_it_wrote_them_are_writte
     assert not [line for line in told if line["server"] == 1]
 
 
-def test_what_another_made_long_ago_is_in_its_own_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_another_made_long_ago_is_in_its_own_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     journal, now = Journal(0, tmp_path), time.monotonic()
     monkeypatch.setattr(node_files.time, "monotonic", lambda: now)
     journal.commit(committed(1, 2))
@@ -139,7 +146,9 @@ def test_what_another_made_long_ago_is_in_its_own_file(monkeypatch: pytest.Monke
 
 
 def test_bytes_become_hex_and_what_json_does_not_know_null() -> None:
-    assert json.loads(dump({"a": b"\1\2", "b": float("nan"), "c": [float("inf"), 1.5], "d": np.float32(2)})) == {
+    assert json.loads(
+        dump({"a": b"\1\2", "b": float("nan"), "c": [float("inf"), 1.5], "d": np.float32(2)})
+    ) == {
         "a": "0102",
         "b": None,
         "c": [None, 1.5],
@@ -190,10 +199,12 @@ def test_a_second_life_appends_to_the_files_of_the_first(tmp_path: Path) -> None
     assert len((tmp_path / "events.jsonl").read_text().splitlines()) == 3
 
 
-# --- addresses ------------------------------------------------------------------------------------------------------------
+# --- addresses ------------------------------------------------------------------------------------
 
 
-def test_peers_find_each_other_in_the_folder_once_and_again_when_one_has_moved(tmp_path: Path) -> None:
+def test_peers_find_each_other_in_the_folder_once_and_again_when_one_has_moved(
+    tmp_path: Path,
+) -> None:
     one, other = SeedFolder(tmp_path / "seeds", 0, 2), SeedFolder(tmp_path / "seeds", 1, 2)
     one.announce("tcp://a:1", "tcp://a:2", 0)
     assert other.look(0.0, False) == [Seed(0, "tcp://a:1", "tcp://a:2", 0)]
@@ -214,7 +225,9 @@ def test_whoever_starts_the_peers_says_in_the_folder_that_one_has_ended(tmp_path
     assert [seed.ended for seed in other.look(0.0, False)] == [False]
     announce_end(tmp_path / "seeds", 0)
     assert [(seed.peer, seed.ended) for seed in other.look(0.2, False)] == [(0, True)]
-    assert one.next_incarnation(0) == 4, "whoever gets this id next must be told from the last that had it"
+    assert one.next_incarnation(0) == 4, (
+        "whoever gets this id next must be told from the last that had it"
+    )
 
 
 def test_a_node_started_again_has_a_higher_incarnation_than_any_before(tmp_path: Path) -> None:
@@ -225,12 +238,15 @@ def test_a_node_started_again_has_a_higher_incarnation_than_any_before(tmp_path:
     assert folder.next_incarnation(9) == 9
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"control": 1}', '{"control": "a", "bulk": "b", "incarnation": -1}', "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"control": 1}', '{"control": "a", "bulk": "b", "incarnation": -1}', "\xff"],
+)
 def test_what_is_no_address_is_left_alone(text: str) -> None:
     assert parse_seed(3, text.encode("latin-1")) is None
 
 
-# --- faults ---------------------------------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 
 def test_a_fault_that_would_hit_others_is_refused(tmp_path: Path) -> None:
@@ -268,11 +284,13 @@ def test_a_stale_liar_replays_each_stream_by_itself() -> None:
     update_attack = UpdateAttack(parse("stale:0*1"), 0, 1)
     for number in range(4):
         update = update_attack.tamper_with(np.full(2, number, np.float32), number, "update")
-        parameters = update_attack.tamper_with(np.full(2, 10 + number, np.float32), number, "parameters")
+        parameters = update_attack.tamper_with(
+            np.full(2, 10 + number, np.float32), number, "parameters"
+        )
     assert (update[0], parameters[0]) == (2, 12)
 
 
-# --- reducing -------------------------------------------------------------------------------------------------------------
+# --- reducing -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -286,7 +304,9 @@ def test_a_stale_liar_replays_each_stream_by_itself() -> None:
         ([1.0, np.inf], False),
     ],
 )
-def test_finiteness_is_found_out_also_where_the_sum_overflows(numbers: list[float], finite: bool) -> None:
+def test_finiteness_is_found_out_also_where_the_sum_overflows(
+    numbers: list[float], finite: bool
+) -> None:
     assert is_finite(np.array(numbers, np.float32)) is finite
 
 
@@ -340,7 +360,9 @@ def test_a_small_result_goes_ahead_of_its_digest_if_it_is_finite(rule: str) -> N
     answers: list[Aggregated] = []
     worker = Worker()
     try:
-        reducer = Reducer(aggregators.load(rule), worker, answers.append, centered=False, ahead=ahead.append)
+        reducer = Reducer(
+            aggregators.load(rule), worker, answers.append, centered=False, ahead=ahead.append
+        )
         for value in (2.0, 1.0):
             rows = tuple(Row(peer, payload(np.full(10, value, np.float32)), 1) for peer in range(3))
             reducer.reduce(Aggregate(1, 0, 0, rows, 0))

@@ -26,7 +26,9 @@ def seed(peer: int, incarnation: int = 0, ended: bool = False) -> Seed:
     )
 
 
-def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_ray_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setattr(sys, "argv", ["gossip", "ray", "-n", "2", "train.py"])
     with pytest.raises(SystemExit) as ended:
@@ -38,7 +40,11 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, ca
 def test_the_number_of_actors_is_the_number_of_peers() -> None:
     shown = {"peers": {"value": 4, "source": "default"}, "rounds": {"value": 9, "source": "flag"}}
     resolved = on_ray._resolved(shown, 8)
-    assert (resolved.config.peers, resolved.config.rounds, resolved.sources["rounds"]) == (8, 9, "flag")
+    assert (resolved.config.peers, resolved.config.rounds, resolved.sources["rounds"]) == (
+        8,
+        9,
+        "flag",
+    )
     with pytest.raises(ConfigError, match=r"-n 8, and 4 peers \(flag\)"):
         on_ray._resolved({"peers": {"value": 4, "source": "flag"}}, 8)
 
@@ -65,7 +71,9 @@ def test_a_register_tells_each_what_all_know() -> None:
 
 def test_every_life_has_an_incarnation_of_its_own() -> None:
     register = RayRegistry()
-    assert [register.begin(2), register.begin(2)] == [0, 1], "one that died before anybody knew where it was"
+    assert [register.begin(2), register.begin(2)] == [0, 1], (
+        "one that died before anybody knew where it was"
+    )
     register.exchange(0, [asdict(seed(2, 5)), asdict(seed(0))])
     assert register.begin(2) == 6
     fresh = RayRegistry()  # Ray has started it again: it knows what it is told

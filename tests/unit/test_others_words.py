@@ -33,7 +33,9 @@ def only_text(written: str) -> bool:
     return all(each.isprintable() or each == "\n" for each in written)
 
 
-def test_what_a_peer_writes_is_shown_and_not_sent_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_peer_writes_is_shown_and_not_sent_to_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     screen = PlainScreen()
     screen.output(1, EVIL, err=False)
     screen.output(1, EVIL, err=True)
@@ -43,12 +45,24 @@ def test_what_a_peer_writes_is_shown_and_not_sent_to_the_terminal(capsys: pytest
     assert only_text(out + err)
 
 
-def test_the_table_shows_what_others_say_and_obeys_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_shows_what_others_say_and_obeys_none_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     written = io.StringIO()
     monkeypatch.setattr(sys, "stdout", written)
     view = RunView(2)
     view.feed({"t": 0.0, "peer": 0, "event": "ready"})
-    view.feed({"t": 0.0, "peer": 0, "event": "suspected", "subject": 1, "trust": 0.1, "round": 3, "reasons": [EVIL]})
+    view.feed(
+        {
+            "t": 0.0,
+            "peer": 0,
+            "event": "suspected",
+            "subject": 1,
+            "trust": 0.1,
+            "round": 3,
+            "reasons": [EVIL],
+        }
+    )
     screen = LiveScreen("title", 10)
     screen.output(0, EVIL, err=False)
     screen.tick(view)
@@ -60,8 +74,12 @@ def test_the_table_shows_what_others_say_and_obeys_none_of_it(monkeypatch: pytes
 def test_a_peers_message_is_one_line_whatever_is_in_it() -> None:
     """Otherwise it could say what the launcher says: that others are dead."""
     said: list[str] = []
-    run = SimpleNamespace(_events=SimpleNamespace(write=lambda row: None), view=RunView(2), _say=said.append)
-    Supervisor._tell(run, {"t": 0.0, "peer": 0, "event": "error", "message": "no\n00:04.9  x 1 dead after 3 ms"})  # type: ignore[arg-type]
+    run = SimpleNamespace(
+        _events=SimpleNamespace(write=lambda row: None), view=RunView(2), _say=said.append
+    )
+    Supervisor._tell(
+        run, {"t": 0.0, "peer": 0, "event": "error", "message": "no\n00:04.9  x 1 dead after 3 ms"}
+    )  # type: ignore[arg-type]
     assert said == [r"! 0: no\n00:04.9  x 1 dead after 3 ms"]
 
 

@@ -11,15 +11,20 @@ FAST_US = 100_000
 
 
 def window(pace: Pace, missing: tuple[int, ...] = (), **took_us: int) -> Pace:
-    """A whole window in which peer 3 and others take what is said (``p3=...``) and all others 100 ms."""
+    """A whole window in which peer 3 and others take what is said (``p3=...``) and
+    all others 100 ms."""
     took = {peer: took_us.get(f"p{peer}", FAST_US) for peer in PEERS}
     for _ in range(WINDOW):
         pace.observe(PEERS, [peer for peer in PEERS if peer not in missing], took)
     return pace
 
 
-@pytest.mark.parametrize(("slowness", "level"), [(1.0, 0), (1.7, 0), (1.75, 1), (3.4, 1), (4.0, 2), (9.0, 2)])
-def test_a_slow_peers_share_is_halved_until_it_keeps_up_and_then_stays(slowness: float, level: int) -> None:
+@pytest.mark.parametrize(
+    ("slowness", "level"), [(1.0, 0), (1.7, 0), (1.75, 1), (3.4, 1), (4.0, 2), (9.0, 2)]
+)
+def test_a_slow_peers_share_is_halved_until_it_keeps_up_and_then_stays(
+    slowness: float, level: int
+) -> None:
     """What it takes follows its share, as where the samples are what costs."""
     pace = Pace()
     for at in range(12):

@@ -42,4 +42,7 @@ def test_the_core_changes_its_phase_by_the_table_alone() -> None:
         for target in ast.walk(node.targets[0] if isinstance(node, ast.Assign) else node.target)
         if isinstance(target, ast.Attribute) and target.attr == "phase"
     ]
-    assert assigned == ["self.phase: Phase = 'unprepared'", "self.phase = after(self.phase, trigger)"]
+    assert assigned == [
+        "self.phase: Phase = 'unprepared'",
+        "self.phase = after(self.phase, trigger)",
+    ]

@@ -28,9 +28,16 @@ PIECE_BYTES = 4
 SIZES = (18, 2, 3)
 
 
-def state(alike: bytes = b"parameters in five", settings: bytes = b"lr", own: bytes = b"own") -> Payload:
+def state(
+    alike: bytes = b"parameters in five", settings: bytes = b"lr", own: bytes = b"own"
+) -> Payload:
     content = np.frombuffer(alike + settings + own, np.uint8)
-    return Payload(content, content.nbytes, True, *described(content, [len(alike), len(settings), len(own)], PIECE_BYTES))
+    return Payload(
+        content,
+        content.nbytes,
+        True,
+        *described(content, [len(alike), len(settings), len(own)], PIECE_BYTES),
+    )
 
 
 TRUE = state()
@@ -39,7 +46,7 @@ assert OUTLINE is not None
 LIE = state(b"PARAMETERS in five")
 
 
-# --- what stands for it -------------------------------------------------------------------------------------------------------
+# --- what stands for it ---------------------------------------------------------------------------
 
 
 def test_a_state_no_larger_than_a_piece_stands_for_itself() -> None:
@@ -90,18 +97,25 @@ def test_pieces_that_are_alike_come_once_and_what_is_here_already_is_not_asked_f
     assert gathering.ask((1, 2), 9.0) == [(1, 1)]
     assert gathering.take(1, 1, Payload(b"aaaa", 4, True, digest_of(b"aaaa")))
     assert gathering.whole
-    assert b"".join(gathering.joined(Payload(b"cc", 2, True, b"", parts[1:])).data) == b"aaaaaaaabbbbcc"
+    assert (
+        b"".join(gathering.joined(Payload(b"cc", 2, True, b"", parts[1:])).data)
+        == b"aaaaaaaabbbbcc"
+    )
 
 
-# --- the taker ----------------------------------------------------------------------------------------------------------------
+# --- the taker ------------------------------------------------------------------------------------
 
 
-def offer(bench: RecoveryBench, sender: int, of: Payload = TRUE, outline: bytes | None = None) -> None:
+def offer(
+    bench: RecoveryBench, sender: int, of: Payload = TRUE, outline: bytes | None = None
+) -> None:
     known = PieceManifest.read(of.parts[0])
     assert known is not None
     rest = cut(of, known, 0)
     nonce, said = bench.core._nonce, known.packed() if outline is None else outline
-    message = StateOffer(LINEAGE, nonce, 9, CHAIN, rest.digest, rest.nbytes, CORE, "", SIZES[1:], said)
+    message = StateOffer(
+        LINEAGE, nonce, 9, CHAIN, rest.digest, rest.nbytes, CORE, "", SIZES[1:], said
+    )
     assert bench.core.payload_bytes(sender, message) >= rest.nbytes
     bench.hear(sender, message, rest)
 
@@ -110,7 +124,19 @@ def give(bench: RecoveryBench, sender: int, piece: int, of: Payload = TRUE) -> N
     known = PieceManifest.read(of.parts[0])
     assert known is not None
     content = cut(of, known, piece)
-    message = StateOffer(LINEAGE, bench.core._nonce, 9, CHAIN, content.digest, content.nbytes, b"", "", (), b"", piece)
+    message = StateOffer(
+        LINEAGE,
+        bench.core._nonce,
+        9,
+        CHAIN,
+        content.digest,
+        content.nbytes,
+        b"",
+        "",
+        (),
+        b"",
+        piece,
+    )
     if bench.core.payload_bytes(sender, message) == content.nbytes:  # as the transport asks
         bench.hear(sender, message, content)
 
@@ -118,7 +144,11 @@ def give(bench: RecoveryBench, sender: int, piece: int, of: Payload = TRUE) -> N
 def wanted(bench: RecoveryBench) -> list[tuple[int, int]]:
     """Who was asked for which pieces since the last look."""
     said, bench.said = bench.said, []
-    return [(to, message.piece) for to, message in said if isinstance(message, StateRequest) and message.piece]
+    return [
+        (to, message.piece)
+        for to, message in said
+        if isinstance(message, StateRequest) and message.piece
+    ]
 
 
 def offered() -> RecoveryBench:
@@ -128,7 +158,9 @@ def offered() -> RecoveryBench:
     bench.begin()
     for peer in (1, 2, 3):
         digest = attested_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
-        bench.hear(peer, StateAttestation(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], ""))
+        bench.hear(
+            peer, StateAttestation(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], "")
+        )
     assert set(bench.asked("state")) == {1}
     offer(bench, 1)
     return bench
@@ -216,7 +248,9 @@ def test_of_those_who_vouch_who_has_failed_before_is_asked_last() -> None:
     bench.asked()
     digest = attested_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
     for peer in (1, 2, 5):
-        bench.hear(peer, StateAttestation(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], ""))
+        bench.hear(
+            peer, StateAttestation(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], "")
+        )
     assert set(bench.asked("state")) == {5}
 
 
@@ -231,13 +265,16 @@ def test_when_all_have_failed_the_pieces_stay_for_the_next_try() -> None:
     bench.wait(bench.settings.membership.probe_interval_s)
     digest = attested_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
     for peer in (3, 4, 5):
-        bench.hear(peer, StateAttestation(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], ""))
+        bench.hear(
+            peer, StateAttestation(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], "")
+        )
     offer(bench, 3)
     assert sorted(piece for _, piece in wanted(bench)) == [1, 2, 4, 5]
 
 
 def test_a_state_that_the_trainer_refuses_is_offered_anew_and_its_pieces_are_not() -> None:
-    """The liar has sent true pieces, and with its offer something of its own that cannot be loaded."""
+    """The liar has sent true pieces, and with its offer something of its own that
+    cannot be loaded."""
     bench = offered()
     for sender, piece in wanted(bench):
         give(bench, sender, piece)
@@ -248,7 +285,7 @@ def test_a_state_that_the_trainer_refuses_is_offered_anew_and_its_pieces_are_not
     assert len(bench.restores) == 2
 
 
-def test_a_state_with_the_memory_of_an_optimizer_is_taken_by_one_that_has_none_yet_and_none_without_end() -> None:
+def test_a_state_with_the_memory_of_an_optimizer_is_taken_by_one_that_has_none_yet_and_none_without_end():
     bench = RecoveryBench(f=0)
     bench.core.state_bytes = 2**22
     bench.begin()
@@ -274,7 +311,7 @@ def test_an_offer_whose_outline_was_not_vouched_for_is_refused(what: str) -> Non
     assert bench.core.pieces is None
 
 
-# --- the donor ----------------------------------------------------------------------------------------------------------------
+# --- the donor ------------------------------------------------------------------------------------
 
 
 def holding() -> RecoveryBench:
@@ -302,8 +339,12 @@ def test_a_donor_offers_all_but_the_pieces_and_gives_these_one_by_one() -> None:
     assert bench.snapshots == 1
 
 
-@pytest.mark.parametrize(("round_id", "piece", "reason"), [(9, 6, NO_SUCH_PIECE), (7, 1, MOVED_ON), (10, 1, MOVED_ON)])
-def test_a_piece_that_there_is_not_is_refused_at_once(round_id: int, piece: int, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("round_id", "piece", "reason"), [(9, 6, NO_SUCH_PIECE), (7, 1, MOVED_ON), (10, 1, MOVED_ON)]
+)
+def test_a_piece_that_there_is_not_is_refused_at_once(
+    round_id: int, piece: int, reason: str
+) -> None:
     bench = holding()
     bench.hear(1, StateRequest(LINEAGE, 1, round_id, "state", piece))
     said = answers(bench)[1]
@@ -325,7 +366,9 @@ def test_a_donor_gives_pieces_to_so_many_at_a_time_and_to_others_when_they_have_
 
 def test_one_peer_is_given_a_piece_so_many_times_at_most_and_then_holds_up_nobody() -> None:
     bench = holding()
-    assert [_piece(bench, 1).reason for _ in range(GIVEN_TIMES_MAX + 1)] == [""] * GIVEN_TIMES_MAX + [ENOUGH]
+    assert [_piece(bench, 1).reason for _ in range(GIVEN_TIMES_MAX + 1)] == [
+        ""
+    ] * GIVEN_TIMES_MAX + [ENOUGH]
     assert _piece(bench, 1, 2).reason == ""
     bench.wait(TAKES_S)
     _piece(bench, 1)

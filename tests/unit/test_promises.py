@@ -1,4 +1,5 @@
-"""Who comes back to a round, by way of another branch, is bound by what it promised, took and made there."""
+"""Who comes back to a round, by way of another branch, is bound by what it promised,
+took and made there."""
 
 from __future__ import annotations
 

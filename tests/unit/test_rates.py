@@ -1,4 +1,5 @@
-"""What a round is stepped with: agreed from what everybody would step with, told with the commit, set for the step."""
+"""What a round is stepped with: agreed from what everybody would step with, told with the commit,
+set for the step."""
 
 from __future__ import annotations
 
@@ -23,7 +24,16 @@ def test_what_is_agreed_was_told_by_somebody_for_each_place() -> None:
 
 def test_a_minority_of_liars_decides_nothing() -> None:
     honest = (0.1, 0.9)
-    lies = [(1e9, 1e9), (0.0, 0.0), (-1.0, 0.5), (math.nan, 0.5), (math.inf, 0.5), (1.0,), (1.0,) * 500, ()]
+    lies = [
+        (1e9, 1e9),
+        (0.0, 0.0),
+        (-1.0, 0.5),
+        (math.nan, 0.5),
+        (math.inf, 0.5),
+        (1.0,),
+        (1.0,) * 500,
+        (),
+    ]
     for lie in lies:
         assert agree([honest, lie, honest]) == honest
         assert agree([lie, honest, honest]) == honest
@@ -39,7 +49,10 @@ def test_rates_that_nobody_can_step_with_are_not_sound() -> None:
 
 
 def groups() -> list[dict]:
-    return [{"lr": 0.1, "momentum": 0.9, "nesterov": True}, {"lr": torch.tensor(0.5), "betas": (0.8, 0.99)}]
+    return [
+        {"lr": 0.1, "momentum": 0.9, "nesterov": True},
+        {"lr": torch.tensor(0.5), "betas": (0.8, 0.99)},
+    ]
 
 
 def test_the_numbers_that_schedulers_turn_are_told() -> None:
@@ -65,7 +78,7 @@ def test_a_step_is_with_the_swarms_numbers_and_they_are_put_back() -> None:
         assert rates_of(mine) == rates_of(groups())
 
 
-def test_a_peer_whose_scheduler_is_behind_steps_as_the_others_do_and_its_scheduler_goes_on_by_itself() -> None:
+def test_a_peer_whose_scheduler_is_behind_steps_as_the_others_do_and_its_scheduler_goes_on_by_itself():
     model, optimizer = small_model()
     twin, twin_optimizer = small_model()
     result = np.random.default_rng(0).standard_normal(66).astype(np.float32)

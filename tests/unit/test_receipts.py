@@ -1,4 +1,5 @@
-"""Who tells different peers different results in one turn is proven to, by more than f of each; nobody else ever is."""
+"""Who tells different peers different results in one turn is proven to, by more than f of each;
+nobody else ever is."""
 
 from __future__ import annotations
 
@@ -6,7 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.ledger.equivocation import SAID_MAX, STATED_MAX, TURNS_KEPT, EquivocationDetector, EquivocationWitness
+from gossip.core.ledger.equivocation import (
+    SAID_MAX,
+    STATED_MAX,
+    TURNS_KEPT,
+    EquivocationDetector,
+    EquivocationWitness,
+)
 from gossip.core.ledger.trust import TrustTable
 from gossip.core.messages import Accusation, Commit, PeerId
 from gossip.core.settings import TrustSettings
@@ -27,7 +34,15 @@ def receipt(content: bytes, round_id: int = 5, turn: bytes = b"t" * 16) -> Accus
 def test_two_contents_with_more_than_f_voices_each_are_proof_once() -> None:
     table = EquivocationDetector(f=1)
     said = [(0, b"a"), (1, b"b"), (2, b"a"), (2, b"b"), (3, b"b"), (4, b"b"), (5, b"a")]
-    assert [table.observe_round([stated(by, receipt(content))]) for by, content in said] == [[], [], [], [], [ATTACKER], [], []]
+    assert [table.observe_round([stated(by, receipt(content))]) for by, content in said] == [
+        [],
+        [],
+        [],
+        [],
+        [ATTACKER],
+        [],
+        [],
+    ]
     assert not table.wants(6, receipt(b"a"))
 
 
@@ -42,13 +57,18 @@ def test_f_liars_prove_nothing_whatever_they_state() -> None:
 
 def test_other_turns_are_no_contradiction() -> None:
     table = EquivocationDetector(f=0)
-    assert table.observe_round([stated(0, receipt(b"a")), stated(1, receipt(b"b", turn=b"u" * 16))]) == []
+    assert (
+        table.observe_round([stated(0, receipt(b"a")), stated(1, receipt(b"b", turn=b"u" * 16))])
+        == []
+    )
     assert table.observe_round([stated(2, receipt(b"b", round_id=6))]) == []
 
 
 def test_no_peer_can_push_out_what_others_state() -> None:
     table = EquivocationDetector(f=1)
-    table.observe_round([stated(0, receipt(b"a")), stated(1, receipt(b"a")), stated(2, receipt(b"b"))])
+    table.observe_round(
+        [stated(0, receipt(b"a")), stated(1, receipt(b"a")), stated(2, receipt(b"b"))]
+    )
     for round_id in range(6, 60):
         table.observe_round([stated(3, receipt(b"c", round_id))])
     assert len(table.pack()[0]) == 3 + STATED_MAX
@@ -101,11 +121,15 @@ def test_what_is_remembered_is_bounded_for_each_who_says_it() -> None:
     for round_id in range(2 * TURNS_KEPT):
         witness.saw(ATTACKER, 0, replace(TRUE, round_id=round_id))
         witness.saw(3, 0, replace(TRUE, round_id=round_id, digest=b"z" * 16))
-    assert [accusation.round_id for accusation in witness.statements(0)] == list(range(TURNS_KEPT, 2 * TURNS_KEPT))
+    assert [accusation.round_id for accusation in witness.statements(0)] == list(
+        range(TURNS_KEPT, 2 * TURNS_KEPT)
+    )
     assert max(map(len, (*witness._heard.values(), *witness._handed.values()))) == TURNS_KEPT
 
 
-def test_turns_that_a_liar_makes_up_push_out_nothing_of_others_nor_its_own_of_a_later_round() -> None:
+def test_turns_that_a_liar_makes_up_push_out_nothing_of_others_nor_its_own_of_a_later_round() -> (
+    None
+):
     witness = EquivocationWitness(0, EquivocationDetector(f=1))
     other = replace(TRUE, server=6)
     for commit in (TRUE, other):
@@ -121,7 +145,16 @@ def test_turns_that_a_liar_makes_up_push_out_nothing_of_others_nor_its_own_of_a_
 def test_what_one_peer_says_of_all_servers_is_bounded_and_ages() -> None:
     table = EquivocationDetector(f=1)
     for server in range(20):
-        table.observe_round([replace(TRUE, round_id=9, server=30, accusations=(replace(receipt(b"a", 9), peer=server),))])
+        table.observe_round(
+            [
+                replace(
+                    TRUE,
+                    round_id=9,
+                    server=30,
+                    accusations=(replace(receipt(b"a", 9), peer=server),),
+                )
+            ]
+        )
     assert len(table.pack()[0]) == SAID_MAX
     table.observe_round([replace(TRUE, round_id=9 + table.window, server=30)])
     assert len(table.pack()[0]) == SAID_MAX
@@ -152,7 +185,13 @@ def test_it_travels_with_the_state_and_what_is_none_is_refused() -> None:
     other.unpack(table.pack())
     assert other.pack() == table.pack()
     row = (ATTACKER, 0, 5, "0a" * 16, "0b" * 16)
-    for junk in (3, ((), 3), (((1, 2),), ()), (((*row[:4], "0x" * 16),), ()), ((), ((ATTACKER, -1, row[3]),))):
+    for junk in (
+        3,
+        ((), 3),
+        (((1, 2),), ()),
+        (((*row[:4], "0x" * 16),), ()),
+        ((), ((ATTACKER, -1, row[3]),)),
+    ):
         with pytest.raises(ValueError, match="receipts"):
             other.unpack(junk)
     with pytest.raises(ValueError, match="states too much"):

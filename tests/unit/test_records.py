@@ -1,4 +1,5 @@
-"""Files that cannot be written to: nothing is raised, it is told once, and what is newest is kept."""
+"""Files that cannot be written to: nothing is raised, it is told once,
+and what is newest is kept."""
 
 from __future__ import annotations
 
@@ -77,7 +78,9 @@ def test_what_finds_no_room_is_told_of_once_kept_and_written_later(
     assert troubles.lacking == {}, "nothing is missing in the end"
 
 
-def test_a_full_disk_is_tried_once_a_second(tmp_path: Path, troubles: WriteFailures, disk: Disk) -> None:
+def test_a_full_disk_is_tried_once_a_second(
+    tmp_path: Path, troubles: WriteFailures, disk: Disk
+) -> None:
     file = Appender(tmp_path / "a", troubles)
     disk.room = 0
     for _ in range(100):
@@ -106,7 +109,9 @@ def test_what_is_kept_has_a_bound_and_what_is_lost_is_counted(
     assert set(lines) == {line}
 
 
-def test_what_still_waits_at_the_end_is_lost_and_counted(tmp_path: Path, troubles: WriteFailures, disk: Disk) -> None:
+def test_what_still_waits_at_the_end_is_lost_and_counted(
+    tmp_path: Path, troubles: WriteFailures, disk: Disk
+) -> None:
     file = Appender(tmp_path / "a", troubles)
     disk.room = 0
     file.append(b"one\n")
@@ -127,7 +132,9 @@ def test_a_folder_that_is_not_there_may_come(
     assert (tmp_path / "folder" / "a").read_bytes() == b"one\ntwo\n"
 
 
-def test_whatever_else_writes_says_whether_it_did(tmp_path: Path, troubles: WriteFailures, told: list[tuple[str, str]]) -> None:
+def test_whatever_else_writes_says_whether_it_did(
+    tmp_path: Path, troubles: WriteFailures, told: list[tuple[str, str]]
+) -> None:
     assert troubles.try_to(tmp_path / "a", (tmp_path / "a").touch)
     assert not troubles.try_to(tmp_path / "b" / "c", (tmp_path / "b" / "c").touch)
     assert told == [(str(tmp_path / "b" / "c"), "No such file or directory")]
@@ -148,7 +155,9 @@ def test_a_file_that_was_deleted_lacks_all_its_lines_and_its_folder_stays_away(
     for file in files:
         file.append(b"two\n")
         file.flush()
-    assert told == [(str(folder / "a"), "No such file or directory")], "at once, not only at the end"
+    assert told == [(str(folder / "a"), "No such file or directory")], (
+        "at once, not only at the end"
+    )
     for file in files:
         file.close()
     assert troubles.lacking == {str(folder / name): 2 for name in "ab"}
@@ -197,4 +206,6 @@ def test_a_file_that_found_no_room_for_long_begins_with_its_header(
     lines = file.path.read_bytes().splitlines(keepends=True)
     assert lines[0] == b"head\n"
     assert set(lines[1:]) == {line}
-    assert troubles.lacking == {str(tmp_path / "a"): 1500 - len(lines[1:])}, "the header is no line that could be lost"
+    assert troubles.lacking == {str(tmp_path / "a"): 1500 - len(lines[1:])}, (
+        "the header is no line that could be lost"
+    )

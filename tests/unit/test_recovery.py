@@ -44,10 +44,14 @@ ROSTER = ((0, 1, 2, 3, 4, 5), (), ())
 CORE = b"[[0, 1, 2, 3, 4, 5], [], []]"
 
 
-def state(parameters: bytes = b"parameters", settings: bytes = b"lr", own: bytes = b"own") -> Payload:
+def state(
+    parameters: bytes = b"parameters", settings: bytes = b"lr", own: bytes = b"own"
+) -> Payload:
     parts = (parameters, settings, own)
     content = np.frombuffer(b"".join(parts), np.uint8)
-    return Payload(content, content.nbytes, True, *digests_of(content, [len(part) for part in parts]))
+    return Payload(
+        content, content.nbytes, True, *digests_of(content, [len(part) for part in parts])
+    )
 
 
 SIZES = (10, 2, 3)
@@ -97,7 +101,12 @@ class RecoveryBench:
 
     def __init__(self, n: int = 6, f: int = 2) -> None:
         self.settings = CoreSettings(b"run-id!!", LINEAGE, seed=1, peers=tuple(range(n)), f=f)
-        self.rounds, self.others, self.timers, self.now = FakeRounds(), FakePeers(n), Timers[Any](), 10.0
+        self.rounds, self.others, self.timers, self.now = (
+            FakeRounds(),
+            FakePeers(n),
+            Timers[Any](),
+            10.0,
+        )
         self.core = Recovery(0, self.settings, self.rounds, self.timers, self.others, f + 1)
         self.said: list[tuple[int, Message]] = []
         self.reports: list[Report] = []
@@ -129,20 +138,33 @@ class RecoveryBench:
     def asked(self, what: str | None = None) -> dict[int, StateRequest]:
         """Who was asked since the last look."""
         said, self.said = self.said, []
-        return {to: message for to, message in said if isinstance(message, StateRequest) and what in (None, message.what)}
+        return {
+            to: message
+            for to, message in said
+            if isinstance(message, StateRequest) and what in (None, message.what)
+        }
 
-    def hear(self, sender: int, message: Message, payload: Payload | None = None, able: bool = True) -> None:
+    def hear(
+        self, sender: int, message: Message, payload: Payload | None = None, able: bool = True
+    ) -> None:
         self.do(self.core.on_message(Received(sender, 0, message, payload), able, self.now))
 
     def vouch(self, sender: int, round_id: int, of: Payload = TRUE, chain: bytes = CHAIN) -> None:
         digest = attested_digest(LINEAGE, round_id, chain, CORE, of.parts[0])
-        self.hear(sender, StateAttestation(LINEAGE, self.core._nonce, round_id, chain, digest, of.parts[1], ""))
+        self.hear(
+            sender,
+            StateAttestation(LINEAGE, self.core._nonce, round_id, chain, digest, of.parts[1], ""),
+        )
 
     def refuse(self, sender: int, round_id: int, reason: str = MOVED_ON) -> None:
-        self.hear(sender, StateAttestation(LINEAGE, self.core._nonce, round_id, b"", b"", b"", reason))
+        self.hear(
+            sender, StateAttestation(LINEAGE, self.core._nonce, round_id, b"", b"", b"", reason)
+        )
 
     def offer(self, sender: int, round_id: int, of: Payload = TRUE) -> None:
-        offer = StateOffer(LINEAGE, self.core._nonce, round_id, CHAIN, of.digest, of.nbytes, CORE, "", SIZES)
+        offer = StateOffer(
+            LINEAGE, self.core._nonce, round_id, CHAIN, of.digest, of.nbytes, CORE, "", SIZES
+        )
         self.hear(sender, offer, of)
 
     def wait(self, seconds: float) -> None:
@@ -162,7 +184,7 @@ class RecoveryBench:
 LIE = state(b"PARAMETERS")
 
 
-# --- the taker ----------------------------------------------------------------------------------------------------------------
+# --- the taker ------------------------------------------------------------------------------------
 
 
 def test_what_f_plus_1_vouch_for_is_asked_for_compared_and_restored() -> None:
@@ -182,7 +204,7 @@ def test_what_f_plus_1_vouch_for_is_asked_for_compared_and_restored() -> None:
     assert [round_id for round_id, _, _ in bench.rounds.adopted] == [9]
 
 
-def test_two_lying_donors_of_five_that_agree_on_a_lie_are_not_followed_whoever_answers_first() -> None:
+def test_two_lying_donors_of_five_that_agree_on_a_lie_are_not_followed_whoever_answers_first():
     bench = RecoveryBench()
     bench.begin()
     bench.asked()
@@ -196,9 +218,20 @@ def test_two_lying_donors_of_five_that_agree_on_a_lie_are_not_followed_whoever_a
 
 
 @pytest.mark.parametrize(
-    "what", ["another payload", "its own digest is wrong", "another round", "none", "silence", "it dies", "other settings"]
+    "what",
+    [
+        "another payload",
+        "its own digest is wrong",
+        "another round",
+        "none",
+        "silence",
+        "it dies",
+        "other settings",
+    ],
 )
-def test_a_donor_that_does_not_send_what_it_vouched_for_gives_way_to_the_next_and_nothing_is_restored(what: str) -> None:
+def test_a_donor_that_does_not_send_what_it_vouched_for_gives_way_to_the_next_and_nothing_is_restored(
+    what: str,
+) -> None:
     bench = RecoveryBench()
     bench.begin()
     for peer in (1, 2, 3):
@@ -208,7 +241,9 @@ def test_a_donor_that_does_not_send_what_it_vouched_for_gives_way_to_the_next_an
         bench.offer(1, 9, LIE)
     elif what == "its own digest is wrong":
         nonce = bench.core._nonce
-        bench.hear(1, StateOffer(LINEAGE, nonce, 9, CHAIN, b"x" * 16, TRUE.nbytes, CORE, "", SIZES), TRUE)
+        bench.hear(
+            1, StateOffer(LINEAGE, nonce, 9, CHAIN, b"x" * 16, TRUE.nbytes, CORE, "", SIZES), TRUE
+        )
     elif what == "another round":
         bench.offer(1, 10**9)
     elif what == "none":
@@ -261,7 +296,9 @@ def test_a_swarm_that_moved_on_and_one_that_stands_still_are_asked_again() -> No
         bench.refuse(peer, 90)
     assert bench.asked() == {}, "not at once"
     bench.wait(bench.settings.membership.probe_interval_s)
-    assert {request.round_id for request in bench.asked("attestation").values()} == {0}, "where they are"
+    assert {request.round_id for request in bench.asked("attestation").values()} == {0}, (
+        "where they are"
+    )
     for peer in (1, 2, 3):
         bench.vouch(peer, 91)
     assert len(bench.asked("state")) == 1
@@ -282,7 +319,7 @@ def test_settings_that_differ_are_left_out_after_two_tries_and_the_state_is_take
     assert [restore.settings for restore in bench.restores] == [False]
 
 
-def test_the_word_of_the_last_survivor_is_taken_and_reported_when_nobody_else_can_have_a_state() -> None:
+def test_the_word_of_the_last_survivor_is_taken_and_reported_when_nobody_else_can_have_a_state():
     bench = RecoveryBench()
     bench.others.gone = {2, 3}
     bench.begin()
@@ -294,7 +331,7 @@ def test_the_word_of_the_last_survivor_is_taken_and_reported_when_nobody_else_ca
     assert "unattested_state" in bench.told()
 
 
-def test_while_enough_may_have_a_state_the_word_of_few_is_not_taken_however_long_that_takes() -> None:
+def test_while_enough_may_have_a_state_the_word_of_few_is_not_taken_however_long_that_takes():
     bench = RecoveryBench()
     bench.begin()
     for _ in range(40):
@@ -304,7 +341,7 @@ def test_while_enough_may_have_a_state_the_word_of_few_is_not_taken_however_long
     assert bench.asked("state") == {}, "of five within reach two may lie, and three are silent"
 
 
-def test_those_who_are_too_few_to_outvote_the_liars_are_followed_after_a_while_and_that_is_reported() -> None:
+def test_those_who_are_too_few_to_outvote_the_liars_are_followed_after_a_while_and_that_is_reported():
     bench = RecoveryBench()
     bench.others.gone = {4, 5}
     bench.begin()
@@ -343,7 +380,9 @@ def test_there_is_room_for_the_state_of_who_was_asked_for_it_alone() -> None:
     for peer in (1, 2, 3):
         bench.vouch(peer, 9)
     (donor,) = bench.asked("state")
-    offer = StateOffer(LINEAGE, bench.core._nonce, 9, CHAIN, TRUE.digest, TRUE.nbytes, CORE, "", SIZES)
+    offer = StateOffer(
+        LINEAGE, bench.core._nonce, 9, CHAIN, TRUE.digest, TRUE.nbytes, CORE, "", SIZES
+    )
     assert bench.core.payload_bytes(donor, offer) > 0
     assert bench.core.payload_bytes(4, offer) == -1
     assert bench.core.payload_bytes(donor, replace(offer, nonce=offer.nonce - 1)) == -1
@@ -382,7 +421,7 @@ def test_with_f_0_one_donor_is_asked_for_its_state_at_once() -> None:
     assert len(bench.restores) == 1
 
 
-# --- the donor ----------------------------------------------------------------------------------------------------------------
+# --- the donor ------------------------------------------------------------------------------------
 
 
 def ask(bench: RecoveryBench, sender: int, round_id: int, what: Any = "attestation") -> None:
@@ -400,11 +439,13 @@ def begins(bench: RecoveryBench, round_id: int) -> None:
         bench.do(bench.core.giving.on_round(bench.now))
 
 
-def packed(bench: RecoveryBench, round_id: int, payload: Payload = TRUE, sizes: tuple[int, ...] = SIZES) -> None:
+def packed(
+    bench: RecoveryBench, round_id: int, payload: Payload = TRUE, sizes: tuple[int, ...] = SIZES
+) -> None:
     bench.do(bench.core.giving.on_snapshot(SnapshotTaken(round_id, payload, sizes), bench.now))
 
 
-def test_a_donor_vouches_when_it_comes_to_the_round_and_gives_that_state_though_it_has_moved_on() -> None:
+def test_a_donor_vouches_when_it_comes_to_the_round_and_gives_that_state_though_it_has_moved_on():
     bench = RecoveryBench()
     ask(bench, 1, 9)
     begins(bench, 8)
@@ -431,7 +472,10 @@ def test_a_state_is_vouched_for_however_many_rounds_it_takes_to_copy_and_describ
     packed(bench, 9)
     said = answers(bench)[1]
     assert isinstance(said, StateAttestation)
-    assert (said.round_id, said.digest) == (9, attested_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0]))
+    assert (said.round_id, said.digest) == (
+        9,
+        attested_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0]),
+    )
 
 
 def test_all_who_ask_at_one_round_cost_the_trainer_one_copy() -> None:
@@ -447,7 +491,8 @@ def test_all_who_ask_at_one_round_cost_the_trainer_one_copy() -> None:
 
 
 def test_who_has_taken_over_another_state_vouches_for_no_copy_of_the_one_before() -> None:
-    """It may be of the very same round: of a branch that it has left. Found by seed 91 of the simulator."""
+    """It may be of the very same round: of a branch that it has left.
+    Found by seed 91 of the simulator."""
     bench = RecoveryBench()
     ask(bench, 1, 9)
     begins(bench, 9)
@@ -508,7 +553,11 @@ def test_what_a_donor_keeps_is_bounded_and_forgotten_after_a_while() -> None:
     answers(bench)
     for taker in range(1, 12):
         ask(bench, taker, 11, "state")
-    busy = [message for message in answers(bench).values() if isinstance(message, StateOffer) and message.reason]
+    busy = [
+        message
+        for message in answers(bench).values()
+        if isinstance(message, StateOffer) and message.reason
+    ]
     assert len(busy) == 11 - TAKERS_MAX
     bench.wait(3 * bench.settings.rounds.round_timeout_s)
     assert not bench.core.giving.copies
@@ -535,7 +584,8 @@ def test_a_trainer_that_cannot_pack_its_state_makes_nobody_wait() -> None:
 
 
 def test_who_does_not_answer_is_asked_again_as_long_as_it_has_time_to() -> None:
-    """A question that is lost must not cost the whole patience: those who have finished do not stay for so long."""
+    """A question that is lost must not cost the whole patience:
+    those who have finished do not stay for so long."""
     bench = RecoveryBench()
     bench.begin()
     assert set(bench.asked("attestation")) == {1, 2, 3, 4, 5}
@@ -550,7 +600,8 @@ def test_who_does_not_answer_is_asked_again_as_long_as_it_has_time_to() -> None:
 
 
 def test_who_comes_while_nobody_is_there_to_ask_has_the_time_of_a_round_to_vouch() -> None:
-    """A large state is not copied and described in the moment after which one looks again for somebody to ask."""
+    """A large state is not copied and described in the moment after which one looks again for
+    somebody to ask."""
     bench = RecoveryBench()
     bench.others.gone = {1, 2, 3, 4, 5}
     bench.begin()
@@ -559,7 +610,9 @@ def test_who_comes_while_nobody_is_there_to_ask_has_the_time_of_a_round_to_vouch
     bench.do(bench.core.on_view_change(bench.now))
     (nonce,) = {request.nonce for request in bench.asked("attestation").values()}
     bench.wait(0.9 * bench.settings.rounds.round_timeout_s)
-    assert {request.nonce for request in bench.asked("attestation").values()} == {nonce}, "their answers still count"
+    assert {request.nonce for request in bench.asked("attestation").values()} == {nonce}, (
+        "their answers still count"
+    )
     for peer in (1, 2, 3):
         bench.vouch(peer, 9)
     assert bench.core.attestations == (1, 2, 3)
@@ -574,7 +627,9 @@ def test_what_is_asked_for_again_is_answered_once() -> None:
     assert [to for to, _ in bench.said] == [1]
     ask(bench, 1, 9, "state")
     assert isinstance(bench.core.giving.asks[1], StateRequest)
-    assert bench.core.giving.asks[1].what == "state", "another question of the same peer takes the place of the first"
+    assert bench.core.giving.asks[1].what == "state", (
+        "another question of the same peer takes the place of the first"
+    )
 
 
 def test_a_donor_that_has_no_more_rounds_keeps_the_copy_that_its_taker_did_not_wait_for() -> None:
@@ -597,7 +652,9 @@ def test_a_donor_that_has_no_more_rounds_says_so_to_all_who_wait_for_one() -> No
     bench.do(bench.core.giving.close())
     ask(bench, 3, 9)
     refused = {
-        peer: attestation.reason for peer, attestation in answers(bench).items() if isinstance(attestation, StateAttestation)
+        peer: attestation.reason
+        for peer, attestation in answers(bench).items()
+        if isinstance(attestation, StateAttestation)
     }
     assert refused == {1: TOO_EARLY, 3: TOO_EARLY}
     packed(bench, 7)
@@ -609,12 +666,16 @@ def test_a_donor_that_has_no_more_rounds_says_so_to_all_who_wait_for_one() -> No
 def answer(bench: RecoveryBench) -> str:
     """Why it has nothing to vouch for, while its trainer holds no state of the rounds."""
     bench.hear(5, StateRequest(LINEAGE, 99, 0, "attestation"), able=False)
-    (said,) = [message for to, message in bench.said if to == 5 and isinstance(message, StateAttestation) and message.nonce == 99]
+    (said,) = [
+        message
+        for to, message in bench.said
+        if to == 5 and isinstance(message, StateAttestation) and message.nonce == 99
+    ]
     bench.said.clear()
     return said.reason
 
 
-def test_who_takes_over_a_state_does_not_say_that_there_is_none_once_it_is_about_to_have_one() -> None:
+def test_who_takes_over_a_state_does_not_say_that_there_is_none_once_it_is_about_to_have_one():
     bench = RecoveryBench(f=0)
     bench.begin()
     assert answer(bench) == NO_STATE  # who it has asked may have none, or be dead
@@ -629,7 +690,9 @@ def test_when_all_have_said_twice_that_there_is_none_it_is_in_vain() -> None:
     def turn() -> None:
         for _ in range(2):
             (asked,) = bench.asked("state")
-            bench.hear(asked, StateOffer(LINEAGE, bench.core._nonce, 0, b"", b"", 0, b"", NO_STATE, SIZES))
+            bench.hear(
+                asked, StateOffer(LINEAGE, bench.core._nonce, 0, b"", b"", 0, b"", NO_STATE, SIZES)
+            )
         vain.append(bench.core.in_vain(DonorTimeout(bench.core._nonce)))
         bench.wait(bench.settings.membership.probe_interval_s)
 
@@ -647,7 +710,10 @@ def test_who_has_begun_to_load_a_state_has_none_of_its_own_to_begin_with() -> No
     for _ in range(4):
         while asked := bench.asked("state"):
             for peer in asked:
-                bench.hear(peer, StateOffer(LINEAGE, bench.core._nonce, 0, b"", b"", 0, b"", NO_STATE, SIZES))
+                bench.hear(
+                    peer,
+                    StateOffer(LINEAGE, bench.core._nonce, 0, b"", b"", 0, b"", NO_STATE, SIZES),
+                )
         assert bench.core.donor is None, "all have said that they have none"
         assert not bench.core.in_vain(DonorTimeout(bench.core._nonce))
         bench.wait(bench.settings.membership.probe_interval_s)
@@ -658,7 +724,11 @@ def test_a_state_whose_snapshot_is_none_is_not_loaded(core: bytes) -> None:
     """The own one would be lost."""
     bench = RecoveryBench(n=3, f=0)
     bench.begin()
-    bench.hear(1, StateOffer(LINEAGE, bench.core._nonce, 0, CHAIN, TRUE.digest, TRUE.nbytes, core, "", SIZES), TRUE)
+    bench.hear(
+        1,
+        StateOffer(LINEAGE, bench.core._nonce, 0, CHAIN, TRUE.digest, TRUE.nbytes, core, "", SIZES),
+        TRUE,
+    )
     assert not bench.restores
     assert bench.told()[-1] == "bad_state"
     bench.offer(2, 0)

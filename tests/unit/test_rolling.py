@@ -1,4 +1,5 @@
-"""Rolling rounds, message by message, on a table of peers without membership: who is skipped is said by hand."""
+"""Rolling rounds, message by message, on a table of peers without membership:
+who is skipped is said by hand."""
 
 from __future__ import annotations
 
@@ -81,7 +82,9 @@ class SkippedByHand:
 
 def vector(value: float, digest: bool = False) -> Payload:
     raw = repr(value).encode()
-    return Payload(value, 4, value == value, hashlib.blake2b(raw, digest_size=16).digest() if digest else b"")
+    return Payload(
+        value, 4, value == value, hashlib.blake2b(raw, digest_size=16).digest() if digest else b""
+    )
 
 
 class RollingTable:
@@ -109,7 +112,9 @@ class RollingTable:
         self.settings, self.now = settings, 100.0
         self.views = [SkippedByHand() for _ in range(n)]
         self.timers = [Timers() for _ in range(n)]
-        self.peers = [RollingRounds(i, settings, rolling, self.views[i], self.timers[i]) for i in range(n)]
+        self.peers = [
+            RollingRounds(i, settings, rolling, self.views[i], self.timers[i]) for i in range(n)
+        ]
         for rounds in self.peers:
             rounds.replicated.lineage.begin(b"weights")  # before, nobody is on a branch
         self.mail: deque[tuple[int, int, Message, Payload | None]] = deque()
@@ -175,7 +180,12 @@ class RollingTable:
     def contribute(self, *who: int, value: float = 1.0, samples: int = 4) -> None:
         for i in who or [i for i in range(len(self.peers)) if i not in self.crashed]:
             payloads = tuple(vector(value + i) for _ in self.peers[i].sizes)
-            self.run(i, self.peers[i].on_contributed(Contributed(self.peers[i].round_id, samples, payloads), self.now))
+            self.run(
+                i,
+                self.peers[i].on_contributed(
+                    Contributed(self.peers[i].round_id, samples, payloads), self.now
+                ),
+            )
 
     def deliver(self) -> None:
         steps = 0
@@ -184,14 +194,21 @@ class RollingTable:
             assert steps < 10_000, "the peers talk for ever"
             sender, to, message, payload = self.mail.popleft()
             if to not in self.crashed and sender not in self.crashed:
-                self.run(to, self.peers[to].on_message(Received(sender, 1, message, payload), self.now))
+                self.run(
+                    to, self.peers[to].on_message(Received(sender, 1, message, payload), self.now)
+                )
 
     def pass_time(self, seconds: float) -> None:
         """Fires what is due, in order, delivering mail in between."""
         until = self.now + seconds
         while True:
             self.deliver()
-            pending = [(at, i, token) for i, due in enumerate(self.due) if i not in self.crashed for token, at in due.items()]
+            pending = [
+                (at, i, token)
+                for i, due in enumerate(self.due)
+                if i not in self.crashed
+                for token, at in due.items()
+            ]
             at, i, token = min(pending, default=(float("inf"), 0, 0))
             if at > until:
                 break
@@ -245,7 +262,9 @@ def test_whoever_serves_is_given_the_last_aggregate_of_its_shard() -> None:
         table.deliver()
         asked, table.asked = table.asked, []
         for ask in asked:
-            assert (b"" if ask.previous is None else ask.previous.digest) == last.get(ask.shard, b"")
+            assert (b"" if ask.previous is None else ask.previous.digest) == last.get(
+                ask.shard, b""
+            )
         if number != 3:  # a round that changes nothing is not remembered
             last = {commit.shard: commit.digest for commit in table.made[-2:]}
     assert len({commit.server for commit in table.made}) > 2
@@ -302,7 +321,9 @@ def test_a_commit_that_reached_one_peer_is_spread_and_not_made_again() -> None:
     table = RollingTable(5)
     server, successor = table.order()[:2]
     lucky = next(i for i in range(5) if i not in (server, successor))
-    table.lose = lambda sender, to, message: isinstance(message, Commit) and sender == server and to != lucky
+    table.lose = lambda sender, to, message: (
+        isinstance(message, Commit) and sender == server and to != lucky
+    )
     table.contribute()
     table.deliver()
     assert table.peers[lucky].round_id == 1
@@ -347,7 +368,8 @@ def test_a_silent_server_is_given_up_after_the_round_timeout() -> None:
     table.contribute()
     table.deliver()
     assert {peer.round_id for peer in table.alive} == {0}
-    # Nothing is learnt yet: the timeout to give up on it, then as long as its successor waits for it.
+    # Nothing is learnt yet: the timeout to give up on it,
+    # then as long as its successor waits for it.
     table.pass_time(2 * table.settings.rounds.round_timeout_s)
     table.assert_one_history(1)
 
@@ -361,14 +383,29 @@ def test_who_has_moved_on_takes_no_result_of_an_earlier_attempt() -> None:
     table.views[mover].skipped[server] = "suspected"
     table.run(mover, table.peers[mover].on_view_change(table.now))
     commit = Commit(
-        LINEAGE, 0, 0, 0, 0, server, table.peers[mover].chain, vector(3.0, True).digest, (), (), (0, 1, 2, 3, 4), None, ""
+        LINEAGE,
+        0,
+        0,
+        0,
+        0,
+        server,
+        table.peers[mover].chain,
+        vector(3.0, True).digest,
+        (),
+        (),
+        (0, 1, 2, 3, 4),
+        None,
+        "",
     )
     received = Received(server, 1, commit, vector(3.0, True))
     table.run(mover, table.peers[mover].on_message(received, table.now))
     assert table.peers[mover].round_id == 0, "it broke its promise"
     assert (mover, successor, commit) in table.sent, "it did not tell the server of its attempt"
     again = replace(commit, attempt=1)
-    table.run(mover, table.peers[mover].on_message(Received(successor, 1, again, vector(3.0, True)), table.now))
+    table.run(
+        mover,
+        table.peers[mover].on_message(Received(successor, 1, again, vector(3.0, True)), table.now),
+    )
     assert table.peers[mover].round_id == 1
 
 
@@ -394,7 +431,9 @@ def test_a_server_that_hears_of_a_commit_while_its_rule_runs_spreads_that_one() 
     table.lose = lose
     table.contribute()
     table.deliver()
-    assert [peer.round_id for peer in table.peers].count(1) == 2, "its commit reached more than the holder"
+    assert [peer.round_id for peer in table.peers].count(1) == 2, (
+        "its commit reached more than the holder"
+    )
     held = table.peers[holder].log.get(0)
     assert held is not None
     commit, payload = held[0]
@@ -404,12 +443,17 @@ def test_a_server_that_hears_of_a_commit_while_its_rule_runs_spreads_that_one() 
     table.pass_time(0.2)
     asked, table.held_back, table.lose = table.held_back, None, lambda sender, to, message: False
     assert [i for i, _ in asked] == [successor]
-    table.run(successor, table.peers[successor].on_message(Received(holder, 1, commit, payload), table.now))
+    table.run(
+        successor,
+        table.peers[successor].on_message(Received(holder, 1, commit, payload), table.now),
+    )
     for i, ask in asked:
         table.answer(i, ask)
     table.deliver()
     table.assert_one_history(1)
-    assert {applied[0][1] for i, applied in enumerate(table.applied) if i != server} == {commit.digest}
+    assert {applied[0][1] for i, applied in enumerate(table.applied) if i != server} == {
+        commit.digest
+    }
 
 
 def test_a_zombie_server_is_harmless() -> None:
@@ -478,7 +522,9 @@ def test_where_too_few_are_left_for_the_rule_the_round_waits_until_it_can_let_so
     without(table, 5)
     without(table, 4)
     here = table.peers[:4]
-    assert [peer.round_id for peer in here] == [1] * 4, "four can make nothing of a round against one liar"
+    assert [peer.round_id for peer in here] == [1] * 4, (
+        "four can make nothing of a round against one liar"
+    )
     table.pass_time(60.0)
     assert [peer.round_id for peer in here] == [1] * 4
     back = Hello(LINEAGE, b"", b"", 1, "ready", "", "")
@@ -515,7 +561,7 @@ def test_with_quorum_available_fewer_liars_are_tolerated_rather_than_none_traine
     assert less[-1]["f"] == 0
 
 
-def test_one_that_is_late_is_waited_for_and_one_that_is_late_again_and_again_for_the_grace_only() -> None:
+def test_one_that_is_late_is_waited_for_and_one_that_is_late_again_and_again_for_the_grace_only():
     table = RollingTable(4)
     for _ in range(24):  # so that each server has learnt the grace
         table.contribute()
@@ -545,7 +591,8 @@ def test_one_that_is_late_is_waited_for_and_one_that_is_late_again_and_again_for
 
 
 def test_the_lag_of_one_that_comes_after_the_end_teaches_the_grace() -> None:
-    """Else those who take as long as ever would be late for good: two peers, of which one needs no network for its own update."""
+    """Else those who take as long as ever would be late for good: two peers, of which one needs no
+    network for its own update."""
     lateness = RollingTable(2).peers[0].server.lateness
     update = Update(LINEAGE, 0, 0, 0, b"", 4, None)
     for round_id in range(8):
@@ -560,13 +607,16 @@ def test_the_lag_of_one_that_comes_after_the_end_teaches_the_grace() -> None:
 def test_who_takes_a_little_longer_than_it_used_to_is_slow_only_beside_others_that_do_not(
     others: tuple[int, ...], slow: bool
 ) -> None:
-    """A link gives the same time each time, to a fraction of a millisecond, and a busy processor a little more for a while."""
+    """A link gives the same time each time, to a fraction of a millisecond, and a busy processor a
+    little more for a while."""
     lateness = LatenessTracker(Deadline(4.0, 0.001, 10.0))
     update = Update(LINEAGE, 0, 0, 0, b"", 4, None)
     for round_id in range(60):
         now = 0.016 if round_id < 52 else 0.019
         for peer in (1, *others):
-            lateness.came(peer, replace(update, round_id=round_id), 0.0, now if peer == 1 else 0.016)
+            lateness.came(
+                peer, replace(update, round_id=round_id), 0.0, now if peer == 1 else 0.016
+            )
     assert lateness.is_slow(1) is slow
     assert lateness.patience_s([1]) == pytest.approx(0.016 if slow else PATIENCE_S)
 
@@ -608,7 +658,9 @@ def test_one_that_missed_a_commit_asks_for_it() -> None:
     table = RollingTable(4)
     server = table.order()[0]
     unlucky = next(i for i in range(4) if i != server)
-    table.lose = lambda sender, to, message: isinstance(message, Commit) and to == unlucky and message.round_id == 0
+    table.lose = lambda sender, to, message: (
+        isinstance(message, Commit) and to == unlucky and message.round_id == 0
+    )
     table.contribute()
     table.deliver()
     assert table.peers[unlucky].round_id == 0
@@ -621,13 +673,16 @@ def test_one_that_missed_a_commit_asks_for_it() -> None:
 
 
 def test_one_that_is_told_that_the_commits_are_not_kept_asks_for_the_state_and_not_again() -> None:
-    """Whoever has taken over a state keeps no earlier commits. Seed 407 with a median: asked 50 times a second for 18 s."""
+    """Whoever has taken over a state keeps no earlier commits. Seed 407 with a median: asked 50
+    times a second for 18 s."""
     table = RollingTable(4)
     server = table.order()[0]
     unlucky = next(i for i in range(4) if i != server)
     table.lose = lambda sender, to, message: isinstance(message, Commit) and to == unlucky
     for _ in range(4):
-        table.contribute(*[i for i in range(4) if table.peers[i].round_id > 0 or len(table.sent) == 0])
+        table.contribute(
+            *[i for i in range(4) if table.peers[i].round_id > 0 or len(table.sent) == 0]
+        )
         table.pass_time(PATIENCE_S + 0.1)
     late = table.peers[unlucky]
     assert late.round_id == 0
@@ -658,7 +713,7 @@ LATER_S = 11.0
 """In the same round for longer than a round takes at most: it stands still."""
 
 
-def test_one_liar_who_is_far_ahead_does_not_make_a_peer_leave_its_rounds_and_two_sayers_do() -> None:
+def test_one_liar_who_is_far_ahead_does_not_make_a_peer_leave_its_rounds_and_two_sayers_do():
     table = RollingTable(5, f=1)
     peer = table.peers[2]
     far = NotServing(LINEAGE, 0, 0, 0, 10**9, b"h" * 16)
@@ -689,15 +744,33 @@ def test_one_liar_on_a_branch_of_its_own_draws_nobody_over_and_two_peers_do() ->
 
 
 @pytest.mark.parametrize("answer", ["not kept", "another branch"])
-def test_the_answer_of_one_who_was_asked_for_commits_is_not_enough_while_the_others_are_here(answer: str) -> None:
+def test_the_answer_of_one_who_was_asked_for_commits_is_not_enough_while_the_others_are_here(
+    answer: str,
+) -> None:
     table = RollingTable(5, f=1)
     peer = table.peers[2]
 
     def answers(sender: int) -> None:
         if answer == "not kept":
-            peer.on_message(Received(sender, 1, NotServing(LINEAGE, 0, 0, 0, 5, b"h" * 16)), table.now)
+            peer.on_message(
+                Received(sender, 1, NotServing(LINEAGE, 0, 0, 0, 5, b"h" * 16)), table.now
+            )
         else:
-            commit = Commit(LINEAGE, 0, 0, 0, 0, sender, b"their branch ...", b"", (), (), (0, 1, 2, 3, 4), None, "")
+            commit = Commit(
+                LINEAGE,
+                0,
+                0,
+                0,
+                0,
+                sender,
+                b"their branch ...",
+                b"",
+                (),
+                (),
+                (0, 1, 2, 3, 4),
+                None,
+                "",
+            )
             peer.on_message(Received(sender, 1, commit), table.now)
 
     peer.on_progress(0, 5, table.now)
@@ -722,9 +795,12 @@ def test_a_lone_peer_on_another_branch_changes_over_and_a_majority_does_not() ->
 
 
 @pytest.mark.parametrize("turn", [1, 5])
-def test_a_lone_peer_on_another_branch_hears_so_from_all_at_once_also_when_it_serves_itself(turn: int) -> None:
-    """Real run: three of eight had to say so. One that had taken a lying server's result was told by two and was the third server
-    in the order; nobody answered what it asked then, and all waited 7 s for its update."""
+def test_a_lone_peer_on_another_branch_hears_so_from_all_at_once_also_when_it_serves_itself(
+    turn: int,
+) -> None:
+    """Real run: three of eight had to say so. One that had taken a lying server's result was told
+    by two and was the third server in the order; nobody answered what it asked then, and all waited
+    7 s for its update."""
     table = RollingTable(8, f=2)
     other = table.peers[table.order()[turn]]
     other.replicated.lineage.restart(0, b"another branch!!")
@@ -736,14 +812,17 @@ def test_a_lone_peer_on_another_branch_hears_so_from_all_at_once_also_when_it_se
 
 
 def test_a_larger_part_that_waits_changes_over_to_the_branch_that_goes_on() -> None:
-    """Simulation seed 2101: four of nine waited on one branch, three of the five that had gone on were left on the other."""
+    """Simulation seed 2101: four of nine waited on one branch, three of the five that had gone on
+    were left on the other."""
     table = RollingTable(9)
     for peer in table.peers[:4]:
         peer.replicated.lineage.restart(0, b"another branch!!")
     waiting = table.peers[0]
     for mate in (1, 2, 3):
         assert not waiting.lag_detector.is_on_other_branch(mate, b"another branch!!", table.now)
-    commit = Commit(LINEAGE, 0, 0, 0, 0, 4, b"their branch ...", b"", (), (), tuple(range(9)), None, "")
+    commit = Commit(
+        LINEAGE, 0, 0, 0, 0, 4, b"their branch ...", b"", (), (), tuple(range(9)), None, ""
+    )
     assert waiting.lag_detector.is_on_a_fork(5, commit, table.now)
     assert waiting.lag_detector.lost_track is None, "it was not asked for that"
     waiting.lag_detector.still_behind(CatchUpOverdue(0, 4), 0.0)
@@ -753,7 +832,8 @@ def test_a_larger_part_that_waits_changes_over_to_the_branch_that_goes_on() -> N
 
 
 def test_one_that_is_out_of_the_rounds_says_at_once_that_it_does_not_serve() -> None:
-    """Simulation seed 55: a server that took over a state kept the updates that it was sent, and dropped them with its own."""
+    """Simulation seed 55: a server that took over a state kept the updates that it was sent, and
+    dropped them with its own."""
     table = RollingTable(4)
     server = table.order()[0]
     table.contribute()
@@ -769,17 +849,38 @@ def test_one_that_is_out_of_the_rounds_says_at_once_that_it_does_not_serve() -> 
 
 
 def test_a_result_that_a_peer_may_not_take_is_handed_on_only_if_it_would() -> None:
-    """Real run: a result a thousand times too long came when all had promised to take nothing of its attempt. They handed it to
-    the next server, which counted them as ones who had taken it, and took it, too: the model was lost in round 0."""
+    """Real run: a result a thousand times too long came when all had promised to take nothing of
+    its attempt. They handed it to the next server, which counted them as ones who had taken it, and
+    took it, too: the model was lost in round 0."""
     table = RollingTable(8, f=2)
     server, second, one, other = table.order()[:4]
     content = vector(1.0, digest=True)
     for local, product, handed in ((one, -0.9, []), (other, 0.9, [second])):
         peer = table.peers[local]
         peer._shards[0].attempt = 1
-        commit = Commit(LINEAGE, 0, 0, 0, 0, server, peer.chain, content.digest, (), (), tuple(range(8)), 0.5, "")
-        effects = peer.on_message(Received(server, 1, commit, content, ResultSimilarity(1.0, 1.0, product)), table.now)
-        assert [effect.peer for effect in effects if isinstance(effect, Send) and effect.message == commit] == handed
+        commit = Commit(
+            LINEAGE,
+            0,
+            0,
+            0,
+            0,
+            server,
+            peer.chain,
+            content.digest,
+            (),
+            (),
+            tuple(range(8)),
+            0.5,
+            "",
+        )
+        effects = peer.on_message(
+            Received(server, 1, commit, content, ResultSimilarity(1.0, 1.0, product)), table.now
+        )
+        assert [
+            effect.peer
+            for effect in effects
+            if isinstance(effect, Send) and effect.message == commit
+        ] == handed
         assert peer.round_id == 0
 
 
@@ -788,8 +889,25 @@ def test_a_commit_with_a_wrong_digest_is_refused() -> None:
     table.lose = lambda sender, to, message: True
     server = table.order()[0]
     victim = next(i for i in range(3) if i != server)
-    commit = Commit(LINEAGE, 0, 0, 0, 0, server, table.peers[victim].chain, b"x" * 16, (), (), (0, 1, 2), None, "")
-    table.run(victim, table.peers[victim].on_message(Received(server, 1, commit, vector(1.0, True)), table.now))
+    commit = Commit(
+        LINEAGE,
+        0,
+        0,
+        0,
+        0,
+        server,
+        table.peers[victim].chain,
+        b"x" * 16,
+        (),
+        (),
+        (0, 1, 2),
+        None,
+        "",
+    )
+    table.run(
+        victim,
+        table.peers[victim].on_message(Received(server, 1, commit, vector(1.0, True)), table.now),
+    )
     assert table.peers[victim].round_id == 0
     assert [report.event for report in table.reports[victim]] == ["bad_commit"]
 
@@ -822,8 +940,13 @@ def test_what_comes_too_early_is_kept_for_its_round() -> None:
     table.lose = lambda sender, to, message: isinstance(message, Commit) and to == next_server
     table.contribute()
     table.deliver()
-    late = [(sender, to, message) for sender, to, message in table.sent if isinstance(message, Commit) and to == next_server]
-    table.contribute(*others)  # updates for round 1 come to its server before the commit of round 0 does
+    late = [
+        (sender, to, message)
+        for sender, to, message in table.sent
+        if isinstance(message, Commit) and to == next_server
+    ]
+    # updates for round 1 come to its server before the commit of round 0 does
+    table.contribute(*others)
     table.deliver()
     sender, to, commit = late[0]
     assert isinstance(commit, Commit)
@@ -858,7 +981,8 @@ def test_an_unasked_query_of_a_peer_that_does_not_serve_moves_nobody() -> None:
     table.run(
         victim,
         table.peers[victim].on_message(
-            Received(stranger, 1, UpdateRequest(LINEAGE, 0, 0, 1, table.peers[victim].chain)), table.now
+            Received(stranger, 1, UpdateRequest(LINEAGE, 0, 0, 1, table.peers[victim].chain)),
+            table.now,
         ),
     )
     assert len(table.sent) == before
@@ -873,7 +997,21 @@ def test_messages_of_another_lineage_are_ignored() -> None:
 def commit_for(table: RollingTable, victim: int, **changes: object) -> Commit:
     """What the first server of round 0 would rightly send."""
     server, roster = table.order()[0], tuple(range(len(table.peers)))
-    commit = Commit(LINEAGE, 0, 0, 0, 0, server, table.peers[victim].chain, vector(1.0, True).digest, (), (), roster, None, "")
+    commit = Commit(
+        LINEAGE,
+        0,
+        0,
+        0,
+        0,
+        server,
+        table.peers[victim].chain,
+        vector(1.0, True).digest,
+        (),
+        (),
+        roster,
+        None,
+        "",
+    )
     return replace(commit, **changes)  # type: ignore[arg-type]
 
 
@@ -892,7 +1030,10 @@ def commit_for(table: RollingTable, victim: int, **changes: object) -> Commit:
         {"contributors": (Contribution(77, 4, 1.0, 1.0),)},
         {"contributors": (Contribution(1, 0, 1.0, 1.0),)},
         {"contributors": (Contribution(1, 4, 1.0, 1.0),), "digest": b""},
-        {"contributors": (Contribution(1, 4, 1.0, 1.0),), "rejected": (Rejection(1, "non_finite"),)},
+        {
+            "contributors": (Contribution(1, 4, 1.0, 1.0),),
+            "rejected": (Rejection(1, "non_finite"),),
+        },
         {"rejected": (Rejection(77, "non_finite"),)},
     ],
 )
@@ -902,11 +1043,17 @@ def test_a_commit_that_is_well_formed_and_wrong_is_refused(changes: dict[str, ob
     server = table.order()[0]
     victim = next(i for i in range(4) if i != server)
     wrong = commit_for(table, victim, **changes)
-    table.run(victim, table.peers[victim].on_message(Received(server, 1, wrong, vector(1.0, True)), table.now))
+    table.run(
+        victim,
+        table.peers[victim].on_message(Received(server, 1, wrong, vector(1.0, True)), table.now),
+    )
     assert table.peers[victim].round_id == 0
     assert [report.event for report in table.reports[victim]] == ["bad_commit"]
     right = commit_for(table, victim)
-    table.run(victim, table.peers[victim].on_message(Received(server, 1, right, vector(1.0, True)), table.now))
+    table.run(
+        victim,
+        table.peers[victim].on_message(Received(server, 1, right, vector(1.0, True)), table.now),
+    )
     assert table.peers[victim].round_id == 1
 
 
@@ -916,7 +1063,10 @@ def test_nobody_commits_a_round_that_it_does_not_serve() -> None:
     intruder, victim = order[3], order[2]
     table.lose = lambda sender, to, message: True
     forged = commit_for(table, victim, server=intruder)
-    table.run(victim, table.peers[victim].on_message(Received(intruder, 1, forged, vector(1.0, True)), table.now))
+    table.run(
+        victim,
+        table.peers[victim].on_message(Received(intruder, 1, forged, vector(1.0, True)), table.now),
+    )
     assert table.peers[victim].round_id == 0
 
 
@@ -924,7 +1074,10 @@ def test_a_huge_loss_of_one_peer_freezes_nobody() -> None:
     table = RollingTable(3)
     for i in range(3):
         loss = 1.7e308 if i else 0.5
-        table.run(i, table.peers[i].on_contributed(Contributed(0, 32, (vector(1.0 + i),), loss), table.now))
+        table.run(
+            i,
+            table.peers[i].on_contributed(Contributed(0, 32, (vector(1.0 + i),), loss), table.now),
+        )
     table.deliver()
     table.assert_one_history(1)
     for made in table.made:
@@ -947,12 +1100,15 @@ def test_a_rule_that_explains_itself_at_length_still_fits_a_message() -> None:
 def test_a_donors_roster_that_is_none_is_not_adopted(roster: object) -> None:
     peer = RollingTable(3).peers[0]
     with pytest.raises(ValueError, match="roster"):
-        peer.adopt(7, b"h" * 16, (roster, peer.replicated.trust.pack(), peer.replicated.cursor.pack()))
+        peer.adopt(
+            7, b"h" * 16, (roster, peer.replicated.trust.pack(), peer.replicated.cursor.pack())
+        )
     assert peer.roster.peers == (0, 1, 2)
 
 
 def test_a_peer_that_leaves_a_round_and_comes_back_to_it_keeps_its_promise() -> None:
-    """It may have moved to attempt 1 there, and sent an update under that promise, before it took another's state and lost it."""
+    """It may have moved to attempt 1 there, and sent an update under that promise, before it took
+    another's state and lost it."""
     table = RollingTable(4)
     table.lose = lambda sender, to, message: True
     order = table.order()
@@ -970,7 +1126,11 @@ def test_a_peer_that_leaves_a_round_and_comes_back_to_it_keeps_its_promise() -> 
         peer.adopt(round_id, chain, snapshot)
         table.run(one, peer.start(table.now))
         table.contribute(one)
-    assert [m.attempt for _, _, m in table.sent if isinstance(m, Update) and m.round_id == 0] == [0, 1, 1]
+    assert [m.attempt for _, _, m in table.sent if isinstance(m, Update) and m.round_id == 0] == [
+        0,
+        1,
+        1,
+    ]
 
 
 def a_commit(server: int, digest: bytes) -> Commit:
@@ -978,7 +1138,8 @@ def a_commit(server: int, digest: bytes) -> Commit:
 
 
 def test_a_commit_that_may_not_be_taken_is_passed_on_once_in_an_attempt() -> None:
-    """Simulation seed cuts/1: two peers at attempts 7 and 10, each thinking that the other serves, filled the network with it."""
+    """Simulation seed cuts/1: two peers at attempts 7 and 10, each thinking that the other serves,
+    filled the network with it."""
     shard, commit = ShardRound(0, (0, 1, 2)), a_commit(server=2, digest=b"x" * 16)
     shard.attempt = 3
     assert [shard.passes_on(commit) for _ in range(3)] == [True, False, False]
@@ -989,18 +1150,26 @@ def test_a_commit_that_may_not_be_taken_is_passed_on_once_in_an_attempt() -> Non
 
 def test_nobody_makes_us_remember_commits_without_end() -> None:
     shard = ShardRound(0, (0, 1, 2), attempt=3)
-    passed = [shard.passes_on(a_commit(server=2, digest=number.to_bytes(16, "big"))) for number in range(1000)]
+    passed = [
+        shard.passes_on(a_commit(server=2, digest=number.to_bytes(16, "big")))
+        for number in range(1000)
+    ]
     assert passed.count(True) == PASSED_ON_MAX
 
 
 def test_the_trainer_is_told_what_it_will_probably_read_next() -> None:
     rounds = RollingTable(3).peers[1]
     told, go = rounds.configure_data(120, 10, 2)
-    assert told == Report("batch", {"round": 0, "policy": "fixed_local", "peers": 3, "local": 10, "samples": 30})
+    assert told == Report(
+        "batch", {"round": 0, "policy": "fixed_local", "peers": 3, "local": 10, "samples": 30}
+    )
     assert isinstance(go, StartRound)
     assert go.samples is not None
     # Each round begins one peer later.
-    assert (go.samples.ranges, go.samples.coming) == (((10, 20),), ((0, ((30, 40),)), (0, ((80, 90),))))
+    assert (go.samples.ranges, go.samples.coming) == (
+        ((10, 20),),
+        ((0, ((30, 40),)), (0, ((80, 90),))),
+    )
 
 
 def test_a_commit_repeats_how_long_updates_took() -> None:
@@ -1021,6 +1190,9 @@ def test_a_server_does_not_wait_for_one_whose_result_it_has_refused() -> None:
     table.peers[server]._shards[0].spent.add(attacker)
     for i in table.order()[1:]:
         table.contribute(i)
-        table.run(i, table.peers[i]._advance(table.peers[i]._shards[0], "its result is refused", table.now))
+        table.run(
+            i,
+            table.peers[i]._advance(table.peers[i]._shards[0], "its result is refused", table.now),
+        )
     table.deliver()
     assert [peer.round_id for i, peer in enumerate(table.peers) if i != attacker] == [1, 1, 1]

@@ -1,4 +1,5 @@
-"""What was measured of a rule is not told of another one: whatever it is made of, a change makes it another."""
+"""What was measured of a rule is not told of another one: whatever it is made of,
+a change makes it another."""
 
 from __future__ import annotations
 
@@ -18,12 +19,15 @@ POINTS = "[gossip.aggregators]\nfrom_elsewhere = pk_of_sources.mymod:mine\n"
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An importable package with a rule, what that imports, and what it does not; it has an entry point, too."""
+    """An importable package with a rule, what that imports, and what it does not;
+    it has an entry point, too."""
     folder = tmp_path / "pk_of_sources"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
     (folder / "mymod.py").write_text(RULE.format(first="from .helper import half"))
-    (folder / "helper.py").write_text("def half(x):\n    from pk_of_sources import deeper\n    return deeper.HALF * x\n")
+    (folder / "helper.py").write_text(
+        "def half(x):\n    from pk_of_sources import deeper\n    return deeper.HALF * x\n"
+    )
     (folder / "deeper.py").write_text("import torch, json\nHALF = 0.5\n")
     (folder / "other.py").write_text("ASIDE = 1\n")
     about = tmp_path / "sources-1.0.dist-info"
@@ -41,7 +45,9 @@ SPECS = ["pk_of_sources.mymod:mine", "from_elsewhere", "nnm+pk_of_sources.mymod:
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("changed", ["mymod.py", "helper.py", "deeper.py"])
-def test_a_changed_module_or_one_that_it_imports_is_another_rule(spec: str, changed: str, package: Path, tmp_path: Path) -> None:
+def test_a_changed_module_or_one_that_it_imports_is_another_rule(
+    spec: str, changed: str, package: Path, tmp_path: Path
+) -> None:
     trial = Trial(spec)
     trials.remember(tmp_path, trial, "digits", TrialResult(0.5))
     assert trials.recall(tmp_path, trial, "digits") == TrialResult(0.5)
@@ -53,7 +59,12 @@ def test_a_changed_module_or_one_that_it_imports_is_another_rule(spec: str, chan
 
 
 @pytest.mark.parametrize(
-    "first", ["import helper_of_mine", "from helper_of_mine import half", "if 1:\n    import helper_of_mine"]
+    "first",
+    [
+        "import helper_of_mine",
+        "from helper_of_mine import half",
+        "if 1:\n    import helper_of_mine",
+    ],
 )
 def test_a_module_beside_a_rules_file_counts_with_it(first: str, tmp_path: Path) -> None:
     (tmp_path / "rules.py").write_text(RULE.format(first=first))
@@ -71,12 +82,29 @@ def test_a_module_beside_a_rules_file_counts_with_it(first: str, tmp_path: Path)
 
 def test_built_in_rules_count_with_their_family_the_kernels_the_attacks_and_the_training() -> None:
     def names(spec: str) -> list[str]:
-        return sorted("/".join(path.parts[-2:]) for path in rule_sources._files(rule_sources._roots(spec)))
+        return sorted(
+            "/".join(path.parts[-2:]) for path in rule_sources._files(rule_sources._roots(spec))
+        )
 
-    always = ["kernels/plain.py", "kernels/fast.py", "aggregators/base.py", "attacks/adaptive.py", "aggregators/senders.py"]
-    for spec, family in (("krum", "distances"), ("nnm+faba", "mixing"), ("nnm+faba", "selecting"), ("mean", "means")):
-        assert {*always, f"aggregators/{family}.py", "bench/learning.py"}.issubset(names(spec)), spec
-    assert "aggregators/distances.py" not in names("mean"), "a change of krum's leaves what is known of the mean"
+    always = [
+        "kernels/plain.py",
+        "kernels/fast.py",
+        "aggregators/base.py",
+        "attacks/adaptive.py",
+        "aggregators/senders.py",
+    ]
+    for spec, family in (
+        ("krum", "distances"),
+        ("nnm+faba", "mixing"),
+        ("nnm+faba", "selecting"),
+        ("mean", "means"),
+    ):
+        assert {*always, f"aggregators/{family}.py", "bench/learning.py"}.issubset(names(spec)), (
+            spec
+        )
+    assert "aggregators/distances.py" not in names("mean"), (
+        "a change of krum's leaves what is known of the mean"
+    )
     assert not [name for name in names("krum") if "torch" in name or "numpy" in name]
     assert len({rule_sources.digest(spec) for spec in ("krum", "mean", "faba", "nnm+faba")}) == 4
 
@@ -91,7 +119,12 @@ def test_data_of_another_content_are_other_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "break_it", [lambda path: path.write_text("def mine(:\n"), lambda path: path.unlink(), lambda path: path.write_bytes(b"\0")]
+    "break_it",
+    [
+        lambda path: path.write_text("def mine(:\n"),
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b"\0"),
+    ],
 )
 def test_what_is_no_python_has_a_digest_and_is_refused_by_who_loads_it(
     break_it: Callable[[Path], object], tmp_path: Path

@@ -44,7 +44,9 @@ def test_the_last_lines_are_those_of_the_text(
     run.write(0, text)
     run_logs.show(run.folder, [0], lines, run.note)
     everything = text.decode().splitlines()
-    assert [line for _, line in run.seen] == (everything if lines is None else everything[len(everything) - min(lines, 6) :])
+    assert [line for _, line in run.seen] == (
+        everything if lines is None else everything[len(everything) - min(lines, 6) :]
+    )
 
 
 def test_nothing_is_shown_of_an_empty_log(run: LoggedRun) -> None:
@@ -56,7 +58,13 @@ def test_nothing_is_shown_of_an_empty_log(run: LoggedRun) -> None:
 def test_following_shows_newcomers_and_what_was_written_last(run: LoggedRun) -> None:
     run.write(0, b"old\nolder\n")
     tails = run_logs.show(run.folder, [0], 1, run.note)
-    happenings = iter([lambda: run.write(0, b"ne"), lambda: run.write(0, b"w\n"), lambda: run.write(7, b"hello\n")])
+    happenings = iter(
+        [
+            lambda: run.write(0, b"ne"),
+            lambda: run.write(0, b"w\n"),
+            lambda: run.write(7, b"hello\n"),
+        ]
+    )
 
     def sleep(seconds: float) -> None:
         next(happenings)()
@@ -66,7 +74,8 @@ def test_following_shows_newcomers_and_what_was_written_last(run: LoggedRun) -> 
     def goes_on() -> bool:
         more = next(turns)
         if not more:
-            run.write(0, b"no end")  # before it ended; what asks first and reads then misses nothing
+            # before it ended; what asks first and reads then misses nothing
+            run.write(0, b"no end")
         return more
 
     run_logs.follow(run.folder, tails, lambda peer: True, goes_on, run.note, sleep)
@@ -97,7 +106,9 @@ def _lines(run: LoggedRun, lines: int | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize("block", [1, 7, 40, 1 << 16])
-def test_a_run_of_nul_bytes_is_counted_and_not_shown(run: LoggedRun, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_nul_bytes_is_counted_and_not_shown(
+    run: LoggedRun, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_logs, "BLOCK_BYTES", block)
     run.write(0, b"one\0two\n" + b"\0" * 100 + b"three\nfour" + b"\0" * 20 + b"\nfive" + b"\0" * 50)
     expected = ["one\0two", "(100 NUL bytes)three", "four(20 NUL bytes)", "five(50 NUL bytes)"]
@@ -117,7 +128,9 @@ def test_of_a_log_of_a_terabyte_without_a_byte_on_the_disk_its_text_is_read(run:
     assert len("".join(_lines(run, 3))) < 100
 
 
-def test_where_a_disk_knows_no_holes_all_is_read(run: LoggedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_disk_knows_no_holes_all_is_read(
+    run: LoggedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Old(io.BufferedReader):
         def seek(self, at: int, whence: int = os.SEEK_SET) -> int:
             if whence == os.SEEK_DATA:

@@ -30,7 +30,9 @@ def run(tmp_path: Path) -> Iterator[Path]:
 
 def begun(folder: Path) -> Path:
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"name": folder.name, "peers": 3, "rounds": 400}))
+    (folder / "config.json").write_text(
+        json.dumps({"name": folder.name, "peers": 3, "rounds": 400})
+    )
     (folder / "environment.json").write_text(json.dumps({"started": 1000.0}))
     return folder
 
@@ -57,7 +59,13 @@ def leave_word(folder: Path, **changes: Any) -> None:
 
 def summarise(folder: Path, exit_code: int = 0) -> None:
     accuracy = {"mean_model": None, "worst_replica": 0.93}
-    fields = {"rounds": 400, "accuracy": accuracy, "loss": 0.07, "exit_code": exit_code, "status": "finished"}
+    fields = {
+        "rounds": 400,
+        "accuracy": accuracy,
+        "loss": 0.07,
+        "exit_code": exit_code,
+        "status": "finished",
+    }
     (folder / "summary.json").write_text(json.dumps(fields))
 
 
@@ -88,11 +96,14 @@ def test_a_pid_that_somebody_else_has_by_now_is_not_the_launcher(run: Path) -> N
         ([{"machine": "another"}], False, "elsewhere"),
         ([{"machine": "another", "ended": 2000.0}], True, "ended"),
         ([{"machine": "another"}, {}], False, "running"),
-        ([{"pid": os.getppid(), "started": stat(os.getppid()).started}], False, "copy"),  # a process that leads no folder
+        # a process that leads no folder
+        ([{"pid": os.getppid(), "started": stat(os.getppid()).started}], False, "copy"),
         ([{"pid": os.getppid(), "started": stat(os.getppid()).started}, {}], False, "running"),
     ],
 )
-def test_the_state_follows_from_launchers_and_summary(run: Path, words: list[dict[str, Any]], summary: bool, state: str) -> None:
+def test_the_state_follows_from_launchers_and_summary(
+    run: Path, words: list[dict[str, Any]], summary: bool, state: str
+) -> None:
     for changes in words:
         leave_word(run, **changes)
     if summary:
@@ -111,13 +122,30 @@ def test_progress_is_read_from_the_last_rows(run: Path, monkeypatch: pytest.Monk
     leave_word(run)
     events = JsonLines(run / "events.jsonl", "events")
     for number in range(2000):
-        events.write({"t": 0.0, "peer": number % 3, "event": "round", "round": number, "loss": 0.5, "alive": [0, 1]})
-        events.write({"t": 0.0, "peer": number % 3, "event": "metrics", "accuracy": 0.25 * (number % 3)})
+        events.write(
+            {
+                "t": 0.0,
+                "peer": number % 3,
+                "event": "round",
+                "round": number,
+                "loss": 0.5,
+                "alive": [0, 1],
+            }
+        )
+        events.write(
+            {"t": 0.0, "peer": number % 3, "event": "metrics", "accuracy": 0.25 * (number % 3)}
+        )
     with (run / "events.jsonl").open("a") as file:
         file.write('{"t": 0.0, "peer": 1, "event": "round", "rou')  # just being written
     monkeypatch.setattr(run_state, "TAIL_BYTES", 10_000)
     seen = run_state.look(run)
-    assert (seen.round, seen.loss, seen.alive, seen.accuracy, seen.exit_code) == (1999, 0.5, 2, 0.25, None)
+    assert (seen.round, seen.loss, seen.alive, seen.accuracy, seen.exit_code) == (
+        1999,
+        0.5,
+        2,
+        0.25,
+        None,
+    )
 
 
 def test_who_has_joined_is_one_of_the_peers(run: Path) -> None:
@@ -126,18 +154,39 @@ def test_who_has_joined_is_one_of_the_peers(run: Path) -> None:
     assert run_state.look(run).peers == 5
 
 
-def test_the_progress_of_tasks_is_read_from_the_file_of_each(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_of_tasks_is_read_from_the_file_of_each(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for peer in range(3):
         leave_word(run, peers=[peer])
         events = JsonLines(run / f"events-{peer}.jsonl", "events")
         for number in range(400 + peer):
-            events.write({"t": 0.0, "peer": peer, "event": "round", "round": number, "loss": number / 1000, "alive": [0, 1, 2]})
+            events.write(
+                {
+                    "t": 0.0,
+                    "peer": peer,
+                    "event": "round",
+                    "round": number,
+                    "loss": number / 1000,
+                    "alive": [0, 1, 2],
+                }
+            )
         events.write({"t": 0.0, "peer": peer, "event": "metrics", "accuracy": 0.25 * peer})
     seen = run_state.look(run)
-    assert (seen.state, seen.round, seen.loss, seen.alive, seen.accuracy) == ("running", 401, 0.401, 3, 0.25)
+    assert (seen.state, seen.round, seen.loss, seen.alive, seen.accuracy) == (
+        "running",
+        401,
+        0.401,
+        3,
+        0.25,
+    )
     read: list[int] = []
     last_rows = run_state._last_rows
-    monkeypatch.setattr(run_state, "_last_rows", lambda path, most, broken: read.append(most) or last_rows(path, most, broken))
+    monkeypatch.setattr(
+        run_state,
+        "_last_rows",
+        lambda path, most, broken: read.append(most) or last_rows(path, most, broken),
+    )
     run_state.look(run)
     assert sum(read) <= run_state.TAIL_BYTES, "no more of many than of one"
 
@@ -146,7 +195,13 @@ def test_the_end_is_read_from_the_summary(run: Path) -> None:
     leave_word(run, ended=2000.0)
     summarise(run)
     seen = run_state.look(run)
-    assert (seen.round, seen.accuracy, seen.loss, seen.exit_code, seen.ended) == (400, 0.93, 0.07, 0, 2000.0)
+    assert (seen.round, seen.accuracy, seen.loss, seen.exit_code, seen.ended) == (
+        400,
+        0.93,
+        0.07,
+        0,
+        2000.0,
+    )
 
 
 def test_runs_are_found_by_folder_and_by_name(run: Path) -> None:
@@ -168,7 +223,19 @@ def test_the_list_has_a_line_for_each_run_the_latest_first(run: Path) -> None:
     head, first, second = tend.table(states, now=1000.0 + 3 * 3600)
     assert head.split() == ["name", "state", "peers", "round", "began", "acc", "loss", "exit"]
     assert first.split() == ["later-77", "running", "3", "-", "3", "h", "ago", "-", "-", "-"]
-    assert second.split() == ["digits-0a1b", "ended", "3", "400/400", "3", "h", "ago", "0.930", "0.070", "0", "finished"]
+    assert second.split() == [
+        "digits-0a1b",
+        "ended",
+        "3",
+        "400/400",
+        "3",
+        "h",
+        "ago",
+        "0.930",
+        "0.070",
+        "0",
+        "finished",
+    ]
     assert json.loads(json.dumps(states[1].to_json()))["exit_code"] == 0
 
 

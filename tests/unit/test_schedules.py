@@ -32,7 +32,15 @@ from gossip.faults.world import (
     Trickle,
 )
 from gossip.simulation.campaign.runner import SearchQuery
-from gossip.simulation.schedules.generator import CROSS_SHARD, KINDS, LIES, RULES, WEIGHTED, generate, needs_a_server
+from gossip.simulation.schedules.generator import (
+    CROSS_SHARD,
+    KINDS,
+    LIES,
+    RULES,
+    WEIGHTED,
+    generate,
+    needs_a_server,
+)
 from gossip.simulation.schedules.late_starts import FIRST_S
 from gossip.simulation.schedules.lots import BEGIN_S
 from gossip.simulation.schedules.schedule import KINDS_MIN, Schedule, without_peer
@@ -62,7 +70,16 @@ def test_drawn_schedules_can_be_played_and_cover_every_kind_of_fault_and_topolog
     lies = {attack for attack, _ in LIES}
     told = {kind for kind in kinds if kind.startswith("lie_")}
     assert len(told) > 5
-    others = {*lies, "crash", "restart", "hang", "slow", "partition_one_way", *faults.WORLD_KINDS, "queue_full"}
+    others = {
+        *lies,
+        "crash",
+        "restart",
+        "hang",
+        "slow",
+        "partition_one_way",
+        *faults.WORLD_KINDS,
+        "queue_full",
+    }
     others -= {"lie", "trickle"}  # the last one in strained ones only
     assert set(kinds) - told == others
     assert {schedule.topology for schedule in MANY} == {"rolling", "random-k", "ring", "full"}
@@ -73,7 +90,9 @@ def test_in_some_schedules_some_serve_more_often_than_others() -> None:
     weighted = [schedule for schedule in MANY if schedule.server_weights]
     assert all(schedule in rolling for schedule in weighted)
     assert 0.6 * WEIGHTED < len(weighted) / len(rolling) < 1.4 * WEIGHTED
-    assert {weight for schedule in weighted for weight in read_weights(schedule.server_weights).values()} == {2, 4, 10}
+    assert {
+        weight for schedule in weighted for weight in read_weights(schedule.server_weights).values()
+    } == {2, 4, 10}
     asked_for = [generate(schedule.seed, topology="rolling") for schedule in MANY]
     assert not any(schedule.server_weights for schedule in asked_for)
 
@@ -98,27 +117,40 @@ def hung(schedule: Schedule) -> set[int]:
 def test_somebody_who_tells_the_truth_about_its_state_stays_up_all_the_time() -> None:
     for schedule in [*MANY, generate(85), generate(92)]:
         attackers = {
-            p for fault in schedule.faults if isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS for p in fault.peers
+            p
+            for fault in schedule.faults
+            if isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS
+            for p in fault.peers
         }
         mortal = {
-            fault.peer for fault in schedule.faults if isinstance(fault, Crash | Leave | Restart | CrashMidway | KillTrainer)
+            fault.peer
+            for fault in schedule.faults
+            if isinstance(fault, Crash | Leave | Restart | CrashMidway | KillTrainer)
         }
         assert len((mortal | attackers) - {"server"}) + ("server" in mortal) < schedule.peers
 
 
 def test_a_trainer_dies_once_or_again_and_again() -> None:
-    deaths = [[fault for fault in schedule.faults if isinstance(fault, KillTrainer)] for schedule in MANY]
+    deaths = [
+        [fault for fault in schedule.faults if isinstance(fault, KillTrainer)] for schedule in MANY
+    ]
     assert {len(killed) for killed in deaths} == {0, 1, 4}
     for killed in deaths:
         assert len({fault.peer for fault in killed}) < 2
-        assert all(0.1 <= b.at_s - a.at_s <= 1.001 and b.after_s <= 0.2 for a, b in pairwise(killed))
+        assert all(
+            0.1 <= b.at_s - a.at_s <= 1.001 and b.after_s <= 0.2 for a, b in pairwise(killed)
+        )
 
 
 NEEDS = RULES | CROSS_SHARD
 
 
 def test_liars_meet_means_and_robust_rules_that_have_an_update_to_spare() -> None:
-    lied_to = [schedule for schedule in MANY if any(isinstance(fault, ByzantineFault) for fault in schedule.faults)]
+    lied_to = [
+        schedule
+        for schedule in MANY
+        if any(isinstance(fault, ByzantineFault) for fault in schedule.faults)
+    ]
     assert set(RULES) <= {schedule.aggregator for schedule in lied_to} <= set(NEEDS)
     assert all(NEEDS[schedule.aggregator] < schedule.peers for schedule in lied_to)
     others = [schedule for schedule in MANY if schedule not in lied_to]
@@ -129,60 +161,106 @@ def test_liars_meet_means_and_robust_rules_that_have_an_update_to_spare() -> Non
 
 
 def test_rules_have_enough_updates_when_those_are_gone_who_never_come_back() -> None:
-    many = [*MANY, generate(881210)]  # for which multi_krum, which needs five, would have been drawn
-    gone = [(schedule, sum(isinstance(fault, Crash | Leave) for fault in schedule.faults)) for schedule in many]
+    # for which multi_krum, which needs five, would have been drawn
+    many = [*MANY, generate(881210)]
+    gone = [
+        (schedule, sum(isinstance(fault, Crash | Leave) for fault in schedule.faults))
+        for schedule in many
+    ]
     assert all(NEEDS[schedule.aggregator] + lost <= schedule.peers for schedule, lost in gone)
     assert max(lost for schedule, lost in gone if lost < schedule.peers / 2) == 2
 
 
 def test_a_fifth_of_the_schedules_is_of_a_situation_unless_something_was_asked_for() -> None:
-    made = [[situation.name for situation in SITUATIONS if situation.make(schedule) == schedule] for schedule in MANY]
+    made = [
+        [situation.name for situation in SITUATIONS if situation.make(schedule) == schedule]
+        for schedule in MANY
+    ]
     assert all(len(names) < 2 for names in made)
     assert 0.7 * SHARE < sum(map(bool, made)) / len(MANY) < 1.3 * SHARE
-    assert {name for names in made for name in names} == {situation.name for situation in SITUATIONS}
+    assert {name for names in made for name in names} == {
+        situation.name for situation in SITUATIONS
+    }
     asked_for = [generate(schedule.seed, topology=schedule.topology) for schedule in MANY]
-    assert not any(situation.make(schedule) == schedule for schedule in asked_for for situation in SITUATIONS)
+    assert not any(
+        situation.make(schedule) == schedule for schedule in asked_for for situation in SITUATIONS
+    )
 
 
 def test_in_some_schedules_most_of_the_swarm_leaves_and_enough_stay() -> None:
-    left = [(schedule, {fault.peer for fault in schedule.faults if isinstance(fault, Leave)}) for schedule in MANY]
-    most = [schedule.peers - len(peers) for schedule, peers in left if len(peers) > schedule.peers / 2]
+    left = [
+        (schedule, {fault.peer for fault in schedule.faults if isinstance(fault, Leave)})
+        for schedule in MANY
+    ]
+    most = [
+        schedule.peers - len(peers) for schedule, peers in left if len(peers) > schedule.peers / 2
+    ]
     assert most
     assert min(most) == STAY_LEAST
 
 
 def test_a_tenth_of_the_schedules_begin_without_somebody_and_those_who_are_there_suffice() -> None:
-    begun = [(s, [fault for fault in s.faults if isinstance(fault, StartFault)]) for s in MANY if s.min_peers]
+    begun = [
+        (s, [fault for fault in s.faults if isinstance(fault, StartFault)])
+        for s in MANY
+        if s.min_peers
+    ]
     assert 0.07 < len(begun) / len(MANY) < 0.18
-    assert {type(fault) for _, late in begun for fault in late} == {LateStart, LateTrainer, NeverStarts}
+    assert {type(fault) for _, late in begun for fault in late} == {
+        LateStart,
+        LateTrainer,
+        NeverStarts,
+    }
     assert {len(late) for _, late in begun} == {1, 2}
     for schedule, late in begun:
-        assert schedule.min_peers == schedule.peers - len(late) >= max(schedule.peers // 2 + 1, NEEDS[schedule.aggregator])
+        assert (
+            schedule.min_peers
+            == schedule.peers - len(late)
+            >= max(schedule.peers // 2 + 1, NEEDS[schedule.aggregator])
+        )
         never = {fault.peer for fault in late if isinstance(fault, NeverStarts)}
         gone = {f.peer for f in schedule.faults if isinstance(f, Crash | Leave)}
-        assert not never & {getattr(f, "peer", None) for f in schedule.faults if not isinstance(f, NeverStarts)}
+        assert not never & {
+            getattr(f, "peer", None) for f in schedule.faults if not isinstance(f, NeverStarts)
+        }
         assert len(gone) < (schedule.peers - len(never)) / 2
     assert {schedule.apart for schedule, _ in begun} == {True, False}
 
 
-def test_in_some_schedules_one_dies_hangs_or_is_cut_off_while_all_are_to_begin_with_its_weights() -> None:
+def test_in_some_schedules_one_dies_hangs_or_is_cut_off_while_all_are_to_begin_with_its_weights():
     made = [schedule for schedule in MANY if schedule.apart and not schedule.min_peers]
     assert 0.005 < len(made) / len(MANY) < 0.03
-    first = [[fault for fault in schedule.faults if (getattr(fault, "at_s", None) or BEGIN_S) <= FIRST_S[1]] for schedule in made]
+    first = [
+        [
+            fault
+            for fault in schedule.faults
+            if (getattr(fault, "at_s", None) or BEGIN_S) <= FIRST_S[1]
+        ]
+        for schedule in made
+    ]
     kinds = {type(fault) for (fault,) in first}
     assert kinds <= {Crash, Restart, KillTrainer, Hang, Partition}
     assert len(kinds) >= 3
-    lowest = [fault.sides[0] == (0,) if isinstance(fault, Partition) else getattr(fault, "peer", None) == 0 for (fault,) in first]
+    lowest = [
+        fault.sides[0] == (0,)
+        if isinstance(fault, Partition)
+        else getattr(fault, "peer", None) == 0
+        for (fault,) in first
+    ]
     assert 0.4 < sum(lowest) / len(lowest) < 0.95
-    assert not any(isinstance(fault, ByzantineFault) for schedule in made for fault in schedule.faults)
+    assert not any(
+        isinstance(fault, ByzantineFault) for schedule in made for fault in schedule.faults
+    )
 
 
-def test_in_some_schedules_those_who_are_left_are_no_majority_without_the_server_that_lies() -> None:
+def test_in_some_schedules_those_who_are_left_are_no_majority_without_the_server_that_lies():
     made = [schedule for schedule in MANY if schedule.duration_s == BRIEF_S[1]]
     assert 0.5 * STANDING < len(made) / len(MANY) < 1.3 * STANDING
     for schedule in made:
         away = {
-            f.peer for f in schedule.faults if isinstance(f, Crash | Restart) or (isinstance(f, HangTrainer) and f.for_s > 1.0)
+            f.peer
+            for f in schedule.faults
+            if isinstance(f, Crash | Restart) or (isinstance(f, HangTrainer) and f.for_s > 1.0)
         }
         assert schedule.aggregator != "mean"
         assert schedule.peers - len(away) <= schedule.peers // 2 + 1
@@ -213,10 +291,17 @@ def test_a_seed_draws_the_same_in_every_process() -> None:
 
 def test_fewer_peers_leave_the_kinds_and_times_of_the_faults_as_they_were() -> None:
     for seed in range(50):
-        eight, six = generate(seed, peers=8, topology="rolling"), generate(seed, peers=6, topology="rolling")
+        eight, six = (
+            generate(seed, peers=8, topology="rolling"),
+            generate(seed, peers=6, topology="rolling"),
+        )
         timed = (CrashMidway, Hang, Loss, Flap, Delay)
-        moments = [[(type(f), f.at_s) for f in s.faults if isinstance(f, timed)] for s in (eight, six)]
-        assert moments[0] == moments[1] or any(isinstance(f, CrashMidway | Hang) for f in (*eight.faults, *six.faults))
+        moments = [
+            [(type(f), f.at_s) for f in s.faults if isinstance(f, timed)] for s in (eight, six)
+        ]
+        assert moments[0] == moments[1] or any(
+            isinstance(f, CrashMidway | Hang) for f in (*eight.faults, *six.faults)
+        )
 
 
 def test_a_minority_is_gone_for_good_and_somebody_lives_through_it_all() -> None:
@@ -224,8 +309,16 @@ def test_a_minority_is_gone_for_good_and_somebody_lives_through_it_all() -> None
         gone = [f for f in schedule.faults if isinstance(f, Crash | Leave)]
         if len({f.peer for f in gone if isinstance(f, Leave)}) > schedule.peers / 2:
             continue  # most leave in one moment, as they may
-        killed = {f.peer for f in schedule.faults if isinstance(f, Crash | Leave | Restart | CrashMidway | KillTrainer)}
-        servers = sum(1 for f in schedule.faults if isinstance(f, CrashBroadcast) or (f in gone and f.peer == "server"))
+        killed = {
+            f.peer
+            for f in schedule.faults
+            if isinstance(f, Crash | Leave | Restart | CrashMidway | KillTrainer)
+        }
+        servers = sum(
+            1
+            for f in schedule.faults
+            if isinstance(f, CrashBroadcast) or (f in gone and f.peer == "server")
+        )
         assert len(gone) < schedule.peers / 2
         assert len(killed - {"server"}) + servers < schedule.peers
 
@@ -290,7 +383,11 @@ def test_every_drawn_schedule_stays_playable_without_any_of_its_peers() -> None:
     for schedule in MANY[:60]:
         for peer in range(schedule.peers):
             small = without_peer(schedule, peer).checked()
-            assert all(named == "server" or named < small.peers for fault in small.faults for named in concerned(fault))
+            assert all(
+                named == "server" or named < small.peers
+                for fault in small.faults
+                for named in concerned(fault)
+            )
 
 
 def test_draws_of_one_kind_do_not_depend_on_what_else_is_drawn() -> None:
@@ -298,6 +395,11 @@ def test_draws_of_one_kind_do_not_depend_on_what_else_is_drawn() -> None:
     assert len({kind.name for kind in KINDS}) == len(KINDS)
     base = generate(2, peers=6, topology="rolling")
     again = generate(2, peers=6, topology="full")
-    assert base.aggregator == again.aggregator, "servers of shards that decide together have rules and lies of their own"
-    kept = tuple(fault for fault in base.faults if not needs_a_server(fault))  # nobody serves in gossip rounds
-    assert dataclasses.replace(again, topology="rolling", shards=base.shards) == dataclasses.replace(base, faults=kept)
+    assert base.aggregator == again.aggregator, (
+        "servers of shards that decide together have rules and lies of their own"
+    )
+    # nobody serves in gossip rounds
+    kept = tuple(fault for fault in base.faults if not needs_a_server(fault))
+    assert dataclasses.replace(
+        again, topology="rolling", shards=base.shards
+    ) == dataclasses.replace(base, faults=kept)

@@ -23,7 +23,12 @@ from gossip.core.messages import Update
     ],
 )
 def test_who_keeps_to_a_refused_result_counts_where_nobody_else_can_come(
-    answers: tuple[int, ...], kept: tuple[int, ...], gone: tuple[int, ...], skipped: tuple[int, ...], attempt: int, may: bool
+    answers: tuple[int, ...],
+    kept: tuple[int, ...],
+    gone: tuple[int, ...],
+    skipped: tuple[int, ...],
+    attempt: int,
+    may: bool,
 ) -> None:
     table = RollingTable(5, f=1)
     rounds, view = table.peers[0], table.views[0]

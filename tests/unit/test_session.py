@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, flat_parameters, same_bits, small_model
+from trainer_fakes import (
+    FakeNode,
+    FakeNodeSwarm,
+    backward,
+    echo,
+    flat_parameters,
+    same_bits,
+    small_model,
+)
 
 from gossip.errors import ConfigError, NodeLost, Refused, SwarmError, UnsupportedModel
 from gossip.ipc import messages as control
@@ -28,12 +36,14 @@ def vector(seed: int) -> np.ndarray:
 def step_with(model, optimizer, gradient: np.ndarray) -> None:
     """What torch alone does with that gradient."""
     flat = torch.from_numpy(gradient.copy())
-    for parameter, piece in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()]), strict=True):
+    for parameter, piece in zip(
+        model.parameters(), flat.split([p.numel() for p in model.parameters()]), strict=True
+    ):
         parameter.grad = piece.view_as(parameter).clone()
     optimizer.step()
 
 
-# --- a step ---------------------------------------------------------------------------------------------------------------
+# --- a step ---------------------------------------------------------------------------------------
 
 
 def test_training_through_a_swarm_of_one_is_bit_identical_to_training_without():
@@ -58,7 +68,8 @@ def test_the_first_update_that_the_node_sees_is_the_first_gradient():
 
     def node(n: FakeNode) -> None:
         said = n.prepared()
-        assert (said.elements, said.round_id, said.has_judge) == (ELEMENTS + 4, 0, False)  # 4 parameters
+        # 4 parameters
+        assert (said.elements, said.round_id, said.has_judge) == (ELEMENTS + 4, 0, False)
         assert said.learning_rate == 0.1
         n.go(0, slot=2)
         contribution = n.expect(control.Contribute)
@@ -76,7 +87,9 @@ def test_the_first_update_that_the_node_sees_is_the_first_gradient():
         optimizer.step()
         assert np.array_equal(seen[0], [*expected, *[np.float32(PRESENT)] * 4])
         # and afterwards .grad holds what was applied
-        assert np.array_equal(torch.cat([p.grad.reshape(-1) for p in model.parameters()]).numpy(), vector(1))
+        assert np.array_equal(
+            torch.cat([p.grad.reshape(-1) for p in model.parameters()]).numpy(), vector(1)
+        )
 
 
 def test_rounds_committed_without_us_are_applied_in_order_before_step_returns():
@@ -160,7 +173,9 @@ def test_a_parameter_difference_is_added_before_the_step():
         optimizer.step()
     flat = torch.from_numpy(vector(2))
     with torch.no_grad():
-        for parameter, piece in zip(twin.parameters(), flat.split([p.numel() for p in twin.parameters()]), strict=True):
+        for parameter, piece in zip(
+            twin.parameters(), flat.split([p.numel() for p in twin.parameters()]), strict=True
+        ):
             parameter.add_(piece.view_as(parameter), alpha=0.25)
     step_with(twin, twin_optimizer, vector(1))
     assert same_bits(model, twin)
@@ -217,7 +232,10 @@ def test_the_update_says_whether_it_is_finite():
         backward(model, 1)
         next(model.parameters()).grad.view(-1)[0] = float("nan")
         optimizer.step()
-    assert [m.finite for m in swarm.nodes[0].heard if isinstance(m, control.Contribute)] == [True, False]
+    assert [m.finite for m in swarm.nodes[0].heard if isinstance(m, control.Contribute)] == [
+        True,
+        False,
+    ]
 
 
 def test_a_closure_is_evaluated_once_and_its_loss_returned():
@@ -236,9 +254,9 @@ def test_a_closure_is_evaluated_once_and_its_loss_returned():
         with torch.no_grad():
             loss = optimizer.step(closure)
         assert calls == [True]
-        assert next(m for m in swarm.nodes[0].heard if isinstance(m, control.Contribute)).loss == pytest.approx(
-            float(loss.detach())
-        )
+        assert next(
+            m for m in swarm.nodes[0].heard if isinstance(m, control.Contribute)
+        ).loss == pytest.approx(float(loss.detach()))
 
 
 def test_a_trainer_that_waits_for_a_slow_round_is_not_stalled(monkeypatch):
@@ -267,7 +285,7 @@ def test_a_trainer_that_waits_for_a_slow_round_is_not_stalled(monkeypatch):
         optimizer.step()
 
 
-# --- it stays an optimizer ------------------------------------------------------------------------------------------------
+# --- it stays an optimizer ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", ["scheduler", "prepare"])
@@ -326,7 +344,7 @@ def test_parameters_are_fixed_once_they_are_exchanged():
             swarm.session.prepare(model, optimizer)
 
 
-# --- state ----------------------------------------------------------------------------------------------------------------
+# --- state ----------------------------------------------------------------------------------------
 
 
 def other_state(seed: int = 9) -> tuple[torch.nn.Module, torch.optim.Optimizer, bytes]:
@@ -433,7 +451,9 @@ def test_a_snapshot_that_is_asked_for_while_a_round_can_be_computed_is_made_when
         n.expect(control.Contribute)
         n.put(0, vector(0))
         n.send(
-            control.ApplyCommand(0, 0, 0.0), control.StartRoundCommand(1, 1, False, 0, (), False, 1, 1), control.SnapshotCommand()
+            control.ApplyCommand(0, 0, 0.0),
+            control.StartRoundCommand(1, 1, False, 0, (), False, 1, 1),
+            control.SnapshotCommand(),
         )
         while not told or type(told[-1]) is not control.Snapshot:
             told.append(n.next())
@@ -468,7 +488,9 @@ def test_a_snapshot_comes_before_a_round_that_is_applied_behind_it():
         n.prepared()
         n.put(0, vector(0))
         n.send(
-            control.StartRoundCommand(0, 0, False, 0, (), False, 1, 1), control.SnapshotCommand(), control.ApplyCommand(0, 0, 0.0)
+            control.StartRoundCommand(0, 0, False, 0, (), False, 1, 1),
+            control.SnapshotCommand(),
+            control.ApplyCommand(0, 0, 0.0),
         )
         said = n.expect(control.Snapshot)
         assert said.round_id == 0
@@ -524,7 +546,7 @@ def test_kept_schedulers_are_part_of_the_state(kind):
             swarm.session.keep(x=3)
 
 
-# --- the node dies --------------------------------------------------------------------------------------------------------
+# --- the node dies --------------------------------------------------------------------------------
 
 
 def test_a_node_that_dies_mid_round_is_started_again_and_gets_the_same_update():
@@ -673,11 +695,13 @@ def test_the_shard_is_told_to_the_next_node_too():
 
     with FakeNodeSwarm(dies, lives) as swarm:
         swarm.session.prepare(model, optimizer)
-        loader = swarm.session.shard(DataLoader(TensorDataset(torch.randn(20, 5)), batch_size=5, shuffle=True))
+        loader = swarm.session.shard(
+            DataLoader(TensorDataset(torch.randn(20, 5)), batch_size=5, shuffle=True)
+        )
         assert len(next(iter(loader))[0]) == 5
 
 
-# --- data -----------------------------------------------------------------------------------------------------------------
+# --- data -----------------------------------------------------------------------------------------
 
 
 def data(n: int = 20) -> DataLoader:
@@ -693,7 +717,12 @@ def shard_node(epochs: int = 1, empty: tuple[int, ...] = ()):
         n.expect(control.Shard)
         for round_id in range(4 * epochs):
             start = 5 * (round_id % 4)
-            n.go(round_id, slot=round_id % 4, ranges=[] if round_id in empty else [(start, start + 5)], epoch=round_id // 4)
+            n.go(
+                round_id,
+                slot=round_id % 4,
+                ranges=[] if round_id in empty else [(start, start + 5)],
+                epoch=round_id // 4,
+            )
             said = n.expect(control.Contribute)
             assert said.round_id == round_id
             assert said.samples == (0 if round_id in empty else 5)
@@ -757,7 +786,9 @@ def test_a_stream_needs_no_samples_of_the_node():
                 model(x).square().sum().backward()
                 optimizer.step()
             assert swarm.session.round == 2 * (epoch + 1)
-        said = [message for message in swarm.nodes[0].heard if isinstance(message, control.Contribute)]
+        said = [
+            message for message in swarm.nodes[0].heard if isinstance(message, control.Contribute)
+        ]
         assert [message.samples for message in said] == [2, 1, 2, 1]
 
 
@@ -925,11 +956,19 @@ def test_a_slow_peer_takes_its_time_before_it_contributes(monkeypatch):
     assert 30 <= naps[0] < 40
 
 
-# --- ends -----------------------------------------------------------------------------------------------------------------
+# --- ends -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"), [(2, ConfigError), (4, SwarmError), (5, SwarmError), (6, Refused), (0, SystemExit), (143, SystemExit)]
+    ("code", "kind"),
+    [
+        (2, ConfigError),
+        (4, SwarmError),
+        (5, SwarmError),
+        (6, Refused),
+        (0, SystemExit),
+        (143, SystemExit),
+    ],
 )
 def test_a_halt_of_the_node_is_raised_as_what_it_means(code, kind):
     model, optimizer = small_model()
@@ -1004,7 +1043,11 @@ def test_the_context_manager_says_how_it_ended(tmp_path):
     reasons: list[str] = []
     with FakeNodeSwarm(node) as swarm, swarm.session:
         assert swarm.session.id == 0
-    with FakeNodeSwarm(node, run_dir_path=tmp_path) as swarm, pytest.raises(KeyError), swarm.session:
+    with (
+        FakeNodeSwarm(node, run_dir_path=tmp_path) as swarm,
+        pytest.raises(KeyError),
+        swarm.session,
+    ):
         raise KeyError("of the user")
     assert reasons == ["finished", "raised"]
     error = json.loads((tmp_path / "peer-0" / "error.json").read_text())

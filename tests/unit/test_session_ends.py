@@ -69,7 +69,9 @@ def start(nursery: Nursery) -> Iterator[Start]:
     begun: list[Script] = []
 
     def begin(body: str, pass_fds: Sequence[int] = ()) -> Script:
-        begun.append(nursery.start(PREAMBLE.format(here=str(HERE)) + textwrap.dedent(body), pass_fds))
+        begun.append(
+            nursery.start(PREAMBLE.format(here=str(HERE)) + textwrap.dedent(body), pass_fds)
+        )
         return begun[-1]
 
     yield begin
@@ -193,7 +195,8 @@ def test_an_exception_of_the_script_is_written_down_and_told_to_the_node(tmp_pat
             raise ValueError("my own bug")
         mine()
     """
-    command = [sys.executable, "-c", PREAMBLE.format(here=str(HERE)) + textwrap.dedent(script)]  # its frames are looked at
+    # its frames are looked at
+    command = [sys.executable, "-c", PREAMBLE.format(here=str(HERE)) + textwrap.dedent(script)]
     process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     out, err = process.stdout, process.stderr
     assert process.returncode == 1
@@ -201,9 +204,17 @@ def test_an_exception_of_the_script_is_written_down_and_told_to_the_node(tmp_pat
     assert err.count("Traceback") == 1
     assert "ValueError: my own bug" in err
     error = json.loads((tmp_path / "peer-0" / "error.json").read_text())
-    assert (error["type"], error["message"], error["round"], error["peer"]) == ("ValueError", "my own bug", 1, 0)
+    assert (error["type"], error["message"], error["round"], error["peer"]) == (
+        "ValueError",
+        "my own bug",
+        1,
+        0,
+    )
     assert [frame["function"] for frame in error["frames"]] == ["<module>", "mine"]
-    assert sorted(path.name for path in (tmp_path / "peer-0").iterdir()) == ["error.json", "model.json"]
+    assert sorted(path.name for path in (tmp_path / "peer-0").iterdir()) == [
+        "error.json",
+        "model.json",
+    ]
 
 
 def test_an_error_of_the_swarm_sets_the_exit_code(start):
@@ -239,7 +250,9 @@ def test_a_trainer_whose_launcher_is_gone_leaves_though_its_script_computes(star
     assert "closed: ['stopped']" in out
 
 
-def test_a_launcher_that_writes_is_not_taken_for_gone_and_the_end_of_the_script_closes_the_session(start):
+def test_a_launcher_that_writes_is_not_taken_for_gone_and_the_end_of_the_script_closes_the_session(
+    start,
+):
     ours, theirs = socket.socketpair()
     process = start(
         f"""

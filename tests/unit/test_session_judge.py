@@ -20,7 +20,9 @@ from gossip.training.layout import Layout
 def network() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     """With everything that a forward pass could leave a trace in."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.BatchNorm1d(7), torch.nn.Dropout(0.3), torch.nn.Linear(7, 3))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(5, 7), torch.nn.BatchNorm1d(7), torch.nn.Dropout(0.3), torch.nn.Linear(7, 3)
+    )
     return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
@@ -50,7 +52,9 @@ def everything(model: torch.nn.Module) -> list:
 
 
 def same(one: list, other: list) -> bool:
-    return len(one) == len(other) and all(a is b is None or torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    return len(one) == len(other) and all(
+        a is b is None or torch.equal(a, b) for a, b in zip(one, other, strict=True)
+    )
 
 
 def bench() -> tuple[torch.nn.Module, Data, LossJudge, Layout]:
@@ -65,7 +69,9 @@ def in_rows(layout: Layout, *updates: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(torch.stack(updates), (0, layout.elements - layout.trained))
 
 
-def question(rows: int, own: int = -1, mix: bool = False, f: int = 1, round_id: int = 0) -> control.JudgeCommand:
+def question(
+    rows: int, own: int = -1, mix: bool = False, f: int = 1, round_id: int = 0
+) -> control.JudgeCommand:
     return control.JudgeCommand(1, round_id, rows, 0, f, own, mix)
 
 
@@ -90,7 +96,9 @@ def test_a_judge_that_raises_leaves_no_trace_either():
 
     before = everything(model)
     with pytest.raises(RuntimeError, match="of the user"):
-        LossJudge(model, layout, raises, b"").explain(load("zeno"), question(2), np.ones((3, layout.elements), np.float32), 0.1)
+        LossJudge(model, layout, raises, b"").explain(
+            load("zeno"), question(2), np.ones((3, layout.elements), np.float32), 0.1
+        )
     assert same(before, everything(model))
 
 
@@ -144,7 +152,9 @@ def test_parameters_that_are_mixed_are_rated_as_moves_towards_them():
 
     x = flat_parameters(model)
     rows = in_rows(layout, x * 0.5, x, x * 3, torch.zeros_like(x))
-    verdict = LossJudge(model, layout, look, b"").explain(load("zeno"), question(3, own=1, mix=True), rows.numpy(), 0.25)
+    verdict = LossJudge(model, layout, look, b"").explain(
+        load("zeno"), question(3, own=1, mix=True), rows.numpy(), 0.25
+    )
     assert torch.allclose(seen[1], x * 0.5, atol=1e-6)
     assert torch.allclose(seen[3], x * 3, atol=1e-6)
     assert verdict.weights.tolist() == [0.5, 0.5, 0.0]  # going to 3 x triples the norm
@@ -159,19 +169,25 @@ def test_a_rule_that_needs_the_gradient_gets_that_of_the_judges_loss():
 
     x = flat_parameters(model)
     rows = in_rows(layout, x, -x, 2 * x, torch.zeros_like(x))
-    verdict = LossJudge(model, layout, loss, b"").explain(load("zeno_pp"), question(3), rows.numpy(), 0.1)
+    verdict = LossJudge(model, layout, loss, b"").explain(
+        load("zeno_pp"), question(3), rows.numpy(), 0.1
+    )
     assert verdict.weights.tolist() == [0.5, 0.0, 0.5]  # x agrees with the gradient x, -x does not
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("loss", [lambda: 1.0, lambda: torch.zeros(2), lambda: torch.zeros(1, dtype=torch.int64)])
+@pytest.mark.parametrize(
+    "loss", [lambda: 1.0, lambda: torch.zeros(2), lambda: torch.zeros(1, dtype=torch.int64)]
+)
 def test_what_is_no_loss_is_named(loss):
     model, _, _, layout = bench()
     with pytest.raises(ConfigError, match="not a loss"):
-        LossJudge(model, layout, loss, b"").explain(load("zeno"), question(2), np.ones((3, layout.elements), np.float32), 0.1)
+        LossJudge(model, layout, loss, b"").explain(
+            load("zeno"), question(2), np.ones((3, layout.elements), np.float32), 0.1
+        )
 
 
-# --- over the channel -----------------------------------------------------------------------------------------------------
+# --- over the channel -----------------------------------------------------------------------------
 
 
 def test_zeno_finds_the_liar_over_the_channel_and_leaves_the_parameters_bit_identical():
@@ -188,7 +204,10 @@ def test_zeno_finds_the_liar_over_the_channel_and_leaves_the_parameters_bit_iden
         rows[:3] = n.arena.updates[0]
         rows[3] = -10 * n.arena.updates[0]
         for ticket, capacity in ((7, 5), (8, 0)):
-            n.send(control.JudgeCommand(ticket, 0, 4, capacity, 1, -1, False), fds=[fd] if capacity else [])
+            n.send(
+                control.JudgeCommand(ticket, 0, 4, capacity, 1, -1, False),
+                fds=[fd] if capacity else [],
+            )
             answers.append(n.expect(control.JudgeReply))
             assert np.allclose(rows[4], n.arena.updates[0])
         n.send(control.ApplyCommand(0, -1, 0.0))
@@ -203,9 +222,13 @@ def test_zeno_finds_the_liar_over_the_channel_and_leaves_the_parameters_bit_iden
         model(torch.randn(64, 5)).square().mean().backward()
         before = [t.clone() for t in model.state_dict().values()]
         optimizer.step()
-        assert all(torch.equal(a, b) for a, b in zip(before, model.state_dict().values(), strict=True))
+        assert all(
+            torch.equal(a, b) for a, b in zip(before, model.state_dict().values(), strict=True)
+        )
     assert [a.ticket for a in answers] == [7, 8]
-    assert all(a.reason == "" and a.weights == pytest.approx((1 / 3, 1 / 3, 1 / 3, 0)) for a in answers)
+    assert all(
+        a.reason == "" and a.weights == pytest.approx((1 / 3, 1 / 3, 1 / 3, 0)) for a in answers
+    )
     assert all(a.outlyingness[3] > 2 for a in answers)
 
 

@@ -1,4 +1,5 @@
-"""The script has had all its rounds: its parameters are final when enough others hold the same, or when theirs are here."""
+"""The script has had all its rounds: its parameters are final when enough others hold the same, or
+when theirs are here."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def corrected(node: FakeNode) -> None:
     node.halt()
 
 
-def test_a_script_whose_rounds_are_counted_sees_the_corrected_parameters_behind_its_last_step() -> None:
+def test_a_script_whose_rounds_are_counted_sees_the_corrected_parameters_behind_its_last_step() -> (
+    None
+):
     model, optimizer = small_model()
     with FakeNodeSwarm(corrected, f=1, rounds=1) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -111,7 +114,9 @@ def test_what_is_known_is_not_asked_again_and_what_is_not_is(agreed: bool) -> No
 
 
 @pytest.mark.parametrize(("f", "topology"), [(0, "rolling"), (1, "random-k")])
-def test_nobody_is_asked_where_nobody_is_expected_to_lie_or_replicas_differ(f: int, topology: str) -> None:
+def test_nobody_is_asked_where_nobody_is_expected_to_lie_or_replicas_differ(
+    f: int, topology: str
+) -> None:
     def node(n: FakeNode) -> None:
         to_the_end(n)
         n.halt()

@@ -1,4 +1,5 @@
-"""What users write around a step: accumulation, gradient scalers, clipping, several optimizers, parameters that come and go."""
+"""What users write around a step: accumulation, gradient scalers, clipping, several optimizers,
+parameters that come and go."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, flat_parameters, same_bits, small_model
+from trainer_fakes import (
+    FakeNode,
+    FakeNodeSwarm,
+    backward,
+    echo,
+    flat_parameters,
+    same_bits,
+    small_model,
+)
 
 from gossip.errors import ConfigError, UnsupportedModel
 from gossip.ipc import messages as control
@@ -24,7 +33,11 @@ def contributions(swarm: FakeNodeSwarm) -> list[control.Contribute]:
 
 def data(samples: int = 24, batch: int = 2) -> DataLoader:
     torch.manual_seed(1)
-    return DataLoader(TensorDataset(torch.randn(samples, 5), torch.arange(samples)), batch_size=batch, shuffle=True)
+    return DataLoader(
+        TensorDataset(torch.randn(samples, 5), torch.arange(samples)),
+        batch_size=batch,
+        shuffle=True,
+    )
 
 
 def slices(*ranges: tuple[int, int]) -> Any:
@@ -52,7 +65,7 @@ def slices(*ranges: tuple[int, int]) -> Any:
     return node
 
 
-# --- accumulation ---------------------------------------------------------------------------------------------------------
+# --- accumulation ---------------------------------------------------------------------------------
 
 
 def test_several_batches_make_one_step_and_are_all_counted_with_it():
@@ -82,7 +95,9 @@ def test_several_batches_make_one_step_and_are_all_counted_with_it():
                     (model(x).square().mean() / 4).backward()
         assert sorted(index for batch in seen for index in batch) == list(range(24))
         assert {len(batch) for batch in seen} == {2}
-    assert [said for said in swarm.nodes[0].heard if isinstance(said, control.Shard)] == [control.Shard(24, 8)]
+    assert [said for said in swarm.nodes[0].heard if isinstance(said, control.Shard)] == [
+        control.Shard(24, 8)
+    ]
     assert [said.samples for said in contributions(swarm)] == [8, 8, 8]
     assert torch.allclose(flat_parameters(model), flat_parameters(twin), atol=1e-6)
 
@@ -98,13 +113,15 @@ def test_several_batches_make_one_step_and_are_all_counted_with_it():
     ],
 )
 def test_a_short_slice_comes_in_as_many_batches(ranges, pieces):
-    """So that a loop which counts batches stays in step, and the mean of the batches' means is that of the slice."""
+    """So that a loop which counts batches stays in step, and the mean of the batches' means is
+    that of the slice."""
     assert pieces_of(tuple(ranges), 4) == [tuple(piece) for piece in pieces]
     assert pieces_of(tuple(ranges), 1) == [tuple(ranges)]
 
 
 @pytest.mark.parametrize(
-    ("samples", "accumulate", "sizes"), [(1, 1, [2]), (2, 1, [2]), (5, 4, [5] * 4), (8, 4, [2] * 4), (1, 4, [2] * 4)]
+    ("samples", "accumulate", "sizes"),
+    [(1, 1, [2]), (2, 1, [2]), (5, 4, [5] * 4), (8, 4, [2] * 4), (1, 4, [2] * 4)],
 )
 def test_batchnorm_never_gets_a_single_sample(samples, accumulate, sizes):
     """It cannot train on one, and the last slices of an epoch may be that short."""
@@ -207,14 +224,19 @@ def test_a_batch_that_is_left_out_goes_back_and_one_whose_gradient_is_kept_is_wa
 
 @pytest.mark.parametrize("accumulate", [0, -1, 2.0])
 def test_a_number_of_batches_is_a_number(accumulate):
-    with FakeNodeSwarm(lambda n: n.halt()) as swarm, pytest.raises(ConfigError, match="accumulate is"):
+    with (
+        FakeNodeSwarm(lambda n: n.halt()) as swarm,
+        pytest.raises(ConfigError, match="accumulate is"),
+    ):
         swarm.session.shard(data(), accumulate=accumulate)
 
 
-# --- GradScaler -----------------------------------------------------------------------------------------------------------
+# --- GradScaler -----------------------------------------------------------------------------------
 
 
-def scaled(model: torch.nn.Module, scaler: torch.amp.GradScaler, seed: int, bad: bool = False) -> None:
+def scaled(
+    model: torch.nn.Module, scaler: torch.amp.GradScaler, seed: int, bad: bool = False
+) -> None:
     model.zero_grad()
     torch.manual_seed(seed)
     loss = model(torch.randn(4, 5)).square().mean()
@@ -225,11 +247,15 @@ def scaled(model: torch.nn.Module, scaler: torch.amp.GradScaler, seed: int, bad:
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_gradient_scaler_does_what_it_does_without_us(kind, fused, clip):
-    """Bit for bit, whether the optimizer unscales by itself (fused), or the user has done it to clip, or the scaler does."""
+    """Bit for bit, whether the optimizer unscales by itself (fused), or the user has done it to
+    clip, or the scaler does."""
     (model, _), (twin, _) = small_model(), small_model()
     optimizer, twin_optimizer = (kind(m.parameters(), lr=0.1, fused=fused) for m in (model, twin))
-    first_scale = 1024.0 if fused else 1000.0  # a fused optimizer divides by the scale, which is the same for a power of two
-    scaler, twin_scaler = (torch.amp.GradScaler("cpu", init_scale=first_scale, growth_interval=3) for _ in range(2))
+    # a fused optimizer divides by the scale, which is the same for a power of two
+    first_scale = 1024.0 if fused else 1000.0
+    scaler, twin_scaler = (
+        torch.amp.GradScaler("cpu", init_scale=first_scale, growth_interval=3) for _ in range(2)
+    )
     with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
         for seed in range(8):
@@ -261,7 +287,9 @@ def test_an_overflow_contributes_nothing_and_is_told():
         scaler.step(optimizer)
         scaler.update()
     assert [said.samples for said in contributions(swarm)] == [0, 1]
-    assert [json.loads(line) for line in swarm.nodes[0].logs] == [{"round": 0, "skipped": "overflow"}]
+    assert [json.loads(line) for line in swarm.nodes[0].logs] == [
+        {"round": 0, "skipped": "overflow"}
+    ]
 
 
 def test_the_samples_of_a_batch_that_overflowed_go_back():
@@ -303,7 +331,7 @@ def test_what_the_swarm_made_of_a_round_is_applied_by_a_peer_that_overflowed():
     assert same_bits(model, twin)
 
 
-# --- clipping -------------------------------------------------------------------------------------------------------------
+# --- clipping -------------------------------------------------------------------------------------
 
 
 def test_clipping_between_backward_and_step_is_of_the_own_gradient_and_a_hook_clips_the_aggregate():
@@ -336,16 +364,20 @@ def test_clipping_between_backward_and_step_is_of_the_own_gradient_and_a_hook_cl
         while swarm.session.round < 2:
             swarm.session._exchange._serve(lambda: swarm.session.round == 2)
         assert sent == [pytest.approx(0.25, rel=1e-3)]
-        assert float((flat_parameters(model) - before).norm()) == pytest.approx(1.0, rel=1e-3), "0.5 in each of two rounds"
+        assert float((flat_parameters(model) - before).norm()) == pytest.approx(1.0, rel=1e-3), (
+            "0.5 in each of two rounds"
+        )
 
 
-# --- several optimizers ---------------------------------------------------------------------------------------------------
+# --- several optimizers ---------------------------------------------------------------------------
 
 
 def two_optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
     return [
         torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9),
-        torch.optim.AdamW([{"params": [model[2].weight]}, {"params": [model[2].bias], "lr": 0.5}], lr=0.01),
+        torch.optim.AdamW(
+            [{"params": [model[2].weight]}, {"params": [model[2].bias], "lr": 0.5}], lr=0.01
+        ),
     ]
 
 
@@ -382,7 +414,8 @@ def test_two_optimizers_that_both_use_a_scaler_contribute_both_or_nothing():
 
 
 def test_a_loss_that_is_propagated_between_the_steps_does_not_change_what_the_first_was_asked_for():
-    """As two networks that play against each other do: the second's loss goes through the first, too."""
+    """As two networks that play against each other do:
+    the second's loss goes through the first, too."""
     model, _ = small_model()
     both = two_optimizers(model)
     sent: list[np.ndarray] = []
@@ -463,7 +496,7 @@ def test_what_is_no_list_of_optimizers_is_refused():
                 swarm.session.prepare(model, wrong)
 
 
-# --- parameters -----------------------------------------------------------------------------------------------------------
+# --- parameters -----------------------------------------------------------------------------------
 
 
 def decaying(model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -539,7 +572,7 @@ def test_a_closure_is_evaluated_without_a_warning_and_may_return_a_number():
     assert told[2] is None
 
 
-# --- models ---------------------------------------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------------------
 
 
 class Wrapped(torch.nn.DataParallel):
@@ -561,14 +594,31 @@ def sparse_model() -> torch.nn.Module:
 @pytest.mark.parametrize(
     ("make", "optimizer", "words", "hint"),
     [
-        (lambda: Wrapped(torch.nn.Linear(2, 2)), sgd, "wrapped in Wrapped", "gossip takes the wrapper's place"),
-        (lambda: torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.SyncBatchNorm(2)), sgd, "1 is a SyncBatchNorm", "BatchNorm"),
+        (
+            lambda: Wrapped(torch.nn.Linear(2, 2)),
+            sgd,
+            "wrapped in Wrapped",
+            "gossip takes the wrapper's place",
+        ),
+        (
+            lambda: torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.SyncBatchNorm(2)),
+            sgd,
+            "1 is a SyncBatchNorm",
+            "BatchNorm",
+        ),
         (sparse_model, sgd, r"gradient of 0\.weight is sparse", "sparse=False"),
-        (sparse_model, lambda m: torch.optim.SparseAdam(m[:1].parameters()), "SparseAdam", "use Adam"),
+        (
+            sparse_model,
+            lambda m: torch.optim.SparseAdam(m[:1].parameters()),
+            "SparseAdam",
+            "use Adam",
+        ),
         (lambda: torch.nn.LazyLinear(3), sgd, "weight has no shape yet", "one batch"),
     ],
 )
-def test_a_model_that_cannot_be_exchanged_is_refused_when_it_is_prepared(make, optimizer, words, hint):
+def test_a_model_that_cannot_be_exchanged_is_refused_when_it_is_prepared(
+    make, optimizer, words, hint
+):
     model = make()
     made = optimizer(model)
     with FakeNodeSwarm(lambda n: n.halt()) as swarm:
@@ -588,7 +638,8 @@ def test_a_sparse_embedding_that_is_not_trained_is_no_obstacle_and_a_list_of_mod
 
 
 def test_peers_that_compile_train_with_peers_that_do_not():
-    """Same names, so the same layout and a state that fits: nothing is compiled before the model is called."""
+    """Same names, so the same layout and a state that fits:
+    nothing is compiled before the model is called."""
     said = []
     for compiled in (False, True):
         model, optimizer = small_model()

@@ -1,4 +1,5 @@
-"""When the receipt of a round travels: with the next update if that comes soon, at once in every other case."""
+"""When the receipt of a round travels: with the next update if that comes soon,
+at once in every other case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The sender at work in a trainer: what leaves is what it makes of the gradients, once a round, whatever the node does."""
+"""The sender at work in a trainer: what leaves is what it makes of the gradients, once a round,
+whatever the node does."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def test_a_swarm_of_one_trains_on_what_the_sender_makes_of_its_gradients() -> No
             assert same_bits(model, twin)
 
 
-def test_a_node_that_dies_in_a_round_is_offered_the_same_update_again_and_the_memory_moves_once() -> None:
+def test_a_node_that_dies_in_a_round_is_offered_the_same_update_again_and_the_memory_moves_once():
     model, optimizer = small_model()
     seen = []
 

@@ -1,4 +1,5 @@
-"""Links that fail as told: what is sent into a cut is gone, and the cut shows as a real one does, late and by silence."""
+"""Links that fail as told: what is sent into a cut is gone, and the cut shows as a real one does,
+late and by silence."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def maker():
     hub = Hub()
 
     def make(run, local, incarnation, payload_limit, at=None):
-        return FaultyTransport(MemoryTransport(hub, run, local, incarnation, payload_limit, *(at or ())))
+        return FaultyTransport(
+            MemoryTransport(hub, run, local, incarnation, payload_limit, *(at or ()))
+        )
 
     return make
 
@@ -41,7 +44,9 @@ class Pair:
     def __init__(self) -> None:
         self.now = 100.0
         hub = Hub()
-        self.inner = [MemoryTransport(hub, RUN, peer, 0, lambda sender, message: 8) for peer in (0, 1)]
+        self.inner = [
+            MemoryTransport(hub, RUN, peer, 0, lambda sender, message: 8) for peer in (0, 1)
+        ]
         self.ends = [FaultyTransport(inner, 1, lambda: self.now) for inner in self.inner]
         for here, there in ((0, 1), (1, 0)):
             self.ends[here].connect(there, self.ends[there].control, self.ends[there].bulk)
@@ -146,7 +151,8 @@ def test_what_is_held_up_comes_in_order_and_what_is_lost_does_not(pair: Pair):
 
 
 def test_payloads_trickle_and_all_else_gets_through(pair: Pair):
-    """8 bytes each, at 4 bytes a second: two seconds for each, one after the other, and it is told how much has come."""
+    """8 bytes each, at 4 bytes a second: two seconds for each, one after the other, and it is told
+    how much has come."""
     pair.ends[1].fail({0: Fault(bytes_per_s=4.0)})
     updates = [Update(b"lineage1", 0, number, 0, b"", 1, None) for number in (1, 2)]
     for each in updates:
@@ -154,9 +160,11 @@ def test_payloads_trickle_and_all_else_gets_through(pair: Pair):
     pair.ends[0].send(1, Ping(1, 1, ()))
     assert pair.messages(1) == [Ping(1, 1, ())]
     pair.now += 1.0
-    assert [(news.received, news.nbytes, news.message) for news in pair.heard(1) if isinstance(news, Arriving)] == [
-        (4, 8, updates[0])
-    ]
+    assert [
+        (news.received, news.nbytes, news.message)
+        for news in pair.heard(1)
+        if isinstance(news, Arriving)
+    ] == [(4, 8, updates[0])]
     pair.now += 1.0
     assert pair.messages(1) == updates[:1]
     pair.now += 1.9
@@ -204,7 +212,9 @@ def test_both_ends_of_a_cut_know_of_it_and_a_bridge_does_not():
 
 
 def test_of_several_faults_on_a_link_the_worst_counts():
-    faults = parse(["loss:all*0.2@0s+1s", "loss:1*0.5@0s+1s", "delay:2*50ms@0s+1s", "flap:0,3*1s@0s+1s"]).faults
+    faults = parse(
+        ["loss:all*0.2@0s+1s", "loss:1*0.5@0s+1s", "delay:2*50ms@0s+1s", "flap:0,3*1s@0s+1s"]
+    ).faults
     assert links_at(0, range(4), faults) == {
         1: Fault(loss=0.5),
         2: Fault(loss=0.2, delay_s=0.05),

@@ -1,4 +1,5 @@
-"""Servers whose results do not come although they answer are passed over, and nothing else happens to them."""
+"""Servers whose results do not come although they answer are passed over,
+and nothing else happens to them."""
 
 from __future__ import annotations
 
@@ -16,16 +17,41 @@ SILENT = 5
 
 def commit(round_id: int, server: PeerId, *silent: tuple[PeerId, int]) -> Commit:
     accusations = tuple([Accusation(peer, at, silent=True) for peer, at in silent])
-    return Commit(b"l", round_id, 0, 0, 0, server, b"", b"d" * 16, (), (), ROSTER, None, "", accusations=accusations)
+    return Commit(
+        b"l",
+        round_id,
+        0,
+        0,
+        0,
+        server,
+        b"",
+        b"d" * 16,
+        (),
+        (),
+        ROSTER,
+        None,
+        "",
+        accusations=accusations,
+    )
 
 
-def told(table: OmissionTracker, of_round: int, by: tuple[PeerId, ...], peer: PeerId = SILENT, first: int = 100) -> list[str]:
-    """What changes when each of ``by`` says in a round of its own that it has waited for that result."""
-    rounds = [table.observe_round([commit(first + i, each, (peer, of_round))], ()) for i, each in enumerate(by)]
+def told(
+    table: OmissionTracker,
+    of_round: int,
+    by: tuple[PeerId, ...],
+    peer: PeerId = SILENT,
+    first: int = 100,
+) -> list[str]:
+    """What changes when each of ``by`` says in a round of its own that it has waited
+    for that result."""
+    rounds = [
+        table.observe_round([commit(first + i, each, (peer, of_round))], ())
+        for i, each in enumerate(by)
+    ]
     return [f"{who} {what}" for changes in rounds for who, what in changes]
 
 
-def test_a_server_for_which_more_than_f_have_waited_in_three_rounds_is_passed_over_for_a_while() -> None:
+def test_a_server_for_which_more_than_f_have_waited_in_three_rounds_is_passed_over_for_a_while():
     table = OmissionTracker(SETTINGS, f=2)
     assert told(table, 90, (0, 1, 2)) == []
     assert told(table, 91, (0, 1, 2)) == []
@@ -37,7 +63,9 @@ def test_a_server_for_which_more_than_f_have_waited_in_three_rounds_is_passed_ov
     assert later == [[]] * 9 + [[(SILENT, "serves_again")]]
     assert table.may_serve(SILENT)
     told(table, 121, (0, 1, 2))
-    assert told(table, 122, (0, 1, 2)) == ["5 passed_over"], "whoever keeps silent again is passed over sooner"
+    assert told(table, 122, (0, 1, 2)) == ["5 passed_over"], (
+        "whoever keeps silent again is passed over sooner"
+    )
 
 
 def test_f_liars_cannot_have_a_server_passed_over() -> None:
@@ -51,7 +79,22 @@ def test_f_liars_cannot_have_a_server_passed_over() -> None:
 def test_one_does_not_speak_of_itself_and_a_charge_for_a_refused_result_is_no_silence() -> None:
     table, trust = OmissionTracker(SETTINGS, f=0), TrustTable(SETTINGS, f=0)
     table.observe_round([commit(9, SILENT, (SILENT, 8))], ())
-    refused = Commit(b"l", 9, 0, 0, 0, 1, b"", b"d" * 16, (), (), ROSTER, None, "", accusations=(Accusation(SILENT, 8),))
+    refused = Commit(
+        b"l",
+        9,
+        0,
+        0,
+        0,
+        1,
+        b"",
+        b"d" * 16,
+        (),
+        (),
+        ROSTER,
+        None,
+        "",
+        accusations=(Accusation(SILENT, 8),),
+    )
     table.observe_round([refused], ())
     assert table.pack() == ()
     trust.observe_round([commit(9, 1, (SILENT, 8))])
@@ -98,7 +141,14 @@ def test_it_travels_with_the_state_and_what_is_none_is_refused() -> None:
     other.unpack(table.pack())
     assert other.pack() == table.pack()
     assert not other.may_serve(SILENT)
-    for junk in (3, (3,), ((1, 2.0, 0, ()),), ((1, 1.0, -1, ()),), ((1, 1.0, 0, ((1,),)),), ((1, 1.0, 0, ((1, ("a",)),)),)):
+    for junk in (
+        3,
+        (3,),
+        ((1, 2.0, 0, ()),),
+        ((1, 1.0, -1, ()),),
+        ((1, 1.0, 0, ((1,),)),),
+        ((1, 1.0, 0, ((1, ("a",)),)),),
+    ):
         with pytest.raises(ValueError, match="silences"):
             other.unpack(junk)
     assert other.pack() == table.pack()

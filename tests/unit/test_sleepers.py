@@ -32,7 +32,11 @@ class Bed:
     def call_later(self, delay: float, act: Any, *arguments: Any) -> Any:
         number = len(self.timers)
         self.timers[number] = self.now + delay, lambda: act(*arguments)
-        handle = type("Handle", (), {"cancel": lambda _: self.timers.__setitem__(number, (float("inf"), None))})
+        handle = type(
+            "Handle",
+            (),
+            {"cancel": lambda _: self.timers.__setitem__(number, (float("inf"), None))},
+        )
         return handle()
 
     def turn_to(self, now: float) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch  # noqa: F401 - whether a rule goes with so many peers is then found out in this process
+
+# whether a rule goes with so many peers is then found out in this process
+import torch  # noqa: F401
 
 from gossip.config import resolve
 from gossip.errors import ConfigError
@@ -92,12 +94,16 @@ def test_a_task_of_srun_is_a_peer_and_a_batch_script_or_a_shell_is_none() -> Non
     again = slurm_task({**STEP, "SLURM_RESTART_COUNT": "2", "SLURM_STEP_NUM_NODES": "1"})
     assert again is not None
     assert (again.run, again.one_host) == ("slurm-12.0-r2", True)
-    assert slurm_task({key: value for key, value in STEP.items() if "STEP" not in key}) is None, "a batch script"
+    assert slurm_task({key: value for key, value in STEP.items() if "STEP" not in key}) is None, (
+        "a batch script"
+    )
     assert slurm_task({**STEP, "SLURM_STEP_NUM_TASKS": "1"}) is None, "srun --pty bash"
 
 
 def test_the_script_is_this(gossip: Any) -> None:
-    code, out, err = gossip("-N", "4", "--per-node", "2", "--time", "2:00:00", "--sbatch=--mem=8G", "--", *WORDS)
+    code, out, err = gossip(
+        "-N", "4", "--per-node", "2", "--time", "2:00:00", "--sbatch=--mem=8G", "--", *WORDS
+    )
     assert (code, err) == (0, "")
     assert out.replace(sys.executable, "PYTHON") == GOLDEN
     assert subprocess.run(["bash", "-n"], input=out, text=True, check=False).returncode == 0
@@ -117,31 +123,44 @@ def test_what_is_not_asked_for_is_left_out(gossip: Any) -> None:
         (["-N", "1", "tain.py"], "there is no script tain.py"),
         (["-N", "1", "--", "--aggregator", "kurm", "train.py"], "Did you mean 'krum'?"),
         (["-N", "2", "--", "-f", "1", "--aggregator", "krum", "train.py"], "krum needs 5 updates"),
-        (["-N", "2", "--per-node", "2", "--", "--min-peers", "2", "train.py"], "min_peers = 2: it takes 3 peers"),
+        (
+            ["-N", "2", "--per-node", "2", "--", "--min-peers", "2", "train.py"],
+            "min_peers = 2: it takes 3 peers",
+        ),
         (["-N", "1", "--", "--agregator", "krum", "train.py"], "--agregator"),
     ],
 )
-def test_what_every_task_would_find_is_found_before(gossip: Any, words: list[str], said: str) -> None:
+def test_what_every_task_would_find_is_found_before(
+    gossip: Any, words: list[str], said: str
+) -> None:
     code, out, err = gossip(*words)
     assert code != 0
     assert out == ""
     assert said in err
 
 
-def test_without_sbatch_or_when_it_refuses_that_is_said(gossip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_sbatch_or_when_it_refuses_that_is_said(
+    gossip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(slurm.shutil, "which", lambda name: None)
     code, _, err = gossip("-N", "1", "--submit", "train.py")
     assert (code, "there is no sbatch on this machine" in err) == (2, True)
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    fake(tmp_path, "sbatch", "cat > sent; echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
+    fake(
+        tmp_path,
+        "sbatch",
+        "cat > sent; echo 'sbatch: error: invalid partition specified: x' >&2; exit 1",
+    )
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(sys, "argv", ["gossip", "slurm", "-N", "1", "--submit", "train.py"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
     assert (tmp_path / "sent").read_text().startswith("#!/bin/bash\n#SBATCH --job-name=train\n")
-    with pytest.raises(ConfigError, match="sbatch refuses the job: sbatch: error: invalid partition specified: x"):
+    with pytest.raises(
+        ConfigError, match="sbatch refuses the job: sbatch: error: invalid partition specified: x"
+    ):
         slurm.send("x")
     fake(tmp_path, "sbatch", "cat > sent; echo '77;cluster'")
     slurm.send("x")
@@ -166,29 +185,65 @@ def tell(folder: Path, peer: int, boot: float, *rows: tuple[float, str, dict[str
     file.close()
 
 
-def test_the_job_has_gone_well_when_peers_came_to_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = meet(Task("srun", "x", 0, 3, one_host=True), resolve({"aggregator": "mean"}), ["x"]).folder
+def test_the_job_has_gone_well_when_peers_came_to_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = meet(
+        Task("srun", "x", 0, 3, one_host=True), resolve({"aggregator": "mean"}), ["x"]
+    ).folder
     began = ("spawned", {"pid": 1, "incarnation": 0})
-    tell(folder, 0, 1000.0, (2000.0, *began), (2004.0, "round", {"round": 5, "alive": 3}), (2009.0, "exited", {"code": 0}))
-    tell(folder, 1, 500.0, (2001.0, *began), (2003.0, "round", {"round": 4, "alive": 3}))  # its node died
+    tell(
+        folder,
+        0,
+        1000.0,
+        (2000.0, *began),
+        (2004.0, "round", {"round": 5, "alive": 3}),
+        (2009.0, "exited", {"code": 0}),
+    )
+    # its node died
+    tell(folder, 1, 500.0, (2001.0, *began), (2003.0, "round", {"round": 4, "alive": 3}))
     tell(folder, 2, 700.0, (2001.0, *began), (2006.0, "exited", {"code": 1, "how": "exit code 1"}))
     assert task_runs.verdict(folder, 1) == 0
     assert "came to the end: 0; not: 1, 2" in capsys.readouterr().out
-    assert json.loads((folder / "summary.json").read_text())["wall_s"] == 9.0, "the machines' clocks were not put together"
-    assert [row["t"] for row in summary.told(folder) if row["event"] == "spawned"] == [1000.0, 1001.0, 1001.0]
+    assert json.loads((folder / "summary.json").read_text())["wall_s"] == 9.0, (
+        "the machines' clocks were not put together"
+    )
+    assert [row["t"] for row in summary.told(folder) if row["event"] == "spawned"] == [
+        1000.0,
+        1001.0,
+        1001.0,
+    ]
     here = [row["t"] for row in summary.told(folder, offset=700.0) if row["event"] == "spawned"]
-    assert here == [1300.0, 1301.0, 1301.0], "a drill's times are those of the machine that it was ordered on"
+    assert here == [1300.0, 1301.0, 1301.0], (
+        "a drill's times are those of the machine that it was ordered on"
+    )
 
 
 def test_the_job_has_not_when_nobody_did(tmp_path: Path) -> None:
-    folder = meet(Task("srun", "x", 0, 2, one_host=True), resolve({"aggregator": "mean"}), ["x"]).folder
-    tell(folder, 0, 0.0, (2000.0, "spawned", {"pid": 1}), (2009.0, "exited", {"code": 143, "how": "exit code 143"}))
+    folder = meet(
+        Task("srun", "x", 0, 2, one_host=True), resolve({"aggregator": "mean"}), ["x"]
+    ).folder
+    tell(
+        folder,
+        0,
+        0.0,
+        (2000.0, "spawned", {"pid": 1}),
+        (2009.0, "exited", {"code": 143, "how": "exit code 143"}),
+    )
     assert task_runs.verdict(folder, 143) == 143
     assert task_runs.verdict(folder, 0) == 143, "who asks need not know how it went"
-    tell(folder, 1, 0.0, (2000.0, "spawned", {"pid": 2}), (2008.0, "exited", {"code": 2, "how": "exit code 2"}))
+    tell(
+        folder,
+        1,
+        0.0,
+        (2000.0, "spawned", {"pid": 2}),
+        (2008.0, "exited", {"code": 2, "how": "exit code 2"}),
+    )
     assert task_runs.verdict(folder, 0) == 2, "the code that says most"
     assert json.loads((folder / "summary.json").read_text())["status"] == "refused"
-    lost = meet(Task("srun", "y", 0, 2, one_host=True), resolve({"aggregator": "mean"}), ["y"]).folder
+    lost = meet(
+        Task("srun", "y", 0, 2, one_host=True), resolve({"aggregator": "mean"}), ["y"]
+    ).folder
     assert task_runs.verdict(lost, 0) == 5, "its machine was lost before anything was written"
     assert task_runs.verdict(tmp_path / "nothing", 0) == 2
     assert task_runs.verdict(tmp_path / "nothing", 9) == 9

@@ -10,17 +10,28 @@ import pytest
 import torch
 
 from gossip.errors import UnsupportedModel
-from gossip.training.state import StateMismatch, pack_state, part_sizes, plan_state, state_digest, unpack_state
+from gossip.training.state import (
+    StateMismatch,
+    pack_state,
+    part_sizes,
+    plan_state,
+    state_digest,
+    unpack_state,
+)
 
 
 def net(width: int = 6) -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 2))
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, width), torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 2)
+    )
 
 
 OPTIMIZERS = {
     "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
     "adamw": lambda model: torch.optim.AdamW(model.parameters(), lr=0.01, amsgrad=True),
-    "groups": lambda model: torch.optim.Adam([{"params": model[0].parameters(), "lr": 0.5}, {"params": model[2].parameters()}]),
+    "groups": lambda model: torch.optim.Adam(
+        [{"params": model[0].parameters(), "lr": 0.5}, {"params": model[2].parameters()}]
+    ),
     "rmsprop": lambda model: torch.optim.RMSprop(model.parameters(), lr=0.01, centered=True),
     "adagrad": lambda model: torch.optim.Adagrad(model.parameters()),
 }
@@ -75,7 +86,9 @@ def test_what_differs_by_peer_is_in_a_part_of_its_own(kind):
     optimizer.param_groups[0]["lr"] *= 0.5
     other = parts(model, optimizer, {"scheduler": {"at": 3}})
     assert (other[0] == state, other[1] == settings) == (True, False)
-    for key in {"momentum_buffer", "exp_avg", "square_avg", "sum"} & set(optimizer.state[model[0].weight]):
+    for key in {"momentum_buffer", "exp_avg", "square_avg", "sum"} & set(
+        optimizer.state[model[0].weight]
+    ):
         optimizer.state[model[0].weight][key][0, 0] += 1.0
         other = parts(model, optimizer, {"scheduler": {"at": 3}})
         assert other[0] != state
@@ -88,7 +101,12 @@ def test_a_state_without_its_settings_leaves_the_own_ones():
     model, optimizer = trained("groups")
     other, other_optimizer = trained("groups", seed=1)
     other_optimizer.param_groups[0]["lr"] = 0.033
-    back = unpack_state(pack_state(model, optimizer, {"scheduler": {"at": 3}}), other, other_optimizer, settings=False)
+    back = unpack_state(
+        pack_state(model, optimizer, {"scheduler": {"at": 3}}),
+        other,
+        other_optimizer,
+        settings=False,
+    )
     assert back == {}
     assert other_optimizer.param_groups[0]["lr"] == 0.033
     assert parts(other, other_optimizer, {})[0] == parts(model, optimizer, {})[0]
@@ -160,11 +178,20 @@ def untouched(model, optimizer, change) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: (net(7), "sgd"), r"0.weight is \(7, 4\) torch.float32 in the packed state and \(6, 4\)"),
+        (
+            lambda: (net(7), "sgd"),
+            r"0.weight is \(7, 4\) torch.float32 in the packed state and \(6, 4\)",
+        ),
         (lambda: (net().double(), "sgd"), "torch.float64 in the packed state and"),
         (lambda: (torch.nn.Sequential(*net()[:2]), "sgd"), "the packed state has no 2.weight"),
-        (lambda: (torch.nn.Sequential(*net(), torch.nn.Linear(2, 2)), "sgd"), "has 3.bias, the model has not"),
-        (lambda: (net(), "adamw"), "group 0 of the packed optimizer lacks dampening, momentum, nesterov"),
+        (
+            lambda: (torch.nn.Sequential(*net(), torch.nn.Linear(2, 2)), "sgd"),
+            "has 3.bias, the model has not",
+        ),
+        (
+            lambda: (net(), "adamw"),
+            "group 0 of the packed optimizer lacks dampening, momentum, nesterov",
+        ),
         (lambda: (net(), "groups"), "2 parameter groups, the optimizer 1"),
     ],
 )

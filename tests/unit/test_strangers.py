@@ -1,8 +1,16 @@
-"""Who was refused is told once, and whoever knocks with many keys or from many places keeps nobody else from being told."""
+"""Who was refused is told once, and whoever knocks with many keys or from many places keeps nobody
+else from being told."""
 
 from __future__ import annotations
 
-from gossip.transport.strangers import FORGET_S, NOTICE_S, OF_AN_ADDRESS_MAX, STRANGERS_MAX, TOLD_MAX, RefusedKeys
+from gossip.transport.strangers import (
+    FORGET_S,
+    NOTICE_S,
+    OF_AN_ADDRESS_MAX,
+    STRANGERS_MAX,
+    TOLD_MAX,
+    RefusedKeys,
+)
 
 
 def nobody(key: str) -> bool:

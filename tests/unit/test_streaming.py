@@ -114,7 +114,13 @@ def test_workers_that_split_the_stream_among_them_go_on_doing_so(persistent: boo
     read = []
     for rank in range(2):
         rounds = Rounds(rank, 2)
-        data = stream(rounds, Count(16), num_workers=2, worker_init_fn=part_of_worker, persistent_workers=persistent)
+        data = stream(
+            rounds,
+            Count(16),
+            num_workers=2,
+            worker_init_fn=part_of_worker,
+            persistent_workers=persistent,
+        )
         passes = [sorted(at for batch in one_pass(rounds, data) for at in batch) for _ in range(2)]
         assert passes[0] == passes[1]
         read += passes[0]
@@ -200,7 +206,9 @@ def test_a_part_of_a_stream_survives_the_way_to_a_worker() -> None:
 
 def test_of_a_stream_several_batches_make_one_step_and_what_is_left_of_it_is_left_out() -> None:
     rounds = Rounds()
-    for at, _ in enumerate(ShardedStream(DataLoader(Count(21), batch_size=2), rounds, 7, False, None, accumulate=4)):
+    for at, _ in enumerate(
+        ShardedStream(DataLoader(Count(21), batch_size=2), rounds, 7, False, None, accumulate=4)
+    ):
         if at % 4 == 3:
             rounds.step()
     assert (rounds.steps, rounds.passed) == ([8, 8], [2])

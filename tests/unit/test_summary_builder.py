@@ -11,7 +11,9 @@ from gossip.launch.report import history, summary
 from gossip.run.telemetry import JsonLines, to_json, write_json
 
 
-def commit(round_id: int, server: int = 0, *, made_at: int = 0, parent: str | None = None, **fields: Any) -> dict[str, Any]:
+def commit(
+    round_id: int, server: int = 0, *, made_at: int = 0, parent: str | None = None, **fields: Any
+) -> dict[str, Any]:
     return {
         "t": 100.0 + round_id,
         "round": round_id,
@@ -28,8 +30,15 @@ def commit(round_id: int, server: int = 0, *, made_at: int = 0, parent: str | No
     }
 
 
-def folder(tmp_path: Path, events: list[dict[str, Any]], commits: dict[int, list[dict[str, Any]]], **options: Any) -> Path:
-    made = resolve({"peers": 4, "name": "t", "run_dir": str(tmp_path), **options}).with_values("x", run="00000000000000aa", f=1)
+def folder(
+    tmp_path: Path,
+    events: list[dict[str, Any]],
+    commits: dict[int, list[dict[str, Any]]],
+    **options: Any,
+) -> Path:
+    made = resolve({"peers": 4, "name": "t", "run_dir": str(tmp_path), **options}).with_values(
+        "x", run="00000000000000aa", f=1
+    )
     made.config.dump(tmp_path / "config.json")
     file = JsonLines(tmp_path / "events.jsonl", "events")
     for row in events:
@@ -45,14 +54,22 @@ def folder(tmp_path: Path, events: list[dict[str, Any]], commits: dict[int, list
 
 
 def halted(peer: int, **fields: Any) -> dict[str, Any]:
-    return {"peer": peer, "event": "halted", "exit_code": 0, "t": 200.0, "traffic": {"sent_bytes": 10}, **fields}
+    return {
+        "peer": peer,
+        "event": "halted",
+        "exit_code": 0,
+        "t": 200.0,
+        "traffic": {"sent_bytes": 10},
+        **fields,
+    }
 
 
 def test_it_has_every_field_that_is_promised(tmp_path: Path) -> None:
     run = folder(tmp_path, [halted(0)], {0: [commit(0)]})
     promised = (
-        "schema status peers topology aggregator rounds accuracy loss replicas_identical deaths rejoins suspected quarantined "
-        "rounds_lost samples epochs rounds_per_s bytes_sent wall_s seed exit_code faults partitions unconfirmed"
+        "schema status peers topology aggregator rounds accuracy loss replicas_identical deaths "
+        "rejoins suspected quarantined rounds_lost samples epochs rounds_per_s bytes_sent wall_s "
+        "seed exit_code faults partitions unconfirmed"
     )
     made = summary.write(run, 0, 1.5)
     assert set(promised.split()) <= set(made)
@@ -81,19 +98,25 @@ def test_a_commit_that_its_dying_server_never_sent_does_not_count() -> None:
     real = commit(1, 2, made_at=1)
     rows = history.read([commit(0), unsent, real, commit(2)]).true
     assert [row["server"] for row in rows if row["round"] == 1] == [2]
-    assert [row["made_at"] for row in history.read([commit(0), unsent, real]).true] == [0, 1], "the last round has no successor"
+    assert [row["made_at"] for row in history.read([commit(0), unsent, real]).true] == [0, 1], (
+        "the last round has no successor"
+    )
 
 
-def test_the_commit_that_the_next_round_builds_on_counts_even_if_a_later_attempt_made_another() -> None:
+def test_the_commit_that_the_next_round_builds_on_counts_even_if_a_later_attempt_made_another():
     unheard = commit(1, 2, made_at=1, chain="unheard")
     rows = history.read([commit(0), commit(1, 0), unheard, commit(2)]).true
     assert [row["server"] for row in rows if row["round"] == 1] == [0]
 
 
-def test_the_commit_that_a_lying_server_has_told_is_missing_and_what_it_has_made_stands_for_it() -> None:
-    """It writes down what it has made. The others went on from what it has told them, one of them in quarantine since."""
+def test_the_commit_that_a_lying_server_has_told_is_missing_and_what_it_has_made_stands_for_it():
+    """It writes down what it has made. The others went on from what it has told them, one of them
+    in quarantine since."""
     made = commit(20, 3, chain="honest20")
-    after = [commit(number, contributors=[{"peer": peer} for peer in range(3)]) for number in range(21, 25)]
+    after = [
+        commit(number, contributors=[{"peer": peer} for peer in range(3)])
+        for number in range(21, 25)
+    ]
     refused = commit(9, 3, chain="refused9")
     past = history.read([*(commit(number) for number in range(20)), refused, made, *after])
     assert [row["round"] for row in past.true] == list(range(25))
@@ -104,10 +127,20 @@ def test_the_commit_that_a_lying_server_has_told_is_missing_and_what_it_has_made
 
 def branch(rounds: range, mark: str, peers: tuple[int, ...], **fields: Any) -> list[dict[str, Any]]:
     """Commits of one side of a partition, which began after round ``rounds.start - 1``."""
-    chains = {number: f"{mark}{number}" for number in rounds} | {rounds.start - 1: f"h{rounds.start - 1}"}
+    chains = {number: f"{mark}{number}" for number in rounds} | {
+        rounds.start - 1: f"h{rounds.start - 1}"
+    }
     who = [{"peer": peer, "samples": 1} for peer in peers]
     return [
-        commit(at, peers[0], chain=chains[at], parent=chains[at - 1], digest=f"{mark}{at}", contributors=who, **fields)
+        commit(
+            at,
+            peers[0],
+            chain=chains[at],
+            parent=chains[at - 1],
+            digest=f"{mark}{at}",
+            contributors=who,
+            **fields,
+        )
         for at in rounds
     ]
 
@@ -125,48 +158,97 @@ def test_a_branch_that_was_given_up_does_not_count_though_it_was_ahead_and_was_m
 
 
 def test_a_single_commit_that_was_dropped_outweighs_nobody_who_went_on() -> None:
-    """It was refused by all, who made another without two that they had locked up in the same round."""
+    """It was refused by all, who made another without two that they had locked up
+    in the same round."""
     dropped = commit(2, 7, chain="dropped", contributors=[{"peer": peer} for peer in range(7)])
-    past = history.read([commit(0), commit(1), dropped, *branch(range(2, 30), "real", (0, 1, 2, 3, 7), made_at=2)])
+    past = history.read(
+        [commit(0), commit(1), dropped, *branch(range(2, 30), "real", (0, 1, 2, 3, 7), made_at=2)]
+    )
     assert [row["round"] for row in past.true] == list(range(30))
     assert past.true[-1]["chain"] == "real29"
     assert past.given_up == ()
 
 
 def test_where_a_run_ends_apart_the_heavier_side_counts() -> None:
-    light, heavy = branch(range(2, 30), "light", (5, 6, 7)), branch(range(2, 12), "heavy", (0, 1, 2, 3, 4))
+    light, heavy = (
+        branch(range(2, 30), "light", (5, 6, 7)),
+        branch(range(2, 12), "heavy", (0, 1, 2, 3, 4)),
+    )
     assert history.read([commit(0), commit(1), *light, *heavy]).true[-1]["chain"] == "heavy11"
 
 
-def test_a_partition_is_told_with_who_paused_who_went_on_alone_and_what_was_given_up(tmp_path: Path) -> None:
+def test_a_partition_is_told_with_who_paused_who_went_on_alone_and_what_was_given_up(
+    tmp_path: Path,
+) -> None:
     word = "partition:0-4|5-7@2s+3s"
     slices = {str(peer): [[peer * 2, peer * 2 + 2]] for peer in range(8)}
     common = {"epoch": 0, "samples_total": 100, "slices": slices}
     heavy = branch(range(2, 12), "heavy", (0, 1, 2, 3, 4), **common)
-    light = branch(range(2, 4), "light", (5, 6, 7), **{**common, "slices": {"5": [[0, 2]], "6": [[40, 42]], "7": [[50, 52]]}})
+    light = branch(
+        range(2, 4),
+        "light",
+        (5, 6, 7),
+        **{**common, "slices": {"5": [[0, 2]], "6": [[40, 42]], "7": [[50, 52]]}},
+    )
     events = [
-        {"t": 101.9, "peer": 0, "event": "fault", "kind": "partition", "round": 2, "fault": word, "seconds": 3.0},
+        {
+            "t": 101.9,
+            "peer": 0,
+            "event": "fault",
+            "kind": "partition",
+            "round": 2,
+            "fault": word,
+            "seconds": 3.0,
+        },
         {"t": 102.1, "peer": 5, "event": "paused", "alive": [5, 6, 7], "need": 5, "round": 2},
-        {"t": 102.0, "peer": 6, "event": "minority_continues", "alive": [5, 6, 7], "of": 8, "round": 2},
-        {"t": 104.9, "peer": 1, "event": "fault_over", "kind": "partition", "round": 5, "fault": word},
+        {
+            "t": 102.0,
+            "peer": 6,
+            "event": "minority_continues",
+            "alive": [5, 6, 7],
+            "of": 8,
+            "round": 2,
+        },
+        {
+            "t": 104.9,
+            "peer": 1,
+            "event": "fault_over",
+            "kind": "partition",
+            "round": 5,
+            "fault": word,
+        },
     ]
     run = folder(tmp_path, events, {0: [commit(0), commit(1), *heavy], 5: light}, peers=8)
     (told,) = summary.write(run, 0, 1.0)["partitions"]
     assert (told["fault"], told["round"], told["for_s"]) == (word, 2, 3.0)
     assert (told["paused"], told["continued"]) == ([5], [5, 6, 7])
     assert told["given_up"] == [
-        {"peers": [5, 6, 7], "first_round": 2, "rounds": 2, "samples_given_back": 12, "samples_read_twice": 2}
+        {
+            "peers": [5, 6, 7],
+            "first_round": 2,
+            "rounds": 2,
+            "samples_given_back": 12,
+            "samples_read_twice": 2,
+        }
     ]
     made = json.loads((run / "summary.json").read_text())
     assert (made["rounds"], made["rounds_lost"]) == (12, 0)
 
 
-def test_samples_are_counted_over_completed_epochs_and_only_for_contributors(tmp_path: Path) -> None:
+def test_samples_are_counted_over_completed_epochs_and_only_for_contributors(
+    tmp_path: Path,
+) -> None:
     slices = {"0": [[0, 3]], "1": [[3, 6]]}
     both = [{"peer": 0}, {"peer": 1}]
     rows = [
         commit(0, epoch=0, samples_total=10, slices=slices, contributors=both),
-        commit(1, epoch=0, samples_total=10, slices={"0": [[6, 8]], "1": [[8, 10]]}, contributors=[{"peer": 0}]),
+        commit(
+            1,
+            epoch=0,
+            samples_total=10,
+            slices={"0": [[6, 8]], "1": [[8, 10]]},
+            contributors=[{"peer": 0}],
+        ),
         commit(2, epoch=0, samples_total=10, slices={"0": [[0, 1]]}, contributors=both),
         commit(3, epoch=1, samples_total=10, slices=slices, contributors=both),
     ]
@@ -183,28 +265,75 @@ def test_without_sharded_data_nothing_is_said_of_samples() -> None:
 
 def test_deaths_carry_what_the_survivors_measured(tmp_path: Path) -> None:
     events = [
-        {"peer": 2, "event": "fault", "t": 10.0, "kind": "crash", "round": 5, "fault": "crash:server@5"},
+        {
+            "peer": 2,
+            "event": "fault",
+            "t": 10.0,
+            "kind": "crash",
+            "round": 5,
+            "fault": "crash:server@5",
+        },
         {"peer": 0, "event": "skip", "t": 10.04, "subject": 2, "reason": "disconnected"},
         {"peer": 1, "event": "skip", "t": 10.02, "subject": 2, "reason": "disconnected"},
         {"peer": 1, "event": "dead", "t": 10.9, "subject": 2, "by": 1},
-        {"peer": 2, "event": "exited", "t": 10.01, "code": None, "signal": 9, "how": "killed by SIGKILL"},
+        {
+            "peer": 2,
+            "event": "exited",
+            "t": 10.01,
+            "code": None,
+            "signal": 9,
+            "how": "killed by SIGKILL",
+        },
     ]
-    made = summary.write(folder(tmp_path, events, {0: [commit(0)]}, faults=("crash:server@5",)), 0, 1.0)
+    made = summary.write(
+        folder(tmp_path, events, {0: [commit(0)]}, faults=("crash:server@5",)), 0, 1.0
+    )
     assert made["deaths"] == [
-        {"peer": 2, "round": 5, "kind": "crash", "planned": True, "skip_ms": 40.0, "dead_ms": 900.0, "noticed_by": [0, 1]}
+        {
+            "peer": 2,
+            "round": 5,
+            "kind": "crash",
+            "planned": True,
+            "skip_ms": 40.0,
+            "dead_ms": 900.0,
+            "noticed_by": [0, 1],
+        }
     ]
 
 
 def test_suspects_are_named_and_their_reasons_kept(tmp_path: Path) -> None:
-    events = [{"peer": 0, "event": "suspected", "subject": 3, "trust": 0.4, "reasons": ["far out"], "round": 9}]
-    made = summary.write(folder(tmp_path, events, {0: [commit(0)]}, faults=("nan:3", "wrong_results:2,3")), 0, 1.0)
+    events = [
+        {
+            "peer": 0,
+            "event": "suspected",
+            "subject": 3,
+            "trust": 0.4,
+            "reasons": ["far out"],
+            "round": 9,
+        }
+    ]
+    made = summary.write(
+        folder(tmp_path, events, {0: [commit(0)]}, faults=("nan:3", "wrong_results:2,3")), 0, 1.0
+    )
     assert made["suspected"] == [3]
     assert made["suspicion"] == {"3": {"round": 9, "trust": 0.4, "reasons": ["far out"]}}
     assert made["byzantine"] == [2, 3]
 
 
-def test_who_could_not_tell_whether_its_end_is_everybodys_is_named_unless_it_took_over_the_others_state(tmp_path: Path) -> None:
-    rows = [{"peer": peer, "event": "unconfirmed_result", "round": 9, "same": 1, "other": 2, "silent": []} for peer in (3, 1)]
+def test_who_could_not_tell_whether_its_end_is_everybodys_is_named_unless_it_took_over_the_others_state(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        {
+            "peer": peer,
+            "event": "unconfirmed_result",
+            "round": 9,
+            "same": 1,
+            "other": 2,
+            "silent": [],
+        }
+        for peer in (3, 1)
+    ]
     rows.append({"peer": 3, "event": "restored", "round": 9, "from": 0, "nbytes": 8})
     assert summary.write(folder(tmp_path, rows, {0: [commit(0)]}), 0, 1.0)["unconfirmed"] == [1]
 
@@ -214,7 +343,10 @@ def test_an_evaluation_beats_what_was_logged(tmp_path: Path) -> None:
     run = folder(tmp_path, events, {0: [commit(0)]})
     assert summary.write(run, 0, 1.0)["accuracy"] == {"mean_model": None, "worst_replica": 0.5}
     digests = {str(peer): "same" for peer in range(4)}
-    write_json(run / "evaluation.json", {"mean_model": 0.97, "worst_replica": 0.96, "loss": 0.1, "digests": digests})
+    write_json(
+        run / "evaluation.json",
+        {"mean_model": 0.97, "worst_replica": 0.96, "loss": 0.1, "digests": digests},
+    )
     made = summary.write(run, 0, 1.0)
     assert made["accuracy"] == {"mean_model": 0.97, "worst_replica": 0.96}
     assert (made["loss"], made["replicas_identical"]) == (0.1, True)
@@ -223,21 +355,38 @@ def test_an_evaluation_beats_what_was_logged(tmp_path: Path) -> None:
 def test_replicas_differ_when_one_honest_survivor_ends_with_other_bits(tmp_path: Path) -> None:
     run = folder(tmp_path, [], {0: [commit(0)]}, faults=("nan:3",))
     digests = {"0": "same", "1": "same", "2": "other", "3": "whatever"}
-    write_json(run / "evaluation.json", {"mean_model": 0.97, "worst_replica": 0.96, "loss": 0.1, "digests": digests})
+    write_json(
+        run / "evaluation.json",
+        {"mean_model": 0.97, "worst_replica": 0.96, "loss": 0.1, "digests": digests},
+    )
     assert summary.write(run, 0, 1.0)["replicas_identical"] is False
     digests["2"] = "same"
-    write_json(run / "evaluation.json", {"mean_model": 0.97, "worst_replica": 0.96, "loss": 0.1, "digests": digests})
-    assert summary.write(run, 0, 1.0)["replicas_identical"] is True, "a liar's own replica does not count"
+    write_json(
+        run / "evaluation.json",
+        {"mean_model": 0.97, "worst_replica": 0.96, "loss": 0.1, "digests": digests},
+    )
+    assert summary.write(run, 0, 1.0)["replicas_identical"] is True, (
+        "a liar's own replica does not count"
+    )
 
 
 def test_bytes_and_rate_come_from_halts_and_commits(tmp_path: Path) -> None:
-    made = summary.write(folder(tmp_path, [halted(0), halted(1)], {0: [commit(0), commit(4, parent="h0")]}), 0, 1.0)
+    made = summary.write(
+        folder(tmp_path, [halted(0), halted(1)], {0: [commit(0), commit(4, parent="h0")]}), 0, 1.0
+    )
     assert (made["bytes_sent"], made["rounds_per_s"]) == (20, 1.0)
 
 
 @pytest.mark.parametrize(
     ("code", "status"),
-    [(0, "finished"), (1, "failed"), (4, "never_started"), (5, "quorum_lost"), (6, "refused"), (130, "stopped")],
+    [
+        (0, "finished"),
+        (1, "failed"),
+        (4, "never_started"),
+        (5, "quorum_lost"),
+        (6, "refused"),
+        (130, "stopped"),
+    ],
 )
 def test_the_status_is_a_word_for_the_exit_code(tmp_path: Path, code: int, status: str) -> None:
     assert summary.write(folder(tmp_path, [], {}), code, 1.0)["status"] == status
@@ -250,10 +399,12 @@ def closed(exit_code: int, joins: bool = False) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("ends", "code", "joined", "status"),
     [
-        ([closed(5), closed(4, joins=True)], 4, True, "quorum_lost"),  # a joiner that failed wrote last
+        # a joiner that failed wrote last
+        ([closed(5), closed(4, joins=True)], 4, True, "quorum_lost"),
         ([closed(0), closed(4, joins=True)], 4, True, "finished"),
         ([closed(143), closed(4, joins=True)], 4, True, "stopped"),
-        ([closed(4, joins=True)], 4, True, "quorum_lost"),  # the first launcher was killed, or is still there
+        # the first launcher was killed, or is still there
+        ([closed(4, joins=True)], 4, True, "quorum_lost"),
         ([closed(4, joins=True), closed(5)], 5, False, "quorum_lost"),
         ([closed(0, joins=True), closed(5)], 5, False, "finished"),
         ([closed(4)], 4, False, "quorum_lost"),  # who was started again, and found nobody
@@ -268,7 +419,10 @@ def test_a_launcher_that_failed_does_not_say_how_the_run_went(
 
 
 def test_a_newcomer_that_never_got_in_says_so_of_itself(tmp_path: Path) -> None:
-    assert summary.write(folder(tmp_path, [closed(4, joins=True)], {}), 4, 1.0, True)["status"] == "never_started"
+    assert (
+        summary.write(folder(tmp_path, [closed(4, joins=True)], {}), 4, 1.0, True)["status"]
+        == "never_started"
+    )
 
 
 def test_what_was_lost_when_a_swarm_began_anew_is_told(tmp_path: Path) -> None:
@@ -279,7 +433,8 @@ def test_what_was_lost_when_a_swarm_began_anew_is_told(tmp_path: Path) -> None:
         {"event": "spawned", "peer": 0, "incarnation": 1},
         {"event": "begun_anew", "peer": 0, "lost": 1, "wall": 12.5},
         {"event": "round", "peer": 0, "round": 3},
-        {"event": "begun_anew", "peer": 1, "lost": 1, "wall": 12.6},  # the same beginning, as another tells it
+        # the same beginning, as another tells it
+        {"event": "begun_anew", "peer": 1, "lost": 1, "wall": 12.6},
     ]
     made = summary.write(folder(tmp_path, rows, {}), 0, 1.0)
     assert made["begun_anew"] == [{"lost_round": 258, "accuracy": 0.97, "wall": 12.5}]
@@ -287,7 +442,12 @@ def test_what_was_lost_when_a_swarm_began_anew_is_told(tmp_path: Path) -> None:
 
 def test_a_run_that_never_had_a_round_has_a_summary_too(tmp_path: Path) -> None:
     made = summary.write(folder(tmp_path, [], {}), 4, 1.0)
-    assert (made["rounds"], made["rounds_lost"], made["rounds_per_s"], made["samples"]) == (0, 0, None, None)
+    assert (made["rounds"], made["rounds_lost"], made["rounds_per_s"], made["samples"]) == (
+        0,
+        0,
+        None,
+        None,
+    )
 
 
 def test_lines_cut_off_by_a_crash_are_left_out(tmp_path: Path) -> None:
@@ -298,37 +458,72 @@ def test_lines_cut_off_by_a_crash_are_left_out(tmp_path: Path) -> None:
 
 
 def test_numbers_that_json_cannot_hold_become_null() -> None:
-    assert to_json({"loss": float("nan"), "big": float("inf"), "id": b"\x01"}) == '{"loss":null,"big":null,"id":"01"}'
+    assert (
+        to_json({"loss": float("nan"), "big": float("inf"), "id": b"\x01"})
+        == '{"loss":null,"big":null,"id":"01"}'
+    )
 
 
 def ended(peer: int, digest: str | None, at: int = 9) -> dict[str, object]:
-    return {"peer": peer, "event": "halted", "reason": "finished", "exit_code": 0, "state_round": at, "state_digest": digest}
+    return {
+        "peer": peer,
+        "event": "halted",
+        "reason": "finished",
+        "exit_code": 0,
+        "state_round": at,
+        "state_digest": digest,
+    }
 
 
 @pytest.mark.parametrize(
     ("last", "identical"),
-    [(ended(3, "aa"), True), (ended(3, "bb"), False), (ended(3, None), None), (ended(3, "bb", at=8), None)],
+    [
+        (ended(3, "aa"), True),
+        (ended(3, "bb"), False),
+        (ended(3, None), None),
+        (ended(3, "bb", at=8), None),
+    ],
 )
 def test_replicas_are_compared_by_what_their_nodes_said_last(
     tmp_path: Path, last: dict[str, object], identical: bool | None
 ) -> None:
     events = [*(ended(peer, "aa") for peer in range(3)), last]
-    assert summary.write(folder(tmp_path, events, {0: [commit(0)]}), 0, 1.0)["replicas_identical"] is identical
+    assert (
+        summary.write(folder(tmp_path, events, {0: [commit(0)]}), 0, 1.0)["replicas_identical"]
+        is identical
+    )
 
 
 def test_a_lone_commit_of_more_peers_is_no_history_where_a_shrunken_swarm_went_on() -> None:
     few = [{"peer": peer} for peer in range(2)]
     lone = commit(1, 1, chain="lone")
-    went_on = [commit(round_id, 0, made_at=int(round_id == 1), contributors=few) for round_id in (1, 2, 3)]
+    went_on = [
+        commit(round_id, 0, made_at=int(round_id == 1), contributors=few) for round_id in (1, 2, 3)
+    ]
     past = history.read([commit(0), lone, *went_on])
     assert [row["chain"] for row in past.true] == ["h0", "h1", "h2", "h3"]
 
 
-def test_a_folder_that_holds_only_a_part_of_a_run_counts_no_round_of_the_others_as_lost(tmp_path: Path) -> None:
+def test_a_folder_that_holds_only_a_part_of_a_run_counts_no_round_of_the_others_as_lost(
+    tmp_path: Path,
+) -> None:
     came = {"peer": 5, "event": "spawned", "joins": True, "incarnation": 0}
-    epoch = {"peer": 5, "event": "epoch", "epoch": 3, "once": 97, "twice": 0, "never": 0, "rounds": 9}
+    epoch = {
+        "peer": 5,
+        "event": "epoch",
+        "epoch": 3,
+        "once": 97,
+        "twice": 0,
+        "never": 0,
+        "rounds": 9,
+    }
     rounds = [{"peer": 5, "event": "round", "round": number, "t": 2.0} for number in (70, 80)]
-    run = folder(tmp_path, [came, *rounds, epoch, halted(5, round=80)], {5: [commit(72, 5), commit(77, 5, parent="h72")]}, room=8)
+    run = folder(
+        tmp_path,
+        [came, *rounds, epoch, halted(5, round=80)],
+        {5: [commit(72, 5), commit(77, 5, parent="h72")]},
+        room=8,
+    )
     made = summary.write(run, 0, 1.0)
     assert (made["remote_peers"], made["rounds_lost"], made["rounds"]) == ([0, 1, 2, 3], 0, 81)
     assert made["samples"] == {"once": 97, "twice": 0, "never": 0}
@@ -342,21 +537,42 @@ def test_where_all_peers_were_started_here_nobody_is_elsewhere(tmp_path: Path) -
     assert (made["remote_peers"], made["rounds_lost"]) == ([], 1)
 
 
-@pytest.mark.parametrize(("spawned", "missing"), [(4, 4), (4, 3)], ids=["a newcomer of another machine", "a host that was lost"])
+@pytest.mark.parametrize(
+    ("spawned", "missing"),
+    [(4, 4), (4, 3)],
+    ids=["a newcomer of another machine", "a host that was lost"],
+)
 def test_rounds_that_somebody_whose_files_are_elsewhere_has_written_down_are_not_lost(
     spawned: int, missing: int, tmp_path: Path
 ) -> None:
     everybody = [{"peer": peer} for peer in range(missing + 1)]
-    rows = [commit(0), *(commit(number, parent="unseen", contributors=everybody) for number in (2, 4, 5))]
+    rows = [
+        commit(0),
+        *(commit(number, parent="unseen", contributors=everybody) for number in (2, 4, 5)),
+    ]
     came = [{"peer": peer, "event": "spawned"} for peer in range(spawned)]
-    epochs = [{"peer": 0, "event": "epoch", "epoch": 0, "once": 10, "twice": 0, "never": 0, "rounds": 6}]
-    made = summary.write(folder(tmp_path, came + epochs, {0: rows, **{peer: [] for peer in range(1, missing)}}, room=6), 0, 1.0)
+    epochs = [
+        {"peer": 0, "event": "epoch", "epoch": 0, "once": 10, "twice": 0, "never": 0, "rounds": 6}
+    ]
+    made = summary.write(
+        folder(
+            tmp_path, came + epochs, {0: rows, **{peer: [] for peer in range(1, missing)}}, room=6
+        ),
+        0,
+        1.0,
+    )
     assert (made["remote_peers"], made["rounds_lost"], made["rounds"]) == ([missing], 0, 6)
     assert made["samples"] == {"once": 10, "twice": 0, "never": 0}, "as the peers here tell it"
 
 
 def test_a_summary_names_the_faults_that_never_took_place(tmp_path: Path) -> None:
-    events = [{"peer": 1, "event": "ready"}, {"peer": 1, "event": "fault", "kind": "hang", "fault": "hang:1@0+1s"}, halted(1)]
+    events = [
+        {"peer": 1, "event": "ready"},
+        {"peer": 1, "event": "fault", "kind": "hang", "fault": "hang:1@0+1s"},
+        halted(1),
+    ]
     plan = ["hang:1@0+1s", "crash:server@50", "slow:1*2"]
     made = summary.write(folder(tmp_path, events, {0: [commit(0), commit(1)]}, faults=plan), 0, 1.5)
-    assert made["faults_missed"] == [{"fault": "crash:server@50", "struck": False, "why": "round 1 was the last"}]
+    assert made["faults_missed"] == [
+        {"fault": "crash:server@50", "struck": False, "why": "round 1 was the last"}
+    ]

@@ -10,7 +10,9 @@ from gossip.launch.local.peer_process import ProcessLife
 from gossip.launch.report.view import RunView
 
 
-def outcome(*lives: ProcessLife, stopped: str = "", halted: dict[int, int] | None = None) -> RunOutcome:
+def outcome(
+    *lives: ProcessLife, stopped: str = "", halted: dict[int, int] | None = None
+) -> RunOutcome:
     view = RunView(4)
     for peer, code in (halted or {}).items():
         view.feed({"peer": peer, "event": "halted", "exit_code": code, "t": 1.0})

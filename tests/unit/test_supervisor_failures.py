@@ -45,8 +45,16 @@ def test_a_script_that_died_before_the_session_is_explained_from_its_stderr(tmp_
 
 
 def test_an_explanation_is_never_longer_than_twelve_lines(tmp_path: Path) -> None:
-    frames = [{"file": f"/home/me/{number}.py", "line": 1, "code": "x" * 500} for number in range(50)]
-    write(tmp_path, type="ValueError", message="\n".join(map(str, range(100))), frames=frames, hint="do this")
+    frames = [
+        {"file": f"/home/me/{number}.py", "line": 1, "code": "x" * 500} for number in range(50)
+    ]
+    write(
+        tmp_path,
+        type="ValueError",
+        message="\n".join(map(str, range(100))),
+        frames=frames,
+        hint="do this",
+    )
     lines = explain(life(TRACEBACK * 3), 3, 0, tmp_path)
     assert len(lines) <= LINES_MAX
     assert max(map(len, lines)) <= 160
@@ -54,19 +62,27 @@ def test_an_explanation_is_never_longer_than_twelve_lines(tmp_path: Path) -> Non
 
 
 def test_a_syntax_error_is_explained(tmp_path: Path) -> None:
-    tail = '  File "/home/me/train.py", line 3\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
+    tail = (
+        '  File "/home/me/train.py", line 3\n    def f(:\n          ^\nSyntaxError: invalid '
+        "syntax\n"
+    )
     lines = explain(life(tail), 0, 0, tmp_path)
     assert "  SyntaxError: invalid syntax" in lines
     assert any("train.py:3" in line for line in lines)
 
 
 def test_a_script_that_says_nothing_is_told_by_its_code(tmp_path: Path) -> None:
-    assert explain(life(), 0, 0, tmp_path) == ["x peer 2 ended: exit code 1; 0 peers go on", f"  log: {tmp_path / 'out.log'}"]
+    assert explain(life(), 0, 0, tmp_path) == [
+        "x peer 2 ended: exit code 1; 0 peers go on",
+        f"  log: {tmp_path / 'out.log'}",
+    ]
 
 
 def test_when_nobody_is_left_to_go_on_who_finished_is_told(tmp_path: Path) -> None:
     assert explain(life(), 0, 1, tmp_path)[0] == "x peer 2 ended: exit code 1; 1 peer has finished"
-    assert explain(life(), 0, 3, tmp_path)[0] == "x peer 2 ended: exit code 1; 3 peers have finished"
+    assert (
+        explain(life(), 0, 3, tmp_path)[0] == "x peer 2 ended: exit code 1; 3 peers have finished"
+    )
     assert explain(life(), 1, 3, tmp_path)[0] == "x peer 2 ended: exit code 1; 1 peer goes on"
 
 

@@ -42,7 +42,10 @@ def test_a_death_is_timed_from_the_blow_to_the_slowest_survivor() -> None:
 def test_who_hears_of_a_death_before_noticing_it_skips_then() -> None:
     view = RunView(3)
     told(
-        view, event("fault", 1, 10.0, kind="crash", round=5), event("dead", 0, 10.2, subject=1), event("skip", 2, 10.1, subject=1)
+        view,
+        event("fault", 1, 10.0, kind="crash", round=5),
+        event("dead", 0, 10.2, subject=1),
+        event("skip", 2, 10.1, subject=1),
     )
     skip_ms = view.blows[0].skip_ms
     assert skip_ms is not None
@@ -52,16 +55,20 @@ def test_who_hears_of_a_death_before_noticing_it_skips_then() -> None:
 def test_a_skip_before_the_blow_does_not_count() -> None:
     view = RunView(3)
     told(
-        view, event("fault", 1, 10.0, kind="crash", round=5), event("skip", 0, 9.0, subject=1), event("skip", 2, 10.1, subject=1)
+        view,
+        event("fault", 1, 10.0, kind="crash", round=5),
+        event("skip", 0, 9.0, subject=1),
+        event("skip", 2, 10.1, subject=1),
     )
     assert list(view.blows[0].skips) == [2]
 
 
-def test_what_a_host_that_was_cut_off_tells_late_is_not_timed_from_a_blow_that_came_after_it() -> None:
+def test_what_a_host_that_was_cut_off_tells_late_is_not_timed_from_a_blow_that_came_after_it():
     view = RunView(2)
     lines = told(
         view,
-        event("exited", 0, 31.0, code=5, signal=None, how="failed"),  # of the host that it could not reach
+        # of the host that it could not reach
+        event("exited", 0, 31.0, code=5, signal=None, how="failed"),
         event("skip", 1, 15.0, subject=0, reason="suspect"),
         event("dead", 1, 16.0, subject=0, by=1),
     )
@@ -99,7 +106,16 @@ def test_a_peer_whose_trainer_was_killed_has_not_finished_though_its_node_halts_
     told(
         view,
         event("spawned", 1, 1.0, pid=5, incarnation=0),
-        event("exited", 1, 2.0, code=None, signal=9, how="killed by SIGKILL", planned=False, stopping=False),
+        event(
+            "exited",
+            1,
+            2.0,
+            code=None,
+            signal=9,
+            how="killed by SIGKILL",
+            planned=False,
+            stopping=False,
+        ),
         event("halted", 1, 2.01, reason="the trainer is gone", exit_code=1, round=5),
         event("halted", 0, 9.0, reason="finished", exit_code=0, round=50),
     )
@@ -173,26 +189,50 @@ def test_the_newest_round_is_shown_and_a_missing_loss_leaves_the_last() -> None:
 
 def test_accuracy_is_that_of_honest_peers() -> None:
     view = RunView(3, faults.parse("nan:2"))
-    told(view, *(event("metrics", peer, 1.0, accuracy=value) for peer, value in enumerate((0.8, 0.9, 0.1))))
+    told(
+        view,
+        *(
+            event("metrics", peer, 1.0, accuracy=value)
+            for peer, value in enumerate((0.8, 0.9, 0.1))
+        ),
+    )
     assert view.accuracy is not None
     assert abs(view.accuracy - 0.85) < 1e-9
 
 
 def test_the_batch_policy_is_told_at_the_start_and_when_the_roster_changes_size() -> None:
     def batch(at: int, peer: int, n: int, samples: int) -> dict[str, Any]:
-        return event("batch", peer, round=at, policy="fixed_local", peers=n, local=-(-samples // n), samples=samples)
+        return event(
+            "batch",
+            peer,
+            round=at,
+            policy="fixed_local",
+            peers=n,
+            local=-(-samples // n),
+            samples=samples,
+        )
 
     view = RunView(3)
     assert told(view, *(batch(0, peer, 3, 96) for peer in range(3))) == [
-        "= batch: 3 peers x 32 samples, 96 a round (fixed_local); the learning rate is left as it is"
+        (
+            "= batch: 3 peers x 32 samples, 96 a round (fixed_local); the learning rate is left "
+            "as it is"
+        )
     ]
     assert told(view, batch(7, 0, 2, 64), batch(7, 2, 2, 64)) == [
-        "= batch from round 7 on: 2 peers x 32 samples, 64 a round (fixed_local); the learning rate is left as it is"
+        (
+            "= batch from round 7 on: 2 peers x 32 samples, 64 a round (fixed_local); the "
+            "learning rate is left as it is"
+        )
     ]
     assert told(view, batch(9, 1, 2, 64)) == []  # one that has come back: no news
     (line,) = told(view, batch(12, 1, 3, 100), batch(7, 1, 2, 64))
-    assert told(view, batch(20, 1, 1, 32))[0].startswith("= batch from round 20 on: 1 peer x 32 samples")
-    assert line.startswith("= batch from round 12 on: 3 peers, at most 34 samples each, 100 a round")
+    assert told(view, batch(20, 1, 1, 32))[0].startswith(
+        "= batch from round 20 on: 1 peer x 32 samples"
+    )
+    assert line.startswith(
+        "= batch from round 12 on: 3 peers, at most 34 samples each, 100 a round"
+    )
 
 
 def test_whose_batches_change_is_told_once() -> None:
@@ -216,23 +256,37 @@ def test_whose_batches_change_is_told_once() -> None:
 
 def test_an_epoch_is_told_once_and_short_ones_share_a_line() -> None:
     def ended(epoch: int, peer: int, t: float, never: int = 0) -> dict[str, Any]:
-        return event("epoch", peer, t, epoch=epoch, once=100 - never, twice=0, never=never, rounds=4)
+        return event(
+            "epoch", peer, t, epoch=epoch, once=100 - never, twice=0, never=never, rounds=4
+        )
 
     view = RunView(2)
-    assert told(view, ended(0, 1, 1.0), ended(0, 0, 1.1)) == ["= epoch 0: samples used once 100, twice 0, never 0, in 4 rounds"]
+    assert told(view, ended(0, 1, 1.0), ended(0, 0, 1.1)) == [
+        "= epoch 0: samples used once 100, twice 0, never 0, in 4 rounds"
+    ]
     assert told(view, ended(1, 0, 2.0), ended(2, 0, 3.0), ended(2, 1, 3.0)) == []
-    assert told(view, ended(3, 0, 6.0)) == ["= epochs 1 to 3: samples used once 300, twice 0, never 0, in 12 rounds"]
+    assert told(view, ended(3, 0, 6.0)) == [
+        "= epochs 1 to 3: samples used once 300, twice 0, never 0, in 12 rounds"
+    ]
     assert told(view, ended(4, 0, 6.1)) == []
     # One that is not exact is told at once, and the end of the run tells the rest.
-    assert told(view, ended(5, 1, 6.2, never=3)) == ["! epochs 4 to 5: samples used once 197, twice 0, never 3, in 8 rounds"]
+    assert told(view, ended(5, 1, 6.2, never=3)) == [
+        "! epochs 4 to 5: samples used once 197, twice 0, never 3, in 8 rounds"
+    ]
     assert told(view, ended(6, 1, 6.3)) == []
-    assert view.untold_epochs() == ["= epoch 6: samples used once 100, twice 0, never 0, in 4 rounds"]
+    assert view.untold_epochs() == [
+        "= epoch 6: samples used once 100, twice 0, never 0, in 4 rounds"
+    ]
     assert view.untold_epochs() == []
 
 
 def test_a_lost_round_counts_once_whoever_tells() -> None:
     view = RunView(3)
-    lines = told(view, event("lost_round", 0, round=5, reason="r"), event("lost_round", 1, round=5, reason="r"))
+    lines = told(
+        view,
+        event("lost_round", 0, round=5, reason="r"),
+        event("lost_round", 1, round=5, reason="r"),
+    )
     assert lines == ["! round 5 is lost: r"]
     assert view.lost_rounds == {5}
 
@@ -244,17 +298,34 @@ def test_rows_of_strangers_and_unknown_events_are_ignored() -> None:
 
 def test_the_last_round_is_known_though_its_event_was_throttled() -> None:
     view = RunView(2)
-    told(view, event("round", 0, 1.0, round=5, loss=0.5), event("halted", 0, 2.0, round=9, exit_code=0))
+    told(
+        view,
+        event("round", 0, 1.0, round=5, loss=0.5),
+        event("halted", 0, 2.0, round=9, exit_code=0),
+    )
     assert (view.round, view.rows[0].round) == (9, 9)
 
 
 def test_a_flood_about_a_peer_is_told_once() -> None:
     view = RunView(4)
     flood = {"of": "bad_commit", "about": 3, "count": 1203, "message": "and 1,203 more"}
-    lines = told(view, *(event("events_suppressed", peer, 10.0 + at, **flood) for at in range(5) for peer in (0, 1)))
-    assert lines == ["! events.jsonl has only some of the events bad_commit about 3, and counts the others"]
+    lines = told(
+        view,
+        *(
+            event("events_suppressed", peer, 10.0 + at, **flood)
+            for at in range(5)
+            for peer in (0, 1)
+        ),
+    )
+    assert lines == [
+        "! events.jsonl has only some of the events bad_commit about 3, and counts the others"
+    ]
 
 
 def test_a_notice_is_told_with_what_to_do() -> None:
-    row = event("notice", 1, message="peer 2 at tcp://10.0.0.7:5 has no key", hint="start it with --keys")
-    assert told(RunView(3), row) == ["! 1: peer 2 at tcp://10.0.0.7:5 has no key (start it with --keys)"]
+    row = event(
+        "notice", 1, message="peer 2 at tcp://10.0.0.7:5 has no key", hint="start it with --keys"
+    )
+    assert told(RunView(3), row) == [
+        "! 1: peer 2 at tcp://10.0.0.7:5 has no key (start it with --keys)"
+    ]

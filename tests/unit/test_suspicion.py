@@ -7,7 +7,13 @@ from math import log, log10
 import pytest
 
 from gossip.core.membership.awareness import Awareness
-from gossip.core.membership.suspicion import Suspicion, confirmations_wanted, longest_s, shortest_s, timeout_s
+from gossip.core.membership.suspicion import (
+    Suspicion,
+    confirmations_wanted,
+    longest_s,
+    shortest_s,
+    timeout_s,
+)
 from gossip.core.settings import MembershipSettings
 
 SETTINGS = MembershipSettings()

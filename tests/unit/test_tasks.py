@@ -1,4 +1,5 @@
-"""A scheduler's task: which peer of which run it is, where the run's folder is, and what it refuses."""
+"""A scheduler's task: which peer of which run it is, where the run's folder is,
+and what it refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch  # noqa: F401 - whether a rule goes with so many peers is then found out in this process
+
+# whether a rule goes with so many peers is then found out in this process
+import torch  # noqa: F401
 
 from gossip.config import resolve
 from gossip.errors import ConfigError, RunExists
@@ -42,11 +45,21 @@ def arrive(task: Task, **options: Any) -> TaskRendezvous:
 def test_a_rank_of_torchrun_is_a_peer_of_the_run_that_its_run_id_names() -> None:
     task = torchrun_task(TORCHRUN)
     assert task is not None
-    assert (task.peer, task.peers, task.run, task.one_host, task.comes_back) == (1, 4, "torchrun-77", True, False)
+    assert (task.peer, task.peers, task.run, task.one_host, task.comes_back) == (
+        1,
+        4,
+        "torchrun-77",
+        True,
+        False,
+    )
 
 
 def test_without_a_run_id_the_address_of_the_first_rank_names_the_run() -> None:
-    bare = {key: value for key, value in TORCHRUN.items() if not key.startswith(("TORCHELASTIC", "LOCAL"))}
+    bare = {
+        key: value
+        for key, value in TORCHRUN.items()
+        if not key.startswith(("TORCHELASTIC", "LOCAL"))
+    }
     for given in (bare, {**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}):
         task = torchrun_task(given)
         assert task is not None
@@ -83,10 +96,22 @@ def test_who_comes_first_makes_the_run_and_the_others_find_it(tmp_path: Path) ->
     first, second = arrive(TASK), arrive(replace(TASK, peer=1))
     assert first.config == second.config
     assert first.folder == second.folder == tmp_path / "runs" / "slurm-9.0"
-    assert (first.config.peers, first.config.f, first.config.name, first.config.run_dir) == (2, 0, "slurm-9.0", str(first.folder))
+    assert (first.config.peers, first.config.f, first.config.name, first.config.run_dir) == (
+        2,
+        0,
+        "slurm-9.0",
+        str(first.folder),
+    )
     assert (first.incarnation, second.incarnation, first.listen) == (0, 0, "")
-    assert {path.name for path in first.folder.iterdir()} == {"config.json", "config.toml", "environment.json", "seeds"}
-    assert [path.name for path in first.folder.parent.iterdir()] == ["slurm-9.0"], "a scratch folder was left"
+    assert {path.name for path in first.folder.iterdir()} == {
+        "config.json",
+        "config.toml",
+        "environment.json",
+        "seeds",
+    }
+    assert [path.name for path in first.folder.parent.iterdir()] == ["slurm-9.0"], (
+        "a scratch folder was left"
+    )
     assert first.folder.stat().st_mode & 0o077 == 0
 
 
@@ -109,7 +134,9 @@ def test_who_was_slower_takes_the_run_of_who_was_faster(monkeypatch: pytest.Monk
 
 def test_a_task_that_was_given_other_settings_is_refused() -> None:
     arrive(TASK)
-    with pytest.raises(ConfigError, match=r"peer 1 was started with rounds = 7 \(flag\), the run in .* has None"):
+    with pytest.raises(
+        ConfigError, match=r"peer 1 was started with rounds = 7 \(flag\), the run in .* has None"
+    ):
         arrive(replace(TASK, peer=1), rounds=7)
     with pytest.raises(ConfigError, match="peers = 3"):
         arrive(replace(TASK, peer=1, peers=3))
@@ -127,7 +154,9 @@ def test_a_second_run_of_the_same_name_is_refused_and_told_what_to_do() -> None:
     assert refused.value.hint == "give another name"
 
 
-def test_a_task_that_may_come_back_has_another_life_while_others_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_may_come_back_has_another_life_while_others_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     task = replace(TASK, comes_back=True)
     seeds = arrive(task).folder / "seeds"
     assert arrive(task).incarnation == 1, "before anybody else has come"
@@ -150,28 +179,38 @@ def test_a_task_that_comes_back_does_not_share_its_id_with_the_newcomer_that_was
     SeedFolder(seeds, 1, 2).announce("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 0)
     announce_end(seeds, 0)
     assert claim(seeds, 2, 2) == (0, 1)
-    with pytest.raises(ConfigError, match=r"peer 0 of the run in .* has ended, and a newcomer has its id") as refused:
+    with pytest.raises(
+        ConfigError, match=r"peer 0 of the run in .* has ended, and a newcomer has its id"
+    ) as refused:
         arrive(task)
     assert str(refused.value.hint).startswith("gossip join ")
     SeedFolder(seeds, 0, 2).announce("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 1)
     with pytest.raises(ConfigError, match="a newcomer has its id"):
         arrive(task)
     announce_end(seeds, 0, 1)
-    assert [arrive(task).incarnation, arrive(task).incarnation] == [2, 3], "and its own lives are not in its way"
+    assert [arrive(task).incarnation, arrive(task).incarnation] == [2, 3], (
+        "and its own lives are not in its way"
+    )
 
 
-def test_a_task_that_comes_after_the_end_is_told_at_once_who_has_completed_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_comes_after_the_end_is_told_at_once_who_has_completed_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     task = replace(TASK, peers=4)
     folder = arrive(task).folder
     SeedFolder(folder / "seeds", 0, 4).announce("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 0)
     SeedFolder(folder / "seeds", 1, 4).announce("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 0)
     ends(folder, 0, reason="the trainer is gone")
-    assert arrive(replace(task, peer=2, comes_back=True)).incarnation == 0, "they may have been killed, and come back"
+    assert arrive(replace(task, peer=2, comes_back=True)).incarnation == 0, (
+        "they may have been killed, and come back"
+    )
     ends(folder, 0, reason="finished")
     announce_end(folder / "seeds", 0)
     with monkeypatch.context() as patch:
         patch.setattr("gossip.run.completion.answers", lambda seed: True)
-        assert arrive(replace(task, peer=3, comes_back=True)).incarnation == 0, "peer 1 is there, and may not be done"
+        assert arrive(replace(task, peer=3, comes_back=True)).incarnation == 0, (
+            "peer 1 is there, and may not be done"
+        )
     with pytest.raises(ConfigError, match=r"is over: 0 of its 4 peers have completed it") as late:
         arrive(replace(task, peer=2, comes_back=True))
     assert late.value.hint == "give another name"
@@ -183,7 +222,12 @@ def test_a_task_that_comes_after_the_end_is_told_at_once_who_has_completed_the_r
         ([("started", {}), ("halted", {"reason": "finished", "round": 9})], (1,)),
         ([("halted", {"reason": "finished", "round": 9}), ("started", {})], ()),
         ([("started", {}), ("halted", {"reason": "finished", "round": -1})], ()),
-        ([("started", {})] + [("skip", {"why": "x" * 100})] * 500 + [("halted", {"reason": "finished", "round": 0})], (1,)),
+        (
+            [("started", {})]
+            + [("skip", {"why": "x" * 100})] * 500
+            + [("halted", {"reason": "finished", "round": 0})],
+            (1,),
+        ),
     ],
     ids=["to the end", "started again", "no round", "a long file"],
 )
@@ -212,7 +256,9 @@ def test_no_two_lives_of_a_peer_have_the_same_incarnation(tmp_path: Path) -> Non
     assert [claim_life(tmp_path, 5), claim_life(tmp_path, 5), claim_life(tmp_path, 6)] == [4, 5, 0]
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_something_else_in_it_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gossip.run.scheduler_env.SEEN_S", 0.0)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
@@ -221,10 +267,13 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, monkey
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_tasks_on_several_machines_have_keys_and_listen_where_the_others_reach_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_on_several_machines_have_keys_and_listen_where_the_others_reach_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     far = replace(TASK, one_host=False, towards="10.1.2.3")
     monkeypatch.setattr(
-        "gossip.run.scheduler_env.source_towards", lambda host: {"10.1.2.3": "10.1.2.9", "node-a": "127.0.1.1"}.get(host, "")
+        "gossip.run.scheduler_env.source_towards",
+        lambda host: {"10.1.2.3": "10.1.2.9", "node-a": "127.0.1.1"}.get(host, ""),
     )
     with pytest.raises(ConfigError, match="without keys whoever reaches them could take part"):
         arrive(far, keys=False)

@@ -33,10 +33,12 @@ def star_file(tmp_path: Path) -> Path:
     return path
 
 
-# --- by name --------------------------------------------------------------------------------------------------------------
+# --- by name --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["rolling", "rolling:shards=3", "random-k", "random_k:k=2", "ring", "full"])
+@pytest.mark.parametrize(
+    "name", ["rolling", "rolling:shards=3", "random-k", "random_k:k=2", "ring", "full"]
+)
 def test_our_own_topologies_keep_their_promises(name: str) -> None:
     check_topology(load(name))
 
@@ -59,7 +61,9 @@ def test_options_are_bound_and_may_still_be_overruled_in_a_call() -> None:
 
 
 def test_a_misspelt_name_suggests_its_neighbour() -> None:
-    with pytest.raises(UnknownName, match=r"unknown topology 'rollin'\. Did you mean 'rolling'\?") as caught:
+    with pytest.raises(
+        UnknownName, match=r"unknown topology 'rollin'\. Did you mean 'rolling'\?"
+    ) as caught:
         load("rollin")
     assert caught.value.hint == "known: full, random_k, ring, rolling"
 
@@ -95,7 +99,9 @@ def test_a_topology_of_ones_own_comes_from_a_file(star_file: Path) -> None:
     assert star(EIGHT, 0, 1).sources(2) == (0, 1, 3, 4, 5, 6, 7)
 
 
-def test_a_file_that_is_loaded_twice_is_one_module_and_hides_no_other(star_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_loaded_twice_is_one_module_and_hides_no_other(
+    star_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(star_file.parent)
     assert load("shapes.py:star").function is load(f"{star_file}:star").function
 
@@ -115,13 +121,17 @@ def test_a_file_that_raises_can_be_loaded_once_it_is_mended(star_file: Path) -> 
     assert load(f"{star_file}:star").name == "star"
 
 
-def test_a_topology_of_ones_own_comes_from_a_module(star_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topology_of_ones_own_comes_from_a_module(
+    star_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     star_file.rename(star_file.with_name("shapes_of_a_test.py"))
     monkeypatch.syspath_prepend(star_file.parent)
     assert load("shapes_of_a_test:star:hub=1").bound == {"hub": 1}
 
 
-def test_a_module_whose_own_import_fails_is_not_taken_for_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_whose_own_import_fails_is_not_taken_for_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "shapes_that_fail.py").write_text("import a_module_that_nobody_has")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="a_module_that_nobody_has"):
@@ -130,12 +140,14 @@ def test_a_module_whose_own_import_fails_is_not_taken_for_missing(tmp_path: Path
 
 def test_an_installed_package_brings_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("double-ring", "gossip.topologies.rings:ring", finding.GROUP)
-    monkeypatch.setattr(finding, "entry_points", lambda group: [point] if group == finding.GROUP else [])
+    monkeypatch.setattr(
+        finding, "entry_points", lambda group: [point] if group == finding.GROUP else []
+    )
     assert "double_ring" in names()
     assert load("double-ring").name == "ring"
 
 
-# --- what each does -------------------------------------------------------------------------------------------------------
+# --- what each does -------------------------------------------------------------------------------
 
 
 def test_rolling_keeps_its_order_when_somebody_leaves() -> None:
@@ -148,7 +160,11 @@ def test_rolling_keeps_its_order_when_somebody_leaves() -> None:
 def test_rolling_orders_differ_by_round_shard_seed_and_lineage() -> None:
     rolling = load("rolling:shards=2")
     first, second = rolling(EIGHT, 5, 1).servers
-    others = [rolling(EIGHT, 6, 1), rolling(EIGHT, 5, 2), rolling(Roster(EIGHT.peers, b"lineage2"), 5, 1)]
+    others = [
+        rolling(EIGHT, 6, 1),
+        rolling(EIGHT, 5, 2),
+        rolling(Roster(EIGHT.peers, b"lineage2"), 5, 1),
+    ]
     assert len({first, second, *(plan.servers[0] for plan in others)}) == 5
 
 
@@ -163,9 +179,16 @@ SHARED_OUT = [
 
 
 @pytest.mark.parametrize(("weights", "parts"), SHARED_OUT)
-def test_rolling_lets_each_serve_in_proportion_to_its_weight(weights: str, parts: tuple[int, ...]) -> None:
-    """Also whoever stands in when the first one fails: so the second places are compared as well, given the first."""
-    rolling, rounds, four = load(f"rolling:weights={weights}"), 4000, Roster((0, 1, 2, 3), b"lineage1")
+def test_rolling_lets_each_serve_in_proportion_to_its_weight(
+    weights: str, parts: tuple[int, ...]
+) -> None:
+    """Also whoever stands in when the first one fails: so the second places are compared as well,
+    given the first."""
+    rolling, rounds, four = (
+        load(f"rolling:weights={weights}"),
+        4000,
+        Roster((0, 1, 2, 3), b"lineage1"),
+    )
     orders = [rolling(four, round_id, 1).servers[0] for round_id in range(rounds)]
     for peer, part in enumerate(parts):
         expected = rounds * part / sum(parts)
@@ -183,7 +206,9 @@ def test_the_bounds_of_weights_are_those_that_are_promised() -> None:
     assert lots("0:8,1:4", (0, 1)) == (1, 1)
 
 
-@pytest.mark.parametrize("weights", ["0:11", "0:0", "0:4,0:2", "0", "a:1", "0:1.5", "0:4;1:2", "0:-1", "0:4,", "0:٣"])
+@pytest.mark.parametrize(
+    "weights", ["0:11", "0:0", "0:4,0:2", "0", "a:1", "0:1.5", "0:4;1:2", "0:-1", "0:4,", "0:٣"]
+)
 def test_weights_that_cannot_be_are_refused(weights: str) -> None:
     with pytest.raises(ConfigError, match="weights of servers: "):
         load(f"rolling:weights={weights}")(EIGHT, 0, 1)
@@ -201,14 +226,20 @@ def test_weighted_rolling_keeps_its_order_when_somebody_leaves() -> None:
     rolling = load("rolling:weights=0:4,3:2,5:4")
     for round_id in range(50):
         whole = rolling(EIGHT, round_id, 1).servers[0]
-        without = rolling(Roster(tuple(p for p in range(8) if p != 3), b"lineage1"), round_id, 1).servers[0]
+        without = rolling(
+            Roster(tuple(p for p in range(8) if p != 3), b"lineage1"), round_id, 1
+        ).servers[0]
         assert without == tuple(peer for peer in whole if peer != 3)
 
 
 def test_random_k_pushes_to_the_logarithm_by_default_and_never_to_more_than_there_are() -> None:
     assert [default_k(n) for n in (1, 2, 3, 4, 5, 8, 9, 16, 17)] == [1, 1, 2, 2, 3, 3, 4, 4, 5]
-    assert {len(targets) for targets in (load("random_k")(EIGHT, 0, 1).pushes or {}).values()} == {3}
-    assert {len(targets) for targets in (load("random_k:k=99")(EIGHT, 0, 1).pushes or {}).values()} == {7}
+    assert {len(targets) for targets in (load("random_k")(EIGHT, 0, 1).pushes or {}).values()} == {
+        3
+    }
+    assert {
+        len(targets) for targets in (load("random_k:k=99")(EIGHT, 0, 1).pushes or {}).values()
+    } == {7}
 
 
 def test_random_k_is_drawn_afresh_every_round() -> None:
@@ -218,7 +249,9 @@ def test_random_k_is_drawn_afresh_every_round() -> None:
 
 def test_random_k_is_no_fixed_pattern_by_number() -> None:
     pushes = load("random_k")(EIGHT, 0, 1).pushes or {}
-    offsets = {tuple(sorted((target - peer) % 8 for target in targets)) for peer, targets in pushes.items()}
+    offsets = {
+        tuple(sorted((target - peer) % 8 for target in targets)) for peer, targets in pushes.items()
+    }
     assert len(offsets) > 1
 
 
@@ -228,7 +261,7 @@ def test_a_ring_of_two_is_one_push_each() -> None:
     assert load("ring")(Roster((1, 5, 7, 9)), 0, 1).sources(1) == (5, 9)
 
 
-# --- the kit tells ----------------------------------------------------------------------------------------------------------
+# --- the kit tells --------------------------------------------------------------------------------
 
 
 def everybody_else(roster: Roster, peer: int) -> tuple[int, ...]:
@@ -236,12 +269,21 @@ def everybody_else(roster: Roster, peer: int) -> tuple[int, ...]:
 
 
 def unpure(roster: Roster, round_id: int, seed: int) -> Plan:
-    return Plan(pushes={p: tuple(random.sample(everybody_else(roster, p), min(2, len(roster) - 1))) for p in roster})
+    return Plan(
+        pushes={
+            p: tuple(random.sample(everybody_else(roster, p), min(2, len(roster) - 1)))
+            for p in roster
+        }
+    )
 
 
 def by_place(roster: Roster, round_id: int, seed: int) -> Plan:
     ring = list(roster.peers)
-    return Plan(pushes={p: (ring[(at + 1) % len(ring)],) if len(ring) > 1 else () for at, p in enumerate(ring)})
+    return Plan(
+        pushes={
+            p: (ring[(at + 1) % len(ring)],) if len(ring) > 1 else () for at, p in enumerate(ring)
+        }
+    )
 
 
 def silent(roster: Roster, round_id: int, seed: int) -> Plan:
@@ -249,7 +291,9 @@ def silent(roster: Roster, round_id: int, seed: int) -> Plan:
 
 
 def two_halves(roster: Roster, round_id: int, seed: int) -> Plan:
-    return Plan(pushes={p: tuple(q for q in everybody_else(roster, p) if q % 2 == p % 2) for p in roster})
+    return Plan(
+        pushes={p: tuple(q for q in everybody_else(roster, p) if q % 2 == p % 2) for p in roster}
+    )
 
 
 def star(roster: Roster, round_id: int, seed: int) -> Plan:

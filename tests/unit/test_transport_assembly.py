@@ -9,7 +9,14 @@ import pytest
 
 from gossip.core.digests import PartsDigest, digest_of, digests_of
 from gossip.core.messages import Commit, Envelope, Ping, StateOffer, Update
-from gossip.transport.assembly import ORPHANED_S, STALLED_S, Assembly, HeaderFilter, IncomingPayload, Reception
+from gossip.transport.assembly import (
+    ORPHANED_S,
+    STALLED_S,
+    Assembly,
+    HeaderFilter,
+    IncomingPayload,
+    Reception,
+)
 from gossip.transport.base import Traffic
 from gossip.transport.chunks import (
     AHEAD_MARK,
@@ -30,12 +37,20 @@ UPDATE = Update(b"lineage1", 7, 0, 0, b"d" * 16, 32, 0.5)
 
 
 def incoming(
-    nbytes: int, sender: int = 0, incarnation: int = 0, message=UPDATE, total: int = 0, now: float = 0.0
+    nbytes: int,
+    sender: int = 0,
+    incarnation: int = 0,
+    message=UPDATE,
+    total: int = 0,
+    now: float = 0.0,
 ) -> IncomingPayload:
     return IncomingPayload(Envelope(RUN, sender, incarnation, message), nbytes, total, now)
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 4, 7, 8, 9, CHUNK_BYTES - 4, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 20])
+@pytest.mark.parametrize(
+    "nbytes",
+    [0, 1, 4, 7, 8, 9, CHUNK_BYTES - 4, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 20],
+)
 def test_a_payload_is_cut_and_put_together_again(nbytes: int):
     data = np.frombuffer(np.random.default_rng(nbytes).bytes(nbytes), np.uint8)
     offer = StateOffer(b"l", 1, 2, b"c", b"d", nbytes, b"", "", (nbytes // 3, nbytes - nbytes // 3))
@@ -64,7 +79,9 @@ def test_a_payload_is_cut_and_put_together_again(nbytes: int):
 
 @pytest.mark.parametrize("parts", [(), (20,), (9, 0, 11), (0, 20), (4, 4, 12), (1, 1, 1, 17)])
 @pytest.mark.parametrize("piece", [1, 3, 8, 20])
-def test_the_parts_of_a_state_have_digests_of_their_own_however_it_comes(parts: tuple[int, ...], piece: int):
+def test_the_parts_of_a_state_have_digests_of_their_own_however_it_comes(
+    parts: tuple[int, ...], piece: int
+):
     data = bytes(range(20))
     found = PartsDigest(parts)
     for at in range(0, 20, piece):
@@ -274,7 +291,7 @@ def test_the_digest_of_a_commit_is_told():
     assert received.payload.digest == digest_of(data)
 
 
-# --- ahead of their messages ----------------------------------------------------------------------------------------------
+# --- ahead of their messages ----------------------------------------------------------------------
 
 
 def early(reception: Reception, connection: str, transfer: int, data: np.ndarray) -> None:
@@ -298,7 +315,9 @@ def test_no_more_than_a_chunk_comes_ahead_and_no_memory_is_taken_for_more(nbytes
     assert reception.traffic.dropped == {"malformed": 1}
 
 
-@pytest.mark.parametrize("wrong", [b"", b"\xc5", NEXT.pack(AHEAD_MARK, 1, 400) + b"x", NEXT.pack(NEXT_MARK, 1, 400)])
+@pytest.mark.parametrize(
+    "wrong", [b"", b"\xc5", NEXT.pack(AHEAD_MARK, 1, 400) + b"x", NEXT.pack(NEXT_MARK, 1, 400)]
+)
 def test_a_header_that_is_not_one_brings_nothing_ahead(wrong: bytes):
     reception = Reception(gate(400))
     assert reception.ahead("a", wrong) is None
@@ -316,7 +335,9 @@ def test_a_header_that_is_not_one_brings_nothing_ahead(wrong: bytes):
         ("a", FIRST.pack(BEHIND_MARK, 1, 400, 0), "malformed"),
     ],
 )
-def test_the_gate_looks_at_a_message_whose_payload_came_ahead(connection: str, message: bytes, reason: str):
+def test_the_gate_looks_at_a_message_whose_payload_came_ahead(
+    connection: str, message: bytes, reason: str
+):
     reception = Reception(gate(400))
     early(reception, "a", 1, DATA)
     assert reception.behind(connection, message) is None

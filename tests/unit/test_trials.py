@@ -1,4 +1,5 @@
-"""Runs of the robustness table: what they learn from, and what is told before and while they run."""
+"""Runs of the robustness table: what they learn from,
+and what is told before and while they run."""
 
 from __future__ import annotations
 
@@ -19,13 +20,33 @@ from gossip.launch.cli import app
 def bench(folder: Path, *more: object, rules: str = "mean") -> None:
     """Of five workers, one a liar, unless ``more`` says otherwise."""
     sizes = [] if "--n" in more else ["--n", 5, "--f", 1]
-    words = ["--rules", rules, "--attacks", "none", "--seeds", 1, "--rounds", 5, "--no-plot", "--into", folder, *sizes, *more]
+    words = [
+        "--rules",
+        rules,
+        "--attacks",
+        "none",
+        "--seeds",
+        1,
+        "--rounds",
+        5,
+        "--no-plot",
+        "--into",
+        folder,
+        *sizes,
+        *more,
+    ]
     CliRunner().invoke(app, ["bench", "robustness", *map(str, words)], catch_exceptions=False)
 
 
 def test_an_npz_file_is_read_and_a_wrong_one_refused(tmp_path: Path) -> None:
     images = np.arange(60, dtype=np.uint8).reshape(5, 3, 4)
-    np.savez(tmp_path / "small.npz", x_train=images, y_train=[0, 1, 2, 1, 0], x_test=images[:2], y_test=[0, 1])
+    np.savez(
+        tmp_path / "small.npz",
+        x_train=images,
+        y_train=[0, 1, 2, 1, 0],
+        x_test=images[:2],
+        y_test=[0, 1],
+    )
     data = trials.load_data(str(tmp_path / "small.npz"))
     assert data.images.shape == (5, 12)
     assert float(data.images.max()) == pytest.approx(59 / 255)
@@ -43,18 +64,26 @@ def test_an_npz_file_is_read_and_a_wrong_one_refused(tmp_path: Path) -> None:
             {"x_test": np.full((2, 3), np.nan)},
             "x_test of shape (2, 3) and type float64 holds nothing, or what is no finite number",
         ),
-        ({"x_train": np.array([["a", "b", "c"]] * 4)}, "x_train of shape (4, 3) and type <U1 holds"),
+        (
+            {"x_train": np.array([["a", "b", "c"]] * 4)},
+            "x_train of shape (4, 3) and type <U1 holds",
+        ),
         ({"y_train": np.float64(3)}, "y_train of shape () and type float64 holds nothing"),
         ({"x_test": np.zeros((2, 5))}, "3 numbers to an image in x_train, 5 in x_test"),
         ({"y_train": np.eye(4)}, "4 images in x_train for labels of shape (4, 4) in y_train"),
         ({"y_test": np.zeros(3)}, "2 images in x_test for labels of shape (3,) in y_test"),
-        ({"y_train": np.array([0, 1, -1, 1])}, "labels in y_train are whole numbers from 0 to 9999"),
+        (
+            {"y_train": np.array([0, 1, -1, 1])},
+            "labels in y_train are whole numbers from 0 to 9999",
+        ),
         ({"y_train": np.array([0, 1, 0.5, 1])}, "labels in y_train are whole numbers"),
         ({"y_train": np.array([0, 1, 2**40, 1])}, "labels in y_train are whole numbers"),
         ({"y_test": np.array([0, 7])}, "y_test has the label 7, and y_train none beyond 1"),
     ],
 )
-def test_data_that_nothing_can_be_learnt_from_are_refused(changed: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_data_that_nothing_can_be_learnt_from_are_refused(
+    changed: dict[str, Any], says: str, tmp_path: Path
+) -> None:
     arrays = {
         "x_train": np.ones((4, 3)),
         "y_train": np.array([0, 1, 0, 1]),
@@ -78,7 +107,9 @@ def test_what_is_wrong_with_data_and_page_is_told_before_anything_runs(tmp_path:
         assert not list(tmp_path.glob("runs/*"))
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_before_anything_runs(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_written_to_is_told_before_anything_runs(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(ConfigError, match="cannot write to the folder /proc/self: "):
         bench(Path("/proc/self"))  # root may not write there either
     assert "to run" not in capfd.readouterr().err
@@ -87,9 +118,20 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_anything_runs(capfd: 
         trials.remember(Path("/proc/self"), trial, "digits", outcome)
 
 
-def test_samples_that_do_not_suffice_for_all_are_told_and_no_table_is_made_of_it(tmp_path: Path) -> None:
-    np.savez(tmp_path / "few.npz", x_train=np.eye(4), y_train=[0, 1, 0, 1], x_test=np.eye(4), y_test=[0, 1, 0, 1])
-    with pytest.raises(ConfigError, match="by 8 honest workers alone: 4 samples for 8 honest workers: some would have none"):
+def test_samples_that_do_not_suffice_for_all_are_told_and_no_table_is_made_of_it(
+    tmp_path: Path,
+) -> None:
+    np.savez(
+        tmp_path / "few.npz",
+        x_train=np.eye(4),
+        y_train=[0, 1, 0, 1],
+        x_test=np.eye(4),
+        y_test=[0, 1, 0, 1],
+    )
+    with pytest.raises(
+        ConfigError,
+        match="by 8 honest workers alone: 4 samples for 8 honest workers: some would have none",
+    ):
         bench(tmp_path / "runs", "--n", 10, "--f", 2, "--non-iid", "--data", tmp_path / "few.npz")
 
 
@@ -100,6 +142,9 @@ def test_a_process_that_is_killed_is_told_and_what_was_done_is_kept(tmp_path: Pa
         "import os, signal\n\n\ndef keep(updates, *, f, round_id=0):\n    if round_id == 3:\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n    return updates.mean(0)\n"
     )
-    with pytest.raises(LocalError, match=r"a process of the trials was killed, perhaps for want of memory \(1 job\)"):
+    with pytest.raises(
+        LocalError,
+        match=r"a process of the trials was killed, perhaps for want of memory \(1 job\)",
+    ):
         bench(tmp_path / "runs", rules=f"mean {rule}:keep")
     assert len(list(tmp_path.glob("runs/mean-*.json"))) == 2

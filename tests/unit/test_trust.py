@@ -14,15 +14,21 @@ SETTINGS = TrustSettings(quarantine_rounds=30, parole_rounds=10)
 
 
 def contributions(far: dict[int, float], absent: tuple[int, ...] = ()) -> list[Contribution]:
-    return [Contribution(peer, 32, 0.125, far.get(peer, 1.0)) for peer in PEERS if peer not in absent]
+    return [
+        Contribution(peer, 32, 0.125, far.get(peer, 1.0)) for peer in PEERS if peer not in absent
+    ]
 
 
-def run(table: TrustTable, rounds: range, far: dict[int, float], rejected: dict[int, str] | None = None) -> list[TrustTransition]:
+def run(
+    table: TrustTable, rounds: range, far: dict[int, float], rejected: dict[int, str] | None = None
+) -> list[TrustTransition]:
     rejections = [Rejection(peer, reason) for peer, reason in (rejected or {}).items()]
     changes = []
     for round_id in rounds:
         absent = tuple(rejected or ()) + tuple(table.quarantined())
-        changes += table.observe_commit(round_id, contributions(far, absent), rejections, roster=PEERS)
+        changes += table.observe_commit(
+            round_id, contributions(far, absent), rejections, roster=PEERS
+        )
     return changes
 
 
@@ -34,7 +40,9 @@ def test_a_peer_that_stands_out_is_suspected_then_quarantined_and_nobody_else() 
     table = TrustTable(SETTINGS, f=2)
     changes = run(table, range(20), {5: 11.2})
     assert names(changes) == [(5, "suspected"), (5, "quarantined")]
-    assert changes[0].reasons == ("7 of the last 7 updates stood out, 11.2x farther out than typical",)
+    assert changes[0].reasons == (
+        "7 of the last 7 updates stood out, 11.2x farther out than typical",
+    )
     assert table.score(0) == 1.0
     assert table.suspected() == (5,)
 
@@ -43,7 +51,10 @@ def test_a_peer_that_sends_no_numbers_or_the_wrong_size_is_told_apart() -> None:
     table = TrustTable(SETTINGS, f=2)
     run(table, range(8), {}, {3: "non_finite"})
     run(table, range(8, 11), {}, {3: "wrong_size"})
-    assert table.reasons(3) == ("8 of the last 11 updates were not finite", "3 of the last 11 updates had the wrong size")
+    assert table.reasons(3) == (
+        "8 of the last 11 updates were not finite",
+        "3 of the last 11 updates had the wrong size",
+    )
 
 
 def test_a_single_offence_is_told_in_the_singular() -> None:
@@ -66,24 +77,31 @@ def test_a_verdict_that_is_no_number_accuses_nobody() -> None:
 
 
 def converged() -> list[list[float]]:
-    """How far out each of eight honest peers was, a row a round: rounds 740 to 859 of the digits (seed 0, f = 2, batches of 32).
+    """How far out each of eight honest peers was, a row a round: rounds 740 to 859 of the digits
+    (seed 0, f = 2, batches of 32).
 
-    The model fits its data by then. In most rounds one or two peers have a batch with a sample that it gets wrong.
+    The model fits its data by then. In most rounds one or two peers have a batch with a sample
+    that it gets wrong.
     """
-    rows: list[list[float]] = json.loads(Path(__file__).with_name("converged_outlyingness.json").read_text())
+    rows: list[list[float]] = json.loads(
+        Path(__file__).with_name("converged_outlyingness.json").read_text()
+    )
     return rows
 
 
-def test_honest_peers_of_a_converged_model_are_not_suspected_though_some_stand_out_in_most_rounds() -> None:
+def test_honest_peers_of_a_converged_model_are_not_suspected_though_some_stand_out_in_most_rounds():
     table, alone = TrustTable(SETTINGS, f=2), TrustTable(SETTINGS, f=2)
     rows, wronged = converged(), []
     for round_id, row in enumerate(rows):
         far = dict(enumerate(row))
         assert run(table, range(round_id, round_id + 1), far) == []
-        # Each update by itself, as if its sender had never sent another: that would be enough for a suspicion.
+        # Each update by itself, as if its sender had never sent another:
+        # that would be enough for a suspicion.
         alone.unpack(tuple([(*standing[:5], (), *standing[6:]) for standing in alone.pack()]))
         wronged += names(run(alone, range(round_id, round_id + 1), far))
-    assert sum(value > SETTINGS.outlying for row in rows for value in row) > 0.15 * len(rows) * len(PEERS)
+    assert sum(value > SETTINGS.outlying for row in rows for value in row) > 0.15 * len(rows) * len(
+        PEERS
+    )
     assert (0, "suspected") in wronged
     assert (5, "suspected") in wronged
     assert min(table.scores().values()) > 0.85
@@ -128,7 +146,8 @@ def test_quarantine_ends_in_parole_and_parole_in_a_middling_score() -> None:
 
 
 def test_a_leap_over_rounds_sets_nobody_free() -> None:
-    """A peer may go on from a round that is far away, or behind: it took over a state, of which it has a liar's word only."""
+    """A peer may go on from a round that is far away, or behind: it took over a state, of which it
+    has a liar's word only."""
     table, far, back = TrustTable(SETTINGS, f=2), 1_000_000, 7
     run(table, range(20), {5: 9.0})  # locked up with round 15, for 30 rounds
     assert run(table, range(far, far + 25), {}) == []
@@ -142,7 +161,12 @@ def test_a_leap_over_rounds_sets_nobody_free() -> None:
 def test_a_liar_on_parole_goes_back_sooner_than_it_came() -> None:
     table = TrustTable(SETTINGS, f=2)
     first = run(table, range(60), {5: 9.0})
-    assert names(first)[:4] == [(5, "suspected"), (5, "quarantined"), (5, "parole"), (5, "quarantined")]
+    assert names(first)[:4] == [
+        (5, "suspected"),
+        (5, "quarantined"),
+        (5, "parole"),
+        (5, "quarantined"),
+    ]
     assert first[3].round_id - first[2].round_id < first[1].round_id
 
 
@@ -189,7 +213,9 @@ def test_reasons_speak_of_the_recent_past_and_begin_anew_on_parole() -> None:
     table = TrustTable(SETTINGS, f=0)
     run(table, range(20), {5: 9.0})
     run(table, range(20, 26), {})
-    assert table.reasons(5) == ("14 of the last 20 updates stood out, 9.0x farther out than typical",)
+    assert table.reasons(5) == (
+        "14 of the last 20 updates stood out, 9.0x farther out than typical",
+    )
     table = TrustTable(SETTINGS, f=1)
     run(table, range(16), {5: 9.0})
     (parole,) = run(table, range(16, 50), {})[:1]
@@ -199,7 +225,9 @@ def test_reasons_speak_of_the_recent_past_and_begin_anew_on_parole() -> None:
 def test_a_majority_of_the_roster_always_stays() -> None:
     table = TrustTable(SETTINGS, f=4)
     for round_id in range(20):
-        table.observe_commit(round_id, contributions(dict.fromkeys(range(1, 5), 9.0)), [], roster=(0, 1, 2, 3, 4))
+        table.observe_commit(
+            round_id, contributions(dict.fromkeys(range(1, 5), 9.0)), [], roster=(0, 1, 2, 3, 4)
+        )
     assert len(table.quarantined()) == 2
 
 
@@ -207,7 +235,9 @@ def test_a_peer_outside_the_roster_takes_nobodys_place() -> None:
     table = TrustTable(SETTINGS, f=3)
     changes = []
     for round_id in range(20):
-        changes += table.observe_commit(round_id, contributions({6: 9.0, 7: 9.0}), [], roster=(0, 1, 2, 3, 6))
+        changes += table.observe_commit(
+            round_id, contributions({6: 9.0, 7: 9.0}), [], roster=(0, 1, 2, 3, 6)
+        )
     assert [change.peer for change in changes if change.change == "quarantined"] == [6]
 
 
@@ -224,16 +254,36 @@ def test_standing_out_in_one_shard_is_standing_out() -> None:
 def test_absurd_distances_stay_readable() -> None:
     table = TrustTable(SETTINGS, f=2)
     run(table, range(3), {4: 3.4e38})
-    assert table.reasons(4) == ("3 of the last 3 updates stood out, over 1000x farther out than typical",)
+    assert table.reasons(4) == (
+        "3 of the last 3 updates stood out, over 1000x farther out than typical",
+    )
 
 
-# --- results --------------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
-def served(table: TrustTable, round_id: int, server: int, *accusations: tuple[int, int]) -> list[tuple[int, str]]:
-    """``server`` commits a round, and says of these peers that it has refused their results of these rounds."""
+def served(
+    table: TrustTable, round_id: int, server: int, *accusations: tuple[int, int]
+) -> list[tuple[int, str]]:
+    """``server`` commits a round, and says of these peers that it has refused their results
+    of these rounds."""
     said = tuple(Accusation(*accusation) for accusation in accusations)
-    commit = Commit(b"l", round_id, 0, 0, 0, server, b"", b"d" * 16, (), (), tuple(range(8)), None, "", accusations=said)
+    commit = Commit(
+        b"l",
+        round_id,
+        0,
+        0,
+        0,
+        server,
+        b"",
+        b"d" * 16,
+        (),
+        (),
+        tuple(range(8)),
+        None,
+        "",
+        accusations=said,
+    )
     return names(table.observe_round([commit]))
 
 
@@ -246,14 +296,18 @@ def test_who_has_one_result_after_the_other_refused_by_more_than_f_is_locked_up(
     assert table.reasons(5) == ("a result of it was refused by more than 2 peers",)
     assert served(table, 13, 3, (5, 9)) == []  # it is known
     assert table.score(5) == pytest.approx(0.75)
-    told = [[change for i in range(3) for change in served(table, at + i, i, (5, at - 1))] for at in range(20, 70, 10)]
+    told = [
+        [change for i in range(3) for change in served(table, at + i, i, (5, at - 1))]
+        for at in range(20, 70, 10)
+    ]
     assert told == [[], [(5, "suspected")], [], [], [(5, "quarantined")]]
     assert not table.may_serve(5)
     assert table.reasons(5) == ("6 of its results were refused by more than 2 peers",)
 
 
 def test_who_has_a_result_refused_now_and_then_is_not_suspected() -> None:
-    """Near its optimum a swarm of six refuses one of 200 results of a server; this is one of ten, and always by two."""
+    """Near its optimum a swarm of six refuses one of 200 results of a server; this is one of ten,
+    and always by two."""
     table = TrustTable(TrustSettings(), f=1)
     for round_id in range(10, 4010):
         charged = [(5, round_id - 1)] if round_id % 60 == 0 else []
@@ -306,7 +360,12 @@ def test_charges_travel_with_the_table() -> None:
     assert other.score(5) == pytest.approx(0.75)
 
 
-@pytest.mark.parametrize("accusations", [3, ((1,),), ((-1, ()),), ((1, (True,)),), ((1, 2),), tuple((i, ()) for i in range(17))])
+@pytest.mark.parametrize(
+    "accusations",
+    [3, ((1,),), ((-1, ()),), ((1, (True,)),), ((1, 2),), tuple((i, ()) for i in range(17))],
+)
 def test_what_are_no_charges_is_refused(accusations: object) -> None:
     with pytest.raises(ValueError, match="charge"):
-        TrustTable(TrustSettings(), f=2).unpack(((5, 1.0, False, "normal", 0, (), 1.0, 0, 0, accusations),))
+        TrustTable(TrustSettings(), f=2).unpack(
+            ((5, 1.0, False, "normal", 0, (), 1.0, 0, 0, accusations),)
+        )

@@ -33,14 +33,20 @@ def test_steps_without_prepare_are_told_once_and_where(watch: UnexchangedWarning
     optimizer = sgd()
     assert steps(optimizer, STEPS - 1) == []
     (said,) = steps(optimizer, STEPS)
-    assert f"optimizer.step() ran {STEPS} times and nothing was exchanged: peer.prepare() was not called" in str(said.message)
+    assert (
+        f"optimizer.step() ran {STEPS} times and nothing was exchanged: peer.prepare() was "
+        "not called"
+    ) in str(said.message)
     assert said.filename == __file__, "the line that steps is named"
 
 
 def test_another_optimizer_than_the_prepared_one_is_named(watch: UnexchangedWarning) -> None:
     watch.prepared([sgd()])
     (said,) = steps(torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))]), STEPS)
-    assert "peer.prepare() was given another optimizer (SGD) than the one that steps here (AdamW)" in str(said.message)
+    assert (
+        "peer.prepare() was given another optimizer (SGD) than the one that steps here (AdamW)"
+        in str(said.message)
+    )
 
 
 def test_nothing_is_said_once_something_was_exchanged(watch: UnexchangedWarning) -> None:

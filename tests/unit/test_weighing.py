@@ -1,4 +1,5 @@
-"""Weights of servers: from what hosts carry, from a host file, from the settings; and what is refused."""
+"""Weights of servers: from what hosts carry, from a host file, from the settings;
+and what is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ FAR = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
 ABC = parse_list("a:2,b,c")
 
 
-def access(up: Mapping[str, float], down: Mapping[str, float] | None = None) -> dict[tuple[str, str], float]:
+def access(
+    up: Mapping[str, float], down: Mapping[str, float] | None = None
+) -> dict[tuple[str, str], float]:
     """Between hosts of which each has a link of its own: a way is as slow as the slower end."""
     return {(a, b): min(up[a], (down or up)[b]) for a in up for b in up if a != b}
 
@@ -35,12 +38,18 @@ def weighed(
     measured: Mapping[tuple[str, str], float], resolved: Resolved | None = None, **other: Any
 ) -> tuple[Resolved, list[str]]:
     report = HostReport()
-    found = by_bandwidth(resolved or resolve({"peers": 4}), ABC, other.get("addresses", FAR), measured, report)
+    found = by_bandwidth(
+        resolved or resolve({"peers": 4}), ABC, other.get("addresses", FAR), measured, report
+    )
     return found, report.as_text()
 
 
 def test_a_slow_host_is_told_from_those_that_are_slow_to_it() -> None:
-    assert speeds(list("abc"), access({"a": 940, "b": 930, "c": 210})) == {"a": 930, "b": 930, "c": 210}
+    assert speeds(list("abc"), access({"a": 940, "b": 930, "c": 210})) == {
+        "a": 930,
+        "b": 930,
+        "c": 210,
+    }
     most_are_slow = access({"a": 900, "b": 900, "c": 100, "d": 90, "e": 80})
     assert speeds(list("abcde"), most_are_slow) == {"a": 900, "b": 900, "c": 100, "d": 90, "e": 80}
 
@@ -53,7 +62,11 @@ def test_the_slower_direction_counts() -> None:
 
 def test_who_was_not_measured_both_ways_leaves_all_alike() -> None:
     for unknown in ((("c", "a"), ("c", "b")), (("a", "c"), ("b", "c"))):
-        measured = {way: rate for way, rate in access({"a": 900, "b": 900, "c": 100}).items() if way not in unknown}
+        measured = {
+            way: rate
+            for way, rate in access({"a": 900, "b": 900, "c": 100}).items()
+            if way not in unknown
+        }
         assert speeds(list("abc"), measured) == {}
         assert weighed(measured)[0].config.server_weights == ""
     assert speeds(["a"], {}) == {}
@@ -71,8 +84,12 @@ def test_who_was_not_measured_both_ways_leaves_all_alike() -> None:
         ((1, 1, 1), {}),
     ],
 )
-def test_weights_are_powers_of_two_and_none_where_hosts_are_much_alike(carried: tuple[float, ...], weights: Any) -> None:
-    assert weights_of(dict(zip("abc", carried, strict=True))) == (dict(zip("abc", weights, strict=True)) if weights else {})
+def test_weights_are_powers_of_two_and_none_where_hosts_are_much_alike(
+    carried: tuple[float, ...], weights: Any
+) -> None:
+    assert weights_of(dict(zip("abc", carried, strict=True))) == (
+        dict(zip("abc", weights, strict=True)) if weights else {}
+    )
 
 
 def test_noise_changes_no_weights() -> None:
@@ -84,7 +101,9 @@ def test_a_slow_host_serves_less_often_and_the_report_says_so() -> None:
     found, lines = weighed(access({"a": 940, "b": 900, "c": 210}))
     assert found.config.server_weights == "0:4,1:4,2:4", "each peer has the weight of its host"
     assert found.sources["server_weights"] == "the speeds of the hosts"
-    assert lines == ["ok    servers  each peer of a, b serves 4 times as often as each of c (900 / 210 Mbit/s)"]
+    assert lines == [
+        "ok    servers  each peer of a, b serves 4 times as often as each of c (900 / 210 Mbit/s)"
+    ]
     fitting.check(found.config)
 
 
@@ -100,26 +119,51 @@ def test_the_line_names_every_step_and_not_a_hundred_hosts() -> None:
 
 
 def test_what_is_told_is_what_counts_where_nobody_may_serve_more_than_half() -> None:
-    measured: dict[tuple[str, str], float] = {**access(dict.fromkeys("abc", 100.0)), ("a", "b"): 900.0, ("c", "a"): 900.0}
+    measured: dict[tuple[str, str], float] = {
+        **access(dict.fromkeys("abc", 100.0)),
+        ("a", "b"): 900.0,
+        ("c", "a"): 900.0,
+    }
     report = HostReport()
     found = by_bandwidth(resolve({"peers": 3}), parse_list("a,b,c"), FAR, measured, report)
     assert found.config.server_weights == "0:2"
-    assert report.as_text() == ["ok    servers  each peer of a serves 2 times as often as each of b, c (900 / 100 Mbit/s)"]
+    assert report.as_text() == [
+        "ok    servers  each peer of a serves 2 times as often as each of b, c (900 / 100 Mbit/s)"
+    ]
     assert lots(found.config.server_weights, (0, 1, 2)) == (2, 1, 1)
 
 
-def test_a_slow_host_with_half_of_the_peers_is_not_spared_as_it_carries_as_much_whoever_serves() -> None:
+def test_a_slow_host_with_half_of_the_peers_is_not_spared_as_it_carries_as_much_whoever_serves():
     report = HostReport()
-    found = by_bandwidth(resolve({"peers": 4}), parse_list("a,b:2,c"), FAR, access({"a": 900, "b": 100, "c": 900}), report)
+    found = by_bandwidth(
+        resolve({"peers": 4}),
+        parse_list("a,b:2,c"),
+        FAR,
+        access({"a": 900, "b": 100, "c": 900}),
+        report,
+    )
     assert found.config.server_weights == ""
-    assert report.as_text() == ["ok    servers  b, with 100 of 900 Mbit/s, has 2 of 4 peers: as much to carry whoever serves"]
+    assert report.as_text() == [
+        (
+            "ok    servers  b, with 100 of 900 Mbit/s, has 2 of 4 peers: as much to carry whoever "
+            "serves"
+        )
+    ]
     rates = {"a": 900.0, "b": 100.0, "c": 100.0, "d": 900.0}
-    found = by_bandwidth(resolve({"peers": 6}), parse_list("a,b:3,c,d"), {**FAR, "d": "10.0.0.4"}, access(rates), report)
+    found = by_bandwidth(
+        resolve({"peers": 6}),
+        parse_list("a,b:3,c,d"),
+        {**FAR, "d": "10.0.0.4"},
+        access(rates),
+        report,
+    )
     assert found.config.server_weights == "0:8,1:8,2:8,3:8,5:8"
 
 
 @pytest.mark.parametrize(
-    "flags", [{"server_weights": "0:2"}, {"server_weights": "0:1"}, {"topology": "rolling:weights=0:2"}], ids=str
+    "flags",
+    [{"server_weights": "0:2"}, {"server_weights": "0:1"}, {"topology": "rolling:weights=0:2"}],
+    ids=str,
 )
 def test_what_the_user_says_is_not_measured_over(flags: dict[str, Any]) -> None:
     given = resolve({"peers": 4, **flags})
@@ -130,26 +174,39 @@ def test_what_the_user_says_is_not_measured_over(flags: dict[str, Any]) -> None:
 
 def test_hosts_that_are_one_machine_are_alike() -> None:
     near = dict.fromkeys("abc", "127.0.0.1")
-    assert weighed(access({"a": 940, "b": 900, "c": 210}), addresses=near) == (resolve({"peers": 4}), [])
+    assert weighed(access({"a": 940, "b": 900, "c": 210}), addresses=near) == (
+        resolve({"peers": 4}),
+        [],
+    )
 
 
 def test_where_nobody_serves_the_slow_host_is_named_and_nothing_is_changed() -> None:
     given = resolve({"peers": 4, "topology": "random-k"})
     found, lines = weighed(access({"a": 940, "b": 900, "c": 210}), given)
     assert found == given
-    assert lines == ["ok    servers  random-k has no servers: c, with 210 of 900 Mbit/s, has as much to carry as the others"]
+    assert lines == [
+        (
+            "ok    servers  random-k has no servers: c, with 210 of 900 Mbit/s, has as much to "
+            "carry as the others"
+        )
+    ]
 
 
-# --- what the user says ----------------------------------------------------------------------------------------------------
+# --- what the user says ---------------------------------------------------------------------------
 
 
 def test_weights_stand_behind_hosts_in_their_file() -> None:
     hosts = parse_file("a slots=2 weight=4\nb\nc weight=10", "hosts.txt")
     assert [host.weight for host in hosts] == [4, 0, 10]
     found = said(resolve({"peers": 4}), hosts)
-    assert (found.config.server_weights, found.sources["server_weights"]) == ("0:4,1:4,3:10", "the hosts")
+    assert (found.config.server_weights, found.sources["server_weights"]) == (
+        "0:4,1:4,3:10",
+        "the hosts",
+    )
     assert said(resolve({"peers": 4, "server_weights": "0:2"}), ABC).config.server_weights == "0:2"
-    told_in_plan = "\n".join(plan(found.with_values("x", run_dir="runs/x", f=0).config, AgentProgram(hosts, "train.py")))
+    told_in_plan = "\n".join(
+        plan(found.with_values("x", run_dir="runs/x", f=0).config, AgentProgram(hosts, "train.py"))
+    )
     assert "serve   0:4,1:4,3:10, others 1" in told_in_plan
     with pytest.raises(ConfigError, match="and hosts have a weight, too"):
         said(resolve({"peers": 4, "server_weights": "0:2"}), hosts)
@@ -169,7 +226,9 @@ def test_a_weight_that_cannot_be_is_told_with_its_line(weight: str) -> None:
 def test_settings_hold_weights_in_one_way_of_writing_them() -> None:
     """Tasks of a scheduler compare theirs with those of the run."""
     assert resolve({"server_weights": " 2:4, 0:2 ,1:1"}).config.server_weights == "0:2,2:4"
-    spec = resolve({"server_weights": "0:4", "topology": "rolling:shards=2"}).config.weighted_topology
+    spec = resolve(
+        {"server_weights": "0:4", "topology": "rolling:shards=2"}
+    ).config.weighted_topology
     assert spec == "rolling:shards=2,weights=0:4"
     assert load(spec).bound == {"shards": 2, "weights": "0:4"}
     assert RunConfig().weighted_topology == "rolling"
@@ -181,7 +240,10 @@ def test_settings_hold_weights_in_one_way_of_writing_them() -> None:
         ({"server_weights": "0:11"}, "a weight is 1 to 10"),
         ({"server_weights": "a:4"}, "is not peer:weight"),
         ({"server_weights": "0:4,4:2"}, "there is no peer 4 of 4"),
-        ({"topology": "rolling:weights=7:2"}, "topology rolling:weights=7:2: weights = '7:2': there is no peer 7 of 4"),
+        (
+            {"topology": "rolling:weights=7:2"},
+            "topology rolling:weights=7:2: weights = '7:2': there is no peer 7 of 4",
+        ),
         ({"server_weights": "0:4", "topology": "random-k"}, "in random-k rounds nobody serves"),
         ({"server_weights": "0:4", "topology": "rolling:weights=1:2"}, "weights is given twice"),
     ],
@@ -205,9 +267,13 @@ def test_a_topology_of_ones_own_may_take_weights(tmp_path: Path) -> None:
         "def plain(roster, round_id, seed, *, shards=1):\n"
         "    return Plan(servers=(tuple(roster),) * shards)\n"
     )
-    fitting.check(resolve({"server_weights": "0:2", "topology": f"{tmp_path}/mine.py:heavy"}).config)
+    fitting.check(
+        resolve({"server_weights": "0:2", "topology": f"{tmp_path}/mine.py:heavy"}).config
+    )
     with pytest.raises(ConfigError, match="topology plain has no option 'weights'"):
-        fitting.check(resolve({"server_weights": "0:2", "topology": f"{tmp_path}/mine.py:plain"}).config)
+        fitting.check(
+            resolve({"server_weights": "0:2", "topology": f"{tmp_path}/mine.py:plain"}).config
+        )
 
 
 def test_a_node_serves_by_the_weights_of_its_run() -> None:
@@ -221,6 +287,8 @@ def test_a_recording_names_the_weights_that_its_core_has_served_by(tmp_path: Pat
     recorded = config(server_weights="0:4", record=True)
     path = recorder.path_of(tmp_path, 0, 0)
     path.parent.mkdir()
-    core = real_core({})(NodeSpec(recorded, 0, run_dir=tmp_path), recorded.settings(), load("rolling"), "c", "b")
+    core = real_core({})(
+        NodeSpec(recorded, 0, run_dir=tmp_path), recorded.settings(), load("rolling"), "c", "b"
+    )
     core.handle(Started(), 0.0)
     assert recorder.read(path)[0].topology == "rolling:weights=0:4"

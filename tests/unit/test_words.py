@@ -19,37 +19,70 @@ def test_only_one_is_said_in_the_singular(count: int, said: str) -> None:
     assert counted(count, "peer") == said
 
 
-@pytest.mark.parametrize(("peers", "said"), [(1, "1 peer needs about 1.0 GiB"), (2, "2 peers need about 1.0 GiB")])
+@pytest.mark.parametrize(
+    ("peers", "said"), [(1, "1 peer needs about 1.0 GiB"), (2, "2 peers need about 1.0 GiB")]
+)
 def test_the_memory_that_one_peer_needs_is_said_of_one(peers: int, said: str) -> None:
     assert str(OutOfMemory(peers, 2**30, 2**20)).startswith(said)
 
 
-@pytest.mark.parametrize(("alive", "said"), [((), "0 peers are left"), ((3,), "1 peer is left"), ((1, 3), "2 peers are left")])
+@pytest.mark.parametrize(
+    ("alive", "said"),
+    [((), "0 peers are left"), ((3,), "1 peer is left"), ((1, 3), "2 peers are left")],
+)
 def test_the_one_that_is_left_is_said_to_be_one(alive: tuple[int, ...], said: str) -> None:
     assert str(QuorumLost(2, alive, 60.0)) == f"{said}, a round needs 2; waited 60 s"
 
 
 @pytest.mark.parametrize(
     ("most", "wanted", "said"),
-    [(1, 1, "room for 1 peer at a time: 1 was to join"), (3, 2, "room for 3 peers at a time: 2 were to join")],
+    [
+        (1, 1, "room for 1 peer at a time: 1 was to join"),
+        (3, 2, "room for 3 peers at a time: 2 were to join"),
+    ],
 )
 def test_a_run_of_one_that_is_full_says_so_of_one(most: int, wanted: int, said: str) -> None:
     place = cast(Any, SimpleNamespace(folder="runs/a", config=SimpleNamespace(peers_max=most)))
     assert said in str(joining._no_room(place, wanted, 0))
 
 
-@pytest.mark.parametrize(("n", "local", "said"), [(1, 1, "1 peer x 1 sample"), (2, 8, "2 peers x 8 samples")])
+@pytest.mark.parametrize(
+    ("n", "local", "said"), [(1, 1, "1 peer x 1 sample"), (2, 8, "2 peers x 8 samples")]
+)
 def test_the_batch_of_one_peer_is_said_of_one(n: int, local: int, said: str) -> None:
-    batch = {"event": "batch", "round": 0, "policy": "scale", "peers": n, "local": local, "samples": n * local}
+    batch = {
+        "event": "batch",
+        "round": 0,
+        "policy": "scale",
+        "peers": n,
+        "local": local,
+        "samples": n * local,
+    }
     (line,) = RunView(n, cast(Any, SimpleNamespace(byzantine=[])))._batch(batch)
     assert line.startswith(f"= batch: {said}, {n * local} a round (scale)")
 
 
 def test_the_impact_of_one_drill_is_said_of_one() -> None:
     branch = {"rounds": 1, "peers": [2], "samples_given_back": 1}
-    found: dict[str, Any] = {"drills": [1], "hit": [], "left": [], "first_skip_ms": None, "rounds_lost": 0, "rounds_handed_on": 0}
-    found |= {"states_taken": 1, "given_up": [branch], "suspected": [], "quarantined": [], "loss": None, "accuracy": None}
-    found["pace"] = dict.fromkeys(("before", "during", "after", "dip", "recovery_ms")) | {"longest_pause_ms": 0.0}
+    found: dict[str, Any] = {
+        "drills": [1],
+        "hit": [],
+        "left": [],
+        "first_skip_ms": None,
+        "rounds_lost": 0,
+        "rounds_handed_on": 0,
+    }
+    found |= {
+        "states_taken": 1,
+        "given_up": [branch],
+        "suspected": [],
+        "quarantined": [],
+        "loss": None,
+        "accuracy": None,
+    }
+    found["pace"] = dict.fromkeys(("before", "during", "after", "dip", "recovery_ms")) | {
+        "longest_pause_ms": 0.0
+    }
     assert impact.lines(found)[:3] == [
         "impact of 1 drill",
         "  rounds: 0 lost, 0 handed on to another server; 1 state taken over",

@@ -1,4 +1,5 @@
-"""Plans with faults of the network, or that only the simulator can inject, and faults with times in place of rounds."""
+"""Plans with faults of the network, or that only the simulator can inject, and faults with times in
+place of rounds."""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ def test_a_plan_of_every_sort_survives_toml() -> None:
         ("hang:3@60+2s", Hang(3, 60, 2.0)),
     ],
 )
-def test_a_moment_with_a_unit_is_a_time_and_one_without_is_a_round(word: str, fault: faults.Fault) -> None:
+def test_a_moment_with_a_unit_is_a_time_and_one_without_is_a_round(
+    word: str, fault: faults.Fault
+) -> None:
     assert faults.parse(word).faults == (fault,)
     assert faults.parse(str(fault)).faults == (fault,)
     assert faults.from_toml(FaultPlan((fault,)).to_toml()).faults == (fault,)
@@ -81,7 +84,9 @@ def test_a_moment_with_a_unit_is_a_time_and_one_without_is_a_round(word: str, fa
 
 @pytest.mark.parametrize("kind", sorted({*WORLD_KINDS} - {*LINK_KINDS}))
 def test_real_processes_refuse_what_only_the_simulator_can_do(kind: str) -> None:
-    plan = FaultPlan((Crash(0, 5), *(fault for fault in EXAMPLES if type(fault) is WORLD_KINDS[kind])))
+    plan = FaultPlan(
+        (Crash(0, 5), *(fault for fault in EXAMPLES if type(fault) is WORLD_KINDS[kind]))
+    )
     with pytest.raises(BadFault, match=f"only the simulator can do '{kind}'") as caught:
         plan.specs  # noqa: B018 - asking for the words is what real runs do first
     assert "gossip simulate" in str(caught.value.hint)
@@ -128,7 +133,10 @@ def test_every_kind_of_the_simulator_has_an_example_here() -> None:
     [
         ('kind = "partition"\nsides = [[0, 1]]\nat_s = 1\nfor_s = 1', "not a list of sides"),
         ('kind = "partition"\nsides = [[0, 1], [1, 2]]\nat_s = 1\nfor_s = 1', "on two sides"),
-        ('kind = "partition"\nsides = [[0], [1]]\nat_s = 1\nfor_s = 1\none_way = 1', "neither true nor false"),
+        (
+            'kind = "partition"\nsides = [[0], [1]]\nat_s = 1\nfor_s = 1\none_way = 1',
+            "neither true nor false",
+        ),
         ('kind = "partition"\nsides = [[0], [1]]\nat_s = 1', "partition needs 'for_s'"),
         ('kind = "loss"\nshare = 1.5\nat_s = 1\nfor_s = 1', "is not a number from 0 to 1"),
         ('kind = "loss"\nshare = true\nat_s = 1\nfor_s = 1', "is not a number"),

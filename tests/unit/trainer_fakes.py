@@ -1,4 +1,5 @@
-"""A node that plays from a script at the other end of a real socket pair, and the session that talks to it."""
+"""A node that plays from a script at the other end of a real socket pair,
+and the session that talks to it."""
 
 from __future__ import annotations
 
@@ -31,9 +32,12 @@ def allocate_bytes(data: bytes) -> int:
 
 
 class FakeNode:
-    """One life of a node: runs ``script(node)`` in a thread; what it asserts is raised again by ``result``."""
+    """One life of a node: runs ``script(node)`` in a thread;
+    what it asserts is raised again by ``result``."""
 
-    def __init__(self, incarnation: int, end: socket.socket, script: Callable[[FakeNode], None]) -> None:
+    def __init__(
+        self, incarnation: int, end: socket.socket, script: Callable[[FakeNode], None]
+    ) -> None:
         self.incarnation = incarnation
         self.channel = Channel(end)
         self.arena: Arena | None = None
@@ -103,13 +107,30 @@ class FakeNode:
         self.arena = Arena.attach(self.fds.pop(0), said.elements)
         return said
 
-    def go(self, round_id: int, slot: int = 0, ranges: Any = None, epoch: int = 0, want_parameters: bool = False) -> None:
+    def go(
+        self,
+        round_id: int,
+        slot: int = 0,
+        ranges: Any = None,
+        epoch: int = 0,
+        want_parameters: bool = False,
+    ) -> None:
         self.send(
-            control.StartRoundCommand(round_id, slot, ranges is not None, epoch, tuple(ranges or ()), want_parameters, 1, 1)
+            control.StartRoundCommand(
+                round_id,
+                slot,
+                ranges is not None,
+                epoch,
+                tuple(ranges or ()),
+                want_parameters,
+                1,
+                1,
+            )
         )
 
     def put(self, slot: int, vector: np.ndarray) -> None:
-        """``vector``: of all parameters, which then all have a gradient, or as long as an update is."""
+        """``vector``: of all parameters, which then all have a gradient,
+        or as long as an update is."""
         assert self.arena is not None
         self.arena.results[slot][: len(vector)] = vector
         self.arena.results[slot][len(vector) :] = PRESENT
@@ -137,7 +158,9 @@ def echo(node: FakeNode) -> None:
             case control.Contribute():
                 assert node.arena is not None
                 if message.samples:
-                    node.apply(message.round_id, message.round_id % 4, node.arena.updates[message.slot])
+                    node.apply(
+                        message.round_id, message.round_id % 4, node.arena.updates[message.slot]
+                    )
                 else:
                     node.send(control.ApplyCommand(message.round_id, -1, 0.0))
             case control.AppliedReply():
@@ -154,7 +177,14 @@ class FakeNodeSwarm:
     def __init__(self, *scripts: Callable[[FakeNode], None], **options: Any) -> None:
         self.nodes: list[FakeNode] = []
         self._scripts = list(scripts)
-        settings = {"peers": 1, "run": "00" * 8, "f": 0, "aggregator": "mean", "node": "thread", **options}
+        settings = {
+            "peers": 1,
+            "run": "00" * 8,
+            "f": 0,
+            "aggregator": "mean",
+            "node": "thread",
+            **options,
+        }
         place_options = {key: settings.pop(key) for key in ("run_dir_path",) if key in settings}
         self.place = PeerPlace(RunConfig(**settings), run_dir=place_options.get("run_dir_path"))
         self.termination = TerminationHandler()
@@ -192,7 +222,19 @@ def flat_parameters(model: torch.nn.Module) -> torch.Tensor:
 
 
 def same_bits(one: torch.nn.Module, other: torch.nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+    return all(
+        torch.equal(a, b)
+        for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    )
 
 
-__all__ = ["ChannelClosed", "FakeNode", "FakeNodeSwarm", "backward", "echo", "flat_parameters", "same_bits", "small_model"]
+__all__ = [
+    "ChannelClosed",
+    "FakeNode",
+    "FakeNodeSwarm",
+    "backward",
+    "echo",
+    "flat_parameters",
+    "same_bits",
+    "small_model",
+]

@@ -1,7 +1,8 @@
-"""The hash chain of commits: H_r binds everything that was ever committed, so two histories that differ show it at once.
+"""The hash chain of commits: H_r binds everything that was ever committed, so two histories that
+differ show it at once.
 
-``H_r = blake2b(H_{r-1} || header and payload digest of every shard, in order)``. A header covers every field of a commit but
-``attempt``, which changes when a later server hands the same commit on.
+``H_r = blake2b(H_{r-1} || header and payload digest of every shard, in order)``. A header covers
+every field of a commit but ``attempt``, which changes when a later server hands the same commit on.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ def _text(value: str) -> bytes:
 
 
 def _real(value: float) -> float:
-    # There are many bit patterns that are no number: whoever decodes one may hold another, so all hash alike.
+    # There are many bit patterns that are no number: whoever decodes one may hold another,
+    # so all hash alike.
     return value if value == value else math.nan  # NaN differs from itself
 
 
 def header_bytes(commit: Commit) -> bytes:
-    """The canonical bytes of a commit's header: every field except ``attempt``, each with its length where it varies."""
+    """The canonical bytes of a commit's header: every field except ``attempt``, each with its
+    length where it varies."""
     parts = [
         _blob(commit.lineage),
         _SHARD.pack(commit.round_id, commit.shard, commit.made_at, commit.server),
@@ -50,7 +53,8 @@ def header_bytes(commit: Commit) -> bytes:
         _COUNT.pack(len(commit.contributors)),
     ]
     parts += [
-        _CONTRIBUTION.pack(c.peer, c.samples, c.took_us, _real(c.weight), _real(c.outlyingness)) for c in commit.contributors
+        _CONTRIBUTION.pack(c.peer, c.samples, c.took_us, _real(c.weight), _real(c.outlyingness))
+        for c in commit.contributors
     ]
     parts.append(_COUNT.pack(len(commit.rejected)))
     for rejection in commit.rejected:
@@ -58,14 +62,25 @@ def header_bytes(commit: Commit) -> bytes:
     count = len(commit.roster)
     parts.append(struct.pack(f">{count + 1}q", count, *commit.roster))
     parts.append(b"\0" if commit.loss is None else b"\1" + _REAL.pack(_real(commit.loss)))
-    parts += [_text(commit.reason), _COUNT.pack(len(commit.rates)), *[_REAL.pack(_real(rate)) for rate in commit.rates]]
+    parts += [
+        _text(commit.reason),
+        _COUNT.pack(len(commit.rates)),
+        *[_REAL.pack(_real(rate)) for rate in commit.rates],
+    ]
     if commit.decision or commit.measured:
-        parts += [_COUNT.pack(len(commit.decision)), *[_REAL.pack(_real(weight)) for weight in commit.decision]]
+        parts += [
+            _COUNT.pack(len(commit.decision)),
+            *[_REAL.pack(_real(weight)) for weight in commit.decision],
+        ]
         parts += [_blob(digest) for digest in commit.measured]
     if commit.accusations:
         parts.append(_COUNT.pack(-len(commit.accusations)))  # below zero: no weights of a decision
         for c in commit.accusations:
-            parts += [_ACCUSATION.pack(c.peer, -1 - c.round_id if c.silent else c.round_id), _blob(c.turn), _blob(c.content)]
+            parts += [
+                _ACCUSATION.pack(c.peer, -1 - c.round_id if c.silent else c.round_id),
+                _blob(c.turn),
+                _blob(c.content),
+            ]
     return b"".join(parts)
 
 
@@ -73,10 +88,15 @@ def genesis(run: bytes, lineage: bytes, start: bytes = b"") -> bytes:
     """H_{-1}: what the commits of round 0 name as their parent.
 
     Args:
-        start: Digest of the weights that the run begins with. So peers that have begun with different ones are on different
-            branches from the first round on. Empty where every peer has its own, and as long as this one has not begun.
+        start: Digest of the weights that the run begins with. So peers that have begun with
+            different ones are on different branches from the first round on. Empty where every peer
+            has its own, and as long as this one has not begun.
     """
-    return blake2b(_blob(run) + _blob(lineage) + _blob(start), digest_size=DIGEST_BYTES, person=b"gossip-genesis").digest()
+    return blake2b(
+        _blob(run) + _blob(lineage) + _blob(start),
+        digest_size=DIGEST_BYTES,
+        person=b"gossip-genesis",
+    ).digest()
 
 
 def chain_hash(parent: bytes, commits: Sequence[Commit]) -> bytes:
@@ -89,7 +109,8 @@ def chain_hash(parent: bytes, commits: Sequence[Commit]) -> bytes:
 
 
 class Lineage:
-    """The chain as far as this peer has followed it, with the hashes of the last ``HISTORY_ROUNDS`` rounds."""
+    """The chain as far as this peer has followed it,
+    with the hashes of the last ``HISTORY_ROUNDS`` rounds."""
 
     def __init__(self, run: bytes, lineage: bytes) -> None:
         self.run, self.id = run, lineage
@@ -109,12 +130,15 @@ class Lineage:
     def append(self, commits: Sequence[Commit]) -> bytes:
         """Follows one round: ``commits`` of round ``next_round``, every shard once, in order.
 
-        Returns: the new head H_r. Callers have compared each commit's parent before (``stance``): a wrong one is our bug.
+        Returns: the new head H_r. Callers have compared each commit's parent before (``stance``): a
+            wrong one is our bug.
         """
         assert commits, "a round has at least one shard"
         for shard, commit in enumerate(commits):
             assert commit.lineage == self.id, "a commit of another lineage"
-            assert commit.round_id == self.next_round, f"round {commit.round_id} after {self.next_round - 1}"
+            assert commit.round_id == self.next_round, (
+                f"round {commit.round_id} after {self.next_round - 1}"
+            )
             assert commit.shard == shard, f"shard {commit.shard} in place {shard}"
             assert commit.parent == self.head, f"round {commit.round_id} has another parent"
         self.head = chain_hash(self.head, commits)
@@ -123,7 +147,8 @@ class Lineage:
         return self.head
 
     def restart(self, next_round: int, head: bytes) -> None:
-        """Goes on elsewhere in the chain: after a state transfer, whose offer names H of the round before ``next_round``."""
+        """Goes on elsewhere in the chain: after a state transfer, whose offer names H of the round
+        before ``next_round``."""
         self.next_round, self.head = next_round, head
         self._history.clear()
         self._remember(next_round - 1, head)
@@ -137,8 +162,8 @@ class Lineage:
         return self._history.get(round_id - 1, b"")
 
     def stance(self, round_id: int, parent: bytes) -> Stance:
-        """How somebody stands to us who names ``parent`` as H of the round before ``round_id``. Who has not begun, they or we,
-        may still come to any branch."""
+        """How somebody stands to us who names ``parent`` as H of the round before ``round_id``. Who
+        has not begun, they or we, may still come to any branch."""
         ours = self.at(round_id - 1)
         if ours == parent:
             return "same"

@@ -1,8 +1,10 @@
-"""Which samples were used: every position of an epoch once, although slices go lost with the peers that held them.
+"""Which samples were used: every position of an epoch once,
+although slices go lost with the peers that held them.
 
-An epoch is a permutation of the samples (the trainer knows which); here are only positions in it. A round gives each peer of
-its roster a slice; the commit names who contributed; the slices of the others go back and are given out again before the
-epoch ends. All of it is a function of the sequence of commits, so every peer knows every slice and none is ever sent.
+An epoch is a permutation of the samples (the trainer knows which); here are only positions in it. A
+round gives each peer of its roster a slice; the commit names who contributed; the slices of the
+others go back and are given out again before the epoch ends. All of it is a function of the
+sequence of commits, so every peer knows every slice and none is ever sent.
 """
 
 from __future__ import annotations
@@ -33,23 +35,32 @@ class DataCursor:
     Args:
         samples_total: Samples in an epoch, 0 while unknown.
         batch: Samples that each peer gets in a round; see ``batches``.
-        at_least: Peers that must get samples in a round for its rule to work; may be set anew before each round. With 1 every
-            epoch is exact. With more, an epoch ends when fewer than that many positions are left over (by failures in its last
-            rounds): a robust rule could never aggregate so few updates, and they would come back for ever. They are reported
-            as never used.
-        batches: A round's samples: so many batches, however many peers share them (the same for all cursors of a run). 0: one for
-            each peer.
+        at_least: Peers that must get samples in a round for its rule to work; may be set anew
+            before each round. With 1 every epoch is exact. With more, an epoch ends when fewer than
+            that many positions are left over (by failures in its last rounds): a robust rule could
+            never aggregate so few updates, and they would come back for ever.
+            They are reported as never used.
+        batches: A round's samples: so many batches, however many peers share them (the same for all
+            cursors of a run). 0: one for each peer.
         paced: Who is slow gets smaller slices (the same for all cursors of a run).
     """
 
-    def __init__(self, samples_total: int = 0, batch: int = 0, at_least: int = 1, batches: int = 0, paced: bool = False) -> None:
+    def __init__(
+        self,
+        samples_total: int = 0,
+        batch: int = 0,
+        at_least: int = 1,
+        batches: int = 0,
+        paced: bool = False,
+    ) -> None:
         self.at_least, self.batches, self.paced = at_least, batches, paced
         self.pace = Pace()
         self.samples_total = self.batch = 0
         self.epoch = 0
         self._position = 0  # first position that was never given out in this epoch
         self._returned: Ranges = ()  # given out and come back: disjoint, ascending, never adjacent
-        self._turn = 0  # who is first: a peer that never contributes must not get the same slice again and again
+        # who is first: a peer that never contributes must not get the same slice again and again
+        self._turn = 0
         self._rounds = 0
         self._used = 0
         self._recent: tuple[PeerId, ...] = ()  # who contributed to the last round
@@ -75,15 +86,20 @@ class DataCursor:
         Raises: ConfigError: not positive, another size than before, or too late.
         """
         if samples_total < 1 or batch < 1 or samples_total > ROUND_MAX or batch > ROUND_MAX:
-            raise ConfigError(f"data: {samples_total} samples in batches of {batch} cannot be shared out")
+            raise ConfigError(
+                f"data: {samples_total} samples in batches of {batch} cannot be shared out"
+            )
         if self.configured:
             if (samples_total, batch) != (self.samples_total, self.batch):
                 had = f"{self.samples_total} samples in batches of {self.batch}"
-                raise ConfigError(f"data: {samples_total} samples in batches of {batch}, but the run has {had}")
+                raise ConfigError(
+                    f"data: {samples_total} samples in batches of {batch}, but the run has {had}"
+                )
             return
         if self._pending is None:
             raise ConfigError(
-                f"data: the loader was sharded after more than {PENDING_ROUNDS} rounds", "call peer.shard before training begins"
+                f"data: the loader was sharded after more than {PENDING_ROUNDS} rounds",
+                "call peer.shard before training begins",
             )
         self.samples_total, self.batch = samples_total, batch
         pending, self._pending, at_least = self._pending, [], self.at_least
@@ -92,18 +108,20 @@ class DataCursor:
         self.at_least = at_least
 
     def round_samples(self, n: int) -> int:
-        """How many samples a round of n peers gives out while there are enough, and nobody is slow."""
+        """How many samples a round of n peers gives out while there are enough,
+        and nobody is slow."""
         return self.batch * (self.batches or n)
 
     def assign(self, roster: Sequence[PeerId]) -> dict[PeerId, Ranges]:
         """Everybody's slice in the next round: returned positions first, then fresh ones.
 
-        All get alike, but for those who are slow. The last two rounds of an epoch share what is left alike, so that neither is
-        a step on a handful of samples, and only those share them who contributed to the last round that taught anything: one
-        that has crashed stays in the roster for a while, and what it is given comes back when there is nothing left to go with
-        it. So a round has less than half of what those who contributed to the one before can take only if that one gave out all
-        that was left, and somebody failed in it. The order is the roster's, beginning one later every round. Nobody gets
-        anything while the size of the data is unknown.
+        All get alike, but for those who are slow. The last two rounds of an epoch share what is
+        left alike, so that neither is a step on a handful of samples, and only those share them who
+        contributed to the last round that taught anything: one that has crashed stays in the roster
+        for a while, and what it is given comes back when there is nothing left to go with it. So a
+        round has less than half of what those who contributed to the one before can take only if
+        that one gave out all that was left, and somebody failed in it. The order is the roster's,
+        beginning one later every round. Nobody gets anything while the size of the data is unknown.
         """
         if not self.configured or not roster:
             return dict.fromkeys(roster, ())
@@ -131,7 +149,10 @@ class DataCursor:
         return slices
 
     def commit(
-        self, roster: Sequence[PeerId], contributors: Collection[PeerId], took_us: Mapping[PeerId, int] = MappingProxyType({})
+        self,
+        roster: Sequence[PeerId],
+        contributors: Collection[PeerId],
+        took_us: Mapping[PeerId, int] = MappingProxyType({}),
     ) -> EpochReport | None:
         """A round was committed: the slices of those who did not contribute go back.
 
@@ -149,12 +170,19 @@ class DataCursor:
             return None
         sharers = self._sharers(roster) if roster else []
         given = sum(self._shares(sharers)) if roster else 0
-        # As good as whole: who gets a handful of samples takes hardly less time for them than one that is slow.
+        # As good as whole: who gets a handful of samples takes hardly less time for them than
+        # one that is slow.
         whole = bool(roster) and len(sharers) == len(roster) and 2 * given >= self._whole(roster)
         back: list[tuple[int, int]] = []
-        if any(peer not in contributors for peer in sharers):  # else it does not matter who had what
+        # else it does not matter who had what
+        if any(peer not in contributors for peer in sharers):
             slices = self.assign(roster)
-            back = [pair for peer, ranges in slices.items() if peer not in contributors for pair in ranges]
+            back = [
+                pair
+                for peer, ranges in slices.items()
+                if peer not in contributors
+                for pair in ranges
+            ]
         kept, self._position = self._after(given)
         self._returned = _merged([*kept, *back]) if kept or back else ()
         self._used += given - _length(tuple(back))
@@ -196,17 +224,21 @@ class DataCursor:
         remaining, n, whole = self.remaining, len(sharers), self._whole(sharers)
         give = min(remaining, whole)
         if whole < remaining < 2 * whole and remaining // 2 >= min(self.at_least, n):
-            give = -(-remaining // 2)  # the other half for the round after this one, which so has enough for its rule, too
+            # the other half for the round after this one, which so has enough for its rule, too
+            give = -(-remaining // 2)
         if not self.pace.even:
             if self.batches:
-                return _apportioned(give, [1 << (LEVELS - self.pace.level(peer)) for peer in sharers])
+                return _apportioned(
+                    give, [1 << (LEVELS - self.pace.level(peer)) for peer in sharers]
+                )
             most = [max(1, self.batch >> self.pace.level(peer)) for peer in sharers]
             return most if give == whole else _apportioned(give, most)
         each, extra = divmod(give, n)
         return [each + 1] * extra + [each] * (n - extra)
 
     def _after(self, given: int) -> tuple[list[tuple[int, int]], int]:
-        """The returned ranges and the first fresh position once ``given`` positions are handed out."""
+        """The returned ranges and the first fresh position once ``given``
+        positions are handed out."""
         kept = []
         for start, stop in self._returned:
             taken = min(given, stop - start)
@@ -217,7 +249,9 @@ class DataCursor:
 
     def _end_epoch(self) -> EpochReport:
         never = self.samples_total - self._used
-        self._last = EpochReport(self.epoch, once=self._used, twice=0, never=never, rounds=self._rounds)
+        self._last = EpochReport(
+            self.epoch, once=self._used, twice=0, never=never, rounds=self._rounds
+        )
         self._once += self._used
         self._never += never
         self.epoch += 1
@@ -230,21 +264,35 @@ class DataCursor:
         where = self.at_least, self.epoch, self._position, self._turn, self._rounds, self._used
         return (*where, self._returned, self._recent, self.pace.levels())
 
-    # --- as data ----------------------------------------------------------------------------------------------------------
+    # --- as data ----------------------------------------------------------------------------------
 
     def pack(self) -> tuple[Any, ...]:
         """The whole cursor as plain tuples, for a peer that takes over our state."""
-        last = () if self._last is None else (self._last.epoch, self._last.once, self._last.never, self._last.rounds)
-        numbers = (self.samples_total, self.batch, self.at_least, self.epoch, self._position, self._turn, self._rounds)
+        last = (
+            ()
+            if self._last is None
+            else (self._last.epoch, self._last.once, self._last.never, self._last.rounds)
+        )
+        numbers = (
+            self.samples_total,
+            self.batch,
+            self.at_least,
+            self.epoch,
+            self._position,
+            self._turn,
+            self._rounds,
+        )
         pending = None if self._pending is None else tuple(self._pending)
         counts = self._used, self._once, self._never
         return (numbers, counts, self._returned, last, pending, self._recent, self.pace.pack())
 
     def unpack(self, packed: Any) -> None:
-        """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing, when it is not that."""
+        """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing,
+        when it is not that."""
         numbers, counts, returned, last, pending, recent, pace = _fields(packed)
         if numbers[0] == 0 and self.configured:
-            # The donor has not been told yet; what it saw counts as soon as it is known how much there is, which we do know.
+            # The donor has not been told yet; what it saw counts as soon as it is known how much
+            # there is, which we do know.
             fresh = DataCursor(at_least=numbers[2], batches=self.batches, paced=self.paced)
             fresh._pending = pending
             try:
@@ -255,7 +303,15 @@ class DataCursor:
             return
         if self.configured and (numbers[0], numbers[1]) != (self.samples_total, self.batch):
             raise ValueError(f"data: the donor has {numbers[0]} samples in batches of {numbers[1]}")
-        self.samples_total, self.batch, self.at_least, self.epoch, self._position, self._turn, self._rounds = numbers
+        (
+            self.samples_total,
+            self.batch,
+            self.at_least,
+            self.epoch,
+            self._position,
+            self._turn,
+            self._rounds,
+        ) = numbers
         self._used, self._once, self._never = counts
         self._returned = returned
         self._last = EpochReport(last[0], last[1], 0, last[2], last[3]) if last else None
@@ -283,9 +339,11 @@ def _merged(ranges: Sequence[tuple[int, int]]) -> Ranges:
 
 
 def _apportioned(total: int, weights: list[int]) -> list[int]:
-    """By weight, in whole numbers, one for everybody at least. What is left over goes to the heaviest.
+    """By weight, in whole numbers, one for everybody at least.
+    What is left over goes to the heaviest.
 
-    Where there are fewer, the first get one each: a rule needs updates of enough peers, however few the samples are.
+    Where there are fewer, the first get one each: a rule needs updates of enough peers, however few
+    the samples are.
     """
     n, whole = len(weights), sum(weights)
     if total < n:
@@ -308,7 +366,9 @@ def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _fields(packed: Any) -> tuple[tuple[int, ...], tuple[int, ...], Ranges, tuple[int, ...], Any, tuple[int, ...], Pace]:
+def _fields(
+    packed: Any,
+) -> tuple[tuple[int, ...], tuple[int, ...], Ranges, tuple[int, ...], Any, tuple[int, ...], Pace]:
     if not isinstance(packed, tuple | list) or len(packed) != 7:
         raise ValueError("data cursor: seven fields were expected")
     numbers, counts, last = _wholes(packed[0], 7), _wholes(packed[1], 3), _wholes(packed[3])
@@ -336,6 +396,8 @@ def _fields(packed: Any) -> tuple[tuple[int, ...], tuple[int, ...], Ranges, tupl
     pending = []
     for row in packed[4]:
         if not isinstance(row, tuple | list) or len(row) != 3:
-            raise ValueError("data cursor: a pending round has what its rule needs, a roster and contributors")
+            raise ValueError(
+                "data cursor: a pending round has what its rule needs, a roster and contributors"
+            )
         pending.append((*_wholes(row[:1]), _wholes(row[1]), _wholes(row[2])))
     return numbers, counts, returned, last, pending, recent, pace

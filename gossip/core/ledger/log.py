@@ -1,4 +1,5 @@
-"""The last commits with their payloads, for those who are a little behind. Bounded in rounds and in bytes."""
+"""The last commits with their payloads, for those who are a little behind.
+Bounded in rounds and in bytes."""
 
 from __future__ import annotations
 
@@ -27,9 +28,11 @@ ANSWER_BYTES = 64 * 2**20
 
 
 class CommitLog:
-    """Args: ``rounds_max`` and ``bytes_max`` bound it; the last two rounds are kept whatever they weigh.
+    """Args: ``rounds_max`` and ``bytes_max`` bound it;
+        the last two rounds are kept whatever they weigh.
 
-    ``previous`` are the aggregates, one a shard, of the last round that changed anything; empty as long as there is none here.
+    ``previous`` are the aggregates, one a shard, of the last round that changed anything; empty as
+    long as there is none here.
     """
 
     def __init__(self, rounds_max: int, bytes_max: int) -> None:
@@ -44,7 +47,9 @@ class CommitLog:
             self.previous = payloads
         self._rounds[round_id] = held
         self._bytes += _weight(held)
-        while len(self._rounds) > ROUNDS_KEPT_ALWAYS and (len(self._rounds) > self.rounds_max or self._bytes > self.bytes_max):
+        while len(self._rounds) > ROUNDS_KEPT_ALWAYS and (
+            len(self._rounds) > self.rounds_max or self._bytes > self.bytes_max
+        ):
             _, old = self._rounds.popitem(last=False)
             self._bytes -= _weight(old)
 
@@ -57,8 +62,11 @@ class CommitLog:
             return []
         return [held for round_id, held in self._rounds.items() if round_id >= first]
 
-    def catch_up(self, peer: PeerId, request: CommitRequest, round_id: int, chain: bytes) -> list[Effect]:
-        """One that is behind asks: send what we have, or say where we are when it is too far behind for that.
+    def catch_up(
+        self, peer: PeerId, request: CommitRequest, round_id: int, chain: bytes
+    ) -> list[Effect]:
+        """One that is behind asks: send what we have,
+        or say where we are when it is too far behind for that.
 
         Args:
             chain: H of the round before the one that is asked for, or b"".
@@ -74,7 +82,11 @@ class CommitLog:
             if effects and nbytes + _weight(held) > ANSWER_BYTES:
                 break  # it asks for the rest when it has these
             nbytes += _weight(held)
-            wanted = [each for each in held if not lacking or each[0].round_id > request.first or each[0].shard in lacking]
+            wanted = [
+                each
+                for each in held
+                if not lacking or each[0].round_id > request.first or each[0].shard in lacking
+            ]
             effects += [reissue(peer, *each, at) for each in wanted]
         return effects
 
@@ -85,8 +97,8 @@ class CommitLog:
         round_id: int,
         chain: bytes,
     ) -> list[Effect]:
-        """A message of a round that is over here, and H of the round before. Most often it crossed the commit on the way, and
-        needs no answer."""
+        """A message of a round that is over here, and H of the round before. Most often it crossed
+        the commit on the way, and needs no answer."""
         if isinstance(message, Commit | PartialStatistics | PartialOverdue):
             return []
         held = self.get(message.round_id)
@@ -96,7 +108,19 @@ class CommitLog:
                 return [reissue(peer, commit, payload, message.attempt)]
         if message.round_id == round_id - 1:
             return []
-        return [Send(peer, NotServing(message.lineage, message.round_id, message.shard, message.attempt, round_id, chain))]
+        return [
+            Send(
+                peer,
+                NotServing(
+                    message.lineage,
+                    message.round_id,
+                    message.shard,
+                    message.attempt,
+                    round_id,
+                    chain,
+                ),
+            )
+        ]
 
     def clear(self) -> None:
         self._rounds.clear()
@@ -104,7 +128,8 @@ class CommitLog:
 
 
 def reissue(peer: PeerId, commit: Commit, payload: Payload | None, attempt: int) -> Send:
-    """Hands a commit on to one that is at ``attempt`` already, and would not take it under an earlier one."""
+    """Hands a commit on to one that is at ``attempt`` already,
+    and would not take it under an earlier one."""
     return Send(peer, replace(commit, attempt=max(attempt, commit.attempt)), payload)
 
 

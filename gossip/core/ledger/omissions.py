@@ -1,9 +1,10 @@
 """Servers whose results do not come although they answer: they are passed over for a while.
 
-A server that keeps what it has made costs everybody a timeout at each of its turns. Silence is no evidence of a lie, for a slow
-link or a busy machine looks the same from outside, so it costs no trust: its updates count as before, and nobody suspects it.
-Who has waited for a result in vain says so when it serves next (``Accusation.silent``). Once more than f have said so of the same
-round, one of them is honest. A pure function of the commits, as trust is.
+A server that keeps what it has made costs everybody a timeout at each of its turns. Silence is no
+evidence of a lie, for a slow link or a busy machine looks the same from outside, so it costs no
+trust: its updates count as before, and nobody suspects it. Who has waited for a result in vain says
+so when it serves next (``Accusation.silent``). Once more than f have said so of the same round, one
+of them is honest. A pure function of the commits, as trust is.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ Turn: TypeAlias = Literal["passed_over", "serves_again"]
 class _Server:
     heard: float = 1.0  # how far it can be expected to be heard of
     rests: int = 0  # rounds for which it is still passed over
-    open: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()  # round -> who has waited in vain; (): enough
+    # round -> who has waited in vain; (): enough
+    open: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()
 
 
 class OmissionTracker:
-    """Args: ``f``: the most that are passed over at once, those in quarantine counted in; with 0 nobody is."""
+    """Args: ``f``: the most that are passed over at once, those in quarantine counted in;
+    with 0 nobody is."""
 
     def __init__(self, settings: TrustSettings, f: int) -> None:
         self.settings, self.f = settings, f
@@ -42,14 +45,18 @@ class OmissionTracker:
         return server is None or not server.rests
 
     def lacks(self, accuser: PeerId, peer: PeerId, of_round: int, round_id: int) -> bool:
-        """Whether it is of use that ``accuser`` says so: not known yet, and not too old in ``round_id``."""
+        """Whether it is of use that ``accuser`` says so: not known yet,
+        and not too old in ``round_id``."""
         server = self._servers.get(peer, _Server())
         known = dict(server.open).get(of_round)
         new = known is None or (bool(known) and accuser not in known)
         return new and of_round >= round_id - self._window and not server.rests
 
-    def observe_round(self, commits: Sequence[Commit], locked: Collection[PeerId]) -> list[tuple[PeerId, Turn]]:
-        """Learns from a round. ``locked``: those in quarantine. Returns who is passed over from now on, and who no more."""
+    def observe_round(
+        self, commits: Sequence[Commit], locked: Collection[PeerId]
+    ) -> list[tuple[PeerId, Turn]]:
+        """Learns from a round. ``locked``: those in quarantine. Returns who is passed over from now
+        on, and who no more."""
         changes: list[tuple[PeerId, Turn]] = []
         for peer, server in sorted(self._servers.items()) if self._servers else ():
             if server.rests:
@@ -69,7 +76,9 @@ class OmissionTracker:
                     and accusation.peer != by
                     and self.lacks(by, accusation.peer, accusation.round_id, commit.round_id)
                 ):
-                    self._note(self._servers.setdefault(accusation.peer, _Server()), accusation, commit)
+                    self._note(
+                        self._servers.setdefault(accusation.peer, _Server()), accusation, commit
+                    )
         return changes + self._pass_over(commits[0].roster, locked)
 
     def _note(self, server: _Server, accusation: Accusation, commit: Commit) -> None:
@@ -77,30 +86,45 @@ class OmissionTracker:
         by = tuple(sorted({*rounds.get(accusation.round_id, ()), commit.server}))
         enough = len(by) > self.f
         rounds[accusation.round_id] = () if enough else by
-        kept = sorted(rounds.items(), key=lambda item: (not item[1], len(item[1]), item[0]))[-OPEN_MAX:]
+        kept = sorted(rounds.items(), key=lambda item: (not item[1], len(item[1]), item[0]))[
+            -OPEN_MAX:
+        ]
         server.open = tuple(sorted(kept))
         if enough:
             server.heard *= self.settings.heard_memory
 
-    def _pass_over(self, roster: Collection[PeerId], locked: Collection[PeerId]) -> list[tuple[PeerId, Turn]]:
+    def _pass_over(
+        self, roster: Collection[PeerId], locked: Collection[PeerId]
+    ) -> list[tuple[PeerId, Turn]]:
         below = self.settings.quarantine_below
-        silent = sorted([(s.heard, peer) for peer, s in self._servers.items() if s.heard < below and not s.rests])
+        silent = sorted(
+            [
+                (s.heard, peer)
+                for peer, s in self._servers.items()
+                if s.heard < below and not s.rests
+            ]
+        )
         if not silent:
             return []
         out = {peer for peer, server in self._servers.items() if server.rests} | set(locked)
-        room = max(0, min(self.f - len(out), (len(roster) - 1) // 2 - len(out.intersection(roster))))
+        room = max(
+            0, min(self.f - len(out), (len(roster) - 1) // 2 - len(out.intersection(roster)))
+        )
         chosen = [peer for _, peer in silent if peer in roster and peer not in out][:room]
         for peer in chosen:
             self._servers[peer].rests = self.settings.quarantine_rounds
         return [(peer, "passed_over") for peer in chosen]
 
-    # --- as data ----------------------------------------------------------------------------------------------------------
+    # --- as data ----------------------------------------------------------------------------------
 
     def pack(self) -> tuple[Any, ...]:
-        return tuple([(peer, s.heard, s.rests, s.open) for peer, s in sorted(self._servers.items())])
+        return tuple(
+            [(peer, s.heard, s.rests, s.open) for peer, s in sorted(self._servers.items())]
+        )
 
     def unpack(self, packed: Any) -> None:
-        """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing, when it is not that."""
+        """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing,
+        when it is not that."""
         if not isinstance(packed, tuple | list) or len(packed) > MOST_PEERS:
             raise ValueError("silences: not a table of peers")
         servers = {}
@@ -113,13 +137,23 @@ class OmissionTracker:
             if not isinstance(waited, tuple | list) or len(waited) > OPEN_MAX:
                 raise ValueError("silences: too many rounds")
             for item in waited:
-                if not isinstance(item, tuple | list) or len(item) != 2 or not isinstance(item[1], tuple | list):
+                if (
+                    not isinstance(item, tuple | list)
+                    or len(item) != 2
+                    or not isinstance(item[1], tuple | list)
+                ):
                     raise ValueError("silences: a round has those who have waited in it")
-            if not _are_counts([peer, rests, *[number for at, by in waited for number in (at, *by)]]):
+            if not _are_counts(
+                [peer, rests, *[number for at, by in waited for number in (at, *by)]]
+            ):
                 raise ValueError("silences: peers and rounds are whole numbers")
-            servers[peer] = _Server(float(heard), rests, tuple([(at, tuple(by)) for at, by in waited]))
+            servers[peer] = _Server(
+                float(heard), rests, tuple([(at, tuple(by)) for at, by in waited])
+            )
         self._servers = servers
 
 
 def _are_counts(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values)
+    return all(
+        isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values
+    )

@@ -1,12 +1,14 @@
 """Who is slow, and gets smaller slices of the data for it, so that it keeps contributing.
 
-Updates say how long they took, commits repeat it, so this follows from the commits and every peer knows it. It is slow to
-change and comes to rest: once in ``WINDOW`` whole rounds, who took much longer than the median in most of them, or was missing,
-gets half of what it had, down to a quarter; who took so little that it could bear twice as much gets that, up to a whole share.
-The two conditions are so far apart that a steady peer is moved to and fro by neither.
+Updates say how long they took, commits repeat it, so this follows from the commits and every peer
+knows it. It is slow to change and comes to rest: once in ``WINDOW`` whole rounds, who took much
+longer than the median in most of them, or was missing, gets half of what it had, down to a quarter;
+who took so little that it could bear twice as much gets that, up to a whole share. The two
+conditions are so far apart that a steady peer is moved to and fro by neither.
 
-Nobody gets more than a whole share, so a peer that says it was quick gains nothing by it; who says that it was slow gets less.
-Smaller than a quarter would make an honest update, the mean of fewer samples, look like an outlier to robust rules.
+Nobody gets more than a whole share, so a peer that says it was quick gains nothing by it; who says
+that it was slow gets less. Smaller than a quarter would make an honest update, the mean of fewer
+samples, look like an outlier to robust rules.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ WINDOW = 16
 LEVELS = 2
 """A share is halved so often at most."""
 SLOW, QUICK = (7, 4), (3, 4)
-"""Of the median: from 1.75 times on it is too slow; up to 0.75 times it can do twice as much and stays under 1.75."""
+"""Of the median: from 1.75 times on it is too slow; up to 0.75 times it can do twice as much and
+stays under 1.75."""
 MARGIN_US = 25_000
 """A difference that no grace ever excludes anybody for: half of its floor."""
 TOOK_US_MAX = 2**40
@@ -31,7 +34,8 @@ class Pace:
 
     def __init__(self) -> None:
         self._rounds = 0  # of this window
-        self._seen: dict[PeerId, tuple[int, int, int, int]] = {}  # level; rounds with samples, too slow or missing, quick
+        # level; rounds with samples, too slow or missing, quick
+        self._seen: dict[PeerId, tuple[int, int, int, int]] = {}
         self.even = True
         """Whether all shares are whole."""
 
@@ -43,9 +47,17 @@ class Pace:
         """Of those whose share is not whole."""
         return {peer: seen[0] for peer, seen in self._seen.items() if seen[0]}
 
-    def observe(self, sharers: Sequence[PeerId], contributors: Collection[PeerId], took_us: Mapping[PeerId, int]) -> None:
-        """A round was committed that had samples for everybody. Who does not share any more is forgotten."""
-        times = sorted([took_us[peer] for peer in sharers if peer in contributors and took_us.get(peer)])
+    def observe(
+        self,
+        sharers: Sequence[PeerId],
+        contributors: Collection[PeerId],
+        took_us: Mapping[PeerId, int],
+    ) -> None:
+        """A round was committed that had samples for everybody.
+        Who does not share any more is forgotten."""
+        times = sorted(
+            [took_us[peer] for peer in sharers if peer in contributors and took_us.get(peer)]
+        )
         if not times:
             return
         median = times[(len(times) - 1) // 2]
@@ -72,10 +84,18 @@ class Pace:
     def unpack(cls, packed: Any) -> Pace:
         """What ``pack`` gave. Raises ValueError when it is not that."""
         pace = cls()
-        if not isinstance(packed, tuple | list) or len(packed) != 2 or not isinstance(packed[1], tuple | list):
+        if (
+            not isinstance(packed, tuple | list)
+            or len(packed) != 2
+            or not isinstance(packed[1], tuple | list)
+        ):
             raise ValueError("pace: two fields were expected")
         for row in packed[1]:
-            if not isinstance(row, tuple | list) or len(row) != 5 or not all(_is_count(value) for value in row):
+            if (
+                not isinstance(row, tuple | list)
+                or len(row) != 5
+                or not all(_is_count(value) for value in row)
+            ):
                 raise ValueError("pace: five counts a peer were expected")
             peer, level, had, slow, quick = row
             if level > LEVELS or had >= WINDOW or slow + quick > had or peer in pace._seen:

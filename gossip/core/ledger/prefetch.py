@@ -1,7 +1,8 @@
-"""What a peer will probably read in the rounds to come, so that its trainer can fetch that beforehand.
+"""What a peer will probably read in the rounds to come,
+so that its trainer can fetch that beforehand.
 
-A guess and no promise: it is right while everybody contributes. What is read follows from the commits alone, so a wrong guess
-costs a fetch and never a sample.
+A guess and no promise: it is right while everybody contributes. What is read follows from the
+commits alone, so a wrong guess costs a fetch and never a sample.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ PAIRS_MAX = 256
 """Of all guesses together: what has come back in many small pieces is not worth guessing."""
 
 Coming: TypeAlias = tuple[tuple[int, Ranges], ...]
-"""Epoch and slice of rounds to come, in order. Rounds in which the peer gets nothing are left out."""
+"""Epoch and slice of rounds to come, in order.
+Rounds in which the peer gets nothing are left out."""
 
 
 class CursorLookahead:
-    """Plays the next rounds on a copy of the data cursor. While its guesses hold, a round costs one more ``assign``."""
+    """Plays the next rounds on a copy of the data cursor. While its guesses hold, a round costs one
+    more ``assign``."""
 
     def __init__(self) -> None:
         self.ahead = 0  # rounds to look ahead; 0: nobody wants to know
         self._sharers: tuple[PeerId, ...] = ()
-        self._steps: deque[tuple[tuple[Any, ...], int, Ranges]] = deque()  # the cursor before a round, then what we get in it
+        # the cursor before a round, then what we get in it
+        self._steps: deque[tuple[tuple[Any, ...], int, Ranges]] = deque()
         self._shadow = DataCursor()
 
     def look(self, cursor: DataCursor, sharers: tuple[PeerId, ...], local: PeerId) -> Coming:
@@ -44,7 +48,8 @@ class CursorLookahead:
         while self._steps and self._steps[0][0] != now:
             self._steps.popleft()
         if not self._steps:
-            self._shadow = copy(cursor)  # a commit that does not say how long anybody took changes nothing in place
+            # a commit that does not say how long anybody took changes nothing in place
+            self._shadow = copy(cursor)
         everybody = frozenset(sharers)
         while len(self._steps) <= self.ahead:
             ranges = self._shadow.assign(sharers)[local]

@@ -1,6 +1,7 @@
-"""With which learning rates a round is stepped. A scheduler counts its own peer's steps: after a round that went by without a
-peer, or by a loss of its own (ReduceLROnPlateau), two peers' rates differ, and equal aggregates would make different replicas.
-So everybody says with its update what it would step with, and the commit says what all step with.
+"""With which learning rates a round is stepped. A scheduler counts its own peer's steps: after a
+round that went by without a peer, or by a loss of its own (ReduceLROnPlateau), two peers' rates
+differ, and equal aggregates would make different replicas. So everybody says with its update what
+it would step with, and the commit says what all step with.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ def are_sound(rates: tuple[float, ...]) -> bool:
 
 
 def agree(told: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
-    """Place by place the lower median of those that tell as many as most do, so it is something that somebody told."""
+    """Place by place the lower median of those that tell as many as most do, so it is something
+    that somebody told."""
     said = [rates for rates in told if rates and are_sound(rates)]
     if not said:
         return ()

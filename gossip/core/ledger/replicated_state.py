@@ -1,4 +1,5 @@
-"""What all peers hold alike: the chain of commits, and the roster, trust and data cursor that follow from them."""
+"""What all peers hold alike: the chain of commits, and the roster, trust and data cursor that
+follow from them."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ SNAPSHOTS_KEPT = 8
 
 
 class ReplicatedState:
-    """Follows from the commits alone, so every peer at the same round has the same; ``adopt`` takes it over from another."""
+    """Follows from the commits alone, so every peer at the same round has the same; ``adopt`` takes
+    it over from another."""
 
     def __init__(self, settings: CoreSettings) -> None:
         self.settings = settings
@@ -39,8 +41,10 @@ class ReplicatedState:
         self.cursor = DataCursor(batches=batches, paced=settings.slices == "speed")
         self.lookahead = CursorLookahead()
         self.roster = Roster(settings.peers, settings.lineage)
-        self.rates: tuple[float, ...] = ()  # that were stepped with last, as far as that is known here
-        self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()  # roster, tables and cursor before each recent round
+        # that were stepped with last, as far as that is known here
+        self.rates: tuple[float, ...] = ()
+        # roster, tables and cursor before each recent round
+        self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()
         self._sharers: tuple[PeerId, ...] = ()  # those who get samples this round
         self._slices: dict[PeerId, Ranges] = {}
         self._told = 0  # how many they were when somebody was told of the batch last
@@ -50,7 +54,9 @@ class ReplicatedState:
         round_id, locked = self.lineage.next_round, self.trust.quarantined()
         self._sharers = self._next_sharers(locked)
         # Who is proven faulty is out of f: the rule works with the updates of fewer.
-        self.cursor.at_least = self.settings.updates_needed(self.settings.f - len(locked.intersection(self.roster.peers)))
+        self.cursor.at_least = self.settings.updates_needed(
+            self.settings.f - len(locked.intersection(self.roster.peers))
+        )
         self._slices = self.cursor.assign(self._sharers)
         self._snapshots[round_id] = (self.roster.peers, *[table.pack() for table in self._tables()])
         while len(self._snapshots) > SNAPSHOTS_KEPT:
@@ -72,7 +78,12 @@ class ReplicatedState:
         if n == self._told or not n or not self.cursor.configured:
             return []
         self._told, samples = n, self.cursor.round_samples(n)
-        fields = {"policy": self.settings.batch_policy, "peers": n, "local": -(-samples // n), "samples": samples}
+        fields = {
+            "policy": self.settings.batch_policy,
+            "peers": n,
+            "local": -(-samples // n),
+            "samples": samples,
+        }
         return [Report("batch", {"round": self.lineage.next_round, **fields})]
 
     def _tell_shares(self, round_id: int, before: dict[PeerId, int]) -> list[Effect]:
@@ -81,15 +92,22 @@ class ReplicatedState:
         if after == before:
             return []
         moved = [peer for peer in self._sharers if before.get(peer, 0) != after.get(peer, 0)]
-        was, share = ({peer: 0.5 ** levels.get(peer, 0) for peer in moved} for levels in (before, after))
-        return [Report("share", {"subject": p, "was": was[p], "share": share[p], "round": round_id}) for p in moved]
+        was, share = (
+            {peer: 0.5 ** levels.get(peer, 0) for peer in moved} for levels in (before, after)
+        )
+        return [
+            Report("share", {"subject": p, "was": was[p], "share": share[p], "round": round_id})
+            for p in moved
+        ]
 
     def slice_of(self, peer: PeerId) -> DataSlice | None:
         """A peer's samples of this round; None while nobody has said how many there are."""
         if not self.cursor.configured:
             return None
         coming = self.lookahead.look(self.cursor, self._sharers, peer)
-        return DataSlice(self.cursor.epoch, self._slices.get(peer, ()), coming, self.cursor.epoch_report())
+        return DataSlice(
+            self.cursor.epoch, self._slices.get(peer, ()), coming, self.cursor.epoch_report()
+        )
 
     def serving_roster(self) -> Roster:
         """Those who may serve in this round."""
@@ -112,25 +130,52 @@ class ReplicatedState:
         round_id = commits[0].round_id
         lost = next((commit for commit in commits if not commit.digest), None)
         chain = self.lineage.append(commits)
-        used = set() if lost else set.intersection(*[{c.peer for c in commit.contributors} for commit in commits])
+        used = (
+            set()
+            if lost
+            else set.intersection(*[{c.peer for c in commit.contributors} for commit in commits])
+        )
         effects: list[Effect] = [
-            Report(t.change, {"subject": t.peer, "trust": round(t.trust, 3), "reasons": list(t.reasons), "round": t.round_id})
+            Report(
+                t.change,
+                {
+                    "subject": t.peer,
+                    "trust": round(t.trust, 3),
+                    "reasons": list(t.reasons),
+                    "round": t.round_id,
+                },
+            )
             for t in self.trust.observe_round(commits, self.equivocations.observe_round(commits))
         ]
         turns = self.omissions.observe_round(commits, self.trust.quarantined())
         effects += [Report(turn, {"subject": peer, "round": round_id}) for peer, turn in turns]
-        data: dict[str, Any] = {"epoch": self.cursor.epoch, "samples_total": self.cursor.samples_total}
+        data: dict[str, Any] = {
+            "epoch": self.cursor.epoch,
+            "samples_total": self.cursor.samples_total,
+        }
         data["slices"] = self._slices if self.cursor.configured else None
         scores = self._scores()
-        effects += [Committed(commit, chain, made, trust=scores, **data) for commit, made in zip(commits, made_here, strict=True)]
+        effects += [
+            Committed(commit, chain, made, trust=scores, **data)
+            for commit, made in zip(commits, made_here, strict=True)
+        ]
         if lost is None:
             self.rates = commits[0].rates or self.rates
-            effects.append(Apply(round_id, tuple(payload for _, payload in held if payload is not None), rates=commits[0].rates))
+            effects.append(
+                Apply(
+                    round_id,
+                    tuple(payload for _, payload in held if payload is not None),
+                    rates=commits[0].rates,
+                )
+            )
         else:
             effects.append(Apply(round_id, ()))
             if lost.rejected or any(self._slices.values()) or not self.cursor.configured:
                 effects.append(Report("lost_round", {"round": round_id, "reason": lost.reason}))
-        before, took_us = self.cursor.pace.levels(), {c.peer: c.took_us for c in commits[0].contributors}
+        before, took_us = (
+            self.cursor.pace.levels(),
+            {c.peer: c.took_us for c in commits[0].contributors},
+        )
         if (epoch := self.cursor.commit(self._sharers, used, took_us)) is not None:
             effects.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
         self.roster = Roster(commits[0].roster, self.roster.lineage)
@@ -139,58 +184,89 @@ class ReplicatedState:
         effects.append(_report(commits[0], alive, scores))
         return effects
 
-    def _tables(self) -> tuple[TrustTable | DataCursor | OmissionTracker | EquivocationDetector, ...]:
+    def _tables(
+        self,
+    ) -> tuple[TrustTable | DataCursor | OmissionTracker | EquivocationDetector, ...]:
         """In the order of a snapshot."""
         return self.trust, self.cursor, self.omissions, self.equivocations
 
-    # --- handing it over ----------------------------------------------------------------------------------------------------
+    # --- handing it over --------------------------------------------------------------------------
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """H of the round before ``round_id``, and roster, trust and data cursor as they were then; None: not kept any more."""
+        """H of the round before ``round_id``, and roster, trust and data cursor as they were then;
+        None: not kept any more."""
         chain, kept = self.lineage.at(round_id - 1), self._snapshots.get(round_id)
         return None if chain is None or kept is None else (chain, kept)
 
     def is_roster(self, peers: tuple[Any, ...]) -> bool:
-        """Whether this can be a roster of the run: members of it, ascending, at least one. It may be a peer's word."""
+        """Whether this can be a roster of the run: members of it, ascending, at least one. It may
+        be a peer's word."""
         ascending = all(type(peer) is int for peer in peers) and list(peers) == sorted(set(peers))
         return bool(peers) and ascending and all(map(self.settings.may_be, peers))
 
     def is_sound(self, commit: Commit, payload: Payload | None) -> bool:
-        """Whether it can be a commit of this round: for a roster of the run, of contributors who are in this one, with rates to
-        step with, and with a payload that is finite and what the digest says."""
+        """Whether it can be a commit of this round: for a roster of the run, of contributors who
+        are in this one, with rates to step with, and with a payload that is finite and what
+        the digest says."""
         if commit.roster != self.roster.peers and not self.is_roster(commit.roster):
             return False
-        if not (self.may_have_contributed(commit) and self._may_accuse(commit) and are_sound(commit.rates)):
+        if not (
+            self.may_have_contributed(commit)
+            and self._may_accuse(commit)
+            and are_sound(commit.rates)
+        ):
             return False
-        return commit.digest == (payload.digest if payload is not None else b"") and (payload is None or payload.finite)
+        return commit.digest == (payload.digest if payload is not None else b"") and (
+            payload is None or payload.finite
+        )
 
     def may_have_contributed(self, commit: Commit) -> bool:
-        """Whether those named as contributors and as rejected are of this round's roster, each once, ascending, with samples."""
-        contributors, rejected = [c.peer for c in commit.contributors], [r.peer for r in commit.rejected]
+        """Whether those named as contributors and as rejected are of this round's roster, each
+        once, ascending, with samples."""
+        contributors, rejected = (
+            [c.peer for c in commit.contributors],
+            [r.peer for r in commit.rejected],
+        )
         named = set(contributors) | set(rejected)
         once = len(named) == len(contributors) + len(rejected)
         ascending = contributors == sorted(contributors) and rejected == sorted(rejected)
         with_samples = all(c.samples > 0 for c in commit.contributors)
         return (
-            once and ascending and with_samples and named <= set(self.roster.peers) and bool(contributors) <= bool(commit.digest)
+            once
+            and ascending
+            and with_samples
+            and named <= set(self.roster.peers)
+            and bool(contributors) <= bool(commit.digest)
         )
 
     def _may_accuse(self, commit: Commit) -> bool:
-        """Whether its charges are of members of the run and of rounds so far, each once, ascending, and few."""
+        """Whether its charges are of members of the run and of rounds so far, each once,
+        ascending, and few."""
         named = [
-            (accusation.peer, accusation.round_id, accusation.silent, accusation.turn, accusation.content)
+            (
+                accusation.peer,
+                accusation.round_id,
+                accusation.silent,
+                accusation.turn,
+                accusation.content,
+            )
             for accusation in commit.accusations
         ]
         known = all(self.settings.may_be(peer) and at <= commit.round_id for peer, at, *_ in named)
         sizes = (0, 0), (DIGEST_BYTES, DIGEST_BYTES)
-        known = known and all((len(c.turn), len(c.content)) in sizes and not (c.silent and c.turn) for c in commit.accusations)
+        known = known and all(
+            (len(c.turn), len(c.content)) in sizes and not (c.silent and c.turn)
+            for c in commit.accusations
+        )
         return known and len(named) <= ACCUSATIONS_MAX and named == sorted(set(named))
 
     def check(self, snapshot: tuple[Any, ...]) -> None:
-        """Raises ValueError or OverflowError unless it is a snapshot that can be adopted; changes nothing."""
+        """Raises ValueError or OverflowError unless it is a snapshot that can be adopted;
+        changes nothing."""
         if len(snapshot) != 5 or not isinstance(snapshot[0], list | tuple):
             raise ValueError(
-                "a snapshot holds a roster, the trust table, the data cursor, who keeps silent, and who says what of whom"
+                "a snapshot holds a roster, the trust table, the data cursor, who keeps silent, "
+                "and who says what of whom"
             )
         if not self.is_roster(tuple(snapshot[0])):
             raise ValueError(f"{snapshot[0]} is not a roster of {self.settings.everybody}")
@@ -198,7 +274,8 @@ class ReplicatedState:
             copy(table).unpack(packed)
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Takes over what another peer held before ``round_id``. Raises as ``check`` does; then nothing has changed."""
+        """Takes over what another peer held before ``round_id``. Raises as ``check`` does; then
+        nothing has changed."""
         self.check(snapshot)
         for table, packed in zip(self._tables(), snapshot[1:], strict=True):
             table.unpack(packed)
@@ -208,10 +285,22 @@ class ReplicatedState:
 
 def _report(commit: Commit, alive: int, scores: dict[PeerId, float]) -> Report:
     """A round in a line, by the commit of its first shard."""
-    served = {"server": commit.server, "attempt": commit.made_at, "contributors": [c.peer for c in commit.contributors]}
-    return Report("round", {"round": commit.round_id, "loss": commit.loss, **served, "alive": alive, "trust": scores})
+    served = {
+        "server": commit.server,
+        "attempt": commit.made_at,
+        "contributors": [c.peer for c in commit.contributors],
+    }
+    return Report(
+        "round",
+        {"round": commit.round_id, "loss": commit.loss, **served, "alive": alive, "trust": scores},
+    )
 
 
 def provenance(sender: PeerId, commit: Commit) -> dict[str, Any]:
     """Where a commit comes from, for a report."""
-    return {"round": commit.round_id, "shard": commit.shard, "server": commit.server, "from": sender}
+    return {
+        "round": commit.round_id,
+        "shard": commit.shard,
+        "server": commit.server,
+        "from": sender,
+    }

@@ -1,16 +1,16 @@
 """One score a peer from evidence with a name: who is suspected, quarantined, on parole, and why.
 
-A pure function of the commits, so all peers whose commits agree hold the same table. Crashes and lateness are no evidence:
-only what a peer has sent is. What it has sent as a server is told by others when they serve (``Accusation``): once more than f
-have
-said so of the same round, one of them is honest. A peer's life in the table:
+A pure function of the commits, so all peers whose commits agree hold the same table. Crashes and
+lateness are no evidence: only what a peer has sent is. What it has sent as a server is told by
+others when they serve (``Accusation``): once more than f have said so of the same round, one of
+them is honest. A peer's life in the table:
 
     normal --score < quarantine_below--> quarantined --quarantine_rounds--> on parole --parole_rounds--> normal
                                               ^                               |
                                               +------score < quarantine_below-+
 
-Both are counted in the rounds that the table learns from, never by the number of a round: a peer may go on from a round that is
-far away, at a liar's word even, and nobody is freed by that.
+Both are counted in the rounds that the table learns from, never by the number of a round: a peer
+may go on from a round that is far away, at a liar's word even, and nobody is freed by that.
 """
 
 from __future__ import annotations
@@ -34,8 +34,13 @@ Change: TypeAlias = Literal["suspected", "trusted", "quarantined", "parole", "cl
 ACCUSATIONS_OPEN = 16
 """Rounds of one peer's results of which others have said that they refused them, at most."""
 
-# What counts as evidence, in words for "3 of the last 20 updates ...". Rejections for any other reason say nothing about lying.
-WORDS = {"outlying": "stood out", "non_finite": "were not finite", "wrong_size": "had the wrong size"}
+# What counts as evidence, in words for "3 of the last 20 updates ...". Rejections for any other
+# reason say nothing about lying.
+WORDS = {
+    "outlying": "stood out",
+    "non_finite": "were not finite",
+    "wrong_size": "had the wrong size",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +61,12 @@ class _Standing:
     suspected: bool = False
     rounds_left: int = 0  # of the quarantine or the parole
     phase: Literal["normal", "quarantined", "parole"] = "normal"
-    recent: tuple[tuple[str, float], ...] = ()  # evidence ("" for none) and outlyingness, oldest first
+    # evidence ("" for none) and outlyingness, oldest first
+    recent: tuple[tuple[str, float], ...] = ()
     refused: int = 0  # results that more than f have refused, since it was locked up last
     twice: int = 0  # turns in which it is proven to have told two results, likewise
-    accusations: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()  # round of a result -> who refused it; (): enough
+    # round of a result -> who refused it; (): enough
+    accusations: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()
 
     @property
     def trust(self) -> float:
@@ -74,20 +81,23 @@ class TrustTable:
 
     Args:
         settings: Thresholds and lengths.
-        f: Byzantine peers to tolerate, and the most that may be quarantined at once. With 0 the table scores and suspects,
-            but quarantines nobody: without a bound on the liars a majority could be locked out by noise.
+        f: Byzantine peers to tolerate, and the most that may be quarantined at once. With 0 the
+            table scores and suspects, but quarantines nobody: without a bound on the liars a
+            majority could be locked out by noise.
     """
 
     def __init__(self, settings: TrustSettings, f: int) -> None:
         self.settings, self.f = settings, f
         self._standings: dict[PeerId, _Standing] = {}
-        self._window = 64 + 16 * f  # rounds in which more than f different peers have served, as good as certainly
+        # rounds in which more than f different peers have served, as good as certainly
+        self._window = 64 + 16 * f
         self._locked_ever = False  # somebody has been in quarantine: most runs need not look who is
-        # Between falling below suspect_below and being trusted again lies a quarter of what is above it.
+        # Between falling below suspect_below and being trusted again lies a quarter of
+        # what is above it.
         self._trusted_above = settings.suspect_below + (1.0 - settings.suspect_below) / 4
         self._parole_score = (settings.suspect_below + settings.quarantine_below) / 2
 
-    # --- what it says -----------------------------------------------------------------------------------------------------
+    # --- what it says -----------------------------------------------------------------------------
 
     def score(self, peer: PeerId) -> float:
         standing = self._standings.get(peer)
@@ -98,13 +108,17 @@ class TrustTable:
         return {peer: self._standings[peer].trust for peer in sorted(self._standings)}
 
     def suspected(self) -> tuple[PeerId, ...]:
-        return tuple(sorted(peer for peer, standing in self._standings.items() if standing.suspected))
+        return tuple(
+            sorted(peer for peer, standing in self._standings.items() if standing.suspected)
+        )
 
     def quarantined(self) -> frozenset[PeerId]:
         """Whose updates the next round does not aggregate."""
         if not self._locked_ever:
             return NOBODY
-        return frozenset([peer for peer, standing in self._standings.items() if standing.phase == "quarantined"])
+        return frozenset(
+            [peer for peer, standing in self._standings.items() if standing.phase == "quarantined"]
+        )
 
     def may_serve(self, peer: PeerId) -> bool:
         """Whether it may serve the next round: not in quarantine, and not on parole."""
@@ -112,38 +126,55 @@ class TrustTable:
         return standing is None or standing.phase == "normal"
 
     def reasons(self, peer: PeerId) -> tuple[str, ...]:
-        """Why the score is what it is, the most frequent first; empty when nothing speaks against the peer."""
+        """Why the score is what it is, the most frequent first;
+        empty when nothing speaks against the peer."""
         standing = self._standings.get(peer)
         if standing is None:
             return ()
         counts = {name: sum(evidence == name for evidence, _ in standing.recent) for name in WORDS}
         total = len(standing.recent)
         found = []
-        for name in sorted((name for name in WORDS if counts[name]), key=lambda name: (-counts[name], name)):
-            words = f"{counts[name]} of the last {total} updates {WORDS[name]}" if total > 1 else f"the update {_singular(name)}"
+        for name in sorted(
+            (name for name in WORDS if counts[name]), key=lambda name: (-counts[name], name)
+        ):
+            words = (
+                f"{counts[name]} of the last {total} updates {WORDS[name]}"
+                if total > 1
+                else f"the update {_singular(name)}"
+            )
             if name == "outlying":
                 far = sorted(value for evidence, value in standing.recent if evidence == name)
                 words += f", {_times(far[len(far) // 2])} farther out than typical"
             found.append(words)
         if standing.refused:
-            results = f"{standing.refused} of its results were" if standing.refused > 1 else "a result of it was"
+            results = (
+                f"{standing.refused} of its results were"
+                if standing.refused > 1
+                else "a result of it was"
+            )
             found.append(f"{results} refused by more than {self.f} peers")
         if standing.twice:
-            found.append(f"it told different peers different results in {standing.twice} of its turns")
+            found.append(
+                f"it told different peers different results in {standing.twice} of its turns"
+            )
         return tuple(found)
 
     def lacks(self, accuser: PeerId, peer: PeerId, of_round: int, round_id: int) -> bool:
-        """Whether the charge of ``accuser`` is of use: not known yet, and not too old in ``round_id``."""
+        """Whether the charge of ``accuser`` is of use: not known yet,
+        and not too old in ``round_id``."""
         standing = self._standings.get(peer, _UNKNOWN)
         known = dict(standing.accusations).get(of_round)
         new = known is None or (bool(known) and accuser not in known)
         return new and of_round >= round_id - self._window and standing.phase != "quarantined"
 
-    # --- what it learns ---------------------------------------------------------------------------------------------------
+    # --- what it learns ---------------------------------------------------------------------------
 
-    def observe_round(self, commits: Sequence[Commit], proven: Sequence[PeerId] = ()) -> list[TrustTransition]:
-        """Learns from the commits of one round, one a shard. A peer that stands out in one shard stands out. ``proven``: who has
-        told different peers different results in one turn, as it is certain with this round."""
+    def observe_round(
+        self, commits: Sequence[Commit], proven: Sequence[PeerId] = ()
+    ) -> list[TrustTransition]:
+        """Learns from the commits of one round, one a shard. A peer that stands out in one shard
+        stands out. ``proven``: who has told different peers different results in one turn, as it is
+        certain with this round."""
         assert commits, "a round has at least one shard"
         contributors: dict[PeerId, Contribution] = {}
         rejected: dict[PeerId, Rejection] = {}
@@ -161,35 +192,57 @@ class TrustTable:
             standing.served *= self.settings.twice_memory
             standing.twice = min(standing.twice + 1, RECENT)
         return self.observe_commit(
-            commits[0].round_id, contributors.values(), rejected.values(), roster=commits[0].roster or None, accused=accused
+            commits[0].round_id,
+            contributors.values(),
+            rejected.values(),
+            roster=commits[0].roster or None,
+            accused=accused,
         )
 
     def _serve(self, commits: Sequence[Commit]) -> tuple[PeerId, ...]:
-        """Learns who has made a result that was taken, and who one that was refused. Returns whose trust may have changed."""
+        """Learns who has made a result that was taken, and who one that was refused. Returns whose
+        trust may have changed."""
         changed: list[PeerId] = []
         for commit in commits:
             server = self._standings.get(commit.server)
-            if server is not None and server.served < 1.0 and commit.digest and server.phase == "normal":
+            if (
+                server is not None
+                and server.served < 1.0
+                and commit.digest
+                and server.phase == "normal"
+            ):
                 server.served += self.settings.served_recovery * (1.0 - server.served)
                 changed.append(commit.server)
         for commit in commits:
             for accusation in commit.accusations:
-                accused = not (accusation.silent or accusation.turn) and accusation.peer != commit.server
-                if accused and self.lacks(commit.server, accusation.peer, accusation.round_id, commit.round_id):
-                    self._accusation(self._standings.setdefault(accusation.peer, _Standing()), commit, accusation.round_id)
+                accused = (
+                    not (accusation.silent or accusation.turn) and accusation.peer != commit.server
+                )
+                if accused and self.lacks(
+                    commit.server, accusation.peer, accusation.round_id, commit.round_id
+                ):
+                    self._accusation(
+                        self._standings.setdefault(accusation.peer, _Standing()),
+                        commit,
+                        accusation.round_id,
+                    )
                     changed.append(accusation.peer)
         return tuple(changed)
 
     def _accusation(self, standing: _Standing, commit: Commit, of_round: int) -> None:
-        """The server of ``commit`` says that it has refused a result. Once more than f have, it counts."""
-        accusations = {at: by for at, by in standing.accusations if at >= commit.round_id - self._window}
+        """The server of ``commit`` says that it has refused a result.
+        Once more than f have, it counts."""
+        accusations = {
+            at: by for at, by in standing.accusations if at >= commit.round_id - self._window
+        }
         by = tuple(sorted({*accusations.get(of_round, ()), commit.server}))
         enough = len(by) > self.f
         accusations[of_round] = () if enough else by
         # No liar can push out by charges of its own what others say, too.
-        kept = sorted(accusations.items(), key=lambda accusation: (not accusation[1], len(accusation[1]), accusation[0]))[
-            -ACCUSATIONS_OPEN:
-        ]
+        kept = sorted(
+            accusations.items(),
+            key=lambda accusation: (not accusation[1], len(accusation[1]), accusation[0]),
+        )[-ACCUSATIONS_OPEN:]
         standing.accusations = tuple(sorted(kept))
         if enough:
             standing.served *= self.settings.served_memory
@@ -207,14 +260,18 @@ class TrustTable:
         """Learns from one round.
 
         Args:
-            roster: Whose majority must stay out of quarantine; when None, everybody who was ever judged.
+            roster: Whose majority must stay out of quarantine; when None,
+                everybody who was ever judged.
             accused: Whose trust may have changed otherwise.
         Returns: what changed, in the order of the peers.
         """
         judged: dict[PeerId, tuple[str, float]] = {}
         for contribution in contributors:
             far = contribution.outlyingness
-            judged[contribution.peer] = ("outlying" if self._stands_out(contribution.peer, far) else "", far)
+            judged[contribution.peer] = (
+                "outlying" if self._stands_out(contribution.peer, far) else "",
+                far,
+            )
         for rejection in rejected:
             if rejection.reason in WORDS:
                 judged[rejection.peer] = (rejection.reason, 0.0)
@@ -225,23 +282,36 @@ class TrustTable:
                     self._standings[peer] = _Standing()
                 self._learn(self._standings[peer], verdict)
         looked_at = dict.fromkeys([*judged, *accused])
-        changes = [*self._release(round_id), *self._suspect(round_id, looked_at), *self._quarantine(round_id, roster)]
+        changes = [
+            *self._release(round_id),
+            *self._suspect(round_id, looked_at),
+            *self._quarantine(round_id, roster),
+        ]
         return sorted(changes, key=lambda change: change.peer)
 
     def _stands_out(self, peer: PeerId, far: float) -> bool:
-        """Whether an update lies far out, and so do this peer's updates as a rule: the geometric mean of the recent ones.
+        """Whether an update lies far out, and so do this peer's updates as a rule: the geometric
+        mean of the recent ones.
 
-        Once a model fits its data nearly all gradients are tiny, and one batch with a sample that it gets wrong is ten or a
-        hundred times as large: whoever has that batch is far out in this round, and near in the next. A liar is far out in all.
-        One update counts no more than ``outlying`` squared, and no less than its inverse, else a single one would outweigh all.
+        Once a model fits its data nearly all gradients are tiny, and one batch with a sample that
+        it gets wrong is ten or a hundred times as large: whoever has that batch is far out in this
+        round, and near in the next. A liar is far out in all. One update counts no more than
+        ``outlying`` squared, and no less than its inverse, else a single one would outweigh all.
         """
         outlying = self.settings.outlying
         if not far > outlying:
             return False
         standing, most = self._standings.get(peer), outlying * outlying
-        before = [far for name, far in standing.recent[1 - RECENT :] if name in ("", "outlying")] if standing is not None else []
+        before = (
+            [far for name, far in standing.recent[1 - RECENT :] if name in ("", "outlying")]
+            if standing is not None
+            else []
+        )
         # As a product of quotients: the same bits on every machine, which logarithms are not.
-        return math.prod([min(max(1.0 / most, each), most) / outlying for each in (*before, far)]) > 1.0
+        return (
+            math.prod([min(max(1.0 / most, each), most) / outlying for each in (*before, far)])
+            > 1.0
+        )
 
     def _learn(self, standing: _Standing, verdict: tuple[str, float]) -> None:
         memory = self.settings.memory
@@ -249,11 +319,14 @@ class TrustTable:
         standing.recent = (*standing.recent[1 - RECENT :], verdict)
 
     def _release(self, round_id: int) -> list[TrustTransition]:
-        """A round less to go, and whoever has none left goes on: from quarantine to parole, from there to normal."""
+        """A round less to go, and whoever has none left goes on: from quarantine to parole, from
+        there to normal."""
         changes: list[TrustTransition] = []
         if not self._locked_ever:
             return changes
-        for peer, standing in sorted([(peer, s) for peer, s in self._standings.items() if s.phase != "normal"]):
+        for peer, standing in sorted(
+            [(peer, s) for peer, s in self._standings.items() if s.phase != "normal"]
+        ):
             standing.rounds_left -= 1
             if standing.rounds_left > 0:
                 continue
@@ -261,7 +334,8 @@ class TrustTable:
                 standing.phase, standing.score = "parole", self._parole_score
                 standing.served = max(standing.served, self._parole_score)
                 standing.rounds_left = self.settings.parole_rounds
-                # Otherwise the old offences would be told as the reason for what happens from now on.
+                # Otherwise the old offences would be told as the reason for what
+                # happens from now on.
                 standing.recent, standing.refused, standing.twice = (), 0, 0
                 changes.append(self._transition(peer, "parole", round_id))
             else:
@@ -286,12 +360,19 @@ class TrustTable:
 
     def _quarantine(self, round_id: int, roster: Sequence[PeerId] | None) -> list[TrustTransition]:
         below = self.settings.quarantine_below
-        low = [(s.trust, peer) for peer, s in self._standings.items() if s.trust < below and s.phase != "quarantined"]
+        low = [
+            (s.trust, peer)
+            for peer, s in self._standings.items()
+            if s.trust < below and s.phase != "quarantined"
+        ]
         if not low:
             return []
         members = set(self._standings if roster is None else roster)
-        locked = {peer for peer, standing in self._standings.items() if standing.phase == "quarantined"}
-        # Of n members a majority, n // 2 + 1, must stay; those already locked up and still members count.
+        locked = {
+            peer for peer, standing in self._standings.items() if standing.phase == "quarantined"
+        }
+        # Of n members a majority, n // 2 + 1, must stay;
+        # those already locked up and still members count.
         room = min(self.f - len(locked), (len(members) - 1) // 2 - len(locked & members))
         changes = []
         for _, peer in sorted([entry for entry in low if entry[1] in members])[: max(0, room)]:
@@ -304,20 +385,32 @@ class TrustTable:
     def _transition(self, peer: PeerId, change: Change, round_id: int) -> TrustTransition:
         return TrustTransition(peer, change, round_id, self.score(peer), self.reasons(peer))
 
-    # --- as data ----------------------------------------------------------------------------------------------------------
+    # --- as data ----------------------------------------------------------------------------------
 
     def pack(self) -> tuple[Any, ...]:
         """The whole table as plain tuples, for a peer that takes over our state."""
         table = sorted(self._standings.items())
         return tuple(
             [
-                (p, s.score, s.suspected, s.phase, s.rounds_left, s.recent, s.served, s.refused, s.twice, s.accusations)
+                (
+                    p,
+                    s.score,
+                    s.suspected,
+                    s.phase,
+                    s.rounds_left,
+                    s.recent,
+                    s.served,
+                    s.refused,
+                    s.twice,
+                    s.accusations,
+                )
                 for p, s in table
             ]
         )
 
     def unpack(self, packed: Any) -> None:
-        """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing, when it is not that."""
+        """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing,
+        when it is not that."""
         self._standings = _standings_of(packed)
         self._locked_ever = any(standing.phase != "normal" for standing in self._standings.values())
 
@@ -337,11 +430,17 @@ def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
     for row in packed:
         if not isinstance(row, tuple | list) or len(row) != 10:
             raise ValueError("trust: a row has 10 fields")
-        peer, score, suspected, phase, rounds_left, recent, served, refused, twice, accusations = row
+        peer, score, suspected, phase, rounds_left, recent, served, refused, twice, accusations = (
+            row
+        )
         if not _are_counts((peer, rounds_left, refused, twice)):
             raise ValueError("trust: peers and rounds are whole numbers")
         for value in (score, served):
-            if not isinstance(value, int | float) or not 0.0 <= value <= 1.0 or not isinstance(suspected, bool):
+            if (
+                not isinstance(value, int | float)
+                or not 0.0 <= value <= 1.0
+                or not isinstance(suspected, bool)
+            ):
                 raise ValueError(f"trust: a score of {value!r}")
         if phase not in ("normal", "quarantined", "parole"):
             raise ValueError(f"trust: a phase of {phase!r}")
@@ -352,20 +451,39 @@ def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
                 raise ValueError("trust: evidence without a name")
             if not isinstance(item[1], int | float):
                 raise ValueError("trust: evidence without a number")
-        memory, known = tuple([(str(name), float(far)) for name, far in recent]), _accusations_of(accusations)
-        standings[peer] = _Standing(float(score), float(served), suspected, rounds_left, phase, memory, refused, twice, known)
+        memory, known = (
+            tuple([(str(name), float(far)) for name, far in recent]),
+            _accusations_of(accusations),
+        )
+        standings[peer] = _Standing(
+            float(score),
+            float(served),
+            suspected,
+            rounds_left,
+            phase,
+            memory,
+            refused,
+            twice,
+            known,
+        )
     return standings
 
 
 def _are_counts(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values)
+    return all(
+        isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values
+    )
 
 
 def _accusations_of(packed: Any) -> tuple[tuple[int, tuple[PeerId, ...]], ...]:
     if not isinstance(packed, tuple | list) or len(packed) > ACCUSATIONS_OPEN:
         raise ValueError("trust: too many charges")
     for item in packed:
-        if not isinstance(item, tuple | list) or len(item) != 2 or not isinstance(item[1], tuple | list):
+        if (
+            not isinstance(item, tuple | list)
+            or len(item) != 2
+            or not isinstance(item[1], tuple | list)
+        ):
             raise ValueError("trust: a charge has a round and those who have said it")
         if not _are_counts((item[0], *item[1])) or len(item[1]) > MOST_PEERS:
             raise ValueError("trust: a charge of no round or by no peer")

@@ -1,4 +1,5 @@
-"""Before the first round: who is here, do we train the same model, and whose weights do we begin with?"""
+"""Before the first round: who is here, do we train the same model,
+and whose weights do we begin with?"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ REFUSED, NEVER_STARTED = 6, 4  # exit codes
 HELLO_INTERVAL_S = 0.25
 WAITING_REPORT_S = 5.0
 PARDONS_MAX = 3
-"""So often a peer that gave nothing is waited for again in another life: a liar has as many lives as it likes."""
+"""So often a peer that gave nothing is waited for again in another life:
+a liar has as many lives as it likes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,9 @@ class HaltTooFewPeers:
     reason: str
 
 
-Decision: TypeAlias = WaitForPeers | BeginFresh | TakeState | HaltStateLost | HaltModelDiffers | HaltTooFewPeers
+Decision: TypeAlias = (
+    WaitForPeers | BeginFresh | TakeState | HaltStateLost | HaltModelDiffers | HaltTooFewPeers
+)
 
 
 def end_of(decision: HaltModelDiffers | HaltTooFewPeers | HaltStateLost) -> Halt:
@@ -79,7 +83,8 @@ def end_of(decision: HaltModelDiffers | HaltTooFewPeers | HaltStateLost) -> Halt
 
 
 class Bootstrap:
-    """Collects the ``Hello`` of each peer and says what to do. Every peer that has heard the same decides alike."""
+    """Collects the ``Hello`` of each peer and says what to do.
+    Every peer that has heard the same decides alike."""
 
     def __init__(self, local: PeerId, settings: CoreSettings, view: View) -> None:
         self.local, self.settings, self.view = local, settings, view
@@ -92,34 +97,40 @@ class Bootstrap:
         self._passed: set[PeerId] = set()  # of those who have not given them in time
         self._pardons: Counter[PeerId] = Counter()
         self._stale: set[PeerId] = set()  # who has said nothing since nobody had what it spoke of
-        self.holds = False  # our trainer has the state of a round, of which an earlier node of ours knew
+        # our trainer has the state of a round, of which an earlier node of ours knew
+        self.holds = False
         self._said: dict[PeerId, int] = {}  # the furthest round that each has said it is in
-        self._enough_at: float | None = None  # since when so many are here that they may begin without the others
+        # since when so many are here that they may begin without the others
+        self._enough_at: float | None = None
 
     def start(self, now: float) -> None:
         """The patience with those who are missing begins."""
         self._started_at = self._reported_at = now
 
     def again(self, now: float) -> list[Report]:
-        """Nobody had the weights that we were to begin with: of whom they are may be dead, or late, or lie, in the end. Nobody is
-        taken for being ahead of us who does not say so now."""
+        """Nobody had the weights that we were to begin with: of whom they are may be dead, or late,
+        or lie, in the end. Nobody is taken for being ahead of us who does not say so now."""
         self.start(now)
-        if self._followed is not None and now - self._followed[1] > self.settings.rounds.round_timeout_s:
+        if (
+            self._followed is not None
+            and now - self._followed[1] > self.settings.rounds.round_timeout_s
+        ):
             self._passed.add(self._followed[0])
         self._prepared_at, self._stale = now, set(self.hellos)
         self._heard_since.clear()
         return [Report("no_state_found", {"passed": sorted(self._passed)})]
 
     def begins_anew(self, peer: PeerId) -> None:
-        """It speaks in another life, and may give what it did not give in the last; but not life after life."""
+        """It speaks in another life, and may give what it did not give in the last;
+        but not life after life."""
         if peer in self._passed and self._pardons[peer] < PARDONS_MAX:
             self._pardons[peer] += 1
             self._passed.remove(peer)
 
     @property
     def had_round(self) -> int:
-        """The furthest that the run is known to have been in: who begins it anew throws that away. More than f have said so, or
-        whoever has started us knows."""
+        """The furthest that the run is known to have been in: who begins it anew throws that away.
+        More than f have said so, or whoever has started us knows."""
         said = sorted(self._said.values(), reverse=True)
         heard = said[self.settings.f] if len(said) > self.settings.f else 0
         return max(self.settings.had_round, heard)
@@ -130,8 +141,13 @@ class Bootstrap:
         return self.holds or self.settings.begin_anew or not self.had_round
 
     def begun_anew(self) -> list[Report]:
-        """What there is to say when the run begins now: that it throws away what somebody has had."""
-        return [Report("begun_anew", {"lost": self.had_round})] if self.had_round and not self.holds else []
+        """What there is to say when the run begins now:
+        that it throws away what somebody has had."""
+        return (
+            [Report("begun_anew", {"lost": self.had_round})]
+            if self.had_round and not self.holds
+            else []
+        )
 
     def waited_s(self, now: float) -> float:
         return now - self._started_at
@@ -158,7 +174,8 @@ class Bootstrap:
         return b"" if donor is None or donor not in self.hellos else self.hellos[donor].state
 
     def missed_by(self, donor: PeerId) -> set[PeerId]:
-        """Who has not come to the start of a run that we begin with another's state; nobody, if it goes on already."""
+        """Who has not come to the start of a run that we begin with another's state; nobody, if it
+        goes on already."""
         return self.unheard() if self.hellos[donor].round_id == 0 else set()
 
     def report_waiting(self, missing: tuple[PeerId, ...], now: float) -> list[Report]:
@@ -166,54 +183,86 @@ class Bootstrap:
         if now - self._reported_at < WAITING_REPORT_S:
             return []
         self._reported_at = now
-        return [Report("waiting", {"missing": list(missing), "waited_s": round(self.waited_s(now), 1)})]
+        return [
+            Report("waiting", {"missing": list(missing), "waited_s": round(self.waited_s(now), 1)})
+        ]
 
     def decide(self, now: float) -> Decision:
-        """What to do now. After the start timeout, or the patience of ``min_peers``: begin with those here, or not at all."""
+        """What to do now. After the start timeout, or the patience of ``min_peers``: begin with
+        those here, or not at all."""
         expected = self.settings.peers
         others = [peer for peer in expected if peer != self.local]
         gone = {peer for peer in others if self.view.is_gone(peer)}  # nobody waits for them
         for peer in gone.intersection(self.hellos):
             if self.hellos[peer].round_id == 0:
-                del self.hellos[peer]  # who comes in another life may have other weights, and says so
+                # who comes in another life may have other weights, and says so
+                del self.hellos[peer]
         own = self.hellos.get(self.local)
-        # A newcomer has no say in what the run begins with, however many come: neither in its weights nor in its model.
-        voices = {peer: hello for peer, hello in self.hellos.items() if peer in expected or hello.round_id > 0}
+        # A newcomer has no say in what the run begins with, however many come: neither in its
+        # weights nor in its model.
+        voices = {
+            peer: hello
+            for peer, hello in self.hellos.items()
+            if peer in expected or hello.round_id > 0
+        }
         if own is None or not voices:
             return self._wait(tuple(peer for peer in expected if peer not in self.hellos), now)
-        unreachable = {peer for peer in others if self.view.skip_reason(peer)}  # though they may have said hello
+        # though they may have said hello
+        unreachable = {peer for peer in others if self.view.skip_reason(peer)}
         layout = _most_common({peer: hello.layout for peer, hello in voices.items()})
         # Who is in its first round with other weights than ours; of who is away they may be lost.
-        apart = {peer for peer, hello in voices.items() if hello.begun and hello.state != own.state} - gone - unreachable
+        apart = (
+            {peer for peer, hello in voices.items() if hello.begun and hello.state != own.state}
+            - gone
+            - unreachable
+        )
         ahead_of_us = {peer for peer, hello in self.hellos.items() if hello.round_id > 0} | apart
         ahead_of_us -= self._stale | {self.local}
         # Those that were followed in vain are taken for liars, as long as there may be so many.
-        running = sorted(ahead_of_us - self._passed if len(self._passed & ahead_of_us) <= self.settings.f else ahead_of_us)
-        if own.layout != layout and self._believes(sum([hello.layout == layout for hello in voices.values()]), now):
+        running = sorted(
+            ahead_of_us - self._passed
+            if len(self._passed & ahead_of_us) <= self.settings.f
+            else ahead_of_us
+        )
+        if own.layout != layout and self._believes(
+            sum([hello.layout == layout for hello in voices.values()]), now
+        ):
             return HaltModelDiffers(
-                f"the swarm trains a model of layout {layout.hex()}, this peer one of layout {own.layout.hex()}"
+                f"the swarm trains a model of layout {layout.hex()}, this peer one of layout "
+                f"{own.layout.hex()}"
             )
         if running and own.round_id == 0 and own.layout == layout:
             ahead = max(running, key=lambda peer: self.hellos[peer].round_id)
             return self._follow(ahead, f"the swarm is in round {self.hellos[ahead].round_id}", now)
         if self.local not in expected:
-            return self._wait(tuple(peer for peer in expected if peer not in self.hellos), now)  # until the others have begun
+            # until the others have begun
+            return self._wait(tuple(peer for peer in expected if peer not in self.hellos), now)
         here = (peer for peer in sorted(voices) if peer not in gone and peer not in unreachable)
         present = tuple(peer for peer in here if self.hellos[peer].layout == layout)
         missing = tuple(peer for peer in expected if peer not in present)
-        time_is_up = self._is_patience_over(present, now) or self.waited_s(now) > self.settings.rounds.start_timeout_s
+        time_is_up = (
+            self._is_patience_over(present, now)
+            or self.waited_s(now) > self.settings.rounds.start_timeout_s
+        )
         if any(peer not in gone for peer in missing) and not time_is_up:
             return WaitForPeers(missing)
         if not any(self.hellos[peer].state for peer in present):
-            held = f"the run has been in round {self.had_round}, and nobody who has its state came in {self.waited_s(now):.0f} s"
+            held = (
+                f"the run has been in round {self.had_round}, and nobody who has its state came "
+                f"in {self.waited_s(now):.0f} s"
+            )
             return HaltStateLost(held) if time_is_up else WaitForPeers(missing)
         if len(present) < self.needed:
             if not time_is_up:
                 return WaitForPeers(missing)
-            came = f"{len(present)} of {self.needed} needed peers came in {self.waited_s(now):.0f} s"
+            came = (
+                f"{len(present)} of {self.needed} needed peers came in {self.waited_s(now):.0f} s"
+            )
             return HaltTooFewPeers(f"{came}; missing: {', '.join(map(str, missing))}")
         states = {peer: self.hellos[peer].state for peer in present if self.hellos[peer].state}
-        states = {peer: state for peer, state in states.items() if peer not in self._passed} or states
+        states = {
+            peer: state for peer, state in states.items() if peer not in self._passed
+        } or states
         state = _most_common(states)
         if own.state != state:
             donor = next(peer for peer in states if states[peer] == state)
@@ -227,31 +276,51 @@ class Bootstrap:
             self._followed = donor, now
         return TakeState(donor, reason)
 
-    def _may_have_begun(self, present: tuple[PeerId, ...], state: bytes, now: float) -> tuple[PeerId, ...]:
-        """Who had other weights than we would begin with when it was heard last, before we had any ourselves: it may have begun
-        since, without us. Nobody who says nothing more is waited for for long."""
+    def _may_have_begun(
+        self, present: tuple[PeerId, ...], state: bytes, now: float
+    ) -> tuple[PeerId, ...]:
+        """Who had other weights than we would begin with when it was heard last, before we had any
+        ourselves: it may have begun since, without us.
+        Nobody who says nothing more is waited for for long."""
         if self._prepared_at is None or now - self._prepared_at > WAITING_REPORT_S:
             return ()
-        return tuple([peer for peer in present if peer not in self._heard_since and self.hellos[peer].state != state])
+        return tuple(
+            [
+                peer
+                for peer in present
+                if peer not in self._heard_since and self.hellos[peer].state != state
+            ]
+        )
 
     def _is_patience_over(self, present: tuple[PeerId, ...], now: float) -> bool:
         """Whether enough have been here for so long that the others are not waited for.
 
-        It counts from when they were enough, not from who came last: so all of them begin in nearly the same moment.
+        It counts from when they were enough, not from who came last: so all of them begin in nearly
+        the same moment.
         """
         if len(present) < self.needed:
             self._enough_at = None
         elif self._enough_at is None:
             self._enough_at = now
         rounds = self.settings.rounds
-        return rounds.min_peers > 0 and self._enough_at is not None and now - self._enough_at > rounds.patience_s
+        return (
+            rounds.min_peers > 0
+            and self._enough_at is not None
+            and now - self._enough_at > rounds.patience_s
+        )
 
     def _believes(self, sayers: int, now: float) -> bool:
-        """Whether what so many say sends this peer away. Its own word weighs against theirs; a newcomer's does not."""
-        return self.local in self.settings.peers or sayers > self.settings.f or self.waited_s(now) > WAITING_REPORT_S
+        """Whether what so many say sends this peer away. Its own word weighs against theirs; a
+        newcomer's does not."""
+        return (
+            self.local in self.settings.peers
+            or sayers > self.settings.f
+            or self.waited_s(now) > WAITING_REPORT_S
+        )
 
     def _wait(self, missing: tuple[PeerId, ...], now: float) -> Decision:
-        """As long as nobody of the run has said anything, or as a newcomer to one that has not begun."""
+        """As long as nobody of the run has said anything,
+        or as a newcomer to one that has not begun."""
         waited_s = self.waited_s(now)
         if self.local in self.settings.peers or waited_s <= self.settings.rounds.start_timeout_s:
             return WaitForPeers(missing)

@@ -1,11 +1,13 @@
-"""The last round of a training: a lie in any other is found out by the hashes that travel with the next one.
+"""The last round of a training: a lie in any other is found out by the hashes that travel
+with the next one.
 
-A peer whose trainer has had all its rounds therefore asks everybody for their H before the trainer goes on with its parameters
-(``Hello`` with ``asks``; whoever is in the same round answers). If more peers hold another H than ours, and more than f of them,
-we were told something else than they: we take over the state of one of them, as from any other branch. Of equals the lower hash
-is right, so that both come to the same end; where both may have gone on by themselves, ``fork_choice`` says
-which. Nobody waits long:
-neither for those who keep silent nor for those who are lost, nor for a state longer than those stay who could give it.
+A peer whose trainer has had all its rounds therefore asks everybody for their H before the trainer
+goes on with its parameters (``Hello`` with ``asks``; whoever is in the same round answers). If more
+peers hold another H than ours, and more than f of them, we were told something else than they: we
+take over the state of one of them, as from any other branch. Of equals the lower hash is right, so
+that both come to the same end; where both may have gone on by themselves, ``fork_choice`` says
+which. Nobody waits long: neither for those who keep silent nor for those who are lost, nor for a
+state longer than those stay who could give it.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ from .shutdown import Shutdown
 ASK_EVERY_S = 0.25
 LATER_ROUNDS = 3.0  # usual ones: the result comes late, and a state for who was told another
 GRACE_S = 1.0
-"""How long those are waited for whose word cannot change anything any more: one of them may need our state, and not know yet."""
+"""How long those are waited for whose word cannot change anything any more: one of them may need
+our state, and not know yet."""
 
 
 class FinalCheck:
-    """``round_id``: before which the trainer holds its last state and waits for others' word; None: it does not."""
+    """``round_id``: before which the trainer holds its last state and waits for others' word;
+    None: it does not."""
 
     def __init__(
         self,
@@ -40,24 +44,34 @@ class FinalCheck:
         shutdown: Shutdown,
         timers: Timers[Any],
     ) -> None:
-        self.local, self.membership, self.hello_exchange, self.timers = local, membership, hello_exchange, timers
-        self.rounds = rounds if rounds is not None and rounds.settings.f else None  # else there is nothing to confirm
+        self.local, self.membership, self.hello_exchange, self.timers = (
+            local,
+            membership,
+            hello_exchange,
+            timers,
+        )
+        # else there is nothing to confirm
+        self.rounds = rounds if rounds is not None and rounds.settings.f else None
         self.round_id: int | None = None
-        self._said: dict[PeerId, tuple[int, bytes]] = {}  # the round that each is in, and its H of the one before
+        # the round that each is in, and its H of the one before
+        self._said: dict[PeerId, tuple[int, bytes]] = {}
         self._last = -1  # the round that was asked about last
         self._since = self._again_at = 0.0
         self._taking_since: float | None = None  # a state that does not come yet
-        self._left: bytes | None = None  # the H that was given up for another: once is enough, no liar sends us to and fro
+        # the H that was given up for another: once is enough, no liar sends us to and fro
+        self._left: bytes | None = None
         self._changes = False
         shutdown.differs = self.differs
 
     def ask(self, round_id: int, phase: str, now: float) -> list[Effect]:
         """The trainer of a peer in that ``phase`` has had all its rounds before ``round_id``."""
-        if self.rounds is None or phase not in ("running", "recovering"):  # then there are no others to ask
+        # then there are no others to ask
+        if self.rounds is None or phase not in ("running", "recovering"):
             return [StateConfirmed(round_id, self.rounds is None)]
         if self.round_id == round_id:
             return []
-        if round_id != self._last:  # who asks again has had its time, and is told what is known by then
+        # who asks again has had its time, and is told what is known by then
+        if round_id != self._last:
             self._last, self._since, self._left = round_id, now, None
         self.round_id = round_id
         self.hello_exchange.asks = True
@@ -79,17 +93,25 @@ class FinalCheck:
         return at == self.rounds.round_id and chain != self.rounds.chain
 
     def bars(self, message: Message) -> bool:
-        """Whether this commit is of a round after the last one. Nobody here has an update for it, so nothing of ours could tell
-        that it is a lie: it takes more than f who say that they are past it."""
+        """Whether this commit is of a round after the last one. Nobody here has an update for it,
+        so nothing of ours could tell that it is a lie:
+        it takes more than f who say that they are past it."""
         if self.rounds is None or self.round_id is None or not isinstance(message, Commit):
             return False
-        return message.round_id == self.round_id and not self.rounds.lag_detector.is_passed(message.round_id)
+        return message.round_id == self.round_id and not self.rounds.lag_detector.is_passed(
+            message.round_id
+        )
 
     def lets_go(self) -> bool:
-        """Whether the rounds may be left for another's state. While others' word is waited for only where that was weighed here,
-        or where two sides may have gone on, which ``fork_choice`` weighs."""
+        """Whether the rounds may be left for another's state. While others' word is waited for only
+        where that was weighed here, or where two sides may have gone on,
+        which ``fork_choice`` weighs."""
         weighed, self._changes = self._changes, False
-        return weighed or self.round_id is None or (self.rounds is not None and self.rounds.lag_detector.fork_choice.may_differ)
+        return (
+            weighed
+            or self.round_id is None
+            or (self.rounds is not None and self.rounds.lag_detector.fork_choice.may_differ)
+        )
 
     def look(self, now: float) -> list[Effect]:
         """To be called after whatever happens, while ``round_id`` is not None."""
@@ -102,43 +124,77 @@ class FinalCheck:
         if rounds.round_id != asked:  # more than f are past it
             over = now >= self._since + self._patience_s(rounds, False)
             return self._confirm(rounds.round_id > asked) if over or rounds.round_id > asked else []
-        missing = [peer for peer in rounds.roster if not self._has_said(peer) and not self.membership.skip_reason(peer)]
+        missing = [
+            peer
+            for peer in rounds.roster
+            if not self._has_said(peer) and not self.membership.skip_reason(peer)
+        ]
         voices = Counter([chain for at, chain in self._said.values() if at == asked])
         ours, f = 1 + voices.pop(rounds.chain, 0), rounds.settings.f
         others, waited = sum(voices.values()), now >= self._since + GRACE_S
         over = now >= self._since + self._patience_s(rounds, others > 0)
-        chain, theirs = min(voices.items(), key=lambda voice: (-voice[1], voice[0]), default=(b"", 0))
+        chain, theirs = min(
+            voices.items(), key=lambda voice: (-voice[1], voice[0]), default=(b"", 0)
+        )
         # Who could give us a state may have been about to take one over itself, and gave none.
-        may_change = self._left in (None, rounds.chain) and not rounds.lag_detector.fork_choice.may_differ
+        may_change = (
+            self._left in (None, rounds.chain) and not rounds.lag_detector.fork_choice.may_differ
+        )
         if theirs > f and (theirs, rounds.chain) > (ours, chain) and may_change:
-            if over or not missing or theirs > ours + len(missing) or (waited and len(missing) <= f):
+            if (
+                over
+                or not missing
+                or theirs > ours + len(missing)
+                or (waited and len(missing) <= f)
+            ):
                 return self._change(chain, theirs, ours)
-        elif ours > max(f, len(missing)) + others and others <= f and (waited or not (missing or others)):
+        elif (
+            ours > max(f, len(missing)) + others
+            and others <= f
+            and (waited or not (missing or others))
+        ):
             return self._confirm(True)
         if over or (not missing and max(theirs, ours) <= f):
             return self._give_up(ours, dict(voices), missing)
         return self._tell(now) if now >= self._again_at else []
 
     def _patience_s(self, rounds: RollingRounds, differ: bool) -> float:
-        """How long others' word is waited for. Where results take long to arrive, some have the last one later than we do; and
-        where some hold another one, they need time to take over ours, or we theirs."""
-        usual_s = rounds.deadline.typical_round_s() if rounds.server.transfer_tracker.takes_time else None
+        """How long others' word is waited for. Where results take long to arrive, some have the
+        last one later than we do; and where some hold another one, they need time to take over
+        ours, or we theirs."""
+        usual_s = (
+            rounds.deadline.typical_round_s() if rounds.server.transfer_tracker.takes_time else None
+        )
         taken_over_s = rounds.deadline.cap_s if differ else 0.0
-        return rounds.settings.rounds.drain_timeout_s + LATER_ROUNDS * (usual_s or 0.0) + taken_over_s
+        return (
+            rounds.settings.rounds.drain_timeout_s + LATER_ROUNDS * (usual_s or 0.0) + taken_over_s
+        )
 
     def _await_state(self, now: float) -> list[Effect]:
-        """It takes over a state, and looks again then. Whoever could give it one stays no longer than that."""
+        """It takes over a state, and looks again then.
+        Whoever could give it one stays no longer than that."""
         assert self.rounds is not None
         self._taking_since = now if self._taking_since is None else self._taking_since
         settings = self.rounds.settings.rounds
         if now < self._taking_since + settings.drain_timeout_s + settings.linger_s:
             return []
-        voices = Counter([chain for at, chain in self._said.values() if at == self.round_id and chain != self.rounds.chain])
-        return self._give_up(0, dict(voices), [peer for peer in self.rounds.roster if not self._has_said(peer)])
+        voices = Counter(
+            [
+                chain
+                for at, chain in self._said.values()
+                if at == self.round_id and chain != self.rounds.chain
+            ]
+        )
+        return self._give_up(
+            0, dict(voices), [peer for peer in self.rounds.roster if not self._has_said(peer)]
+        )
 
     def _tell(self, now: float) -> list[Effect]:
         self._again_at = now + ASK_EVERY_S
-        return [*self.hello_exchange.to_all(), self.timers.set(self._again_at, PeerTimer("confirm"))]
+        return [
+            *self.hello_exchange.to_all(),
+            self.timers.set(self._again_at, PeerTimer("confirm")),
+        ]
 
     def stop(self) -> None:
         """The trainer does not wait any more."""
@@ -152,7 +208,10 @@ class FinalCheck:
         self._left, self._changes, lag_detector = self.rounds.chain, True, self.rounds.lag_detector
         there = sorted(peer for peer, said in self._said.items() if said == (self.round_id, chain))
         lag_detector.fork_choice.choose(there)
-        lag_detector.lost_track = (there[0], f"{theirs} peers hold another result of the last round, {ours} ours")
+        lag_detector.lost_track = (
+            there[0],
+            f"{theirs} peers hold another result of the last round, {ours} ours",
+        )
         return []
 
     def _confirm(self, agreed: bool) -> list[Effect]:
@@ -165,5 +224,10 @@ class FinalCheck:
         """Time is up: what speaks for our result has to do."""
         assert self.rounds is not None
         agreed = ours > self.rounds.settings.f + sum(others.values())
-        told = {"round": self.round_id, "same": ours, "other": sum(others.values()), "silent": missing}
+        told = {
+            "round": self.round_id,
+            "same": ours,
+            "other": sum(others.values()),
+            "silent": missing,
+        }
         return [*([] if agreed else [Report("unconfirmed_result", told)]), *self._confirm(agreed)]

@@ -1,4 +1,5 @@
-"""What a peer says of itself to others: which model it trains, how far it is, whether it goes on, where it is reached."""
+"""What a peer says of itself to others: which model it trains, how far it is, whether it goes on,
+where it is reached."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from gossip.core.membership import Membership
 from gossip.core.messages import Hello, PeerId, Stage, Update, UpdateRequest
 from gossip.core.settings import CoreSettings
 
-ANSWER_EVERY_S = 0.1  # to the same life of a peer: two that are in round 0 would answer each other's answers for ever
+# to the same life of a peer: two that are in round 0 would answer each other's answers for ever
+ANSWER_EVERY_S = 0.1
 
 
 class RoundsForHello(Protocol):
@@ -23,7 +25,8 @@ class HelloExchange:
     """``stage``: unless it is ``ready``, nobody is to expect anything of us any more.
 
     Args:
-        may_begin: Whether the run may begin with our weights; unless it may, others do not hear of them.
+        may_begin: Whether the run may begin with our weights; unless it may,
+            others do not hear of them.
     """
 
     def __init__(
@@ -35,14 +38,21 @@ class HelloExchange:
         address: tuple[str, str],
         may_begin: Callable[[], bool],
     ) -> None:
-        self.local, self.settings, self.membership, self.rounds, self.address = local, settings, membership, rounds, address
+        self.local, self.settings, self.membership, self.rounds, self.address = (
+            local,
+            settings,
+            membership,
+            rounds,
+            address,
+        )
         self.layout = b""
         self.state = b""
         self.stage: Stage = "ready"
         self.asks = self.begun = False
         self._may_begin = may_begin
         self.branch: Callable[[], tuple[bytes, tuple[PeerId, ...]]] = lambda: (b"", ())
-        """H of the last round, and who has contributed lately where branches may live side by side."""
+        """H of the last round, and who has contributed lately where branches may
+        live side by side."""
         self.begin_branch: Callable[[bytes], None] = lambda state: None
         """Binds H to the weights of a start."""
         self._answered: dict[PeerId, tuple[int, float]] = {}  # which life of a peer, and when
@@ -61,7 +71,9 @@ class HelloExchange:
         return Hello(
             lineage=self.settings.lineage,
             layout=self.layout,
-            state=self.state if self.rounds.round_id == 0 and (self.begun or self._may_begin()) else b"",
+            state=self.state
+            if self.rounds.round_id == 0 and (self.begun or self._may_begin())
+            else b"",
             round_id=self.rounds.round_id,
             stage=self.stage,
             address=self.address[0],
@@ -76,7 +88,8 @@ class HelloExchange:
         return Send(peer, self.hello())
 
     def answer(self, peer: PeerId, incarnation: int, now: float) -> list[Effect]:
-        """To a hello, but not to each: between two whom nothing else occupies every answer would call for another."""
+        """To a hello, but not to each: between two whom nothing else occupies every answer would
+        call for another."""
         life, answered_at = self._answered.get(peer, (-1, 0.0))
         if life == incarnation and now - answered_at < ANSWER_EVERY_S:
             return []
@@ -84,11 +97,13 @@ class HelloExchange:
         return [self.to(peer)]
 
     def again(self, event: Received, now: float) -> list[Effect]:
-        """To one that counts on us though we have said that we go on no more: it has missed that."""
+        """To one that counts on us though we have said that we go on no more:
+        it has missed that."""
         missed = self.stage != "ready" and isinstance(event.message, Update | UpdateRequest)
         return self.answer(event.sender, event.incarnation, now) if missed else []
 
     def to_all(self) -> list[Send]:
-        """Also to those who have not spoken yet: one that was told a false address of ours can only hear us."""
+        """Also to those who have not spoken yet: one that was told a false address of ours
+        can only hear us."""
         hello = self.hello()
         return [Send(peer, hello) for peer in self.membership.within_reach()]

@@ -1,4 +1,5 @@
-"""The phases of a peer's life, and every way from one to another: the table is the only place where they stand.
+"""The phases of a peer's life, and every way from one to another:
+the table is the only place where they stand.
 
 The diagram in ``docs/architecture.md`` is made from it (``diagram``), and a test compares the two.
 """
@@ -40,11 +41,13 @@ TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
     ("draining", "leaves"): "halted",
     ("draining", "gives up"): "halted",
 }
-"""``leaves``: others hear that it has left. ``gives up``: without its trainer, a quorum or a state it cannot go on."""
+"""``leaves``: others hear that it has left. ``gives up``: without its trainer, a quorum or a state
+it cannot go on."""
 
 
 def after(phase: Phase, trigger: Trigger) -> Phase:
-    """The phase that follows. A trigger that the table does not have for this phase is a bug of ours."""
+    """The phase that follows. A trigger that the table does not have for this phase
+    is a bug of ours."""
     following = TRANSITIONS.get((phase, trigger))
     assert following is not None, f"{trigger!r} cannot happen while {phase}"
     return following
@@ -55,5 +58,8 @@ def diagram() -> str:
     ways: dict[tuple[Phase, Phase], list[Trigger]] = {}
     for (source, trigger), target in TRANSITIONS.items():
         ways.setdefault((source, target), []).append(trigger)
-    arrows = [f"    {source} --> {target}: {', '.join(triggers)}" for (source, target), triggers in ways.items()]
+    arrows = [
+        f"    {source} --> {target}: {', '.join(triggers)}"
+        for (source, target), triggers in ways.items()
+    ]
     return "\n".join(["stateDiagram-v2", "    [*] --> unprepared", *arrows, "    halted --> [*]"])

@@ -10,13 +10,25 @@ from .bootstrap import Bootstrap
 
 
 class PeerProgress:
-    def __init__(self, local: PeerId, membership: Membership, rounds: RollingRounds | GossipRounds, bootstrap: Bootstrap) -> None:
-        self.local, self.membership, self.rounds, self.bootstrap = local, membership, rounds, bootstrap
+    def __init__(
+        self,
+        local: PeerId,
+        membership: Membership,
+        rounds: RollingRounds | GossipRounds,
+        bootstrap: Bootstrap,
+    ) -> None:
+        self.local, self.membership, self.rounds, self.bootstrap = (
+            local,
+            membership,
+            rounds,
+            bootstrap,
+        )
         self._turn = 0
         self._lives: dict[PeerId, int] = {}  # the latest that each has spoken in
 
     def on_hello(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> bool:
-        """It says where it is. Returns whether we have never heard of it before. What it said in a former life is void."""
+        """It says where it is. Returns whether we have never heard of it before. What it said in a
+        former life is void."""
         if incarnation > self._lives.get(peer, -1):
             self._lives[peer] = incarnation
             self.bootstrap.begins_anew(peer)
@@ -24,13 +36,20 @@ class PeerProgress:
         return self.bootstrap.hear(peer, hello, now)
 
     def donors(self) -> tuple[PeerId, ...]:
-        """Who may have the state: alive and not skipped. Those of the side that we want to be on first, then the furthest."""
-        usable = [p for p in self.membership.alive() if p != self.local and not self.membership.skip_reason(p)]
-        return tuple(sorted(usable, key=lambda peer: (not self._wanted(peer), -self.round_of(peer), peer)))
+        """Who may have the state: alive and not skipped. Those of the side that we want to be on
+        first, then the furthest."""
+        usable = [
+            p
+            for p in self.membership.alive()
+            if p != self.local and not self.membership.skip_reason(p)
+        ]
+        return tuple(
+            sorted(usable, key=lambda peer: (not self._wanted(peer), -self.round_of(peer), peer))
+        )
 
     def next_donor(self) -> PeerId | None:
-        """Another donor each time, so that none is asked for everything. None: there is none. Newcomers like us keep no commits
-        from before they came."""
+        """Another donor each time, so that none is asked for everything. None: there is none.
+        Newcomers like us keep no commits from before they came."""
         donors = self.donors()
         donors = tuple([peer for peer in donors if peer in self.rounds.roster]) or donors
         if not donors:
@@ -40,23 +59,35 @@ class PeerProgress:
 
     def is_on_other_branch(self, peer: PeerId) -> bool:
         """Whether it has shown to be on another branch of history."""
-        return isinstance(self.rounds, RollingRounds) and self.rounds.lag_detector.fork_choice.is_on_other_branch(peer)
+        return isinstance(
+            self.rounds, RollingRounds
+        ) and self.rounds.lag_detector.fork_choice.is_on_other_branch(peer)
 
     def may_be_on_other_branch(self, peer: PeerId, hello: Hello) -> bool:
-        """Whether it is on another branch, or ahead of us and perhaps on one: only it can tell, and what it said when it heard
-        our hello is lost if that came before there was a way back."""
-        is_partitioned = isinstance(self.rounds, RollingRounds) and self.rounds.lag_detector.fork_choice.is_partitioned(peer)
-        return self.is_on_other_branch(peer) or (is_partitioned and hello.round_id > self.rounds.round_id)
+        """Whether it is on another branch, or ahead of us and perhaps on one: only it can tell, and
+        what it said when it heard our hello is lost if that came before there was a way back."""
+        is_partitioned = isinstance(
+            self.rounds, RollingRounds
+        ) and self.rounds.lag_detector.fork_choice.is_partitioned(peer)
+        return self.is_on_other_branch(peer) or (
+            is_partitioned and hello.round_id > self.rounds.round_id
+        )
 
     def _wanted(self, peer: PeerId) -> bool:
         """Not of the side that we are about to leave, if there is another."""
-        return not isinstance(self.rounds, RollingRounds) or self.rounds.lag_detector.fork_choice.prefers(peer)
+        return not isinstance(
+            self.rounds, RollingRounds
+        ) or self.rounds.lag_detector.fork_choice.prefers(peer)
 
     def round_of(self, peer: PeerId) -> int:
         """The latest round that it says it is in."""
         hello, member = self.bootstrap.hellos.get(peer), self.membership.members.get(peer)
         applied = member.progress.step if member is not None and member.progress is not None else 0
-        return max(self.rounds.future_buffer.seen.get(peer, 0), hello.round_id if hello is not None else 0, applied)
+        return max(
+            self.rounds.future_buffer.seen.get(peer, 0),
+            hello.round_id if hello is not None else 0,
+            applied,
+        )
 
     def heard_in(self, peer: PeerId, round_id: int) -> None:
         """It says that it is in that round."""

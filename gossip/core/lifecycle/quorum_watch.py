@@ -16,13 +16,27 @@ STALL_ROUNDS = 2.0  # round timeouts without progress after which a trainer coun
 
 
 class QuorumWatch:
-    """To be asked every ``WATCH_INTERVAL_S``. ``skip_reason`` is "" for a peer of whom something can be expected."""
+    """To be asked every ``WATCH_INTERVAL_S``. ``skip_reason`` is "" for a peer of whom something
+    can be expected."""
 
-    def __init__(self, local: PeerId, settings: CoreSettings, skip_reason: Callable[[PeerId], str], shutdown: Shutdown) -> None:
-        self.local, self.settings, self.skip_reason, self.shutdown = local, settings, skip_reason, shutdown
+    def __init__(
+        self,
+        local: PeerId,
+        settings: CoreSettings,
+        skip_reason: Callable[[PeerId], str],
+        shutdown: Shutdown,
+    ) -> None:
+        self.local, self.settings, self.skip_reason, self.shutdown = (
+            local,
+            settings,
+            skip_reason,
+            shutdown,
+        )
         self._missing_since: float | None = None
 
-    def look(self, roster: Collection[PeerId], need: int, round_id: int, now: float) -> tuple[list[Report], Halt | None]:
+    def look(
+        self, roster: Collection[PeerId], need: int, round_id: int, now: float
+    ) -> tuple[list[Report], Halt | None]:
         """Returns what there is to say, and how this peer ends, if it does.
 
         Args:
@@ -40,14 +54,21 @@ class QuorumWatch:
         why = f" for the rule to tolerate f={self.settings.f}" if need > quorum else ""
         if self._missing_since is None:
             self._missing_since = now
-            return [Report("paused", {"alive": here, "need": need, "round": round_id, "why": why.strip()})], None
+            return [
+                Report(
+                    "paused", {"alive": here, "need": need, "round": round_id, "why": why.strip()}
+                )
+            ], None
         waited_s = now - self._missing_since
-        # Who is back at a rule's service need not be of the roster yet; to agree on anything, it takes those who are.
+        # Who is back at a rule's service need not be of the roster yet; to agree on anything, it
+        # takes those who are.
         ended = self.shutdown.membership.has_ended
         come_back = [peer for peer in roster if peer not in here and not ended(peer)]
         others = [peer for peer in self.settings.everybody if peer not in here and not ended(peer)]
         # Where all the others have ended, newcomers stand in for them.
-        enough = len(here) + len(come_back) + len(self.shutdown.membership.newcomers(roster)) >= quorum
+        enough = (
+            len(here) + len(come_back) + len(self.shutdown.membership.newcomers(roster)) >= quorum
+        )
         possible = enough and len(here) + len(others) >= need
         if waited_s < self.settings.rounds.quorum_timeout_s and possible:
             return [], None

@@ -1,4 +1,5 @@
-"""Coming back into the roster: follow the commits, and say that we are ready, until a commit names us."""
+"""Coming back into the roster: follow the commits, and say that we are ready,
+until a commit names us."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from .progress import PeerProgress
 from .shutdown import Shutdown
 
 RETURN_INTERVAL_S = 0.02  # how often one that returns asks for the commits made meanwhile
-RETURN_HELLO_EVERY = 5  # such turns: everybody is told that it is ready, in case the first word was lost
+# such turns: everybody is told that it is ready, in case the first word was lost
+RETURN_HELLO_EVERY = 5
 
 
 @record
@@ -40,7 +42,10 @@ class Rejoin:
             peer_progress,
             shutdown,
         )
-        hello_exchange.branch, hello_exchange.begin_branch = rounds.lag_detector.fork_choice.told, rounds.replicated.lineage.begin
+        hello_exchange.branch, hello_exchange.begin_branch = (
+            rounds.lag_detector.fork_choice.told,
+            rounds.replicated.lineage.begin,
+        )
         self._under_way = False
         self._turns = 0
 
@@ -50,7 +55,8 @@ class Rejoin:
         return self.rounds.mode == "following" and not self._under_way
 
     def go_on(self, running: bool, now: float) -> list[Effect]:
-        """When it is due, and whenever ``RejoinRetry`` fires. ``running``: the trainer holds the state of the rounds."""
+        """When it is due, and whenever ``RejoinRetry`` fires. ``running``: the trainer holds the
+        state of the rounds."""
         self._turns = self._turns + 1 if self._under_way else 0
         self._under_way = running and self.rounds.mode == "following"
         if not self._under_way:
@@ -60,10 +66,13 @@ class Rejoin:
             effects += self.hello_exchange.to_all()
         lag_detector = self.rounds.lag_detector
         # what it asked for is coming
-        waits = lag_detector.lost_track is not None or lag_detector.transfer_tracker.is_busy(self.rounds.local, now)
+        waits = lag_detector.lost_track is not None or lag_detector.transfer_tracker.is_busy(
+            self.rounds.local, now
+        )
         if not waits and (donor := self.peer_progress.next_donor()) is not None:
             effects.append(self.rounds.lag_detector.request(donor))
         if self.shutdown.had_last_round():
-            # No commit will name us any more. Our trainer may see for itself that it has had all its rounds.
+            # No commit will name us any more. Our trainer may see for itself that it has
+            # had all its rounds.
             effects += self.rounds.let_go()
         return effects

@@ -1,9 +1,11 @@
-"""The end of the training: who has completed it, for whom those who have still stay, and when who comes late is too late.
+"""The end of the training: who has completed it, for whom those who have still stay, and when who
+comes late is too late.
 
-A peer whose script has had all its rounds says so in its ``Hello``, with the round that it ended at, and stays a while: for
-``drain_timeout_s`` with those who are here and behind, and with those who are lost (asleep, cut off, killed and started again)
-until ``linger_s`` after it lost them. Who comes back meanwhile finds the final state. Whoever starts the peers may know that one
-will not come back; nobody is waited for then.
+A peer whose script has had all its rounds says so in its ``Hello``, with the round that it ended
+at, and stays a while: for ``drain_timeout_s`` with those who are here and behind, and with those
+who are lost (asleep, cut off, killed and started again) until ``linger_s`` after it lost them. Who
+comes back meanwhile finds the final state. Whoever starts the peers may know that one will not come
+back; nobody is waited for then.
 """
 
 from __future__ import annotations
@@ -42,15 +44,27 @@ class Shutdown:
     """``completed``: who said that its training is, and at which round."""
 
     def __init__(
-        self, local: PeerId, settings: CoreSettings, membership: Membership, rounds: RoundsForShutdown, timers: Timers[Any]
+        self,
+        local: PeerId,
+        settings: CoreSettings,
+        membership: Membership,
+        rounds: RoundsForShutdown,
+        timers: Timers[Any],
     ) -> None:
-        self.local, self.settings, self.membership, self.rounds, self.timers = local, settings, membership, rounds, timers
+        self.local, self.settings, self.membership, self.rounds, self.timers = (
+            local,
+            settings,
+            membership,
+            rounds,
+            timers,
+        )
         self.completed: dict[PeerId, int] = {}
         self._lost_at: dict[PeerId, float] = {}
         self._back_at: dict[PeerId, float] = {}
         self._asked_in: dict[PeerId, int] = {}  # our round when it asked for our state last
         self.wanted = -1  # the round that our trainer has offered an update for last
-        self.differs: Callable[[PeerId], bool] = lambda peer: False  # whether it says that it holds another state of our round
+        # whether it says that it holds another state of our round
+        self.differs: Callable[[PeerId], bool] = lambda peer: False
         self._stopped_at = inf
         self._completing = False
 
@@ -58,7 +72,7 @@ class Shutdown:
         """Whoever is known of: nobody waits for one who was never heard of."""
         return [peer for peer in self.membership.members if peer != self.local]
 
-    # --- what happens -----------------------------------------------------------------------------------------------------
+    # --- what happens -----------------------------------------------------------------------------
 
     def hear(self, peer: PeerId, hello: Hello) -> None:
         """It says whether it has had all its rounds. One that was started again has not."""
@@ -68,10 +82,14 @@ class Shutdown:
             self.completed.pop(peer, None)
 
     def note(self, change: Change, now: float) -> None:
-        """In the view: a peer is lost from the first moment on that it cannot be relied on, and back when it can again."""
+        """In the view: a peer is lost from the first moment on that it cannot be relied on, and
+        back when it can again."""
         if change.what in ("skip", "suspect", "dead"):
             self._lost_at.setdefault(change.peer, now)
-        elif not self.membership.skip_reason(change.peer) and self._lost_at.pop(change.peer, None) is not None:
+        elif (
+            not self.membership.skip_reason(change.peer)
+            and self._lost_at.pop(change.peer, None) is not None
+        ):
             self._back_at[change.peer] = now
 
     def asked(self, peer: PeerId, message: Message, now: float) -> None:
@@ -79,51 +97,80 @@ class Shutdown:
         if isinstance(message, StateRequest):
             self._back_at[peer], self._asked_in[peer] = now, self.rounds.round_id
 
-    # --- for whom we stay -------------------------------------------------------------------------------------------------
+    # --- for whom we stay -------------------------------------------------------------------------
 
     def stop(self, completing: bool, since: float, now: float) -> list[Effect]:
-        """This peer wants to leave, because it has completed the training or for another reason; was asked to at ``since``."""
+        """This peer wants to leave, because it has completed the training or for another reason;
+        was asked to at ``since``."""
         self._stopped_at, self._completing = since, completing
         return self.stay(now)
 
     def stay(self, now: float) -> list[Effect]:
-        """Says for whom, and looks again when their time is over: one may have come back meanwhile, and have more."""
+        """Says for whom, and looks again when their time is over:
+        one may have come back meanwhile, and have more."""
         until = self.linger_until()
         if until <= now:
             return []
-        lost = sorted(peer for peer in self._others() if self.membership.skip_reason(peer) and self._needed_until(peer) > now)
-        told = [Report("lingering", {"for": lost, "at_most_s": round(until - now, 1)})] if lost else []
+        lost = sorted(
+            peer
+            for peer in self._others()
+            if self.membership.skip_reason(peer) and self._needed_until(peer) > now
+        )
+        told = (
+            [Report("lingering", {"for": lost, "at_most_s": round(until - now, 1)})] if lost else []
+        )
         return [*told, self.timers.set(until, LingerExpired())]
 
     def linger_until(self) -> float:
         """How long those who are behind may need us at most; ``-inf``: there is nobody."""
         rounds = self.settings.rounds
         until = max([self._needed_until(peer) for peer in self._others()], default=-inf)
-        # Whoever comes and goes does not keep us for ever; and who is told to stop has no time for that.
-        return min(until, self._stopped_at + rounds.drain_timeout_s + (rounds.linger_s if self._completing else 0.0))
+        # Whoever comes and goes does not keep us for ever;
+        # and who is told to stop has no time for that.
+        return min(
+            until,
+            self._stopped_at
+            + rounds.drain_timeout_s
+            + (rounds.linger_s if self._completing else 0.0),
+        )
 
     def _needed_until(self, peer: PeerId) -> float:
         drain_s = self.settings.rounds.drain_timeout_s
-        here = self.rounds.future_buffer.seen.get(peer, 0) >= self.rounds.round_id and not self.differs(peer)
-        # One that is in our round may have another result of it, and not have said so but by asking.
+        here = self.rounds.future_buffer.seen.get(
+            peer, 0
+        ) >= self.rounds.round_id and not self.differs(peer)
+        # One that is in our round may have another result of it,
+        # and not have said so but by asking.
         here = here and self._asked_in.get(peer) != self.rounds.round_id
         behind = peer not in self.completed and not here
         if not self.membership.skip_reason(peer):
-            return max(self._stopped_at, self._back_at.get(peer, -inf)) + drain_s if behind else -inf
+            return (
+                max(self._stopped_at, self._back_at.get(peer, -inf)) + drain_s if behind else -inf
+            )
         if not self._completing:
             return -inf
-        # One that has completed, and is out of touch, may wait for us to come back: until the link stands, and we can tell it.
+        # One that has completed, and is out of touch, may wait for us to come back: until the link
+        # stands, and we can tell it.
         expected_until = self._expected_until(peer)
         return expected_until if behind else min(expected_until, self._stopped_at + drain_s)
 
     def _expected_until(self, peer: PeerId) -> float:
         """Until when it is worth to wait for a peer to come back; ``inf``: it is here."""
         member = self.membership.members.get(peer)
-        if member is None or not member.met or member.status == "left" or self.membership.has_ended(peer):
+        if (
+            member is None
+            or not member.met
+            or member.status == "left"
+            or self.membership.has_ended(peer)
+        ):
             return -inf
-        return self._lost_at.get(peer, member.known_since) + self.settings.rounds.linger_s if member.skip else inf
+        return (
+            self._lost_at.get(peer, member.known_since) + self.settings.rounds.linger_s
+            if member.skip
+            else inf
+        )
 
-    # --- when we come late ------------------------------------------------------------------------------------------------
+    # --- when we come late ------------------------------------------------------------------------
 
     def completed_at(self, sayers: int) -> int | None:
         """The round that so many others have completed the training at, or a later one."""
@@ -131,36 +178,57 @@ class Shutdown:
         return rounds[sayers - 1] if len(rounds) >= sayers else None
 
     def had_last_round(self) -> bool:
-        """Whether whoever can be reached has completed the training, and nobody at a later round than ours."""
+        """Whether whoever can be reached has completed the training,
+        and nobody at a later round than ours."""
         if not self._nobody_trains():
             return False
         completed_at = self.completed_at(min(self.settings.f + 1, len(self.completed)))
         return completed_at is not None and completed_at <= self.rounds.round_id
 
     def left_behind(self, most: int) -> bool:
-        """Whether whoever can be reached has completed the training, more than ``most`` rounds ahead of us."""
+        """Whether whoever can be reached has completed the training,
+        more than ``most`` rounds ahead of us."""
         completed_at = self.completed_at(self.settings.f + 1)
-        return completed_at is not None and self._nobody_trains() and completed_at > self.rounds.round_id + most
+        return (
+            completed_at is not None
+            and self._nobody_trains()
+            and completed_at > self.rounds.round_id + most
+        )
 
     def _nobody_trains(self) -> bool:
-        training = [peer for peer in self._others() if peer not in self.completed and not self.membership.skip_reason(peer)]
+        training = [
+            peer
+            for peer in self._others()
+            if peer not in self.completed and not self.membership.skip_reason(peer)
+        ]
         return bool(self.completed) and not training
 
     def over_at(self, now: float) -> int | None:
-        """The round that the training was over at, when that is certain: more than f say so, and nobody else will go on."""
-        if any(peer not in self.completed and self._expected_until(peer) > now for peer in self._others()):
+        """The round that the training was over at, when that is certain: more than f say so, and
+        nobody else will go on."""
+        if any(
+            peer not in self.completed and self._expected_until(peer) > now
+            for peer in self._others()
+        ):
             return None
         return self.completed_at(self.settings.f + 1)
 
     def verdict(self, now: float) -> Halt | None:
-        """How this peer ends, when the training is over and its trainer does not find that out by itself."""
+        """How this peer ends, when the training is over and its trainer does not find
+        that out by itself."""
         over_at, here = self.over_at(now), self.rounds.round_id
         if over_at is None:
             return None
         if here >= over_at:
             enough = self.wanted >= over_at
-            return Halt(f"the others have completed the training at round {over_at}", 0) if enough else None
-        if self.rounds.quorum() == 1 or any(self._expected_until(peer) > now for peer in self._others()):
+            return (
+                Halt(f"the others have completed the training at round {over_at}", 0)
+                if enough
+                else None
+            )
+        if self.rounds.quorum() == 1 or any(
+            self._expected_until(peer) > now for peer in self._others()
+        ):
             return None
         return Halt(
             f"the others have completed the training at round {over_at} and are gone: "

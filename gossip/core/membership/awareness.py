@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 class Awareness:
-    """A score from 0 (healthy) to ``maximum - 1``. One's own probes are made slower and more patient by ``score + 1``."""
+    """A score from 0 (healthy) to ``maximum - 1``. One's own probes are made slower and more
+    patient by ``score + 1``."""
 
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum

@@ -1,4 +1,5 @@
-"""Rumours on their way to everybody: which to say next, and when each has been said often enough."""
+"""Rumours on their way to everybody: which to say next,
+and when each has been said often enough."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from gossip.core.messages import PeerId, Rumor
 from gossip.core.settings import MembershipSettings
 
 TELLERS_MAX = 16
-"""Peers of which is kept that they told a rumour: in a large swarm it is hardly ever one of those that is to be told."""
+"""Peers of which is kept that they told a rumour: in a large swarm it is hardly ever one of those
+that is to be told."""
 
 
 def retransmit_limit(n: int, settings: MembershipSettings) -> int:
-    """How often one peer says one rumour. log2, not memberlist's log10: that is 4 times for n <= 9, and peers die of it
-    (docs/design_notes.md N5)."""
+    """How often one peer says one rumour. log2, not memberlist's log10: that is 4 times for n <= 9,
+    and peers die of it (docs/design_notes.md N5)."""
     return settings.retransmit_mult * ceil(log2(n + 1))
 
 
@@ -27,11 +29,13 @@ class _QueuedRumor:
 
 
 class RumorQueue:
-    """What this peer has to tell. At most one rumour a subject, and for a suspect one an accuser, up to ``accusers_max``."""
+    """What this peer has to tell. At most one rumour a subject, and for a suspect one an accuser,
+    up to ``accusers_max``."""
 
     def __init__(self, settings: MembershipSettings) -> None:
         self.settings = settings
-        self.accusers_max = max(1, settings.suspicion_mult - 1)  # the first one and those whose confirmation counts
+        # the first one and those whose confirmation counts
+        self.accusers_max = max(1, settings.suspicion_mult - 1)
         self._about: dict[PeerId, dict[PeerId, _QueuedRumor]] = {}
         self._queued: dict[int, _QueuedRumor] = {}  # by order
         self._said: dict[int, int] = {}  # order -> how often
@@ -47,10 +51,14 @@ class RumorQueue:
         return bool(self._queued)
 
     def add(self, rumor: Rumor) -> None:
-        """Replaces what was said about the subject before, unless it is a further accusation of the same standing."""
+        """Replaces what was said about the subject before,
+        unless it is a further accusation of the same standing."""
         sayings = self._about.setdefault(rumor.peer, {})
         others = [saying.rumor for saying in sayings.values()]
-        if any(r.status != "suspect" or rumor.status != "suspect" or r.incarnation != rumor.incarnation for r in others):
+        if any(
+            r.status != "suspect" or rumor.status != "suspect" or r.incarnation != rumor.incarnation
+            for r in others
+        ):
             for saying in sayings.values():
                 self._take(saying.order)
             sayings.clear()
@@ -59,7 +67,9 @@ class RumorQueue:
         elif len(sayings) >= self.accusers_max:
             return
         self._order += 1
-        saying = sayings[rumor.origin] = self._queued[self._order] = _QueuedRumor(rumor, self._order)
+        saying = sayings[rumor.origin] = self._queued[self._order] = _QueuedRumor(
+            rumor, self._order
+        )
         self._put(saying.order, 0)
 
     def told_by(self, sender: PeerId, rumor: Rumor) -> None:
@@ -75,11 +85,13 @@ class RumorQueue:
             saying.known.discard(peer)
 
     def pick(self, n: int, limit: int, to: PeerId | None = None) -> tuple[Rumor, ...]:
-        """At most ``limit`` rumours for one message, those said least first, the newest of those first. Counts them as said.
+        """At most ``limit`` rumours for one message, those said least first, the newest of those
+        first. Counts them as said.
 
         Args:
             n: members, for the number of times that each is said.
-            to: whom the message goes to. It is told nothing of itself, nor what it has told us, which counts as said.
+            to: whom the message goes to. It is told nothing of itself, nor what it has told us,
+                which counts as said.
         """
         if not self._queued or limit <= 0:
             return ()

@@ -1,4 +1,5 @@
-"""Probes: a few direct pings, then others are asked to try, then a verdict. And probes made for others."""
+"""Probes: a few direct pings, then others are asked to try, then a verdict.
+And probes made for others."""
 
 from __future__ import annotations
 
@@ -17,12 +18,14 @@ from .awareness import Awareness
 from .table import Member, MemberTable
 
 RELAYS_MAX = 256  # probes under way for others; more are refused with a Nack
-NACK_AFTER = 0.8  # of the probe timeout, so that a helper's Nack is there before the asker's verdict
+# of the probe timeout, so that a helper's Nack is there before the asker's verdict
+NACK_AFTER = 0.8
 LOADED_S = 2.0
-"""How old the news may be that large payloads move: they come one after the other, with pauses in between."""
+"""How old the news may be that large payloads move: they come one after the other,
+with pauses in between."""
 LOADED_VERDICT_S = 1.5
-"""No verdict sooner after the first ping while they do. A lost segment is sent again after 0.2 s, and once more after 0.4 s;
-queues on the way add theirs."""
+"""No verdict sooner after the first ping while they do. A lost segment is sent again after 0.2 s,
+and once more after 0.4 s; queues on the way add theirs."""
 NONCE_BITS = 47  # guessing one is hopeless, and it stays below ROUND_MAX
 
 
@@ -65,7 +68,8 @@ class Relay:
 
 @record
 class ProbeAnswered:
-    """``peer`` answered a ping that was sent at ``asked_at`` or later; ``direct`` when it told us itself."""
+    """``peer`` answered a ping that was sent at ``asked_at`` or later;
+    ``direct`` when it told us itself."""
 
     peer: PeerId
     asked_at: float
@@ -75,7 +79,8 @@ class ProbeAnswered:
 
 @record
 class ProbeTimedOut:
-    """Neither ``peer`` nor any helper answered in time. ``unheard`` helpers said nothing at all: our own ears may be bad."""
+    """Neither ``peer`` nor any helper answered in time. ``unheard`` helpers said nothing at all:
+    our own ears may be bad."""
 
     peer: PeerId
     unheard: int
@@ -97,14 +102,16 @@ class Prober:
         self.settings, self.timers, self.rng = settings, timers, rng
         self.view, self.awareness, self.talk = view, awareness, talk
         self.probes: dict[int, Probe] = {}
-        self._nonces: dict[PeerId, int] = {}  # of the probe under way, by whom it is for: one a peer at a time
-        self._asked_at: dict[PeerId, float] = {}  # when helpers were asked last, by whom it was about
+        # of the probe under way, by whom it is for: one a peer at a time
+        self._nonces: dict[PeerId, int] = {}
+        # when helpers were asked last, by whom it was about
+        self._asked_at: dict[PeerId, float] = {}
         self.relays: dict[int, Relay] = {}
         self.loaded_at = float("-inf")  # when large payloads were last known to move
         self._circle: list[PeerId] = []  # whom to probe, in this order, round and round
         self._place = 0
 
-    # --- whom to probe next -----------------------------------------------------------------------------------------------
+    # --- whom to probe next -----------------------------------------------------------------------
 
     def add_member(self, peer: PeerId) -> None:
         """A new member, at a random place of the circle, so that nobody is predictably last."""
@@ -125,7 +132,7 @@ class Prober:
                 return member
         return None
 
-    # --- my own probes ----------------------------------------------------------------------------------------------------
+    # --- my own probes ----------------------------------------------------------------------------
 
     def is_probing(self, peer: PeerId) -> bool:
         return peer in self._nonces
@@ -134,11 +141,14 @@ class Prober:
         del self.probes[probe.nonce], self._nonces[probe.peer]
 
     def probe(self, member: Member, now: float) -> list[Effect]:
-        """Starts a probe, unless one is under way. Where no link stands, helpers are asked first."""
+        """Starts a probe, unless one is under way. Where no link stands,
+        helpers are asked first."""
         if self.is_probing(member.peer):
             return []
         nonce = self._nonce()
-        probe = self.probes[nonce] = Probe(member.peer, nonce, now, now + self._patience_s(), token=0)
+        probe = self.probes[nonce] = Probe(
+            member.peer, nonce, now, now + self._patience_s(), token=0
+        )
         self._nonces[member.peer] = nonce
         if not member.linked:
             return self._ask_in_turn(probe, now)
@@ -148,12 +158,17 @@ class Prober:
         return [Send(member.peer, Ping(nonce, member.peer, self.talk(member.peer))), timer]
 
     def hasten(self, member: Member, now: float) -> list[Effect]:
-        """Its link closed: starts a probe, or takes the one under way to the helpers, since no ping arrives any more."""
+        """Its link closed: starts a probe, or takes the one under way to the helpers, since no ping
+        arrives any more."""
         nonce = self._nonces.get(member.peer)
         if nonce is None:
             return self.probe(member, now)
         probe = self.probes[nonce]
-        return [] if probe.helpers else [*self.timers.cancel(probe.token), *self._ask_in_turn(probe, now)]
+        return (
+            []
+            if probe.helpers
+            else [*self.timers.cancel(probe.token), *self._ask_in_turn(probe, now)]
+        )
 
     def ping_once(self, peer: PeerId) -> list[Effect]:
         """A ping without consequences: to one that is thought dead, which shall hear of it."""
@@ -179,19 +194,23 @@ class Prober:
         return [Send(probe.peer, Ping(probe.nonce, probe.peer, self.talk(probe.peer))), timer], None
 
     def is_loaded(self, now: float) -> bool:
-        """Whether large payloads move. Answers may wait behind them, wherever they come from: links share their cables."""
+        """Whether large payloads move. Answers may wait behind them, wherever they come from: links
+        share their cables."""
         return now - self.loaded_at <= LOADED_S
 
     def _verdict_at(self, probe: Probe, now: float) -> float:
         return probe.began + LOADED_VERDICT_S if self.is_loaded(now) else probe.ends
 
     def _is_missed(self, helper: PeerId, probe: Probe) -> bool:
-        """Whether the silence of a helper speaks against our own ears: not if others miss it too, as after a mass crash."""
+        """Whether the silence of a helper speaks against our own ears: not if others miss it too,
+        as after a mass crash."""
         if helper in probe.nacks:
             return False
         member = self.view.members[helper]
         suspicion = member.suspicion
-        return not member.gone and (suspicion is None or tuple(suspicion.accusers) == (self.view.local,))
+        return not member.gone and (
+            suspicion is None or tuple(suspicion.accusers) == (self.view.local,)
+        )
 
     def _patience_s(self) -> float:
         """Until the verdict, from the first question on."""
@@ -199,8 +218,9 @@ class Prober:
         return max(self.awareness.scale(self.settings.probe_interval_s), 1.5 * timeout_s)
 
     def _ask_in_turn(self, probe: Probe, now: float) -> list[Effect]:
-        """Helpers are asked about one out of reach once in a probe interval. Their answers bring rumours, and break more links:
-        one that closes again and again, or a single liar and a cut, would keep everybody busy at the speed of the network."""
+        """Helpers are asked about one out of reach once in a probe interval. Their answers bring
+        rumours, and break more links: one that closes again and again, or a single liar and a cut,
+        would keep everybody busy at the speed of the network."""
         at = self._asked_at.get(probe.peer, float("-inf")) + self.settings.probe_interval_s
         if at <= now:
             return self._ask_helpers(probe, now)
@@ -212,29 +232,49 @@ class Prober:
     def _ask_helpers(self, probe: Probe, now: float) -> list[Effect]:
         self._asked_at[probe.peer] = now
         able = self.view.sample(
-            self.rng, self.settings.indirect_probes, lambda m: m.peer != probe.peer and not m.gone and m.linked
+            self.rng,
+            self.settings.indirect_probes,
+            lambda m: m.peer != probe.peer and not m.gone and m.linked,
         )
         probe.helpers = tuple(m.peer for m in able)
         at = max(probe.ends, now)
         timer = self.timers.set(at, ProbeStep(probe.nonce, self.settings.probe_tries + 1, at))
         probe.token = timer.token
-        return [*(Send(h, PingRequest(probe.nonce, probe.peer, self.talk(h))) for h in probe.helpers), timer]
+        return [
+            *(Send(h, PingRequest(probe.nonce, probe.peer, self.talk(h))) for h in probe.helpers),
+            timer,
+        ]
 
-    def on_ack(self, sender: PeerId, ack: Ack, now: float) -> tuple[list[Effect], ProbeAnswered | None]:
-        """Ends the probe or the relay that the ack answers. An ack that answers nothing, or for another, is ignored."""
+    def on_ack(
+        self, sender: PeerId, ack: Ack, now: float
+    ) -> tuple[list[Effect], ProbeAnswered | None]:
+        """Ends the probe or the relay that the ack answers. An ack that answers nothing, or for
+        another, is ignored."""
         relay = self.relays.get(ack.nonce)
         if relay is not None and sender == relay.peer == ack.target:
             del self.relays[ack.nonce]
-            forward = Send(relay.asker, Ack(relay.asked_nonce, relay.peer, ack.progress, self.talk(relay.asker)))
-            return [forward, *self.timers.cancel(relay.token)], ProbeAnswered(relay.peer, relay.began, ack.progress, True)
+            forward = Send(
+                relay.asker,
+                Ack(relay.asked_nonce, relay.peer, ack.progress, self.talk(relay.asker)),
+            )
+            return [forward, *self.timers.cancel(relay.token)], ProbeAnswered(
+                relay.peer, relay.began, ack.progress, True
+            )
         probe = self.probes.get(ack.nonce)
-        if probe is None or ack.target != probe.peer or (sender != probe.peer and sender not in probe.helpers):
+        if (
+            probe is None
+            or ack.target != probe.peer
+            or (sender != probe.peer and sender not in probe.helpers)
+        ):
             return [], None
         self._end(probe)
-        return [*self.timers.cancel(probe.token)], ProbeAnswered(probe.peer, probe.began, ack.progress, sender == probe.peer)
+        return [*self.timers.cancel(probe.token)], ProbeAnswered(
+            probe.peer, probe.began, ack.progress, sender == probe.peer
+        )
 
     def on_nack(self, sender: PeerId, nack: Nack) -> tuple[list[Effect], ProbeTimedOut | None]:
-        """The last Nack is a verdict where no link stands: nobody reaches that peer, and nothing of its own can come."""
+        """The last Nack is a verdict where no link stands: nobody reaches that peer, and nothing of
+        its own can come."""
         probe = self.probes.get(nack.nonce)
         if probe is None or sender not in probe.helpers:
             return [], None
@@ -255,7 +295,7 @@ class Prober:
         self._end(probe)
         return [*self.timers.cancel(probe.token)]
 
-    # --- probes for others ------------------------------------------------------------------------------------------------
+    # --- probes for others ------------------------------------------------------------------------
 
     def on_request(self, asker: PeerId, request: PingRequest, now: float) -> list[Effect]:
         """``request.target`` is not the local peer."""

@@ -1,4 +1,5 @@
-"""What a peer makes of what it is told: which rumours it believes, which it only takes as an accusation, which it denies."""
+"""What a peer makes of what it is told: which rumours it believes, which it only takes as an
+accusation, which it denies."""
 
 from __future__ import annotations
 
@@ -13,16 +14,19 @@ from .dissemination import RumorQueue
 from .table import RANK, REFUTATIONS, Member, MemberTable, first_standing, incarnation_of
 from .transitions import StatusTransitions
 
-LAST_WORDS_S = 2.0  # what a process said may arrive for so long after others have heard of its successor
+# what a process said may arrive for so long after others have heard of its successor
+LAST_WORDS_S = 2.0
 MEMBERS_MAX = 4096  # where no list says who may be one
 TABLE_MAX = 500  # members in one PushPull: a header holds about twice as many
 
 
 class RumorHandler:
-    """Merges rumours into the table. ``me`` is the local peer's own entry, whose standing only a refutation raises.
+    """Merges rumours into the table. ``me`` is the local peer's own entry, whose standing only a
+    refutation raises.
 
-    ``voices``: who spoke before its address was known, and its incarnation. While a peer that has spoken to us is linked, what
-    others say of a later life of it counts only when that has spoken, too: or a single liar could make everybody deaf to it.
+    ``voices``: who spoke before its address was known, and its incarnation. While a peer that has
+    spoken to us is linked, what others say of a later life of it counts only when that has spoken,
+    too: or a single liar could make everybody deaf to it.
     """
 
     def __init__(
@@ -36,11 +40,18 @@ class RumorHandler:
         awareness: Awareness,
     ) -> None:
         self.settings, self.allowed, self.me = settings, allowed, me
-        self.view, self.rumors, self.transitions, self.awareness = view, rumors, transitions, awareness
+        self.view, self.rumors, self.transitions, self.awareness = (
+            view,
+            rumors,
+            transitions,
+            awareness,
+        )
         self.voices: dict[PeerId, int] = {}
         self._broadcast_at = float("-inf")
 
-    def hear(self, rumors: tuple[Rumor, ...], sender: PeerId, now: float, table: bool = False) -> list[Effect]:
+    def hear(
+        self, rumors: tuple[Rumor, ...], sender: PeerId, now: float, table: bool = False
+    ) -> list[Effect]:
         most = TABLE_MAX if table else 2 * self.settings.rumors_per_message
         effects: list[Effect] = []
         members, local = self.view.members, self.me.peer
@@ -50,12 +61,15 @@ class RumorHandler:
                 continue
             member = members.get(rumor.peer)
             if member is not None and rumor.incarnation <= member.standing:
-                # Most of what is heard is known already: this is all that a large swarm has time for.
+                # Most of what is heard is known already:
+                # this is all that a large swarm has time for.
                 called = member.lane_up or member.lane == member.control
                 if rumor.incarnation < member.standing:
                     known = member.spoken or (member.lane_up and sender != rumor.peer)
                 else:
-                    known = rumor.status == "alive" and member.met and called and member.control != ""
+                    known = (
+                        rumor.status == "alive" and member.met and called and member.control != ""
+                    )
                     known = known and (member.spoken or sender != rumor.peer)
                 if known:
                     if self.rumors.waiting:
@@ -84,7 +98,11 @@ class RumorHandler:
             if not self._is_its_life(rumor, member, sender):
                 return self._look_there(rumor, member, now)
             if rumor.incarnation < member.standing:  # the later life was invented
-                return self.transitions.revive(member, rumor, sender, now) if rumor.status == "alive" else []
+                return (
+                    self.transitions.revive(member, rumor, sender, now)
+                    if rumor.status == "alive"
+                    else []
+                )
         effects: list[Effect] = []
         if member is None:
             member = self.transitions.add_member(rumor.peer, rumor.incarnation, now)
@@ -101,28 +119,39 @@ class RumorHandler:
             effects += self.transitions.mark_dead_again(member, rumor, now)
         elif newer or not member.gone:
             if newer:  # the refutation before this accusation passed us by
-                effects += self.transitions.revive(member, replace(rumor, status="alive"), sender, now)
+                effects += self.transitions.revive(
+                    member, replace(rumor, status="alive"), sender, now
+                )
             told_dead = rumor.status == "dead" and not table
             effects += self.transitions.accuse(member, rumor.origin, now, hurried=told_dead)
-            # That others think it dead is one more accusation, and decides only where there was a case already.
+            # That others think it dead is one more accusation,
+            # and decides only where there was a case already.
             if told_dead and member.suspicion is not None and member.suspicion.proven:
                 effects += self.transitions.mark_dead(member, rumor.origin, now, "told so")
         return effects
 
-    def _about_living(self, member: Member, rumor: Rumor, newer: bool, sender: PeerId, now: float) -> list[Effect]:
+    def _about_living(
+        self, member: Member, rumor: Rumor, newer: bool, sender: PeerId, now: float
+    ) -> list[Effect]:
         effects: list[Effect] = []
         if newer:
             effects += self.transitions.revive(member, rumor, sender, now)
         elif not member.control:
             effects += self.transitions.set_address(member, rumor.control, rumor.bulk)
-        elif member.lane != member.control and not member.lane_up:  # the search for another life of it found nothing
+        elif member.lane != member.control and not member.lane_up:
+            # the search for another life of it found nothing
             effects += self.transitions.set_address(member, member.control, member.bulk)
         self.transitions.meet(member)
         return effects
 
     def _about_gone(self, member: Member, rumor: Rumor, newer: bool, now: float) -> list[Effect]:
-        if rumor.status == "suspect":  # of a peer that we have not met: it is there, and somebody misses it
-            effects = self.transitions.revive(member, replace(rumor, status="alive"), rumor.origin, now) if newer else []
+        # of a peer that we have not met: it is there, and somebody misses it
+        if rumor.status == "suspect":
+            effects = (
+                self.transitions.revive(member, replace(rumor, status="alive"), rumor.origin, now)
+                if newer
+                else []
+            )
             self.transitions.meet(member)
             return effects + self.transitions.accuse(member, rumor.origin, now)
         if newer:
@@ -134,8 +163,8 @@ class RumorHandler:
     def _about_me(self, rumor: Rumor, sender: PeerId, now: float) -> list[Effect]:
         """Only the accused may raise its own standing; that is what makes a refutation final."""
         if incarnation_of(rumor.incarnation) != self.me.incarnation:
-            # Of a former life, or of a later one: whoever has heard us does not believe in that before it speaks, and where it
-            # does speak nobody talks to us any more.
+            # Of a former life, or of a later one: whoever has heard us does not believe in that
+            # before it speaks, and where it does speak nobody talks to us any more.
             return []
         if self.me.gone or not self.plausible(rumor.incarnation, self.me):
             return []
@@ -167,10 +196,12 @@ class RumorHandler:
         return sender == member.peer or not heard or self.voices.get(member.peer) == life
 
     def _look_there(self, rumor: Rumor, member: Member, now: float) -> list[Effect]:
-        """Others know a peer in an earlier life than we do, and we have never heard the later one where it is said to be.
+        """Others know a peer in an earlier life than we do, and we have never heard the later one
+        where it is said to be.
 
-        It may be invented, and the peer been told the same of us: then neither calls the other where it is. Whoever answers
-        at the address that the others know tells by its ``Hello`` which life it lives.
+        It may be invented, and the peer been told the same of us: then neither calls the other
+        where it is. Whoever answers at the address that the others know tells by its ``Hello``
+        which life it lives.
         """
         heard_of_long_ago = now - member.known_since >= LAST_WORDS_S
         if rumor.status != "alive" or member.spoken or member.gone or not heard_of_long_ago:
@@ -178,7 +209,8 @@ class RumorHandler:
         return self.transitions.look_at(member, rumor.control, rumor.bulk)
 
     def correct_incarnation(self, sender: PeerId, incarnation: int, now: float) -> list[Effect]:
-        """A peer speaks of which others have told a later life: that was invented. Where it is, it or others will say again."""
+        """A peer speaks of which others have told a later life: that was invented. Where it is, it
+        or others will say again."""
         member = self.view.members.get(sender)
         if member is None or member.spoken or incarnation >= member.incarnation:
             return []
@@ -188,7 +220,7 @@ class RumorHandler:
         self._recognize(sender, now)
         return effects
 
-    # --- what may be believed at all --------------------------------------------------------------------------------------
+    # --- what may be believed at all --------------------------------------------------------------
 
     def allows(self, peer: PeerId) -> bool:
         if self.allowed is not None:
@@ -201,4 +233,7 @@ class RumorHandler:
         lives = incarnation_of(standing) - incarnation_of(known)
         if lives == 0 and member is not None and member.met:
             return standing - known <= self.settings.incarnation_jump_max
-        return lives <= self.settings.incarnation_jump_max and standing % REFUTATIONS <= REFUTATIONS // 2
+        return (
+            lives <= self.settings.incarnation_jump_max
+            and standing % REFUTATIONS <= REFUTATIONS // 2
+        )

@@ -1,4 +1,5 @@
-"""How long a suspect has, given how many peers there are and who confirms. Formulas: memberlist (docs/design_notes.md N3)."""
+"""How long a suspect has, given how many peers there are and who confirms. Formulas: memberlist
+(docs/design_notes.md N3)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from gossip.core.settings import MembershipSettings
 
 
 def shortest_s(n: int, settings: MembershipSettings) -> float:
-    """Time to refute once enough others confirm: grows with log n, as rumours take longer to reach everybody."""
+    """Time to refute once enough others confirm: grows with log n,
+    as rumours take longer to reach everybody."""
     return settings.suspicion_mult * max(1.0, log10(max(1, n))) * settings.probe_interval_s
 
 
@@ -21,13 +23,15 @@ def longest_s(n: int, settings: MembershipSettings) -> float:
 
 
 def confirmations_wanted(n: int, settings: MembershipSettings) -> int:
-    """How many peers beside the accuser bring the time down to the shortest; 0 where so many cannot be had."""
+    """How many peers beside the accuser bring the time down to the shortest;
+    0 where so many cannot be had."""
     wanted = settings.suspicion_mult - 2
     return wanted if 0 < wanted <= n - 2 else 0
 
 
 def timeout_s(confirmers: int, n: int, settings: MembershipSettings) -> float:
-    """From the longest time, with no confirmer, down to the shortest; the first confirmer counts most."""
+    """From the longest time, with no confirmer, down to the shortest;
+    the first confirmer counts most."""
     shortest, wanted = shortest_s(n, settings), confirmations_wanted(n, settings)
     if wanted == 0:
         return shortest
@@ -40,7 +44,8 @@ class Suspicion:
     """The case against one member, as this peer knows it."""
 
     since: float
-    accusers: dict[PeerId, None] = field(default_factory=dict)  # distinct, in the order they were heard
+    # distinct, in the order they were heard
+    accusers: dict[PeerId, None] = field(default_factory=dict)
     own: bool = False  # a probe of ours failed after it last answered us
     answered_since: bool = False  # it answered a ping that we sent after this began
     hurried: bool = False  # nothing listens at its address: no more than the shortest time
@@ -49,9 +54,12 @@ class Suspicion:
 
     def deadline(self, n: int, settings: MembershipSettings) -> float:
         confirmers = len(self.accusers) - 1
-        return self.since + (shortest_s(n, settings) if self.hurried else timeout_s(confirmers, n, settings))
+        return self.since + (
+            shortest_s(n, settings) if self.hurried else timeout_s(confirmers, n, settings)
+        )
 
     @property
     def proven(self) -> bool:
-        """Enough for a death: a failed probe of ours or two accusers, and no answer to us in between."""
+        """Enough for a death: a failed probe of ours or two accusers,
+        and no answer to us in between."""
         return not self.answered_since and (self.own or len(self.accusers) >= 2)

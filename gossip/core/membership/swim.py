@@ -1,8 +1,10 @@
-"""SWIM with the Lifeguard extensions: who is there, who is suspected, who is dead or left, and telling everybody.
+"""SWIM with the Lifeguard extensions: who is there, who is suspected, who is dead or left, and
+telling everybody.
 
-*Skip* is local, instant and reversible; *dead* is agreed, slow and refutable. A death takes a failed probe of one's own or two
-accusers, the whole suspicion time, and no answer meanwhile. Source: Das, Gupta, Motivala 2002 (SWIM); Dadgar, Phillips, Currey
-2018 (Lifeguard); formulas and settings as in memberlist, with more retransmissions in small swarms.
+*Skip* is local, instant and reversible; *dead* is agreed, slow and refutable. A death takes a
+failed probe of one's own or two accusers, the whole suspicion time, and no answer meanwhile.
+Source: Das, Gupta, Motivala 2002 (SWIM); Dadgar, Phillips, Currey 2018 (Lifeguard); formulas and
+settings as in memberlist, with more retransmissions in small swarms.
 """
 
 from __future__ import annotations
@@ -14,7 +16,17 @@ from typing import Any, Literal, TypeAlias, assert_never
 
 from gossip.core.events import Disconnect, Effect, Send
 from gossip.core.frozen import record
-from gossip.core.messages import Ack, Gossip, Nack, PeerId, Ping, PingRequest, Progress, PushPull, Rumor
+from gossip.core.messages import (
+    Ack,
+    Gossip,
+    Nack,
+    PeerId,
+    Ping,
+    PingRequest,
+    Progress,
+    PushPull,
+    Rumor,
+)
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
 
@@ -52,26 +64,32 @@ class TableTick:
 TIMERS = (ProbeTick, GossipTick, TableTick, SuspicionExpired, ForgetMember, ProbeStep, RelayExpired)
 """What ``Membership.on_timer`` is for."""
 
-MembershipTimer: TypeAlias = ProbeTick | GossipTick | TableTick | SuspicionExpired | ForgetMember | ProbeStep | RelayExpired
+MembershipTimer: TypeAlias = (
+    ProbeTick | GossipTick | TableTick | SuspicionExpired | ForgetMember | ProbeStep | RelayExpired
+)
 
 
 def table_interval_s(n: int, settings: MembershipSettings) -> float:
-    """Between two exchanges of tables by one peer: a table is as long as n, so in large swarms they are rarer."""
+    """Between two exchanges of tables by one peer: a table is as long as n,
+    so in large swarms they are rarer."""
     return settings.push_pull_interval_s * (ceil(log2(n) - 5) + 1 if n > 32 else 1)
 
 
 class Membership:
-    """One peer's view of the swarm. All of it is bounded by the number of peers that are ``allowed``.
+    """One peer's view of the swarm. All of it is bounded by the number of peers that
+    are ``allowed``.
 
     Args:
-        incarnation: of this life of the local peer, from its launcher; higher than in all its former lives.
-        timers: shared with the rest of the core; hand back in ``on_timer`` what is an instance of ``TIMERS``.
+        incarnation: of this life of the local peer, from its launcher;
+            higher than in all its former lives.
+        timers: shared with the rest of the core; hand back in ``on_timer`` what is an
+            instance of ``TIMERS``.
         allowed: whoever may be a member; None: everybody.
         control, bulk: the local peer's own addresses.
 
     Attributes:
-        stall_after_s: a trainer that makes no progress for that long, and falls behind ours, gets its peer skipped; set it as
-            rounds are measured.
+        stall_after_s: a trainer that makes no progress for that long, and falls behind ours, gets
+            its peer skipped; set it as rounds are measured.
     """
 
     def __init__(
@@ -88,7 +106,15 @@ class Membership:
         self.local, self.incarnation, self.settings = local, incarnation, settings
         self.timers, self.rng, self.allowed = timers, rng, allowed
         me = Member(
-            local, first_standing(incarnation), control, bulk, skip="", met=True, linked=True, was_linked=True, origin=local
+            local,
+            first_standing(incarnation),
+            control,
+            bulk,
+            skip="",
+            met=True,
+            linked=True,
+            was_linked=True,
+            origin=local,
         )
         self.view = MemberTable(me)
         self.me = me
@@ -96,7 +122,9 @@ class Membership:
         self.awareness = Awareness(settings.awareness_max)
         self.prober = Prober(settings, timers, rng, self.view, self.awareness, self._talk)
         self.transitions = StatusTransitions(settings, timers, self.view, self.rumors, self.prober)
-        self.rumor_handler = RumorHandler(settings, allowed, me, self.view, self.rumors, self.transitions, self.awareness)
+        self.rumor_handler = RumorHandler(
+            settings, allowed, me, self.view, self.rumors, self.transitions, self.awareness
+        )
         self._voices = self.rumor_handler.voices
         self._awake_since = float("-inf")
         self._step = 0  # of the local trainer, and when it made it
@@ -104,11 +132,12 @@ class Membership:
         self.stall_after_s = 2.0
         self._turns = 0
         self._exchanged = False  # tables, with anybody
-        self._ended: set[PeerId] = set()  # for good, and who is on its way: by the word of whoever starts them
+        # for good, and who is on its way: by the word of whoever starts them
+        self._ended: set[PeerId] = set()
         self.coming: set[PeerId] = set()
         self.speaks = False  # a gossip tick is due: there is something to tell
 
-    # --- what others read -------------------------------------------------------------------------------------------------
+    # --- what others read -------------------------------------------------------------------------
 
     @property
     def members(self) -> dict[PeerId, Member]:
@@ -136,7 +165,8 @@ class Membership:
         return member is not None and member.gone
 
     def has_ended(self, peer: PeerId) -> bool:
-        """Known not to come back: whoever starts the peers says so, which sees their processes end."""
+        """Known not to come back: whoever starts the peers says so,
+        which sees their processes end."""
         return peer in self._ended
 
     def speaks_on(self, peer: PeerId, now: float) -> bool:
@@ -144,28 +174,40 @@ class Membership:
         return self.view.members[peer].speaks_on(now)
 
     def met(self) -> tuple[PeerId, ...]:
-        """Whoever is known to be there, or to have been, the local peer included: it, or a member that knows it, has spoken."""
+        """Whoever is known to be there, or to have been, the local peer included: it, or a member
+        that knows it, has spoken."""
         return tuple([member.peer for member in self.view.members.values() if member.met])
 
     def alive(self) -> tuple[PeerId, ...]:
-        """Members that were met and are neither dead nor left, sorted; a suspect is alive until it is dead."""
+        """Members that were met and are neither dead nor left, sorted;
+        a suspect is alive until it is dead."""
         return tuple(sorted(member.peer for member in self.view.present()))
 
     def within_reach(self) -> tuple[PeerId, ...]:
-        """Others, sorted, who are neither dead nor left, and were met or have a connection that stands."""
-        return tuple(sorted(member.peer for member in self.view.others() if not member.gone and (member.met or member.linked)))
+        """Others, sorted, who are neither dead nor left,
+        and were met or have a connection that stands."""
+        return tuple(
+            sorted(
+                member.peer
+                for member in self.view.others()
+                if not member.gone and (member.met or member.linked)
+            )
+        )
 
     def drain(self) -> list[Change]:
         """The changes since the last call, in order."""
         changes, self.view.changes = self.view.changes, []
         return changes
 
-    # --- events -----------------------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Effect]:
         self.me.known_since = now
         self.rumors.add(self.me.rumor())
-        first = ((self.settings.probe_interval_s, ProbeTick), (self.settings.push_pull_interval_s, TableTick))
+        first = (
+            (self.settings.probe_interval_s, ProbeTick),
+            (self.settings.push_pull_interval_s, TableTick),
+        )
         # A random phase each, or all peers that start together would probe in step for ever.
         ticks = [(now + self.rng.uniform(0.0, interval_s), kind) for interval_s, kind in first]
         return [self.timers.set(at, kind(at)) for at, kind in ticks]
@@ -176,7 +218,8 @@ class Membership:
         self.coming.discard(peer)
 
     def note_claim(self, peer: PeerId) -> None:
-        """Whoever starts the peers says that it is on its way: it has its id, and no address yet."""
+        """Whoever starts the peers says that it is on its way: it has its id,
+        and no address yet."""
         self._ended.discard(peer)  # its id was given to another
         self.coming.add(peer)
 
@@ -187,13 +230,20 @@ class Membership:
 
     def newcomers(self, roster: Collection[PeerId]) -> set[PeerId]:
         """Who is none of ``roster`` and is there, or on its way."""
-        there = {member.peer for member in self.view.others() if not member.gone and not self.has_ended(member.peer)}
+        there = {
+            member.peer
+            for member in self.view.others()
+            if not member.gone and not self.has_ended(member.peer)
+        }
         return (there | self.coming).difference(roster)
 
-    def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:
+    def learn(
+        self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float
+    ) -> list[Effect]:
         """An address, from its owner (``Hello``) or from a list of seeds.
 
-        A peer that nobody has heard yet is connected to, but is neither "joined" nor accused before it has spoken.
+        A peer that nobody has heard yet is connected to, but is neither "joined" nor accused
+        before it has spoken.
         """
         if peer == self.local or not self.rumor_handler.allows(peer):
             return []
@@ -203,10 +253,12 @@ class Membership:
         if member is None:
             member = self.transitions.add_member(peer, standing, now)
             effects += self.transitions.set_address(member, control, bulk)
-        elif (incarnation > member.incarnation and self.rumor_handler.plausible(standing, member)) or (
-            incarnation < member.incarnation and self._voices.get(peer) == incarnation
-        ):
-            effects += self.transitions.revive(member, Rumor(peer, "alive", standing, control, bulk, peer), self.local, now)
+        elif (
+            incarnation > member.incarnation and self.rumor_handler.plausible(standing, member)
+        ) or (incarnation < member.incarnation and self._voices.get(peer) == incarnation):
+            effects += self.transitions.revive(
+                member, Rumor(peer, "alive", standing, control, bulk, peer), self.local, now
+            )
         elif incarnation == member.incarnation and (member.control, member.bulk) != (control, bulk):
             # Others may have told a false one before the peer came to say its own.
             effects += self.transitions.set_address(member, control, bulk)
@@ -216,15 +268,22 @@ class Membership:
         return effects
 
     def heard(self, sender: PeerId, incarnation: int, now: float) -> bool:
-        """A message came. False when it must be dropped: from a stranger, or from a former life of its sender."""
+        """A message came. False when it must be dropped: from a stranger,
+        or from a former life of its sender."""
         member = self.view.members.get(sender)
-        if member is self.me or not (self.rumor_handler.allows(sender) if self.allowed is None else sender in self.allowed):
+        if member is self.me or not (
+            self.rumor_handler.allows(sender) if self.allowed is None else sender in self.allowed
+        ):
             return False
         life = -1 if member is None else member.standing // REFUTATIONS
-        # Words of a former life may still be on their way. One that goes on speaking is no former life: who has never been heard
-        # in the later one, which others told of, was lied about.
+        # Words of a former life may still be on their way. One that goes on speaking is no former
+        # life: who has never been heard in the later one, which others told of, was lied about.
         is_former = incarnation < life
-        if member is not None and is_former and (member.spoken or now - member.known_since < LAST_WORDS_S):
+        if (
+            member is not None
+            and is_former
+            and (member.spoken or now - member.known_since < LAST_WORDS_S)
+        ):
             return False
         if member is None or incarnation != life:
             # A new life. Its words count, but it becomes a member only when its address is known.
@@ -242,9 +301,13 @@ class Membership:
             self.view.settle(member)
         return True
 
-    def on_message(self, sender: PeerId, incarnation: int, message: MembershipMessage, now: float) -> list[Effect]:
+    def on_message(
+        self, sender: PeerId, incarnation: int, message: MembershipMessage, now: float
+    ) -> list[Effect]:
         """``heard`` has been asked before."""
-        effects = self.rumor_handler.correct_incarnation(sender, incarnation, now) if self._voices else []
+        effects = (
+            self.rumor_handler.correct_incarnation(sender, incarnation, now) if self._voices else []
+        )
         match message:
             case Gossip(rumors):
                 effects += self.rumor_handler.hear(rumors, sender, now)
@@ -252,11 +315,15 @@ class Membership:
                 if rumors:
                     effects += self.rumor_handler.hear(rumors, sender, now)
                 if target == self.local and sender in self.members:
-                    effects.append(Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender))))
+                    effects.append(
+                        Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender)))
+                    )
             case PingRequest(nonce, target, rumors):
                 effects += self.rumor_handler.hear(rumors, sender, now)
                 if sender in self.members and target == self.local:
-                    effects.append(Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender))))
+                    effects.append(
+                        Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender)))
+                    )
                 elif sender in self.members:
                     effects += self.prober.on_request(sender, message, now)
             case Ack():
@@ -265,7 +332,9 @@ class Membership:
                 effects += answered
                 if answer is not None:
                     self.awareness.improve()
-                    effects += self.transitions.on_answer(answer, self._is_stalled(answer.progress), now)
+                    effects += self.transitions.on_answer(
+                        answer, self._is_stalled(answer.progress), now
+                    )
                 if message.rumors:
                     effects += self.rumor_handler.hear(message.rumors, sender, now)
             case Nack():
@@ -282,7 +351,8 @@ class Membership:
         return effects
 
     def on_link(self, peer: PeerId, up: bool, reason: str, now: float) -> list[Effect]:
-        """A link closed: skip at once, probe at once. A refused reconnect: nothing listens there, suspect at once."""
+        """A link closed: skip at once, probe at once. A refused reconnect: nothing listens there,
+        suspect at once."""
         member = self.members.get(peer)
         if member is None or peer == self.local:
             return []
@@ -305,8 +375,10 @@ class Membership:
         if member.status == "left":
             return []
         if member.status == "dead":
-            return self.prober.ping_once(member.peer)  # with the news of its death, which it will refute
-        effects = self.prober.drop(member.peer) + self.prober.probe(member, now)  # with all tries, now that they can arrive
+            # with the news of its death, which it will refute
+            return self.prober.ping_once(member.peer)
+        # with all tries, now that they can arrive
+        effects = self.prober.drop(member.peer) + self.prober.probe(member, now)
         if not self._exchanged:
             self._exchanged = True
             effects.append(Send(member.peer, PushPull(self._table(), reply=False)))
@@ -347,7 +419,9 @@ class Membership:
         if silence is None:
             return []
         if self.view.members[silence.peer].sending_at > silence.began:
-            return []  # its answer waits while it copies, hashes and sends large payloads: they come, so it is there
+            # its answer waits while it copies, hashes and sends large payloads:
+            # they come, so it is there
+            return []
         self.awareness.worsen(silence.unheard)
         return self.transitions.on_probe_timeout(silence, now)
 
@@ -362,19 +436,25 @@ class Membership:
         self.prober.loaded_at = now
 
     def on_clock_jump(self, late_s: float, now: float) -> list[Effect]:
-        """This process stood still: nobody may be accused for that time, and others may have declared us dead."""
+        """This process stood still: nobody may be accused for that time, and others may have
+        declared us dead."""
         self._awake_since = now
         self.awareness.worsen()
-        return self.prober.drop() + self.transitions.postpone(now) + self._send_table(self._random_linked())
+        return (
+            self.prober.drop()
+            + self.transitions.postpone(now)
+            + self._send_table(self._random_linked())
+        )
 
-    # --- leaving ----------------------------------------------------------------------------------------------------------
+    # --- leaving ----------------------------------------------------------------------------------
 
     def leave(self, now: float) -> list[Effect]:
         """Says goodbye to everybody. Pings are still answered, nobody is probed any more."""
         return self._go("left", now)
 
     def announce_own_death(self, reason: str, now: float) -> list[Effect]:
-        """Tells everybody that this peer is as good as dead; believed at once, since it says so itself.
+        """Tells everybody that this peer is as good as dead; believed at once,
+        since it says so itself.
 
         ``reason`` stays here: a rumour has no room for it.
         """
@@ -389,20 +469,25 @@ class Membership:
         self.rumors.add(farewell)
         return [*self.prober.drop(), *self.rumor_handler.broadcast(farewell)]
 
-    # --- facts from the rest of the core ----------------------------------------------------------------------------------
+    # --- facts from the rest of the core ----------------------------------------------------------
 
     def set_progress(self, step: int, age_s: float, now: float) -> None:
         """Of the local trainer; travels in every ack, as old as it is by then."""
         self._step, self._stepped_at = step, now - age_s
 
     def progress(self, now: float) -> Progress:
-        """How far the local trainer is. One that has not told us yet is no older than this moment."""
+        """How far the local trainer is. One that has not told us yet is no older
+        than this moment."""
         since = now if self._stepped_at is None else self._stepped_at
         return Progress(self._step, max(0, round((now - since) * 1000)))
 
     def _is_stalled(self, theirs: Progress) -> bool:
-        """No progress for long, while we had some: where the whole swarm waits for something, nobody's trainer is to blame."""
-        return theirs.age_ms > 1000.0 * self.stall_after_s and self._step >= theirs.step + STALLED_BEHIND
+        """No progress for long, while we had some: where the whole swarm waits for something,
+        nobody's trainer is to blame."""
+        return (
+            theirs.age_ms > 1000.0 * self.stall_after_s
+            and self._step >= theirs.step + STALLED_BEHIND
+        )
 
     def missed_deadline(self, peer: PeerId) -> None:
         """It did not send what it owed in time: skip it until a message of its own comes."""
@@ -412,21 +497,23 @@ class Membership:
             self.view.settle(member)
 
     def stall(self, peer: PeerId, stalled: bool) -> None:
-        """Its trainer makes no progress (or does again), though its node answers: skip it, it is not dead."""
+        """Its trainer makes no progress (or does again), though its node answers:
+        skip it, it is not dead."""
         member = self.members.get(peer)
         if member is not None and peer != self.local:
             member.stalled = stalled
             self.view.settle(member)
 
     def speak(self, now: float) -> list[Effect]:
-        """Call it after every event. While there is something to tell, a tick comes every ``gossip_interval_s``; else none."""
+        """Call it after every event. While there is something to tell, a tick comes every
+        ``gossip_interval_s``; else none."""
         if self.speaks or not self.rumors.waiting or self.me.gone:
             return []
         self.speaks = True
         at = now + self.settings.gossip_interval_s
         return [self.timers.set(at, GossipTick(at))]
 
-    # --- periodic work ----------------------------------------------------------------------------------------------------
+    # --- periodic work ----------------------------------------------------------------------------
 
     def _probe_next(self, now: float) -> list[Effect]:
         if self.me.gone:
@@ -438,7 +525,8 @@ class Membership:
             effects += self.prober.probe(target, now)
         self._turns += 1
         if self._turns % STRAY_EVERY == 0:
-            # The dead go on being probed: that is how the halves of a partition find each other again.
+            # The dead go on being probed: that is how the halves of a partition find
+            # each other again.
             dead = [m.peer for m in self.view.others() if m.status == "dead" and m.linked]
             if dead:
                 effects += self.prober.ping_once(self.rng.choice(dead))
@@ -450,7 +538,9 @@ class Membership:
         patience_s = self.settings.gossip_to_dead_s
 
         def listens(m: Member) -> bool:
-            return m.linked and (not m.gone or (m.status == "dead" and now - m.gone_at < patience_s))
+            return m.linked and (
+                not m.gone or (m.status == "dead" and now - m.gone_at < patience_s)
+            )
 
         for member in self.view.sample(self.rng, self.settings.gossip_fanout, listens):
             if rumors := self._talk(member.peer):
@@ -464,7 +554,9 @@ class Membership:
         return [self.timers.set(at, TableTick(at)), *self._send_table(self._random_linked())]
 
     def _random_linked(self) -> PeerId | None:
-        strays = [m.peer for m in self.view.others() if m.linked and (m.status == "dead" or not m.met)]
+        strays = [
+            m.peer for m in self.view.others() if m.linked and (m.status == "dead" or not m.met)
+        ]
         known = [m.peer for m in self.view.others() if m.linked and m.met and not m.gone]
         stray = self.rng.random() * STRAY_EVERY < 1.0
         choice = (strays or known) if stray else (known or strays)
@@ -478,11 +570,14 @@ class Membership:
         return tuple(known if len(known) <= TABLE_MAX else self.rng.sample(known, TABLE_MAX))
 
     def _talk(self, peer: PeerId) -> tuple[Rumor, ...]:
-        """Rumours for a message to ``peer``. Accused, or said to be gone, it hears that first, so that it can refute at once."""
+        """Rumours for a message to ``peer``. Accused, or said to be gone, it hears that first, so
+        that it can refute at once."""
         member = self.view.members.get(peer)
         if member is None or not member.linked:
             return ()  # the message will be lost, so nothing counts as said
         buddy = (member.rumor(),) if member.status != "alive" else ()
         if not self.rumors.waiting:
             return buddy
-        return buddy + self.rumors.pick(len(self.view), self.settings.rumors_per_message - len(buddy), to=peer)
+        return buddy + self.rumors.pick(
+            len(self.view), self.settings.rumors_per_message - len(buddy), to=peer
+        )

@@ -1,9 +1,10 @@
 """The table of members as one peer sees it, and what changed in it.
 
-A peer's *incarnation* counts the lives of its process: its launcher raises it, every envelope carries it. Within a life a peer
-must also be able to contradict an accusation. Both are ordered by its *standing*, the number in a ``Rumor``: incarnation
-times ``REFUTATIONS`` plus the refutations in that life. So a restarted peer outranks whatever was said of its former life
-without having to know it.
+A peer's *incarnation* counts the lives of its process: its launcher raises it, every envelope
+carries it. Within a life a peer must also be able to contradict an accusation. Both are ordered by
+its *standing*, the number in a ``Rumor``: incarnation times ``REFUTATIONS`` plus the refutations in
+that life. So a restarted peer outranks whatever was said of its former life without
+having to know it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from gossip.core.messages import PeerId, Progress, Rumor, Status
 from .suspicion import Suspicion
 
 SPEAKS_ON_S = 2.0
-"""Who was heard no longer ago, over a link that stands, is there: whoever leaves closes its links."""
+"""Who was heard no longer ago, over a link that stands, is there:
+whoever leaves closes its links."""
 
 REFUTATIONS = 2**24  # in one life; lives and refutations together stay below ROUND_MAX = 2**48
 
@@ -26,7 +28,8 @@ LARGE = 64
 """Members from which on nobody is looked for among all of them."""
 
 RANK: dict[Status, int] = {"alive": 0, "suspect": 1, "dead": 2, "left": 3}
-"""At equal standing the higher rank prevails, so that all tables end up alike whatever the order of arrival."""
+"""At equal standing the higher rank prevails, so that all tables end up alike whatever the
+order of arrival."""
 
 What: TypeAlias = Literal["joined", "skip", "unskip", "suspect", "dead", "alive_again", "left"]
 
@@ -42,7 +45,8 @@ def incarnation_of(standing: int) -> int:
 
 @dataclass(slots=True)
 class Member:
-    """One peer. ``skip`` says why it is not to be waited for or relied on now; "" when it is usable."""
+    """One peer. ``skip`` says why it is not to be waited for or relied on now;
+    "" when it is usable."""
 
     peer: PeerId
     standing: int
@@ -50,7 +54,9 @@ class Member:
     bulk: str = ""
     status: Status = "alive"
     skip: str = "connecting"
-    met: bool = False  # it, or a member that knows it, has spoken; until then it is an address in a list, and accused of nothing
+    # it, or a member that knows it, has spoken; until then it is an address in a list,
+    # and accused of nothing
+    met: bool = False
     progress: Progress | None = None
     heard_at: float = float("-inf")  # last message of its own
     sending_at: float = float("-inf")  # when some of a large payload came last
@@ -86,7 +92,9 @@ class Member:
         return self.status == "left" and self.linked and now - self.heard_at < SPEAKS_ON_S
 
     def rumor(self) -> Rumor:
-        return Rumor(self.peer, self.status, self.standing, self.control, self.bulk, max(0, self.origin))
+        return Rumor(
+            self.peer, self.status, self.standing, self.control, self.bulk, max(0, self.origin)
+        )
 
     def why_skipped(self) -> str:
         if self.gone:
@@ -100,7 +108,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something about a member became different here. ``by`` is who says so: an accuser, or the local peer."""
+    """Something about a member became different here. ``by`` is who says so: an accuser,
+    or the local peer."""
 
     peer: PeerId
     what: What
@@ -109,7 +118,11 @@ class Change:
 
     def fields(self, round_id: int) -> dict[str, Any]:
         """What a report of it says. ``round_id``: where the local peer is."""
-        why = {"reason": self.reason, "by": self.by} if self.what in ("skip", "dead", "suspect", "left") else {}
+        why = (
+            {"reason": self.reason, "by": self.by}
+            if self.what in ("skip", "dead", "suspect", "left")
+            else {}
+        )
         return {"subject": self.peer, "round": round_id, **why}
 
 
@@ -122,10 +135,13 @@ class MemberTable:
         self.changes: list[Change] = []
         self._others: list[Member] = []
         self._present = 1
-        self.version = 0  # of what ``gone`` says of all members: what follows from it is made anew only when this changes
+        # of what ``gone`` says of all members: what follows from it is made anew only
+        # when this changes
+        self.version = 0
 
     def __len__(self) -> int:
-        """Members that were met and are neither dead nor left, the local one included: the n of all formulas."""
+        """Members that were met and are neither dead nor left, the local one included:
+        the n of all formulas."""
         return self._present
 
     def add(self, member: Member) -> None:
@@ -135,7 +151,8 @@ class MemberTable:
         self._others.append(member)
 
     def place(self, member: Member, status: Status, met: bool) -> None:
-        """The only way to change a member's ``status`` or ``met``: those present are counted here."""
+        """The only way to change a member's ``status`` or ``met``:
+        those present are counted here."""
         self.version += 1
         self._present -= member.met and not member.gone
         member.status, member.met = status, met
@@ -148,7 +165,8 @@ class MemberTable:
         return iter(self._others)
 
     def sample(self, rng: Random, most: int, fits: Callable[[Member], bool]) -> list[Member]:
-        """At most so many others that fit, at random. In a large swarm a few draws find them, without a look at everybody."""
+        """At most so many others that fit, at random. In a large swarm a few draws find them,
+        without a look at everybody."""
         if len(self._others) > LARGE:
             found: dict[PeerId, Member] = {}
             for _ in range(4 * most + 16):
@@ -166,7 +184,8 @@ class MemberTable:
     def settle(self, member: Member, by: PeerId | None = None) -> None:
         """Brings ``skip`` up to date and notes when a member becomes usable or stops being so.
 
-        A peer that is only being connected to, or that left of its own will, is nothing to make a noise about.
+        A peer that is only being connected to, or that left of its own will,
+        is nothing to make a noise about.
         """
         member.skip = member.why_skipped()
         if not member.skip:

@@ -1,4 +1,5 @@
-"""What becomes of a member: met, accused, vouched for, buried, alive again. The only code that changes a member's status."""
+"""What becomes of a member: met, accused, vouched for, buried, alive again. The only code that
+changes a member's status."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from .prober import ProbeAnswered, Prober, ProbeTimedOut
 from .suspicion import Suspicion
 from .table import Member, MemberTable, incarnation_of
 
-CONNECT_GRACE_S = 2.0  # for the first connections in both directions, handshakes included; nobody is accused for their lack
+# for the first connections in both directions, handshakes included;
+# nobody is accused for their lack
+CONNECT_GRACE_S = 2.0
 
 
 @record
@@ -39,12 +42,17 @@ class StatusTransitions:
     """Status transitions of all members but the local one."""
 
     def __init__(
-        self, settings: MembershipSettings, timers: Timers[Any], view: MemberTable, rumors: RumorQueue, prober: Prober
+        self,
+        settings: MembershipSettings,
+        timers: Timers[Any],
+        view: MemberTable,
+        rumors: RumorQueue,
+        prober: Prober,
     ) -> None:
         self.settings, self.timers = settings, timers
         self.view, self.rumors, self.prober = view, rumors, prober
 
-    # --- coming -----------------------------------------------------------------------------------------------------------
+    # --- coming -----------------------------------------------------------------------------------
 
     def add_member(self, peer: PeerId, standing: int, now: float) -> Member:
         """A first entry in the table: an address at most, until the peer is met."""
@@ -59,14 +67,16 @@ class StatusTransitions:
         member.control, member.bulk = control, bulk
         if control != member.lane:
             member.lane, member.lane_up = control, False
-        # A connection that stands already does not come up again: it may be older than the news of whom it leads to.
+        # A connection that stands already does not come up again: it may be older than the news of
+        # whom it leads to.
         member.linked = member.lane_up
         member.was_linked = member.was_linked or member.linked
         self.view.settle(member)
         return [Connect(member.peer, control, bulk)]
 
     def look_at(self, member: Member, control: str, bulk: str) -> list[Effect]:
-        """Calls where it may be found, while nobody answers where it should be. What is known of it stays as it is."""
+        """Calls where it may be found, while nobody answers where it should be.
+        What is known of it stays as it is."""
         if member.lane_up or not control or control == member.lane:
             return []
         member.lane, member.linked = control, False
@@ -84,7 +94,8 @@ class StatusTransitions:
         """It is alive with a higher standing: it refuted an accusation, or it was started again."""
         effects = self._close(member) + self.prober.drop(member.peer)
         again = member.gone
-        new_life = incarnation_of(rumor.incarnation) != member.incarnation  # a lower one: the later was invented
+        # a lower one: the later was invented
+        new_life = incarnation_of(rumor.incarnation) != member.incarnation
         member.standing, member.origin = rumor.incarnation, member.peer
         self.view.place(member, "alive", member.met)
         if new_life:
@@ -105,10 +116,11 @@ class StatusTransitions:
         member.progress, member.control, member.bulk = None, "", ""
         return self.set_address(member, rumor.control, rumor.bulk)
 
-    # --- evidence ---------------------------------------------------------------------------------------------------------
+    # --- evidence ---------------------------------------------------------------------------------
 
     def on_answer(self, answer: ProbeAnswered, stalled: bool, now: float) -> list[Effect]:
-        """It lives, whoever says otherwise. An accusation stands until refuted, but is no reason to do without the peer."""
+        """It lives, whoever says otherwise. An accusation stands until refuted, but is no reason to
+        do without the peer."""
         member = self.view.members[answer.peer]
         member.progress = answer.progress
         member.stalled = stalled
@@ -117,7 +129,8 @@ class StatusTransitions:
         if suspicion is not None and answer.asked_at >= suspicion.since:
             suspicion.answered_since, suspicion.own = True, False
         elif suspicion is not None and not suspicion.answered_since:
-            effects += self.prober.probe(member, now)  # that answer may be older than the accusation
+            # that answer may be older than the accusation
+            effects += self.prober.probe(member, now)
         self.view.settle(member)
         return effects
 
@@ -129,9 +142,13 @@ class StatusTransitions:
         if not both_ways and now - member.known_since < CONNECT_GRACE_S:
             return []  # its answer may have had no way to us yet
         # A link that closed and did not come back says more than a lost answer.
-        return self.accuse(member, self.view.local, now, own=True, hurried=member.was_linked and not member.linked)
+        return self.accuse(
+            member, self.view.local, now, own=True, hurried=member.was_linked and not member.linked
+        )
 
-    def accuse(self, member: Member, accuser: PeerId, now: float, own: bool = False, hurried: bool = False) -> list[Effect]:
+    def accuse(
+        self, member: Member, accuser: PeerId, now: float, own: bool = False, hurried: bool = False
+    ) -> list[Effect]:
         """Opens a case, or adds to it.
 
         Args:
@@ -146,10 +163,15 @@ class StatusTransitions:
             member.origin = accuser
             self.view.place(member, "suspect", member.met)
             self.rumors.add(member.rumor())
-            self.view.note(member.peer, "suspect", "no link" if hurried and own else "no answer", accuser)
+            self.view.note(
+                member.peer, "suspect", "no link" if hurried and own else "no answer", accuser
+            )
             news = True
         else:
-            news = accuser not in suspicion.accusers and len(suspicion.accusers) < self.settings.suspicion_mult
+            news = (
+                accuser not in suspicion.accusers
+                and len(suspicion.accusers) < self.settings.suspicion_mult
+            )
             if news:
                 suspicion.accusers[accuser] = None
                 self.rumors.add(replace(member.rumor(), origin=accuser))
@@ -164,7 +186,8 @@ class StatusTransitions:
             return self.mark_dead(member, self.view.local, now, "no answer")
         effects = self.arm(member, suspicion, now) if news else []
         if news and not own:
-            effects += self.prober.probe(member, now)  # a second opinion, which also tells the accused
+            # a second opinion, which also tells the accused
+            effects += self.prober.probe(member, now)
         return effects
 
     def arm(self, member: Member, suspicion: Suspicion, now: float) -> list[Effect]:
@@ -186,7 +209,8 @@ class StatusTransitions:
         return self.prober.probe(member, now)
 
     def postpone(self, now: float) -> list[Effect]:
-        """All accused have all their time again: we stood still, and did not hear their refutations."""
+        """All accused have all their time again: we stood still,
+        and did not hear their refutations."""
         effects: list[Effect] = []
         for member in self.view.others():
             if member.suspicion is not None:
@@ -194,9 +218,11 @@ class StatusTransitions:
                 effects += self.arm(member, member.suspicion, now)
         return effects
 
-    # --- going ------------------------------------------------------------------------------------------------------------
+    # --- going ------------------------------------------------------------------------------------
 
-    def mark_dead(self, member: Member, by: PeerId, now: float, reason: str, status: Status = "dead") -> list[Effect]:
+    def mark_dead(
+        self, member: Member, by: PeerId, now: float, reason: str, status: Status = "dead"
+    ) -> list[Effect]:
         """``dead`` or ``left``. One that was gone before we met it is entered in silence."""
         effects = self._close(member) + self.prober.drop(member.peer)
         met, again = member.met, member.gone and status == "dead"
@@ -213,7 +239,8 @@ class StatusTransitions:
         return effects
 
     def mark_dead_again(self, member: Member, rumor: Rumor, now: float) -> list[Effect]:
-        """It had refuted its death, or even lived again, and is gone once more; we missed all of it."""
+        """It had refuted its death, or even lived again, and is gone once more;
+        we missed all of it."""
         new_life = incarnation_of(rumor.incarnation) > member.incarnation
         member.standing = rumor.incarnation
         effects = self._begin_life(member, rumor, now) if new_life else []

@@ -1,7 +1,8 @@
-"""Payloads that are on their way here: how much has come, and when the rest will be here if it goes on like that.
+"""Payloads that are on their way here: how much has come,
+and when the rest will be here if it goes on like that.
 
-Whoever waits for a payload that moves does not wait for silence. One that trickles would take so long that it is as good as
-silent: nobody waits for it.
+Whoever waits for a payload that moves does not wait for silence. One that trickles would take so
+long that it is as good as silent: nobody waits for it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from gossip.core.messages import Message, PeerId
 from .timeouts import RecentMedian
 
 WINDOW_S = 0.5
-"""The speed is that of the last window: one that began fast and trickles now is found out after it."""
+"""The speed is that of the last window: one that began fast and trickles now is
+found out after it."""
 TRANSFER_FACTOR = 6.0
-"""Of the most that a round may wait without anything that moves: so long, at most, while something does."""
+"""Of the most that a round may wait without anything that moves: so long, at most,
+while something does."""
 TELL_EVERY_S = 0.3
 """How often the others hear that payloads come here."""
 BUSY_S = 2.0
@@ -26,11 +29,13 @@ FORGOTTEN_S = 4.0
 
 
 FAIR_FACTOR, FAIR_S = 8.0, 2.0
-"""A payload that takes so many times as long as those of its sender usually do, and so long at least, trickles."""
+"""A payload that takes so many times as long as those of its sender usually do, and so long at
+least, trickles."""
 KEPT, ENOUGH = 8, 4
 """Payloads of each peer that say what is usual, and of how many it can be told."""
 CHANGED = 3
-"""Payloads in a row that trickle, from most peers: it is the network that has become slower, and that is usual now."""
+"""Payloads in a row that trickle, from most peers: it is the network that has become slower, and
+that is usual now."""
 AT_ONCE_S = 0.1
 """What nobody told of on its way took no longer."""
 
@@ -40,10 +45,11 @@ CREDIT_REGAINED = 0.01
 
 
 class WordCredit:
-    """For how long others are still waited for on their word that they are being sent payloads, which nobody can check.
+    """For how long others are still waited for on their word that they are being sent payloads,
+    which nobody can check.
 
-    Waiting in vain spends it: with none left the word of that peer counts no more. A peer that lies costs as much once, and
-    then a hundredth of the time.
+    Waiting in vain spends it: with none left the word of that peer counts no more. A peer that lies
+    costs as much once, and then a hundredth of the time.
     """
 
     def __init__(self) -> None:
@@ -85,7 +91,8 @@ class Transfer:
             self._before, self._mark = self._mark, (now, received)
 
     def ends_at(self, now: float) -> float:
-        """When it will be complete, at the speed of the last window or two. As if it moved while it is younger than one."""
+        """When it will be complete, at the speed of the last window or two. As if it moved while it
+        is younger than one."""
         since, had = self._before or self._mark
         elapsed = now - since
         if elapsed < WINDOW_S:
@@ -95,7 +102,8 @@ class Transfer:
 
 
 class TransferTimes:
-    """How long payloads of rounds take from each peer. One that trickles does not make that usual, however often it does."""
+    """How long payloads of rounds take from each peer. One that trickles does not make that usual,
+    however often it does."""
 
     def __init__(self) -> None:
         self._took: dict[PeerId, RecentMedian] = {}
@@ -103,8 +111,13 @@ class TransferTimes:
 
     def most_s(self, peer: PeerId) -> float:
         """What takes longer trickles."""
-        own = self._took.get(peer)  # what is usual of others says nothing: they may be on the same host
-        return max(FAIR_S, FAIR_FACTOR * own.median()) if own is not None and len(own) >= ENOUGH else float("inf")
+        # what is usual of others says nothing: they may be on the same host
+        own = self._took.get(peer)
+        return (
+            max(FAIR_S, FAIR_FACTOR * own.median())
+            if own is not None and len(own) >= ENOUGH
+            else float("inf")
+        )
 
     def took(self, peer: PeerId, seconds: float) -> None:
         """A payload of this peer is complete."""
@@ -127,7 +140,8 @@ class TransferTracker:
     Attributes:
         total: Bytes of such payloads that have come here.
         takes_time: Some came so slowly that they were told of on their way.
-        fair_bytes_per_s: Who receives less does not move: at that speed a payload is not here when all patience is at its end.
+        fair_bytes_per_s: Who receives less does not move: at that speed a payload is not here when
+            all patience is at its end.
     """
 
     def __init__(self) -> None:
@@ -136,10 +150,12 @@ class TransferTracker:
         self._came = False
         self.fair_bytes_per_s = 0.0
         self._usual = TransferTimes()
-        self._last: dict[PeerId, tuple[Message, Transfer]] = {}  # a peer sends us one after the other
+        # a peer sends us one after the other
+        self._last: dict[PeerId, tuple[Message, Transfer]] = {}
         self._came_at: dict[PeerId, float] = {}
         self._tell_at = float("-inf")
-        self._told: dict[PeerId, tuple[float, int]] = {}  # how much others have received, and when they said so
+        # how much others have received, and when they said so
+        self._told: dict[PeerId, tuple[float, int]] = {}
         self._busy_at: dict[PeerId, float] = {}
         self.credit = WordCredit()
 
@@ -147,11 +163,18 @@ class TransferTracker:
         self.takes_time = True
         known = self._last.get(event.sender)
         if known is not None and known[0] == event.message and event.received >= known[1].received:
-            self.total += event.received - known[1].received if self._is_fair(event.sender, known[1], now) else 0
+            self.total += (
+                event.received - known[1].received
+                if self._is_fair(event.sender, known[1], now)
+                else 0
+            )
             known[1].grew(event.received, now)
         else:
             self.total += event.received
-            self._last[event.sender] = event.message, Transfer.begun(event.nbytes, event.received, now)
+            self._last[event.sender] = (
+                event.message,
+                Transfer.begun(event.nbytes, event.received, now),
+            )
 
     def came(self, event: Received, now: float) -> None:
         """A payload is complete. Of the next one nothing may be known yet."""
@@ -162,18 +185,21 @@ class TransferTracker:
         self.total += event.payload.nbytes - (known.received if known is not None else 0)
         if known is not None:
             self._usual.took(event.sender, AT_ONCE_S + now - known.since)
-        elif event.sender not in self._came_at:  # else it was kept for its round, and had come before
+        elif event.sender not in self._came_at:
+            # else it was kept for its round, and had come before
             self._usual.took(event.sender, AT_ONCE_S)
         if known is not None:
             self._came_at[event.sender] = now  # a small one says nothing of what is behind it
 
     @property
     def may_take_time(self) -> bool:
-        """Whether what we send now may be on its way for a while: until one has come, nothing is known of that."""
+        """Whether what we send now may be on its way for a while: until one has come,
+        nothing is known of that."""
         return self.takes_time or not self._came
 
     def is_sending(self, peer: PeerId, until: float, now: float) -> bool:
-        """Whether a large payload of this peer will be complete by ``until``, or was a moment ago."""
+        """Whether a large payload of this peer will be complete by ``until``,
+        or was a moment ago."""
         if (known := self._last.get(peer)) is not None:
             return self._is_fair(peer, known[1], now) and known[1].ends_at(now) <= until
         return now - self._came_at.get(peer, float("-inf")) <= WINDOW_S

@@ -1,4 +1,5 @@
-"""What a peer has promised and taken in rounds that it left: it may come back to one by way of another branch, still bound."""
+"""What a peer has promised and taken in rounds that it left: it may come back to one by way of
+another branch, still bound."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ Held = dict[int, tuple[Commit, Payload | None, bool]]  # by shard; whether it wa
 
 
 class AttemptLocks:
-    """The attempt of each shard, by round and the parent that its commits have. Having been there excludes earlier attempts.
+    """The attempt of each shard, by round and the parent that its commits have. Having been there
+    excludes earlier attempts.
 
-    Of the last round that was left with some shards committed, those commits are kept, too: whoever forgot what it has taken, or
-    made, would let another result of the same attempt come to be.
+    Of the last round that was left with some shards committed, those commits are kept, too: whoever
+    forgot what it has taken, or made, would let another result of the same attempt come to be.
     """
 
     def __init__(self) -> None:
@@ -28,13 +30,18 @@ class AttemptLocks:
     def keep(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
         if shards:
             self._attempts[round_id, parent] = tuple(shard.attempt for shard in shards)
-        if held := {s.index: (s.commit, s.payload, s.made_here) for s in shards if s.commit is not None}:
+        if held := {
+            s.index: (s.commit, s.payload, s.made_here) for s in shards if s.commit is not None
+        }:
             self._held = ((round_id, parent), held)
         self._forget_old()
 
     def keep_finished(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
-        """Of a round that was committed here. What was made here is not made again under the same attempt."""
-        self._attempts[round_id, parent] = tuple([shard.attempt + shard.made_here for shard in shards])
+        """Of a round that was committed here. What was made here is not made again under
+        the same attempt."""
+        self._attempts[round_id, parent] = tuple(
+            [shard.attempt + shard.made_here for shard in shards]
+        )
         self._forget_old()
 
     def _forget_old(self) -> None:
@@ -47,7 +54,8 @@ class AttemptLocks:
         return attempts[shard] if shard < len(attempts) else 0
 
     def recall(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
-        """Gives ``shards``, of a round that begins, the commits that were held when this very round was left."""
+        """Gives ``shards``, of a round that begins, the commits that were held when this
+        very round was left."""
         if self._held is None:
             return
         place, held = self._held

@@ -1,7 +1,8 @@
-"""What a result claims beside its numbers: with which rates all step, and who takes part in the next round.
+"""What a result claims beside its numbers: with which rates all step,
+and who takes part in the next round.
 
-A receiver cannot make either anew, but it knows about what to expect: the rates that it would step with itself and those of the
-round before; and of each member whether it is here.
+A receiver cannot make either anew, but it knows about what to expect: the rates that it would step
+with itself and those of the round before; and of each member whether it is here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from .server import Server
 
 @record
 class Objection:
-    """``why`` is empty where there is none. ``is_evidence``: more than f peers who hold it against a server are proof."""
+    """``why`` is empty where there is none. ``is_evidence``: more than f peers who hold it against
+    a server are proof."""
 
     why: str
     is_evidence: bool = True
@@ -29,20 +31,35 @@ class Objection:
 class ResultChecks:
     """What this peer can say of them by what it knows itself."""
 
-    def __init__(self, replicated: ReplicatedState, lag_detector: LagDetector, server: Server, view: View) -> None:
-        self.replicated, self.lag_detector, self.server, self.view = replicated, lag_detector, server, view
+    def __init__(
+        self, replicated: ReplicatedState, lag_detector: LagDetector, server: Server, view: View
+    ) -> None:
+        self.replicated, self.lag_detector, self.server, self.view = (
+            replicated,
+            lag_detector,
+            server,
+            view,
+        )
         self.f, self.settings = replicated.settings.f, replicated.settings.results
 
     def objection(self, commit: Commit, own: Contributed | None) -> Objection:
-        """What speaks against a sound commit of the present round, to which this peer has given ``own``."""
+        """What speaks against a sound commit of the present round,
+        to which this peer has given ``own``."""
         if not self.f or commit.shard or self.server.local not in self.server.roster:
             return Objection("")  # who is not in the roster follows whatever was committed
         enough = len(self.server.roster) >= 2 * self.f + 2  # as ``ResultValidator.compared_with``
-        told = [rates for rates in (own.rates if own is not None else (), self.replicated.rates) if rates]
+        told = [
+            rates
+            for rates in (own.rates if own is not None else (), self.replicated.rates)
+            if rates
+        ]
         if enough and commit.digest and told and (why := self._rates(commit.rates, told)):
-            # Where the others have come to meanwhile, who has nothing of its own to compare with cannot say.
+            # Where the others have come to meanwhile,
+            # who has nothing of its own to compare with cannot say.
             return Objection(
-                why, is_evidence=bool(own is not None and own.rates) and not self.lag_detector.is_passed(commit.round_id)
+                why,
+                is_evidence=bool(own is not None and own.rates)
+                and not self.lag_detector.is_passed(commit.round_id),
             )
         return self._roster(commit, enough)
 
@@ -52,25 +69,43 @@ class ResultChecks:
             return f"it has {len(rates)} learning rates, and the own optimizer {len(told[0])}"
         for rate, *known in zip(rates, *alike, strict=True):
             if rate > self.settings.higher * max(known):
-                return f"a learning rate of {rate:.3g} is far above the own one and the last, at most {max(known):.3g}"
+                return (
+                    f"a learning rate of {rate:.3g} is far above the own one and the last, at "
+                    f"most {max(known):.3g}"
+                )
             if rate < self.settings.lower * min(known):
-                return f"a learning rate of {rate:.3g} is far below the own one and the last, at least {min(known):.3g}"
+                return (
+                    f"a learning rate of {rate:.3g} is far below the own one and the last, at "
+                    f"least {min(known):.3g}"
+                )
         return ""
 
     def _roster(self, commit: Commit, enough: bool) -> Objection:
         here = self.server.roster.peers
-        # Who has been away knows nothing of who was there in the rounds that the others had meanwhile.
+        # Who has been away knows nothing of who was there in the rounds that the
+        # others had meanwhile.
         if commit.roster == here or self.lag_detector.is_passed(commit.round_id):
             return Objection("")
         server, gone = self.server, self.view.is_gone
-        left_out = [peer for peer in here if peer not in commit.roster and not server.departures.leaves(peer)]
+        left_out = [
+            peer
+            for peer in here
+            if peer not in commit.roster and not server.departures.leaves(peer)
+        ]
         missed = [peer for peer in left_out if peer == server.local or not server.skip_reason(peer)]
         come = set(commit.roster).difference(here)
-        strange = sorted(come.difference(self.view.met()) | {peer for peer in come if gone(peer)}) if come else []
-        # Of itself alone a peer cannot tell what the others see. And of a few two honest views may differ: that is no lie.
+        strange = (
+            sorted(come.difference(self.view.met()) | {peer for peer in come if gone(peer)})
+            if come
+            else []
+        )
+        # Of itself alone a peer cannot tell what the others see. And of a few two honest views may
+        # differ: that is no lie.
         gross = len(missed) + len(strange) > self.f
         if gross or (enough and (strange or missed not in ([], [server.local]))):
             out = f"leaves out {missed}, who are here" if missed else ""
             put_in = f"takes in {strange}, who are not" if strange else ""
-            return Objection(f"the next roster {' and '.join(filter(None, (out, put_in)))}", is_evidence=gross)
+            return Objection(
+                f"the next roster {' and '.join(filter(None, (out, put_in)))}", is_evidence=gross
+            )
         return Objection("")

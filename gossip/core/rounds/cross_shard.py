@@ -1,12 +1,16 @@
-"""Rounds whose shards decide together: how updates count depends on all their columns, and each server has a part of those.
+"""Rounds whose shards decide together: how updates count depends on all their columns, and each
+server has a part of those.
 
-    each shard's server     measures the updates that it has, and gives that to the server of the first shard
-    the first one's server  decides how those updates count that all have measured, and commits its shard with the decision
+    each shard's server     measures the updates that it has, and gives that to the server of the
+                            first shard
+    the first one's server  decides how those updates count that all have measured, and commits its
+                            shard with the decision
     the others              combine their updates by the decision in that commit, and commit
 
-So there is one decision a round for the same reason that there is one commit of the first shard. A server that did not measure
-just what the decision was made on commits nothing, and then the round changes nothing: nobody could say what its updates
-would have counted. Whoever keeps back what it has measured is named by the server of the first shard, and handed on.
+So there is one decision a round for the same reason that there is one commit of the first shard. A
+server that did not measure just what the decision was made on commits nothing, and then the round
+changes nothing: nobody could say what its updates would have counted. Whoever keeps back what it
+has measured is named by the server of the first shard, and handed on.
 """
 
 from __future__ import annotations
@@ -32,13 +36,15 @@ POINTS_MAX = 4  # beside the updates, of any rule
 AHEAD = 2  # numbers before the triangle of products
 ASKED_MAX = 2  # times that one attempt of the first shard is given the same part again
 OVERDUE = 0.85
-"""Of the round timeout: after the latest moment at which a server closes, and before the participants give up on the first."""
+"""Of the round timeout: after the latest moment at which a server closes, and before the
+participants give up on the first."""
 
 Advance: TypeAlias = Callable[[ShardRound, str, float], list[Effect]]
 
 
 def points_of(statistics: bytes, updates: int) -> int | None:
-    """Points that were measured beside so many updates. None: these are not finite float64 of that many, and of a few points."""
+    """Points that were measured beside so many updates. None: these are not finite float64 of that
+    many, and of a few points."""
     count, rest = divmod(len(statistics), 8)
     if rest or len(statistics) > STATISTICS_BYTES_MAX or count < AHEAD or updates < 1:
         return None
@@ -60,14 +66,30 @@ class _Measurement:
 class CrossShardRound:
     """What the servers of a round do together. ``advance`` hands a shard on to its next server."""
 
-    def __init__(self, local: PeerId, settings: CoreSettings, server: Server, timers: Timers[Any], advance: Advance) -> None:
-        self.local, self.settings, self.server, self.timers, self.advance = local, settings, server, timers, advance
+    def __init__(
+        self,
+        local: PeerId,
+        settings: CoreSettings,
+        server: Server,
+        timers: Timers[Any],
+        advance: Advance,
+    ) -> None:
+        self.local, self.settings, self.server, self.timers, self.advance = (
+            local,
+            settings,
+            server,
+            timers,
+            advance,
+        )
         self.shards: Sequence[ShardRound] = ()
         self.active = False
         self._parts: dict[int, _Measurement] = {}
-        self._given: dict[int, tuple[int, int]] = {}  # attempt that was given, of each shard, to which of the first
-        self._asked: Counter[tuple[int, int]] = Counter()  # shard, and the attempt of the first that has asked for it
-        self._renewed = -1  # attempt of the first shard that has got more time since others kept something back
+        # attempt that was given, of each shard, to which of the first
+        self._given: dict[int, tuple[int, int]] = {}
+        # shard, and the attempt of the first that has asked for it
+        self._asked: Counter[tuple[int, int]] = Counter()
+        # attempt of the first shard that has got more time since others kept something back
+        self._renewed = -1
 
     @property
     def deadline(self) -> Deadline:
@@ -81,27 +103,34 @@ class CrossShardRound:
         self._want()
 
     def is_timed(self, shard: ShardRound) -> bool:
-        """Whether its server is given up when its time is over. Until there is a decision nobody but the first can be."""
+        """Whether its server is given up when its time is over. Until there is a decision nobody
+        but the first can be."""
         return not self.active or shard.index == 0 or self.shards[0].commit is not None
 
     def is_combining(self, shard: ShardRound) -> bool:
-        """Whether it is about to be committed here by the decision that is out: that answers what asks for a later attempt."""
+        """Whether it is about to be committed here by the decision that is out: that answers what
+        asks for a later attempt."""
         progress = shard.cross_shard_progress
-        return progress is not None and progress.step == "combine" and shard.serving == shard.attempt
+        return (
+            progress is not None and progress.step == "combine" and shard.serving == shard.attempt
+        )
 
-    # --- as the server of a shard -----------------------------------------------------------------------------------------
+    # --- as the server of a shard -----------------------------------------------------------------
 
     def on_measured(self, shard: ShardRound, now: float) -> list[Effect]:
         """The rule has measured what a shard has collected here."""
         effects: list[Effect] = []
         if shard.index == 0:
-            timer = self.server.timer("lack", shard, now + min(self.deadline.grace_s(), self._timeout_s(0.1)))
+            timer = self.server.timer(
+                "lack", shard, now + min(self.deadline.grace_s(), self._timeout_s(0.1))
+            )
             shard.lack = timer.token
             effects.append(timer)
         return effects + self.give() + self.go_on(now)
 
     def give(self) -> list[Effect]:
-        """Gives whoever decides what was measured here, once; to the next one when that has been handed on."""
+        """Gives whoever decides what was measured here, once;
+        to the next one when that has been handed on."""
         effects: list[Effect] = []
         for shard in self.shards[1:] if self.active and self.shards[0].commit is None else ():
             progress, first = self._measured(shard), self.shards[0].attempt
@@ -121,18 +150,29 @@ class CrossShardRound:
         for shard in self.shards if self.active else ():
             progress = self._measured(shard)
             if progress is not None:
-                effects += self._follow(shard, progress, now) if shard.index else self._decide(shard, progress)
+                effects += (
+                    self._follow(shard, progress, now)
+                    if shard.index
+                    else self._decide(shard, progress)
+                )
         return effects
 
     def _measured(self, shard: ShardRound) -> CrossShardProgress | None:
         """Of a shard that is served here and waits for the others."""
         progress = shard.cross_shard_progress
-        waits = progress is not None and progress.step == "measured" and shard.commit is None and shard.serving == shard.attempt
+        waits = (
+            progress is not None
+            and progress.step == "measured"
+            and shard.commit is None
+            and shard.serving == shard.attempt
+        )
         return progress if waits else None
 
     def _decide(self, shard: ShardRound, progress: CrossShardProgress) -> list[Effect]:
         if any(each.commit is not None for each in self.shards):
-            return self._nothing(shard, progress, "another shard was committed by a decision that is lost")
+            return self._nothing(
+                shard, progress, "another shard was committed by a decision that is lost"
+            )
         parts = [_part(shard, progress)]
         for each in self.shards[1:]:
             given = self._part_of(each)
@@ -141,11 +181,18 @@ class CrossShardRound:
             parts.append(given)
         common = set.intersection(*[set(part.peers) for part in parts])
         if not common:
-            return self._nothing(shard, progress, progress.why or "no update has come to the servers of all shards")
-        progress.step, progress.rows = "decide", tuple([row for row in shard.rows if row.peer in common])
+            return self._nothing(
+                shard, progress, progress.why or "no update has come to the servers of all shards"
+            )
+        progress.step, progress.rows = (
+            "decide",
+            tuple([row for row in shard.rows if row.peer in common]),
+        )
         progress.measured = tuple([digest_of(part.statistics) for part in parts])
         peers = tuple([row.peer for row in progress.rows])
-        return self.server.ask_rule(shard, shard.rows, step="decide", parts=tuple(parts), peers=peers)
+        return self.server.ask_rule(
+            shard, shard.rows, step="decide", parts=tuple(parts), peers=peers
+        )
 
     def _follow(self, shard: ShardRound, progress: CrossShardProgress, now: float) -> list[Effect]:
         decided = self.shards[0].commit
@@ -153,29 +200,47 @@ class CrossShardRound:
             return []
         if not decided.digest:
             return self._nothing(shard, progress, decided.reason)
-        counted, index = {c.peer: weight for c, weight in zip(decided.contributors, decided.decision, strict=False)}, shard.index
-        meant = index < len(decided.measured) and decided.measured[index] == digest_of(progress.statistics)
+        counted, index = (
+            {
+                c.peer: weight
+                for c, weight in zip(decided.contributors, decided.decision, strict=False)
+            },
+            shard.index,
+        )
+        meant = index < len(decided.measured) and decided.measured[index] == digest_of(
+            progress.statistics
+        )
         here = {row.peer for row in shard.rows}
         if not meant and shard.attempt == 0:
-            # It was made on what a later server has measured, who will commit: two results must not come to be.
+            # It was made on what a later server has measured, who will commit:
+            # two results must not come to be.
             return self.advance(shard, "the decision was made on what another has measured", now)
         if not meant or len(counted) < len(decided.contributors) or not counted.keys() <= here:
-            return self._nothing(shard, progress, f"what the decision was made on is lost with a server of shard {index}")
+            return self._nothing(
+                shard,
+                progress,
+                f"what the decision was made on is lost with a server of shard {index}",
+            )
         progress.step, progress.verdict = "combine", decided.contributors
         progress.rows = tuple([row for row in shard.rows if row.peer in counted])
-        weights = [counted.get(row.peer, 0.0) for row in shard.rows] + list(decided.decision[len(counted) :])
+        weights = [counted.get(row.peer, 0.0) for row in shard.rows] + list(
+            decided.decision[len(counted) :]
+        )
         return self.server.ask_rule(shard, shard.rows, step="combine", decision=tuple(weights))
 
     def _nothing(self, shard: ShardRound, progress: CrossShardProgress, why: str) -> list[Effect]:
         progress.step, progress.why = "nothing", why
         return self.server.ask_rule(shard, ())
 
-    # --- as the server of the first ---------------------------------------------------------------------------------------
+    # --- as the server of the first ---------------------------------------------------------------
 
     def lacks(self, shard: ShardRound, now: float) -> list[Effect]:
-        """What others have measured should be here. First they are asked; when time is up they are handed on."""
+        """What others have measured should be here. First they are asked;
+        when time is up they are handed on."""
         shard.lack = None
-        lacking = [each for each in self.shards[1:] if each.commit is None and self._part_of(each) is None]
+        lacking = [
+            each for each in self.shards[1:] if each.commit is None and self._part_of(each) is None
+        ]
         if self._measured(shard) is None or not lacking:
             return []
         over_at = shard.first_at + self._timeout_s(OVERDUE)
@@ -187,7 +252,9 @@ class CrossShardRound:
         effects = self._more_time(now) if time_is_up else []
         for each in lacking:
             holder, overdue = each.server(each.attempt), self._overdue(each, time_is_up)
-            effects += [Send(peer, overdue) for peer in self.server.expected() if peer != self.local]
+            effects += [
+                Send(peer, overdue) for peer in self.server.expected() if peer != self.local
+            ]
             if time_is_up and holder != self.local:
                 effects += self.advance(each, f"{holder} does not say what it has measured", now)
         if not time_is_up:
@@ -197,17 +264,24 @@ class CrossShardRound:
         return effects
 
     def _part_of(self, shard: ShardRound) -> ShardStatistics | None:
-        """What was measured of a shard, of the attempt that we are at or a later one, and just what we have measured of ours."""
+        """What was measured of a shard, of the attempt that we are at or a later one, and just what
+        we have measured of ours."""
         given, first = self._parts.get(shard.index), self.shards[0]
         if given is None or given.attempt < shard.attempt or first.cross_shard_progress is None:
             return None
         own = points_of(first.cross_shard_progress.statistics, len(first.rows))
-        fits = own is None or not given.part.peers or points_of(given.part.statistics, len(given.part.peers)) == own
+        fits = (
+            own is None
+            or not given.part.peers
+            or points_of(given.part.statistics, len(given.part.peers)) == own
+        )
         return given.part if fits else None
 
-    # --- what others say --------------------------------------------------------------------------------------------------
+    # --- what others say --------------------------------------------------------------------------
 
-    def on_message(self, sender: PeerId, message: PartialStatistics | PartialOverdue, now: float) -> list[Effect]:
+    def on_message(
+        self, sender: PeerId, message: PartialStatistics | PartialOverdue, now: float
+    ) -> list[Effect]:
         """Of this round and branch, about a shard that there is."""
         if not self.active:
             return []
@@ -218,35 +292,58 @@ class CrossShardRound:
         )
 
     def _on_partial(self, sender: PeerId, partial: PartialStatistics, now: float) -> list[Effect]:
-        """Kept whoever decides just now: that may be us in a moment. What is no measure counts as nothing said."""
+        """Kept whoever decides just now: that may be us in a moment.
+        What is no measure counts as nothing said."""
         shard, peers = self.shards[partial.shard], partial.contributors
         known = self._parts.get(shard.index)
-        if shard.index == 0 or partial.attempt < shard.attempt or shard.server(partial.attempt) != sender:
+        if (
+            shard.index == 0
+            or partial.attempt < shard.attempt
+            or shard.server(partial.attempt) != sender
+        ):
             return []
-        if known is not None and (known.attempt > partial.attempt or self._part_of(shard) is known.part):
+        if known is not None and (
+            known.attempt > partial.attempt or self._part_of(shard) is known.part
+        ):
             return []  # it does not take back what it has said
-        ascending = list(peers) == sorted(set(peers)) and set(peers) <= set(self.server.roster) - self.server.locked
-        measure = points_of(partial.statistics, len(peers)) is not None if peers else not partial.statistics
+        ascending = (
+            list(peers) == sorted(set(peers))
+            and set(peers) <= set(self.server.roster) - self.server.locked
+        )
+        measure = (
+            points_of(partial.statistics, len(peers)) is not None
+            if peers
+            else not partial.statistics
+        )
         if not ascending or not measure:
             return []
-        self._parts[shard.index] = _Measurement(partial.attempt, ShardStatistics(peers, partial.statistics))
+        self._parts[shard.index] = _Measurement(
+            partial.attempt, ShardStatistics(peers, partial.statistics)
+        )
         return self.go_on(now)
 
     def _on_overdue(self, sender: PeerId, overdue: PartialOverdue, now: float) -> list[Effect]:
-        """Gives again what is meant, or asks again for what it takes; or hands on whoever keeps it back, once for each attempt of
-        the first shard."""
+        """Gives again what is meant, or asks again for what it takes; or hands on whoever keeps it
+        back, once for each attempt of the first shard."""
         first, shard = self.shards[0], self.shards[overdue.shard]
         decides = overdue.decides
         if shard is first or first.commit is not None or shard.commit is not None:
             return []
         if decides < first.attempt or first.server(decides) != sender:
             return []
-        if shard.server(shard.attempt) == self.local and shard.serving == shard.attempt >= overdue.attempt:
+        if (
+            shard.server(shard.attempt) == self.local
+            and shard.serving == shard.attempt >= overdue.attempt
+        ):
             progress, key = self._measured(shard), (shard.index, decides)
             if self._asked[key] >= ASKED_MAX or shard.query is not None:
                 return []
             self._asked[key] += 1
-            return [Send(sender, self._partial(shard, progress))] if progress else self.server.ask(shard, shard.attempt)
+            return (
+                [Send(sender, self._partial(shard, progress))]
+                if progress
+                else self.server.ask(shard, shard.attempt)
+            )
         if not overdue.time_is_up or shard.blamed >= decides:
             return []
         if not shard.attempt <= overdue.attempt < shard.attempt + len(shard.order):
@@ -254,20 +351,24 @@ class CrossShardRound:
         shard.blamed, shard.attempt = decides, overdue.attempt
         holder = shard.server(overdue.attempt)
         effects = self._more_time(now) if decides == first.attempt else []
-        return effects + self.advance(shard, f"{sender} says that {holder} does not tell what it has measured", now)
+        return effects + self.advance(
+            shard, f"{sender} says that {holder} does not tell what it has measured", now
+        )
 
     def _more_time(self, now: float) -> list[Effect]:
-        """For the server of the first shard, once an attempt: it is not to blame for what others keep back."""
+        """For the server of the first shard, once an attempt:
+        it is not to blame for what others keep back."""
         first = self.shards[0]
         if self._renewed >= first.attempt or first.give_up is None:
             return []
         self._renewed = first.attempt
         return self.server.give_time(first, now)
 
-    # --- a shard is committed ---------------------------------------------------------------------------------------------
+    # --- a shard is committed ---------------------------------------------------------------------
 
     def on_held(self, shard: ShardRound, offered: bool, now: float) -> list[Effect]:
-        """Some of the round's shards are committed. With the first the others know how to go on, and have their time for that.
+        """Some of the round's shards are committed. With the first the others know how to go on,
+        and have their time for that.
 
         ``offered``: the own updates are with the servers.
         """
@@ -279,26 +380,46 @@ class CrossShardRound:
             if each.commit is None:
                 effects += self.server.give_time(each, now)
         first = self.shards[0]
-        if first.commit is None and first.cross_shard_progress is not None and first.cross_shard_progress.step == "decide":
-            first.cross_shard_progress.step = "measured"  # somebody has decided already, or lies: then there is none
+        if (
+            first.commit is None
+            and first.cross_shard_progress is not None
+            and first.cross_shard_progress.step == "decide"
+        ):
+            # somebody has decided already, or lies: then there is none
+            first.cross_shard_progress.step = "measured"
         return effects + self.go_on(now)
 
     def _want(self) -> None:
-        """Whose updates a server is to wait for: the others can only go on with those that the decision is about."""
+        """Whose updates a server is to wait for: the others can only go on with those that the
+        decision is about."""
         if not self.active or all(shard.commit is None for shard in self.shards):
             return
         first = self.shards[0].commit  # without it: somebody may yet have it
-        self.server.wanted = frozenset(self.server.roster if first is None else [c.peer for c in first.contributors])
+        self.server.wanted = frozenset(
+            self.server.roster if first is None else [c.peer for c in first.contributors]
+        )
 
-    # --- messages ---------------------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     def _partial(self, shard: ShardRound, progress: CrossShardProgress) -> PartialStatistics:
         part = _part(shard, progress)
-        where = (self.settings.lineage, self.server.round_id, shard.index, shard.attempt, self.server.parent)
+        where = (
+            self.settings.lineage,
+            self.server.round_id,
+            shard.index,
+            shard.attempt,
+            self.server.parent,
+        )
         return PartialStatistics(*where, part.peers, part.statistics)
 
     def _overdue(self, shard: ShardRound, time_is_up: bool) -> PartialOverdue:
-        where = (self.settings.lineage, self.server.round_id, shard.index, shard.attempt, self.server.parent)
+        where = (
+            self.settings.lineage,
+            self.server.round_id,
+            shard.index,
+            shard.attempt,
+            self.server.parent,
+        )
         return PartialOverdue(*where, self.shards[0].attempt, time_is_up)
 
     def _timeout_s(self, share: float) -> float:
@@ -306,4 +427,6 @@ class CrossShardRound:
 
 
 def _part(shard: ShardRound, progress: CrossShardProgress) -> ShardStatistics:
-    return ShardStatistics(tuple([row.peer for row in shard.rows]) if progress.statistics else (), progress.statistics)
+    return ShardStatistics(
+        tuple([row.peer for row in shard.rows]) if progress.statistics else (), progress.statistics
+    )

@@ -1,9 +1,11 @@
-"""Leaving and ending, one peer at a time: who takes part no more by its own word, and from which round on.
+"""Leaving and ending, one peer at a time: who takes part no more by its own word,
+and from which round on.
 
-Who is asked to stop has said nothing about the round it is in, or is counted on in it. In the first case it goes at once, in the
-other when that round is over: so it can say that no round from such a one on has its answer, anywhere. Therefore nobody needs to
-be a majority of it as well: the others of the roster go on though most of it leave in one moment, and still no two sides of a
-partition both can.
+Who is asked to stop has said nothing about the round it is in, or is counted on in it. In the first
+case it goes at once, in the other when that round is over: so it can say that no round from such a
+one on has its answer, anywhere. Therefore nobody needs to be a majority of it as well: the others
+of the roster go on though most of it leave in one moment,
+and still no two sides of a partition both can.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Departures:
         self._left.pop(peer, None)
 
     def is_done(self, peer: PeerId, round_id: int) -> bool:
-        """Whether nothing of it is to come in this round. One that ended a little later has its result to hand out."""
+        """Whether nothing of it is to come in this round. One that ended a little later has its
+        result to hand out."""
         return not 0 < self._done.get(peer, round_id + 1) - round_id <= self.kept
 
     def said_so(self, peer: PeerId) -> bool:
@@ -52,12 +55,17 @@ class Departures:
 
     def absent(self, roster: Collection[PeerId], round_id: int) -> int:
         """How many of the roster have left before they answered in this round."""
-        return sum([self._left.get(peer, round_id + 1) <= round_id for peer in roster]) if self._left else 0
+        return (
+            sum([self._left.get(peer, round_id + 1) <= round_id for peer in roster])
+            if self._left
+            else 0
+        )
 
 
 @record
 class PeerTimer:
-    """``hello``: say hello again; ``watch``: is there a quorum; ``leave``: however things stand; ``confirm``: ask again."""
+    """``hello``: say hello again; ``watch``: is there a quorum; ``leave``: however things stand;
+    ``confirm``: ask again."""
 
     what: Literal["hello", "watch", "leave", "confirm"]
 
@@ -72,34 +80,54 @@ class LeaveObligations(Protocol):
 
 
 class LocalLeave:
-    """The local peer's own leave. ``asked``: it has been asked to, and waits for the end of its round."""
+    """The local peer's own leave. ``asked``: it has been asked to,
+    and waits for the end of its round."""
 
-    def __init__(self, settings: CoreSettings, rounds: LeaveObligations | None, timers: Timers[Any]) -> None:
+    def __init__(
+        self, settings: CoreSettings, rounds: LeaveObligations | None, timers: Timers[Any]
+    ) -> None:
         self.settings, self.rounds, self.timers = settings, rounds, timers
         self.asked: Stop | None = None
         self._round, self._until, self._urged = -1, 0.0, False
 
     def put_off(self, event: Stop, now: float) -> list[Effect] | None:
-        """None: it goes now, for nobody counts on it, or because it is asked again and again: a trainer that was sent SIGTERM
-        asks twice, and a third time when it is gone."""
+        """None: it goes now, for nobody counts on it, or because it is asked again and again: a
+        trainer that was sent SIGTERM asks twice, and a third time when it is gone."""
         if self.breaks_obligation() and not self._urged:
             self._urged = True
             return []
-        if self.rounds is None or event.completed or self.asked is not None or not self.rounds.must_stay():
+        if (
+            self.rounds is None
+            or event.completed
+            or self.asked is not None
+            or not self.rounds.must_stay()
+        ):
             return None
-        self.asked, self._round, self._until = event, self.rounds.round_id, now + self.settings.rounds.drain_timeout_s
+        self.asked, self._round, self._until = (
+            event,
+            self.rounds.round_id,
+            now + self.settings.rounds.drain_timeout_s,
+        )
         return [self.timers.set(self._until, PeerTimer("leave"))]
 
     def since(self, now: float) -> float:
-        """When it was asked: it has the time of one drain for both, for the end of its round and for those behind it."""
-        return now if self.asked is None else min(now, self._until - self.settings.rounds.drain_timeout_s)
+        """When it was asked: it has the time of one drain for both, for the end of its round and
+        for those behind it."""
+        return (
+            now
+            if self.asked is None
+            else min(now, self._until - self.settings.rounds.drain_timeout_s)
+        )
 
     def breaks_obligation(self) -> bool:
-        """Whether it goes although it was asked to stay for the end of its round: nobody may be told that it has not answered."""
+        """Whether it goes although it was asked to stay for the end of its round: nobody may be
+        told that it has not answered."""
         return self.asked is not None and self.rounds is not None and self.rounds.must_stay()
 
     def is_due(self, now: float) -> bool:
         """Whether that time is over."""
         return (
-            not self.breaks_obligation() or (self.rounds is not None and self.rounds.round_id > self._round) or now >= self._until
+            not self.breaks_obligation()
+            or (self.rounds is not None and self.rounds.round_id > self._round)
+            or now >= self._until
         )

@@ -1,8 +1,10 @@
-"""Which side of a partition is heavier, where both may have gone on: each peer's word counts for itself and for nobody else.
+"""Which side of a partition is heavier, where both may have gone on: each peer's word counts for
+itself and for nobody else.
 
-A side weighs as many peers as have contributed to its recent commits. Of our own branch we have those commits. Of another we take
-a peer's word (``Hello.side``) for who trains with it, but count only those who have themselves shown to be on another branch than
-ours. Of equals the side with the lowest peer is the heavier, so that both come to the same end.
+A side weighs as many peers as have contributed to its recent commits. Of our own branch we have
+those commits. Of another we take a peer's word (``Hello.side``) for who trains with it, but count
+only those who have themselves shown to be on another branch than ours. Of equals the side with the
+lowest peer is the heavier, so that both come to the same end.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ RECENT_ROUNDS = 8
 
 class ForkChoice:
     """Attributes:
-    may_differ: Whether two sides of a partition may both go on. Else the one that is behind is always the lighter.
+    may_differ: Whether two sides of a partition may both go on. Else the one that is behind is
+    always the lighter.
     """
 
     def __init__(self, local: PeerId, settings: CoreSettings, lineage: Lineage) -> None:
         self.local, self.lineage = local, lineage
         everybody = len(settings.peers)
-        self.may_differ = settings.rounds.on_minority == "continue" or quorum_of(settings, everybody) == 1
+        self.may_differ = (
+            settings.rounds.on_minority == "continue" or quorum_of(settings, everybody) == 1
+        )
         self._recent: deque[frozenset[PeerId]] = deque(maxlen=RECENT_ROUNDS)
         self._elsewhere: set[PeerId] = set()
         self._said: dict[PeerId, frozenset[PeerId]] = {}  # with whom a peer says that it trains
@@ -45,7 +50,8 @@ class ForkChoice:
             self._elsewhere.difference_update(self._recent[-1])
 
     def is_partitioned(self, peer: PeerId) -> bool:
-        """Whether it can have been on another side for long: it has contributed to none of our recent rounds."""
+        """Whether it can have been on another side for long:
+        it has contributed to none of our recent rounds."""
         return self.may_differ and peer != self.local and peer not in self._contributors()
 
     def is_on_other_branch(self, peer: PeerId) -> bool:
@@ -63,8 +69,9 @@ class ForkChoice:
         return stance
 
     def heard(self, peer: PeerId, round_id: int, parent: bytes) -> bool:
-        """Whether ``peer``, for whom ``parent`` is H of the round before ``round_id`` (empty: it does not know), can be on our
-        branch. Of rounds that we do not remember nothing can be said."""
+        """Whether ``peer``, for whom ``parent`` is H of the round before ``round_id`` (empty: it
+        does not know), can be on our branch.
+        Of rounds that we do not remember nothing can be said."""
         stance = self.lineage.stance(round_id, parent)
         if stance != "unknown":
             self._note(peer, stance == "same")
@@ -78,7 +85,8 @@ class ForkChoice:
         ours = (self._contributors() | {self.local}) - self._elsewhere
         best, first = ours, self.local
         for peer in sorted(self._elsewhere):
-            # Who has said nothing yet was of our branch until lately, and so were those who left it with it.
+            # Who has said nothing yet was of our branch until lately,
+            # and so were those who left it with it.
             side = {peer} | (self._said.get(peer, frozenset(self._elsewhere)) & self._elsewhere)
             if (len(side), -min(side)) > (len(best), -min(best)):
                 best, first = frozenset(side), peer
@@ -96,7 +104,8 @@ class ForkChoice:
         self._chosen = frozenset(peers)
 
     def restart(self, roster: Iterable[PeerId]) -> None:
-        """The state of another peer was taken over, and with it its branch: who is in that roster is there, too."""
+        """The state of another peer was taken over, and with it its branch:
+        who is in that roster is there, too."""
         self._chosen = frozenset()
         self._recent.clear()
         self.committed(roster)

@@ -19,7 +19,8 @@ class FutureBuffer:
         self._unheard: set[PeerId] = set()
         self.absent_at_start: set[PeerId] = set()
         """Without whom the run has begun, and who have said nothing of its rounds since."""
-        self._answered: tuple[int, dict[tuple[PeerId, int], int]] = (-1, {})  # round, then the latest attempt of each that asked
+        # round, then the latest attempt of each that asked
+        self._answered: tuple[int, dict[tuple[PeerId, int], int]] = (-1, {})
 
     def heard(self, peer: PeerId, round_id: int, contributes: bool = False) -> None:
         self.seen[peer] = max(self.seen.get(peer, 0), round_id)
@@ -28,29 +29,36 @@ class FutureBuffer:
             self._unheard.discard(peer)
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """The link to it broke. Behind the next one may be another life, whose node is there long before its trainer's state."""
+        """The link to it broke. Behind the next one may be another life, whose node is there long
+        before its trainer's state."""
         self._unheard.add(peer)
 
     def why_not(self, peer: PeerId) -> str:
-        """Why nobody need wait for a peer that is within reach, nor be served by it; "" when all may. Who has not told of any
-        round since its link broke last may be another life."""
+        """Why nobody need wait for a peer that is within reach, nor be served by it; "" when all
+        may. Who has not told of any round since its link broke last may be another life."""
         if peer in self.absent_at_start:
             return "it has not come"
         return "it is silent since its link broke" if peer in self._unheard else ""
 
     def stash(self, now_round: int, round_id: int, event: Received, shard: int) -> None:
-        """Keeps a message for later. One of each kind a peer, shard and round: nobody can fill our memory with them."""
+        """Keeps a message for later. One of each kind a peer, shard and round: nobody can fill our
+        memory with them."""
         if now_round <= round_id <= now_round + STASH_ROUNDS:
             self._stash.setdefault(round_id, {})[event.sender, type(event.message), shard] = event
 
     def begins_anew(self, peer: PeerId, incarnation: int) -> None:
         """Nothing that a former life of it said of the rounds to come is kept."""
         for kept in self._stash.values():
-            for key in [key for key, event in kept.items() if key[0] == peer and event.incarnation < incarnation]:
+            for key in [
+                key
+                for key, event in kept.items()
+                if key[0] == peer and event.incarnation < incarnation
+            ]:
                 del kept[key]
 
     def is_first(self, sender: PeerId, query: UpdateRequest) -> bool:
-        """Whether it has not asked for this yet: what was kept for later is heard twice, and answered once."""
+        """Whether it has not asked for this yet: what was kept for later is heard twice,
+        and answered once."""
         if self._answered[0] != query.round_id:
             self._answered = (query.round_id, {})
         key = sender, query.shard

@@ -1,8 +1,9 @@
 """Gossip rounds: no server, no commit, no barrier.
 
-Each round every peer pushes its gradient, and every few rounds its parameters, to those that the topology's plan names. It waits
-for those it must expect something from, for its adaptive grace at most, aggregates what came together with its own, and goes on.
-Every peer knows every plan, so what is outside the schedule is not accepted.
+Each round every peer pushes its gradient, and every few rounds its parameters, to those that the
+topology's plan names. It waits for those it must expect something from, for its adaptive grace at
+most, aggregates what came together with its own, and goes on. Every peer knows every plan, so what
+is outside the schedule is not accepted.
 """
 
 from __future__ import annotations
@@ -63,16 +64,30 @@ class GossipTimer:
 class GossipRounds:
     """The rounds of one peer.
 
-    Its own verdicts feed a trust table of its own: there is no agreed one where nothing is committed.
+    Its own verdicts feed a trust table of its own:
+    there is no agreed one where nothing is committed.
 
-    ``sizes`` must be set before the first round, to one shard: the rules see whole vectors. ``rng`` decides nothing but the order
-    of our own sends: were it the same everywhere, all uplinks would serve the same peer first.
+    ``sizes`` must be set before the first round, to one shard: the rules see whole vectors. ``rng``
+    decides nothing but the order of our own sends: were it the same everywhere, all uplinks would
+    serve the same peer first.
     """
 
     def __init__(
-        self, local: PeerId, settings: CoreSettings, topology: GossipTopology, view: View, timers: Timers[Any], rng: Random
+        self,
+        local: PeerId,
+        settings: CoreSettings,
+        topology: GossipTopology,
+        view: View,
+        timers: Timers[Any],
+        rng: Random,
     ) -> None:
-        self.local, self.settings, self.topology, self.view, self.timers = local, settings, topology, view, timers
+        self.local, self.settings, self.topology, self.view, self.timers = (
+            local,
+            settings,
+            topology,
+            view,
+            timers,
+        )
         rounds = settings.rounds
         self.trust = TrustTable(settings.trust, settings.f)
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
@@ -85,7 +100,8 @@ class GossipRounds:
         self.round_id = 0
         self._rng = rng
         self._first = tuple(sorted(settings.peers))
-        self._everybody = self._here = self._first  # with those who have come later; who of them is not gone
+        # with those who have come later; who of them is not gone
+        self._everybody = self._here = self._first
         self._version = -1  # of the view that these two follow from
         self._plans: OrderedDict[tuple[int, tuple[PeerId, ...]], Plan] = OrderedDict()
         self._data: tuple[int, int, int] | None = None  # samples_total, batch, ahead
@@ -104,7 +120,7 @@ class GossipRounds:
         self._verdicts: list[Contribution] = []
         self._faulty: dict[PeerId, Rejection] = {}  # since the last verdicts
 
-    # --- where we are -----------------------------------------------------------------------------------------------------
+    # --- where we are -----------------------------------------------------------------------------
 
     @property
     def mode(self) -> Literal["off", "active"]:
@@ -117,7 +133,8 @@ class GossipRounds:
 
     @property
     def roster(self) -> Roster:
-        """Whom this peer plans with: the configured peers that are not known dead and have not left."""
+        """Whom this peer plans with: the configured peers that are not known dead
+        and have not left."""
         return Roster(self._members(), self.settings.lineage)
 
     def quorum(self) -> int:
@@ -146,7 +163,8 @@ class GossipRounds:
         return effects
 
     def resume(self, now: float) -> list[Effect]:
-        """Goes on behind the round that was applied when ``stop`` was called: no other state was taken over."""
+        """Goes on behind the round that was applied when ``stop`` was called:
+        no other state was taken over."""
         return self.begin(self.round_id + 1, now)
 
     def jump(self, round_id: int, now: float) -> list[Effect]:
@@ -154,7 +172,8 @@ class GossipRounds:
         return [*self.stop(now), *self.begin(round_id, now)]
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """Nothing: there is no chain of commits, the data follow from the round, and whom we trust is our own experience."""
+        """Nothing: there is no chain of commits, the data follow from the round, and whom we trust
+        is our own experience."""
         return genesis(self.settings.run, self.settings.lineage), ()
 
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
@@ -167,11 +186,17 @@ class GossipRounds:
         self.round_id, self._previous = round_id, None
 
     def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:
-        """The trainer reads its data through us. ``StartRound`` comes again, with samples, when it waits for that."""
+        """The trainer reads its data through us. ``StartRound`` comes again, with samples,
+        when it waits for that."""
         if samples_total < 1 or batch < 1:
-            raise ConfigError(f"data: {samples_total} samples in batches of {batch} cannot be shared out")
+            raise ConfigError(
+                f"data: {samples_total} samples in batches of {batch} cannot be shared out"
+            )
         if self.settings.batch_policy == "fixed_global":
-            raise ConfigError("data: fixed_global batches need rounds with a commit", "take the topology rolling, or fixed_local")
+            raise ConfigError(
+                "data: fixed_global batches need rounds with a commit",
+                "take the topology rolling, or fixed_local",
+            )
         self._data = (samples_total, batch, ahead)
         return [self._go()] if self.phase == "computing" else []
 
@@ -181,7 +206,7 @@ class GossipRounds:
             return -1
         return 4 * self.sizes[0] if message.samples or message.what == "parameters" else 0
 
-    # --- the trainer --------------------------------------------------------------------------------------------------------
+    # --- the trainer ------------------------------------------------------------------------------
 
     def on_contributed(self, event: Contributed, now: float) -> list[Effect]:
         if self.phase != "computing" or event.round_id != self.round_id:
@@ -202,11 +227,15 @@ class GossipRounds:
         if mix:
             self._mix = event.payload
             if event.payload is None:
-                effects.append(Report("mixing_failed", {"round": self.round_id, "reason": event.reason}))
+                effects.append(
+                    Report("mixing_failed", {"round": self.round_id, "reason": event.reason})
+                )
         else:
             self._aggregate = event.payload if event.payload is not None else self._own_update()
             if event.payload is None:
-                effects.append(Report("lost_round", {"round": self.round_id, "reason": event.reason}))
+                effects.append(
+                    Report("lost_round", {"round": self.round_id, "reason": event.reason})
+                )
                 self._rows = tuple(row for row in self._rows if row.peer == self.local)
             else:
                 self._verdicts = self._verdicts_of(event)
@@ -219,20 +248,35 @@ class GossipRounds:
         newest = self._newest()
         if newest <= following + BEHIND_ROUNDS:
             return self.begin(following, now)
-        # The others are far ahead. Where they are, or at their last exchange of parameters when that is still of use: who has
-        # passed over rounds needs it most.
+        # The others are far ahead. Where they are, or at their last exchange of parameters when
+        # that is still of use: who has passed over rounds needs it most.
         target = newest - 1
-        mixing = [at for at in range(target - self.settings.gossip.staleness_max + 1, target + 1) if self.mixing.is_due(at)]
+        mixing = [
+            at
+            for at in range(target - self.settings.gossip.staleness_max + 1, target + 1)
+            if self.mixing.is_due(at)
+        ]
         target = mixing[-1] if mixing else target
-        return [Report("behind", {"round": following, "ahead": newest - following}), *self.begin(target, now)]
+        return [
+            Report("behind", {"round": following, "ahead": newest - following}),
+            *self.begin(target, now),
+        ]
 
-    # --- messages and time ------------------------------------------------------------------------------------------------
+    # --- messages and time ------------------------------------------------------------------------
 
     def on_message(self, event: Received, now: float) -> list[Effect]:
         sender, push, payload = event.sender, event.message, event.payload
         assert isinstance(push, Push)
-        known = push.lineage == self.settings.lineage and self.settings.may_be(sender) and sender != self.local
-        if not known or not self._scheduled(sender, push.round_id) or not self.pushes.meet(sender, event.incarnation):
+        known = (
+            push.lineage == self.settings.lineage
+            and self.settings.may_be(sender)
+            and sender != self.local
+        )
+        if (
+            not known
+            or not self._scheduled(sender, push.round_id)
+            or not self.pushes.meet(sender, event.incarnation)
+        ):
             return []
         self._time(push, now)
         if push.round_id < self.round_id - self.settings.gossip.staleness_max:
@@ -261,11 +305,13 @@ class GossipRounds:
         return []
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
-        """A push is on its way. Stale ones are taken too, so that nobody waits for one beyond its grace."""
+        """A push is on its way. Stale ones are taken too,
+        so that nobody waits for one beyond its grace."""
         return []
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
-        """An ack tells how far a peer's trainer is. Its pushes say so, too, and those are what matters here."""
+        """An ack tells how far a peer's trainer is. Its pushes say so, too,
+        and those are what matters here."""
         return []
 
     def on_view_change(self, now: float) -> list[Effect]:
@@ -280,12 +326,13 @@ class GossipRounds:
         late = self._awaited()
         return [Report("late", {"round": self.round_id, "missing": late}), *self._close()]
 
-    # --- collecting ---------------------------------------------------------------------------------------------------------
+    # --- collecting -------------------------------------------------------------------------------
 
     def _go(self) -> StartRound:
         samples = None
         if self._data is not None:
-            # No commit says from when on there are more shares: who comes later reads one of the first once more.
+            # No commit says from when on there are more shares: who comes later reads one of the
+            # first once more.
             known, n = self.local in self._first, len(self._first)
             rank = self._first.index(self.local) if known else self.local % n
             samples = share_of(rank, n, *self._data[:2], self.round_id, self._data[2])
@@ -294,7 +341,11 @@ class GossipRounds:
     def _push(self, own: Contributed) -> list[Effect]:
         pushes = self._plan(self.round_id, self._members()).pushes
         assert pushes is not None
-        targets = [peer for peer in pushes.get(self.local, ()) if not self.view.skip_reason(peer) and peer not in self.finished]
+        targets = [
+            peer
+            for peer in pushes.get(self.local, ())
+            if not self.view.skip_reason(peer) and peer not in self.finished
+        ]
         self._rng.shuffle(targets)
         stamp = (self.settings.lineage, self.round_id)
         gradient = own.payloads[0] if own.payloads and own.samples else None
@@ -302,11 +353,14 @@ class GossipRounds:
         if not self.mixes or own.parameters is None:
             return [Send(peer, push, gradient) for peer in targets]
         mixed = Push(*stamp, "parameters", own.samples, own.loss, own.sketch)
-        pairs = [(Send(peer, push, gradient), Send(peer, mixed, own.parameters)) for peer in targets]
+        pairs = [
+            (Send(peer, push, gradient), Send(peer, mixed, own.parameters)) for peer in targets
+        ]
         return [send for pair in pairs for send in pair]
 
     def _awaited(self) -> list[PeerId]:
-        """Sources that have not delivered what this round wants of them, and that are worth waiting for."""
+        """Sources that have not delivered what this round wants of them,
+        and that are worth waiting for."""
         kinds: tuple[Kind, ...] = ("gradient", "parameters") if self.mixes else ("gradient",)
         missing = self.pushes.missing(kinds, self._sources, self.round_id)
         if not missing:
@@ -361,7 +415,16 @@ class GossipRounds:
         self._tickets[ticket] = mix
         own = next((index for index, row in enumerate(rows) if row.peer == self.local), None)
         # Parameters are aggregated as differences to the own ones, which have no history.
-        return Aggregate(ticket, self.round_id, 0, rows, self._tolerated(len(rows)), own, mix, None if mix else self._previous)
+        return Aggregate(
+            ticket,
+            self.round_id,
+            0,
+            rows,
+            self._tolerated(len(rows)),
+            own,
+            mix,
+            None if mix else self._previous,
+        )
 
     def _tolerated(self, rows: int) -> int:
         """f for so few rows: as many as the rule can tolerate."""
@@ -375,20 +438,34 @@ class GossipRounds:
             return None
         return own.own or own.payloads[0]
 
-    # --- the end of a round -------------------------------------------------------------------------------------------------
+    # --- the end of a round -----------------------------------------------------------------------
 
     def _verdicts_of(self, event: Aggregated) -> list[Contribution]:
-        """The rule's verdict on the gradients is evidence, except on our own. On parameters it is none: when replicas agree to
-        the last bits, any difference at all stands out infinitely."""
+        """The rule's verdict on the gradients is evidence, except on our own. On parameters it is
+        none: when replicas agree to the last bits, any difference at all stands out infinitely."""
         facts = zip(self._rows, event.weights, event.outlyingness, strict=True)
-        return [Contribution(row.peer, row.samples, weight, far) for row, weight, far in facts if row.peer != self.local]
+        return [
+            Contribution(row.peer, row.samples, weight, far)
+            for row, weight, far in facts
+            if row.peer != self.local
+        ]
 
     def _apply(self) -> list[Effect]:
         self.phase = "applying"
         faulty, self._faulty = list(self._faulty.values()), {}
         effects: list[Effect] = [
-            Report(t.change, {"subject": t.peer, "trust": round(t.trust, 3), "reasons": list(t.reasons), "round": t.round_id})
-            for t in self.trust.observe_commit(self.round_id, self._verdicts, faulty, roster=self._members())
+            Report(
+                t.change,
+                {
+                    "subject": t.peer,
+                    "trust": round(t.trust, 3),
+                    "reasons": list(t.reasons),
+                    "round": t.round_id,
+                },
+            )
+            for t in self.trust.observe_commit(
+                self.round_id, self._verdicts, faulty, roster=self._members()
+            )
         ]
         if self.mixes:
             self.mixing.measure(self.round_id, self.trust.quarantined())
@@ -398,7 +475,9 @@ class GossipRounds:
         return [*effects, Apply(self.round_id, payloads, self._mix, scale), self._round_report()]
 
     def _round_report(self) -> Report:
-        alive = sum(1 for peer in self._members() if peer == self.local or not self.view.skip_reason(peer))
+        alive = sum(
+            1 for peer in self._members() if peer == self.local or not self.view.skip_reason(peer)
+        )
         fields: dict[str, Any] = {
             "round": self.round_id,
             "loss": self._own.loss if self._own is not None else None,
@@ -413,26 +492,31 @@ class GossipRounds:
             fields["consensus_ratio"] = self.mixing.consensus.ratio
         return Report("round", fields)
 
-    # --- plans and times ----------------------------------------------------------------------------------------------------
+    # --- plans and times --------------------------------------------------------------------------
 
     def _members(self) -> tuple[PeerId, ...]:
         if self._version != self.view.version:
             self._version, is_gone = self.view.version, self.view.is_gone
             if self.settings.room:
                 self._everybody = tuple(sorted({*self._first, self.local, *self.view.met()}))
-            self._here = tuple([peer for peer in self._everybody if peer == self.local or not is_gone(peer)])
+            self._here = tuple(
+                [peer for peer in self._everybody if peer == self.local or not is_gone(peer)]
+            )
         return self._here
 
     def _plan(self, round_id: int, peers: tuple[PeerId, ...]) -> Plan:
         key = (round_id, peers)
         if key not in self._plans:
-            self._plans[key] = self.topology(Roster(peers, self.settings.lineage), round_id, self.settings.seed)
+            self._plans[key] = self.topology(
+                Roster(peers, self.settings.lineage), round_id, self.settings.seed
+            )
             while len(self._plans) > PLANS_KEPT:
                 self._plans.popitem(last=False)
         return self._plans[key]
 
     def _scheduled(self, sender: PeerId, round_id: int) -> bool:
-        """Whether the sender's plan names us. Views differ for a moment when somebody dies: the full roster or ours will do."""
+        """Whether the sender's plan names us. Views differ for a moment when somebody dies: the
+        full roster or ours will do."""
         for peers in dict.fromkeys((self._members(), self._everybody, self._first)):
             pushes = self._plan(round_id, peers).pushes
             assert pushes is not None
@@ -441,10 +525,12 @@ class GossipRounds:
         return False
 
     def _time(self, push: Push, now: float) -> None:
-        """Teaches the grace, also from those who came too late for it, else it would only ever shrink.
+        """Teaches the grace, also from those who came too late for it,
+        else it would only ever shrink.
 
-        Who comes too late to be of any use teaches nothing, or one slow peer would slow us all; unless we are so far ahead of the
-        others that nobody will follow: then we are to wait until they are here.
+        Who comes too late to be of any use teaches nothing, or one slow peer would slow us all;
+        unless we are so far ahead of the others that nobody will follow:
+        then we are to wait until they are here.
         """
         if push.what != "gradient":
             return
@@ -454,10 +540,13 @@ class GossipRounds:
             self.deadline.observe(0.0 if began is None else now - began)
         elif self._contributed_at and self._newest() < oldest:
             first = next(iter(self._contributed_at))
-            self.deadline.observe(now - self._contributed_at.get(push.round_id, self._contributed_at[first]))
+            self.deadline.observe(
+                now - self._contributed_at.get(push.round_id, self._contributed_at[first])
+            )
 
     def _newest(self) -> int:
-        """The latest round that more than f others have reached: no liar's word alone takes us anywhere."""
+        """The latest round that more than f others have reached:
+        no liar's word alone takes us anywhere."""
         others = [peer for peer in self._members() if peer != self.local]
         reached = sorted((self.pushes.heard(peer) for peer in others), reverse=True)
         return reached[self.settings.f] if len(reached) > self.settings.f else -1

@@ -1,8 +1,9 @@
-"""Have others gone on without us? Behind them by some rounds, or too many of those, or on another branch of history.
+"""Have others gone on without us? Behind them by some rounds, or too many of those, or on another
+branch of history.
 
-Up to f peers may lie about where they are. So a peer leaves its rounds to take over a state when more than f say what calls for
-it, or when it stands still anyway: then one word is enough, since it costs nothing but time (``receiver`` takes nobody's word for
-the state itself).
+Up to f peers may lie about where they are. So a peer leaves its rounds to take over a state when
+more than f say what calls for it, or when it stands still anyway: then one word is enough, since it
+costs nothing but time (``receiver`` takes nobody's word for the state itself).
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from typing import Any
 from gossip.core.events import Effect, Send
 from gossip.core.frozen import record
 from gossip.core.ledger import Lineage, Stance
-from gossip.core.messages import Commit, CommitRequest, Hello, NotServing, PeerId, Update, UpdateRequest
+from gossip.core.messages import (
+    Commit,
+    CommitRequest,
+    Hello,
+    NotServing,
+    PeerId,
+    Update,
+    UpdateRequest,
+)
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
@@ -26,13 +35,15 @@ from .shard import ShardRound
 from .timeouts import Deadline
 
 BEHIND_SHARE = 0.25
-"""Of a usual round: the commits that others are ahead by have so much time to come by themselves."""
+"""Of a usual round: the commits that others are ahead by have so much time to
+come by themselves."""
 
 LOOK_EVERY_S = 0.25
 """How often one that is behind looks whether what it lacks is still coming."""
 
 ASK_AGAIN_S = 0.5
-"""Most between two requests for commits, however long answers take. After so long without any the next one comes soon again."""
+"""Most between two requests for commits, however long answers take. After so long without any the
+next one comes soon again."""
 
 
 FORKS_KEPT = 16
@@ -49,7 +60,8 @@ class CatchUpOverdue:
 class LagDetector:
     """Notices that this peer is not where the others are.
 
-    ``lost_track`` names a peer to take the state from, and why, when nothing else can help: too far behind, or on a fork.
+    ``lost_track`` names a peer to take the state from, and why, when nothing else can help: too far
+    behind, or on a fork.
     """
 
     def __init__(
@@ -62,29 +74,44 @@ class LagDetector:
         deadline: Deadline,
     ) -> None:
         self.deadline, self.transfer_tracker = deadline, TransferTracker()
-        self.local, self.settings, self.lineage, self.timers, self.view = local, settings, lineage, timers, view
+        self.local, self.settings, self.lineage, self.timers, self.view = (
+            local,
+            settings,
+            lineage,
+            timers,
+            view,
+        )
         self.fork_choice = ForkChoice(local, settings, lineage)
         self.lost_track: tuple[PeerId, str] | None = None
         self.shards: Sequence[ShardRound] = ()  # of the present round
         self.began_at = 0.0  # when the present round did
         self.follows = False  # the rounds, without taking part
-        self._ahead: dict[PeerId, int] = {}  # the latest round that each peer says it is in, of those that said more than ours
+        # the latest round that each peer says it is in, of those that said more than ours
+        self._ahead: dict[PeerId, int] = {}
         self._branches: dict[PeerId, bytes] = {}
-        self.forked: OrderedDict[int, None] = OrderedDict()  # rounds after which others were seen with another history
+        # rounds after which others were seen with another history
+        self.forked: OrderedDict[int, None] = OrderedDict()
         self._left = b""  # our H when we wanted to change over to a larger branch last
         self._asked = -1  # the round for which a timer runs already
-        self._open: tuple[PeerId, int] | None = None  # who was asked for the commits from which round on
-        self._pause_s, self._not_before = 0.0, float("-inf")  # between two requests, and when the next one may be made
+        # who was asked for the commits from which round on
+        self._open: tuple[PeerId, int] | None = None
+        # between two requests, and when the next one may be made
+        self._pause_s, self._not_before = 0.0, float("-inf")
 
     def begin(self) -> None:
         """Another round begins: who is on which branch is open again."""
         self._branches.clear()
         here = self.lineage.next_round
-        self._ahead = {peer: ahead for peer, ahead in self._ahead.items() if ahead > here} if self._ahead else self._ahead
+        self._ahead = (
+            {peer: ahead for peer, ahead in self._ahead.items() if ahead > here}
+            if self._ahead
+            else self._ahead
+        )
 
     def restart(self, same_round: bool, roster: Iterable[PeerId]) -> None:
-        """The state of another peer was taken over. Who was seen on which branch of the round still holds: who forgets that goes
-        back to the smaller one with the first word from there, and to and fro."""
+        """The state of another peer was taken over. Who was seen on which branch of the round still
+        holds: who forgets that goes back to the smaller one with the first word from
+        there, and to and fro."""
         if not same_round:
             self._branches.clear()
         self.fork_choice.restart(roster)
@@ -92,54 +119,82 @@ class LagDetector:
         self._open = None
 
     def behind(self, peer: PeerId, round_id: int, now: float) -> list[Effect]:
-        """``peer`` is in a later round. The commits between may be on their way; if not, it is asked for them."""
+        """``peer`` is in a later round. The commits between may be on their way; if not,
+        it is asked for them."""
         if not self.settings.may_be(peer) or self.fork_choice.is_on_other_branch(peer):
             return []
         here = self.lineage.next_round
         self._ahead[peer] = max(round_id, self._ahead.get(peer, 0))
         if self.fork_choice.is_partitioned(peer):
-            # The one that is ahead may be of the lighter side: its answer shows. Rounds may be too short for the timer.
+            # The one that is ahead may be of the lighter side: its answer shows. Rounds may be too
+            # short for the timer.
             if now < self._not_before:
                 return []
             self._not_before, self._open = now + ASK_AGAIN_S, (peer, here)
             return [self.request(peer)]
-        # Where two sides may go on, what a peer says of its progress may be of a branch that it has left.
+        # Where two sides may go on, what a peer says of its progress may be of a branch
+        # that it has left.
         far = here + self.settings.rounds.commit_log
-        if round_id > far and (self.follows or not self.fork_choice.may_differ) and self.is_credible(self._beyond(far), now):
+        if (
+            round_id > far
+            and (self.follows or not self.fork_choice.may_differ)
+            and self.is_credible(self._beyond(far), now)
+        ):
             self.lost_track = (peer, f"round {round_id} is under way, this peer is in round {here}")
             return []
         if self._asked == here:
             return []
         self._asked = here
-        return [self.timers.set(max(now + self._behind_after_s(), self._not_before), CatchUpOverdue(here, peer))]
+        return [
+            self.timers.set(
+                max(now + self._behind_after_s(), self._not_before), CatchUpOverdue(here, peer)
+            )
+        ]
 
     def _behind_after_s(self) -> float:
-        """How long the commits between have to come by themselves: large ones take a share of the round."""
-        share_s = min(BEHIND_SHARE * self.deadline.typical_round_s(), LOOK_EVERY_S) if self.transfer_tracker.takes_time else 0.0
+        """How long the commits between have to come by themselves:
+        large ones take a share of the round."""
+        share_s = (
+            min(BEHIND_SHARE * self.deadline.typical_round_s(), LOOK_EVERY_S)
+            if self.transfer_tracker.takes_time
+            else 0.0
+        )
         return max(self.settings.rounds.behind_after_s, share_s)
 
     def _are_coming(self, now: float) -> bool:
-        """Whether each commit that is lacking is on its way here already, or payloads come that it may be behind of."""
+        """Whether each commit that is lacking is on its way here already, or payloads come that it
+        may be behind of."""
         lacking = [shard for shard in self.shards if shard.commit is None]
         limit = now + self.deadline.cap_s
-        if lacking and all(shard.result is not None and shard.result.ends_at(now) <= limit for shard in lacking):
+        if lacking and all(
+            shard.result is not None and shard.result.ends_at(now) <= limit for shard in lacking
+        ):
             return True
-        return self.transfer_tracker.is_busy(self.local, now) and now - self.began_at <= TRANSFER_FACTOR * self.deadline.cap_s
+        return (
+            self.transfer_tracker.is_busy(self.local, now)
+            and now - self.began_at <= TRANSFER_FACTOR * self.deadline.cap_s
+        )
 
     def still_behind(self, timer: CatchUpOverdue, now: float) -> list[Effect]:
-        """Asks. Each answer is all that is lacking: over a slow link it is on its way for long, and must not be asked for over
-        and over meanwhile, so the pauses grow. What is on its way is not asked for."""
+        """Asks. Each answer is all that is lacking: over a slow link it is on its way for long, and
+        must not be asked for over and over meanwhile, so the pauses grow.
+        What is on its way is not asked for."""
         if self._are_coming(now):
             return [self.timers.set(now + LOOK_EVERY_S, timer)]
         soon_again = now < self._not_before + ASK_AGAIN_S
-        self._pause_s = min(2.0 * self._pause_s, ASK_AGAIN_S) if soon_again else self.settings.rounds.behind_after_s
+        self._pause_s = (
+            min(2.0 * self._pause_s, ASK_AGAIN_S)
+            if soon_again
+            else self.settings.rounds.behind_after_s
+        )
         self._asked, self._not_before = -1, now + self._pause_s
         peer = self._in_turn(timer.peer)
         self._open = (peer, timer.round_id)
         return [self.request(peer)]
 
     def _in_turn(self, peer: PeerId) -> PeerId:
-        """One of those ahead who was not asked last: what one peer hands over may be refused, until more than f have."""
+        """One of those ahead who was not asked last: what one peer hands over may be refused, until
+        more than f have."""
         last, here = self._open, self.lineage.next_round
         if last is None or last != (peer, here):
             return peer
@@ -152,30 +207,42 @@ class LagDetector:
         attempt = max([shard.attempt for shard in self.shards], default=0)
         lacking = tuple([shard.index for shard in self.shards if shard.commit is None])
         lacking = lacking if len(lacking) < len(self.shards) else ()
-        return Send(peer, CommitRequest(self.settings.lineage, self.lineage.next_round, attempt, lacking))
+        return Send(
+            peer, CommitRequest(self.settings.lineage, self.lineage.next_round, attempt, lacking)
+        )
 
     def not_serving(self, asked: Update | UpdateRequest) -> NotServing:
-        """The answer to an update that is not served here, or to one who asks for ours on another branch."""
+        """The answer to an update that is not served here,
+        or to one who asks for ours on another branch."""
         where = (asked.lineage, asked.round_id, asked.shard, asked.attempt)
         return NotServing(*where, round_id=self.lineage.next_round, chain=self.lineage.head)
 
     def not_kept(self, peer: PeerId, notice: NotServing, now: float) -> list[Effect]:
         """``peer``, which is in a later round, has answered with that and not with a commit.
 
-        When it was asked for the commits it does not keep them, as one that has taken over a state itself: asking it again
-        would lead to nothing, so its state is asked for. (An update that is late gets the same answer, under its own attempt.)
+        When it was asked for the commits it does not keep them, as one that has taken over a state
+        itself: asking it again would lead to nothing, so its state is asked for. (An update that is
+        late gets the same answer, under its own attempt.)
         """
         here, round_id = self.lineage.next_round, notice.round_id
         if self._shows(peer, notice):
             self._weigh()
             return []
-        if self._open != (peer, here) or notice.asked_round != here or notice.attempt or notice.shard:
+        if (
+            self._open != (peer, here)
+            or notice.asked_round != here
+            or notice.attempt
+            or notice.shard
+        ):
             return self.behind(peer, round_id, now)
         self._open = None
         self._ahead[peer] = max(round_id, self._ahead.get(peer, 0))
         if not self.is_credible(self._beyond(here), now):
             return self.behind(peer, round_id, now)
-        self.lost_track = (peer, f"round {round_id} is under way, and the commits from round {here} on are not kept")
+        self.lost_track = (
+            peer,
+            f"round {round_id} is under way, and the commits from round {here} on are not kept",
+        )
         return []
 
     def _beyond(self, round_id: int) -> int:
@@ -183,24 +250,30 @@ class LagDetector:
         return sum([ahead > round_id for ahead in self._ahead.values()])
 
     def is_passed(self, round_id: int) -> bool:
-        """Whether it is certain that others have a commit of that round: more than f say that they are past it."""
+        """Whether it is certain that others have a commit of that round:
+        more than f say that they are past it."""
         return self._beyond(round_id) > self.settings.f
 
     def is_credible(self, sayers: int, now: float) -> bool:
         """Whether what so many peers say is reason enough to leave our rounds."""
-        return sayers > self.settings.f or now - self.began_at > self.settings.rounds.round_timeout_s
+        return (
+            sayers > self.settings.f or now - self.began_at > self.settings.rounds.round_timeout_s
+        )
 
     def is_on_a_fork(self, peer: PeerId, commit: Commit, now: float) -> bool:
         """Whether a commit of the present round, sent by ``peer``, is of another branch.
 
-        When that is its answer to our request, its branch has gone on with a majority. Ours never can then, however many we are
-        that wait on it: we change over.
+        When that is its answer to our request, its branch has gone on with a majority. Ours never
+        can then, however many we are that wait on it: we change over.
         """
         if not self.is_on_other_branch(peer, commit.parent, now):
             return False
         if self.fork_choice.may_differ:
             return True
-        if self._open == (peer, commit.round_id) and quorum_of(self.settings, len(self.settings.peers)) > 1:
+        if (
+            self._open == (peer, commit.round_id)
+            and quorum_of(self.settings, len(self.settings.peers)) > 1
+        ):
             self._ahead.setdefault(peer, commit.round_id + 1)
             if not self.is_credible(self._beyond(commit.round_id), now):
                 return True
@@ -208,21 +281,33 @@ class LagDetector:
         return True
 
     def on_hello(self, peer: PeerId, hello: Hello, stance: Stance, now: float) -> list[Effect]:
-        """``peer`` has said where it is. If that is on another branch and behind us, it cannot know, and is told."""
-        if not self.fork_choice.may_differ and hello.chain and hello.round_id == self.lineage.next_round:
+        """``peer`` has said where it is. If that is on another branch and behind us, it cannot
+        know, and is told."""
+        if (
+            not self.fork_choice.may_differ
+            and hello.chain
+            and hello.round_id == self.lineage.next_round
+        ):
             self.is_on_other_branch(peer, hello.chain, now)
         self._weigh()
         if stance != "fork":
             return []
         where = (self.settings.lineage, hello.round_id, 0, 0)
-        return [Send(peer, NotServing(*where, self.lineage.next_round, self.lineage.before(hello.round_id)))]
+        return [
+            Send(
+                peer,
+                NotServing(*where, self.lineage.next_round, self.lineage.before(hello.round_id)),
+            )
+        ]
 
     def _shows(self, peer: PeerId, notice: NotServing) -> bool:
-        """Whether this answer of one that is ahead shows that it is on another branch. Who has forgotten its history is taken
-        to be, unless it has contributed to ours lately."""
+        """Whether this answer of one that is ahead shows that it is on another branch. Who has
+        forgotten its history is taken to be, unless it has contributed to ours lately."""
         if self.follows:
             return False  # it took its state from one of them, and is of no side
-        tells = self.fork_choice.may_differ and (notice.chain or self.fork_choice.is_partitioned(peer))
+        tells = self.fork_choice.may_differ and (
+            notice.chain or self.fork_choice.is_partitioned(peer)
+        )
         return bool(tells) and not self.fork_choice.heard(peer, notice.asked_round, notice.chain)
 
     def _weigh(self) -> None:
@@ -230,20 +315,26 @@ class LagDetector:
             self.lost_track = heavier
 
     def is_back(self, now: float) -> bool:
-        """Whether it has lately come back from such a change without another state: all had left, each for another's. So only
-        those leave again who know that the other branch is the larger, and the others stay, to give them a state."""
-        return self._left == self.lineage.head and now - self.began_at <= self.settings.rounds.round_timeout_s
+        """Whether it has lately come back from such a change without another state: all had left,
+        each for another's. So only those leave again who know that the other branch is the larger,
+        and the others stay, to give them a state."""
+        return (
+            self._left == self.lineage.head
+            and now - self.began_at <= self.settings.rounds.round_timeout_s
+        )
 
     def is_on_other_branch(self, peer: PeerId, parent: bytes, now: float) -> bool:
         """Whether ``peer``, whose last round has the hash ``parent``, is on another branch.
 
-        When more peers are on that branch than on ours, we change over; of equals, to the lower hash.
+        When more peers are on that branch than on ours, we change over; of equals,
+        to the lower hash.
         """
         ours = self.lineage.head
         if peer == self.local:
             return False
         if self.lineage.unbegun in (ours, parent):
-            return parent != ours  # one of us has not begun, or says so: nobody changes over for that
+            # one of us has not begun, or says so: nobody changes over for that
+            return parent != ours
         if self.fork_choice.may_differ:
             apart = not self.fork_choice.heard(peer, self.lineage.next_round, parent)
             self._weigh()
@@ -264,5 +355,8 @@ class LagDetector:
         if more and self.is_credible(with_them, now):
             self._left = ours
             where = f"round {self.lineage.next_round}"
-            self.lost_track = (peer, f"{with_them} peers are on another branch at {where}, {with_us} on ours")
+            self.lost_track = (
+                peer,
+                f"{with_them} peers are on another branch at {where}, {with_us} on ours",
+            )
         return True

@@ -1,4 +1,5 @@
-"""How far to move towards the others' parameters: more when the replicas have come too far apart."""
+"""How far to move towards the others' parameters:
+more when the replicas have come too far apart."""
 
 from __future__ import annotations
 
@@ -10,11 +11,13 @@ from gossip.core.settings import GossipSettings
 from .sketch import ConsensusDistance, Sketch, consensus, read_sketch
 
 CALM = 0.5
-"""Mixing that was raised goes back when the consensus distance has fallen to this part of its bound."""
+"""Mixing that was raised goes back when the consensus distance has fallen to this
+part of its bound."""
 
 
 class MixingController:
-    """Keeps everybody's latest sketch, measures the consensus distance, and says how strongly to mix."""
+    """Keeps everybody's latest sketch, measures the consensus distance,
+    and says how strongly to mix."""
 
     def __init__(self, local: PeerId, settings: GossipSettings, f: int) -> None:
         self.local, self.settings, self.f = local, settings, f
@@ -39,7 +42,8 @@ class MixingController:
             del self._sketches[peer]
 
     def measure(self, round_id: int, barred: Collection[PeerId]) -> None:
-        """Updates ``consensus`` and ``raised`` from the sketches of the last two exchanges; those of ``barred`` do not count."""
+        """Updates ``consensus`` and ``raised`` from the sketches of the last two exchanges; those
+        of ``barred`` do not count."""
         own = self._sketches.get(self.local)
         if own is None:
             return
@@ -56,9 +60,11 @@ class MixingController:
             self.raised = found.ratio > (CALM * bound if self.raised else bound)
 
     def scale(self, others: int) -> float:
-        """The factor on the rule's mixed difference, when the parameters of ``others`` peers went into it.
+        """The factor on the rule's mixed difference,
+        when the parameters of ``others`` peers went into it.
 
-        At most k/(k+1): whatever weight the rule gave ourselves (Krum: none), at least 1/(k+1) is left to us.
+        At most k/(k+1): whatever weight the rule gave ourselves (Krum: none),
+        at least 1/(k+1) is left to us.
         """
         most = others / (others + 1)
         return most if self.raised else min(self.settings.mixing, most)

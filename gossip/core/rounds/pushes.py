@@ -1,4 +1,5 @@
-"""What others have pushed and no round has used yet. Bounded: a few rounds of each kind and sender."""
+"""What others have pushed and no round has used yet. Bounded:
+a few rounds of each kind and sender."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class Pushed:
 
 
 class PushStore:
-    """Keeps the newest ``staleness_max + 1`` pushes of each kind and sender, and how far each sender is."""
+    """Keeps the newest ``staleness_max + 1`` pushes of each kind and sender,
+    and how far each sender is."""
 
     def __init__(self, staleness_max: int) -> None:
         self._staleness_max = staleness_max
@@ -30,7 +32,8 @@ class PushStore:
         self._incarnations: dict[PeerId, int] = {}
 
     def meet(self, peer: PeerId, incarnation: int) -> bool:
-        """Notes the life that a push came from; forgets what a former life of the peer has sent. False: it is of a former one."""
+        """Notes the life that a push came from; forgets what a former life of the peer has sent.
+        False: it is of a former one."""
         known = self._incarnations.get(peer, 0)
         if incarnation < known:
             return False
@@ -40,7 +43,8 @@ class PushStore:
         return True
 
     def add(self, kind: Kind, peer: PeerId, pushed: Pushed) -> None:
-        """Keeps it, in place of another of the same round. What was used, or comes after a newer one that was, is dropped."""
+        """Keeps it, in place of another of the same round. What was used, or comes after a newer
+        one that was, is dropped."""
         if pushed.round_id <= self._used.get((kind, peer), -1):
             return  # a duplicate from the network would be used twice
         kept = self._kept.setdefault((kind, peer), {})
@@ -55,26 +59,38 @@ class PushStore:
 
     def heard(self, peer: PeerId) -> int:
         """The latest round that the peer has pushed in, -1 for none."""
-        return max(self._heard.get(("gradient", peer), -1), self._heard.get(("parameters", peer), -1))
+        return max(
+            self._heard.get(("gradient", peer), -1), self._heard.get(("parameters", peer), -1)
+        )
 
     def has_delivered(self, kind: Kind, peer: PeerId, round_id: int) -> bool:
-        """Whether nothing more of this kind will come from the peer for ``round_id``: pushes arrive in order."""
+        """Whether nothing more of this kind will come from the peer for ``round_id``:
+        pushes arrive in order."""
         return self._heard.get((kind, peer), -1) >= round_id or self.heard(peer) > round_id
 
-    def missing(self, kinds: Collection[Kind], peers: Collection[PeerId], round_id: int) -> list[PeerId]:
+    def missing(
+        self, kinds: Collection[Kind], peers: Collection[PeerId], round_id: int
+    ) -> list[PeerId]:
         """Those who have not delivered all of ``kinds`` for ``round_id``."""
         heard = self._heard  # most have delivered just that
         return [
             peer
             for peer in peers
-            if any(heard.get((kind, peer), -1) < round_id and not self.has_delivered(kind, peer, round_id) for kind in kinds)
+            if any(
+                heard.get((kind, peer), -1) < round_id
+                and not self.has_delivered(kind, peer, round_id)
+                for kind in kinds
+            )
         ]
 
-    def take(self, kind: Kind, round_id: int, expected: Collection[PeerId], barred: Collection[PeerId]) -> dict[PeerId, Pushed]:
+    def take(
+        self, kind: Kind, round_id: int, expected: Collection[PeerId], barred: Collection[PeerId]
+    ) -> dict[PeerId, Pushed]:
         """Removes and returns what ``round_id`` uses, one a sender, by sender.
 
-        That is the newest up to ``round_id``, or for those expected the oldest of later rounds when they are past this one.
-        Everything older than that goes, and all that is too old. Nothing is used twice.
+        That is the newest up to ``round_id``, or for those expected the oldest of later rounds when
+        they are past this one. Everything older than that goes, and all that is too old.
+        Nothing is used twice.
         """
         taken = {}
         for key in sorted([key for key in self._kept if key[0] == kind]):

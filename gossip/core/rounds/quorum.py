@@ -15,4 +15,7 @@ def needed_by_rule(settings: CoreSettings, proven: int) -> int:
 
     With the quorum ``available`` it tolerates fewer rather than have the run stand still.
     """
-    return settings.updates_needed(0 if settings.rounds.quorum == "available" else settings.f - proven) + proven
+    return (
+        settings.updates_needed(0 if settings.rounds.quorum == "available" else settings.f - proven)
+        + proven
+    )

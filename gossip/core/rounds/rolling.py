@@ -1,7 +1,8 @@
 """Rolling rounds: collect, reach quorum, aggregate, commit or hand on.
 
-Every peer is a participant of each round, and the server of a shard when its turn comes. A round ends for a peer when it holds a
-commit for every shard; then it applies them all and goes on. Nothing here waits for a peer that is skipped.
+Every peer is a participant of each round, and the server of a shard when its turn comes. A round
+ends for a peer when it holds a commit for every shard; then it applies them all and goes on.
+Nothing here waits for a peer that is skipped.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ from .timeouts import Deadline
 from .validation import ResultValidator
 
 AFTER_STANDING_STILL_S = 1.0
-"""How long a peer that was stopped does not serve: what it was sent before is drained by then, and was meant for another time."""
+"""How long a peer that was stopped does not serve: what it was sent before is drained by then, and
+was meant for another time."""
 
 BEHIND_MAX, BEHIND_S = 2, 0.5
 """How many rounds, or seconds of rounds, a newcomer may be behind when it says that it is ready."""
@@ -71,16 +73,32 @@ Mode: TypeAlias = Literal["off", "following", "active"]
 class RollingRounds:
     """The rounds of one peer.
 
-    ``mode``: ``off`` until ``start``, ``following`` while it applies commits without being in the roster, then ``active``.
-    ``replicated`` is what it has in common with the others; ``lag.lost_track`` says when it needs their state instead.
+    ``mode``: ``off`` until ``start``, ``following`` while it applies commits without being in the
+    roster, then ``active``. ``replicated`` is what it has in common with the others;
+    ``lag.lost_track`` says when it needs their state instead.
     """
 
-    def __init__(self, local: PeerId, settings: CoreSettings, topology: RollingTopology, view: View, timers: Timers[Any]) -> None:
-        self.local, self.settings, self.topology, self.view, self.timers = local, settings, topology, view, timers
+    def __init__(
+        self,
+        local: PeerId,
+        settings: CoreSettings,
+        topology: RollingTopology,
+        view: View,
+        timers: Timers[Any],
+    ) -> None:
+        self.local, self.settings, self.topology, self.view, self.timers = (
+            local,
+            settings,
+            topology,
+            view,
+            timers,
+        )
         rounds = settings.rounds
         self.replicated = ReplicatedState(settings)
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
-        self.lag_detector = LagDetector(local, settings, self.replicated.lineage, timers, view, self.deadline)
+        self.lag_detector = LagDetector(
+            local, settings, self.replicated.lineage, timers, view, self.deadline
+        )
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
         self.joining: set[PeerId] = set()  # ready to be in the roster
         self.departures = Departures(rounds.commit_log)
@@ -96,7 +114,9 @@ class RollingRounds:
             self.lag_detector.transfer_tracker,
         )
         self.cross_shard = CrossShardRound(local, settings, self.server, timers, self._advance)
-        self.result_validator = ResultValidator(self.replicated, self.lag_detector, self.server, view, self._advance)
+        self.result_validator = ResultValidator(
+            self.replicated, self.lag_detector, self.server, view, self._advance
+        )
         self.future_buffer = FutureBuffer()
         self.mode: Mode = "off"
         self.round_id = 0
@@ -104,12 +124,14 @@ class RollingRounds:
         self._shards: list[ShardRound] = []
         self._own: Contributed | None = None
         self._applied = -1  # the last round that the trainer has applied
-        self._go_round = self._said = -1  # the round that the trainer works on; that others have our answer in
+        # the round that the trainer works on; that others have our answer in
+        self._go_round = self._said = -1
         self._serves_from = float("-inf")
         self._attempt_locks = AttemptLocks()
-        self._made: tuple[ShardRound, Commit, Payload | None, Token] | None = None  # spread, and not yet held here
+        # spread, and not yet held here
+        self._made: tuple[ShardRound, Commit, Payload | None, Token] | None = None
 
-    # --- where we are -----------------------------------------------------------------------------------------------------
+    # --- where we are -----------------------------------------------------------------------------
 
     @property
     def chain(self) -> bytes:
@@ -130,9 +152,13 @@ class RollingRounds:
         return self.mode == "active" and self._said == self.round_id and len(self.roster) > 1
 
     def must_stay(self) -> bool:
-        """Whether others that are within reach may count on what this peer has said in the present round."""
-        said = self.mode == "active" and self._said == self.round_id  # from another state of that round, it may be
-        return said and any(peer != self.local and not self.skip_reason(peer) for peer in self.roster)
+        """Whether others that are within reach may count on what this peer has said in
+        the present round."""
+        # from another state of that round, it may be
+        said = self.mode == "active" and self._said == self.round_id
+        return said and any(
+            peer != self.local and not self.skip_reason(peer) for peer in self.roster
+        )
 
     def start(self, now: float) -> list[Effect]:
         """Round ``round_id`` begins here: the trainer holds the state before it."""
@@ -147,7 +173,12 @@ class RollingRounds:
     def stop(self, now: float) -> list[Effect]:
         """Takes part no more until ``start``; goes on helping those behind."""
         effects = self.hold_made(now)
-        effects += [effect for shard in self._shards for token in shard.tokens() for effect in self.timers.cancel(token)]
+        effects += [
+            effect
+            for shard in self._shards
+            for token in shard.tokens()
+            for effect in self.timers.cancel(token)
+        ]
         self._attempt_locks.keep(self.round_id, self.chain, self._shards)
         self.mode, self._shards = "off", []
         return effects
@@ -156,7 +187,8 @@ class RollingRounds:
         self.replicated.check(snapshot)
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Takes over a peer's state before ``round_id``. Raises as ``check`` does, nothing changed."""
+        """Takes over a peer's state before ``round_id``. Raises as ``check`` does,
+        nothing changed."""
         self.replicated.adopt(round_id, chain, snapshot)
         self.log.clear()
         self.lag_detector.restart(round_id == self.round_id, self.roster)
@@ -167,20 +199,33 @@ class RollingRounds:
 
     def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:
         told = self.replicated.configure_data(samples_total, batch, ahead)
-        return [*told, self._go()] if self._go_round == self.round_id and self._own is None else told
+        return (
+            [*told, self._go()] if self._go_round == self.round_id and self._own is None else told
+        )
 
-    # --- the trainer --------------------------------------------------------------------------------------------------------
+    # --- the trainer ------------------------------------------------------------------------------
 
     def on_contributed(self, event: Contributed, now: float) -> list[Effect]:
         if event.round_id != self.round_id:
             return []  # committed without us meanwhile: the trainer is told by Apply
-        self._own, self._said = replace(event, took_us=since_us(self.lag_detector.began_at, now)), self.round_id
+        self._own, self._said = (
+            replace(event, took_us=since_us(self.lag_detector.began_at, now)),
+            self.round_id,
+        )
         effects: list[Effect] = []
         for shard in tuple(self._shards) if self.mode == "active" else ():
             if event.round_id == self.round_id:  # our own update may have ended the round
                 # One that stood still may serve again by now, when it skips everybody else.
-                gone = self.skip_reason(shard.server(shard.attempt)) if shard.commit is None and self._serves(now) else ""
-                effects += self._advance(shard, f"its server is skipped: {gone}", now) if gone else self._offer(shard, now)
+                gone = (
+                    self.skip_reason(shard.server(shard.attempt))
+                    if shard.commit is None and self._serves(now)
+                    else ""
+                )
+                effects += (
+                    self._advance(shard, f"its server is skipped: {gone}", now)
+                    if gone
+                    else self._offer(shard, now)
+                )
         return effects
 
     def on_applied(self, event: Applied, now: float) -> list[Effect]:
@@ -189,42 +234,67 @@ class RollingRounds:
 
     def let_go(self) -> list[Effect]:
         """The trainer may compute this round, once it holds the state before it."""
-        return [self._go()] if self._applied == self.round_id - 1 and self._go_round < self.round_id else []
+        return (
+            [self._go()]
+            if self._applied == self.round_id - 1 and self._go_round < self.round_id
+            else []
+        )
 
     def on_aggregated(self, event: Aggregated, now: float) -> list[Effect]:
         if self.mode != "active":
             return []
         if (measured := self.server.measured(event)) is not None:
             return self.cross_shard.on_measured(measured, now)
-        roster = next_roster(self.local, self.view, self.roster, self.joining, self.departures, self.future_buffer, now)
+        roster = next_roster(
+            self.local,
+            self.view,
+            self.roster,
+            self.joining,
+            self.departures,
+            self.future_buffer,
+            now,
+        )
         made = self.server.finish(event, roster, self.result_validator.accusations())
         if made is None:
             return []
-        # The others wait for it: it leaves now, and what follows from it here comes in a turn of its own.
-        timer = self.timers.set(now, RoundTimer("hold", self.round_id, made[0].index, made[1].attempt))
+        # The others wait for it: it leaves now, and what follows from it here comes in a
+        # turn of its own.
+        timer = self.timers.set(
+            now, RoundTimer("hold", self.round_id, made[0].index, made[1].attempt)
+        )
         self._made = (*made, event.payload, timer.token)
         return [*spread(self.local, self.view, self.roster, made[1], event.payload), timer]
 
     def hold_made(self, now: float, fires: Token | None = None) -> list[Effect]:
-        """Holds the commit made and spread last. Comes before all else that happens here, but the timer that ``fires`` for it."""
+        """Holds the commit made and spread last. Comes before all else that happens here, but the
+        timer that ``fires`` for it."""
         if self._made is None or self._made[3] == fires:
             return []
         shard, commit, payload, token = self._made
         self._made = None
         return [*self.timers.cancel(token), *self._hold(shard, commit, payload, True, now)]
 
-    # --- messages -----------------------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     def on_message(self, event: Received, now: float) -> list[Effect]:
         sender, message = event.sender, event.message
         assert isinstance(
             message,
-            Update | UpdateRequest | Commit | NotServing | CommitRequest | PartialStatistics | PartialOverdue | ReceivingPayload,
+            Update
+            | UpdateRequest
+            | Commit
+            | NotServing
+            | CommitRequest
+            | PartialStatistics
+            | PartialOverdue
+            | ReceivingPayload,
         )
         if message.lineage != self.settings.lineage:
             return []
         if isinstance(message, CommitRequest):
-            return self.log.catch_up(sender, message, self.round_id, self.replicated.lineage.before(message.first))
+            return self.log.catch_up(
+                sender, message, self.round_id, self.replicated.lineage.before(message.first)
+            )
         if event.payload is not None:
             self.server.transfer_tracker.came(event, now)
         if isinstance(message, ReceivingPayload):
@@ -236,14 +306,18 @@ class RollingRounds:
         return heard + self._on_heard(event, now) if heard else self._on_heard(event, now)
 
     def _heard(self, peer: PeerId, round_id: int, contributes: bool, now: float) -> list[Effect]:
-        """It says where it is. Until then nobody was to be served by it; now it may be the only one who can."""
+        """It says where it is. Until then nobody was to be served by it;
+        now it may be the only one who can."""
         silent = self.future_buffer.why_not(peer)
         self.future_buffer.heard(peer, round_id, contributes)
         return self.on_view_change(now) if silent and not self.future_buffer.why_not(peer) else []
 
     def _on_heard(self, event: Received, now: float) -> list[Effect]:
         sender, message = event.sender, event.message
-        assert isinstance(message, Update | UpdateRequest | Commit | NotServing | PartialStatistics | PartialOverdue)
+        assert isinstance(
+            message,
+            Update | UpdateRequest | Commit | NotServing | PartialStatistics | PartialOverdue,
+        )
         self.result_validator.saw(event)
         if isinstance(message, NotServing):
             return self._on_not_serving(sender, message, now)
@@ -252,7 +326,9 @@ class RollingRounds:
         if message.round_id < self.round_id:
             if isinstance(message, Update):
                 self.server.lateness.came_late(sender, message, now)
-            return self.log.answer_late(sender, message, self.round_id, self.replicated.lineage.before(message.round_id))
+            return self.log.answer_late(
+                sender, message, self.round_id, self.replicated.lineage.before(message.round_id)
+            )
         if message.shard >= len(self._shards):
             return []
         shard = self._shards[message.shard]
@@ -264,22 +340,36 @@ class RollingRounds:
             case Commit():
                 return self._on_commit(sender, shard, message, event, now)
             case PartialStatistics() | PartialOverdue():
-                heard = self.mode == "active" and not self.lag_detector.is_on_other_branch(sender, message.parent, now)
+                heard = self.mode == "active" and not self.lag_detector.is_on_other_branch(
+                    sender, message.parent, now
+                )
                 return self.cross_shard.on_message(sender, message, now) if heard else []
 
     def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         """A peer says how far it is: ready to be in the roster, or finished."""
         heard = self._heard(sender, hello.round_id, False, now)
-        return heard + self._on_hello(sender, hello, now) if heard else self._on_hello(sender, hello, now)
+        return (
+            heard + self._on_hello(sender, hello, now)
+            if heard
+            else self._on_hello(sender, hello, now)
+        )
 
     def _on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         close = hello.round_id > 0 and self.round_id - hello.round_id <= self._rounds_behind_max()
         if hello.stage != "ready":
             self.joining.discard(sender)
             self.departures.hear(sender, hello)
-            ahead = self.lag_detector.behind(sender, hello.round_id, now) if hello.round_id > self.round_id else []
+            ahead = (
+                self.lag_detector.behind(sender, hello.round_id, now)
+                if hello.round_id > self.round_id
+                else []
+            )
             return [*ahead, *self.on_view_change(now)]  # what it serves is handed on
-        if (stance := self.lag_detector.fork_choice.on_hello(sender, hello)) == "same" and sender not in self.roster and close:
+        if (
+            (stance := self.lag_detector.fork_choice.on_hello(sender, hello)) == "same"
+            and sender not in self.roster
+            and close
+        ):
             self.departures.is_back(sender)
             self.joining.add(sender)
             return self.on_view_change(now)  # a round may be closed to let it in
@@ -288,18 +378,30 @@ class RollingRounds:
         return self.lag_detector.on_hello(sender, hello, stance, now)
 
     def _rounds_behind_max(self) -> int:
-        """Who is ready and no further behind keeps up with the rounds: it counts when it does, and not before. What is said takes
-        a while to get here, in which short rounds pass."""
+        """Who is ready and no further behind keeps up with the rounds: it counts when it does, and
+        not before. What is said takes a while to get here, in which short rounds pass."""
         usual_s = self.deadline.typical_round_s()
-        return max(BEHIND_MAX, min(self.settings.rounds.commit_log, int(BEHIND_S / usual_s) if usual_s else 0))
+        return max(
+            BEHIND_MAX,
+            min(self.settings.rounds.commit_log, int(BEHIND_S / usual_s) if usual_s else 0),
+        )
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
-        """An update for us, or a result, is on its way. Others hear of it now and then: they are not to give us up."""
+        """An update for us, or a result, is on its way. Others hear of it now and then: they are
+        not to give us up."""
         message, transfer_tracker = event.message, self.server.transfer_tracker
-        if self.mode == "off" or not isinstance(message, Update | Commit) or message.lineage != self.settings.lineage:
+        if (
+            self.mode == "off"
+            or not isinstance(message, Update | Commit)
+            or message.lineage != self.settings.lineage
+        ):
             return []
         transfer_tracker.grew(event, now)
-        if isinstance(message, Commit) and message.round_id == self.round_id and message.shard < len(self._shards):
+        if (
+            isinstance(message, Commit)
+            and message.round_id == self.round_id
+            and message.shard < len(self._shards)
+        ):
             shard = self._shards[message.shard]
             if shard.result is None or event.received < shard.result.received:
                 shard.result = Transfer.begun(event.nbytes, event.received, now)
@@ -308,11 +410,15 @@ class RollingRounds:
             return []
         transfer_tracker.told(self.local, transfer_tracker.total, now)
         told = ReceivingPayload(self.settings.lineage, min(transfer_tracker.total, ROUND_MAX))
-        return [Send(peer, told) for peer in self.roster if peer != self.local and not self.skip_reason(peer)]
+        return [
+            Send(peer, told)
+            for peer in self.roster
+            if peer != self.local and not self.skip_reason(peer)
+        ]
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
-        """An ack tells how many rounds a trainer has applied. So it has a state, though its link broke a moment ago. More than
-        we know of means that we have missed some."""
+        """An ack tells how many rounds a trainer has applied. So it has a state, though its link
+        broke a moment ago. More than we know of means that we have missed some."""
         heard = self._heard(peer, step, False, now) if step > 0 and self.mode != "off" else []
         return heard + self._on_progress(peer, step, now)
 
@@ -320,25 +426,39 @@ class RollingRounds:
         if step <= self.round_id or self.mode == "off":
             return []
         # A newcomer that is ahead of another has no commits to give, if there is anybody else.
-        others = [other for other in self.roster if other != self.local and not self.skip_reason(other)]
-        return self.lag_detector.behind(peer, step, now) if peer in self.roster or not others else []
+        others = [
+            other for other in self.roster if other != self.local and not self.skip_reason(other)
+        ]
+        return (
+            self.lag_detector.behind(peer, step, now) if peer in self.roster or not others else []
+        )
 
-    def _on_update(self, sender: PeerId, shard: ShardRound, update: Update, payload: Payload | None, now: float) -> list[Effect]:
+    def _on_update(
+        self, sender: PeerId, shard: ShardRound, update: Update, payload: Payload | None, now: float
+    ) -> list[Effect]:
         if sender not in self.roster:
             return []
         if self.lag_detector.is_on_other_branch(sender, update.parent, now):
             return [Send(sender, self.lag_detector.not_serving(update))]
         if shard.commit is not None:
             self.server.lateness.came_late(sender, update, now)
-            # A large one that was spread is on its way already. Should it be lost, the sender asks for it.
+            # A large one that was spread is on its way already. Should it be lost,
+            # the sender asks for it.
             spread_before = shard.made_here and update.attempt <= shard.commit.attempt
             large = shard.payload is not None and shard.payload.nbytes > SMALL_BYTES
-            return [] if spread_before and large else [reissue(sender, shard.commit, shard.payload, update.attempt)]
+            return (
+                []
+                if spread_before and large
+                else [reissue(sender, shard.commit, shard.payload, update.attempt)]
+            )
         serves = self._serves(now) and shard.server(update.attempt) == self.local
         if not serves or update.attempt < shard.attempt:
             if sender == self.local:
                 return []
-            return [*self._serve_later(shard, update.attempt), Send(sender, self.lag_detector.not_serving(update))]
+            return [
+                *self._serve_later(shard, update.attempt),
+                Send(sender, self.lag_detector.not_serving(update)),
+            ]
         effects: list[Effect] = []
         if shard.serving is None or update.attempt > shard.serving:
             effects += self.server.serve(shard, update.attempt, now)
@@ -347,11 +467,14 @@ class RollingRounds:
                 effects += self.server.pulse(shard, now) + self._offer(shard, now)
         return effects + self.server.take(shard, sender, update, payload, now)
 
-    def _on_query(self, event: Received, shard: ShardRound, query: UpdateRequest, now: float) -> list[Effect]:
+    def _on_query(
+        self, event: Received, shard: ShardRound, query: UpdateRequest, now: float
+    ) -> list[Effect]:
         if shard.commit is not None:
             return [reissue(event.sender, shard.commit, shard.payload, query.attempt)]
         if self.lag_detector.is_on_other_branch(event.sender, query.parent, now):
-            self.future_buffer.stash(self.round_id, query.round_id, event, query.shard)  # we may be there in a moment
+            # we may be there in a moment
+            self.future_buffer.stash(self.round_id, query.round_id, event, query.shard)
             return (
                 [Send(event.sender, self.lag_detector.not_serving(query))]
                 if self.future_buffer.is_first(event.sender, query)
@@ -363,28 +486,48 @@ class RollingRounds:
         shard.attempt = query.attempt
         return self._offer(shard, now)
 
-    def _on_commit(self, sender: PeerId, shard: ShardRound, commit: Commit, event: Received, now: float) -> list[Effect]:
+    def _on_commit(
+        self, sender: PeerId, shard: ShardRound, commit: Commit, event: Received, now: float
+    ) -> list[Effect]:
         payload = event.payload
         if shard.commit is not None:
             if shard.commit.digest == commit.digest or commit.parent != self.chain:
                 return []
             return [
-                Report("fork", {**provenance(sender, commit), "held": shard.commit.digest.hex(), "heard": commit.digest.hex()})
+                Report(
+                    "fork",
+                    {
+                        **provenance(sender, commit),
+                        "held": shard.commit.digest.hex(),
+                        "heard": commit.digest.hex(),
+                    },
+                )
             ]
         if self.lag_detector.is_on_a_fork(sender, commit, now):
             return []
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
         if not in_turn or not self.replicated.is_sound(commit, payload):
-            return self.result_validator.refuse(sender, shard, commit, "bad_commit", "it is no result of this round", now)
+            return self.result_validator.refuse(
+                sender, shard, commit, "bad_commit", "it is no result of this round", now
+            )
         serves = shard.server(shard.attempt) == self.local
-        if (instead := self.result_validator.judge(sender, shard, commit, event.similarity, self._own, now)) is not None:
+        if (
+            instead := self.result_validator.judge(
+                sender, shard, commit, event.similarity, self._own, now
+            )
+        ) is not None:
             return instead
         if commit.attempt < shard.attempt and not serves:
-            # We have promised not to take it, though we would. Who serves our attempt may, and re-issues it to everybody then.
-            return [Send(shard.server(shard.attempt), commit, payload)] if shard.passes_on(commit) else []
+            # We have promised not to take it, though we would. Who serves our attempt may, and
+            # re-issues it to everybody then.
+            return (
+                [Send(shard.server(shard.attempt), commit, payload)]
+                if shard.passes_on(commit)
+                else []
+            )
         if serves:
-            # A server that hears of a commit, its own of a former life even, spreads that one and does not aggregate again, nor
-            # commit what its rule is at.
+            # A server that hears of a commit, its own of a former life even, spreads that one and
+            # does not aggregate again, nor commit what its rule is at.
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
         effects = spread(self.local, self.view, self.roster, commit, payload) if serves else []
         return effects + self._hold(shard, commit, payload, False, now)
@@ -392,20 +535,36 @@ class RollingRounds:
     def _on_not_serving(self, sender: PeerId, notice: NotServing, now: float) -> list[Effect]:
         if notice.round_id > self.round_id:
             return self.lag_detector.not_kept(sender, notice, now) if self.mode != "off" else []
-        if self.mode != "active" or notice.asked_round != self.round_id or notice.shard >= len(self._shards):
+        if (
+            self.mode != "active"
+            or notice.asked_round != self.round_id
+            or notice.shard >= len(self._shards)
+        ):
             return []
-        elsewhere = notice.round_id == self.round_id and self.lag_detector.is_on_other_branch(sender, notice.chain, now)
+        elsewhere = notice.round_id == self.round_id and self.lag_detector.is_on_other_branch(
+            sender, notice.chain, now
+        )
         shard = self._shards[notice.shard]
-        refused = shard.commit is None and notice.attempt == shard.attempt and shard.server(shard.attempt) == sender
+        refused = (
+            shard.commit is None
+            and notice.attempt == shard.attempt
+            and shard.server(shard.attempt) == sender
+        )
         # Once round the order at the speed of the network; after that only time can help.
         if refused and shard.attempt < len(shard.order):
-            return self._advance(shard, f"{sender} {'is on another branch' if elsewhere else 'says that it does not serve'}", now)
+            return self._advance(
+                shard,
+                f"{sender} "
+                f"{'is on another branch' if elsewhere else 'says that it does not serve'}",
+                now,
+            )
         return []
 
-    # --- the view changes, time passes -------------------------------------------------------------------------------------
+    # --- the view changes, time passes ------------------------------------------------------------
 
     def on_view_change(self, now: float) -> list[Effect]:
-        """Somebody is skipped or back: hand on what a skipped server had, stop waiting for skipped participants."""
+        """Somebody is skipped or back: hand on what a skipped server had,
+        stop waiting for skipped participants."""
         effects: list[Effect] = []
         round_id = self.round_id
         for shard in tuple(self._shards):
@@ -421,8 +580,8 @@ class RollingRounds:
         return effects
 
     def on_stalled(self, still_s: float, now: float) -> list[Effect]:
-        """This peer was stopped for a while. What it served meanwhile the others have handed on, so it must not commit it.
-        What it has spread before they may have taken, so it holds that."""
+        """This peer was stopped for a while. What it served meanwhile the others have handed on, so
+        it must not commit it. What it has spread before they may have taken, so it holds that."""
         if len(self.roster) == 1:
             return []  # there is nobody who could have
         spread = None if self._made is None else self._made[0]
@@ -431,7 +590,9 @@ class RollingRounds:
         for shard in tuple(self._shards):
             pending = shard.commit is None and shard is not spread
             if self.mode == "active" and pending and shard.server(shard.attempt) == self.local:
-                effects += self._advance(shard, f"{self.local} stood still for {still_s:.1f} s", now)
+                effects += self._advance(
+                    shard, f"{self.local} stood still for {still_s:.1f} s", now
+                )
         return effects
 
     def on_timer(self, timer: RollingTimer, now: float) -> list[Effect]:
@@ -446,7 +607,9 @@ class RollingRounds:
                 shard.give_up = None
                 if timer.attempt != shard.attempt:
                     return []
-                return self.server.more_time(shard, now) or self.result_validator.give_up(shard, now)
+                return self.server.more_time(shard, now) or self.result_validator.give_up(
+                    shard, now
+                )
             case "grace":
                 shard.grace = None
                 return self.server.maybe_close(shard, now) if timer.attempt == shard.serving else []
@@ -461,15 +624,32 @@ class RollingRounds:
             case "again":
                 return self._serve_again(shard, now)
 
-    # --- the participant ----------------------------------------------------------------------------------------------------
+    # --- the participant --------------------------------------------------------------------------
 
     def _begin(self, now: float) -> list[Effect]:
         self.mode = "active" if self.local in self.roster else "following"
-        plan = self.topology(self.replicated.serving_roster(), self.round_id, self.settings.seed, shards=len(self.sizes))
-        transfer_tracker, most_s = self.server.transfer_tracker, TRANSFER_FACTOR * self.deadline.cap_s
-        transfer_tracker.fair_bytes_per_s, transfer_tracker.credit.most_s = 4 * max(self.sizes, default=0) / most_s, most_s
-        self._shards = self.lag_detector.shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
-        self._own, self.lag_detector.began_at, self.lag_detector.follows = None, now, self.mode == "following"
+        plan = self.topology(
+            self.replicated.serving_roster(),
+            self.round_id,
+            self.settings.seed,
+            shards=len(self.sizes),
+        )
+        transfer_tracker, most_s = (
+            self.server.transfer_tracker,
+            TRANSFER_FACTOR * self.deadline.cap_s,
+        )
+        transfer_tracker.fair_bytes_per_s, transfer_tracker.credit.most_s = (
+            4 * max(self.sizes, default=0) / most_s,
+            most_s,
+        )
+        self._shards = self.lag_detector.shards = [
+            ShardRound(index, order) for index, order in enumerate(plan.servers)
+        ]
+        self._own, self.lag_detector.began_at, self.lag_detector.follows = (
+            None,
+            now,
+            self.mode == "following",
+        )
         common = (self.round_id, self.roster, self.replicated.begin(), self.chain)
         self.server.begin(*common, self.log.previous, len(self._shards))
         self._attempt_locks.recall(self.round_id, self.chain, self._shards)
@@ -481,8 +661,12 @@ class RollingRounds:
                 shard.attempt = self._next_attempt(shard, first, now)
                 if shard.attempt > first:
                     skipped = shard.server(first)
-                    reason = "it stood still" if skipped == self.local else self.skip_reason(skipped)
-                    effects.append(attempt_report(self.round_id, shard, f"{skipped} is skipped: {reason}"))
+                    reason = (
+                        "it stood still" if skipped == self.local else self.skip_reason(skipped)
+                    )
+                    effects.append(
+                        attempt_report(self.round_id, shard, f"{skipped} is skipped: {reason}")
+                    )
                 effects += self.server.pulse(shard, now)
             effects += self.let_go()
         for event in self.future_buffer.take(self.round_id):
@@ -501,7 +685,9 @@ class RollingRounds:
             return effects
         payload = own.payloads[shard.index] if own.samples else None
         where = (self.settings.lineage, self.round_id, shard.index, shard.attempt, self.chain)
-        update = Update(*where, own.samples, own.loss, () if shard.index else own.rates, own.took_us)
+        update = Update(
+            *where, own.samples, own.loss, () if shard.index else own.rates, own.took_us
+        )
         effects += self.server.give_time(shard, now) if self.cross_shard.is_timed(shard) else []
         if (server := shard.server(shard.attempt)) == self.local:
             return effects + self._on_update(self.local, shard, update, payload, now)
@@ -513,8 +699,13 @@ class RollingRounds:
     def _advance(self, shard: ShardRound, reason: str, now: float) -> list[Effect]:
         """Hands on to the next server in the order that is not skipped."""
         shard.attempt = self._next_attempt(shard, shard.attempt + 1, now)
-        effects: list[Effect] = [attempt_report(self.round_id, shard, reason), *self.server.pulse(shard, now)]
-        if shard.server(shard.attempt) == self.local and (shard.serving is None or shard.serving < shard.attempt):
+        effects: list[Effect] = [
+            attempt_report(self.round_id, shard, reason),
+            *self.server.pulse(shard, now),
+        ]
+        if shard.server(shard.attempt) == self.local and (
+            shard.serving is None or shard.serving < shard.attempt
+        ):
             effects += self.server.serve(shard, shard.attempt, now)
         return effects + self._offer(shard, now)
 
@@ -530,21 +721,30 @@ class RollingRounds:
         return self.mode == "active" and (now >= self._serves_from or len(self.roster) == 1)
 
     def _serve_later(self, shard: ShardRound, attempt: int) -> list[Effect]:
-        """Remembers an attempt that is refused only because this peer stood still: when it serves again, it asks for the updates.
+        """Remembers an attempt that is refused only because this peer stood still: when it serves
+        again, it asks for the updates.
 
-        Where all stood still, each refuses what the others hand on to it, and would then wait for the round timeout.
+        Where all stood still, each refuses what the others hand on to it, and would then wait for
+        the round timeout.
         """
-        if self.mode != "active" or shard.server(attempt) != self.local or attempt < max(shard.attempt, shard.refused + 1):
+        if (
+            self.mode != "active"
+            or shard.server(attempt) != self.local
+            or attempt < max(shard.attempt, shard.refused + 1)
+        ):
             return []
         shard.refused = attempt
         if shard.again is not None:
             return []
-        timer = self.timers.set(self._serves_from, RoundTimer("again", self.round_id, shard.index, attempt))
+        timer = self.timers.set(
+            self._serves_from, RoundTimer("again", self.round_id, shard.index, attempt)
+        )
         shard.again = timer.token
         return [timer]
 
     def _serve_again(self, shard: ShardRound, now: float) -> list[Effect]:
-        """The time that this peer did not serve is over: it takes up the last attempt that it has refused."""
+        """The time that this peer did not serve is over:
+        it takes up the last attempt that it has refused."""
         shard.again = None
         attempt, shard.refused = shard.refused, -1
         if attempt < shard.attempt:
@@ -555,13 +755,18 @@ class RollingRounds:
         effects: list[Effect] = []
         if shard.serving is None or shard.serving < attempt:
             effects += self.server.serve(shard, attempt, now)
-            effects += [] if attempt else self.server.ask(shard, attempt)  # of a later one it asks in any case
+            # of a later one it asks in any case
+            effects += [] if attempt else self.server.ask(shard, attempt)
         return [*effects, *self.server.pulse(shard, now), *self._offer(shard, now)]
 
-    # --- the end of a round -------------------------------------------------------------------------------------------------
+    # --- the end of a round -----------------------------------------------------------------------
 
-    def _hold(self, shard: ShardRound, commit: Commit, payload: Payload | None, made: bool, now: float) -> list[Effect]:
-        effects: list[Effect] = [effect for token in shard.tokens() for effect in self.timers.cancel(token)]
+    def _hold(
+        self, shard: ShardRound, commit: Commit, payload: Payload | None, made: bool, now: float
+    ) -> list[Effect]:
+        effects: list[Effect] = [
+            effect for token in shard.tokens() for effect in self.timers.cancel(token)
+        ]
         shard.hold(commit, payload, made)
         if all(each.commit is not None for each in self._shards):
             return effects + self._finish(now)
@@ -569,10 +774,14 @@ class RollingRounds:
 
     def _finish(self, now: float) -> list[Effect]:
         """Every shard is committed: this round is history."""
-        held = tuple([(shard.commit, shard.payload) for shard in self._shards if shard.commit is not None])
+        held = tuple(
+            [(shard.commit, shard.payload) for shard in self._shards if shard.commit is not None]
+        )
         self.log.append(self.round_id, held)
         self._attempt_locks.keep_finished(self.round_id, self.chain, self._shards)
-        alive = sum([peer == self.local or not self.skip_reason(peer) for peer in held[0][0].roster])
+        alive = sum(
+            [peer == self.local or not self.skip_reason(peer) for peer in held[0][0].roster]
+        )
         effects = self.replicated.append(held, [shard.made_here for shard in self._shards], alive)
         self.deadline.observe_round(now - self.lag_detector.began_at)
         self.server.lateness.committed(self.roster, self.server.expected(), _in_all(held))
@@ -584,16 +793,21 @@ class RollingRounds:
         self.lag_detector.begin()
         return effects + self._begin(now)
 
-    # --- others are elsewhere -----------------------------------------------------------------------------------------------
+    # --- others are elsewhere ---------------------------------------------------------------------
 
     def _on_ahead(
-        self, event: Received, message: Update | UpdateRequest | Commit | PartialStatistics | PartialOverdue, now: float
+        self,
+        event: Received,
+        message: Update | UpdateRequest | Commit | PartialStatistics | PartialOverdue,
+        now: float,
     ) -> list[Effect]:
-        """A message of a later round: keep it. The commits between may be on their way; if not, ask for them."""
+        """A message of a later round: keep it. The commits between may be on their way;
+        if not, ask for them."""
         if not self.settings.may_be(event.sender) or message.shard >= len(self.sizes):
             return []
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
-            return [Send(event.sender, self.lag_detector.not_serving(message))]  # not kept: it would be outdated when we are back
+            # not kept: it would be outdated when we are back
+            return [Send(event.sender, self.lag_detector.not_serving(message))]
         self.future_buffer.stash(self.round_id, message.round_id, event, message.shard)
         here = message.round_id <= self.round_id or self.mode == "off"
         return [] if here else self.lag_detector.behind(event.sender, message.round_id, now)
@@ -604,15 +818,25 @@ class RollingRounds:
         return self.view.skip_reason(peer) or self.future_buffer.why_not(peer)
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
-        """What the payload of ``message`` must measure, by our own layout; -1 when there is no such shard."""
+        """What the payload of ``message`` must measure, by our own layout;
+        -1 when there is no such shard."""
         return -1 if isinstance(message, Push) else bytes_of(message, self.sizes)
 
     def compared_with(self, message: Message) -> tuple[Payload, ...] | None:
-        """What the payload of a message is to be compared with before it comes: the own update, if any. None: with nothing."""
-        return self.result_validator.compared_with(message, self.round_id, self._own) if self.mode == "active" else None
+        """What the payload of a message is to be compared with before it comes: the own update, if
+        any. None: with nothing."""
+        return (
+            self.result_validator.compared_with(message, self.round_id, self._own)
+            if self.mode == "active"
+            else None
+        )
 
 
 def _in_all(held: Held) -> frozenset[PeerId]:
     """Whose updates are in every commit of a round that took up any."""
-    each = [frozenset([contribution.peer for contribution in commit.contributors]) for commit, _ in held if commit.contributors]
+    each = [
+        frozenset([contribution.peer for contribution in commit.contributors])
+        for commit, _ in held
+        if commit.contributors
+    ]
     return frozenset.intersection(*each) if each else frozenset()

@@ -22,12 +22,16 @@ def next_roster(
     future_buffer: FutureBuffer,
     now: float,
 ) -> tuple[PeerId, ...]:
-    """Who takes part in the next round: those who do, are not gone and do not leave, and who is ready to. Whom the run has begun
-    without, and who has not come since, comes in like a newcomer."""
+    """Who takes part in the next round: those who do, are not gone and do not leave, and who is
+    ready to. Whom the run has begun without, and who has not come since,
+    comes in like a newcomer."""
 
     def stays(peer: PeerId) -> bool:
-        # A farewell that was forged for this server alone would cost it others' trust, who see that peer.
-        return not view.is_gone(peer) or (view.speaks_on(peer, now) and not departures.said_so(peer))
+        # A farewell that was forged for this server alone would cost it others' trust,
+        # who see that peer.
+        return not view.is_gone(peer) or (
+            view.speaks_on(peer, now) and not departures.said_so(peer)
+        )
 
     came = [peer for peer in roster if peer not in future_buffer.absent_at_start]
     stay = {peer for peer in came if peer == local or (stays(peer) and not departures.leaves(peer))}
@@ -35,9 +39,16 @@ def next_roster(
     return tuple(sorted(stay | come))
 
 
-def spread(local: PeerId, view: View, roster: Roster, commit: Commit, payload: Payload | None) -> list[Effect]:
+def spread(
+    local: PeerId, view: View, roster: Roster, commit: Commit, payload: Payload | None
+) -> list[Effect]:
     """To everybody of this round and of the next."""
-    # A newcomer that alone held it would be on a branch of its own: the others do not ask it. So it hears of it last.
+    # A newcomer that alone held it would be on a branch of its own: the others do not ask it. So it
+    # hears of it last.
     everybody = [*roster.peers, *[peer for peer in commit.roster if peer not in roster]]
-    there = [peer for peer in everybody if peer != local and (peer in commit.roster or not view.is_gone(peer))]
+    there = [
+        peer
+        for peer in everybody
+        if peer != local and (peer in commit.roster or not view.is_gone(peer))
+    ]
     return [Send(peer, commit, payload) for peer in there]

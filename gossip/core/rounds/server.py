@@ -1,4 +1,5 @@
-"""The server's side of a rolling round: collect updates, know when enough have come, run the rule, make the commit."""
+"""The server's side of a rolling round: collect updates, know when enough have come, run the rule,
+make the commit."""
 
 from __future__ import annotations
 
@@ -31,14 +32,15 @@ BACK_OFF_MAX = 3
 """Doublings of the time that a server has, one each time that all of them had their turn."""
 
 PULSE_S = 0.1
-"""Whoever serves wants to find out that it was stopped before the others' heartbeats do: it has a timer that is so near."""
+"""Whoever serves wants to find out that it was stopped before the others' heartbeats do: it has a
+timer that is so near."""
 
 
 @record
 class RoundTimer:
-    """``give_up`` on the server of an attempt; the ``grace`` of a server is over; ``ask`` those it has not heard of;
-    ``hold`` what was spread; ``pulse``: see ``PULSE_S``; what others were to measure is a ``lack``; one that stood still serves
-    ``again``."""
+    """``give_up`` on the server of an attempt; the ``grace`` of a server is over; ``ask`` those it
+    has not heard of; ``hold`` what was spread; ``pulse``: see ``PULSE_S``; what others were to
+    measure is a ``lack``; one that stood still serves ``again``."""
 
     what: Literal["give_up", "grace", "ask", "hold", "pulse", "lack", "again"]
     round_id: int
@@ -67,7 +69,10 @@ class Server:
         transfer_tracker: TransferTracker | None = None,
     ) -> None:
         self.local, self.settings, self.timers, self.deadline = local, settings, timers, deadline
-        self.lateness, self.transfer_tracker = LatenessTracker(deadline), transfer_tracker or TransferTracker()
+        self.lateness, self.transfer_tracker = (
+            LatenessTracker(deadline),
+            transfer_tracker or TransferTracker(),
+        )
         self.skip_reason, self.joining, self.departures = skip_reason, joining, departures
         self.view, self.is_gone = view, view.is_gone
         self.round_id = 0
@@ -76,7 +81,8 @@ class Server:
         self.parent = b""
         self.previous: tuple[Payload, ...] = ()
         self.cross_shard = False  # the shards of this round decide together
-        self.wanted: frozenset[PeerId] = frozenset()  # without whose updates no shard helps any more
+        # without whose updates no shard helps any more
+        self.wanted: frozenset[PeerId] = frozenset()
         self._tickets: dict[int, tuple[ShardRound, int]] = {}
         self._next_ticket = 1
         self._short = 0  # of f, in the last round served: so many liars fewer are tolerated
@@ -94,102 +100,151 @@ class Server:
 
         Args:
             locked: Those in quarantine: nobody waits for their updates, and no rule sees them.
-            previous: The aggregate of each shard that was applied last; empty where that is not known.
+            previous: The aggregate of each shard that was applied last;
+                empty where that is not known.
             shards: How many there are.
         """
-        self.round_id, self.roster, self.locked, self.parent, self.previous = round_id, roster, locked, parent, previous
+        self.round_id, self.roster, self.locked, self.parent, self.previous = (
+            round_id,
+            roster,
+            locked,
+            parent,
+            previous,
+        )
         self.cross_shard, self.wanted = self.settings.cross_shard and shards > 1, frozenset()
         self._tickets.clear()
 
     def quorum(self) -> int:
-        """Answers without which a round is not closed, by the size of the last committed roster, without those who have left it.
+        """Answers without which a round is not closed, by the size of the last committed roster,
+        without those who have left it.
 
-        Nor is one closed of which the rule could make nothing, unless it lets somebody in or out: rounds that teach nothing would
-        go by as fast as peers can speak, and the training be over before anybody is back.
+        Nor is one closed of which the rule could make nothing, unless it lets somebody in or out:
+        rounds that teach nothing would go by as fast as peers can speak, and the training be over
+        before anybody is back.
         """
         quorum = self._majority()
         absent = self.departures.absent(self.roster.peers, self.round_id)
-        if absent or any(peer not in self.roster and not self.skip_reason(peer) for peer in self.joining):
+        if absent or any(
+            peer not in self.roster and not self.skip_reason(peer) for peer in self.joining
+        ):
             return quorum
-        return max(quorum, needed_by_rule(self.settings, len(self.locked.intersection(self.roster))))
+        return max(
+            quorum, needed_by_rule(self.settings, len(self.locked.intersection(self.roster)))
+        )
 
     def _majority(self) -> int:
         """Peers without whom a round is not closed, whatever they answer."""
-        quorum = quorum_of(self.settings, len(self.roster) - self.departures.absent(self.roster.peers, self.round_id))
+        quorum = quorum_of(
+            self.settings,
+            len(self.roster) - self.departures.absent(self.roster.peers, self.round_id),
+        )
         if self.settings.rounds.on_minority == "continue":
             left = sum([peer == self.local or not self.is_gone(peer) for peer in self.roster])
             quorum = min(quorum, quorum_of(self.settings, left))
         return min(quorum, self._those_left(quorum))
 
     def _those_left(self, quorum: int) -> int:
-        """Peers without whom a round is not closed, where newcomers stand in for those who have ended for good.
+        """Peers without whom a round is not closed, where newcomers stand in for those who
+        have ended for good.
 
-        Everybody of the roster who has not ended is among them: so no two sides of a partition can both close a round, and what
-        somebody alive knows to be decided is known here.
+        Everybody of the roster who has not ended is among them: so no two sides of a partition can
+        both close a round, and what somebody alive knows to be decided is known here.
         """
         left = [peer for peer in self.roster if not self.view.has_ended(peer)]
-        if len(left) >= quorum or any(peer != self.local and self.skip_reason(peer) for peer in left):
+        if len(left) >= quorum or any(
+            peer != self.local and self.skip_reason(peer) for peer in left
+        ):
             return quorum
-        newcomers = sum([peer not in self.roster and not self.skip_reason(peer) for peer in self.joining])
+        newcomers = sum(
+            [peer not in self.roster and not self.skip_reason(peer) for peer in self.joining]
+        )
         return max(1, len(left)) if len(left) + newcomers >= quorum else quorum
 
     def keep_to_others(self, shard: ShardRound) -> list[PeerId]:
-        """Who is here, and gives no update: it keeps to a result that it has handed over, which is refused here."""
-        return [p for p in sorted(shard.spent) if p in self.roster and p not in shard.answers and not self.skip_reason(p)]
+        """Who is here, and gives no update: it keeps to a result that it has handed over,
+        which is refused here."""
+        return [
+            p
+            for p in sorted(shard.spent)
+            if p in self.roster and p not in shard.answers and not self.skip_reason(p)
+        ]
 
     def _suffices(self, shard: ShardRound) -> bool:
         """Whether a round may be closed with the answers that have come.
 
-        Who keeps to a refused result is of this side of a partition all the same. So it counts with the majority where nobody
-        else can come any more: else the round would stand for ever. When the rule makes nothing of so few, the round is lost.
+        Who keeps to a refused result is of this side of a partition all the same. So it counts with
+        the majority where nobody else can come any more: else the round would stand for ever. When
+        the rule makes nothing of so few, the round is lost.
         """
         if len(shard.answers) >= self.quorum():
             return True
         kept = self.keep_to_others(shard)
         if not kept or len(shard.answers) + len(kept) < self._majority():
             return False
-        # Who is passed over, and not known to be dead, may come yet. Once round the order it could have.
-        away = [peer for peer in self.roster if peer not in shard.answers and peer not in kept and not self.is_gone(peer)]
+        # Who is passed over, and not known to be dead, may come yet.
+        # Once round the order it could have.
+        away = [
+            peer
+            for peer in self.roster
+            if peer not in shard.answers and peer not in kept and not self.is_gone(peer)
+        ]
         return not away or shard.attempt >= len(shard.order)
 
     def expected(self) -> list[PeerId]:
         """Whose updates this round can still bring."""
-        return [p for p in self.roster if p not in self.locked and (p == self.local or not self.skip_reason(p))]
+        return [
+            p
+            for p in self.roster
+            if p not in self.locked and (p == self.local or not self.skip_reason(p))
+        ]
 
     def pulse(self, shard: ShardRound, now: float) -> list[Effect]:
         """To be asked whenever it has fired, and when it becomes this peer's turn."""
         if shard.commit is not None or shard.server(shard.attempt) != self.local:
             return []
-        timer = self.timers.set(now + PULSE_S, RoundTimer("pulse", self.round_id, shard.index, shard.attempt))
+        timer = self.timers.set(
+            now + PULSE_S, RoundTimer("pulse", self.round_id, shard.index, shard.attempt)
+        )
         before, shard.pulse = shard.pulse, timer.token
         return [*self.timers.cancel(before), timer]
 
     def give_time(self, shard: ShardRound, now: float) -> list[Effect]:
         """The server of the attempt that we are at has its time from now on."""
         if shard.given_to != shard.attempt:
-            self._spend(shard.given_on_word, now)  # the server of the last attempt had more time in vain
+            # the server of the last attempt had more time in vain
+            self._spend(shard.given_on_word, now)
             shard.given_to, shard.given_at = shard.attempt, now
         where = (self.round_id, shard.index, shard.attempt)
         # Who has given up on everybody once is too impatient for the load that this makes.
-        turns = min(shard.attempt // len(shard.order), BACK_OFF_MAX) if self.transfer_tracker.takes_time else 0
-        timer = self.timers.set(now + self.deadline.round_timeout_s() * 2**turns, RoundTimer("give_up", *where))
+        turns = (
+            min(shard.attempt // len(shard.order), BACK_OFF_MAX)
+            if self.transfer_tracker.takes_time
+            else 0
+        )
+        timer = self.timers.set(
+            now + self.deadline.round_timeout_s() * 2**turns, RoundTimer("give_up", *where)
+        )
         before, shard.give_up = shard.give_up, timer.token
         return [*self.timers.cancel(before), timer]
 
     def is_transferring(self, shard: ShardRound, now: float) -> bool:
-        """Whether somebody on whom this round depends is being sent payloads, as fast as can be asked: then it is not for lack of
-        will that a result is not here. Nothing moves for ever."""
+        """Whether somebody on whom this round depends is being sent payloads, as fast as can be
+        asked: then it is not for lack of will that a result is not here. Nothing moves for ever."""
         if now - shard.given_at > TRANSFER_FACTOR * self.deadline.cap_s:
             return False
-        return self._take_word([p for p in self.roster if not self.lateness.is_missed(p)], shard.given_on_word, now)
+        return self._take_word(
+            [p for p in self.roster if not self.lateness.is_missed(p)], shard.given_on_word, now
+        )
 
     def _take_word(self, peers: Iterable[PeerId], since: dict[PeerId, float], now: float) -> bool:
-        """Whether any of ``peers`` says that it is being sent payloads, and has credit. ``since`` keeps who, and since when."""
+        """Whether any of ``peers`` says that it is being sent payloads, and has credit. ``since``
+        keeps who, and since when."""
         transfer_tracker = self.transfer_tracker
         busy = [
             p
             for p in peers
-            if transfer_tracker.is_busy(p, now) and transfer_tracker.credit.is_left(p, now - since.get(p, now), now)
+            if transfer_tracker.is_busy(p, now)
+            and transfer_tracker.credit.is_left(p, now - since.get(p, now), now)
         ]
         for peer in busy:
             since.setdefault(peer, now)
@@ -203,17 +258,23 @@ class Server:
         since.clear()
 
     def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
-        """The time of the server of our attempt is over. It gets more as long as something moves."""
+        """The time of the server of our attempt is over.
+        It gets more as long as something moves."""
         if not self.is_transferring(shard, now):
             return []
-        timer = self.timers.set(now + LOOK_EVERY_S, RoundTimer("give_up", self.round_id, shard.index, shard.attempt))
+        timer = self.timers.set(
+            now + LOOK_EVERY_S, RoundTimer("give_up", self.round_id, shard.index, shard.attempt)
+        )
         shard.give_up = timer.token
         return [timer]
 
     def serve(self, shard: ShardRound, attempt: int, now: float) -> list[Effect]:
-        """Starts to serve an attempt. For a later one we ask around: somebody may hold a commit of an earlier."""
+        """Starts to serve an attempt. For a later one we ask around:
+        somebody may hold a commit of an earlier."""
         effects: list[Effect] = [
-            cancelled for token in (shard.grace, shard.query, shard.lack) for cancelled in self.timers.cancel(token)
+            cancelled
+            for token in (shard.grace, shard.query, shard.lack)
+            for cancelled in self.timers.cancel(token)
         ]
         shard.grace = shard.query = shard.lack = None
         shard.serve(attempt)
@@ -223,7 +284,9 @@ class Server:
             effects.append(timer)
         return effects
 
-    def take(self, shard: ShardRound, sender: PeerId, update: Update, payload: Payload | None, now: float) -> list[Effect]:
+    def take(
+        self, shard: ShardRound, sender: PeerId, update: Update, payload: Payload | None, now: float
+    ) -> list[Effect]:
         """An update for the attempt that is served here."""
         if update.attempt != shard.serving or shard.ticket is not None:
             return []
@@ -239,17 +302,30 @@ class Server:
         shard.query = None
         if attempt != shard.serving or shard.ticket is not None:
             return []
-        query = UpdateRequest(self.settings.lineage, self.round_id, shard.index, attempt, self.parent)
-        return [Send(peer, query) for peer in self.expected() if peer not in shard.answers and peer != self.local]
+        query = UpdateRequest(
+            self.settings.lineage, self.round_id, shard.index, attempt, self.parent
+        )
+        return [
+            Send(peer, query)
+            for peer in self.expected()
+            if peer not in shard.answers and peer != self.local
+        ]
 
     def maybe_close(self, shard: ShardRound, now: float) -> list[Effect]:
         """Runs the rule when a quorum is there and everybody has answered or has had the grace."""
-        if shard.serving is None or shard.serving != shard.attempt or shard.ticket is not None or shard.commit is not None:
+        if (
+            shard.serving is None
+            or shard.serving != shard.attempt
+            or shard.ticket is not None
+            or shard.commit is not None
+        ):
             return []
         if not self._suffices(shard):
             return []
         expected = self.expected()
-        missing = [peer for peer in expected if peer not in shard.answers and peer not in shard.spent]
+        missing = [
+            peer for peer in expected if peer not in shard.answers and peer not in shard.spent
+        ]
         if not missing:
             return self._close(shard, now)
         over_at = shard.first_at + self._patience_s(shard, len(expected), missing)
@@ -267,10 +343,13 @@ class Server:
         return [*before, timer]
 
     def _are_coming(self, shard: ShardRound, missing: Sequence[PeerId], now: float) -> bool:
-        """Whether somebody whom we wait for sends, so that its update will be in time, or still receives what comes before. The
-        update may wait behind another payload."""
+        """Whether somebody whom we wait for sends, so that its update will be in time, or still
+        receives what comes before. The update may wait behind another payload."""
         until = shard.first_at + TRANSFER_FACTOR * self.deadline.cap_s
-        transfer_tracker, awaited = self.transfer_tracker, [peer for peer in missing if not self.lateness.is_missed(peer)]
+        transfer_tracker, awaited = (
+            self.transfer_tracker,
+            [peer for peer in missing if not self.lateness.is_missed(peer)],
+        )
         if now >= until:
             return False
         if any(transfer_tracker.is_sending(peer, until, now) for peer in awaited):
@@ -278,10 +357,14 @@ class Server:
         return self._take_word(awaited, shard.awaited_on_word, now)
 
     def _patience_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
-        """How long after the first update the last one may come; longer while the rule has too few to work with."""
+        """How long after the first update the last one may come;
+        longer while the rule has too few to work with."""
         timeout_s = CLOSE_BEFORE_GIVING_UP * self.deadline.round_timeout_s()
         usable = sum(1 for update, _ in shard.answers.values() if update.samples)
-        enough = usable >= min(self.settings.updates_min, expected) and self.wanted <= shard.answers.keys()
+        enough = (
+            usable >= min(self.settings.updates_min, expected)
+            and self.wanted <= shard.answers.keys()
+        )
         return min(self.lateness.patience_s(missing), timeout_s) if enough else timeout_s
 
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
@@ -289,7 +372,9 @@ class Server:
         shard.close(self.locked)
         effects: list[Effect] = []
         of = len(self.roster) - self.departures.absent(self.roster.peers, self.round_id)
-        if shard.index == 0 and len(shard.answers) + len(self.keep_to_others(shard)) < quorum_of(self.settings, of):
+        if shard.index == 0 and len(shard.answers) + len(self.keep_to_others(shard)) < quorum_of(
+            self.settings, of
+        ):
             alone = {"alive": sorted(shard.answers), "of": len(self.roster), "round": self.round_id}
             effects.append(Report("minority_continues", alone))
         if not self.cross_shard:
@@ -298,7 +383,8 @@ class Server:
         return effects + self.ask_rule(shard, shard.rows, step="measure")
 
     def ask_rule(self, shard: ShardRound, rows: tuple[Row, ...], **step: Any) -> list[Effect]:
-        """The rule is asked for the aggregate of ``rows``, or for a step to it: other fields of ``Aggregate``."""
+        """The rule is asked for the aggregate of ``rows``, or for a step to it:
+        other fields of ``Aggregate``."""
         ticket = self._next_ticket
         self._next_ticket += 1
         assert shard.serving is not None
@@ -307,20 +393,36 @@ class Server:
         own = next((i for i, row in enumerate(rows) if row.peer == self.local), None)
         # Who is proven faulty is out of n and out of f.
         proven = len(self.locked.intersection(self.roster)) + len(set(shard.faulty) - self.locked)
-        f, previous = max(0, self.settings.f - proven), self.previous[shard.index] if self.previous else None
+        f, previous = (
+            max(0, self.settings.f - proven),
+            self.previous[shard.index] if self.previous else None,
+        )
         told: list[Effect] = []
         if rows and self.settings.rounds.quorum == "available":
             n, wanted = len(step.get("peers", rows)), f
             f = self.settings.tolerable(wanted, n)
             if (short := wanted - f) != self._short:
-                told.append(Report("reduced_tolerance", {"round": self.round_id, "f": f, "wanted": wanted, "updates": n}))
+                told.append(
+                    Report(
+                        "reduced_tolerance",
+                        {"round": self.round_id, "f": f, "wanted": wanted, "updates": n},
+                    )
+                )
                 self._short = short
-        return [*told, Aggregate(ticket, self.round_id, shard.index, rows, f, own, previous=previous, **step)]
+        return [
+            *told,
+            Aggregate(ticket, self.round_id, shard.index, rows, f, own, previous=previous, **step),
+        ]
 
     def measured(self, event: Aggregated) -> ShardRound | None:
-        """The shard of which this tells what was measured. None when it tells something else, or comes too late."""
+        """The shard of which this tells what was measured. None when it tells something else,
+        or comes too late."""
         shard, _ = self._tickets.get(event.ticket, (None, 0))
-        progress = shard.cross_shard_progress if shard is not None and shard.ticket == event.ticket else None
+        progress = (
+            shard.cross_shard_progress
+            if shard is not None and shard.ticket == event.ticket
+            else None
+        )
         if progress is None or progress.step != "measure":
             return None
         del self._tickets[event.ticket]
@@ -329,15 +431,28 @@ class Server:
         return shard
 
     def finish(
-        self, event: Aggregated, roster: tuple[PeerId, ...], accusations: tuple[Accusation, ...] = ()
+        self,
+        event: Aggregated,
+        roster: tuple[PeerId, ...],
+        accusations: tuple[Accusation, ...] = (),
     ) -> tuple[ShardRound, Commit] | None:
-        """The rule has answered. None when that is no longer of use: we have promised a later attempt meanwhile."""
+        """The rule has answered. None when that is no longer of use: we have promised a later
+        attempt meanwhile."""
         shard, attempt = self._tickets.pop(event.ticket, (None, 0))
-        if shard is None or shard.ticket != event.ticket or shard.commit is not None or attempt < shard.attempt:
+        if (
+            shard is None
+            or shard.ticket != event.ticket
+            or shard.commit is not None
+            or attempt < shard.attempt
+        ):
             return None
-        commit = shard.commit_of(event, self.settings.lineage, self.round_id, self.local, self.parent, roster)
+        commit = shard.commit_of(
+            event, self.settings.lineage, self.round_id, self.local, self.parent, roster
+        )
         return shard, replace(commit, accusations=accusations) if accusations else commit
 
-    def timer(self, what: Literal["grace", "ask", "lack"], shard: ShardRound, at: float) -> SetTimer:
+    def timer(
+        self, what: Literal["grace", "ask", "lack"], shard: ShardRound, at: float
+    ) -> SetTimer:
         assert shard.serving is not None
         return self.timers.set(at, RoundTimer(what, self.round_id, shard.index, shard.serving))

@@ -1,4 +1,5 @@
-"""One shard of one rolling round, as one peer sees it: which attempt it is at, what it has collected if it serves it."""
+"""One shard of one rolling round, as one peer sees it: which attempt it is at, what it has
+collected if it serves it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def bytes_of(message: Update | Commit, sizes: Sequence[int]) -> int:
 
 @dataclass(slots=True)
 class CrossShardProgress:
-    """How far the server of a shard is that decides with the others: the rule is at that step, or has answered ``measure``.
+    """How far the server of a shard is that decides with the others: the rule is at that step, or
+    has answered ``measure``.
 
     ``why`` is the reason for the step ``nothing``: the rule is asked about no rows at all.
     """
@@ -43,21 +45,25 @@ class CrossShardProgress:
 
 @dataclass(slots=True)
 class ShardRound:
-    """Attempt a is served by ``order[a % len(order)]``. Attempts only grow: having moved on is a promise to take no result
-    of an earlier attempt, unless a server of this attempt or a later one re-issues it."""
+    """Attempt a is served by ``order[a % len(order)]``. Attempts only grow: having moved on is a
+    promise to take no result of an earlier attempt, unless a server of this attempt or a later
+    one re-issues it."""
 
     index: int
     order: tuple[PeerId, ...]
     attempt: int = 0
     give_up: Token | None = None  # fires when the server of ``attempt`` has had its time
     pulse: Token | None = None  # fires every now and then while this peer is that server
-    refused: int = -1  # the last attempt that this peer was to serve and did not, because it had stood still
+    # the last attempt that this peer was to serve and did not, because it had stood still
+    refused: int = -1
     again: Token | None = None  # fires when it serves once more
     given_to: int = -1  # the attempt whose server has its time
     given_at: float = 0.0  # since when
     result: Transfer | None = None  # a commit that is on its way here
-    given_on_word: dict[PeerId, float] = field(default_factory=dict)  # whose word gives that server more time, since when
-    awaited_on_word: dict[PeerId, float] = field(default_factory=dict)  # whose update is waited for on its word, since when
+    # whose word gives that server more time, since when
+    given_on_word: dict[PeerId, float] = field(default_factory=dict)
+    # whose update is waited for on its word, since when
+    awaited_on_word: dict[PeerId, float] = field(default_factory=dict)
 
     # As a server: what has come for the attempt served.
     serving: int | None = None
@@ -73,18 +79,27 @@ class ShardRound:
     blamed: int = -1  # attempt of the first shard whose server had this one handed on last
 
     doubted: set[PeerId] = field(default_factory=set)  # who has handed us results that we doubt
-    spent: set[PeerId] = field(default_factory=set)  # who has handed us a result that was refused: they send no update any more
+    # who has handed us a result that was refused: they send no update any more
+    spent: set[PeerId] = field(default_factory=set)
     commit: Commit | None = None
     payload: Payload | None = None
     made_here: bool = False
-    _passed_on: dict[tuple[PeerId, bytes], int] = field(default_factory=dict)  # what the server of which attempt was told of
+    # what the server of which attempt was told of
+    _passed_on: dict[tuple[PeerId, bytes], int] = field(default_factory=dict)
 
     def server(self, attempt: int) -> PeerId:
         return self.order[attempt % len(self.order)]
 
     def serve(self, attempt: int) -> None:
-        """Starts collecting for ``attempt``; what came for an earlier one was sent under a promise that no longer binds."""
-        self.serving, self.answers, self.rows, self.ticket, self.cross_shard_progress = attempt, {}, (), None, None
+        """Starts collecting for ``attempt``; what came for an earlier one was sent under a promise
+        that no longer binds."""
+        self.serving, self.answers, self.rows, self.ticket, self.cross_shard_progress = (
+            attempt,
+            {},
+            (),
+            None,
+            None,
+        )
 
     @property
     def turn(self) -> dict[str, int]:
@@ -92,18 +107,23 @@ class ShardRound:
         return {"shard": self.index, "attempt": self.attempt, "server": self.server(self.attempt)}
 
     def passes_on(self, commit: Commit) -> bool:
-        """Whether the server of our attempt is to hear of a commit that we may not take: of each once in an attempt.
+        """Whether the server of our attempt is to hear of a commit that we may not take: of each
+        once in an attempt.
 
-        Two peers at different attempts, of which each thinks that the other serves, would hand it to and fro for ever.
+        Two peers at different attempts, of which each thinks that the other serves, would hand it
+        to and fro for ever.
         """
         key = commit.server, commit.digest
-        if self._passed_on.get(key) == self.attempt or (key not in self._passed_on and len(self._passed_on) >= PASSED_ON_MAX):
+        if self._passed_on.get(key) == self.attempt or (
+            key not in self._passed_on and len(self._passed_on) >= PASSED_ON_MAX
+        ):
             return False
         self._passed_on[key] = self.attempt
         return True
 
     def close(self, quarantined: Collection[PeerId]) -> None:
-        """Fixes which updates go into the rule: finite ones with samples, of peers that are not in quarantine."""
+        """Fixes which updates go into the rule: finite ones with samples,
+        of peers that are not in quarantine."""
         self.rows = tuple(
             Row(peer, payload, update.samples)
             for peer, (update, payload) in sorted(self.answers.items())
@@ -113,10 +133,22 @@ class ShardRound:
     @property
     def faulty(self) -> tuple[PeerId, ...]:
         """Who sent something that is proof of a fault."""
-        return tuple(sorted(p for p, (_, payload) in self.answers.items() if payload is not None and not payload.finite))
+        return tuple(
+            sorted(
+                p
+                for p, (_, payload) in self.answers.items()
+                if payload is not None and not payload.finite
+            )
+        )
 
     def commit_of(
-        self, result: Aggregated, lineage: bytes, round_id: int, local: PeerId, parent: bytes, roster: tuple[PeerId, ...]
+        self,
+        result: Aggregated,
+        lineage: bytes,
+        round_id: int,
+        local: PeerId,
+        parent: bytes,
+        roster: tuple[PeerId, ...],
     ) -> Commit:
         """The commit that the rule's answer makes of this shard."""
         assert self.serving is not None
@@ -127,7 +159,10 @@ class ShardRound:
         elif result.payload is not None:
             facts = zip(progress.rows, result.weights, result.outlyingness, strict=True)
             took_us = {peer: update.took_us for peer, (update, _) in self.answers.items()}
-            contributors = tuple(Contribution(r.peer, r.samples, weight, far, took_us[r.peer]) for r, weight, far in facts)
+            contributors = tuple(
+                Contribution(r.peer, r.samples, weight, far, took_us[r.peer])
+                for r, weight, far in facts
+            )
         decides = result.payload is not None and progress.step == "decide"
         return Commit(
             lineage=lineage,
@@ -142,14 +177,17 @@ class ShardRound:
             rejected=tuple(Rejection(peer, "non_finite") for peer in self.faulty),
             roster=roster,
             loss=self._mean_loss(progress.rows),
-            reason=(progress.why or result.reason)[:REASON_CHARACTERS] if result.payload is None else "",
+            reason=(progress.why or result.reason)[:REASON_CHARACTERS]
+            if result.payload is None
+            else "",
             decision=result.decision if decides else (),
             measured=progress.measured if decides else (),
             rates=agree(self.answers[row.peer][0].rates for row in progress.rows),
         )
 
     def _mean_loss(self, rows: tuple[Row, ...]) -> float | None:
-        """Sample-weighted. A peer may say any finite number, and a message holds no other: weights first, so none overflows."""
+        """Sample-weighted. A peer may say any finite number, and a message holds no other: weights
+        first, so none overflows."""
         told = [(self.answers[row.peer][0].loss, row.samples) for row in rows]
         known = [(loss, samples) for loss, samples in told if loss is not None]
         total = sum(count for _, count in known)

@@ -1,4 +1,5 @@
-"""Sketches: small random projections of the parameters, from which every peer knows how far apart the replicas are."""
+"""Sketches: small random projections of the parameters, from which every peer knows how far apart
+the replicas are."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ class ConsensusDistance:
     """How far apart replicas are.
 
     Attributes:
-        distance: Root mean square distance of the sketches from their mean; with a projection that keeps norms, of the
-            parameters themselves.
+        distance: Root mean square distance of the sketches from their mean; with a projection that
+            keeps norms, of the parameters themselves.
         norm: Root mean square norm of the sketches.
     """
 
@@ -32,7 +33,8 @@ class ConsensusDistance:
 
 
 def read_sketch(packed: bytes) -> Sketch | None:
-    """Native float32 bytes to numbers; None when they are no such thing, or not all of them are numbers."""
+    """Native float32 bytes to numbers; None when they are no such thing,
+    or not all of them are numbers."""
     if not packed or len(packed) % 4 or len(packed) > 4 * SKETCH_NUMBERS_MAX:
         return None
     numbers = array("f", packed)
@@ -42,8 +44,8 @@ def read_sketch(packed: bytes) -> Sketch | None:
 def consensus(sketches: Collection[Sketch], f: int) -> ConsensusDistance | None:
     """From sketches of equal length; None when fewer than two are left.
 
-    The f farthest from the coordinate-wise median are left out, so that liars cannot talk a swarm into mixing more (as far
-    as fewer than half lie).
+    The f farthest from the coordinate-wise median are left out, so that liars cannot talk a swarm
+    into mixing more (as far as fewer than half lie).
     """
     if len(sketches) - f < 2:
         return None

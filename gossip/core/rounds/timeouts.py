@@ -1,7 +1,7 @@
 """How long to wait for the others: learnt from how long they took, never from a ladder of settings.
 
-A grace is the time that stragglers get once enough have answered. It follows the median of what was seen, plus a multiple of
-the median absolute deviation: a few very late answers move neither.
+A grace is the time that stragglers get once enough have answered. It follows the median of what was
+seen, plus a multiple of the median absolute deviation: a few very late answers move neither.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ class RecentMedian:
         return len(self._order)
 
     def median(self) -> float:
-        """Of at least one number; the upper one of an even count, because waiting a little too long costs less."""
+        """Of at least one number; the upper one of an even count,
+        because waiting a little too long costs less."""
         return self._sorted[len(self._sorted) // 2]
 
     def reach(self) -> float:
-        """From the median to the value farthest from it: never less than ``deviation``, and had at once."""
+        """From the median to the value farthest from it: never less than ``deviation``,
+        and had at once."""
         center = self.median()
         return max(self._sorted[-1] - center, center - self._sorted[0])
 
@@ -57,7 +59,8 @@ class Deadline:
     Args:
         mads: k in median + k * MAD: larger waits longer for stragglers.
         floor_s: Least grace, two round trips of the network.
-        cap_s: Most that is ever waited, for stragglers and for a whole round; also while too little is known.
+        cap_s: Most that is ever waited, for stragglers and for a whole round;
+            also while too little is known.
         window: Observations that count.
     """
 
@@ -94,20 +97,23 @@ class Deadline:
         self._rounds.add(max(0.0, duration_s))
 
     def grace_s(self) -> float:
-        """How long stragglers may take: clamp(median + mads * MAD, floor, cap); the cap while fewer than 8 were seen."""
+        """How long stragglers may take: clamp(median + mads * MAD, floor, cap); the cap while fewer
+        than 8 were seen."""
         if self._grace_s is None:
             if len(self._lags) < ENOUGH:
                 self._grace_s = self._cap_s
             else:
                 median, scale = self._lags.median(), self._mads * MAD_SCALE
-                # Most often all came so soon that the floor holds, and then the deviation need not be known.
+                # Most often all came so soon that the floor holds,
+                # and then the deviation need not be known.
                 at_floor = median + scale * self._lags.reach() <= self._floor_s
                 adaptive = self._floor_s if at_floor else median + scale * self._lags.deviation()
                 self._grace_s = min(max(adaptive, self._floor_s), self._cap_s)
         return self._grace_s
 
     def round_timeout_s(self) -> float:
-        """How long a server may take before its successor is tried: clamp(3 * median round, 1 s, cap)."""
+        """How long a server may take before its successor is tried:
+        clamp(3 * median round, 1 s, cap)."""
         if len(self._rounds) < ENOUGH:
             return self._cap_s
         return min(max(ROUND_FACTOR * self._rounds.median(), ROUND_FLOOR_S), self._cap_s)

@@ -1,7 +1,8 @@
-"""A server can lie: what a receiver checks of a result before it takes it, and when it takes it all the same.
+"""A server can lie: what a receiver checks of a result before it takes it,
+and when it takes it all the same.
 
-Refused is what at most f peers have handed it. Once there are more, one of them is honest, and has taken or made that result
-itself: then this peer's update is the odd one.
+Refused is what at most f peers have handed it. Once there are more, one of them is honest, and has
+taken or made that result itself: then this peer's update is the odd one.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from .server import Server
 from .shard import ShardRound
 
 ROUNDS_KEPT = 256
-"""Rounds whose lengths say how long a result may be. Once a model fits its data nearly all are short, and now and then one is a
-hundred times as long: that is no lie, but such a one was seen not long before."""
+"""Rounds whose lengths say how long a result may be. Once a model fits its data nearly all are
+short, and now and then one is a hundred times as long: that is no lie,
+but such a one was seen not long before."""
 
 REFUSALS_KEPT = 64
 ORDERS_KEPT = 8  # rounds: what a server has made is heard soon, or was never taken
@@ -33,29 +35,62 @@ Lengths: TypeAlias = "OrderedDict[int, tuple[PeerId, float, int]]"
 
 
 class ResultValidator:
-    """What is known here of results, and so which ones this peer doubts. ``advance`` hands a shard on to its next server."""
+    """What is known here of results, and so which ones this peer doubts. ``advance`` hands a shard
+    on to its next server."""
 
     def __init__(
-        self, replicated: ReplicatedState, lag_detector: LagDetector, server: Server, view: View, advance: Advance
+        self,
+        replicated: ReplicatedState,
+        lag_detector: LagDetector,
+        server: Server,
+        view: View,
+        advance: Advance,
     ) -> None:
-        self.local, self.server, self.advance, self.trust = server.local, server, advance, replicated.trust
-        self.f, self.settings, self.replicated = replicated.settings.f, replicated.settings.results, replicated
+        self.local, self.server, self.advance, self.trust = (
+            server.local,
+            server,
+            advance,
+            replicated.trust,
+        )
+        self.f, self.settings, self.replicated = (
+            replicated.settings.f,
+            replicated.settings.results,
+            replicated,
+        )
         self.result_checks = ResultChecks(replicated, lag_detector, server, view)
         self._lengths: dict[int, Lengths] = {}
-        self._refused: OrderedDict[tuple[PeerId, int], None] = OrderedDict()  # whose results of which rounds
-        self.omissions, self.witness = replicated.omissions, EquivocationWitness(server.local, replicated.equivocations)
+        # whose results of which rounds
+        self._refused: OrderedDict[tuple[PeerId, int], None] = OrderedDict()
+        self.omissions, self.witness = (
+            replicated.omissions,
+            EquivocationWitness(server.local, replicated.equivocations),
+        )
         self._present: Sequence[ShardRound] = ()
-        self._orders: dict[int, tuple[tuple[PeerId, ...], ...]] = {}  # round -> who serves each shard, one after the other
-        self._waited: OrderedDict[tuple[PeerId, int], None] = OrderedDict()  # likewise, for what did not come
+        # round -> who serves each shard, one after the other
+        self._orders: dict[int, tuple[tuple[PeerId, ...], ...]] = {}
+        # likewise, for what did not come
+        self._waited: OrderedDict[tuple[PeerId, int], None] = OrderedDict()
 
     def accusations(self) -> tuple[Accusation, ...]:
         """What a commit that is made here says of others. Told again until it is in the history."""
         here = self.server.round_id
-        told = [(*accusation, True) for accusation in self._waited if self.omissions.lacks(self.local, *accusation, here)]
-        told += [(*accusation, False) for accusation in self._refused if self.trust.lacks(self.local, *accusation, here)]
+        told = [
+            (*accusation, True)
+            for accusation in self._waited
+            if self.omissions.lacks(self.local, *accusation, here)
+        ]
+        told += [
+            (*accusation, False)
+            for accusation in self._refused
+            if self.trust.lacks(self.local, *accusation, here)
+        ]
         stated = self.witness.statements(here, self.result_checks.lag_detector.forked)
-        accusations = [*stated, *[Accusation(*accusation) for accusation in told]][-ACCUSATIONS_MAX:]
-        return tuple(sorted(accusations, key=lambda c: (c.peer, c.round_id, c.silent, c.turn, c.content)))
+        accusations = [*stated, *[Accusation(*accusation) for accusation in told]][
+            -ACCUSATIONS_MAX:
+        ]
+        return tuple(
+            sorted(accusations, key=lambda c: (c.peer, c.round_id, c.silent, c.turn, c.content))
+        )
 
     def saw(self, event: Received) -> None:
         """A message has come, whether it is of use or not."""
@@ -70,22 +105,42 @@ class ResultValidator:
         # What is no turn of that server nobody need remember: so it can make up few.
         orders = self._orders.get(commit.round_id, ())
         order = orders[commit.shard] if commit.shard < len(orders) else ()
-        true = commit.made_at < 2 * len(order) and order[commit.made_at % len(order)] == commit.server
-        if true and commit.parent and commit.parent == self.replicated.lineage.before(commit.round_id):
+        true = (
+            commit.made_at < 2 * len(order) and order[commit.made_at % len(order)] == commit.server
+        )
+        if (
+            true
+            and commit.parent
+            and commit.parent == self.replicated.lineage.before(commit.round_id)
+        ):
             self.witness.saw(event.sender, event.incarnation, commit)
 
     def give_up(self, shard: ShardRound, now: float) -> list[Effect]:
-        """The server of the present attempt has had its time, and is there: else it would have been skipped before."""
+        """The server of the present attempt has had its time, and is there:
+        else it would have been skipped before."""
         server = shard.server(shard.attempt)
-        # Without a majority within its reach, and f more who may keep their updates to themselves, it could not make anything.
-        if self.f and server != self.local and len(self.server.expected()) - self.f >= self.server.quorum():
+        # Without a majority within its reach, and f more who may keep their updates to themselves,
+        # it could not make anything.
+        if (
+            self.f
+            and server != self.local
+            and len(self.server.expected()) - self.f >= self.server.quorum()
+        ):
             _keep(self._waited, (server, self.server.round_id))
         return self.advance(shard, f"no commit from {server} in time", now)
 
-    def compared_with(self, message: Message, round_id: int, own: Contributed | None) -> tuple[Payload, ...] | None:
-        """As ``Peer.compared_with``, while round ``round_id`` is the present one, to which this peer has given ``own``."""
+    def compared_with(
+        self, message: Message, round_id: int, own: Contributed | None
+    ) -> tuple[Payload, ...] | None:
+        """As ``Peer.compared_with``, while round ``round_id`` is the present one, to which this
+        peer has given ``own``."""
         # Among too few, an honest server may find no more than f to vouch for its result.
-        if not isinstance(message, Commit) or not message.digest or not self.f or len(self.server.roster) < 2 * self.f + 2:
+        if (
+            not isinstance(message, Commit)
+            or not message.digest
+            or not self.f
+            or len(self.server.roster) < 2 * self.f + 2
+        ):
             return None
         if own is None or not own.samples or message.round_id != round_id:
             return ()
@@ -102,36 +157,58 @@ class ResultValidator:
         own: Contributed | None,
         now: float,
     ) -> list[Effect] | None:
-        """Whether a sound commit, handed over by ``sender``, is taken: then None; else what is done instead."""
+        """Whether a sound commit, handed over by ``sender``, is taken: then None;
+        else what is done instead."""
         objection = self.result_checks.objection(commit, own)
         if not objection.why and similarity is not None:
             objection = Objection(self._why(commit, similarity, own))
         if objection.why:
             shard.doubted.add(sender)
             if len(shard.doubted) <= self.f:
-                return self.refuse(sender, shard, commit, "refused_result", objection.why, now, objection.is_evidence)
+                return self.refuse(
+                    sender,
+                    shard,
+                    commit,
+                    "refused_result",
+                    objection.why,
+                    now,
+                    objection.is_evidence,
+                )
         self.learn(commit, similarity)
         return None
 
     def refuse(
-        self, sender: PeerId, shard: ShardRound, commit: Commit, event: str, why: str, now: float, is_evidence: bool = True
+        self,
+        sender: PeerId,
+        shard: ShardRound,
+        commit: Commit,
+        event: str,
+        why: str,
+        now: float,
+        is_evidence: bool = True,
     ) -> list[Effect]:
-        """Says so as ``event``, and goes to the next server when it is the present one that has handed this over."""
+        """Says so as ``event``, and goes to the next server when it is the present one that has
+        handed this over."""
         effects: list[Effect] = [Report(event, {**provenance(sender, commit), "reason": why})]
         if not self.f:
-            return effects  # nobody is expected to lie, so it was damaged on its way: it may come again
+            # nobody is expected to lie, so it was damaged on its way: it may come again
+            return effects
         shard.spent.add(sender)
-        if is_evidence and sender == commit.server:  # what others say that it has made is their word
+        # what others say that it has made is their word
+        if is_evidence and sender == commit.server:
             _keep(self._refused, (sender, commit.round_id))
         server = shard.server(shard.attempt)
-        # Others have gone on to it, from whom this server has updates: what it made of them would be a second result. What is no
-        # result of its sender's turn is no sign of that.
-        later = event == "refused_result" and sender == commit.server and commit.made_at > shard.attempt
+        # Others have gone on to it, from whom this server has updates: what it made of them would
+        # be a second result. What is no result of its sender's turn is no sign of that.
+        later = (
+            event == "refused_result" and sender == commit.server and commit.made_at > shard.attempt
+        )
         overtaken = server == self.local and later
         if server == self.local and not overtaken:
             return effects + self.server.maybe_close(shard, now)
-        # Once round the order at the speed of the network; after that only time can help. In whose name others hand it over says
-        # nothing: else a liar could have every honest server passed over.
+        # Once round the order at the speed of the network; after that only time can help. In whose
+        # name others hand it over says nothing:
+        # else a liar could have every honest server passed over.
         if (overtaken or server == sender) and shard.attempt < len(shard.order):
             effects += self.advance(shard, f"a result of {commit.server} is refused: {why}", now)
         return effects
@@ -150,13 +227,21 @@ class ResultValidator:
         samples = max(1, _samples(commit), own.samples if own is not None else 0)
         usual = max(self._usual(commit.shard, samples), similarity.own)
         if usual and not similarity.length <= self.settings.longer * usual:
-            return f"it is {similarity.length / usual:.3g} times as long as results and own updates are"
+            return (
+                f"it is {similarity.length / usual:.3g} times as long as results and own updates "
+                "are"
+            )
         cosine = similarity.cosine
-        return f"it opposes the own update, with a cosine of {cosine:.2f}" if cosine < self.settings.opposed else ""
+        return (
+            f"it opposes the own update, with a cosine of {cosine:.2f}"
+            if cosine < self.settings.opposed
+            else ""
+        )
 
     def _usual(self, shard: int, samples: int) -> float:
-        """How long results of so many samples are at most, as more than f servers have made them: so liars cannot raise it step
-        by step. The fewer samples, the longer: at the end of an epoch a round may have a single one left."""
+        """How long results of so many samples are at most, as more than f servers have made them:
+        so liars cannot raise it step by step. The fewer samples, the longer: at the end of an epoch
+        a round may have a single one left."""
         longest = defaultdict[PeerId, float](float)
         for server, length, of in self._lengths.get(shard, {}).values():
             longest[server] = max(longest[server], length * max(1.0, of / samples) ** 0.5)

@@ -1,4 +1,5 @@
-"""One poll of a taker: who was asked to vouch for the state before which round, what they said, and what most of them say."""
+"""One poll of a taker: who was asked to vouch for the state before which round, what they said, and
+what most of them say."""
 
 from __future__ import annotations
 
@@ -47,15 +48,22 @@ class NoStateEvidence:
         self._said[peer] = reason
 
     def turn_is_over(self, waited: bool) -> None:
-        """Who was asked and has not said that it has none may have one, or be about to. But up to f of them may be liars, once we
-        have ``waited`` for longer than an honest peer needs to give what a run begins with.
+        """Who was asked and has not said that it has none may have one, or be about to. But up to f
+        of them may be liars, once we have ``waited`` for longer than an honest peer needs to give
+        what a run begins with.
 
-        Whoever was in a later round has to say so itself, however long it is away: a run is not begun anew while one that has
-        its state may come back.
+        Whoever was in a later round has to say so itself, however long it is away: a run is not
+        begun anew while one that has its state may come back.
         """
         may_have = [peer for peer in self.swarm.donors() if self._said.get(peer) != NO_STATE]
-        far = [peer for peer in self.swarm.met() if peer != self.local and self.swarm.round_of(peer) > 0]
-        empty = len(may_have) <= (self.f if waited else 0) and all(self._said.get(peer) == NO_STATE for peer in far)
+        far = [
+            peer
+            for peer in self.swarm.met()
+            if peer != self.local and self.swarm.round_of(peer) > 0
+        ]
+        empty = len(may_have) <= (self.f if waited else 0) and all(
+            self._said.get(peer) == NO_STATE for peer in far
+        )
         self.turns = self.turns + 1 if empty else 0
         self._said.clear()
 
@@ -67,7 +75,8 @@ class NoStateEvidence:
 
 @dataclass(slots=True)
 class Poll:
-    """``named``: the round that they are asked about; 0: wherever they are. ``until``: when their time to answer is over."""
+    """``named``: the round that they are asked about; 0: wherever they are. ``until``: when their
+    time to answer is over."""
 
     seed: int
     named: int = 0
@@ -86,19 +95,23 @@ class Poll:
         return [peer for peer in self.asked if peer not in self.votes and peer in donors]
 
     def largest(self, strict: bool, failures: Mapping[PeerId, int] = NONE) -> list[PeerId]:
-        """Most of those who say the same; of equally many, those with the fewest ``failures``, and then those whom a lot drawn
-        from the run's seed prefers: the same for every taker, and nothing that a liar could choose.
+        """Most of those who say the same; of equally many, those with the fewest ``failures``, and
+        then those whom a lot drawn from the run's seed prefers: the same for every taker, and
+        nothing that a liar could choose.
 
         Args:
             strict: The same of what scripts set, too.
-            failures: Of each peer, how often it was asked for its state in vain. The lot may prefer a liar that vouches and gives
-                nothing; it would in every poll.
+            failures: Of each peer, how often it was asked for its state in vain. The lot may prefer
+                a liar that vouches and gives nothing; it would in every poll.
         """
         groups: dict[tuple[bytes, bytes, int, bytes], list[PeerId]] = defaultdict(list)
         for peer, attestation in self.votes.items():
             if attestation.digest:
                 groups[
-                    attestation.chain, attestation.digest, attestation.round_id, attestation.settings if strict else b""
+                    attestation.chain,
+                    attestation.digest,
+                    attestation.round_id,
+                    attestation.settings if strict else b"",
                 ].append(peer)
         return min(groups.values(), key=lambda group: self._rank(group, failures), default=[])
 

@@ -1,4 +1,5 @@
-"""Who was asked for something and has not given it is left alone for a while: whatever it answers, and however soon."""
+"""Who was asked for something and has not given it is left alone for a while: whatever it answers,
+and however soon."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ BACKOFF_TIMES_MAX = 4
 
 
 class Backoff:
-    """Of those who have failed, with ``first_s`` the length of the first; each is twice as long as the one before."""
+    """Of those who have failed, with ``first_s`` the length of the first;
+    each is twice as long as the one before."""
 
     def __init__(self, first_s: float) -> None:
         self.first_s = first_s

@@ -1,8 +1,9 @@
 """A large state in pieces: what stands for it, and gathering its pieces from several peers at once.
 
-What all peers hold alike, the first part of a packed state, is cut into pieces when it is larger than one. What stands for it is
-its *outline*, which those who vouch vouch for: so every piece can be checked by itself as soon as it is there, whoever sends it.
-The other parts are small or everybody's own, and come whole with the offer.
+What all peers hold alike, the first part of a packed state, is cut into pieces when it is larger
+than one. What stands for it is its *outline*, which those who vouch vouch for: so every piece can
+be checked by itself as soon as it is there, whoever sends it. The other parts are small or
+everybody's own, and come whole with the offer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ PIECE_BYTES = 2**23
 """Of a piece, but for the last, and for states of more than ``PIECES_MAX`` such."""
 
 CREDIT = 2
-"""Pieces that one donor is asked for at a time: one that is on its way, and one that follows it without a pause."""
+"""Pieces that one donor is asked for at a time: one that is on its way, and one that follows it
+without a pause."""
 
 _NUMBER = 8  # bytes
 
@@ -34,7 +36,12 @@ class PieceManifest:
 
     def packed(self) -> bytes:
         """Longer than any digest: nothing else can be taken for it."""
-        return b"".join([*[number.to_bytes(_NUMBER, "big") for number in (self.nbytes, self.piece_bytes)], *self.digests])
+        return b"".join(
+            [
+                *[number.to_bytes(_NUMBER, "big") for number in (self.nbytes, self.piece_bytes)],
+                *self.digests,
+            ]
+        )
 
     @staticmethod
     def read(data: bytes) -> PieceManifest | None:
@@ -45,10 +52,17 @@ class PieceManifest:
             data[2 * _NUMBER :],
         )
         count, odd = divmod(len(rest), DIGEST_BYTES)
-        if odd or not 1 < count <= PIECES_MAX or piece_bytes < 1 or -(-nbytes // piece_bytes) != count:
+        if (
+            odd
+            or not 1 < count <= PIECES_MAX
+            or piece_bytes < 1
+            or -(-nbytes // piece_bytes) != count
+        ):
             return None
         return PieceManifest(
-            nbytes, piece_bytes, tuple([rest[at : at + DIGEST_BYTES] for at in range(0, len(rest), DIGEST_BYTES)])
+            nbytes,
+            piece_bytes,
+            tuple([rest[at : at + DIGEST_BYTES] for at in range(0, len(rest), DIGEST_BYTES)]),
         )
 
     def bounds(self, piece: int) -> tuple[int, int]:
@@ -56,7 +70,9 @@ class PieceManifest:
         return (piece - 1) * self.piece_bytes, min(piece * self.piece_bytes, self.nbytes)
 
 
-def described(data: Any, lengths: Sequence[int], piece_bytes: int = PIECE_BYTES) -> tuple[bytes, tuple[bytes, ...]]:
+def described(
+    data: Any, lengths: Sequence[int], piece_bytes: int = PIECE_BYTES
+) -> tuple[bytes, tuple[bytes, ...]]:
     """What stands for a packed state in parts of ``lengths``: for all of it, and for each part.
 
     That is ``digests_of``, where the first part is no larger than a piece.
@@ -68,13 +84,20 @@ def described(data: Any, lengths: Sequence[int], piece_bytes: int = PIECE_BYTES)
     while -(-len(cut) // piece_bytes) > PIECES_MAX:
         piece_bytes *= 2
     digests = [digest_of(cut[at : at + piece_bytes]) for at in range(0, len(cut), piece_bytes)]
-    parts = PieceManifest(len(cut), piece_bytes, tuple(digests)).packed(), *digests_of(whole[lengths[0] :], lengths[1:])[1]
+    parts = (
+        PieceManifest(len(cut), piece_bytes, tuple(digests)).packed(),
+        *digests_of(whole[lengths[0] :], lengths[1:])[1],
+    )
     return digest_of(b"".join(parts)), parts
 
 
 def outline_of(payload: Payload) -> PieceManifest | None:
     """None: it is not cut."""
-    return PieceManifest.read(payload.parts[0]) if payload.parts and len(payload.parts[0]) > DIGEST_BYTES else None
+    return (
+        PieceManifest.read(payload.parts[0])
+        if payload.parts and len(payload.parts[0]) > DIGEST_BYTES
+        else None
+    )
 
 
 def cut(payload: Payload, outline: PieceManifest, piece: int) -> Payload:
@@ -83,7 +106,13 @@ def cut(payload: Payload, outline: PieceManifest, piece: int) -> Payload:
         start, stop = outline.bounds(piece)
         return Payload(payload.data[start:stop], stop - start, True, outline.digests[piece - 1])
     rest = payload.parts[1:]
-    return Payload(payload.data[outline.nbytes :], payload.nbytes - outline.nbytes, True, digest_of(b"".join(rest)), rest)
+    return Payload(
+        payload.data[outline.nbytes :],
+        payload.nbytes - outline.nbytes,
+        True,
+        digest_of(b"".join(rest)),
+        rest,
+    )
 
 
 class PieceFetcher:
@@ -94,8 +123,11 @@ class PieceFetcher:
         lost: Who has not delivered, and is not asked again.
     """
 
-    def __init__(self, outline: PieceManifest, kept: dict[bytes, Any], donors: Iterable[PeerId]) -> None:
-        """``kept``: what is here already, by digest, of whatever state; what this one has no use for is forgotten."""
+    def __init__(
+        self, outline: PieceManifest, kept: dict[bytes, Any], donors: Iterable[PeerId]
+    ) -> None:
+        """``kept``: what is here already, by digest, of whatever state; what this one has no use
+        for is forgotten."""
         self.outline = outline
         for digest in kept.keys() - set(outline.digests):
             del kept[digest]
@@ -113,7 +145,8 @@ class PieceFetcher:
         return all(digest in self.kept for digest in self.outline.digests)
 
     def ask(self, within_reach: Sequence[PeerId], until: float) -> list[tuple[PeerId, int]]:
-        """Who is to be asked for which pieces beside those that were asked for: one each, then another."""
+        """Who is to be asked for which pieces beside those that were asked for:
+        one each, then another."""
         digests = self.outline.digests
         under_way = {digests[piece - 1] for _, piece in self.asked}
         missing = []
@@ -142,14 +175,18 @@ class PieceFetcher:
 
     def take(self, sender: PeerId, piece: int, payload: Payload) -> bool:
         """Whether this is what was asked for. Then it is kept."""
-        right = payload.nbytes == self.length(sender, piece) and payload.digest == self.outline.digests[piece - 1]
+        right = (
+            payload.nbytes == self.length(sender, piece)
+            and payload.digest == self.outline.digests[piece - 1]
+        )
         if right:
             del self.asked[sender, piece]
             self.kept[payload.digest] = payload.data
         return right
 
     def release(self, gone: Iterable[PeerId]) -> None:
-        """Of what they were asked for nothing will come. They may be asked again when they are back."""
+        """Of what they were asked for nothing will come.
+        They may be asked again when they are back."""
         peers = {*gone}
         self.asked = {ask: until for ask, until in self.asked.items() if ask[0] not in peers}
 
@@ -162,7 +199,10 @@ class PieceFetcher:
         return sorted({peer for (peer, _), until in self.asked.items() if until <= now})
 
     def joined(self, rest: Payload) -> Payload:
-        """The packed state, of which ``rest`` are the other parts. Its data is that of its pieces, one after the other."""
+        """The packed state, of which ``rest`` are the other parts. Its data is that of its pieces,
+        one after the other."""
         parts = self.outline.packed(), *rest.parts
         data = *[self.kept[digest] for digest in self.outline.digests], rest.data
-        return Payload(data, self.outline.nbytes + rest.nbytes, True, digest_of(b"".join(parts)), parts)
+        return Payload(
+            data, self.outline.nbytes + rest.nbytes, True, digest_of(b"".join(parts)), parts
+        )

@@ -1,10 +1,12 @@
 """Giving one's state to peers that join, return or have lost the thread; and vouching for it.
 
-The trainer copies its state between two rounds, once for all who ask for it at that round. Everything else (packing, digests,
-sending) is done beside it. A copy that was vouched for, or is given in pieces, is kept for a while: it is asked for again.
+The trainer copies its state between two rounds, once for all who ask for it at that round.
+Everything else (packing, digests, sending) is done beside it. A copy that was vouched for, or is
+given in pieces, is kept for a while: it is asked for again.
 
-Whoever asks, and however often, a donor's memory holds no more than ``COPIES_MAX`` states, and what is on its way: to
-``TAKERS_MAX`` peers at a time, and to nobody the same more than ``GIVEN_TIMES_MAX`` times.
+Whoever asks, and however often, a donor's memory holds no more than ``COPIES_MAX`` states, and what
+is on its way: to ``TAKERS_MAX`` peers at a time, and to nobody the same more than
+``GIVEN_TIMES_MAX`` times.
 """
 
 from __future__ import annotations
@@ -17,7 +19,14 @@ from typing import Any, Protocol
 
 from gossip.core.events import Effect, Payload, Report, Send, SnapshotTaken, TakeSnapshot
 from gossip.core.frozen import record
-from gossip.core.messages import CORE_BYTES_MAX, DIGEST_BYTES, PeerId, StateAttestation, StateOffer, StateRequest
+from gossip.core.messages import (
+    CORE_BYTES_MAX,
+    DIGEST_BYTES,
+    PeerId,
+    StateAttestation,
+    StateOffer,
+    StateRequest,
+)
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 
@@ -33,10 +42,12 @@ ROUNDS_MAX = 4
 """Different rounds that takers may wait for at a time."""
 
 TAKES_S = 1.0
-"""Who has not asked for another piece for so long takes none any more: it has them all, or has others give them."""
+"""Who has not asked for another piece for so long takes none any more: it has them all, or has
+others give them."""
 
 GIVEN_TIMES_MAX = 4
-"""One peer is given the same piece of a state so many times at most: it may be started again, or lose what it was sent."""
+"""One peer is given the same piece of a state so many times at most: it may be started again, or
+lose what it was sent."""
 
 AHEAD_MAX = 64
 """Rounds that a request may be ahead of the donor."""
@@ -61,22 +72,27 @@ class DonorRounds(Protocol):
     round_id: int
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """H of the round before, and what belongs to the state before ``round_id`` beside the trainer's; None: not kept."""
+        """H of the round before, and what belongs to the state before ``round_id`` beside the
+        trainer's; None: not kept."""
 
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Raises ValueError or OverflowError unless both can be adopted; changes nothing."""
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """The trainer was given the state before ``round_id``, which all that belongs to. Raises as ``check`` does."""
+        """The trainer was given the state before ``round_id``, which all that belongs to.
+        Raises as ``check`` does."""
 
 
-def attested_digest(lineage: bytes, round_id: int, chain: bytes, core: bytes, state: bytes) -> bytes:
+def attested_digest(
+    lineage: bytes, round_id: int, chain: bytes, core: bytes, state: bytes
+) -> bytes:
     """What stands for all that peers hold alike before ``round_id``.
 
     Args:
         chain: H of the round before.
         core: Roster, trust and data cursor, packed.
-        state: Digest of the first part of the packed state, or its outline: parameters, and the optimizer's memory.
+        state: Digest of the first part of the packed state, or its outline: parameters, and the
+            optimizer's memory.
     """
     found = blake2b(digest_size=DIGEST_BYTES, person=b"gossip-state")
     for part in (lineage, round_id.to_bytes(8, "big"), chain, core, state):
@@ -85,13 +101,15 @@ def attested_digest(lineage: bytes, round_id: int, chain: bytes, core: bytes, st
 
 
 def parts_of(payload: Payload) -> tuple[bytes, bytes]:
-    """What stands for what all peers hold alike (a digest, or an outline), and for what their scripts set (b"": nothing)."""
+    """What stands for what all peers hold alike (a digest, or an outline), and for what their
+    scripts set (b"": nothing)."""
     parts = payload.parts or (payload.digest,)
     return parts[0], parts[1] if len(parts) > 1 else b""
 
 
 def _is_again(request: StateRequest, waiting: StateRequest) -> bool:
-    """Whether this is what its sender asked for before. ``waiting`` names the round that it was asked in, when it named none."""
+    """Whether this is what its sender asked for before. ``waiting`` names the round that it was
+    asked in, when it named none."""
     return request in (waiting, replace(waiting, round_id=0))
 
 
@@ -108,7 +126,8 @@ class _HeldSnapshot:
     core: bytes
     taken: SnapshotTaken
     used_at: float
-    given: Counter[tuple[PeerId, int]] = field(default_factory=Counter)  # times, to whom which piece
+    # times, to whom which piece
+    given: Counter[tuple[PeerId, int]] = field(default_factory=Counter)
 
 
 class Donor:
@@ -121,29 +140,36 @@ class Donor:
         self.copies: OrderedDict[int, _HeldSnapshot] = OrderedDict()
         self._now: set[PeerId] = set()  # who takes what there is, of whatever round
         self._takers: dict[PeerId, float] = {}  # of pieces, and when they asked last
-        self._taking: deque[int] = deque()  # rounds at which the trainer was asked: it answers in order
-        self._beside: dict[int, tuple[bytes, tuple[Any, ...]] | None] = {}  # what belongs to the state at these
+        # rounds at which the trainer was asked: it answers in order
+        self._taking: deque[int] = deque()
+        # what belongs to the state at these
+        self._beside: dict[int, tuple[bytes, tuple[Any, ...]] | None] = {}
         self._sweeps = False
         self.closing = False  # no round comes after this one
 
     def close(self) -> list[Effect]:
         """There are no more rounds: nobody is to wait for one."""
         self.closing = True
-        waiting = [(peer, ask) for peer, ask in self.asks.items() if ask.round_id > self.source.round_id]
+        waiting = [
+            (peer, ask) for peer, ask in self.asks.items() if ask.round_id > self.source.round_id
+        ]
         for peer, _ in waiting:
             self._forget(peer)
         self._look_ahead()
         return [self._refuse(peer, ask, TOO_EARLY) for peer, ask in waiting]
 
     def restart(self) -> None:
-        """Another state was taken over: no copy of the one before is given or vouched for, nor one that is still to come. It may
-        be of the very same round, and of a branch that all have left. Who waits is seen to when the round has begun."""
+        """Another state was taken over: no copy of the one before is given or vouched for, nor one
+        that is still to come. It may be of the very same round, and of a branch that all have left.
+        Who waits is seen to when the round has begun."""
         self.copies.clear()
         self._beside.clear()
         self._taking = deque([OUTDATED for _ in self._taking])
         self.next_named = 0 if self.asks else NEVER
 
-    def on_request(self, sender: PeerId, request: StateRequest, why_not: str, now: float) -> list[Effect]:
+    def on_request(
+        self, sender: PeerId, request: StateRequest, why_not: str, now: float
+    ) -> list[Effect]:
         """``why_not``: "" when the trainer holds the state of the rounds."""
         here, waiting = self.source.round_id, self.asks.get(sender)
         if waiting is not None and _is_again(request, waiting):
@@ -157,7 +183,13 @@ class Donor:
         if request.piece:
             return [self._refuse(sender, request, MOVED_ON)]
         if wanted != here:
-            reason = MOVED_ON if wanted < here else TOO_EARLY if self.closing or wanted > here + AHEAD_MAX else ""
+            reason = (
+                MOVED_ON
+                if wanted < here
+                else TOO_EARLY
+                if self.closing or wanted > here + AHEAD_MAX
+                else ""
+            )
             if reason:
                 return [self._refuse(sender, request, reason)]
         takers = [peer for peer, ask in self.asks.items() if ask.what == "state"]
@@ -180,13 +212,16 @@ class Donor:
 
     def _look_ahead(self) -> None:
         here = self.source.round_id
-        self.next_named = min([ask.round_id for ask in self.asks.values() if ask.round_id > here], default=NEVER)
+        self.next_named = min(
+            [ask.round_id for ask in self.asks.values() if ask.round_id > here], default=NEVER
+        )
 
     def _take(self, round_id: int) -> list[Effect]:
         if round_id in self._taking:
             return []
         self._taking.append(round_id)
-        # By the time that a large state is copied and described its round may be long over, and this not kept any more.
+        # By the time that a large state is copied and described its round may be long over, and
+        # this not kept any more.
         self._beside[round_id] = self.source.snapshot(round_id)
         return [TakeSnapshot()]
 
@@ -220,16 +255,25 @@ class Donor:
                 self.copies.popitem(last=False)
         effects: list[Effect] = []
         for peer, ask in list(self.asks.items()):
-            fits = ask.round_id == round_id or (peer in self._now and (ask.round_id < round_id or not self._taking))
+            fits = ask.round_id == round_id or (
+                peer in self._now and (ask.round_id < round_id or not self._taking)
+            )
             if fits or (ask.round_id < round_id and ask.round_id not in self._taking):
                 self._forget(peer)
-                effects += self._answer(peer, ask, round_id, now) if fits and whole else [self._refuse(peer, ask, why)]
+                effects += (
+                    self._answer(peer, ask, round_id, now)
+                    if fits and whole
+                    else [self._refuse(peer, ask, why)]
+                )
         self._look_ahead()
         said = [effect.message for effect in effects if isinstance(effect, Send)]
         again = any(
-            isinstance(message, StateAttestation) or (isinstance(message, StateOffer) and message.outline) for message in said
+            isinstance(message, StateAttestation)
+            or (isinstance(message, StateOffer) and message.outline)
+            for message in said
         )
-        # After the last round it stays what it is: whoever gave up waiting for it comes back for it.
+        # After the last round it stays what it is:
+        # whoever gave up waiting for it comes back for it.
         if again or self.closing:
             return effects + self._sweep(now)
         self.copies.pop(round_id, None)  # nobody will come back for it
@@ -240,7 +284,12 @@ class Donor:
         if self._sweeps or not self.copies:
             return []
         self._sweeps = True
-        return [self.timers.set(max(now, min(copy.used_at for copy in self.copies.values()) + self._keep_s), SnapshotExpired())]
+        return [
+            self.timers.set(
+                max(now, min(copy.used_at for copy in self.copies.values()) + self._keep_s),
+                SnapshotExpired(),
+            )
+        ]
 
     @property
     def _keep_s(self) -> float:
@@ -248,7 +297,9 @@ class Donor:
 
     def on_timer(self, now: float) -> list[Effect]:
         self._sweeps = False
-        for round_id in [known for known, copy in self.copies.items() if now >= copy.used_at + self._keep_s]:
+        for round_id in [
+            known for known, copy in self.copies.items() if now >= copy.used_at + self._keep_s
+        ]:
             del self.copies[round_id]
         return self._sweep(now)
 
@@ -259,10 +310,19 @@ class Donor:
             copy.used_at = now
             state, settings = parts_of(payload)
             digest = attested_digest(lineage, round_id, copy.chain, copy.core, state)
-            return [Send(peer, StateAttestation(lineage, ask.nonce, round_id, copy.chain, digest, settings, ""))]
+            return [
+                Send(
+                    peer,
+                    StateAttestation(
+                        lineage, ask.nonce, round_id, copy.chain, digest, settings, ""
+                    ),
+                )
+            ]
         return self._give(peer, ask, round_id, copy, now)
 
-    def _give(self, peer: PeerId, ask: StateRequest, round_id: int, copy: _HeldSnapshot, now: float) -> list[Effect]:
+    def _give(
+        self, peer: PeerId, ask: StateRequest, round_id: int, copy: _HeldSnapshot, now: float
+    ) -> list[Effect]:
         """The whole, or one of its pieces, or all but these."""
         payload, parts = copy.taken.payload, copy.taken.parts
         outline = outline_of(payload)
@@ -292,7 +352,12 @@ class Donor:
             return [self._refuse(peer, ask, BUSY)]
         copy.given[peer, ask.piece] += 1
         copy.used_at = now
-        told = {"to": peer, "round": round_id, "nbytes": payload.nbytes, **({"piece": ask.piece} if ask.piece else {})}
+        told = {
+            "to": peer,
+            "round": round_id,
+            "nbytes": payload.nbytes,
+            **({"piece": ask.piece} if ask.piece else {}),
+        }
         return [Send(peer, offer, payload), Report("snapshot_served", told)]
 
     def _is_crowded(self, peer: PeerId, now: float) -> bool:
@@ -308,7 +373,9 @@ class Donor:
         here, lineage = self.source.round_id, self.settings.lineage
         if ask.what == "attestation":
             return Send(peer, StateAttestation(lineage, ask.nonce, here, b"", b"", b"", reason))
-        return Send(peer, StateOffer(lineage, ask.nonce, here, b"", b"", 0, b"", reason, piece=ask.piece))
+        return Send(
+            peer, StateOffer(lineage, ask.nonce, here, b"", b"", 0, b"", reason, piece=ask.piece)
+        )
 
 
 def core_of(offer: StateOffer) -> tuple[Any, ...]:
@@ -326,8 +393,8 @@ def core_of(offer: StateOffer) -> tuple[Any, ...]:
 
 
 def is_usable(source: DonorRounds, offer: StateOffer) -> bool:
-    """Whether the rounds can go on from it: the whole state, with a snapshot that can be adopted. To be asked before the state
-    is loaded: the own one is lost then."""
+    """Whether the rounds can go on from it: the whole state, with a snapshot that can be adopted.
+    To be asked before the state is loaded: the own one is lost then."""
     if offer.piece:
         return False
     try:

@@ -1,19 +1,23 @@
 """Taking the state of others, when a peer joins, returns or has lost the thread.
 
-Up to f peers may lie about the state, too. So a taker asks 2f + 1 of those who may have it to *vouch*: for the digest of what
-they hold before one and the same round. First before the round that each is in, which in a swarm that moves slowly, or waits for
-just this taker, is the same one. If they are in different rounds it names one a little ahead: of the (f + 1)-th highest that
-different peers say they are in, so that no liar chooses it. What f + 1 vouch for is agreed; one of them sends it, and it is
-compared with the digest before anything of it is used. A donor that sends something else, or nothing, gives way to the next of
-them, and they to another round. The pieces of a large state come from all who vouch for it at once (``chunks``): who sends a
-wrong one is not asked again, and what is here stays, whoever else fails. A piece that came right earns the next question; nothing
+Up to f peers may lie about the state, too. So a taker asks 2f + 1 of those who may have it to
+*vouch*: for the digest of what they hold before one and the same round. First before the round that
+each is in, which in a swarm that moves slowly, or waits for just this taker, is the same one. If
+they are in different rounds it names one a little ahead: of the (f + 1)-th highest that different
+peers say they are in, so that no liar chooses it. What f + 1 vouch for is agreed; one of them sends
+it, and it is compared with the digest before anything of it is used. A donor that sends something
+else, or nothing, gives way to the next of them, and they to another round. The pieces of a large
+state come from all who vouch for it at once (``chunks``): who sends a wrong one is not asked again,
+and what is here stays, whoever else fails. A piece that came right earns the next question; nothing
 else does but time (``backoff``), so nobody is asked often who answers soon and gives nothing.
 
-Nobody can be asked for more than there is. When fewer than f + 1 others are left that can have a state (the rest is dead, or
-says that it has none), or those within reach do not agree in the time of a round and are no more than 2f, or are but f not before
-the first round, then what most of them say is taken, and reported as ``unattested_state``.
+Nobody can be asked for more than there is. When fewer than f + 1 others are left that can have a
+state (the rest is dead, or says that it has none), or those within reach do not agree in the time
+of a round and are no more than 2f, or are but f not before the first round, then what most of them
+say is taken, and reported as ``unattested_state``.
 
-With f = 0, and in gossip rounds, where replicas differ, one donor after the other is asked until one delivers.
+With f = 0, and in gossip rounds, where replicas differ,
+one donor after the other is asked until one delivers.
 """
 
 from __future__ import annotations
@@ -22,7 +26,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeAlias
 
-from gossip.core.events import Arriving, Effect, Payload, Received, Report, Restore, Restored, Send, Token
+from gossip.core.events import (
+    Arriving,
+    Effect,
+    Payload,
+    Received,
+    Report,
+    Restore,
+    Restored,
+    Send,
+    Token,
+)
 from gossip.core.frozen import record
 from gossip.core.messages import PeerId, StateAttestation, StateOffer, StateRequest
 from gossip.core.rounds import TRANSFER_FACTOR, Transfer
@@ -46,11 +60,14 @@ from .donor import (
 )
 
 STATE_TIMES = 7
-"""A donor's packed state may be so many times as large as ours was when we began. An optimizer's memory comes with its first
-step: of Adam with AMSGrad three times the parameters, and twice that where these have 16 bits."""
+"""A donor's packed state may be so many times as large as ours was when we began. An optimizer's
+memory comes with its first step: of Adam with AMSGrad three times the parameters, and twice that
+where these have 16 bits."""
 STATE_SLACK = 2**20  # and this much larger
 AHEAD_ROUNDS = 2  # how far ahead the first round is that is named; four times as far each time
-REMIND_S = 1.0  # who has not answered is asked again: question or answer may be lost, and who has finished does not wait
+# who has not answered is asked again: question or answer may be lost,
+# and who has finished does not wait
+REMIND_S = 1.0
 HURRY_S = 0.25  # enough have answered, and do not agree, or all but f: the others have so long
 STRICT_TRIES = 2  # so often those who agree have to agree on what scripts set, too
 TRIES_MAX = 6  # of one that has a state of its own to go back to
@@ -87,15 +104,28 @@ RecoveryTimer: TypeAlias = DonorTimeout | SnapshotExpired
 class Recovery:
     """Both sides of a state transfer.
 
-    ``polling``: others are asked to vouch. ``asking``: ``donor`` is to send its state, or has offered it, and its ``pieces`` are
-    to come. ``attestation``: what it must be; None: nobody has vouched.
+    ``polling``: others are asked to vouch. ``asking``: ``donor`` is to send its state, or has
+    offered it, and its ``pieces`` are to come. ``attestation``: what it must be; None:
+    nobody has vouched.
     """
 
     def __init__(
-        self, local: PeerId, settings: CoreSettings, source: DonorRounds, timers: Timers[Any], swarm: StateSources, need: int
+        self,
+        local: PeerId,
+        settings: CoreSettings,
+        source: DonorRounds,
+        timers: Timers[Any],
+        swarm: StateSources,
+        need: int,
     ) -> None:
         """``need``: peers that must say the same; 1: nobody is asked to vouch."""
-        self.settings, self.source, self.timers, self.swarm, self.need = settings, source, timers, swarm, need
+        self.settings, self.source, self.timers, self.swarm, self.need = (
+            settings,
+            source,
+            timers,
+            swarm,
+            need,
+        )
         self.giving = Donor(settings, source, timers)
         self.stage: Stage = "idle"
         self.donor: PeerId | None = None
@@ -117,19 +147,25 @@ class Recovery:
         self._began_at = 0.0
         self._tries = 0
         self.poll = Poll(settings.seed)
-        self._sources: list[PeerId] = []  # who vouched for what is agreed, and has not been asked for it yet
+        # who vouched for what is agreed, and has not been asked for it yet
+        self._sources: list[PeerId] = []
         self._takes_settings = False
         self._patience: Token | None = None
-        self._coming: dict[tuple[PeerId, int], Transfer] = {}  # pieces that are on their way, by sender
+        # pieces that are on their way, by sender
+        self._coming: dict[tuple[PeerId, int], Transfer] = {}
 
     def on_message(self, event: Received, able: bool, now: float) -> list[Effect]:
         """``able``: the trainer holds the state of the rounds."""
         match event.message:
             case StateRequest() as request:
-                # Who may yet go back to its own state is not one that has none: else one liar would be all who have one, where
-                # all others have left their branches at once.
-                back = self.stage != "idle" and (self._has_own or self.pieces is not None or self.stage == "restoring")
-                return self.giving.on_request(event.sender, request, "" if able else TAKES_OVER if back else NO_STATE, now)
+                # Who may yet go back to its own state is not one that has none: else one liar would
+                # be all who have one, where all others have left their branches at once.
+                back = self.stage != "idle" and (
+                    self._has_own or self.pieces is not None or self.stage == "restoring"
+                )
+                return self.giving.on_request(
+                    event.sender, request, "" if able else TAKES_OVER if back else NO_STATE, now
+                )
             case StateAttestation() as attestation:
                 return self._on_attestation(event.sender, attestation, now)
             case StateOffer() as offer:
@@ -137,14 +173,23 @@ class Recovery:
             case _:
                 raise AssertionError(f"{type(event.message).__name__} is not about states")
 
-    # --- asking -----------------------------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
-    def begin(self, first: PeerId | None, reason: str, now: float, has_own: bool = False) -> list[Effect]:
-        """Asks ``first`` (or the best donor) for its state, or many to vouch; does nothing when that is under way."""
+    def begin(
+        self, first: PeerId | None, reason: str, now: float, has_own: bool = False
+    ) -> list[Effect]:
+        """Asks ``first`` (or the best donor) for its state, or many to vouch; does nothing when
+        that is under way."""
         if self.stage != "idle":
             return []
         self._asked.clear()
-        self._has_own, self._began_at, self._tries, self.attestation, self.attestations = has_own, now, 0, None, ()
+        self._has_own, self._began_at, self._tries, self.attestation, self.attestations = (
+            has_own,
+            now,
+            0,
+            None,
+            (),
+        )
         self._untouched = True
         self._no_state.clear()
         self._attackers.clear()
@@ -197,9 +242,14 @@ class Recovery:
 
     def _request_state(self, donor: PeerId, round_id: int, now: float) -> list[Effect]:
         effects = self._wait("asking", donor, self.settings.rounds.round_timeout_s, now)
-        return [*effects, Send(donor, StateRequest(self.settings.lineage, self._nonce, round_id, "state"))]
+        return [
+            *effects,
+            Send(donor, StateRequest(self.settings.lineage, self._nonce, round_id, "state")),
+        ]
 
-    def _wait(self, stage: Stage, donor: PeerId | None, patience_s: float, now: float) -> list[Effect]:
+    def _wait(
+        self, stage: Stage, donor: PeerId | None, patience_s: float, now: float
+    ) -> list[Effect]:
         """For an answer to what is asked under a new nonce."""
         self.stage, self.donor, self.pieces = stage, donor, None
         self._coming.clear()
@@ -221,14 +271,20 @@ class Recovery:
         return self._another(now) if self.pieces is None else self._hurry(self.pieces, now)
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
-        """A state, or a piece of one, is on its way: who sends it as fast as its link carries it is not late."""
+        """A state, or a piece of one, is on its way: who sends it as fast as its link
+        carries it is not late."""
         offer, sender = event.message, event.sender
         assert isinstance(offer, StateOffer)
         if self.stage != "asking" or offer.nonce != self._nonce or sender not in self.waits_for:
             return []
-        transfer, timeout_s = self._coming.get((sender, offer.piece)), self.settings.rounds.round_timeout_s
+        transfer, timeout_s = (
+            self._coming.get((sender, offer.piece)),
+            self.settings.rounds.round_timeout_s,
+        )
         if transfer is None or event.received < transfer.received:
-            transfer = self._coming[sender, offer.piece] = Transfer.begun(event.nbytes, event.received, now)
+            transfer = self._coming[sender, offer.piece] = Transfer.begun(
+                event.nbytes, event.received, now
+            )
         transfer.grew(event.received, now)
         if transfer.ends_at(now) > now + TRANSFER_FACTOR * timeout_s:
             return []
@@ -242,19 +298,27 @@ class Recovery:
         return [*cancelled, timer]
 
     def in_vain(self, timer: RecoveryTimer) -> bool:
-        """Whether everybody was asked, nobody had a state to give, and the own one is whole: it has to do, then.
+        """Whether everybody was asked, nobody had a state to give, and the own one is whole:
+        it has to do, then.
 
-        Else peers that all leave their branches at once, each for another's, would wait for each other for ever; and so would
-        those that want to begin with the weights of one that has gone.
+        Else peers that all leave their branches at once, each for another's, would wait for each
+        other for ever; and so would those that want to begin with the weights of one that has gone.
         """
-        if not self._untouched or self.donor is not None or not isinstance(timer, DonorTimeout) or timer.nonce != self._nonce:
+        if (
+            not self._untouched
+            or self.donor is not None
+            or not isinstance(timer, DonorTimeout)
+            or timer.nonce != self._nonce
+        ):
             return False
         if not self._has_own:
             return self._no_state.is_sure
         if self.stage != "polling":
             return self.stage == "asking"
         # Who has finished, or was asked about another round than its own, has a state all the same.
-        nobody = all(attestation.reason in (NO_STATE, TAKES_OVER) for attestation in self.poll.votes.values())
+        nobody = all(
+            attestation.reason in (NO_STATE, TAKES_OVER) for attestation in self.poll.votes.values()
+        )
         return self.poll.paused and (self._tries >= TRIES_MAX or nobody)
 
     def give_up(self) -> None:
@@ -274,22 +338,31 @@ class Recovery:
             return self._fetch(self.pieces, now)
         return []
 
-    # --- what most of them say --------------------------------------------------------------------------------------------
+    # --- what most of them say --------------------------------------------------------------------
 
     def _poll(self, now: float) -> list[Effect]:
-        """Asks others to vouch: in turn before the round that each is in, and before one that we name."""
+        """Asks others to vouch: in turn before the round that each is in,
+        and before one that we name."""
         self._tries += 1
         donors, named = self.swarm.donors(), 0
         if self._tries % 2 == 0 and donors:
             ahead = min(AHEAD_MAX, AHEAD_ROUNDS * 4 ** (self._tries // 2 - 1))
-            named = sorted([self.swarm.round_of(peer) for peer in donors], reverse=True)[: self.need][-1] + ahead
+            named = (
+                sorted([self.swarm.round_of(peer) for peer in donors], reverse=True)[: self.need][
+                    -1
+                ]
+                + ahead
+            )
         patience_s = self.settings.membership.probe_interval_s
         self.poll = Poll(self.settings.seed, named, now + patience_s)
-        return self._wait("polling", None, REMIND_S if donors else patience_s, now) + self._widen(now)
+        return self._wait("polling", None, REMIND_S if donors else patience_s, now) + self._widen(
+            now
+        )
 
     def _widen(self, now: float) -> list[Effect]:
-        """Asks whoever was not asked yet, as far as that many are needed: first as few as can be enough, then all. Who has
-        answered that it has none counts for nothing: all of our own branch may be looking for a state as we do."""
+        """Asks whoever was not asked yet, as far as that many are needed: first as few as can be
+        enough, then all. Who has answered that it has none counts for nothing: all of our own
+        branch may be looking for a state as we do."""
         fresh = [peer for peer in self.swarm.donors() if peer not in self.poll.asked]
         if self._tries == 1:
             fresh = fresh[: max(0, 2 * self.need - 1 - len(self.poll.asked) + self.poll.empty)]
@@ -310,7 +383,9 @@ class Recovery:
         self._patience = timer.token
         return [timer, *self._ask_for_attestations(self.poll.unanswered(self.swarm.donors()))]
 
-    def _on_attestation(self, sender: PeerId, attestation: StateAttestation, now: float) -> list[Effect]:
+    def _on_attestation(
+        self, sender: PeerId, attestation: StateAttestation, now: float
+    ) -> list[Effect]:
         outdated = self.stage != "polling" or self.poll.paused or attestation.nonce != self._nonce
         if outdated or sender not in self.poll.asked or sender in self.poll.votes:
             return []
@@ -331,7 +406,9 @@ class Recovery:
         if all(peer in self.poll.votes or peer not in donors for peer in self.poll.asked):
             return self._conclude(now)
         answered = sum([bool(attestation.digest) for attestation in self.poll.votes.values()])
-        if not self.poll.hurried and (answered >= self.need or len(self.poll.votes) > max(0, len(self.poll.asked) - self.need)):
+        if not self.poll.hurried and (
+            answered >= self.need or len(self.poll.votes) > max(0, len(self.poll.asked) - self.need)
+        ):
             self.poll.hurried = True
             timer = self.timers.set(now + HURRY_S, DonorTimeout(self._nonce))
             cancelled, self._patience = self.timers.cancel(self._patience), timer.token
@@ -340,9 +417,15 @@ class Recovery:
 
     def _conclude(self, now: float) -> list[Effect]:
         """All have answered, or had their time, and too few say the same."""
-        group = self.poll.largest(strict=self._tries <= STRICT_TRIES, failures=self._backoff.failures)
+        group = self.poll.largest(
+            strict=self._tries <= STRICT_TRIES, failures=self._backoff.failures
+        )
         if group and len(group) >= self._enough(now):
-            where = {"round": self.poll.votes[group[0]].round_id, "vouchers": group, "need": self.need}
+            where = {
+                "round": self.poll.votes[group[0]].round_id,
+                "vouchers": group,
+                "need": self.need,
+            }
             return [Report("unattested_state", where), *self._agree(group, now)]
         if group and self._tries % 2:
             return self._poll(now)  # they are in different rounds
@@ -354,15 +437,22 @@ class Recovery:
         return self._wait("polling", None, self.settings.membership.probe_interval_s, now)
 
     def _enough(self, now: float) -> int:
-        """How many are enough, now that not all who must do say the same: as many as there are when nobody else can have a
-        state, or when there are so few that liars could keep them from agreeing for ever."""
-        without = {peer for peer, attestation in self.poll.votes.items() if attestation.reason == NO_STATE}
+        """How many are enough, now that not all who must do say the same: as many as there are when
+        nobody else can have a state, or when there are so few that liars could keep them from
+        agreeing for ever."""
+        without = {
+            peer for peer, attestation in self.poll.votes.items() if attestation.reason == NO_STATE
+        }
         known = sorted({*self.settings.peers, *self.swarm.met()} - {self.local})
         here = [peer for peer in known if peer in self.poll.votes or not self.swarm.is_gone(peer)]
         may_have = [peer for peer in here if peer not in without]
         within_reach = [peer for peer in self.swarm.donors() if peer not in without]
         # And the weights that a run begins with are one peer's at first.
-        beyond = [peer for peer in within_reach if peer not in self.poll.votes or self.poll.votes[peer].round_id > 0]
+        beyond = [
+            peer
+            for peer in within_reach
+            if peer not in self.poll.votes or self.poll.votes[peer].round_id > 0
+        ]
         scarce = len(within_reach) < 2 * self.need - 1 or len(beyond) < self.need
         return 1 if len(may_have) < self.need or (scarce and self._has_waited(now)) else self.need
 
@@ -373,8 +463,11 @@ class Recovery:
         """Has one of ``group`` send what they all vouch for."""
         attestations = [self.poll.votes[peer] for peer in group]
         self.attestation, self.attestations = attestations[0], tuple(group)
-        able = [peer for peer in self.swarm.donors() if peer in group and peer not in self._attackers]
-        self._sources = sorted(able, key=lambda peer: self._backoff.failures[peer])  # who has failed comes last
+        able = [
+            peer for peer in self.swarm.donors() if peer in group and peer not in self._attackers
+        ]
+        # who has failed comes last
+        self._sources = sorted(able, key=lambda peer: self._backoff.failures[peer])
         self._takes_settings = len({attestation.settings for attestation in attestations}) == 1
         return self._next_source(now)
 
@@ -387,9 +480,11 @@ class Recovery:
         self.attestation, self.attestations = None, ()
         return self._pause(now)
 
-    # --- taking -----------------------------------------------------------------------------------------------------------
+    # --- taking -----------------------------------------------------------------------------------
 
-    def _on_offer(self, sender: PeerId, offer: StateOffer, payload: Payload | None, now: float) -> list[Effect]:
+    def _on_offer(
+        self, sender: PeerId, offer: StateOffer, payload: Payload | None, now: float
+    ) -> list[Effect]:
         if self.stage != "asking" or offer.nonce != self._nonce:
             return []
         if self.pieces is not None:
@@ -398,11 +493,24 @@ class Recovery:
             return []
         if payload is None or not offer.digest:
             self._no_state.hear(sender, offer.reason)
-            return [Report("no_state", {"from": sender, "reason": offer.reason}), *self._another(now)]
+            return [
+                Report("no_state", {"from": sender, "reason": offer.reason}),
+                *self._another(now),
+            ]
         outline = PieceManifest.read(offer.outline) if offer.outline else None
-        fits = payload.digest == offer.digest and is_usable(self.source, offer) and self._is_agreed(offer, payload)
-        if not fits or (offer.outline and (outline is None or outline.nbytes + payload.nbytes > self._state_bytes_max)):
-            return [Report("bad_state", {"from": sender, "round": offer.round_id}), *self._another(now)]
+        fits = (
+            payload.digest == offer.digest
+            and is_usable(self.source, offer)
+            and self._is_agreed(offer, payload)
+        )
+        if not fits or (
+            offer.outline
+            and (outline is None or outline.nbytes + payload.nbytes > self._state_bytes_max)
+        ):
+            return [
+                Report("bad_state", {"from": sender, "round": offer.round_id}),
+                *self._another(now),
+            ]
         self._offer = offer
         if outline is None:
             return self._restore(offer, payload)
@@ -416,7 +524,8 @@ class Recovery:
         return [Restore(offer.round_id, payload, self.attestation is None or self._takes_settings)]
 
     def _fetch(self, pieces: PieceFetcher, now: float) -> list[Effect]:
-        """Asks for what is missing, as far as those who have it may be asked; or hands on the whole."""
+        """Asks for what is missing, as far as those who have it may be asked;
+        or hands on the whole."""
         offer, patience_s = self._offer, self.settings.rounds.round_timeout_s
         assert offer is not None
         if pieces.whole:
@@ -429,11 +538,19 @@ class Recovery:
         lineage, cancelled = self.settings.lineage, self.timers.cancel(self._patience)
         timer = self.timers.set(min(pieces.asked.values()), DonorTimeout(self._nonce))
         self._patience = timer.token
-        asks = [Send(peer, StateRequest(lineage, self._nonce, offer.round_id, "state", piece)) for peer, piece in fresh]
+        asks = [
+            Send(peer, StateRequest(lineage, self._nonce, offer.round_id, "state", piece))
+            for peer, piece in fresh
+        ]
         return [*cancelled, timer, *asks]
 
     def _on_piece(
-        self, pieces: PieceFetcher, sender: PeerId, offer: StateOffer, payload: Payload | None, now: float
+        self,
+        pieces: PieceFetcher,
+        sender: PeerId,
+        offer: StateOffer,
+        payload: Payload | None,
+        now: float,
     ) -> list[Effect]:
         if pieces.length(sender, offer.piece) < 0:
             return []
@@ -442,16 +559,23 @@ class Recovery:
             effects += self._lose(pieces, sender, "no_state", offer.reason, now)
         elif not pieces.take(sender, offer.piece, payload):
             self._attackers.add(sender)
-            effects += self._lose(pieces, sender, "bad_state", f"piece {offer.piece} is not what was vouched for", now)
+            effects += self._lose(
+                pieces, sender, "bad_state", f"piece {offer.piece} is not what was vouched for", now
+            )
         return effects + self._fetch(pieces, now)
 
     def _hurry(self, pieces: PieceFetcher, now: float) -> list[Effect]:
         """Some may have had their time."""
         late = pieces.overdue(now)
-        lost = [self._lose(pieces, peer, "no_state", "has not sent its pieces in time", now) for peer in late]
+        lost = [
+            self._lose(pieces, peer, "no_state", "has not sent its pieces in time", now)
+            for peer in late
+        ]
         return [effect for effects in lost for effect in effects] + self._fetch(pieces, now)
 
-    def _lose(self, pieces: PieceFetcher, peer: PeerId, what: str, reason: str, now: float) -> list[Effect]:
+    def _lose(
+        self, pieces: PieceFetcher, peer: PeerId, what: str, reason: str, now: float
+    ) -> list[Effect]:
         """``peer`` does not deliver."""
         self._backoff.failed(peer, now)
         pieces.give_up([peer])
@@ -463,16 +587,26 @@ class Recovery:
         attestation = self.attestation
         if attestation is None:
             return True
-        state, settings = parts_of(replace(payload, parts=(offer.outline, *payload.parts)) if offer.outline else payload)
+        state, settings = parts_of(
+            replace(payload, parts=(offer.outline, *payload.parts)) if offer.outline else payload
+        )
         same = (offer.round_id, offer.chain) == (attestation.round_id, attestation.chain)
         same = same and (settings == attestation.settings or not self._takes_settings)
         return (
-            same and attested_digest(self.settings.lineage, offer.round_id, offer.chain, offer.core, state) == attestation.digest
+            same
+            and attested_digest(
+                self.settings.lineage, offer.round_id, offer.chain, offer.core, state
+            )
+            == attestation.digest
         )
 
     def on_restored(self, event: Restored, now: float) -> tuple[list[Effect], bool]:
         """Returns effects, and whether the rounds may go on from the new state."""
-        if self.stage != "restoring" or self._offer is None or event.round_id != self._offer.round_id:
+        if (
+            self.stage != "restoring"
+            or self._offer is None
+            or event.round_id != self._offer.round_id
+        ):
             return [], False
         offer, self._offer = self._offer, None
         problem = event.error
@@ -482,8 +616,13 @@ class Recovery:
             except (ValueError, OverflowError) as error:
                 problem = str(error)
         if problem:
-            return [Report("bad_state", {"from": self.donor, "reason": problem}), *self._another(now)], False
+            return [
+                Report("bad_state", {"from": self.donor, "reason": problem}),
+                *self._another(now),
+            ], False
         nbytes = offer.nbytes + (self.pieces.outline.nbytes if self.pieces is not None else 0)
         self.give_up()
         self.giving.restart()
-        return [Report("restored", {"round": offer.round_id, "from": self.donor, "nbytes": nbytes})], True
+        return [
+            Report("restored", {"round": offer.round_id, "from": self.donor, "nbytes": nbytes})
+        ], True

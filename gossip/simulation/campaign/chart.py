@@ -1,4 +1,5 @@
-"""What happened in a run, line by line: who said what to whom, when it arrived or did not, who died, what was committed."""
+"""What happened in a run, line by line: who said what to whom, when it arrived or did not, who
+died, what was committed."""
 
 from __future__ import annotations
 
@@ -20,9 +21,20 @@ What = (
 Group = Literal["membership", "rounds", "joining"]
 _GROUPS: dict[type, Group] = {
     **dict.fromkeys(
-        (messages.Ping, messages.PingRequest, messages.Ack, messages.Nack, messages.PushPull, messages.Gossip), "membership"
+        (
+            messages.Ping,
+            messages.PingRequest,
+            messages.Ack,
+            messages.Nack,
+            messages.PushPull,
+            messages.Gossip,
+        ),
+        "membership",
     ),
-    **dict.fromkeys((messages.Hello, messages.StateRequest, messages.StateAttestation, messages.StateOffer), "joining"),
+    **dict.fromkeys(
+        (messages.Hello, messages.StateRequest, messages.StateAttestation, messages.StateOffer),
+        "joining",
+    ),
 }
 RUMORS_SHOWN = 2
 
@@ -39,8 +51,9 @@ ALTERED = ("corrupted", "spoiled", "duplicated", "reordered", "spiked", "queued"
 class ChartLine:
     """One thing that happened at one peer, or (-1, a fault) in the network.
 
-    ``sent`` and ``arrived`` carry the message and the other peer, and so do ``lied`` (what is said instead of what was sent),
-    ``lost`` and ``altered``, whose ``text`` begins with what befell it; of the rest ``text`` says what it was.
+    ``sent`` and ``arrived`` carry the message and the other peer, and so do ``lied`` (what is said
+    instead of what was sent), ``lost`` and ``altered``, whose ``text`` begins with what befell it;
+    of the rest ``text`` says what it was.
     """
 
     t: float
@@ -59,7 +72,13 @@ class ChartLine:
 
     def __str__(self) -> str:
         there = f"-> {self.other}"
-        arrow = {"sent": there, "arrived": f"<- {self.other}", "lied": there, "lost": f"-x {self.other}", "altered": there}
+        arrow = {
+            "sent": there,
+            "arrived": f"<- {self.other}",
+            "lied": there,
+            "lost": f"-x {self.other}",
+            "altered": there,
+        }
         word = "" if self.what in ("sent", "arrived", "lost", "altered") else f"{self.what} "
         where = f"peer {self.peer}" if self.peer >= 0 else "network"
         return f"{self.t:11.6f}  {where} {arrow.get(self.what, ''):5} {word}{self.text}"
@@ -78,24 +97,35 @@ class Chart(Observer):
         self._add(swarm, peer, "died", "")
 
     def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._add(swarm, peer, "fault", f"goes on after {swarm.now - swarm.hosts[peer].paused_at_ns / NS:.3f} s")
+        self._add(
+            swarm,
+            peer,
+            "fault",
+            f"goes on after {swarm.now - swarm.hosts[peer].paused_at_ns / NS:.3f} s",
+        )
 
     def on_fault(self, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
         self._add(swarm, peer, "fault", text)
 
-    def on_mishap(self, swarm: Swarm[Any], peer: PeerId, to: PeerId, what: str, message: Message | None) -> None:
+    def on_mishap(
+        self, swarm: Swarm[Any], peer: PeerId, to: PeerId, what: str, message: Message | None
+    ) -> None:
         words = say(message) if message is not None else "bytes that mean nothing"
         if what == "lied":
             self.lines.append(ChartLine(swarm.now, peer, "lied", words, message, to))
         elif what in LOST:
             self.lines.append(ChartLine(swarm.now, peer, "lost", f"{what}: {words}", message, to))
         elif what in ALTERED:
-            self.lines.append(ChartLine(swarm.now, peer, "altered", f"{what}: {words}", message, to))
+            self.lines.append(
+                ChartLine(swarm.now, peer, "altered", f"{what}: {words}", message, to)
+            )
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         match event:
             case events.Received(sender, _, message):
-                self.lines.append(ChartLine(swarm.now, peer, "arrived", say(message), message, sender))
+                self.lines.append(
+                    ChartLine(swarm.now, peer, "arrived", say(message), message, sender)
+                )
             case events.LinkDown(other, reason):
                 self._add(swarm, peer, "link", f"to {other} is down: {reason}")
             case events.LinkUp(other):
@@ -110,7 +140,12 @@ class Chart(Observer):
             case events.Send(to, message):
                 self.lines.append(ChartLine(swarm.now, peer, "sent", say(message), message, to))
             case events.Committed(commit, chain):
-                self._add(swarm, peer, "committed", f"round {commit.round_id} #{chain.hex()[:6]} by {commit.server}")
+                self._add(
+                    swarm,
+                    peer,
+                    "committed",
+                    f"round {commit.round_id} #{chain.hex()[:6]} by {commit.server}",
+                )
             case events.Aggregate():
                 rows = ",".join(str(row.peer) for row in effect.rows)
                 step = "" if effect.step == "whole" else f"{_shard(effect.shard)} {effect.step}"
@@ -137,12 +172,17 @@ def say(message: Message) -> str:
             made = f" made at {message.made_at}" if message.made_at != message.attempt else ""
             digest = f" #{message.digest.hex()[:4]}" if message.digest else " empty"
             return (
-                f"Commit r{message.round_id}{_shard(message.shard)}{_attempt(message.attempt)}{made} by {message.server}{digest}"
+                "Commit "
+                f"r{message.round_id}{_shard(message.shard)}{_attempt(message.attempt)}{made} by "
+                f"{message.server}{digest}"
             )
         case messages.UpdateRequest(_, round_id, shard, attempt):
             return f"Query r{round_id}{_shard(shard)}{_attempt(attempt)}"
         case messages.PartialStatistics(_, round_id, shard, attempt, _, contributors):
-            return f"Partial r{round_id}{_shard(shard)}{_attempt(attempt)} of {','.join(map(str, contributors))}"
+            return (
+                f"Partial r{round_id}{_shard(shard)}{_attempt(attempt)} of "
+                f"{','.join(map(str, contributors))}"
+            )
         case messages.PartialOverdue():
             where = f"r{message.round_id}{_shard(message.shard)}{_attempt(message.attempt)}"
             return f"Overdue {where}{', time is up' if message.time_is_up else ''}"
@@ -161,7 +201,11 @@ def say(message: Message) -> str:
         case messages.StateAttestation():
             return f"Voucher r{message.round_id} {message.digest.hex()[:6] or message.reason}"
         case messages.StateOffer():
-            return f"StateOffer r{message.round_id}" if message.digest else f"StateOffer none: {message.reason}"
+            return (
+                f"StateOffer r{message.round_id}"
+                if message.digest
+                else f"StateOffer none: {message.reason}"
+            )
         case messages.Ping(_, target, rumors) | messages.PingRequest(_, target, rumors):
             return f"{name} {target}{_rumors(rumors)}"
         case messages.Ack(_, target, _, rumors):

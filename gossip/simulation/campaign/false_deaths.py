@@ -1,7 +1,9 @@
-"""Nobody dies who lives: swarms of memberships in the rain and beside sleepers, and the count of those declared dead wrongly.
+"""Nobody dies who lives: swarms of memberships in the rain and beside sleepers, and the count of
+those declared dead wrongly.
 
-A *false death* is an entry in anybody's table that says dead, or left, of a peer whose very life runs and has not been disturbed.
-Every change of every table is looked at, not the reports of it, so one that is put right in the same event counts as well.
+A *false death* is an entry in anybody's table that says dead, or left, of a peer whose very life
+runs and has not been disturbed. Every change of every table is looked at, not the reports of it, so
+one that is put right in the same event counts as well.
 
     seen = rain(Rain(n=8, seed=3))
     assert not seen.false_deaths, seen.false_deaths
@@ -17,7 +19,15 @@ from typing import Any
 
 from gossip.core import Event, PeerId
 from gossip.simulation.checkers import TableWatch, watch_life
-from gossip.simulation.world import LinkModel, MemberCore, Network, Observer, Swarm, all_fine, member_swarm
+from gossip.simulation.world import (
+    LinkModel,
+    MemberCore,
+    Network,
+    Observer,
+    Swarm,
+    all_fine,
+    member_swarm,
+)
 
 LOSS, DUPLICATION, JITTER_S = 0.2, 0.2, 0.1
 CHURN_S = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # how long a sleeper in the rain sleeps, in turn
@@ -42,7 +52,8 @@ class FalseDeaths(Observer):
     """Looks at every change of every table.
 
     Args:
-        excused: peers that are disturbed on purpose; that they are taken for dead is counted as ``excused``, and is no mistake.
+        excused: peers that are disturbed on purpose; that they are taken for dead is counted as
+            ``excused``, and is no mistake.
     """
 
     def __init__(self, excused: Collection[PeerId] = ()) -> None:
@@ -71,7 +82,9 @@ class FalseDeaths(Observer):
                 self.counts["excused"] += 1
             else:
                 origin = watch.members[change.subject].origin
-                self.found.append(FalseDeath(swarm.now, peer, change.subject, change.status, origin))
+                self.found.append(
+                    FalseDeath(swarm.now, peer, change.subject, change.status, origin)
+                )
 
 
 @dataclass(slots=True)
@@ -95,8 +108,8 @@ class LossySwarm:
     Attributes:
         node_seconds: peers times virtual seconds, of all peers together.
         in_order: links keep the order of what they carry, as TCP does.
-        sleepers: so many peers stand still again and again, each for times of ``CHURN_S``, and are restarted now and then. Their
-            own deaths do not count, and neither do their seconds.
+        sleepers: so many peers stand still again and again, each for times of ``CHURN_S``, and are
+            restarted now and then. Their own deaths do not count, and neither do their seconds.
         core: what every peer runs.
     """
 
@@ -112,7 +125,8 @@ class LossySwarm:
 
 
 def rain(world: LossySwarm) -> FalseDeathCounts:
-    """Plays it, then lets the sun shine: after that everybody must see everybody again. Raises Stuck when they do not."""
+    """Plays it, then lets the sun shine: after that everybody must see everybody again. Raises
+    Stuck when they do not."""
     model = LinkModel(delay_s=(0.0, world.jitter_s), loss=world.loss, duplicate=world.duplication)
     network = Network(model, fifo=world.in_order)
     swarm = member_swarm(world.n, world.seed, network, make=world.core)
@@ -123,7 +137,9 @@ def rain(world: LossySwarm) -> FalseDeathCounts:
         _disturb(swarm, world, seconds)
     else:
         swarm.run_for(seconds)
-    seen = FalseDeathCounts((world.n - world.sleepers) * seconds, counts=deaths.counts + swarm.counts)
+    seen = FalseDeathCounts(
+        (world.n - world.sleepers) * seconds, counts=deaths.counts + swarm.counts
+    )
     network.default = LinkModel()
     swarm.run_until(lambda: all_fine(swarm), CALM_S)
     seen.false_deaths = deaths.found
@@ -144,21 +160,26 @@ def _disturb(swarm: Swarm[MemberCore], world: LossySwarm, seconds: float) -> Non
         swarm.run_for(swarm.rng.uniform(1.0, 9.0))
     swarm.run_for(seconds - swarm.now)
     for stalled_peer in range(world.sleepers):
-        swarm.run_until(lambda stalled_peer=stalled_peer: swarm.hosts[stalled_peer].state == "up", 10.0)  # type: ignore[misc]
+        swarm.run_until(
+            lambda stalled_peer=stalled_peer: swarm.hosts[stalled_peer].state == "up",  # type: ignore[misc]
+            10.0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
     """Observers stand still for ``pause_s``, all at the same time.
 
-    The worst moment is when one of them suspects somebody: what it then hears last before it can judge is the accusation. In the
-    rain such a moment is awaited, in fine weather there is none, so the moment is any.
+    The worst moment is when one of them suspects somebody: what it then hears last before it can
+    judge is the accusation. In the rain such a moment is awaited, in fine weather there is none, so
+    the moment is any.
 
     Attributes:
         observers: how many, of the ``n``; those with the highest names.
-        loss: of messages, all the time: so suspicions are open when the observers fall asleep, and they miss refutations.
-        deaf: what came for them while they slept is lost, refutations too; else they hear it first when they wake, as a process
-            does that was stopped.
+        loss: of messages, all the time: so suspicions are open when the observers fall asleep, and
+            they miss refutations.
+        deaf: what came for them while they slept is lost, refutations too; else they hear it first
+            when they wake, as a process does that was stopped.
         core: what every peer runs.
     """
 
@@ -174,9 +195,12 @@ class Pause:
 def pause(world: Pause) -> FalseDeathCounts:
     """Plays it. After it everybody must see everybody again. Raises Stuck when they do not.
 
-    That the sleepers are taken for dead is right; that anybody who stayed awake is, by anybody, is a false death.
+    That the sleepers are taken for dead is right; that anybody who stayed awake is, by anybody,
+    is a false death.
     """
-    assert 0 < world.observers < world.n, f"{world.observers} of {world.n} sleep: nobody is left to be wronged"
+    assert 0 < world.observers < world.n, (
+        f"{world.observers} of {world.n} sleep: nobody is left to be wronged"
+    )
     weather = LinkModel(loss=world.loss, delay_s=(0.0, JITTER_S)) if world.loss else LinkModel()
     network = Network(weather)
     swarm = member_swarm(world.n, world.seed, network, make=world.core)
@@ -186,7 +210,10 @@ def pause(world: Pause) -> FalseDeathCounts:
     swarm.run_for(STARTED_S + swarm.rng.uniform(0.0, 1.0))  # at any moment of everybody's probes
     if world.loss:
         swarm.run_until(
-            lambda: any(_suspects_one_awake(swarm, stalled_peer, sleepers) for stalled_peer in sleepers), WORST_WITHIN_S
+            lambda: any(
+                _suspects_one_awake(swarm, stalled_peer, sleepers) for stalled_peer in sleepers
+            ),
+            WORST_WITHIN_S,
         )
     for stalled_peer in sleepers:
         swarm.pause(stalled_peer)
@@ -195,13 +222,19 @@ def pause(world: Pause) -> FalseDeathCounts:
         if world.deaf:
             swarm.hosts[stalled_peer].inbox.clear()
         swarm.resume(stalled_peer)
-    swarm.run_for(5.0)  # what they think of the others when they wake is judged in the weather in which they slept
+    # what they think of the others when they wake is judged in the weather in which they slept
+    swarm.run_for(5.0)
     network.default = LinkModel()
     swarm.run_until(lambda: all_fine(swarm), MEET_S)
     return FalseDeathCounts(world.n * swarm.now, deaths.found, deaths.counts + swarm.counts)
 
 
-def _suspects_one_awake(swarm: Swarm[MemberCore], observer: PeerId, sleepers: Collection[PeerId]) -> bool:
-    """Whether a death is only a matter of time for it: there is a case, evidence of its own, and no answer since."""
+def _suspects_one_awake(
+    swarm: Swarm[MemberCore], observer: PeerId, sleepers: Collection[PeerId]
+) -> bool:
+    """Whether a death is only a matter of time for it: there is a case, evidence of its own,
+    and no answer since."""
     members = swarm.cores[observer].membership.members.values()
-    return any(m.suspicion is not None and m.suspicion.proven for m in members if m.peer not in sleepers)
+    return any(
+        m.suspicion is not None and m.suspicion.proven for m in members if m.peer not in sleepers
+    )

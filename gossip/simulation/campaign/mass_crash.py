@@ -1,4 +1,5 @@
-"""A tenth of a large swarm of memberships crashes at once: when each survivor knows, and what it costs everybody in bytes."""
+"""A tenth of a large swarm of memberships crashes at once: when each survivor knows, and what it
+costs everybody in bytes."""
 
 from __future__ import annotations
 
@@ -7,23 +8,45 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from gossip.core import Change, Effect, Envelope, Event, MembershipSettings, Payload, PeerId, PushPull, Started, table_interval_s
+from gossip.core import (
+    Change,
+    Effect,
+    Envelope,
+    Event,
+    MembershipSettings,
+    Payload,
+    PeerId,
+    PushPull,
+    Started,
+    table_interval_s,
+)
 from gossip.inject import OutMessage
-from gossip.simulation.world import MemberCore, Network, SimulationStuck, Swarm, all_fine, member_swarm
+from gossip.simulation.world import (
+    MemberCore,
+    Network,
+    SimulationStuck,
+    Swarm,
+    all_fine,
+    member_swarm,
+)
 from gossip.transport import encode
 
 SILENT = {"closing_s": (1e9, 1e9), "heartbeat_s": None}
 """The kernel tells nothing, as when a cable is pulled: probes alone must find out."""
 
-ACQUAINTED_ABOVE = 128  # peers: from there on the storm of news with which a swarm begins takes longer than all that is measured
-FIRST_TABLES_S = 6.0  # by then everybody has sent its first table, whose time does not depend on n yet
+# peers: from there on the storm of news with which a swarm begins takes longer than all
+# that is measured
+ACQUAINTED_ABOVE = 128
+# by then everybody has sent its first table, whose time does not depend on n yet
+FIRST_TABLES_S = 6.0
 LIMIT_S = 60.0
 STEP_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class MassCrash:
-    """``connections_close``: the kernels of the crashed close their connections, as after SIGKILL; else nobody is told."""
+    """``connections_close``: the kernels of the crashed close their connections, as after SIGKILL;
+    else nobody is told."""
 
     n: int
     seed: int
@@ -48,7 +71,8 @@ class ConnectedMemberCore(MemberCore):
 
 @dataclass(frozen=True, slots=True)
 class MassCrashResult:
-    """Seconds count from the crash. Bytes are those of encoded messages, without the framing of ZeroMQ, TCP and IP."""
+    """Seconds count from the crash. Bytes are those of encoded messages, without the framing of
+    ZeroMQ, TCP and IP."""
 
     victims: int
     suspected_median_s: float  # first suspicion of a victim by anybody, median over victims
@@ -59,7 +83,8 @@ class MassCrashResult:
     converged_s: float  # and nobody suspects or skips anybody who lives
     false_deaths: int
     false_suspicions: int  # of survivors, by survivors
-    calm_bytes_per_peer_s: float  # while nothing happens, over one whole interval between table exchanges
+    # while nothing happens, over one whole interval between table exchanges
+    calm_bytes_per_peer_s: float
     calm_table_bytes_per_peer_s: float  # the part of it that is tables
     calm_messages_per_peer_s: float
     crash_bytes_per_peer_s: float  # by a survivor, from the crash until all is known
@@ -74,7 +99,9 @@ class TrafficMeter:
     tables: int = 0
     messages: int = 0
 
-    def __call__(self, sender: PeerId, to: PeerId, said: Envelope, payload: Payload | None) -> tuple[OutMessage, ...]:
+    def __call__(
+        self, sender: PeerId, to: PeerId, said: Envelope, payload: Payload | None
+    ) -> tuple[OutMessage, ...]:
         data = encode(said)
         self.bytes += len(data)
         self.messages += 1
@@ -113,7 +140,8 @@ class Deaths:
 
 
 def mass_crash(world: MassCrash) -> MassCrashResult:
-    """Plays it. Raises Stuck when the survivors do not all agree within a minute of virtual time."""
+    """Plays it. Raises Stuck when the survivors do not all agree within a minute
+    of virtual time."""
     deaths = Deaths(dict.fromkeys(world.victims))
     swarm = started(world, deaths)
     meter = TrafficMeter()
@@ -132,9 +160,15 @@ def mass_crash(world: MassCrash) -> MassCrashResult:
     known_all_s = max(deaths.dead.values()) - crashed_at
     crash_bytes = meter.bytes / survivors
     until_s = swarm.now - crashed_at
-    _advance(swarm, lambda: all_fine(swarm), "everybody is to see everybody who lives, and nobody else", deaths)
+    _advance(
+        swarm,
+        lambda: all_fine(swarm),
+        "everybody is to see everybody who lives, and nobody else",
+        deaths,
+    )
     converged_s = swarm.now - crashed_at
-    swarm.run_for(2.0)  # whoever is wrongly accused in the turmoil shall have had the time to die of it
+    # whoever is wrongly accused in the turmoil shall have had the time to die of it
+    swarm.run_for(2.0)
     first: dict[PeerId, float] = {}
     for (_, victim), at in deaths.dead.items():
         first[victim] = min(at, first.get(victim, math.inf))
@@ -160,11 +194,21 @@ def started(world: MassCrash, deaths: Deaths) -> Swarm[MemberCore]:
     """A swarm in which everybody has met everybody and nobody has anything left to tell."""
     network = Network() if world.connections_close else Network(**SILENT)  # type: ignore[arg-type]
     make = ConnectedMemberCore if world.n > ACQUAINTED_ABOVE else MemberCore
-    swarm = member_swarm(world.n, world.seed, network, encoded=False, listen=deaths.listen, make=make)
+    swarm = member_swarm(
+        world.n, world.seed, network, encoded=False, listen=deaths.listen, make=make
+    )
     swarm.run_for(FIRST_TABLES_S)
-    _advance(swarm, lambda: not any(len(core.membership.rumors) for core in swarm.cores.values()), "silence", deaths)
+    _advance(
+        swarm,
+        lambda: not any(len(core.membership.rumors) for core in swarm.cores.values()),
+        "silence",
+        deaths,
+    )
     if not all_fine(swarm):
-        raise SimulationStuck(f"n={world.n}: after {swarm.now:.1f} s not everybody knows everybody\n{swarm.summary()[:2000]}")
+        raise SimulationStuck(
+            f"n={world.n}: after {swarm.now:.1f} s not everybody knows everybody\n"
+            f"{swarm.summary()[:2000]}"
+        )
     return swarm
 
 
@@ -174,6 +218,7 @@ def _advance(swarm: Swarm[MemberCore], predicate: Any, what: str, deaths: Deaths
     while not predicate():
         if swarm.now >= limit_s:
             raise SimulationStuck(
-                f"not so after {LIMIT_S} s: {what}; {len(deaths.dead)} deaths were heard of\n{swarm.summary()[:2000]}"
+                f"not so after {LIMIT_S} s: {what}; {len(deaths.dead)} deaths were heard of\n"
+                f"{swarm.summary()[:2000]}"
             )
         swarm.run_for(STEP_S)

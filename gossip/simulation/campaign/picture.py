@@ -1,6 +1,8 @@
-"""Draws the end of a run as a message-sequence chart: a line a peer, time downwards, an arrow a message.
+"""Draws the end of a run as a message-sequence chart: a line a peer, time downwards,
+an arrow a message.
 
-Every line of the chart has a row of its own, so that nothing is written over anything; the seconds are at the left.
+Every line of the chart has a row of its own, so that nothing is written over anything; the seconds
+are at the left.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ _WORDS = {
 
 @dataclass(slots=True)
 class _Arrow:
-    """A message on its way: the row in which it was sent and those in which it arrived; ``fate``: why it did not."""
+    """A message on its way: the row in which it was sent and those in which it arrived;
+    ``fate``: why it did not."""
 
     sent: int | None
     line: ChartLine
@@ -44,7 +47,8 @@ class _Arrow:
 
 
 def relevant(lines: Iterable[ChartLine], invariant: str, rows: int = ROWS) -> list[ChartLine]:
-    """The last lines that bear on the invariant: probes and rumours are left out of what is about rounds, and so on."""
+    """The last lines that bear on the invariant: probes and rumours are left out of what is about
+    rounds, and so on."""
     about_members = invariant in _MEMBERSHIP
     kept = [line for line in lines if _concerns(line, about_members)]
     return kept[-rows:]
@@ -54,7 +58,13 @@ def _concerns(line: ChartLine, about_members: bool) -> bool:
     if line.what in ("lost", "altered"):
         return False  # their arrows say so
     if about_members:
-        return line.group == "membership" or line.what in ("started", "died", "halted", "reported", "fault")
+        return line.group == "membership" or line.what in (
+            "started",
+            "died",
+            "halted",
+            "reported",
+            "fault",
+        )
     return line.group != "membership"
 
 
@@ -95,28 +105,39 @@ def draw(outcome: SimulationResult, chart: Chart, rows: int = ROWS) -> str:
     body.sort(key=lambda shape: shape.startswith("<text"))  # words lie above arrows
     colour = RED if found else GREEN
     body.append(
-        f'<rect x="8" y="{bottom + 8}" width="{width - 16}" height="{14 + 16 * len(ending)}" fill="{colour}" fill-opacity="0.1"/>'
+        f'<rect x="8" y="{bottom + 8}" width="{width - 16}" height="{14 + 16 * len(ending)}" '
+        f'fill="{colour}" fill-opacity="0.1"/>'
     )
-    body += [_text(14, bottom + 26 + 16 * i, words, colour, bold=True) for i, words in enumerate(ending)]
+    body += [
+        _text(14, bottom + 26 + 16 * i, words, colour, bold=True) for i, words in enumerate(ending)
+    ]
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        'font-family="DejaVu Sans Mono, Menlo, Consolas, monospace" font-size="11">\n'
-        '<defs><marker id="tip" markerWidth="8" markerHeight="8" refX="7" refY="3" orient="auto">'
-        '<path d="M0,0 L7,3 L0,6 z" fill="context-stroke"/></marker></defs>\n'
-        f'<rect width="{width}" height="{height}" fill="white"/>\n' + "\n".join(body) + "\n</svg>\n"
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" font-family="DejaVu Sans Mono, Menlo, Consolas, '
+            'monospace" font-size="11">\n'
+            '<defs><marker id="tip" markerWidth="8" markerHeight="8" refX="7" refY="3" '
+            'orient="auto"><path d="M0,0 L7,3 L0,6 z" fill="context-stroke"/></marker></defs>\n'
+            f'<rect width="{width}" height="{height}" fill="white"/>\n'
+        )
+        + "\n".join(body)
+        + "\n</svg>\n"
     )
 
 
 def _heading(outcome: SimulationResult) -> list[str]:
     schedule = outcome.schedule
-    title = f"seed {schedule.seed}: {schedule.peers} peers, {schedule.weighted_topology}, {schedule.aggregator}"
+    title = (
+        f"seed {schedule.seed}: {schedule.peers} peers, {schedule.weighted_topology}, "
+        f"{schedule.aggregator}"
+    )
     faults = "; ".join(map(str, schedule.faults)) or "no faults"
     return [title, *textwrap.wrap(f"faults: {faults}", WRAP)]
 
 
 def _arrows(lines: Sequence[ChartLine], lost: Iterable[ChartLine] = ()) -> list[_Arrow]:
-    """Finds for each arrival the sending it belongs to; one that arrives twice has two ends, a forged one no beginning. Of each
-    that does not arrive, ``lost`` says why."""
+    """Finds for each arrival the sending it belongs to; one that arrives twice has two ends, a
+    forged one no beginning. Of each that does not arrive, ``lost`` says why."""
     found: list[_Arrow] = []
     on_the_way: dict[tuple[PeerId, PeerId], list[_Arrow]] = {}
     for row, line in enumerate(lines):
@@ -125,34 +146,56 @@ def _arrows(lines: Sequence[ChartLine], lost: Iterable[ChartLine] = ()) -> list[
             found.append(arrow)
             on_the_way.setdefault((line.peer, line.other), []).append(arrow)
         elif line.what == "arrived":
-            candidates = [a for a in on_the_way.get((line.other, line.peer), ()) if a.line.message == line.message]
+            candidates = [
+                a
+                for a in on_the_way.get((line.other, line.peer), ())
+                if a.line.message == line.message
+            ]
             fresh = [a for a in candidates if not a.arrived] or candidates[-1:]
             if fresh:
                 fresh[0].arrived.append(row)
             else:
                 found.append(_Arrow(None, line, [row]))
     for end in lost:
-        candidates = [a for a in on_the_way.get((end.peer, end.other), ()) if a.line.message == end.message]
-        for arrow in [a for a in candidates if not a.arrived and not a.fate and a.line.t <= end.t][-1:]:
+        candidates = [
+            a for a in on_the_way.get((end.peer, end.other), ()) if a.line.message == end.message
+        ]
+        for arrow in [a for a in candidates if not a.arrived and not a.fate and a.line.t <= end.t][
+            -1:
+        ]:
             arrow.fate = end.text.partition(":")[0].replace("_", " ")
     return found
 
 
 def _draw_arrow(arrow: _Arrow, x: dict[PeerId, int], top: int, rows: int) -> list[str]:
     line = arrow.line
-    colour = ORANGE if line.what == "lied" else GREEN if line.text.startswith("Commit r") else COLOURS[line.group]
+    colour = (
+        ORANGE
+        if line.what == "lied"
+        else GREEN
+        if line.text.startswith("Commit r")
+        else COLOURS[line.group]
+    )
     if arrow.sent is None:  # sent before the picture begins, or never
         y, towards = _y(top, arrow.arrived[0]), 1 if x[line.other] > x[line.peer] else -1
         start = x[line.peer] + towards * 40
-        return [_path(start, y, x[line.peer], y, colour, "2 3"), _label(start, y, line.text, towards, colour)]
+        return [
+            _path(start, y, x[line.peer], y, colour, "2 3"),
+            _label(start, y, line.text, towards, colour),
+        ]
     x1, x2, y1 = x[line.peer], x[line.other], _y(top, arrow.sent)
     towards = 1 if x2 > x1 else -1
-    shapes = [_label(x1, y1, f"lied: {line.text}" if line.what == "lied" else line.text, towards, colour)]
+    shapes = [
+        _label(x1, y1, f"lied: {line.text}" if line.what == "lied" else line.text, towards, colour)
+    ]
     for number, row in enumerate(arrow.arrived):
         shapes.append(_path(x1, y1, x2, _y(top, row), colour, "5 3" if number else ""))
     if not arrow.arrived:
         x3, y3 = x1 + STUB * (x2 - x1), y1 + 6
-        shapes.append(f'<path d="M{x1},{y1} L{x3:.0f},{y3}" stroke="{colour}" stroke-opacity="0.55" fill="none"/>')
+        shapes.append(
+            f'<path d="M{x1},{y1} L{x3:.0f},{y3}" stroke="{colour}" stroke-opacity="0.55" '
+            'fill="none"/>'
+        )
         shapes.append(_text(x3 - 3, y3 + 4, f"✕ {arrow.fate}".strip(), RED))
     return shapes
 
@@ -177,19 +220,27 @@ def _draw_note(line: ChartLine, x: int, top: int, row: int) -> list[str]:
     return [mark, _label(x, y + 6, f"{word}{line.text}"[:64], 1, colour)]
 
 
-def _lifelines(lines: Sequence[ChartLine], x: dict[PeerId, int], top: int, bottom: int) -> list[str]:
+def _lifelines(
+    lines: Sequence[ChartLine], x: dict[PeerId, int], top: int, bottom: int
+) -> list[str]:
     """Full while the peer runs, dotted while it does not."""
     shapes = []
     for peer, at in x.items():
         shapes.append(_text(at - 22, top - 12, f"peer {peer}", bold=True))
         begins, alive = top, True
-        own = [(row, line) for row, line in enumerate(lines) if line.peer == peer and line.what in ("started", "died", "halted")]
+        own = [
+            (row, line)
+            for row, line in enumerate(lines)
+            if line.peer == peer and line.what in ("started", "died", "halted")
+        ]
         if own and own[0][1].what == "started":
             alive = False
         for row, line in [*own, (None, None)]:
             ends = bottom if row is None else _y(top, row)
             dots = "" if alive else ' stroke-dasharray="1 5"'
-            shapes.append(f'<path d="M{at},{begins} L{at},{ends}" stroke="{INK}" stroke-opacity="0.5"{dots}/>')
+            shapes.append(
+                f'<path d="M{at},{begins} L{at},{ends}" stroke="{INK}" stroke-opacity="0.5"{dots}/>'
+            )
             begins, alive = ends, line is not None and line.what == "started"
     return shapes
 
@@ -210,7 +261,10 @@ def _y(top: int, row: int) -> int:
 
 def _path(x1: float, y1: float, x2: float, y2: float, colour: str, dashes: str) -> str:
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    return f'<path d="M{x1:.0f},{y1} L{x2:.0f},{y2}" stroke="{colour}" fill="none"{dashed} marker-end="url(#tip)"/>'
+    return (
+        f'<path d="M{x1:.0f},{y1} L{x2:.0f},{y2}" stroke="{colour}" fill="none"{dashed} '
+        'marker-end="url(#tip)"/>'
+    )
 
 
 def _label(x: float, y: float, words: str, towards: int, colour: str) -> str:
@@ -221,6 +275,8 @@ def _label(x: float, y: float, words: str, towards: int, colour: str) -> str:
     return f'<text {place} fill="{colour}" font-size="10" {edge}>{escape(words)}</text>'
 
 
-def _text(x: float, y: float, words: str, colour: str = INK, *, bold: bool = False, size: int = 0) -> str:
+def _text(
+    x: float, y: float, words: str, colour: str = INK, *, bold: bool = False, size: int = 0
+) -> str:
     style = (' font-weight="bold"' if bold else "") + (f' font-size="{size}"' if size else "")
     return f'<text x="{x:.0f}" y="{y:.0f}" fill="{colour}"{style}>{escape(words)}</text>'

@@ -99,7 +99,9 @@ TRUST = TrustSettings(quarantine_rounds=12, parole_rounds=8)
 AT_THE_END = RemindsTheSilent | SaysThatNoRoundComes | StaysForTakers
 """Checkers that hold through a lie in the last round, too."""
 
-FORKING = Partition | Flap | Ring | Loss | Corrupt | Reset | Reorder | Spike | Delay | Narrow | Trickle
+FORKING = (
+    Partition | Flap | Ring | Loss | Corrupt | Reset | Reorder | Spike | Delay | Narrow | Trickle
+)
 """Faults by which a commit may reach some and not others."""
 FORGETTING = Restart | CrashMidway | CrashBroadcast | HangTrainer
 
@@ -122,15 +124,17 @@ class SimulationResult:
     """What came of one run.
 
     Attributes:
-        rounds: The round that half of the peers are in at the end, or beyond: a liar may send one anywhere.
+        rounds: The round that half of the peers are in at the end, or beyond:
+            a liar may send one anywhere.
         struck: Kind of fault -> how often it really took place.
         cuts: Different ways in which the network was cut.
-        counts: What became of the messages: sent, delivered, lost, cut, corrupted, malformed, ...; and how many
-            were lied to in the last round.
+        counts: What became of the messages: sent, delivered, lost, cut, corrupted, malformed, ...;
+            and how many were lied to in the last round.
         reports: What the peers reported, by event, before the last round with its lie.
         judged: Invariant -> how often it was judged.
         judged_by: Checker -> how often it has judged what could have been wrong.
-        left: Of the way to what is to be learnt, the share that half of the peers have yet to go, at least.
+        left: Of the way to what is to be learnt, the share that half of the peers have yet
+            to go, at least.
     """
 
     schedule: Schedule
@@ -148,11 +152,13 @@ class SimulationResult:
 
 
 Folder = dict[PeerId, tuple[int, str, str]]
-"""Incarnation, control and bulk address of everybody's present life: what the run's folder of addresses says."""
+"""Incarnation, control and bulk address of everybody's present life:
+what the run's folder of addresses says."""
 
 
 class _CachedTopology(Topology):
-    """Makes each plan once. A topology is a pure function, and all peers of a swarm ask it for much the same."""
+    """Makes each plan once. A topology is a pure function,
+    and all peers of a swarm ask it for much the same."""
 
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology.function, topology.name, topology.rolling, topology.bound)
@@ -182,7 +188,8 @@ class _SeedingPeer(Peer):
 
 
 def _begotten(swarm: Swarm[Peer]) -> Violation:
-    """Messages that beget messages never let the clock go on: a violation of S15, however long one waits."""
+    """Messages that beget messages never let the clock go on: a violation of S15,
+    however long one waits."""
     event = swarm.handling
     what = type(event.message if isinstance(event, Received) else event).__name__
     text = f"{swarm.deliveries_max} events so far, this one a {what}: they beget each other"
@@ -199,7 +206,10 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
     swarm = make_swarm(schedule, nemesis)
     swarm.hooks.extend([panel, *observers])
     rounds = schedule.duration_s / schedule.compute_s[0]
-    most = int(100_000 + schedule.everybody * (500 * schedule.duration_s + 40 * schedule.everybody * rounds))
+    most = int(
+        100_000
+        + schedule.everybody * (500 * schedule.duration_s + 40 * schedule.everybody * rounds)
+    )
     swarm.deliveries_max = min(most, swarm.deliveries_max)
     swarm.too_many = _begotten
     violation: ViolationRecord | None = None
@@ -212,16 +222,22 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         panel.settle(swarm)
         pace = _Pace(schedule, swarm)
         swarm.run_for(max(0.0, schedule.duration_s - swarm.now))
-        while _reached(swarm, schedule.compute_s[0]) < schedule.rounds_min and swarm.now < LONGER * schedule.duration_s:
+        while (
+            _reached(swarm, schedule.compute_s[0]) < schedule.rounds_min
+            and swarm.now < LONGER * schedule.duration_s
+        ):
             swarm.run_for(SLICE_S)
         panel.close(swarm)
         pace.judge(swarm)
         found = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
         swarm.hooks.remove(panel)  # the lie that comes forks the history
         ends = next(checker for checker in panel.checkers if isinstance(checker, EndsAlike))
-        swarm.hooks.extend([ends, *[checker for checker in panel.checkers if isinstance(checker, AT_THE_END)]])
+        swarm.hooks.extend(
+            [ends, *[checker for checker in panel.checkers if isinstance(checker, AT_THE_END)]]
+        )
         lied_to = play_end(swarm, ends.circumstances.attackers, ends)
-    except Exception as error:  # noqa: BLE001 - whatever leaves a core is a finding, not an end of the search
+    except Exception as error:  # noqa: BLE001
+        # whatever leaves a core is a finding, not an end of the search
         blamed = panel.blame(swarm, error)
         violation = ViolationRecord(blamed.invariant, blamed.peer, blamed.now_s, blamed.text)
     now = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
@@ -243,12 +259,18 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
 
 
 def _reports(swarm: Swarm[Peer]) -> dict[str, int]:
-    return dict(Counter(report.event for life in (*swarm.past, *swarm.hosts.values()) for _, report in life.reports))
+    return dict(
+        Counter(
+            report.event
+            for life in (*swarm.past, *swarm.hosts.values())
+            for _, report in life.reports
+        )
+    )
 
 
 class _Pace:
-    """L2: from when all has settled on, with nothing in their way, peers come on as fast as they compute, and a little more a
-    round: for the rule, some round trips, and the rest of a probe."""
+    """L2: from when all has settled on, with nothing in their way, peers come on as fast as they
+    compute, and a little more a round: for the rule, some round trips, and the rest of a probe."""
 
     def __init__(self, schedule: Schedule, swarm: Swarm[Peer]) -> None:
         self._since = swarm.now
@@ -260,24 +282,37 @@ class _Pace:
         running = {peer: host.core for peer, host in swarm.hosts.items() if host.running}
         if not running or not all(rule_has_enough(core, running) for core in running.values()):
             return
-        least, done = int((swarm.now - self._since) / self._round_s) - 1, _reached(swarm, self._compute_s) - self._from
+        least, done = (
+            int((swarm.now - self._since) / self._round_s) - 1,
+            _reached(swarm, self._compute_s) - self._from,
+        )
         if done < least:
-            text = f"half of the peers have done {done} rounds since {self._since:.2f} s, when all had settled; {least} at least"
+            text = (
+                f"half of the peers have done {done} rounds since {self._since:.2f} s, when all "
+                f"had settled; {least} at least"
+            )
             raise Violation("L2", min(swarm.hosts), swarm.now, text)
 
 
 def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
-    """The round that half of those who run are in, or beyond; of all, when nobody runs. Whom a liar's state has sent far ahead
-    counts only where all are: the others go on without it."""
+    """The round that half of those who run are in, or beyond; of all, when nobody runs. Whom a
+    liar's state has sent far ahead counts only where all are: the others go on without it."""
     most = swarm.now / compute_s + 1
     running = [host for host in swarm.hosts.values() if host.running]
     rounds = [host.core.rounds.round_id for host in running or swarm.hosts.values()]
-    return median_high([round_id for round_id in rounds if round_id <= most] or [round_id % FAR_ROUNDS for round_id in rounds])
+    return median_high(
+        [round_id for round_id in rounds if round_id <= most]
+        or [round_id % FAR_ROUNDS for round_id in rounds]
+    )
 
 
 def _left(swarm: Swarm[Peer]) -> float:
     """As ``SimulationResult.left``; nan when nobody runs."""
-    trainers = [host.trainer for host in swarm.hosts.values() if host.running and isinstance(host.trainer, ToyTrainer)]
+    trainers = [
+        host.trainer
+        for host in swarm.hosts.values()
+        if host.running and isinstance(host.trainer, ToyTrainer)
+    ]
     if not trainers:
         return nan
     started_at = sqrt(float((trainers[0].target.astype(float) ** 2).mean()))
@@ -293,10 +328,16 @@ def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
 
 
 def circumstances(schedule: Schedule) -> RunConditions:
-    """What the faults of a schedule excuse. Flipped bits excuse no false words: a checksum finds each of them."""
+    """What the faults of a schedule excuse. Flipped bits excuse no false words:
+    a checksum finds each of them."""
     node_attacks = [fault for fault in schedule.faults if isinstance(fault, NodeAttack)]
     equivocating = [peer for fault in node_attacks for peer in fault.peers]
-    attackers = [peer for fault in schedule.faults if isinstance(fault, ByzantineFault) for peer in fault.peers]
+    attackers = [
+        peer
+        for fault in schedule.faults
+        if isinstance(fault, ByzantineFault)
+        for peer in fault.peers
+    ]
     return RunConditions.of(
         (*attackers, *equivocating),
         forks=any(isinstance(fault, FORKING) for fault in schedule.faults),
@@ -328,7 +369,9 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         updates_for=updates_for,
         batch_policy=schedule.batch_policy,
         cross_shard=step is not None,
-        membership=MembershipSettings(probe_interval_s=schedule.probe_interval_s, link_timeout_s=schedule.link_timeout_s),
+        membership=MembershipSettings(
+            probe_interval_s=schedule.probe_interval_s, link_timeout_s=schedule.link_timeout_s
+        ),
         rounds=RoundSettings(
             round_timeout_s=schedule.round_timeout_s,
             start_timeout_s=schedule.start_timeout_s,
@@ -367,8 +410,12 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             piece_bytes=schedule.piece_bytes,
         )
 
-    link = LinkModel(schedule.delay_s, bytes_per_s=schedule.bytes_per_s or None, queue_s=schedule.queue_s)
-    network = Network(link, heartbeat_s=(schedule.link_timeout_s, schedule.link_timeout_s + HEARTBEAT_S))
+    link = LinkModel(
+        schedule.delay_s, bytes_per_s=schedule.bytes_per_s or None, queue_s=schedule.queue_s
+    )
+    network = Network(
+        link, heartbeat_s=(schedule.link_timeout_s, schedule.link_timeout_s + HEARTBEAT_S)
+    )
     swarm = Swarm(
         make_core,
         schedule.peers,
@@ -386,25 +433,46 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
 
 
 def had_round(swarm: Swarm[Peer]) -> int:
-    """The furthest round that an honest peer has been in, as far as peers write that down in their run's folder."""
+    """The furthest round that an honest peer has been in,
+    as far as peers write that down in their run's folder."""
     lives = (*swarm.past, *swarm.hosts.values())
-    rounds = [report.fields["round"] for life in lives for _, report in life.reports if report.event == "round"]
+    rounds = [
+        report.fields["round"]
+        for life in lives
+        for _, report in life.reports
+        if report.event == "round"
+    ]
     return max(rounds, default=0)
 
 
 def tolerated(schedule: Schedule) -> int:
-    """The f of a schedule: at least one, whether anybody lies or not, but for the mean. Who lies about updates and who lies about
-    states are counted apart: each rule has to bear with either."""
-    attackers = {peer for fault in schedule.faults if isinstance(fault, ByzantineFault) for peer in fault.peers}
-    donors = {peer for f in schedule.faults if isinstance(f, NodeAttack) and f.lie in STATE_ATTACKS for peer in f.peers}
-    return max(schedule.f, *(() if schedule.aggregator == "mean" else (1, len(attackers), len(donors))), 0)
+    """The f of a schedule: at least one, whether anybody lies or not, but for the mean. Who lies
+    about updates and who lies about states are counted apart: each rule has to bear with either."""
+    attackers = {
+        peer
+        for fault in schedule.faults
+        if isinstance(fault, ByzantineFault)
+        for peer in fault.peers
+    }
+    donors = {
+        peer
+        for f in schedule.faults
+        if isinstance(f, NodeAttack) and f.lie in STATE_ATTACKS
+        for peer in f.peers
+    }
+    return max(
+        schedule.f, *(() if schedule.aggregator == "mean" else (1, len(attackers), len(donors))), 0
+    )
 
 
 def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
-    """How updates become one, and the least number of updates that takes with 0, 1, ... ``f`` liars among them.
+    """How updates become one, and the least number of updates that takes with 0, 1, ...
+    ``f`` liars among them.
 
-    The plain mean is summed here in a fixed order; every other rule is the very one that real runs use, which needs torch.
-    Raises: ConfigError: There is no such rule, its options cover fewer liars, or it needs the loss of a trainer.
+    The plain mean is summed here in a fixed order; every other rule is the very one that real runs
+    use, which needs torch.
+    Raises: ConfigError: There is no such rule, its options cover fewer liars,
+        or it needs the loss of a trainer.
     """
     if aggregator == "mean":
         return weighted_mean, (1,)
@@ -412,10 +480,15 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
 
     from gossip import aggregators
 
-    torch.set_num_threads(1)  # eight numbers are nothing to share, and the threads of many searches would fight for processors
+    # eight numbers are nothing to share, and the threads of many searches would
+    # fight for processors
+    torch.set_num_threads(1)
     rule = aggregators.load(aggregator)
     if rule.needs_trainer:
-        raise ConfigError(f"{rule.name} asks the trainer for its loss, and simulated trainers have none", "gossip demo runs it")
+        raise ConfigError(
+            f"{rule.name} asks the trainer for its loss, and simulated trainers have none",
+            "gossip demo runs it",
+        )
     if rule.needs_center:
         raise ConfigError(
             f"{rule.name} starts from the own update, which simulated trainers do not name",
@@ -426,23 +499,38 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
     rule.check(f, needs[f])
 
     def reduce(
-        rows: Sequence[Values], samples: Sequence[int], tolerated: int, last: Values | None, round_id: int
+        rows: Sequence[Values],
+        samples: Sequence[int],
+        tolerated: int,
+        last: Values | None,
+        round_id: int,
     ) -> RuleResult | RuleRefusal:
         previous = torch.tensor(last, dtype=torch.float32) if last is not None else None
         try:
             with torch.no_grad():
-                verdict = rule.explain(torch.tensor(rows, dtype=torch.float32), f=tolerated, previous=previous, round_id=round_id)
+                verdict = rule.explain(
+                    torch.tensor(rows, dtype=torch.float32),
+                    f=tolerated,
+                    previous=previous,
+                    round_id=round_id,
+                )
         except ConfigError as error:
             return RuleRefusal(str(error))
-        except Exception as error:  # noqa: BLE001 - as in a node: whatever a rule raises costs its round and nothing else
+        except Exception as error:  # noqa: BLE001
+            # as in a node: whatever a rule raises costs its round and nothing else
             return RuleRefusal(f"{rule.name} failed: {type(error).__name__}: {error}"[:200])
-        return RuleResult(verdict.aggregate.tolist(), tuple(verdict.weights.tolist()), tuple(verdict.outlyingness.tolist()))
+        return RuleResult(
+            verdict.aggregate.tolist(),
+            tuple(verdict.weights.tolist()),
+            tuple(verdict.outlyingness.tolist()),
+        )
 
     return reduce, needs
 
 
 def step_of(aggregator: str) -> Step | None:
-    """How the rule takes its steps where the shards of a vector decide together; None: it does not."""
+    """How the rule takes its steps where the shards of a vector decide together;
+    None: it does not."""
     if aggregator == "mean":
         return None
     import torch

@@ -1,4 +1,5 @@
-"""Lives a recorded node's life again: the same events at the same times into the very core must lead to the same effects."""
+"""Lives a recorded node's life again: the same events at the same times into the very core must
+lead to the same effects."""
 
 from __future__ import annotations
 
@@ -16,19 +17,34 @@ Listener: TypeAlias = Callable[[float, Event, list[Effect]], None]
 
 
 class ReplayDiverged(AssertionError):
-    """The core did something else than when it was recorded: it was changed since, or it depends on more than its events."""
+    """The core did something else than when it was recorded: it was changed since, or it depends on
+    more than its events."""
 
-    def __init__(self, path: Path, number: int, step: Step, effects: list[Effect], changed: bool) -> None:
-        super().__init__(path, number, step, effects, changed)  # args mirror the signature: errors cross processes
-        self.path, self.number, self.step, self.effects, self.changed = path, number, step, effects, changed
+    def __init__(
+        self, path: Path, number: int, step: Step, effects: list[Effect], changed: bool
+    ) -> None:
+        # args mirror the signature: errors cross processes
+        super().__init__(path, number, step, effects, changed)
+        self.path, self.number, self.step, self.effects, self.changed = (
+            path,
+            number,
+            step,
+            effects,
+            changed,
+        )
 
     def __str__(self) -> str:
         assert self.step.effects is not None
-        why = "the core's code has changed since it was recorded" if self.changed else "the code is the very same: this is a bug"
+        why = (
+            "the core's code has changed since it was recorded"
+            if self.changed
+            else "the code is the very same: this is a bug"
+        )
         asked = ", ".join(type(effect).__name__ for effect in self.effects) or "nothing"
         return (
-            f"{self.path} diverges at step {self.number} (clock {self.step.now!r}): {self.step.event!r} led to "
-            f"{self.step.effects[0]} effects, now to {len(self.effects)} ({asked}) that differ; {why}"
+            f"{self.path} diverges at step {self.number} (clock {self.step.now!r}): "
+            f"{self.step.event!r} led to {self.step.effects[0]} effects, now to "
+            f"{len(self.effects)} ({asked}) that differ; {why}"
         )[:2000]
 
 

@@ -29,7 +29,8 @@ BATCH = 2  # schedules that a worker is given at a time: a second's work
 ENOUGH = 8  # schedules in which a kind of fault was drawn, after which it must have struck
 CUTS_MIN = 2  # different partitions, in a campaign that draws any
 EXPECTED_REPORTS = ("suspect", "dead", "alive_again", "skip")
-"""What peers must have reported in a large campaign: else its faults were too gentle to prove anything."""
+"""What peers must have reported in a large campaign:
+else its faults were too gentle to prove anything."""
 LARGE = 200  # schedules
 EVERY_CHECKER = 1000  # schedules after which each has had something to judge
 
@@ -51,7 +52,8 @@ class SearchQuery:
     plan: FaultPlan | None = None
 
     def schedule(self, seed: int) -> Schedule:
-        """The schedule of one seed. Raises: ConfigError: The plan does not fit, or there are no such peers or seeds."""
+        """The schedule of one seed. Raises: ConfigError: The plan does not fit, or there are no
+        such peers or seeds."""
         if seed < 0:
             raise ConfigError(f"seed {seed}: seeds are counted from 0")
         # Before anything is drawn for so many.
@@ -60,20 +62,31 @@ class SearchQuery:
         if self.peers is not None:
             replace(Schedule(seed), peers=self.peers).checked()
         if self.plan is None:
-            return generate(seed, peers=self.peers, topology=self.topology, aggregator=self.aggregator).checked()
+            return generate(
+                seed, peers=self.peers, topology=self.topology, aggregator=self.aggregator
+            ).checked()
         world = self.plan.simulate
         # A rule is drawn against the liars that are drawn: it has nothing to do with the plan's.
         aggregator = self.aggregator or world.get("aggregator") or Schedule(seed).aggregator
         drawn = generate(
-            seed, peers=self.peers or world.get("peers"), topology=self.topology or world.get("topology"), aggregator=aggregator
+            seed,
+            peers=self.peers or world.get("peers"),
+            topology=self.topology or world.get("topology"),
+            aggregator=aggregator,
         )
-        given = {"peers": drawn.peers, "topology": drawn.topology, "aggregator": aggregator, "seed": seed}
+        given = {
+            "peers": drawn.peers,
+            "topology": drawn.topology,
+            "aggregator": aggregator,
+            "seed": seed,
+        }
         return replace(drawn, faults=()).with_plan(replace(self.plan, simulate={**world, **given}))
 
     def check_rule(self, seed: int) -> None:
         """Of a rule that was asked for, which is the same in all schedules.
 
-        Raises: ConfigError: It cannot tolerate the liars of this seed's schedule, or ever be given as many updates as it needs.
+        Raises: ConfigError: It cannot tolerate the liars of this seed's schedule, or ever be given
+            as many updates as it needs.
         """
         schedule = self.schedule(seed)
         if schedule.aggregator == self.aggregator or self.plan is not None:
@@ -86,7 +99,11 @@ class SearchQuery:
 
     @property
     def seeds(self) -> Iterator[int]:
-        return iter(itertools.count(self.first) if self.count is None else range(self.first, self.first + self.count))
+        return iter(
+            itertools.count(self.first)
+            if self.count is None
+            else range(self.first, self.first + self.count)
+        )
 
 
 def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
@@ -103,8 +120,11 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
     seeds = question.seeds
     context = multiprocessing.get_context("spawn")
     over = context.Event()
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_work, initargs=(over,)) as pool:
-        # Futures in the order of their seeds: what is yielded first must not depend on where objects lie in memory.
+    with ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_begin_work, initargs=(over,)
+    ) as pool:
+        # Futures in the order of their seeds: what is yielded first must not depend on where
+        # objects lie in memory.
         pending: dict[Future[list[SimulationResult]], bool] = {}
         try:
             while True:
@@ -114,7 +134,8 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
                     pending[future] = True
                 if not pending:
                     return
-                # An end comes between these blocks: within one it could leave a lock of the pool locked, and nothing would end.
+                # An end comes between these blocks: within one it could leave a lock of the pool
+                # locked, and nothing would end.
                 with _uninterrupted():
                     wait(pending, INTERRUPTIBLE_S, return_when=FIRST_COMPLETED)
                     finished = [future for future in pending if future.done()]
@@ -123,7 +144,9 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
                         del pending[future]
                 yield from outcomes
         except BrokenProcessPool as error:
-            raise LocalError(f"a process of the search was killed, perhaps for want of memory ({jobs} jobs)") from error
+            raise LocalError(
+                f"a process of the search was killed, perhaps for want of memory ({jobs} jobs)"
+            ) from error
         finally:
             over.set()  # what a process has been given already cannot be taken back
             pool.shutdown(wait=True, cancel_futures=True)
@@ -131,7 +154,8 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """For the start of a process, which must not be cut short. It inherits the mask, so Ctrl-C is for the parent alone."""
+    """For the start of a process, which must not be cut short. It inherits the mask, so Ctrl-C is
+    for the parent alone."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -148,12 +172,15 @@ class _SearchWorker:
 def _begin_work(over: Event) -> None:
     _SearchWorker.over = over
     end_with_parent()
-    gc.freeze()  # a run makes a great deal and next to no circles: looking for them meanwhile takes a twentieth of the time
+    # a run makes a great deal and next to no circles: looking for them meanwhile takes a
+    # twentieth of the time
+    gc.freeze()
     gc.disable()
 
 
 def end_with_parent() -> None:
-    """For a worker. A parent that is killed cannot shut its pool down, and a pool without a parent waits for ever."""
+    """For a worker. A parent that is killed cannot shut its pool down,
+    and a pool without a parent waits for ever."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_await_orphanhood, daemon=True).start()
 
@@ -183,7 +210,8 @@ class CampaignTally:
     simulated_s: float = 0.0
     rounds: list[int] = field(default_factory=list)  # of each schedule that ran to its end
     violations: list[SimulationResult] = field(default_factory=list)
-    drawn: Counter[str] = field(default_factory=Counter)  # kind of fault -> schedules that were to have it
+    # kind of fault -> schedules that were to have it
+    drawn: Counter[str] = field(default_factory=Counter)
     occurred: Counter[str] = field(default_factory=Counter)  # schedules in which it took place
     struck: Counter[str] = field(default_factory=Counter)  # how often in all
     counts: Counter[str] = field(default_factory=Counter)
@@ -192,9 +220,11 @@ class CampaignTally:
     judged_by: Counter[str] = field(default_factory=Counter)  # checker -> what it has judged
     topologies: Counter[str] = field(default_factory=Counter)
     aggregators: Counter[str] = field(default_factory=Counter)
-    left: list[float] = field(default_factory=list)  # of the way to the optimum, of each schedule in which somebody is there
+    # of the way to the optimum, of each schedule in which somebody is there
+    left: list[float] = field(default_factory=list)
     cuts: int = 0
-    kinds: Counter[int] = field(default_factory=Counter)  # kinds of fault that took place -> schedules
+    # kinds of fault that took place -> schedules
+    kinds: Counter[int] = field(default_factory=Counter)
 
     def add(self, outcome: SimulationResult) -> None:
         from gossip.simulation.world import name_of
@@ -221,24 +251,53 @@ class CampaignTally:
 
     def idle(self, drawn_min: int) -> list[str]:
         """The kinds of fault that so many schedules had, and that never took place."""
-        return [kind for kind in sorted(self.drawn) if self.drawn[kind] >= drawn_min and not self.occurred[kind]]
+        return [
+            kind
+            for kind in sorted(self.drawn)
+            if self.drawn[kind] >= drawn_min and not self.occurred[kind]
+        ]
 
     @property
     def long_share(self) -> float:
-        """Of the schedules that ran to their end, how many came to the round that they are played for."""
+        """Of the schedules that ran to their end,
+        how many came to the round that they are played for."""
         return sum(rounds >= ROUNDS_MIN for rounds in self.rounds) / max(1, len(self.rounds))
 
     @property
     def vacuous(self) -> list[str]:
         """What this campaign pretends to have tested and has not."""
-        found = [f"{kind} was drawn in {self.drawn[kind]} schedules and never took place" for kind in self.idle(ENOUGH)]
-        if self.drawn["partition"] + self.drawn["partition_one_way"] >= ENOUGH and self.cuts < CUTS_MIN:
+        found = [
+            f"{kind} was drawn in {self.drawn[kind]} schedules and never took place"
+            for kind in self.idle(ENOUGH)
+        ]
+        if (
+            self.drawn["partition"] + self.drawn["partition_one_way"] >= ENOUGH
+            and self.cuts < CUTS_MIN
+        ):
             found.append(f"the network was cut in {self.cuts} different ways")
         if self.rounds and not self.judged_by.get("RuleAnswers", 1):
-            found.append(f"{' and '.join(sorted(self.aggregators))} never had as many updates as it needs")
+            found.append(
+                f"{' and '.join(sorted(self.aggregators))} never had as many updates as it needs"
+            )
         if len(self.rounds) >= LARGE and self.drawn:
-            found += [f"no peer ever reported {event!r}" for event in EXPECTED_REPORTS if not self.reports[event]]
-            found += [f"{invariant} was never judged" for invariant in sorted(self.judged) if not self.judged[invariant]]
-        if len(self.rounds) >= EVERY_CHECKER and self.drawn and {"rolling", "random-k"} <= self.topologies.keys():
-            found += [f"{checker} has never judged" for checker in sorted(self.judged_by) if not self.judged_by[checker]]
+            found += [
+                f"no peer ever reported {event!r}"
+                for event in EXPECTED_REPORTS
+                if not self.reports[event]
+            ]
+            found += [
+                f"{invariant} was never judged"
+                for invariant in sorted(self.judged)
+                if not self.judged[invariant]
+            ]
+        if (
+            len(self.rounds) >= EVERY_CHECKER
+            and self.drawn
+            and {"rolling", "random-k"} <= self.topologies.keys()
+        ):
+            found += [
+                f"{checker} has never judged"
+                for checker in sorted(self.judged_by)
+                if not self.judged_by[checker]
+            ]
         return found

@@ -1,4 +1,5 @@
-"""Makes a failing schedule small: fewer faults, fewer peers, a shorter run, and still the same invariant is violated."""
+"""Makes a failing schedule small: fewer faults, fewer peers, a shorter run, and still the same
+invariant is violated."""
 
 from __future__ import annotations
 
@@ -96,9 +97,17 @@ def _shorter(outcome: SimulationResult) -> Iterator[Schedule]:
         active_s = min(schedule.active_s, seen_s)
         if max(schedule.joins_s, default=0.0) <= active_s:
             yield replace(schedule, duration_s=seen_s, rounds_min=0, active_s=active_s)
-    over_s = round(max([*schedule.joins_s, *(_over_s(fault) for fault in schedule.faults)], default=0.0) + AFTER_S, 3)
+    over_s = round(
+        max([*schedule.joins_s, *(_over_s(fault) for fault in schedule.faults)], default=0.0)
+        + AFTER_S,
+        3,
+    )
     if over_s < schedule.active_s:
-        yield replace(schedule, active_s=over_s, duration_s=max(over_s, schedule.duration_s - schedule.active_s + over_s))
+        yield replace(
+            schedule,
+            active_s=over_s,
+            duration_s=max(over_s, schedule.duration_s - schedule.active_s + over_s),
+        )
     for number, fault in enumerate(schedule.faults):
         for key in ("for_s", "after_s"):
             seconds = getattr(fault, key, 0.0)
@@ -107,7 +116,8 @@ def _shorter(outcome: SimulationResult) -> Iterator[Schedule]:
 
 
 def _simpler(outcome: SimulationResult) -> Iterator[Schedule]:
-    """One shard, all alike, and all there, whole tenths of seconds, everybody's links in place of some."""
+    """One shard, all alike, and all there, whole tenths of seconds,
+    everybody's links in place of some."""
     schedule = outcome.schedule
     if schedule.server_weights:
         yield replace(schedule, server_weights="")
@@ -118,7 +128,9 @@ def _simpler(outcome: SimulationResult) -> Iterator[Schedule]:
     if len(schedule.shards) > 1:
         yield replace(schedule, shards=(sum(schedule.shards),))
     for number, fault in enumerate(schedule.faults):
-        for key, digits in itertools.product(("at_s", "for_s", "after_s", "period_s", "delay_s", "share"), (1, 2)):
+        for key, digits in itertools.product(
+            ("at_s", "for_s", "after_s", "period_s", "delay_s", "share"), (1, 2)
+        ):
             value = getattr(fault, key, None)
             if value is not None and round(value, digits) != value and round(value, digits) > 0:
                 yield _with(schedule, number, **{key: round(value, digits)})
@@ -134,4 +146,6 @@ def _over_s(fault: Fault) -> float:
 
 def _with(schedule: Schedule, number: int, **changes: Any) -> Schedule:
     changed: Any = dataclasses.replace(schedule.faults[number], **changes)
-    return replace(schedule, faults=(*schedule.faults[:number], changed, *schedule.faults[number + 1 :]))
+    return replace(
+        schedule, faults=(*schedule.faults[:number], changed, *schedule.faults[number + 1 :])
+    )

@@ -1,4 +1,5 @@
-"""Checkers, one an invariant (docs/design_notes.md N19, N20): observers that raise ``Violation`` when it is broken.
+"""Checkers, one an invariant (docs/design_notes.md N19, N20): observers that raise ``Violation``
+when it is broken.
 
     [panel] = checkers = all_checkers(Circumstances.of(liars=(3,)))
     swarm.hooks.extend(checkers)
@@ -6,8 +7,8 @@
     swarm.network.heal(); ...
     panel.settle(swarm)  # calm: runs on until all that must come about has, or is overdue
 
-S16 (the checkpoint on disk is always loadable) is left out until there are checkpoints; S18 (one seed, one trace) is
-``Swarm.trace_hash``.
+S16 (the checkpoint on disk is always loadable) is left out until there are checkpoints; S18 (one
+seed, one trace) is ``Swarm.trace_hash``.
 """
 
 from __future__ import annotations
@@ -84,7 +85,15 @@ from .safety import (
     UsedOnce,
 )
 from .safety import rule_has_enough as rule_has_enough
-from .traffic import AnswersOnce, AsksInMeasure, CommitsForAReason, FallsSilent, NewsGrowOld, OffersOnce, SpeaksInMeasure
+from .traffic import (
+    AnswersOnce,
+    AsksInMeasure,
+    CommitsForAReason,
+    FallsSilent,
+    NewsGrowOld,
+    OffersOnce,
+    SpeaksInMeasure,
+)
 from .transfer import (
     AnswersForTheRoundAsked,
     AsksForWhatIsMissing,
@@ -98,7 +107,12 @@ from .transfer import (
 )
 from .transitions import TableWatch as TableWatch
 from .transitions import watch_life as watch_life
-from .trust import AccusesByExperience, OmissionsFollowTheCommits, TrustFollowsExperience, TrustFollowsTheCommits
+from .trust import (
+    AccusesByExperience,
+    OmissionsFollowTheCommits,
+    TrustFollowsExperience,
+    TrustFollowsTheCommits,
+)
 
 __all__ = [
     "Checker",
@@ -117,7 +131,8 @@ __all__ = [
 
 
 def every_checker(circumstances: RunConditions | None = None) -> list[PassiveObserver]:
-    """Each checker by itself, after what they ask: for tests, and for a run that wants some of them."""
+    """Each checker by itself, after what they ask: for tests,
+    and for a run that wants some of them."""
     c = circumstances or RunConditions()
     disturbances, hearing, reach = Disturbances(), Hearing(), Reach()
     return [
@@ -207,5 +222,6 @@ def every_checker(circumstances: RunConditions | None = None) -> list[PassiveObs
 
 
 def all_checkers(circumstances: RunConditions | None = None) -> list[Observer]:
-    """Every checker behind one observer, a ``Panel``, which is several times faster than each by itself."""
+    """Every checker behind one observer, a ``Panel``,
+    which is several times faster than each by itself."""
     return [Panel(every_checker(circumstances))]

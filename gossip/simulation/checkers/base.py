@@ -28,7 +28,8 @@ class Violation(AssertionError):
     """
 
     def __init__(self, invariant: str, peer: PeerId, now_s: float, text: str) -> None:
-        super().__init__(invariant, peer, now_s, text)  # args mirror the signature: violations cross processes
+        # args mirror the signature: violations cross processes
+        super().__init__(invariant, peer, now_s, text)
         self.invariant, self.peer, self.now_s, self.text = invariant, peer, now_s, text
 
     def __str__(self) -> str:
@@ -39,33 +40,48 @@ REFUSALS = ("refused_result", "bad_commit")
 """What a peer reports of a result that it does not take."""
 
 FORKING_ATTACKS = frozenset({"two_results", "forged_departures"})
-"""By which honest peers come to apply two results of one round for a while. A server that tells each another result is found out
-by the next round's hashes only, until results are compared. Who forges others' farewells speaks in their name, which nothing
-prevents before there are keys, and shrinks the roster until half of it is a majority."""
+"""By which honest peers come to apply two results of one round for a while. A server that tells
+each another result is found out by the next round's hashes only, until results are compared. Who
+forges others' farewells speaks in their name, which nothing prevents before there are keys, and
+shrinks the roster until half of it is a majority."""
 
 SPLITTING_ATTACKS = frozenset(
     (
-        *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results"),
+        *(
+            "wrong_results",
+            "scaled_results",
+            "slightly_wrong_results",
+            "broken_results",
+            "nan_results",
+        ),
         *("kept_results", "strange_roster", "wrong_decisions"),
         *CLAIM_ATTACKS,
     )
 )
-"""By which the liar holds another result than all others, who refused what it said. Peers that are started again have forgotten
-what they held, too: of five, two that forgot and the liar are as good as a majority. And whoever returns into that round takes
-the liar's result if the liar shows it then as it is."""
+"""By which the liar holds another result than all others, who refused what it said. Peers that are
+started again have forgotten what they held, too: of five, two that forgot and the liar are as good
+as a majority. And whoever returns into that round takes the liar's result if the liar shows
+it then as it is."""
 
 INVENTING_ATTACKS = frozenset({"forged_incarnations"})
-"""By which honest peers come to believe in lives that never were: of peers that have not spoken to them, until they do; and in
-refutations that never were, which the peer then outbids."""
+"""By which honest peers come to believe in lives that never were: of peers that have not spoken to
+them, until they do; and in refutations that never were, which the peer then outbids."""
 
 FATAL_ATTACKS = frozenset({"false_deaths"})
-"""By which honest peers come to take for dead one that has never spoken to them: of such a one they have others' word alone, and
-a single word that it died before they came is believed until it speaks."""
+"""By which honest peers come to take for dead one that has never spoken to them: of such a one they
+have others' word alone, and a single word that it died before they came is believed
+until it speaks."""
 
 QUIET_ATTACKS = frozenset(
     (
         *("sign_flip", "nan", "huge", "two_updates"),
-        *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results"),
+        *(
+            "wrong_results",
+            "scaled_results",
+            "slightly_wrong_results",
+            "broken_results",
+            "nan_results",
+        ),
         *("kept_results", "two_results", "strange_roster", "usurper"),
         *CLAIM_ATTACKS,
         *STATE_ATTACKS,
@@ -73,15 +89,19 @@ QUIET_ATTACKS = frozenset(
         "strangers",
     )
 )
-"""By which nobody comes to believe anything of another's health: they are about updates, results and states. All other lies may
-make an honest peer accuse another, or close a connection to it."""
+"""By which nobody comes to believe anything of another's health: they are about updates, results
+and states. All other lies may make an honest peer accuse another, or close a connection to it."""
 
-TIMELY_ATTACKS = frozenset(["sign_flip", "nan", "huge", "two_updates", "strangers", *STATE_ATTACKS]) - {"far_states"}
-"""That cost a round no time: an update is taken or left, and a state is asked for beside the rounds."""
+TIMELY_ATTACKS = frozenset(
+    ["sign_flip", "nan", "huge", "two_updates", "strangers", *STATE_ATTACKS]
+) - {"far_states"}
+"""That cost a round no time: an update is taken or left,
+and a state is asked for beside the rounds."""
 
 FALSE_STATES = frozenset({"wrong_states", "swapped_states", "far_states"})
-"""By which one who takes a liar's word for its state gets a wrong one: where f = 0, or the word of fewer than f + 1 was all that
-there was. Whoever took it over, and who took it over from that one, holds other parameters than the rest."""
+"""By which one who takes a liar's word for its state gets a wrong one: where f = 0, or the word of
+fewer than f + 1 was all that there was. Whoever took it over, and who took it over from that one,
+holds other parameters than the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +110,21 @@ class RunConditions:
 
     Attributes:
         liars: peers that lie, about their updates at least.
-        forks: a commit may reach some and not others (loss, cuts, resets, delays of the order of a round timeout), so that two
-            branches come to be for a while. Without that, at most one digest is ever applied for a round.
-        equivocating: peers whose node says other things than it holds: what they hold themselves is compared with nobody's.
-        lies: what they say (the names of ``gossip.inject.message_attacks``): each excuses what the sets above say, and no more.
-        forgetting: some are killed and started again, and know nothing of what they promised; or their trainer hangs, so that
-            they have no update of their own to compare a result with, and are passed over while they hold one.
+        forks: a commit may reach some and not others (loss, cuts, resets, delays of the order of a
+            round timeout), so that two branches come to be for a while. Without that, at most one
+            digest is ever applied for a round.
+        equivocating: peers whose node says other things than it holds: what they hold themselves is
+            compared with nobody's.
+        lies: what they say (the names of ``gossip.inject.message_attacks``): each excuses what the
+            sets above say, and no more.
+        forgetting: some are killed and started again, and know nothing of what they promised; or
+            their trainer hangs, so that they have no update of their own to compare a result with,
+            and are passed over while they hold one.
         faultless: nothing at all is done to them.
-        trickling: nothing is done but that the payloads of these get through slowly; empty: something else is, too.
-        unborne: the rule bears fewer liars than the run is told of: most may refuse what an honest server has made.
+        trickling: nothing is done but that the payloads of these get through slowly; empty:
+            something else is, too.
+        unborne: the rule bears fewer liars than the run is told of: most may refuse what an honest
+            server has made.
     """
 
     attackers: frozenset[PeerId] = frozenset()
@@ -124,16 +150,25 @@ class RunConditions:
     ) -> RunConditions:
         """Some lies fork the history like a network that loses commits."""
         found = RunConditions(
-            frozenset(attackers), forks, frozenset(equivocating), frozenset(lies), forgetting, untolerated, faultless
+            frozenset(attackers),
+            forks,
+            frozenset(equivocating),
+            frozenset(lies),
+            forgetting,
+            untolerated,
+            faultless,
         )
         return replace(found, forks=forks or found.forking_lies, trickling=frozenset(trickling))
 
     @property
     def forking_lies(self) -> bool:
-        """A lie may come out long after it was told; what one peer holds and all others refuse, likewise."""
+        """A lie may come out long after it was told;
+        what one peer holds and all others refuse, likewise."""
         if self.untolerated:
             return True
-        return not FORKING_ATTACKS.isdisjoint(self.lies) or (self.forgetting and not SPLITTING_ATTACKS.isdisjoint(self.lies))
+        return not FORKING_ATTACKS.isdisjoint(self.lies) or (
+            self.forgetting and not SPLITTING_ATTACKS.isdisjoint(self.lies)
+        )
 
     @property
     def defaming(self) -> bool:
@@ -159,9 +194,10 @@ class RunConditions:
 
 
 class PassiveObserver(Observer):
-    """Says what it looks at: ``events``, ``effects`` and ``afters`` are the types that ``on_event``, ``on_effect`` and
-    ``after_event`` are for; none means all. A type of message stands for ``Received`` or ``Send`` with such a one. That saves
-    time only: it passes over what it does not want by itself."""
+    """Says what it looks at: ``events``, ``effects`` and ``afters`` are the types that
+    ``on_event``, ``on_effect`` and ``after_event`` are for; none means all. A type of message
+    stands for ``Received`` or ``Send`` with such a one. That saves time only: it passes over what
+    it does not want by itself."""
 
     events: ClassVar[tuple[type, ...]] = ()
     effects: ClassVar[tuple[type, ...]] = ()
@@ -172,7 +208,8 @@ class Checker(PassiveObserver):
     """Raises ``Violation`` as soon as its invariant is broken.
 
     Attributes:
-        judged: how often there was something to judge, which could have been wrong. A checker that never judged proves nothing.
+        judged: how often there was something to judge, which could have been wrong. A checker that
+            never judged proves nothing.
     """
 
     invariant: ClassVar[str]
@@ -207,24 +244,37 @@ def life_of(swarm: Swarm[Any], peer: PeerId) -> Life:
 def membership_of(core: Any) -> Membership | None:
     """Of a ``Peer``, or of any core that has one."""
     membership = getattr(core, "membership", None)
-    return membership if type(membership) is Membership or isinstance(membership, Membership) else None
+    return (
+        membership if type(membership) is Membership or isinstance(membership, Membership) else None
+    )
 
 
-def updates_needed(settings: CoreSettings, roster: Iterable[PeerId], locked: Collection[PeerId]) -> int:
-    """Updates that are enough for the rule. Each liar that is found out is one less for it to tolerate."""
+def updates_needed(
+    settings: CoreSettings, roster: Iterable[PeerId], locked: Collection[PeerId]
+) -> int:
+    """Updates that are enough for the rule. Each liar that is found out is one less
+    for it to tolerate."""
     return settings.updates_needed(settings.f - sum(1 for peer in roster if peer in locked))
 
 
 def peer_core(swarm: Swarm[Any], peer: PeerId) -> Peer | None:
-    """The core of a peer's present life, when it is a whole peer; a liar's roster may name some who were never there."""
+    """The core of a peer's present life, when it is a whole peer; a liar's roster may name some who
+    were never there."""
     host = swarm.hosts.get(peer)
     return host.core if host is not None and isinstance(host.core, Peer) else None
 
 
-def lose_start(known: dict[tuple[int, bytes], tuple[bytes, PeerId]], swarm: Swarm[Any], peer: PeerId) -> None:
-    """The last who had what the run began with is dying, before any round was over: who is left begins with something else."""
+def lose_start(
+    known: dict[tuple[int, bytes], tuple[bytes, PeerId]], swarm: Swarm[Any], peer: PeerId
+) -> None:
+    """The last who had what the run began with is dying, before any round was over: who is left
+    begins with something else."""
     others = [other for other in swarm.up if other != peer]
-    if any(core.rounds.round_id > 0 for other in others if (core := peer_core(swarm, other)) is not None):
+    if any(
+        core.rounds.round_id > 0
+        for other in others
+        if (core := peer_core(swarm, other)) is not None
+    ):
         return
     held = [getattr(swarm.hosts[other].trainer, "digest", None) for other in others]
     for key in [key for key, (value, _) in known.items() if key[0] == 0 and value not in held]:
@@ -232,7 +282,8 @@ def lose_start(known: dict[tuple[int, bytes], tuple[bytes, PeerId]], swarm: Swar
 
 
 class TaintedStates:
-    """Who holds a liar's state: took it over from the liar, or from one who did, and has taken over no other since.
+    """Who holds a liar's state: took it over from the liar, or from one who did,
+    and has taken over no other since.
 
     Nobody is for whom more than f have vouched, where no more than f are liars or misled.
     """
@@ -260,7 +311,9 @@ class TaintedStates:
             return
         self._peers.pop(peer, None)
         lying, need = self.lying, core.recovery.need
-        if core.recovery.donor in lying and (need == 1 or len(lying) >= need or took_unattested_state(swarm, peer)):
+        if core.recovery.donor in lying and (
+            need == 1 or len(lying) >= need or took_unattested_state(swarm, peer)
+        ):
             self._peers[peer] = None
 
 

@@ -1,4 +1,5 @@
-"""Who was disturbed when: stood still, was cut off; and when the network was worse than a protocol has to bear.
+"""Who was disturbed when: stood still, was cut off; and when the network was worse than a
+protocol has to bear.
 
 Several invariants hold for the undisturbed only, and for them without exception.
 """
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
 STILL_S = 0.25
 """A process that was stopped for so long stood still."""
 
-LOSS_MAX = 0.2  # of the messages on a link, up to which nobody may be taken for dead (docs/design_notes.md N5)
+# of the messages on a link, up to which nobody may be taken for dead (docs/design_notes.md N5)
+LOSS_MAX = 0.2
 DELAY_MAX_S = 0.105  # one way, likewise: 100 ms of jitter and what a link takes anyway
 LOOK_EVERY_S = 0.1
 LATE_S = 0.05
-"""A message that takes so long may come when its sender is skipped already: half of what a probe waits for its answer."""
+"""A message that takes so long may come when its sender is skipped already: half of what a probe
+waits for its answer."""
 
 NEVER = float("-inf")
 
@@ -42,7 +45,8 @@ class Disturbances(PassiveObserver):
         """When each peer's node last had so much to do that what came had to wait for long."""
         self.bad_network_until = NEVER
         self.uneven_until = NEVER
-        """When the network last did to some messages what it did not to others: cut, lost, or delayed them for long."""
+        """When the network last did to some messages what it did not to others: cut, lost, or
+        delayed them for long."""
         self.weather_until = NEVER
         """When the network was last bad in any way but cut."""
         self.cuts_changed_at = NEVER
@@ -73,17 +77,25 @@ class Disturbances(PassiveObserver):
         self.crashed_at[peer] = swarm.now
 
     def slept(self, swarm: Swarm[Any], peer: PeerId) -> tuple[float, float]:
-        """(when the last pause of ``peer``, which handles an event just now, ended; how long it was). Never: -inf, 0."""
+        """(when the last pause of ``peer``, which handles an event just now, ended; how long it
+        was). Never: -inf, 0."""
         return self.still_until.get(peer, NEVER), self.still_s.get(peer, 0.0)
 
     def undisturbed_s(self, swarm: Swarm[Any], peer: PeerId) -> float:
-        """For how long ``peer``, which runs, has neither stood still nor been at either end of a cut, in a bearable network."""
+        """For how long ``peer``, which runs, has neither stood still nor been at either end of a
+        cut, in a bearable network."""
         if swarm.network.changed != self._changed:
             self._on_cuts(swarm)
         self._look(swarm)
-        if peer in self._cut or (swarm.hosts[peer].state == "paused" and stands_s(swarm, peer) > STILL_S):
+        if peer in self._cut or (
+            swarm.hosts[peer].state == "paused" and stands_s(swarm, peer) > STILL_S
+        ):
             return 0.0
-        own = (self.still_until.get(peer, NEVER), self._cut_until.get(peer, NEVER), self.behind_until.get(peer, NEVER))
+        own = (
+            self.still_until.get(peer, NEVER),
+            self._cut_until.get(peer, NEVER),
+            self.behind_until.get(peer, NEVER),
+        )
         ends = (*own, self.bad_network_until)
         return swarm.now - max(ends)
 
@@ -99,12 +111,18 @@ class Disturbances(PassiveObserver):
         return True
 
     def calm_since(self, swarm: Swarm[Any]) -> float:
-        """Since when the network is what it ought to be, but for cuts, which have not changed; and nobody stood still or had more
-        to do than it had time for."""
+        """Since when the network is what it ought to be, but for cuts, which have not changed; and
+        nobody stood still or had more to do than it had time for."""
         if swarm.network.changed != self._changed:
             self._on_cuts(swarm)
         self._look(swarm)
-        return max(self.weather_until, self.cuts_changed_at, *self.still_until.values(), *self.behind_until.values(), NEVER)
+        return max(
+            self.weather_until,
+            self.cuts_changed_at,
+            *self.still_until.values(),
+            *self.behind_until.values(),
+            NEVER,
+        )
 
     def _on_cuts(self, swarm: Swarm[Any]) -> None:
         self._changed = swarm.network.changed
@@ -120,7 +138,9 @@ class Disturbances(PassiveObserver):
                 self.behind_until[peer] = swarm.now
         if network.models or network.default != self._default:
             self.weather_until = swarm.now
-        if network.cuts or any(_loses(model) for model in (network.default, *network.models.values())):
+        if network.cuts or any(
+            _loses(model) for model in (network.default, *network.models.values())
+        ):
             self.uneven_until = swarm.now
         for model in (network.default, *network.models.values()):
             # What was damaged is dropped; a message that takes so long holds up all behind it.
@@ -131,8 +151,15 @@ class Disturbances(PassiveObserver):
 
 
 def _loses(model: LinkModel) -> bool:
-    """Whether a message may be lost, or come so late that others have gone on without it; one that comes twice has come."""
-    if model.loss or model.corrupt or model.corrupt_payload or model.reset or model.bytes_per_s is not None:
+    """Whether a message may be lost, or come so late that others have gone on without it; one that
+    comes twice has come."""
+    if (
+        model.loss
+        or model.corrupt
+        or model.corrupt_payload
+        or model.reset
+        or model.bytes_per_s is not None
+    ):
         return True
     late_s = (model.spike_s if model.spike else 0.0) + (model.reorder_s if model.reorder else 0.0)
     return model.delay_s[1] + late_s > LATE_S

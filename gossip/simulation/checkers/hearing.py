@@ -1,6 +1,8 @@
-"""What each peer has heard that speaks for another's life, and what against it: told from what comes and goes.
+"""What each peer has heard that speaks for another's life, and what against it:
+told from what comes and goes.
 
-Where it cannot be told, a probe counts as failed: one that can be sent to nobody leaves no trace but that no connection stands.
+Where it cannot be told, a probe counts as failed: one that can be sent to nobody leaves no trace
+but that no connection stands.
 """
 
 from __future__ import annotations
@@ -40,8 +42,10 @@ class PeerContact:
 
     Attributes:
         asked_s: When its last probe of it began, seconds of the world.
-        vouched: The standing at which it was suspect when it last answered a probe that had begun since; -1 after a failed one.
-        accusers: Standing -> whose accusations have come, of the last few standings that it was accused with.
+        vouched: The standing at which it was suspect when it last answered a probe that had begun
+            since; -1 after a failed one.
+        accusers: Standing -> whose accusations have come,
+            of the last few standings that it was accused with.
     """
 
     asked_s: float = 0.0
@@ -107,15 +111,25 @@ class Hearing(PassiveObserver):
     def _fails(self, heard: PeerContact) -> None:
         heard.failed, heard.answered_since = True, -1
 
-    def _on_ack(self, swarm: Swarm[Any], peer: PeerId, sender: PeerId, nonce: int, target: PeerId) -> None:
+    def _on_ack(
+        self, swarm: Swarm[Any], peer: PeerId, sender: PeerId, nonce: int, target: PeerId
+    ) -> None:
         probe = probe_of(swarm, peer, nonce)
-        if probe is None or target != probe.peer or (sender != target and sender not in probe.helpers):
+        if (
+            probe is None
+            or target != probe.peer
+            or (sender != target and sender not in probe.helpers)
+        ):
             return
         heard = self.of(peer, target)
         heard.failed, heard.nonce = False, -1
         membership = membership_of(swarm.hosts[peer].core)
         member = membership.members[target] if membership is not None else None
-        if member is not None and member.suspicion is not None and probe.began >= member.suspicion.since:
+        if (
+            member is not None
+            and member.suspicion is not None
+            and probe.began >= member.suspicion.since
+        ):
             heard.answered_since = member.standing
 
     def _on_nack(self, swarm: Swarm[Any], peer: PeerId, sender: PeerId, nonce: int) -> None:

@@ -24,7 +24,8 @@ WANTS = {"on_event": "events", "on_effect": "effects", "after_event": "afters"}
 
 
 class Panel(Observer):
-    """Seventeen checkers for the price of three: a run has some ten thousand events, most of which concern one or two."""
+    """Seventeen checkers for the price of three: a run has some ten thousand events, most of which
+    concern one or two."""
 
     def __init__(self, checkers: Iterable[PassiveObserver]) -> None:
         self.checkers = tuple(checkers)
@@ -72,7 +73,7 @@ class Panel(Observer):
             if not isinstance(checker, TableChecker):
                 checker.on_crash(swarm, peer)
 
-    # --- the calm phase, and the end ----------------------------------------------------------------------------------------
+    # --- the calm phase, and the end --------------------------------------------------------------
 
     def begin_calm(self, swarm: Swarm[Any]) -> None:
         """Every fault is over, and everybody who is to come back was told to start."""
@@ -82,11 +83,14 @@ class Panel(Observer):
     def settle(self, swarm: Swarm[Any]) -> float:
         """The calm phase: runs until every liveness checker is content, then lets all judge.
 
-        Returns: how long that took, virtual seconds. Raises: Violation: something did not come about in time.
+        Returns: how long that took, virtual seconds. Raises: Violation:
+            something did not come about in time.
         """
         self.begin_calm(swarm)
         began = swarm.now
-        waiting: list[Liveness] = [checker for checker in self._judges if isinstance(checker, Liveness)]
+        waiting: list[Liveness] = [
+            checker for checker in self._judges if isinstance(checker, Liveness)
+        ]
         lacking = waiting
         while lacking:
             swarm.run_for(SLICE_S)
@@ -100,12 +104,14 @@ class Panel(Observer):
         return swarm.now - began
 
     def finish(self, swarm: Swarm[Any]) -> None:
-        """The run is over: lets all judge. Raises Violation; ValueError when the calm phase was too short to tell."""
+        """The run is over: lets all judge. Raises Violation;
+        ValueError when the calm phase was too short to tell."""
         for checker in self._judges:
             checker.finish(swarm)
 
     def close(self, swarm: Swarm[Any]) -> None:
-        """Some time after all had settled: lets all judge once more, and nothing may be lacking again. Raises: Violation."""
+        """Some time after all had settled: lets all judge once more, and nothing may be lacking
+        again. Raises: Violation."""
         for checker in self._judges:
             if not isinstance(checker, Liveness):
                 checker.finish(swarm)
@@ -114,20 +120,23 @@ class Panel(Observer):
                 raise checker.violated(swarm, peer, f"{text}, though all had settled")
 
     def blame(self, swarm: Swarm[Any], error: Exception) -> Violation:
-        """What an exception that left ``swarm`` amounts to: itself if it is a violation, else one of S14."""
+        """What an exception that left ``swarm`` amounts to: itself if it is a violation,
+        else one of S14."""
         if isinstance(error, Violation):
             return error
         return (self._raises or [NothingRaises()])[0].blame(swarm, error)
 
     def judged(self) -> dict[str, int]:
-        """How often each invariant was judged, by its number: what was never judged is not proven."""
+        """How often each invariant was judged, by its number:
+        what was never judged is not proven."""
         totals: dict[str, int] = {}
         for checker in self._judges:
             totals[checker.invariant] = totals.get(checker.invariant, 0) + checker.judged
         return totals
 
     def judged_by(self) -> dict[str, int]:
-        """How often each checker has judged, by its name: several look at one invariant, and one may look in vain."""
+        """How often each checker has judged, by its name: several look at one invariant, and one
+        may look in vain."""
         return {type(checker).__name__: checker.judged for checker in self._judges}
 
     def _look(self, swarm: Swarm[Any], peer: PeerId, event: Event | None) -> None:

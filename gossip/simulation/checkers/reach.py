@@ -1,7 +1,7 @@
 """Who could have reached whom: since when each link and each process has been as it should be.
 
-Finer than ``Disturbances``, which knows the network as a whole: when a single link breaks, everybody is still within reach of
-everybody, by way of others.
+Finer than ``Disturbances``, which knows the network as a whole: when a single link breaks,
+everybody is still within reach of everybody, by way of others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ NEVER = float("-inf")
 
 
 class Reach(PassiveObserver):
-    """Must come before the checkers that ask it. Where it cannot tell what happened between two looks, it assumes the worst."""
+    """Must come before the checkers that ask it. Where it cannot tell what happened between two
+    looks, it assumes the worst."""
 
     events = (TimerFired, TrainerProgress, ClockJumped)
 
@@ -45,33 +46,52 @@ class Reach(PassiveObserver):
             self._look(swarm)
 
     def direct(self, swarm: Swarm[Any], a: PeerId, b: PeerId, since_s: float) -> bool:
-        """Whether every message between two peers has arrived soon since then, and both were able to hear it."""
+        """Whether every message between two peers has arrived soon since then,
+        and both were able to hear it."""
         self._look(swarm)
-        return self._well(swarm, a, since_s) and self._well(swarm, b, since_s) and self._fine(a, b, since_s)
+        return (
+            self._well(swarm, a, since_s)
+            and self._well(swarm, b, since_s)
+            and self._fine(a, b, since_s)
+        )
 
-    def reachable_through(self, swarm: Swarm[Any], a: PeerId, b: PeerId, since_s: float) -> list[PeerId]:
+    def reachable_through(
+        self, swarm: Swarm[Any], a: PeerId, b: PeerId, since_s: float
+    ) -> list[PeerId]:
         """The others that ``a`` and ``b`` have both reached, and been reached by, since then."""
         self._look(swarm)
         if not (self._well(swarm, a, since_s) and self._well(swarm, b, since_s)):
             return []
-        others = [peer for peer in swarm.hosts if peer not in (a, b) and self._well(swarm, peer, since_s)]
-        return [peer for peer in others if self._fine(a, peer, since_s) and self._fine(peer, b, since_s)]
+        others = [
+            peer for peer in swarm.hosts if peer not in (a, b) and self._well(swarm, peer, since_s)
+        ]
+        return [
+            peer for peer in others if self._fine(a, peer, since_s) and self._fine(peer, b, since_s)
+        ]
 
     def _fine(self, a: PeerId, b: PeerId, since_s: float) -> bool:
-        worst = max(self._bad_until.get((a, b), NEVER), self._bad_until.get((b, a), NEVER), self._all_bad_until)
+        worst = max(
+            self._bad_until.get((a, b), NEVER),
+            self._bad_until.get((b, a), NEVER),
+            self._all_bad_until,
+        )
         return worst < since_s
 
     def _well(self, swarm: Swarm[Any], peer: PeerId, since_s: float) -> bool:
         if swarm.hosts[peer].state != "up":
             return False
-        since = max(self._started_at[peer], self._unwell_until.get(peer, NEVER), self._all_unwell_until)
+        since = max(
+            self._started_at[peer], self._unwell_until.get(peer, NEVER), self._all_unwell_until
+        )
         return since < since_s
 
     def _look(self, swarm: Swarm[Any]) -> None:
         now, network = swarm.now, swarm.network
         if network.changed != self._changed or network.cuts:
             before, self._cuts = self._cuts, dict.fromkeys(network.cuts)
-            differ = sum(link not in before for link in self._cuts) + sum(link not in self._cuts for link in before)
+            differ = sum(link not in before for link in self._cuts) + sum(
+                link not in self._cuts for link in before
+            )
             if network.changed - self._changed > differ:
                 self._all_bad_until = now  # something was cut and mended since the last look
             self._changed = network.changed

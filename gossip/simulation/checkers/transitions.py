@@ -1,6 +1,8 @@
-"""A log of every change in a table of members, also of those that are overwritten before the core is done with an event.
+"""A log of every change in a table of members, also of those that are overwritten before the core
+is done with an event.
 
-A member that is watched gets a class of the same layout whose attributes say when they change. It behaves as it did.
+A member that is watched gets a class of the same layout whose attributes say when they change. It
+behaves as it did.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ NOTED = frozenset({"standing", "status", "control", "bulk"})
 
 
 class TableTransition(NamedTuple):
-    """One attribute of one row changed; the rest is the row as it was just then, the change included."""
+    """One attribute of one row changed; the rest is the row as it was just then,
+    the change included."""
 
     subject: PeerId
     field: str  # one of ``NOTED``, or "enlisted" for a row that was not there before
@@ -35,7 +38,9 @@ class TableTransition(NamedTuple):
 
 
 def _transition(member: Member, field: str, before: Any) -> TableTransition:
-    return TableTransition(member.peer, field, before, member.standing, member.status, member.control, member.bulk)
+    return TableTransition(
+        member.peer, field, before, member.standing, member.status, member.control, member.bulk
+    )
 
 
 class _Watched(Member):
@@ -54,9 +59,11 @@ class _Watched(Member):
 
 
 class TableWatch:
-    """Collects the transitions of one membership from now on. Any number of watches may look at the same one.
+    """Collects the transitions of one membership from now on.
+    Any number of watches may look at the same one.
 
-    There is something fresh when ``sink`` holds anything, or ``members`` is not as long as ``count``.
+    There is something fresh when ``sink`` holds anything,
+    or ``members`` is not as long as ``count``.
     """
 
     def __init__(self, membership: Membership) -> None:
@@ -82,7 +89,8 @@ class TableWatch:
         self.count = len(self._known)
 
     def fresh(self) -> list[TableTransition]:
-        """What has happened since the last call, in order. A row that appeared is told of as it is at the end of its event."""
+        """What has happened since the last call, in order. A row that appeared is told of as it is
+        at the end of its event."""
         if len(self.members) != self.count:
             self._take_in()
         if not self.sink:
@@ -100,7 +108,9 @@ class TableChecker(Checker):
         self._watches: dict[PeerId, TableWatch] = {}
 
     @abstractmethod
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
+    def judge(
+        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+    ) -> None:
         """``peer`` has changed a row while it handled ``event`` (None: it crashed while it did)."""
 
     def born(self, swarm: Swarm[Any], peer: PeerId) -> None:

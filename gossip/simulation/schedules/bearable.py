@@ -25,12 +25,18 @@ from gossip.faults import (
 def bearable_of(faults: list[Fault], n: int) -> tuple[Fault, ...]:
     """Leaves out what the protocol does not promise to survive, and nothing else.
 
-    Those who are gone for good are a minority of those who ever come: a crash, a polite leave. And of all who die and come back,
-    one stays up all the time with nobody keeping the others from it, and does not lie about its state: without checkpoints that
-    lives in memory alone. Who is late has none until it is there.
+    Those who are gone for good are a minority of those who ever come: a crash, a polite leave. And
+    of all who die and come back, one stays up all the time with nobody keeping the others from it,
+    and does not lie about its state: without checkpoints that lives in memory alone. Who is late
+    has none until it is there.
     """
     gone: list[int] = []
-    mortal = [peer for fault in faults if isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS for peer in fault.peers]
+    mortal = [
+        peer
+        for fault in faults
+        if isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS
+        for peer in fault.peers
+    ]
     mortal += [fault.peer for fault in faults if isinstance(fault, LateStart | LateTrainer)]
     n -= sum(isinstance(fault, NeverStarts) for fault in faults)
     kept: list[Fault] = []
@@ -59,4 +65,8 @@ def bearable_of(faults: list[Fault], n: int) -> tuple[Fault, ...]:
                 continue
         kept.append(fault)
     crowd = len(mortal) > (n - 1) // 2
-    return tuple(fault for fault in kept if not (crowd and isinstance(fault, Hang | HangServer | Partition | Ring)))
+    return tuple(
+        fault
+        for fault in kept
+        if not (crowd and isinstance(fault, Hang | HangServer | Partition | Ring))
+    )

@@ -1,7 +1,8 @@
 """Draws a fault schedule from a seed.
 
-Every kind of fault has a generator of its own and draws everything it could need, whether it is used or not: leaving a kind or
-a peer out leaves the rest of the schedule as it was. Peers are chosen by lots that every possible peer draws.
+Every kind of fault has a generator of its own and draws everything it could need, whether it is
+used or not: leaving a kind or a peer out leaves the rest of the schedule as it was. Peers are
+chosen by lots that every possible peer draws.
 """
 
 from __future__ import annotations
@@ -58,40 +59,70 @@ from .state_pieces import draw_attacker_of_pieces, draw_pieces
 from .strains import strained
 
 PEERS = {4: 8, 5: 6, 6: 4, 7: 2, 8: 1, 9: 1}
-"""How often a swarm has so many: messages grow with the square of it, and most of what breaks among nine breaks among five."""
+"""How often a swarm has so many: messages grow with the square of it, and most of what breaks among
+nine breaks among five."""
 KINDS_A_SCHEDULE = (4, 6)
 TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "full")
 SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
 RULES_S = (0.0001, 0.0001, 0.01, 0.1)
-"""Eight numbers are aggregated at once, a real model is not: much can happen to a server meanwhile."""
-PROBE_INTERVALS_S = (0.2, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0)  # what nodes do by default is the first, and costs most
+"""Eight numbers are aggregated at once, a real model is not:
+much can happen to a server meanwhile."""
+# what nodes do by default is the first, and costs most
+PROBE_INTERVALS_S = (0.2, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0)
 COMPUTE_S = (0.46, 0.58)
 ROUNDS_MIN = 50  # which takes 28 s without faults
-FAST = 1 / 16  # of those with rolling rounds, and not too many peers: in their calm everybody must have had its turn
+# of those with rolling rounds, and not too many peers:
+# in their calm everybody must have had its turn
+FAST = 1 / 16
 FAST_COMPUTE_S = (0.08, 0.1)
 FAST_PEERS = 6
 COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule lasts
 PREPARES_S = (0.001, 0.001, 0.2, 1.0)
 STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
-FIXED_GLOBAL = 0.25  # of those with rolling rounds: they share out the same samples however many they are
+# of those with rolling rounds: they share out the same samples however many they are
+FIXED_GLOBAL = 0.25
 WEIGHTED = 0.2  # of those with rolling rounds
 WEIGHTS = (1, 1, 1, 2, 4, 10)
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
-"""One of them where somebody lies about updates, and in a part of the others; and the updates that it needs against one liar."""
-CROSS_SHARD = {"krum": 5, "multi_krum": 5, "geometric_median": 3, "centered_clipping": 3, "suspicion": 3}
-"""Likewise, rules that the servers of shards run together: one of them in some schedules that have servers and peers for it."""
+"""One of them where somebody lies about updates, and in a part of the others; and the updates that
+it needs against one liar."""
+CROSS_SHARD = {
+    "krum": 5,
+    "multi_krum": 5,
+    "geometric_median": 3,
+    "centered_clipping": 3,
+    "suspicion": 3,
+}
+"""Likewise, rules that the servers of shards run together: one of them in some schedules that have
+servers and peers for it."""
 TOGETHER, PEERS_TOGETHER = 0.4, 6
 SHARD_ATTACK_SHARE = 0.5  # of the node lies where shards decide together: about that
-CLAIM_ATTACK_SHARE = 0.5  # of the lies of servers where a rule bears a liar: about what a result says beside its numbers
-ROBUST = 0.45  # of the schedules in which nobody does: the rule is drawn all the same, of which a mean is one
+# of the lies of servers where a rule bears a liar: about what a result says beside its numbers
+CLAIM_ATTACK_SHARE = 0.5
+# of the schedules in which nobody does: the rule is drawn all the same, of which a mean is one
+ROBUST = 0.45
 SERVER_ATTACKS = (
-    *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results", "two_results"),
+    *(
+        "wrong_results",
+        "scaled_results",
+        "slightly_wrong_results",
+        "broken_results",
+        "nan_results",
+        "two_results",
+    ),
     "kept_results",
     *("strange_roster", "usurper"),
     *CLAIM_ATTACKS,
 )
 """About results of rounds that somebody serves: elsewhere nobody can tell them."""
-LIES = (("sign_flip", 1.0), ("nan", 1.0), ("zero", 1.0), ("stale", 3.0), ("scale", 20.0), ("bit_flip", 1.0))
+LIES = (
+    ("sign_flip", 1.0),
+    ("nan", 1.0),
+    ("zero", 1.0),
+    ("stale", 3.0),
+    ("scale", 20.0),
+    ("bit_flip", 1.0),
+)
 
 
 def generate(
@@ -102,13 +133,17 @@ def generate(
     aggregator: str | None = None,
     world: Schedule | None = None,
 ) -> Schedule:
-    """The schedule of a seed. What is given replaces what would be drawn; everything else stays as it was.
+    """The schedule of a seed. What is given replaces what would be drawn;
+    everything else stays as it was.
 
     Args:
         world: Times and settings beside those drawn; its faults are not looked at.
     """
     draw = Random(f"schedule/{seed}")
-    drawn_peers, drawn_topology = draw.choices(tuple(PEERS), tuple(PEERS.values()))[0], draw.choice(TOPOLOGIES)
+    drawn_peers, drawn_topology = (
+        draw.choices(tuple(PEERS), tuple(PEERS.values()))[0],
+        draw.choice(TOPOLOGIES),
+    )
     shards, chosen = draw.choice(SHARDS), draw.randint(*KINDS_A_SCHEDULE)
     stable = draw.random() < STABLE
     lots, drawn_rule = [draw.random() for _ in KINDS], draw.choice(tuple(RULES))
@@ -125,7 +160,8 @@ def generate(
         batch_policy = "fixed_global"
     fast = Random(f"schedule/{seed}/fast").random() < FAST and rolling and n <= FAST_PEERS
     base = replace(
-        world or Schedule(seed, compute_s=FAST_COMPUTE_S if fast else COMPUTE_S, rounds_min=ROUNDS_MIN),
+        world
+        or Schedule(seed, compute_s=FAST_COMPUTE_S if fast else COMPUTE_S, rounds_min=ROUNDS_MIN),
         seed=seed,
         peers=n,
         topology=chosen_topology,
@@ -141,34 +177,73 @@ def generate(
     )
     # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).
     order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))
-    made = [kind.draw(FaultSampler(Random(f"schedule/{seed}/{kind.name}"), n, base.active_s)) for kind in KINDS]
+    made = [
+        kind.draw(FaultSampler(Random(f"schedule/{seed}/{kind.name}"), n, base.active_s))
+        for kind in KINDS
+    ]
     if not topologies.load(chosen_topology).rolling:
-        made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]  # nobody serves there
+        # nobody serves there
+        made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]
     pieces = draw_pieces(seed)
-    doubts = draw_attacker_of_pieces(seed, n, base.active_s) if rolling and pieces is not None and world is None else []
+    doubts = (
+        draw_attacker_of_pieces(seed, n, base.active_s)
+        if rolling and pieces is not None and world is None
+        else []
+    )
     bearable: tuple[Fault, ...] = ()
     # Some that were drawn cannot be borne together with others: then more kinds make up for them.
     while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
         picked = [fault for number in sorted(order[:chosen]) for fault in made[number]]
-        bearable = bearable_of([fault for fault in picked if not (doubts and isinstance(fault, NodeAttack))] + doubts, n)
+        bearable = bearable_of(
+            [fault for fault in picked if not (doubts and isinstance(fault, NodeAttack))] + doubts,
+            n,
+        )
         chosen += 1
-    # With one to spare, or a single crash would cost every round from then on; and with as many as are gone for good.
+    # With one to spare, or a single crash would cost every round from then on; and with as many as
+    # are gone for good.
     spare = max(1, sum(isinstance(fault, Crash | Leave) for fault in bearable))
-    robust = Random(f"schedule/{seed}/robust").random() < ROBUST or any(_is_of_an_attacker(fault) for fault in bearable)
+    robust = Random(f"schedule/{seed}/robust").random() < ROBUST or any(
+        _is_of_an_attacker(fault) for fault in bearable
+    )
     if aggregator is None and world is None and RULES[drawn_rule] < n and robust:
         rule = drawn_rule if RULES[drawn_rule] + spare <= n else "median"
         base = replace(base, aggregator="median" if doubts and rule == "mean" else rule)
     lot = Random(f"schedule/{seed}/together")
-    if aggregator is None and world is None and rolling and n >= PEERS_TOGETHER and lot.random() < TOGETHER:
+    if (
+        aggregator is None
+        and world is None
+        and rolling
+        and n >= PEERS_TOGETHER
+        and lot.random() < TOGETHER
+    ):
         able = [rule for rule, need in CROSS_SHARD.items() if need + spare <= n]
-        base = replace(base, aggregator=lot.choice(able), shards=shards if len(shards) > 1 else lot.choice(SHARDS[2:]))
-    if base.aggregator in CROSS_SHARD and len(base.shards) > 1 and lot.random() < SHARD_ATTACK_SHARE and not doubts:
+        base = replace(
+            base,
+            aggregator=lot.choice(able),
+            shards=shards if len(shards) > 1 else lot.choice(SHARDS[2:]),
+        )
+    if (
+        base.aggregator in CROSS_SHARD
+        and len(base.shards) > 1
+        and lot.random() < SHARD_ATTACK_SHARE
+        and not doubts
+    ):
         told = lot.choice(SHARD_ATTACKS)
-        bearable = tuple([replace(fault, lie=told) if isinstance(fault, NodeAttack) else fault for fault in bearable])
+        bearable = tuple(
+            [
+                replace(fault, lie=told) if isinstance(fault, NodeAttack) else fault
+                for fault in bearable
+            ]
+        )
     lot = Random(f"schedule/{seed}/claims")
     if base.aggregator != "mean" and lot.random() < CLAIM_ATTACK_SHARE:
         told, lies = lot.choice(CLAIM_ATTACKS), SERVER_ATTACKS
-        bearable = tuple([replace(f, lie=told) if isinstance(f, NodeAttack) and f.lie in lies else f for f in bearable])
+        bearable = tuple(
+            [
+                replace(f, lie=told) if isinstance(f, NodeAttack) and f.lie in lies else f
+                for f in bearable
+            ]
+        )
     if world is None and pieces is not None:
         base = replace(base, piece_bytes=pieces)
     made_up = replace(base, faults=bearable)
@@ -176,14 +251,21 @@ def generate(
     if chosen_by_all:
         return made_up
     need = (RULES | CROSS_SHARD)[base.aggregator]
-    for make in (situated, lambda drawn: begun_late(drawn, need), standing, strained, lambda drawn: disturbed(drawn, need)):
+    for make in (
+        situated,
+        lambda drawn: begun_late(drawn, need),
+        standing,
+        strained,
+        lambda drawn: disturbed(drawn, need),
+    ):
         if (other := make(made_up)) is not made_up:
             return _weighted(other)
     return _weighted(made_up)
 
 
 def _weighted(drawn: Schedule) -> Schedule:
-    """The same with some peers serving more often than others, in some of those where somebody serves."""
+    """The same with some peers serving more often than others,
+    in some of those where somebody serves."""
     lot = Random(f"schedule/{drawn.seed}/weights")
     weights = [lot.choice(WEIGHTS) for _ in range(PEERS_MAX)][: drawn.peers]
     if lot.random() >= WEIGHTED or not topologies.load(drawn.topology).rolling:
@@ -193,12 +275,15 @@ def _weighted(drawn: Schedule) -> Schedule:
 
 def _is_of_an_attacker(fault: Fault) -> bool:
     """Whether it is a lie that the run's f counts."""
-    return isinstance(fault, ByzantineFault) or (isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS)
+    return isinstance(fault, ByzantineFault) or (
+        isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class FaultGenerator:
-    """How often a kind of fault is chosen, and how it is drawn. Draws the same number of lots whatever comes out."""
+    """How often a kind of fault is chosen, and how it is drawn. Draws the same number of lots
+    whatever comes out."""
 
     name: str
     weight: float
@@ -214,12 +299,20 @@ def _crash(lots: FaultSampler) -> list[Fault]:
 def _restart(lots: FaultSampler) -> list[Fault]:
     count, order = lots.few(3), lots.peers()
     drawn = [(lots.when(), lots.long(0.01, 4.0)) for _ in range(3)]
-    return [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(order[:count], drawn, strict=False)]
+    return [
+        Restart(peer, None, after_s, at_s)
+        for peer, (at_s, after_s) in zip(order[:count], drawn, strict=False)
+    ]
 
 
 def _restart_loop(lots: FaultSampler) -> list[Fault]:
     """The same peer again and again, sooner than anybody has noticed."""
-    victim, began, every_s, after_s = lots.peers()[0], lots.ms(1.0, 6.0), lots.long(0.2, 1.5), lots.long(0.01, 0.2)
+    victim, began, every_s, after_s = (
+        lots.peers()[0],
+        lots.ms(1.0, 6.0),
+        lots.long(0.2, 1.5),
+        lots.long(0.01, 0.2),
+    )
     return [Restart(victim, None, after_s, round(began + i * every_s, 3)) for i in range(4)]
 
 
@@ -227,7 +320,9 @@ def _massacre(lots: FaultSampler) -> list[Fault]:
     """All but one within a fifth of a second, back within two."""
     order, at_s = lots.peers(), lots.ms(3.0, lots.active_s - 4.0)
     drawn = [(lots.ms(0.0, 0.2), lots.long(0.05, 2.0)) for _ in range(PEERS_MAX)]
-    return [Restart(peer, None, drawn[peer][1], round(at_s + drawn[peer][0], 3)) for peer in order[1:]]
+    return [
+        Restart(peer, None, drawn[peer][1], round(at_s + drawn[peer][0], 3)) for peer in order[1:]
+    ]
 
 
 def _crash_midway(lots: FaultSampler) -> list[Fault]:
@@ -237,7 +332,9 @@ def _crash_midway(lots: FaultSampler) -> list[Fault]:
 
 
 def _crash_broadcast(lots: FaultSampler) -> list[Fault]:
-    return [CrashBroadcast(lots.when(), int(lots.random.random() * (lots.n - 1)), lots.long(0.02, 8.0))]
+    return [
+        CrashBroadcast(lots.when(), int(lots.random.random() * (lots.n - 1)), lots.long(0.02, 8.0))
+    ]
 
 
 def _hang_server(lots: FaultSampler) -> list[Fault]:
@@ -247,7 +344,10 @@ def _hang_server(lots: FaultSampler) -> list[Fault]:
 def _hang(lots: FaultSampler) -> list[Fault]:
     count, order = lots.few(2), lots.peers()
     drawn = [(lots.when(), lots.long(0.05, 8.0)) for _ in range(2)]
-    return [Hang(peer, None, for_s, at_s) for peer, (at_s, for_s) in zip(order[:count], drawn, strict=False)]
+    return [
+        Hang(peer, None, for_s, at_s)
+        for peer, (at_s, for_s) in zip(order[:count], drawn, strict=False)
+    ]
 
 
 def _slow(lots: FaultSampler) -> list[Fault]:
@@ -261,10 +361,17 @@ def _attacker(lots: FaultSampler) -> list[Fault]:
 
 def _node_lie(lots: FaultSampler) -> list[Fault]:
     """Who lies about states needs somebody who asks for one: others are started again."""
-    elsewhere = (*SHARD_ATTACKS, *PIECE_ATTACKS, *CLAIM_ATTACKS, "hollow_states")  # the last one for starts without a seed
-    lie, (attacker, *others) = lots.random.choice([lie for lie in NODE_ATTACKS if lie not in elsewhere]), lots.peers()
+    # the last one for starts without a seed
+    elsewhere = (*SHARD_ATTACKS, *PIECE_ATTACKS, *CLAIM_ATTACKS, "hollow_states")
+    lie, (attacker, *others) = (
+        lots.random.choice([lie for lie in NODE_ATTACKS if lie not in elsewhere]),
+        lots.peers(),
+    )
     drawn = [(lots.when(), lots.long(0.01, 1.0)) for _ in range(3)]
-    asking = [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(others, drawn, strict=False)]
+    asking = [
+        Restart(peer, None, after_s, at_s)
+        for peer, (at_s, after_s) in zip(others, drawn, strict=False)
+    ]
     return [NodeAttack(lie, (attacker,)), *(asking if lie in STATE_ATTACKS else ())]
 
 
@@ -273,7 +380,11 @@ def _partition(lots: FaultSampler) -> list[Fault]:
     made: list[Fault] = []
     count, order = lots.few(2), lots.peers()
     for number in range(2):
-        shape, cut, one_way = lots.random.randrange(5), lots.random.random(), lots.random.random() < 0.25
+        shape, cut, one_way = (
+            lots.random.randrange(5),
+            lots.random.random(),
+            lots.random.random() < 0.25,
+        )
         at_s, for_s = lots.when(), lots.long(0.1, 6.0)
         n, middle = len(order), len(order) // 2
         turned = order[number:] + order[:number]
@@ -295,7 +406,11 @@ def _flap(lots: FaultSampler) -> list[Fault]:
     count, order = lots.few(2), lots.peers()
     drawn = [(lots.when(), lots.long(0.5, 5.0), lots.long(0.05, 2.0)) for _ in range(2)]
     pairs = [tuple(sorted(order[:2])), tuple(sorted(order[1:3]))]
-    return [Flap(pair, *each) for pair, each in zip(pairs[:count], drawn, strict=False) if len(pair) == 2]
+    return [
+        Flap(pair, *each)
+        for pair, each in zip(pairs[:count], drawn, strict=False)
+        if len(pair) == 2
+    ]
 
 
 def _near(lots: FaultSampler) -> tuple[int, ...]:
@@ -305,15 +420,36 @@ def _near(lots: FaultSampler) -> tuple[int, ...]:
 
 
 def _loss(lots: FaultSampler) -> list[Fault]:
-    return [Loss(round(lots.random.uniform(0.02, 0.4), 3), lots.when(0.2), lots.long(0.5, 10.0), _near(lots))]
+    return [
+        Loss(
+            round(lots.random.uniform(0.02, 0.4), 3),
+            lots.when(0.2),
+            lots.long(0.5, 10.0),
+            _near(lots),
+        )
+    ]
 
 
 def _duplicate(lots: FaultSampler) -> list[Fault]:
-    return [Duplicate(round(lots.random.uniform(0.05, 0.5), 3), lots.when(0.2), lots.long(0.5, 12.0), _near(lots))]
+    return [
+        Duplicate(
+            round(lots.random.uniform(0.05, 0.5), 3),
+            lots.when(0.2),
+            lots.long(0.5, 12.0),
+            _near(lots),
+        )
+    ]
 
 
 def _corrupt(lots: FaultSampler) -> list[Fault]:
-    return [Corrupt(round(lots.random.uniform(0.005, 0.1), 4), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
+    return [
+        Corrupt(
+            round(lots.random.uniform(0.005, 0.1), 4),
+            lots.when(0.2),
+            lots.long(0.5, 8.0),
+            _near(lots),
+        )
+    ]
 
 
 def _delay(lots: FaultSampler) -> list[Fault]:
@@ -331,7 +467,14 @@ def _spike(lots: FaultSampler) -> list[Fault]:
 
 
 def _reset(lots: FaultSampler) -> list[Fault]:
-    return [Reset(round(lots.random.uniform(0.001, 0.05), 4), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
+    return [
+        Reset(
+            round(lots.random.uniform(0.001, 0.05), 4),
+            lots.when(0.2),
+            lots.long(0.5, 8.0),
+            _near(lots),
+        )
+    ]
 
 
 def _narrow(lots: FaultSampler) -> list[Fault]:
@@ -340,7 +483,8 @@ def _narrow(lots: FaultSampler) -> list[Fault]:
 
 
 def _full_queue(lots: FaultSampler) -> list[Fault]:
-    """So slow that an update is still on its way when the next one comes, for which there is no room."""
+    """So slow that an update is still on its way when the next one comes,
+    for which there is no room."""
     speed, queue_bytes = lots.long(10.0, 200.0), float(lots.random.choice((0, 16, 32)))
     return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(1.0, 8.0), _near(lots))]
 
@@ -368,7 +512,8 @@ def _hang_trainer(lots: FaultSampler) -> list[Fault]:
 
 
 def _kill_trainer(lots: FaultSampler) -> list[Fault]:
-    """Once, or again and again soon after each start: then its peer announces its end while others still spread that it came."""
+    """Once, or again and again soon after each start: then its peer announces its end while others
+    still spread that it came."""
     victim, at_s, after_s = lots.peers()[0], lots.when(), lots.long(0.02, 3.0)
     looping, every_s, soon_s = lots.random.random() < 0.5, lots.long(0.1, 1.0), lots.long(0.01, 0.2)
     if not looping:
@@ -415,4 +560,6 @@ KINDS: tuple[FaultGenerator, ...] = (
 
 def needs_a_server(fault: Fault) -> bool:
     """Whether it means nothing in gossip rounds."""
-    return isinstance(fault, ServerFault) or (isinstance(fault, NodeAttack) and fault.lie in SERVER_ATTACKS)
+    return isinstance(fault, ServerFault) or (
+        isinstance(fault, NodeAttack) and fault.lie in SERVER_ATTACKS
+    )

@@ -1,7 +1,8 @@
 """Starts at which not everybody is there, or does not stay there.
 
-A machine boots late or never, a job waits in its queue, a trainer reads its data for longer than the others do: these begin with
-``--min-peers``. Or just the peer with whose weights all are to begin dies, hangs or is cut off before anybody has them.
+A machine boots late or never, a job waits in its queue, a trainer reads its data for longer than
+the others do: these begin with ``--min-peers``. Or just the peer with whose weights all are to
+begin dies, hangs or is cut off before anybody has them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ SHARE = 0.2
 """Of the random schedules that are of no situation."""
 TWO = 0.3  # of those, where there are enough peers: two are late
 APART = 0.5  # likewise: scripts without a seed, whose weights differ until they begin
-ROBUST, MEDIAN_OF = 0.5, 3  # of those with a mean: a median, where it has updates enough against one liar
+# of those with a mean: a median, where it has updates enough against one liar
+ROBUST, MEDIAN_OF = 0.5, 3
 WAYS = ("boots late", "prepares long", "prepares long", "never")
 PATIENCE_S = (0.2, 1.5)
 LATE_S = (1.0, 15.0)
@@ -45,7 +47,8 @@ FIRST_S = (0.03, 0.4)  # all have been heard of, and one is about to give its we
 LOWEST = 0.6  # the share of them in which it happens to peer 0, whose weights they are
 AWAY_S = (0.3, 4.0)
 BEGUN_S = 3.0
-"""After the patience: whoever is there has begun by then, and who is gone before is one too many to be missing."""
+"""After the patience: whoever is there has begun by then,
+and who is gone before is one too many to be missing."""
 
 
 def begun_late(drawn: Schedule, need: int) -> Schedule:
@@ -54,8 +57,17 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
     Args:
         need: Updates that the rule needs against the liars there are.
     """
-    n, made, lots = drawn.peers, drawn, FaultSampler(Random(f"schedule/{drawn.seed}/late start"), drawn.peers, drawn.active_s)
-    lot, two, apart, order = lots.random.random(), lots.random.random(), lots.random.random(), lots.peers()
+    n, made, lots = (
+        drawn.peers,
+        drawn,
+        FaultSampler(Random(f"schedule/{drawn.seed}/late start"), drawn.peers, drawn.active_s),
+    )
+    lot, two, apart, order = (
+        lots.random.random(),
+        lots.random.random(),
+        lots.random.random(),
+        lots.peers(),
+    )
     if lot >= SHARE:
         return drawn
     ways = [lots.random.choice(WAYS) for _ in range(2)]
@@ -67,21 +79,33 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
         count -= 1
     if n - count < max(n // 2 + 1, need):
         return drawn
-    late = [_start(way, peer, at_s) for way, peer, at_s in zip(ways, order[:count], times, strict=False)]
+    late = [
+        _start(way, peer, at_s) for way, peer, at_s in zip(ways, order[:count], times, strict=False)
+    ]
     never = {fault.peer for fault in late if isinstance(fault, NeverStarts)}
     early_s = patience_s + BEGUN_S
-    kept = [fault for fault in drawn.faults if not _is_of(never, fault) and not (never and _goes_before(early_s, fault))]
+    kept = [
+        fault
+        for fault in drawn.faults
+        if not _is_of(never, fault) and not (never and _goes_before(early_s, fault))
+    ]
     faults = bearable_of([*late, *kept], n)
     gone = sum(isinstance(fault, Crash | Leave | NeverStarts) for fault in faults)
     told = any(_is_told(fault) for fault in faults)
     if need + gone > n or len({type(fault) for fault in faults}) < KINDS_MIN:
         return drawn
-    return replace(made, min_peers=n - count, patience_s=patience_s, apart=apart < APART and not told, faults=faults)
+    return replace(
+        made,
+        min_peers=n - count,
+        patience_s=patience_s,
+        apart=apart < APART and not told,
+        faults=faults,
+    )
 
 
 def disturbed(drawn: Schedule, need: int) -> Schedule:
-    """The schedule with weights of its own for each peer, and one peer that dies, hangs or is cut off while they begin; or just
-    as it was drawn.
+    """The schedule with weights of its own for each peer, and one peer that dies, hangs or is cut
+    off while they begin; or just as it was drawn.
 
     Args:
         need: Updates that the rule needs against the liars there are.
@@ -116,7 +140,9 @@ FIRST: tuple[Callable[[int, tuple[int, ...], float, float], Fault], ...] = (
 
 def _is_told(fault: Fault) -> bool:
     """Whether it is a lie that there need to be two honest peers against, who say the same."""
-    return isinstance(fault, ByzantineFault) or (isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS)
+    return isinstance(fault, ByzantineFault) or (
+        isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS
+    )
 
 
 def _start(way: str, peer: int, at_s: float) -> StartFault:

@@ -1,4 +1,5 @@
-"""One simulated run as frozen data: who is in it, what the world is like, what goes wrong and when. ``play.run`` plays it."""
+"""One simulated run as frozen data: who is in it, what the world is like, what goes wrong and when.
+``play.run`` plays it."""
 
 from __future__ import annotations
 
@@ -25,9 +26,11 @@ class Schedule:
 
     Attributes:
         seed: Of everything random that is left: delays, losses, who probes whom, who serves.
-        active_s: Seconds in which faults happen. Then they end, who was killed is started again, and calm must return.
+        active_s: Seconds in which faults happen. Then they end, who was killed is started again,
+            and calm must return.
         duration_s: All of it, at least; longer when the calm phase has to wait for a deadline.
-        rounds_min: So far half of the peers must come before it ends, unless that takes twice ``duration_s``.
+        rounds_min: So far half of the peers must come before it ends,
+            unless that takes twice ``duration_s``.
         f: Byzantine peers that are said to be tolerated, at least: a mean bears none of them.
         compute_s: Bounds of the time that a trainer takes for a round.
         rule_s: Time that a server's rule takes; 0: it answers at once.
@@ -36,20 +39,28 @@ class Schedule:
         probe_interval_s: ``MembershipSettings.probe_interval_s``.
         round_timeout_s: ``RoundSettings.round_timeout_s``.
         start_timeout_s: ``RoundSettings.start_timeout_s``.
-        min_peers: ``RoundSettings.min_peers``: so many begin without the others; 0: all are waited for.
-        patience_s: ``RoundSettings.patience_s``: how long the others are waited for, once those are here.
-        apart: Each peer's weights are its own, as those of scripts without a seed: all begin with those of one of them.
+        min_peers: ``RoundSettings.min_peers``: so many begin without the others; 0:
+            all are waited for.
+        patience_s: ``RoundSettings.patience_s``: how long the others are waited for,
+            once those are here.
+        apart: Each peer's weights are its own, as those of scripts without a seed: all begin with
+            those of one of them.
         commit_log: ``RoundSettings.commit_log``: who is further behind needs a state.
         batch_policy: ``CoreSettings.batch_policy``.
         stable_addresses: Who is started again has the addresses that it had.
-        prepare_s: Time that the trainer of one who is started again takes until it has a model; its node is there at once.
+        prepare_s: Time that the trainer of one who is started again takes until it has a model; its
+            node is there at once.
         server_weights: How often peers serve, as in the settings of a run: ``0:4,2:2``.
-        bytes_per_s: What each link carries of payloads, each way; 0: they take no time. A number of the toy model has 4 bytes.
-        link_timeout_s: ``MembershipSettings.link_timeout_s``: between hosts links stay up for longer.
-        queue_s: While payloads move, other messages take up to so much longer: links share their cables.
-        copies_per_s: Bytes of payloads that a node takes in in a second, one after the other; 0: they take no time.
-        joins_s: When newcomers are started, whose ids come behind those of ``peers``: each finds the others by way of the folder
-            of addresses.
+        bytes_per_s: What each link carries of payloads, each way; 0: they take no time. A number of
+            the toy model has 4 bytes.
+        link_timeout_s: ``MembershipSettings.link_timeout_s``:
+            between hosts links stay up for longer.
+        queue_s: While payloads move, other messages take up to so much longer:
+            links share their cables.
+        copies_per_s: Bytes of payloads that a node takes in in a second, one after the other; 0:
+            they take no time.
+        joins_s: When newcomers are started, whose ids come behind those of ``peers``: each finds
+            the others by way of the folder of addresses.
         told: Launchers say who has ended for good, and who is on its way.
         piece_bytes: Of a piece of the toy model's state. A float32 element has 4.
     """
@@ -94,7 +105,11 @@ class Schedule:
     @property
     def absent(self) -> tuple[int, ...]:
         """Who of the run's first peers is not there when it starts."""
-        return tuple(sorted({fault.peer for fault in self.faults if isinstance(fault, LateStart | NeverStarts)}))
+        return tuple(
+            sorted(
+                {fault.peer for fault in self.faults if isinstance(fault, LateStart | NeverStarts)}
+            )
+        )
 
     @property
     def travel_s(self) -> float:
@@ -108,18 +123,24 @@ class Schedule:
     def weighted_topology(self) -> str:
         """The topology's spec, with the weights of servers in it."""
         weights = self.server_weights
-        return topologies.with_option(self.topology, "weights", weights) if weights else self.topology
+        return (
+            topologies.with_option(self.topology, "weights", weights) if weights else self.topology
+        )
 
     @property
     def plan(self) -> FaultPlan:
-        """The faults with the world in a ``[simulate]`` table: its TOML replays this very schedule."""
-        world = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "faults"}
+        """The faults with the world in a ``[simulate]`` table:
+        its TOML replays this very schedule."""
+        world = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "faults"
+        }
         return FaultPlan(self.faults, world)
 
     def with_plan(self, plan: FaultPlan) -> Schedule:
         """The same with the plan's faults, and with what its ``[simulate]`` table says.
 
-        Raises: ConfigError: The table has an unknown key or a value that cannot be, or a fault names a peer that is not there.
+        Raises: ConfigError: The table has an unknown key or a value that cannot be, or a fault
+            names a peer that is not there.
         """
         _check_world(plan.simulate)
         return dataclasses.replace(self, **plan.simulate, faults=plan.faults).checked()
@@ -131,48 +152,80 @@ class Schedule:
         if self.everybody > PEERS_MAX:
             raise ConfigError(f"joins_s: {self.everybody} peers, at most {PEERS_MAX}")
         if not all(0 < at_s <= self.active_s for at_s in self.joins_s):
-            raise ConfigError(f"joins_s = {list(self.joins_s)}: above 0, and no later than active_s = {self.active_s:g}")
+            raise ConfigError(
+                f"joins_s = {list(self.joins_s)}: above 0, and no later than active_s = "
+                f"{self.active_s:g}"
+            )
         if not 0 <= self.active_s <= self.duration_s <= 86_400:
             raise ConfigError(
-                f"active_s = {self.active_s:g}, duration_s = {self.duration_s:g}: 0 <= active_s <= duration_s <= 86400"
+                f"active_s = {self.active_s:g}, duration_s = {self.duration_s:g}: 0 <= active_s "
+                "<= duration_s <= 86400"
             )
         for name in ("compute_s", "delay_s"):
             least, most = getattr(self, name)
             if not 0 < least <= most:
-                raise ConfigError(f"{name} = [{least:g}, {most:g}]: bounds above 0, the lower one first")
+                raise ConfigError(
+                    f"{name} = [{least:g}, {most:g}]: bounds above 0, the lower one first"
+                )
         if not 0 <= self.rule_s <= self.round_timeout_s:
             raise ConfigError(
-                f"rule_s = {self.rule_s:g}: at least 0, and no more than round_timeout_s = {self.round_timeout_s:g}"
+                f"rule_s = {self.rule_s:g}: at least 0, and no more than round_timeout_s = "
+                f"{self.round_timeout_s:g}"
             )
         if not 0 < self.prepare_s <= self.start_timeout_s:
-            raise ConfigError(f"prepare_s = {self.prepare_s:g}: above 0, no more than start_timeout_s = {self.start_timeout_s:g}")
+            raise ConfigError(
+                f"prepare_s = {self.prepare_s:g}: above 0, no more than start_timeout_s = "
+                f"{self.start_timeout_s:g}"
+            )
         if not PROBE_INTERVAL_S[0] <= self.probe_interval_s <= PROBE_INTERVAL_S[1]:
-            raise ConfigError(f"probe_interval_s = {self.probe_interval_s:g}: {PROBE_INTERVAL_S[0]:g} to {PROBE_INTERVAL_S[1]:g}")
+            raise ConfigError(
+                f"probe_interval_s = {self.probe_interval_s:g}: {PROBE_INTERVAL_S[0]:g} to "
+                f"{PROBE_INTERVAL_S[1]:g}"
+            )
         if not 0 <= self.min_peers <= self.peers:
             raise ConfigError(f"min_peers = {self.min_peers}: 0 to peers = {self.peers}")
         if not 0 < self.patience_s <= self.start_timeout_s:
             raise ConfigError(
-                f"patience_s = {self.patience_s:g}: above 0, no more than start_timeout_s = {self.start_timeout_s:g}"
+                f"patience_s = {self.patience_s:g}: above 0, no more than start_timeout_s = "
+                f"{self.start_timeout_s:g}"
             )
         if not 1 <= self.commit_log <= COMMIT_LOG_MAX:
             raise ConfigError(f"commit_log = {self.commit_log}: 1 to {COMMIT_LOG_MAX} rounds")
         if self.piece_bytes < 1:
             raise ConfigError(f"piece_bytes = {self.piece_bytes}: at least 1")
         if not self.shards or min(self.shards) < 1:
-            raise ConfigError(f"shards = {list(self.shards)}: at least one, each with at least one element")
+            raise ConfigError(
+                f"shards = {list(self.shards)}: at least one, each with at least one element"
+            )
         if not topologies.load(self.topology).rolling and len(self.shards) > 1:
-            raise ConfigError(f"shards = {list(self.shards)}: {self.topology} exchanges whole vectors", "shards = [8]")
+            raise ConfigError(
+                f"shards = {list(self.shards)}: {self.topology} exchanges whole vectors",
+                "shards = [8]",
+            )
         rolling = topologies.load(self.weighted_topology).rolling
         if max(read_weights(self.server_weights), default=0) >= self.everybody:
-            raise ConfigError(f"server_weights = {self.server_weights!r}: there are {self.everybody} peers")
-        if self.batch_policy not in (("fixed_local", "fixed_global") if rolling else ("fixed_local",)):
-            raise ConfigError(f"batch_policy = {self.batch_policy!r}: fixed_local, or with rolling rounds fixed_global")
-        FaultPlan(self.faults).checked(self.everybody).fits(self.topology, rolling, self.aggregator, idle=True)
+            raise ConfigError(
+                f"server_weights = {self.server_weights!r}: there are {self.everybody} peers"
+            )
+        if self.batch_policy not in (
+            ("fixed_local", "fixed_global") if rolling else ("fixed_local",)
+        ):
+            raise ConfigError(
+                f"batch_policy = {self.batch_policy!r}: fixed_local, or with rolling rounds "
+                "fixed_global"
+            )
+        FaultPlan(self.faults).checked(self.everybody).fits(
+            self.topology, rolling, self.aggregator, idle=True
+        )
         return self
 
 
 def _check_world(world: Mapping[str, Any]) -> None:
-    examples = {field.name: getattr(Schedule(0), field.name) for field in dataclasses.fields(Schedule) if field.name != "faults"}
+    examples = {
+        field.name: getattr(Schedule(0), field.name)
+        for field in dataclasses.fields(Schedule)
+        if field.name != "faults"
+    }
     for key, value in world.items():
         if key not in examples:
             unknown = UnknownName("key of [simulate]", key, examples)
@@ -190,9 +243,15 @@ def _alike(value: object, example: object) -> bool:
         case int():
             return isinstance(value, int) and not isinstance(value, bool)
         case (float(), float()):
-            return isinstance(value, tuple) and len(value) == 2 and all(_alike(each, example[0]) for each in value)
+            return (
+                isinstance(value, tuple)
+                and len(value) == 2
+                and all(_alike(each, example[0]) for each in value)
+            )
         case tuple():
-            return isinstance(value, tuple) and all(_alike(each, example[0] if example else 0.0) for each in value)
+            return isinstance(value, tuple) and all(
+                _alike(each, example[0] if example else 0.0) for each in value
+            )
         case _:
             return type(value) is type(example)
 
@@ -204,13 +263,24 @@ PEERS_NEEDED: Mapping[type, int] = {Flap: 2, Ring: 4}
 def without_peer(schedule: Schedule, gone: int) -> Schedule:
     """The same swarm without one peer: those after it move down by one, faults that need it go."""
     faults = tuple(kept for fault in schedule.faults if (kept := _without(fault, gone)) is not None)
-    weights = {_moved(peer, gone): weight for peer, weight in read_weights(schedule.server_weights).items() if peer != gone}
+    weights = {
+        _moved(peer, gone): weight
+        for peer, weight in read_weights(schedule.server_weights).items()
+        if peer != gone
+    }
     schedule = dataclasses.replace(schedule, server_weights=write_weights(weights))
     if gone < schedule.peers:
-        late = any(isinstance(fault, StartFault) and fault.peer == gone for fault in schedule.faults)
-        least = max(0, min(schedule.min_peers - (not late), schedule.peers - 1))  # so that as many as before are waited for
-        return dataclasses.replace(schedule, peers=schedule.peers - 1, min_peers=least, faults=faults)
-    joins_s = tuple(at_s for number, at_s in enumerate(schedule.joins_s) if number != gone - schedule.peers)
+        late = any(
+            isinstance(fault, StartFault) and fault.peer == gone for fault in schedule.faults
+        )
+        # so that as many as before are waited for
+        least = max(0, min(schedule.min_peers - (not late), schedule.peers - 1))
+        return dataclasses.replace(
+            schedule, peers=schedule.peers - 1, min_peers=least, faults=faults
+        )
+    joins_s = tuple(
+        at_s for number, at_s in enumerate(schedule.joins_s) if number != gone - schedule.peers
+    )
     return dataclasses.replace(schedule, joins_s=joins_s, faults=faults)
 
 
@@ -228,7 +298,9 @@ def _without(fault: Fault, gone: int) -> Fault | None:
                 return None
             value = left
         elif field.name == "sides":
-            sides = tuple(tuple(_moved(peer, gone) for peer in side if peer != gone) for side in value)
+            sides = tuple(
+                tuple(_moved(peer, gone) for peer in side if peer != gone) for side in value
+            )
             value = tuple(side for side in sides if side)
             if len(value) < 2:
                 return None

@@ -1,8 +1,10 @@
-"""Situations that faults which are drawn one by one hardly ever make: some rules of the protocol exist for nothing else.
+"""Situations that faults which are drawn one by one hardly ever make: some rules of the protocol
+exist for nothing else.
 
-Most of a swarm leaves in one moment; a server that lies is asked to serve again and again, by peers that come and go; a link is
-so slow that commits are late for seconds; a node has more to do than it has time for, and nothing else is wrong. A share of the
-random schedules is of one of these: its seed, its times and the size of its swarm stay as they were drawn, where they can.
+Most of a swarm leaves in one moment; a server that lies is asked to serve again and again, by peers
+that come and go; a link is so slow that commits are late for seconds; a node has more to do than it
+has time for, and nothing else is wrong. A share of the random schedules is of one of these: its
+seed, its times and the size of its swarm stay as they were drawn, where they can.
 """
 
 from __future__ import annotations
@@ -42,8 +44,10 @@ STEADY_S, QUICK_S = (0.46, 0.58), (0.08, 0.11)
 OFTEN_S = 0.2  # between two probes
 RULES_UNDER_ATTACK = ("geometric_median", "median", "trimmed_mean")  # that bear one of three
 STANDING = 0.08
-"""Of the random schedules that are of none of these and begin with everybody: results are refused where few are left."""
-REFUSED = ("wrong_results", "scaled_results", "nan_results")  # lies that whoever has an update of its own finds out
+"""Of the random schedules that are of none of these and begin with everybody: results are refused
+where few are left."""
+# lies that whoever has an update of its own finds out
+REFUSED = ("wrong_results", "scaled_results", "nan_results")
 BRIEF_S = (12.0, 17.0)
 """Of such a schedule with quick rounds: more than a hundred go by."""
 STAY_LEAST = 3  # of those of whom most leave
@@ -82,9 +86,17 @@ class Scenario:
 
 
 def _harmless(lots: FaultSampler, peers: Sequence[int] = ()) -> list[Fault]:
-    """By which no message is lost and nobody is taken for another than it is: to some of ``peers``, or of all."""
-    order, at_s, for_s = peers or lots.peers(), [lots.when(0.2) for _ in range(3)], [lots.long(0.5, 6.0) for _ in range(3)]
-    share, rate = round(lots.random.uniform(0.05, 0.3), 3), round(1.0 + lots.random.uniform(-0.05, 0.05), 4)
+    """By which no message is lost and nobody is taken for another than it is:
+    to some of ``peers``, or of all."""
+    order, at_s, for_s = (
+        peers or lots.peers(),
+        [lots.when(0.2) for _ in range(3)],
+        [lots.long(0.5, 6.0) for _ in range(3)],
+    )
+    share, rate = (
+        round(lots.random.uniform(0.05, 0.3), 3),
+        round(1.0 + lots.random.uniform(-0.05, 0.05), 4),
+    )
     return [
         Duplicate(share, at_s[0], for_s[0]),
         Drift(order[0], rate, at_s[1], for_s[1]),
@@ -100,15 +112,17 @@ def _rolling(drawn: Schedule) -> Schedule:
 
 
 def _exodus(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Most of the swarm leaves in one moment, some of them amid a round that others count on them in; maybe whoever makes the
-    result of that round dies when it has told them and nobody else, in a network that loses messages."""
+    """Most of the swarm leaves in one moment, some of them amid a round that others count on them
+    in; maybe whoever makes the result of that round dies when it has told them and nobody else, in
+    a network that loses messages."""
     more, order, at_s = lots.few(2), lots.peers(), lots.ms(3.0, lots.active_s - 4.0)
     count = min(drawn.peers // 2 + more, drawn.peers - STAY_LEAST)
     apart_s, rule_s = lots.random.choice((0.0, 0.01, 0.3)), lots.random.choice((0.0001, 0.1, 0.3))
     after_s = [round(at_s + lots.ms(0.0, apart_s), 3) for _ in range(drawn.peers)]
     dies, back_s = lots.random.random() < 0.6, lots.long(0.05, 4.0)
     lossy, share = lots.random.random() < 0.6, round(lots.random.uniform(0.2, 0.45), 3)
-    # Results are spread in the order of the peers, so those who leave are told first; and amid a round it is while its rule runs.
+    # Results are spread in the order of the peers, so those who leave are told first; and amid a
+    # round it is while its rule runs.
     leavers, rule_s = (sorted(order)[:count], 0.3) if dies else (order[:count], rule_s)
     faults: list[Fault] = [Leave(peer, when) for peer, when in zip(leavers, after_s, strict=False)]
     if dies:
@@ -120,20 +134,33 @@ def _exodus(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _overload(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """A node or two have more to do than they have time for, for seconds; nothing is lost, and everybody else is well."""
+    """A node or two have more to do than they have time for, for seconds; nothing is lost, and
+    everybody else is well."""
     order, count = lots.peers(), lots.few(2)
-    slow = [SlowNode(peer, lots.long(0.02, 0.1), lots.ms(2.0, 8.0), lots.long(1.5, 6.0)) for peer in order[:2]]
-    return replace(_rolling(drawn), probe_interval_s=OFTEN_S, faults=(*slow[:count], *_harmless(lots, order[count:])))
+    slow = [
+        SlowNode(peer, lots.long(0.02, 0.1), lots.ms(2.0, 8.0), lots.long(1.5, 6.0))
+        for peer in order[:2]
+    ]
+    return replace(
+        _rolling(drawn),
+        probe_interval_s=OFTEN_S,
+        faults=(*slow[:count], *_harmless(lots, order[count:])),
+    )
 
 
 def _byzantine_server(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """A server lies, under a rule that bears it; others are cut off, killed and started again meanwhile, and catch up."""
+    """A server lies, under a rule that bears it; others are cut off, killed and started again
+    meanwhile, and catch up."""
     attacker, *others = lots.peers()
     lie = lots.random.choice((*RESULT_ATTACKS, *RATHER, *RATHER))
     rule = lots.random.choice(RULES_UNDER_ATTACK)
     at_s, away_s = lots.ms(2.0, lots.active_s - 7.0), lots.long(1.0, 6.0)
     # Who died and is back before the other is there again was of no roster meanwhile.
-    died_s, back_s, often = lots.ms(0.0, 1.0), round(away_s * lots.random.uniform(0.1, 0.8), 3), lots.random.random() < 0.7
+    died_s, back_s, often = (
+        lots.ms(0.0, 1.0),
+        round(away_s * lots.random.uniform(0.1, 0.8), 3),
+        lots.random.random() < 0.7,
+    )
     deaf = Partition(((others[0],), tuple(sorted((attacker, *others[1:])))), at_s, away_s)
     killed = Restart(others[1], None, back_s, round(at_s + died_s, 3))
     slept = Hang(others[2], None, lots.long(0.3, 3.0), lots.when())
@@ -142,25 +169,39 @@ def _byzantine_server(lots: FaultSampler, drawn: Schedule) -> Schedule:
     left_out = lots.random.randrange(len(more) + 1)
     chosen = [fault for number, fault in enumerate(more) if number != left_out]
     quick = lots.random.random() < 0.3
-    base = replace(_rolling(drawn), aggregator=rule, commit_log=64, faults=(NodeAttack(lie, (attacker,)), *chosen))
+    base = replace(
+        _rolling(drawn),
+        aggregator=rule,
+        commit_log=64,
+        faults=(NodeAttack(lie, (attacker,)), *chosen),
+    )
     base = replace(base, probe_interval_s=OFTEN_S) if often else base
     return replace(base, compute_s=QUICK_S, rule_s=0.0001) if quick and base.peers <= 6 else base
 
 
 def _slow_link(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """What is large comes to one peer seconds late, and what is small at once: it hears that others are ahead, and asks."""
+    """What is large comes to one peer seconds late, and what is small at once: it hears that others
+    are ahead, and asks."""
     order, at_s, for_s = lots.peers(), lots.ms(2.0, lots.active_s - 9.0), lots.long(3.0, 8.0)
     bytes_per_s, late_s = lots.long(20.0, 200.0), lots.long(1.0, 4.0)
     slow = Narrow(bytes_per_s, round(bytes_per_s * late_s, 1), at_s, for_s, (order[0],))
-    quick = replace(_rolling(drawn), compute_s=QUICK_S, rule_s=0.0001, commit_log=64, probe_interval_s=OFTEN_S)
+    quick = replace(
+        _rolling(drawn), compute_s=QUICK_S, rule_s=0.0001, commit_log=64, probe_interval_s=OFTEN_S
+    )
     return replace(quick, faults=(slow, *_harmless(lots)))
 
 
 def _leap(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Somebody stands out and is locked up for some rounds; others sleep for as many, and go on from where the rest is then."""
+    """Somebody stands out and is locked up for some rounds; others sleep for as many, and go on
+    from where the rest is then."""
     attacker, *others = lots.peers()
-    topology = drawn.topology if drawn.topology != "rolling" else lots.random.choice(("random-k", "full"))
-    slept = [Hang(peer, None, lots.long(0.8, 2.5), lots.ms(3.0, lots.active_s - 3.0)) for peer in [*others[:2], *others[:2]]]
+    topology = (
+        drawn.topology if drawn.topology != "rolling" else lots.random.choice(("random-k", "full"))
+    )
+    slept = [
+        Hang(peer, None, lots.long(0.8, 2.5), lots.ms(3.0, lots.active_s - 3.0))
+        for peer in [*others[:2], *others[:2]]
+    ]
     lie = lots.random.choice(
         (
             ByzantineFault("sign_flip", (attacker,), 1.0),
@@ -168,33 +209,56 @@ def _leap(lots: FaultSampler, drawn: Schedule) -> Schedule:
             ByzantineFault("nan", (attacker,), 1.0),
         )
     )
-    base = replace(drawn, topology=topology, shards=(sum(drawn.shards),), aggregator="median", batch_policy="fixed_local")
-    return replace(base, compute_s=QUICK_S, rule_s=0.0001, faults=(lie, *slept, *_harmless(lots)[:1]))
+    base = replace(
+        drawn,
+        topology=topology,
+        shards=(sum(drawn.shards),),
+        aggregator="median",
+        batch_policy="fixed_local",
+    )
+    return replace(
+        base, compute_s=QUICK_S, rule_s=0.0001, faults=(lie, *slept, *_harmless(lots)[:1])
+    )
 
 
 def _broken_links(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """The connections of one peer break as soon as they stand, again and again."""
     order, share = lots.peers(), round(lots.random.uniform(0.2, 0.7), 2)
     broken = Reset(share, lots.ms(2.0, 8.0), lots.long(1.0, 6.0), (order[0],))
-    return replace(drawn, aggregator="mean", probe_interval_s=1.0, faults=(broken, *_harmless(lots)))
+    return replace(
+        drawn, aggregator="mean", probe_interval_s=1.0, faults=(broken, *_harmless(lots))
+    )
 
 
 def _standstill(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """A server's results are refused, and so many others are dead, or their trainers hang, that who is left is no majority
-    without it. Rounds are quick, or the dead would have left the roster before the liar's next turn."""
+    """A server's results are refused, and so many others are dead, or their trainers hang, that who
+    is left is no majority without it. Rounds are quick, or the dead would have left the roster
+    before the liar's next turn."""
     attacker, *others = lots.peers()
     n, lots.active_s, at_s = drawn.peers, BRIEF_S[0], lots.ms(1.0, 4.0)
     rule, lie = lots.random.choice(RULES_UNDER_ATTACK), lots.random.choice(REFUSED)
     away: list[Fault] = []
     for peer in others[: n - n // 2 - 1]:  # who is left is a majority with the liar
-        how, when, for_s = lots.random.random(), round(at_s + lots.ms(0.0, 1.0), 3), lots.long(2.0, 9.0)
+        how, when, for_s = (
+            lots.random.random(),
+            round(at_s + lots.ms(0.0, 1.0), 3),
+            lots.long(2.0, 9.0),
+        )
         if how < 0.5:
             away.append(Crash(peer, at_s=when))
         else:
-            away.append(Restart(peer, None, for_s, when) if how < 0.75 else HangTrainer(peer, when, for_s))
-    base = replace(_rolling(drawn), compute_s=QUICK_S, rule_s=0.0001, probe_interval_s=OFTEN_S, commit_log=64)
+            away.append(
+                Restart(peer, None, for_s, when) if how < 0.75 else HangTrainer(peer, when, for_s)
+            )
+    base = replace(
+        _rolling(drawn), compute_s=QUICK_S, rule_s=0.0001, probe_interval_s=OFTEN_S, commit_log=64
+    )
     base = replace(base, active_s=BRIEF_S[0], duration_s=BRIEF_S[1])
-    return replace(base, aggregator=rule, faults=(NodeAttack(lie, (attacker,)), *away, *_harmless(lots, others[len(away) :])))
+    return replace(
+        base,
+        aggregator=rule,
+        faults=(NodeAttack(lie, (attacker,)), *away, *_harmless(lots, others[len(away) :])),
+    )
 
 
 STANDSTILL = Scenario("standstill", 1.0, 4, 6, _standstill)

@@ -1,8 +1,10 @@
-"""Schedules in which hardly anything goes wrong, and what there is is strained: payloads that take time, peers that stand still.
+"""Schedules in which hardly anything goes wrong, and what there is is strained: payloads that take
+time, peers that stand still.
 
-A swarm of one; all peers stopped at once; links and processors for which updates and states are large, without a fault beside; a
-newcomer whose link carries less than the rounds need; payloads that trickle; the last holder of the state, to whom newcomers
-come. A share of the random schedules is of one of these.
+A swarm of one; all peers stopped at once; links and processors for which updates and states are
+large, without a fault beside; a newcomer whose link carries less than the rounds need; payloads
+that trickle; the last holder of the state, to whom newcomers come. A share of the random schedules
+is of one of these.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def strained(drawn: Schedule) -> Schedule:
         return drawn
     chosen = lot.choices(STRAINS, [strain.weight for strain in STRAINS])[0]
     n = min(max(drawn.peers, chosen.least), chosen.most)
-    plain = replace(drawn, peers=n, topology="rolling", aggregator="mean", batch_policy="fixed_local", faults=())
+    plain = replace(
+        drawn, peers=n, topology="rolling", aggregator="mean", batch_policy="fixed_local", faults=()
+    )
     lots = FaultSampler(Random(f"schedule/{drawn.seed}/{chosen.name}"), n, drawn.active_s)
     return chosen.arrange(lots, replace(plain, rule_s=0.0001, prepare_s=0.001))
 
@@ -51,10 +55,20 @@ class StressScenario:
 
 
 def _alone(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """One peer, from the start or because the other is gone, which is stopped, or slow, and maybe gets company."""
-    begins_alone, for_s, at_s, joins = lots.random.random() < 0.6, lots.long(0.3, 4.0), lots.ms(3.0, 8.0), lots.random.random()
+    """One peer, from the start or because the other is gone, which is stopped, or slow,
+    and maybe gets company."""
+    begins_alone, for_s, at_s, joins = (
+        lots.random.random() < 0.6,
+        lots.long(0.3, 4.0),
+        lots.ms(3.0, 8.0),
+        lots.random.random(),
+    )
     trainer_s, slow_s, late_s = lots.long(0.3, 4.0), lots.long(0.002, 0.03), lots.ms(9.0, 12.0)
-    faults: list[Fault] = [Hang(0, None, for_s, at_s), HangTrainer(0, late_s, trainer_s), SlowNode(0, slow_s, 2.0, 6.0)]
+    faults: list[Fault] = [
+        Hang(0, None, for_s, at_s),
+        HangTrainer(0, late_s, trainer_s),
+        SlowNode(0, slow_s, 2.0, 6.0),
+    ]
     if not begins_alone:
         faults.append(Crash(1, None, 1.0))
     return replace(
@@ -69,9 +83,17 @@ def _alone(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _all_stop(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """A laptop's lid, a host of virtual machines that stands still: all peers at nearly the same moment."""
-    at_s, for_s, apart_s = lots.ms(2.0, 8.0), lots.long(0.3, 8.0), lots.random.choice((0.0, 0.02, 0.2))
-    hangs = [Hang(peer, None, for_s, round(at_s + apart_s * number, 3)) for number, peer in enumerate(lots.peers())]
+    """A laptop's lid, a host of virtual machines that stands still:
+    all peers at nearly the same moment."""
+    at_s, for_s, apart_s = (
+        lots.ms(2.0, 8.0),
+        lots.long(0.3, 8.0),
+        lots.random.choice((0.0, 0.02, 0.2)),
+    )
+    hangs = [
+        Hang(peer, None, for_s, round(at_s + apart_s * number, 3))
+        for number, peer in enumerate(lots.peers())
+    ]
     return replace(drawn, compute_s=COMPUTE_S, faults=tuple(hangs))
 
 
@@ -94,26 +116,40 @@ def _large(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _slow_newcomers(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """One or two come, over a link that may carry less than state and rounds need; once all is over it carries them."""
+    """One or two come, over a link that may carry less than state and rounds need; once all is over
+    it carries them."""
     count, at_s, apart_s = lots.few(2), lots.ms(2.0, 6.0), lots.long(0.05, 2.0)
     rate = lots.long(20.0, 2000.0)
     joins_s = tuple(round(at_s + apart_s * number, 3) for number in range(count))
     newcomers = tuple(range(drawn.peers, drawn.peers + count))
     narrow = Narrow(rate, 1e9, 1.0, drawn.active_s - 1.0, newcomers)
-    return replace(drawn, compute_s=drawn.compute_s, round_timeout_s=ROUND_TIMEOUT_S, faults=(narrow,), joins_s=joins_s)
+    return replace(
+        drawn,
+        compute_s=drawn.compute_s,
+        round_timeout_s=ROUND_TIMEOUT_S,
+        faults=(narrow,),
+        joins_s=joins_s,
+    )
 
 
 def _trickle(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Payloads of one trickle for a while, all else that it says gets through."""
-    peer, rate, at_s, for_s = lots.peers()[0], lots.long(1.0, 40.0), lots.ms(3.0, 6.0), lots.long(4.0, 10.0)
+    peer, rate, at_s, for_s = (
+        lots.peers()[0],
+        lots.long(1.0, 40.0),
+        lots.ms(3.0, 6.0),
+        lots.long(4.0, 10.0),
+    )
     return replace(drawn, compute_s=COMPUTE_S, faults=(Trickle((peer,), rate, at_s, for_s),))
 
 
 def _last_holder(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """All but one end for good in one moment, and their launchers say so; as many newcomers as there were are being started, or
-    too few, now and then."""
+    """All but one end for good in one moment, and their launchers say so; as many newcomers as
+    there were are being started, or too few, now and then."""
     at_s, later_s, (_, *gone) = lots.ms(3.0, 6.0), lots.long(0.1, 2.5), lots.peers()
-    crashes = tuple(Crash(peer, None, round(at_s + 0.01 * number, 3)) for number, peer in enumerate(gone))
+    crashes = tuple(
+        Crash(peer, None, round(at_s + 0.01 * number, 3)) for number, peer in enumerate(gone)
+    )
     come = drawn.peers - 1 if lots.random.random() < 0.7 or drawn.peers < 4 else 1
     joins_s = tuple(round(at_s + later_s + 0.3 * number, 3) for number in range(come))
     return replace(drawn, compute_s=COMPUTE_S, faults=crashes, joins_s=joins_s, told=True)

@@ -1,14 +1,17 @@
-"""Runs sans-IO cores over a simulated network on a virtual clock: what the node does for one real peer, for a whole swarm.
+"""Runs sans-IO cores over a simulated network on a virtual clock: what the node does for one real
+peer, for a whole swarm.
 
-The same seed gives the same run, to the last bit: ``Swarm.trace_hash`` says so. Messages travel as the codec's bytes.
+The same seed gives the same run, to the last bit: ``Swarm.trace_hash`` says so. Messages travel as
+the codec's bytes.
 
     swarm = Swarm(lambda peer, incarnation: Peer(...), n=8, seed=1, make_trainer=lambda peer, inc: ToyTrainer(peer, 1))
     swarm.run_until(lambda: swarm.cores[0].round_id >= 10, limit_s=5)
     swarm.crash(3)
     swarm.run_for(2.0)
 
-Time inside is whole nanoseconds, so that no sum of delays depends on the order in which it was made. Cores are told seconds,
-by the clock of their machine. ``hooks`` look on (``observer``), ``outgoing`` lies (``attackers``).
+Time inside is whole nanoseconds, so that no sum of delays depends on the order in which it was
+made. Cores are told seconds, by the clock of their machine. ``hooks`` look on (``observer``),
+``outgoing`` lies (``attackers``).
 """
 
 from __future__ import annotations
@@ -34,18 +37,27 @@ from .wire import Outgoing, Wire
 
 __all__ = ["SimulationStuck", "Swarm", "address", "node_rng"]
 
-DELIVERIES_MAX = 50_000_000  # in one run: a core that answers itself for ever is a bug, not a long test
+# in one run: a core that answers itself for ever is a bug, not a long test
+DELIVERIES_MAX = 50_000_000
 CRASHED: str = "crashed"
-STALLED_AFTER_S = 0.2  # a node that stood still for less does not notice: ``StallDetector`` in the node
+# a node that stood still for less does not notice: ``StallDetector`` in the node
+STALLED_AFTER_S = 0.2
 
 
 def address(peer: PeerId, incarnation: int = 0) -> tuple[str, str]:
-    """Control and bulk address of a simulated peer. A restarted one has new ports, as real ones do."""
-    return f"tcp://10.0.0.{peer}:{10_000 + 2 * incarnation}", f"tcp://10.0.0.{peer}:{10_001 + 2 * incarnation}"
+    """Control and bulk address of a simulated peer. A restarted one has new ports,
+    as real ones do."""
+    return (
+        f"tcp://10.0.0.{peer}:{10_000 + 2 * incarnation}",
+        f"tcp://10.0.0.{peer}:{10_001 + 2 * incarnation}",
+    )
 
 
 def _too_many(swarm: Swarm[Any]) -> Exception:
-    return SimulationStuck(f"{swarm.deliveries_max} events in one run: some core answers itself for ever\n{swarm.summary()}")
+    return SimulationStuck(
+        f"{swarm.deliveries_max} events in one run: some core answers itself for ever\n"
+        f"{swarm.summary()}"
+    )
 
 
 def node_rng(seed: int, peer: PeerId, incarnation: int) -> random.Random:
@@ -57,25 +69,30 @@ class Swarm(Timeline, Generic[C]):
     """n peers, a network and a clock.
 
     Args:
-        make_core: makes the core of a peer's life, ``(peer, incarnation) -> core``; incarnations start at 0.
-        n: peers 0..n-1. They start within ``start_spread_s`` of each other, but for those ``absent``, whom ``join`` starts.
+        make_core: makes the core of a peer's life, ``(peer, incarnation) -> core``;
+            incarnations start at 0.
+        n: peers 0..n-1. They start within ``start_spread_s`` of each other, but for those
+            ``absent``, whom ``join`` starts.
         seed: of everything random in here.
         network: links and their faults; may be changed while the swarm runs.
-        make_trainer: of what answers Go, Aggregate, Apply, TakeSnapshot, Restore, ``(peer, incarnation) -> trainer``. Without
-            it such an effect is an error.
+        make_trainer: of what answers Go, Aggregate, Apply, TakeSnapshot, Restore,
+            ``(peer, incarnation) -> trainer``. Without it such an effect is an error.
         run: the run's id in every envelope.
-        encoded: whether messages travel as bytes. Turning it off makes long runs several times faster.
+        encoded: whether messages travel as bytes.
+            Turning it off makes long runs several times faster.
         progress_s: how often the core is told of its trainer's progress.
         stable_addresses: a restarted peer gets its old address again.
 
     Attributes:
         now_ns: virtual time; ``now`` is the same in seconds.
-        counts: what became of messages (sent, delivered, lost, cut, no_link, gone, malformed, duplicated, corrupted, ...) and how
-            often a process was crashed, restarted, paused.
+        counts: what became of messages (sent, delivered, lost, cut, no_link, gone, malformed,
+            duplicated, corrupted, ...) and how often a process was crashed, restarted, paused.
         machines: of each peer, through all its lives.
         hooks: observers.
-        deliveries: events that cores were given; beyond ``deliveries_max`` of them what ``too_many`` makes is raised.
-        handling, handler, asked: the last of them, whose it was, and what the core asked for because of it.
+        deliveries: events that cores were given; beyond ``deliveries_max`` of them what
+            ``too_many`` makes is raised.
+        handling, handler, asked: the last of them, whose it was,
+            and what the core asked for because of it.
         outgoing: what Byzantine peers make of what their cores want to say; None: all are honest.
     """
 
@@ -105,7 +122,8 @@ class Swarm(Timeline, Generic[C]):
         self.hooks = Hooks()
         self.outgoing: Outgoing | None = None
         self._dice: dict[PeerId, random.Random] = {}  # of a peer in all its lives
-        self.copies_per_s = 0.0  # bytes of payloads that a node copies in a second; 0.0: that takes no time
+        # bytes of payloads that a node copies in a second; 0.0: that takes no time
+        self.copies_per_s = 0.0
         self.travel_s = 0.0  # that the payloads of a round need on links and in nodes
         self.deliveries = 0
         self.deliveries_max, self.too_many = DELIVERIES_MAX, _too_many
@@ -135,7 +153,7 @@ class Swarm(Timeline, Generic[C]):
             if peer not in absent:
                 self._add(peer, 0, after_s)
 
-    # --- what tests look at -----------------------------------------------------------------------------------------------
+    # --- what tests look at -----------------------------------------------------------------------
 
     @property
     def cores(self) -> dict[PeerId, C]:
@@ -158,7 +176,11 @@ class Swarm(Timeline, Generic[C]):
 
     def reports(self, peer: PeerId, event: str | None = None) -> list[events.Report]:
         """What a peer reported in its present life, in order."""
-        return [report for _, report in self.hosts[peer].reports if event is None or report.event == event]
+        return [
+            report
+            for _, report in self.hosts[peer].reports
+            if event is None or report.event == event
+        ]
 
     def commits(self, peer: PeerId) -> list[events.Committed]:
         return [committed for _, committed in self.hosts[peer].commits]
@@ -171,20 +193,32 @@ class Swarm(Timeline, Generic[C]):
 
     def summary(self) -> str:
         """One line a peer: its state, its core, what it said last."""
-        lines = [f"seed {self.seed}, network: {dict(sorted(self.counts.items()))}, cut: {list(self.network.cuts)}"]
+        lines = [
+            (
+                f"seed {self.seed}, network: {dict(sorted(self.counts.items()))}, cut: "
+                f"{list(self.network.cuts)}"
+            )
+        ]
         for peer, host in self.hosts.items():
-            last = "; ".join(f"{at:.3f} {report.event} {report.fields}" for at, report in host.reports[-3:])
+            last = "; ".join(
+                f"{at:.3f} {report.event} {report.fields}" for at, report in host.reports[-3:]
+            )
             up = [other for other, lane in host.lanes.items() if lane.up]
             lines.append(
-                f"peer {peer}.{host.incarnation} {host.state}, {len(host.commits)} commits, {len(host.timers)} timers, "
-                f"links {up}, core {host.core!r}" + (f", halted: {host.halt}" if host.halt else "") + f"\n    {last}"
+                (
+                    f"peer {peer}.{host.incarnation} {host.state}, {len(host.commits)} commits, "
+                    f"{len(host.timers)} timers, links {up}, core {host.core!r}"
+                )
+                + (f", halted: {host.halt}" if host.halt else "")
+                + f"\n    {last}"
             )
         return "\n".join(lines)
 
-    # --- faults -----------------------------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------
 
     def crash(self, peer: PeerId) -> None:
-        """SIGKILL: core and trainer are gone; the others see their connections close a moment later."""
+        """SIGKILL: core and trainer are gone;
+        the others see their connections close a moment later."""
         host = self.hosts[peer]
         assert host.running, f"peer {peer} is {host.state}"
         host.state = "crashed"
@@ -194,14 +228,15 @@ class Swarm(Timeline, Generic[C]):
         self._close_process(host)
 
     def crash_at_effect(self, peer: PeerId, index: int) -> None:
-        """Crashes the peer instead of its effect number ``index`` from now on, 0 being the next one."""
+        """Crashes the peer instead of its effect number ``index`` from now on,
+        0 being the next one."""
         host = self.hosts[peer]
         assert host.running, f"peer {peer} is {host.state}"
         host.effects_left = index
 
     def restart(self, peer: PeerId, after_s: float = 0.0) -> None:
-        """Starts the peer again, with the next incarnation; crashes it first when it runs. One that is being started is not
-        started twice: a launcher has one process of each peer."""
+        """Starts the peer again, with the next incarnation; crashes it first when it runs. One that
+        is being started is not started twice: a launcher has one process of each peer."""
         if self.hosts[peer].state == "starting":
             return
         if self.hosts[peer].running:
@@ -225,7 +260,8 @@ class Swarm(Timeline, Generic[C]):
         self._links.heartbeats()
 
     def resume(self, peer: PeerId) -> None:
-        """SIGCONT: first what was queued, then ``ClockJumped``, then the timers that are late. Short stops go unnoticed."""
+        """SIGCONT: first what was queued, then ``ClockJumped``, then the timers that are late.
+        Short stops go unnoticed."""
         host = self.hosts[peer]
         assert host.state == "paused", f"peer {peer} is {host.state}"
         host.state = "up"
@@ -245,7 +281,10 @@ class Swarm(Timeline, Generic[C]):
     def pause_for(self, peer: PeerId, duration_s: float) -> None:
         self.pause(peer)
         host = self.hosts[peer]
-        self.at_ns(self.now_ns + to_ns(duration_s), lambda: self.resume(peer) if host.state == "paused" else None)
+        self.at_ns(
+            self.now_ns + to_ns(duration_s),
+            lambda: self.resume(peer) if host.state == "paused" else None,
+        )
 
     def stop_trainer(self, peer: PeerId) -> None:
         """The trainer hangs, its node does not."""
@@ -280,38 +319,53 @@ class Swarm(Timeline, Generic[C]):
         self._wire.let_go(sender, to)
 
     def slow_down(self, peer: PeerId, factor: float, handling_s: float = 0.0) -> None:
-        """A slow machine: all that the trainer does takes ``factor`` times as long, and the node ``handling_s`` for an event."""
+        """A slow machine: all that the trainer does takes ``factor`` times as long, and the node
+        ``handling_s`` for an event."""
         machine, host = self.machines[peer], self.hosts[peer]
         machine.slowness, machine.handling_ns = factor, to_ns(handling_s)
         if not handling_s:
             self._slow_nodes.catch_up(host)
 
     def drift(self, peer: PeerId, rate: float = 1.0, jump_s: float = 0.0) -> None:
-        """From now on the peer's clock runs ``rate`` times as fast as the world's. ``jump_s``: see ``Machine.set_clock``."""
+        """From now on the peer's clock runs ``rate`` times as fast as the world's. ``jump_s``: see
+        ``Machine.set_clock``."""
         host = self.hosts[peer]
         host.machine.set_clock(self.now_ns, rate, jump_s)
-        for token, (_, at_s) in tuple(host.timers.items()):  # those that were set before follow the new rate
+        # those that were set before follow the new rate
+        for token, (_, at_s) in tuple(host.timers.items()):
             self._set_alarm(host, token, at_s)
 
     def make_timers_late(self, peer: PeerId, late_s: float) -> None:
-        """Every timer that the peer sets from now on fires ``late_s`` after its time: an overloaded machine."""
+        """Every timer that the peer sets from now on fires ``late_s`` after its time:
+        an overloaded machine."""
         self.machines[peer].late_ns = to_ns(late_s)
 
     def reset_link(self, a: PeerId, b: PeerId) -> None:
-        """The connections between two peers break: what is on its way is lost. They are opened again at once."""
+        """The connections between two peers break: what is on its way is lost.
+        They are opened again at once."""
         for here, there in ((a, b), (b, a)):
             lane = self.hosts[here].lanes.get(there)
             if lane is not None and lane.up:
                 self.counts["reset"] += 1
                 self._links.reset(self.hosts[here], there, lane)
 
-    # --- lives ------------------------------------------------------------------------------------------------------------
+    # --- lives ------------------------------------------------------------------------------------
 
     def _add(self, peer: PeerId, incarnation: int, after_s: float) -> None:
         if incarnation == 0:
-            self.machines[peer], self._dice[peer] = Machine(), random.Random(f"network/{self.seed}/{peer}")
+            self.machines[peer], self._dice[peer] = (
+                Machine(),
+                random.Random(f"network/{self.seed}/{peer}"),
+            )
         trainer = self.make_trainer(peer, incarnation) if self.make_trainer else None
-        host = SimProcess(peer, incarnation, self.make_core(peer, incarnation), trainer, self.machines[peer], self._dice[peer])
+        host = SimProcess(
+            peer,
+            incarnation,
+            self.make_core(peer, incarnation),
+            trainer,
+            self.machines[peer],
+            self._dice[peer],
+        )
         self.hosts[peer] = host
         self.at_ns(self.now_ns + to_ns(after_s), self._start, host)
 
@@ -328,7 +382,8 @@ class Swarm(Timeline, Generic[C]):
     def _watch_progress(self, host: SimProcess[C]) -> None:
         if host.trainer is None or host.state in ("crashed", "halted"):
             return
-        if host.state == "up":  # read from shared memory by the node, so a hung trainer has some too
+        # read from shared memory by the node, so a hung trainer has some too
+        if host.state == "up":
             self.deliver(host, host.trainer.progress(host.machine.clock_s(self.now_ns)))
         self.at_ns(self.now_ns + to_ns(self.progress_s), self._watch_progress, host)
 
@@ -338,10 +393,11 @@ class Swarm(Timeline, Generic[C]):
         host.waiting.clear()
         self._links.close_process(host)
 
-    # --- events and effects -----------------------------------------------------------------------------------------------
+    # --- events and effects -----------------------------------------------------------------------
 
     def deliver(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> None:
-        """Hands an event to a core; to one that is paused, when it goes on. ``said``: the bytes that it came as."""
+        """Hands an event to a core; to one that is paused, when it goes on. ``said``: the bytes
+        that it came as."""
         if host.state == "up":
             if not self._slow_nodes.puts_off(host, event, said):
                 self._handle(host, event, said)
@@ -371,7 +427,9 @@ class Swarm(Timeline, Generic[C]):
             see(self, peer, event)
         if host.state == CRASHED:
             return
-        self.asked = effects = host.core.handle(event, self.now_ns / NS if machine.true else machine.clock_s(self.now_ns))
+        self.asked = effects = host.core.handle(
+            event, self.now_ns / NS if machine.true else machine.clock_s(self.now_ns)
+        )
         if len(effects) > MANY:
             for see in hooks.flood:
                 see(self, peer, event)
@@ -393,8 +451,11 @@ class Swarm(Timeline, Generic[C]):
             see(self, peer, event)
 
     def _set_timer(self, host: SimProcess[C], effect: events.SetTimer) -> None:
-        # A token that names two timers in one life is how stale timers kill the healthy (docs/design_notes.md N7).
-        assert effect.token not in host.used_tokens, f"peer {host.peer} used timer token {effect.token} twice"
+        # A token that names two timers in one life is how stale timers kill the healthy
+        # (docs/design_notes.md N7).
+        assert effect.token not in host.used_tokens, (
+            f"peer {host.peer} used timer token {effect.token} twice"
+        )
         host.used_tokens.add(effect.token)
         self._set_alarm(host, effect.token, effect.at)
 
@@ -434,22 +495,31 @@ class Swarm(Timeline, Generic[C]):
         host.halt, host.state = effect, "halted"
         self._close_process(host)
 
-    # --- the trainer --------------------------------------------------------------------------------------------------------
+    # --- the trainer ------------------------------------------------------------------------------
 
     def _ask_trainer(self, host: SimProcess[C], effect: Effect) -> None:
-        assert host.trainer is not None, f"peer {host.peer} asks a trainer that is not there for {type(effect).__name__}"
-        if host.trainer_stopped and not isinstance(effect, events.Aggregate):  # the node itself aggregates
+        assert host.trainer is not None, (
+            f"peer {host.peer} asks a trainer that is not there for {type(effect).__name__}"
+        )
+        # the node itself aggregates
+        if host.trainer_stopped and not isinstance(effect, events.Aggregate):
             host.asked.append(effect)
         else:
             self._answer(host, host.trainer.on_effect(effect, host.machine.clock_s(self.now_ns)))
 
     def _answer(self, host: SimProcess[C], answers: list[tuple[float, Event]]) -> None:
-        """Answers that take no time are settled before the node looks at its timers, as ``Node._settle`` does."""
+        """Answers that take no time are settled before the node looks at its timers, as
+        ``Node._settle`` does."""
         for delay_s, event in answers:
             if not delay_s and isinstance(event, events.Aggregated):
                 host.settling.append(event)
                 continue
-            self.at_ns(self.now_ns + to_ns(delay_s * host.machine.slowness), self._from_trainer, host, event)
+            self.at_ns(
+                self.now_ns + to_ns(delay_s * host.machine.slowness),
+                self._from_trainer,
+                host,
+                event,
+            )
 
     def _from_trainer(self, host: SimProcess[C], event: Event) -> None:
         if host.trainer is None or not host.trainer.still_says(event):

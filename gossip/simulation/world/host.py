@@ -33,15 +33,18 @@ class Lane:
     tries: int = 0
     attempt: int = 0  # names the pending try, so that an outdated one does nothing
     breaks: int = 0  # how often it was reset, so that what was on its way then does not arrive
-    arrives_ns: list[int] = field(default_factory=lambda: [0, 0])  # last arrival, control and bulk: first in, first out
+    # last arrival, control and bulk: first in, first out
+    arrives_ns: list[int] = field(default_factory=lambda: [0, 0])
     free_at_ns: int = 0  # when the bulk lane has sent what was queued
     let_go: int = 0  # how often all that was on its way got through at once
-    slowed: list[tuple[Any, ...]] = field(default_factory=list)  # what is on its way on a link that a fault makes slow
+    # what is on its way on a link that a fault makes slow
+    slowed: list[tuple[Any, ...]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class SimProcess(Generic[C]):
-    """One process of a peer: a core, its trainer, and what the driver keeps for them. Times in reports and commits: seconds."""
+    """One process of a peer: a core, its trainer, and what the driver keeps for them. Times in
+    reports and commits: seconds."""
 
     peer: PeerId
     incarnation: int
@@ -51,10 +54,13 @@ class SimProcess(Generic[C]):
     dice: random.Random  # decides what the network does to what it sends
     state: Literal["starting", "up", "paused", "crashed", "halted"] = "starting"
     lanes: dict[PeerId, Lane] = field(default_factory=dict)
-    timers: dict[Token, tuple[int, float]] = field(default_factory=dict)  # pending: when due (ns), and for when asked (s)
+    # pending: when due (ns), and for when asked (s)
+    timers: dict[Token, tuple[int, float]] = field(default_factory=dict)
     used_tokens: set[Token] = field(default_factory=set)
-    inbox: deque[tuple[Event, bytes | None]] = field(default_factory=deque)  # what came while it was paused
-    waiting: deque[tuple[Event, bytes | None]] = field(default_factory=deque)  # what a slow node had no time for yet
+    # what came while it was paused
+    inbox: deque[tuple[Event, bytes | None]] = field(default_factory=deque)
+    # what a slow node had no time for yet
+    waiting: deque[tuple[Event, bytes | None]] = field(default_factory=deque)
     settling: deque[Event] = field(default_factory=deque)  # what the node itself answered at once
     late_timers: list[tuple[int, Token]] = field(default_factory=list)
     paused_at_ns: int = 0

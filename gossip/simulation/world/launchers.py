@@ -1,4 +1,5 @@
-"""What those who start the peers tell them: who has ended and is not started again, and who is on its way."""
+"""What those who start the peers tell them: who has ended and is not started again,
+and who is on its way."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 SEEN_AFTER_S = 0.3
 """From the end of a process until the others have read of it."""
 ON_ITS_WAY_S = 2.5
-"""From the claim of an id until the newcomer has an address: its process starts, and imports torch."""
+"""From the claim of an id until the newcomer has an address: its process starts,
+and imports torch."""
 
 
 class Launchers(Observer):
@@ -28,7 +30,9 @@ class Launchers(Observer):
         """``newcomers``: when each has an address."""
         swarm.hooks.append(self)
         for peer, at_s in newcomers.items():
-            swarm.at(max(0.0, at_s - ON_ITS_WAY_S), partial(self._say, swarm, peer, PeerExpected(peer)))
+            swarm.at(
+                max(0.0, at_s - ON_ITS_WAY_S), partial(self._say, swarm, peer, PeerExpected(peer))
+            )
 
     def has_ended(self, swarm: Swarm[Any], peer: PeerId) -> None:
         swarm.at(swarm.now + SEEN_AFTER_S, partial(self._say, swarm, peer, PeerEnded(peer)))

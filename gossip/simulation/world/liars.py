@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 
 class ByzantinePeers:
-    """What ``Swarm.outgoing`` is set to: some peers tell some lies, each by its name in ``LIES``. All of it can be stopped.
+    """What ``Swarm.outgoing`` is set to: some peers tell some lies, each by its name in ``LIES``.
+    All of it can be stopped.
 
     Raises: KeyError: There is no such lie.
     """
 
     def __init__(self, swarm: Swarm[Any], lies: Mapping[PeerId, Iterable[str]]) -> None:
-        self.attackers = {peer: _attacker(swarm, peer, tuple(names)) for peer, names in lies.items()}
+        self.attackers = {
+            peer: _attacker(swarm, peer, tuple(names)) for peer, names in lies.items()
+        }
         self.active = True
 
     def told(self) -> Counter[str]:
@@ -36,7 +39,9 @@ class ByzantinePeers:
             total.update(attacker.told)
         return total
 
-    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[OutMessage]:
+    def __call__(
+        self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None
+    ) -> Iterable[OutMessage]:
         if not self.active or sender not in self.attackers:
             return [(to, envelope, payload)]
         return self.attackers[sender].says(to, envelope, payload)
@@ -46,4 +51,6 @@ def _attacker(swarm: Swarm[Any], peer: PeerId, names: tuple[str, ...]) -> Byzant
     for name in names:
         LIES[name]
     rng = random.Random(f"liar/{swarm.seed}/{peer}")
-    return ByzantinePeer(peer, tuple(swarm.hosts), lambda: swarm.hosts[peer].core, rng, names, digest_of)
+    return ByzantinePeer(
+        peer, tuple(swarm.hosts), lambda: swarm.hosts[peer].core, rng, names, digest_of
+    )

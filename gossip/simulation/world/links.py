@@ -1,4 +1,5 @@
-"""The connections between simulated processes: tried until they stand, closed with a process, timed out when silent."""
+"""The connections between simulated processes: tried until they stand, closed with a process, timed
+out when silent."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Links(Generic[C]):
             lane.up, lane.attempt = False, lane.attempt + 1
 
     def reset(self, host: SimProcess[C], to: PeerId, lane: Lane) -> None:
-        """The connection breaks: what is on its way is lost, the one who opened it sees that and opens it again."""
+        """The connection breaks: what is on its way is lost,
+        the one who opened it sees that and opens it again."""
         if not lane.up:
             return
         lane.up, lane.breaks, lane.attempt = False, lane.breaks + 1, lane.attempt + 1
@@ -74,7 +76,9 @@ class Links(Generic[C]):
 
     def _try_later(self, host: SimProcess[C], to: PeerId, lane: Lane, after_s: float) -> None:
         lane.attempt += 1
-        self.swarm.at_ns(self.swarm.now_ns + to_ns(after_s), self._try, host, to, lane, lane.attempt)
+        self.swarm.at_ns(
+            self.swarm.now_ns + to_ns(after_s), self._try, host, to, lane, lane.attempt
+        )
 
     def _try(self, host: SimProcess[C], to: PeerId, lane: Lane, attempt: int) -> None:
         if lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
@@ -83,7 +87,11 @@ class Links(Generic[C]):
             self._try_later(host, to, lane, self.swarm.network.reconnect_s)
             return
         other = self.swarm.hosts.get(to)
-        if other is not None and other.running and self.swarm.address_of(to, other.incarnation)[0] == lane.control:
+        if (
+            other is not None
+            and other.running
+            and self.swarm.address_of(to, other.incarnation)[0] == lane.control
+        ):
             if other.state == "paused":  # its kernel would accept, but no handshake is answered
                 self._try_later(host, to, lane, self.swarm.network.reconnect_s)
                 return
@@ -99,11 +107,20 @@ class Links(Generic[C]):
     def blocked(self, a: PeerId, b: PeerId) -> bool:
         return self.swarm.network.is_cut((a, b)) or self.swarm.network.is_cut((b, a))
 
-    def _lose_later(self, host: SimProcess[C], to: PeerId, lane: Lane, after_s: float, reason: str) -> None:
-        self.swarm.at_ns(self.swarm.now_ns + to_ns(after_s), self._lose, host, to, lane, lane.attempt, reason)
+    def _lose_later(
+        self, host: SimProcess[C], to: PeerId, lane: Lane, after_s: float, reason: str
+    ) -> None:
+        self.swarm.at_ns(
+            self.swarm.now_ns + to_ns(after_s), self._lose, host, to, lane, lane.attempt, reason
+        )
 
     def _lose(self, host: SimProcess[C], to: PeerId, lane: Lane, attempt: int, reason: str) -> None:
-        if not lane.up or lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
+        if (
+            not lane.up
+            or lane.attempt != attempt
+            or host.lanes.get(to) is not lane
+            or not host.running
+        ):
             return
         other = self.swarm.hosts[to]
         alive = other.state == "up" and other.incarnation == lane.to_incarnation
@@ -111,7 +128,9 @@ class Links(Generic[C]):
             return  # healed in time
         lane.up = False
         self.swarm.deliver(host, events.LinkDown(to, reason))
-        self._try_later(host, to, lane, FIRST_TRY_S if reason == "closed" else self.swarm.network.reconnect_s)
+        self._try_later(
+            host, to, lane, FIRST_TRY_S if reason == "closed" else self.swarm.network.reconnect_s
+        )
 
     def heartbeats(self) -> None:
         """Links over which nothing comes any more will time out."""
@@ -119,7 +138,10 @@ class Links(Generic[C]):
             return
         for host in self.swarm.hosts.values():
             for to, lane in host.lanes.items():
-                silent = self.blocked(host.peer, to) or "paused" in (host.state, self.swarm.hosts[to].state)
+                silent = self.blocked(host.peer, to) or "paused" in (
+                    host.state,
+                    self.swarm.hosts[to].state,
+                )
                 if lane.up and silent:
                     silence_s = between(host.dice, self.swarm.network.heartbeat_s)
                     self._lose_later(host, to, lane, silence_s, "timeout")

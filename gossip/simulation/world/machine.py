@@ -1,4 +1,5 @@
-"""The machine that a simulated peer runs on: how fast it is, how its clock runs, how late its timers are."""
+"""The machine that a simulated peer runs on: how fast it is, how its clock runs,
+how late its timers are."""
 
 from __future__ import annotations
 
@@ -14,13 +15,16 @@ def to_ns(seconds: float) -> int:
 
 @dataclass(slots=True)
 class Machine:
-    """Belongs to a peer, not to one of its lives: a process that is started again finds it as it was.
+    """Belongs to a peer, not to one of its lives:
+    a process that is started again finds it as it was.
 
-    A core sees its machine's clock only. Time in the simulated world is an integer number of nanoseconds.
+    A core sees its machine's clock only. Time in the simulated world is an integer
+    number of nanoseconds.
 
     Attributes:
         slowness: Factor on the time that everything takes the trainer.
-        handling_ns: What the node needs for one event; meanwhile others wait. 0: events take no time.
+        handling_ns: What the node needs for one event; meanwhile others wait. 0:
+            events take no time.
         late_ns: How much later than asked every timer fires.
         free_at_ns: When the node has handled what it took up last.
         copied_ns: When the node has taken in the payloads that have come.
@@ -46,7 +50,8 @@ class Machine:
         return self._since_s + (now_ns - self._since_ns) * self.rate / NS
 
     def set_clock(self, now_ns: int, rate: float | None = None, jump_s: float = 0.0) -> None:
-        """From now on its clock runs at ``rate``, 1.0 being the world's. ``jump_s`` is for clocks that began elsewhere."""
+        """From now on its clock runs at ``rate``, 1.0 being the world's. ``jump_s`` is for clocks
+        that began elsewhere."""
         self._since_s, self._since_ns = self.clock_s(now_ns) + jump_s, now_ns
         self.rate = self.rate if rate is None else rate
         self.true = False

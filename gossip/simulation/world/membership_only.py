@@ -1,11 +1,22 @@
-"""A swarm of cores that are a membership and nothing else: large swarms and long runs, where rounds would only cost time."""
+"""A swarm of cores that are a membership and nothing else: large swarms and long runs, where rounds
+would only cost time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from gossip.core import TIMERS, Change, Effect, Event, Membership, MembershipSettings, PeerId, Timers, events
+from gossip.core import (
+    TIMERS,
+    Change,
+    Effect,
+    Event,
+    Membership,
+    MembershipSettings,
+    PeerId,
+    Timers,
+    events,
+)
 
 from .driver import Swarm, address, node_rng
 from .network import Network
@@ -22,7 +33,13 @@ class MemberCore:
     """
 
     def __init__(
-        self, peer: PeerId, incarnation: int, n: int, seed: int, timers: Timers[Any], listen: Listener | None = None
+        self,
+        peer: PeerId,
+        incarnation: int,
+        n: int,
+        seed: int,
+        timers: Timers[Any],
+        listen: Listener | None = None,
     ) -> None:
         self.peer, self.n, self.timers, self.listen = peer, n, timers, listen
         self.membership = Membership(
@@ -87,7 +104,13 @@ def member_swarm(
     listen: Listener | None = None,
     make: type[MemberCore] = MemberCore,
 ) -> Swarm[MemberCore]:
-    return Swarm(lambda peer, life: make(peer, life, n, seed, timers(), listen), n, seed, network, encoded=encoded)
+    return Swarm(
+        lambda peer, life: make(peer, life, n, seed, timers(), listen),
+        n,
+        seed,
+        network,
+        encoded=encoded,
+    )
 
 
 class StallBlindCore(MemberCore):
@@ -110,7 +133,8 @@ def told(
 
 
 def all_fine(swarm: Swarm[MemberCore]) -> bool:
-    """Nobody is still to start, and everybody who runs sees everybody who runs alive and usable, and nobody else."""
+    """Nobody is still to start, and everybody who runs sees everybody who runs alive and usable,
+    and nobody else."""
     up = set(swarm.up)
     return not any(host.state == "starting" for host in swarm.hosts.values()) and all(
         set(swarm.cores[peer].membership.alive()) == up

@@ -1,6 +1,8 @@
-"""Carries a schedule's faults out in a swarm, ends them for the calm phase, and counts which of them really took place.
+"""Carries a schedule's faults out in a swarm, ends them for the calm phase, and counts which of
+them really took place.
 
-A fault that finds nothing to strike (the peer is dead already, no message was sent while they were to be lost) is not counted.
+A fault that finds nothing to strike (the peer is dead already, no message was sent while they were
+to be lost) is not counted.
 """
 
 from __future__ import annotations
@@ -105,15 +107,18 @@ class Nemesis(Observer):
             for peer in fault.peers
         }
         self._slow = {fault.peer: fault for fault in schedule.faults if isinstance(fault, Slow)}
-        self._at_round: list[Blow] = []  # waits for its victim, or whoever serves, to come to the round
+        # waits for its victim, or whoever serves, to come to the round
+        self._at_round: list[Blow] = []
         self._midway: dict[PeerId, tuple[int, CrashMidway]] = {}  # effects left to live
         self._servers: list[ServerFault] = []  # for whoever serves next
-        self._told: tuple[PeerId, int, int, int] = (-1, -1, -1, 0)  # of the last commit: who, round, shard, told how many
+        # of the last commit: who, round, shard, told how many
+        self._told: tuple[PeerId, int, int, int] = (-1, -1, -1, 0)
         self._weather: dict[int, Weather] = {}
         self._cuts: dict[int, tuple[Link, ...]] = {}
         self._on_now: dict[int, bool] = {}
         self._proofs = FaultEffects()
-        self._slow_nodes: list[tuple[PeerId, int]] = []  # whose node was made slow, and how many events had waited there before
+        # whose node was made slow, and how many events had waited there before
+        self._slow_nodes: list[tuple[PeerId, int]] = []
         self._attackers: ByzantinePeers | None = None
         self._launchers = Launchers() if schedule.told else None
         self._calm = False
@@ -129,7 +134,8 @@ class Nemesis(Observer):
     def begin(self, swarm: Swarm[Any]) -> None:
         """Takes up its place beside a new swarm: everything that has a time is scheduled.
 
-        It looks on only when it has to wait for a moment, and then as the last: others see the effect that a peer dies before.
+        It looks on only when it has to wait for a moment, and then as the last: others see the
+        effect that a peer dies before.
         """
         attackers: dict[PeerId, list[str]] = {}
         for fault in self.schedule.faults:
@@ -142,7 +148,9 @@ class Nemesis(Observer):
         if apart:
             swarm.outgoing = PerReceiverAttack(apart, swarm.outgoing)
         if any(
-            isinstance(f, CrashMidway | ServerFault) or getattr(f, "peer", 0) == "server" or _has_round(f)
+            isinstance(f, CrashMidway | ServerFault)
+            or getattr(f, "peer", 0) == "server"
+            or _has_round(f)
             for f in self.schedule.faults
         ):
             swarm.hooks.append(self)
@@ -151,7 +159,9 @@ class Nemesis(Observer):
         for number, fault in enumerate(self.schedule.faults):
             if isinstance(fault, NetworkFault):
                 self._later(swarm, fault.at_s, partial(self._on, swarm, number, fault))
-                self._later(swarm, fault.at_s + fault.for_s, partial(self._off, swarm, number, fault))
+                self._later(
+                    swarm, fault.at_s + fault.for_s, partial(self._off, swarm, number, fault)
+                )
             elif isinstance(fault, ProcessFault):
                 self._later(swarm, fault.at_s, partial(self._strike, swarm, fault))
             elif isinstance(fault, StartFault):
@@ -165,13 +175,20 @@ class Nemesis(Observer):
                 self._later(swarm, fault.at_s or 0.0, partial(self._blow, swarm, fault))
             # Who is slow or lies is so from the first round on, in the trainer.
         if self._launchers is not None:
-            self._launchers.begin(swarm, dict(enumerate(self.schedule.joins_s, self.schedule.peers)))
+            self._launchers.begin(
+                swarm, dict(enumerate(self.schedule.joins_s, self.schedule.peers))
+            )
         for number, at_s in enumerate(self.schedule.joins_s):
             swarm.at(at_s, partial(self._join, swarm, self.schedule.peers + number))
 
     def _come(self, swarm: Swarm[Any], fault: StartFault) -> None:
-        """It is there, or was waited for in vain until the calm. Took place if the others have ended a round without it."""
-        if any(host.core.rounds.round_id > 0 for peer, host in swarm.hosts.items() if peer != fault.peer):
+        """It is there, or was waited for in vain until the calm. Took place if the others have
+        ended a round without it."""
+        if any(
+            host.core.rounds.round_id > 0
+            for peer, host in swarm.hosts.items()
+            if peer != fault.peer
+        ):
             self.struck[name_of(fault)] += 1
         self._tell(swarm, fault.peer, str(fault))
         if isinstance(fault, LateStart):
@@ -184,7 +201,8 @@ class Nemesis(Observer):
         self._reshape(swarm)
 
     def end(self, swarm: Swarm[Any]) -> None:
-        """Ends every fault: the network is whole, who stood still goes on. Those who crashed for good stay away; liars lie."""
+        """Ends every fault: the network is whole, who stood still goes on. Those who crashed for
+        good stay away; liars lie."""
         for number, fault in enumerate(self.schedule.faults):
             if number in self._on_now and isinstance(fault, NetworkFault):
                 self._off(swarm, number, fault)
@@ -213,17 +231,24 @@ class Nemesis(Observer):
         """``struck``, with those who lied and those who were slow."""
         found = Counter(self.struck)
         found.update(name_of(self.schedule.faults[number]) for number in self._proofs.proven)
-        found["slow_node"] += sum(swarm.machines[peer].waited > before for peer, before in self._slow_nodes)
+        found["slow_node"] += sum(
+            swarm.machines[peer].waited > before for peer, before in self._slow_nodes
+        )
         for lie in self.lies.values():
             found[lie.attacker.attack] += lie.told > 0
         if self._attackers is not None:
-            found.update({f"lie_{lie}": 1 for lie, times in self._attackers.told().items() if times})
+            found.update(
+                {f"lie_{lie}": 1 for lie, times in self._attackers.told().items() if times}
+            )
         for peer in self._slow:
             lives = [host for host in (*swarm.past, *swarm.hosts.values()) if host.peer == peer]
-            found["slow"] += any(isinstance(life.trainer, ToyTrainer) and bool(life.trainer.computed) for life in lives)
+            found["slow"] += any(
+                isinstance(life.trainer, ToyTrainer) and bool(life.trainer.computed)
+                for life in lives
+            )
         return +found
 
-    # --- blows to a process -----------------------------------------------------------------------------------------------
+    # --- blows to a process -----------------------------------------------------------------------
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if self._midway and peer in self._midway:
@@ -236,19 +261,25 @@ class Nemesis(Observer):
         if self._servers:
             self._strike_server(swarm, peer, effect)
         if self._at_round and isinstance(effect, StartRound | Aggregate):
-            for fault in [fault for fault in self._at_round if self._is_due(fault, peer, effect, swarm.now)]:
+            for fault in [
+                fault for fault in self._at_round if self._is_due(fault, peer, effect, swarm.now)
+            ]:
                 self._at_round.remove(fault)
                 if isinstance(fault, Hang):
                     swarm.at(swarm.now, partial(self._blow, swarm, fault))
                 else:
-                    self._kill(swarm, fault, peer, fault.after_s if isinstance(fault, Restart) else None)
+                    self._kill(
+                        swarm, fault, peer, fault.after_s if isinstance(fault, Restart) else None
+                    )
 
     def _strike_server(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         fault = self._servers[0]
         match fault, effect:
             case HangServer(), Aggregate():
                 swarm.at(swarm.now, partial(self._hang_server, swarm, fault, peer))
-            case CrashBroadcast(told=told), Send(message=Commit(server=maker, round_id=round_id, shard=shard)) if maker == peer:
+            case CrashBroadcast(told=told), Send(
+                message=Commit(server=maker, round_id=round_id, shard=shard)
+            ) if maker == peer:
                 before = self._told[3] if self._told[:3] == (peer, round_id, shard) else 0
                 self._told = (peer, round_id, shard, before + 1)
                 if before < told:
@@ -264,12 +295,21 @@ class Nemesis(Observer):
             swarm.pause_for(peer, fault.for_s)
             self.struck[name_of(fault)] += 1
 
-    def _is_due(self, fault: Blow, peer: PeerId, effect: StartRound | Aggregate, now: float) -> bool:
+    def _is_due(
+        self, fault: Blow, peer: PeerId, effect: StartRound | Aggregate, now: float
+    ) -> bool:
         if fault.peer == "server":
-            serves = isinstance(effect, Aggregate) and effect.shard == 0 and effect.step in ("whole", "measure")
+            serves = (
+                isinstance(effect, Aggregate)
+                and effect.shard == 0
+                and effect.step in ("whole", "measure")
+            )
             return serves and (effect.round_id == fault.round if fault.round is not None else True)
         return (
-            fault.peer == peer and isinstance(effect, StartRound) and fault.round is not None and fault.round <= effect.round_id
+            fault.peer == peer
+            and isinstance(effect, StartRound)
+            and fault.round is not None
+            and fault.round <= effect.round_id
         )
 
     def _blow(self, swarm: Swarm[Any], fault: Blow) -> None:
@@ -291,7 +331,9 @@ class Nemesis(Observer):
                     swarm.pause_for(fault.peer, fault.for_s)
                     self.struck["hang"] += 1
 
-    def _kill(self, swarm: Swarm[Any], fault: Fault, peer: PeerId, again_after_s: float | None) -> None:
+    def _kill(
+        self, swarm: Swarm[Any], fault: Fault, peer: PeerId, again_after_s: float | None
+    ) -> None:
         if not swarm.hosts[peer].running:
             return
         self.struck[name_of(fault)] += 1
@@ -314,7 +356,10 @@ class Nemesis(Observer):
                 return  # counted when it dies
             case HangTrainer():
                 swarm.stop_trainer(fault.peer)
-                swarm.at(swarm.now + fault.for_s, lambda: swarm.resume_trainer(fault.peer) if host.trainer_stopped else None)
+                swarm.at(
+                    swarm.now + fault.for_s,
+                    lambda: swarm.resume_trainer(fault.peer) if host.trainer_stopped else None,
+                )
             case KillTrainer():
                 swarm.lose_trainer(fault.peer)
                 swarm.at(swarm.now, partial(swarm.restart, fault.peer, fault.after_s))
@@ -322,14 +367,20 @@ class Nemesis(Observer):
                 swarm.stop(fault.peer, "asked to leave")
             case Drift():
                 swarm.drift(fault.peer, fault.rate)
-                self._later(swarm, swarm.now + fault.for_s, partial(self._set_clock_right, swarm, host))
+                self._later(
+                    swarm, swarm.now + fault.for_s, partial(self._set_clock_right, swarm, host)
+                )
             case LateTimers():
                 swarm.make_timers_late(fault.peer, fault.late_s)
-                self._later(swarm, swarm.now + fault.for_s, partial(swarm.make_timers_late, fault.peer, 0.0))
+                self._later(
+                    swarm, swarm.now + fault.for_s, partial(swarm.make_timers_late, fault.peer, 0.0)
+                )
             case SlowNode():
                 swarm.slow_down(fault.peer, 1.0, fault.handling_s)
                 self._slow_nodes.append((fault.peer, host.machine.waited))
-                self._later(swarm, swarm.now + fault.for_s, partial(swarm.slow_down, fault.peer, 1.0))
+                self._later(
+                    swarm, swarm.now + fault.for_s, partial(swarm.slow_down, fault.peer, 1.0)
+                )
                 return  # counted when an event has had to wait
         self.struck[name_of(fault)] += 1
 
@@ -338,7 +389,7 @@ class Nemesis(Observer):
         if swarm.hosts[host.peer] is host:
             swarm.drift(host.peer, 1.0)
 
-    # --- the network ------------------------------------------------------------------------------------------------------
+    # --- the network ------------------------------------------------------------------------------
 
     def _on(self, swarm: Swarm[Any], number: int, fault: NetworkFault) -> None:
         self._on_now[number] = True
@@ -381,7 +432,9 @@ class Nemesis(Observer):
             self._cut(swarm)
         else:
             self._break(swarm, number, fault, severed(fault))
-        self._later(swarm, swarm.now + fault.period_s / 2, partial(self._swing, swarm, number, fault))
+        self._later(
+            swarm, swarm.now + fault.period_s / 2, partial(self._swing, swarm, number, fault)
+        )
 
     def _cut(self, swarm: Swarm[Any]) -> None:
         """Makes the network's cuts those of all faults that are on."""
@@ -423,17 +476,33 @@ def _worse(model: LinkModel, fault: Weather) -> LinkModel:
         case Reset():
             return replace(model, reset=max(model.reset, fault.share))
         case Reorder():
-            return replace(model, reorder=max(model.reorder, fault.share), reorder_s=max(model.reorder_s, fault.held_s))
+            return replace(
+                model,
+                reorder=max(model.reorder, fault.share),
+                reorder_s=max(model.reorder_s, fault.held_s),
+            )
         case Spike():
-            return replace(model, spike=max(model.spike, fault.share), spike_s=max(model.spike_s, fault.spike_s))
+            return replace(
+                model,
+                spike=max(model.spike, fault.share),
+                spike_s=max(model.spike_s, fault.spike_s),
+            )
         case Delay():
             least, most = model.delay_s
             return replace(model, delay_s=(least, max(most, fault.delay_s)))
         case Narrow():
-            slowest = fault.bytes_per_s if model.bytes_per_s is None else min(model.bytes_per_s, fault.bytes_per_s)
+            slowest = (
+                fault.bytes_per_s
+                if model.bytes_per_s is None
+                else min(model.bytes_per_s, fault.bytes_per_s)
+            )
             return replace(model, bytes_per_s=slowest, queue_bytes=fault.queue_bytes, slowed=True)
         case Trickle():
-            slowest = fault.bytes_per_s if model.bytes_per_s is None else min(model.bytes_per_s, fault.bytes_per_s)
+            slowest = (
+                fault.bytes_per_s
+                if model.bytes_per_s is None
+                else min(model.bytes_per_s, fault.bytes_per_s)
+            )
             return replace(model, bytes_per_s=slowest, slowed=True)
         case _:
             assert_never(fault)

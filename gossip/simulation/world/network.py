@@ -1,4 +1,5 @@
-"""What the network between simulated peers does to a message: delays, loses, repeats, damages or never carries it."""
+"""What the network between simulated peers does to a message: delays, loses, repeats, damages or
+never carries it."""
 
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ Link = tuple[PeerId, PeerId]
 
 @dataclass(frozen=True, slots=True)
 class LinkModel:
-    """One direction between two peers. Probabilities are per message, drawn whether they can matter or not.
+    """One direction between two peers. Probabilities are per message,
+    drawn whether they can matter or not.
 
-    TCP itself loses nothing: what gets lost there goes with its connection (``reset``) or at a full queue (``queue_bytes``).
-    ``loss``, ``duplicate``, ``reorder`` and ``corrupt`` are harsher than that.
+    TCP itself loses nothing: what gets lost there goes with its connection (``reset``) or at a full
+    queue (``queue_bytes``). ``loss``, ``duplicate``,
+    ``reorder`` and ``corrupt`` are harsher than that.
     """
 
     delay_s: tuple[float, float] = (0.0002, 0.001)  # uniform between the two
@@ -25,20 +28,34 @@ class LinkModel:
     spike_s: float = 0.0
     loss: float = 0.0
     duplicate: float = 0.0
-    reorder: float = 0.0  # a message is held up, uniform up to ``reorder_s``, and those behind it overtake
+    # a message is held up, uniform up to ``reorder_s``, and those behind it overtake
+    reorder: float = 0.0
     reorder_s: float = 0.0
     corrupt: float = 0.0  # one bit of the encoded message flips
     corrupt_payload: float = 0.0  # one bit of the payload flips; the transport's checksum finds it
-    reset: float = 0.0  # the connection breaks: all that is on its way is lost, both ends see it, it is opened again
-    bytes_per_s: float | None = None  # of the bulk lane; None: payloads take no longer than anything else
-    queue_s: float = 0.0  # while payloads move, other messages take up to so much longer: queues, and segments sent again
-    queue_bytes: float | None = None  # a payload that finds more than this waiting is dropped: the high-water mark
-    slowed: bool = False  # ``bytes_per_s`` is a fault: what is on its way when that ends gets through at once
+    # the connection breaks: all that is on its way is lost, both ends see it, it is opened again
+    reset: float = 0.0
+    # of the bulk lane; None: payloads take no longer than anything else
+    bytes_per_s: float | None = None
+    # while payloads move, other messages take up to so much longer: queues, and segments sent again
+    queue_s: float = 0.0
+    # a payload that finds more than this waiting is dropped: the high-water mark
+    queue_bytes: float | None = None
+    # ``bytes_per_s`` is a fault: what is on its way when that ends gets through at once
+    slowed: bool = False
     disturbs: bool = field(init=False, repr=False, compare=False)
     """Whether anything but time and bandwidth befalls a message."""
 
     def __post_init__(self) -> None:
-        shares = (self.spike, self.loss, self.duplicate, self.reorder, self.corrupt, self.corrupt_payload, self.reset)
+        shares = (
+            self.spike,
+            self.loss,
+            self.duplicate,
+            self.reorder,
+            self.corrupt,
+            self.corrupt_payload,
+            self.reset,
+        )
         object.__setattr__(self, "disturbs", any(shares))
 
 
@@ -46,8 +63,9 @@ class LinkModel:
 class Network:
     """All links of a swarm. Change it at any time while the swarm runs.
 
-    A lane is first in, first out, as TCP is, unless ``fifo`` is false. ``closing_s`` is how long it takes until the others see
-    that a process is gone; ``heartbeat_s`` until a link over which nothing comes counts as down (None: never).
+    A lane is first in, first out, as TCP is, unless ``fifo`` is false. ``closing_s`` is how long it
+    takes until the others see that a process is gone; ``heartbeat_s`` until a link over which
+    nothing comes counts as down (None: never).
     """
 
     default: LinkModel = field(default_factory=LinkModel)
@@ -57,7 +75,8 @@ class Network:
     reconnect_s: float = 0.1
     models: dict[Link, LinkModel] = field(default_factory=dict)
     cuts: dict[Link, bool] = field(default_factory=dict)  # an ordered set
-    loaded_until_ns: int = 0  # payloads are on their way until then, on links that have a ``queue_s``
+    # payloads are on their way until then, on links that have a ``queue_s``
+    loaded_until_ns: int = 0
     changed: int = 0  # counts changes of ``cuts``, so that the swarm notices them
 
     def model(self, link: Link) -> LinkModel:
@@ -84,7 +103,8 @@ class Network:
         self.changed += 1
 
     def partition(self, *sides: Iterable[PeerId], one_way: bool = False) -> None:
-        """Cuts every pair of peers that are on different sides. ``one_way``: only what an earlier side says to a later one.
+        """Cuts every pair of peers that are on different sides. ``one_way``: only what an earlier
+        side says to a later one.
 
         Whoever is on no side reaches everybody: a bridge.
         """
@@ -96,7 +116,8 @@ class Network:
                         self.cut(a, b, both_ways=not one_way)
 
     def ring(self, peers: Iterable[PeerId], reach: int = 1) -> None:
-        """Everybody reaches only the ``reach`` next on either side: connected, and with no two views alike."""
+        """Everybody reaches only the ``reach`` next on either side: connected,
+        and with no two views alike."""
         order = tuple(peers)
         for i, a in enumerate(order):
             for j, b in enumerate(order[i + 1 :], i + 1):

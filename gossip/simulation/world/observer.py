@@ -2,8 +2,8 @@
 
     swarm.hooks.append(MyObserver())
 
-Hooks are called in the order they were appended. They may read everything in the swarm and may call its faults (``crash``,
-``pause``, ...); they must not change a core.
+Hooks are called in the order they were appended. They may read everything in the swarm and may call
+its faults (``crash``, ``pause``, ...); they must not change a core.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ MANY = 32
 class Observer:
     """Overrides what it wants to see; the rest does nothing.
 
-    The core of a peer's present life is ``swarm.hosts[peer].core``, the time ``swarm.now`` in seconds (``swarm.now_ns``).
+    The core of a peer's present life is ``swarm.hosts[peer].core``, the time ``swarm.now`` in
+    seconds (``swarm.now_ns``).
     """
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
@@ -38,30 +39,39 @@ class Observer:
         """Before the event is handed to the core."""
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        """Before the effect is carried out. If this crashes the peer, neither it nor a later one of this event is."""
+        """Before the effect is carried out. If this crashes the peer,
+        neither it nor a later one of this event is."""
 
     def on_flood(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        """The core asks for more than ``MANY`` things at once, ``swarm.asked``, none of which has been carried out."""
+        """The core asks for more than ``MANY`` things at once, ``swarm.asked``, none of which has
+        been carried out."""
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        """The core handled the event and its effects were carried out. Not called when the peer was crashed on the way."""
+        """The core handled the event and its effects were carried out. Not called when the peer was
+        crashed on the way."""
 
     def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        """A process that stood still since ``swarm.hosts[peer].paused_at_ns`` goes on; it has handled nothing yet."""
+        """A process that stood still since ``swarm.hosts[peer].paused_at_ns`` goes on; it has
+        handled nothing yet."""
 
     def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        """The process is gone, its core can still be read. A core that halts by itself does not crash."""
+        """The process is gone, its core can still be read.
+        A core that halts by itself does not crash."""
 
     def on_fault(self, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
         """The nemesis does something: to one peer, or (-1) to the network."""
 
-    def on_mishap(self, swarm: Swarm[Any], peer: PeerId, to: PeerId, what: str, message: Message | None) -> None:
-        """Something befalls a message from ``peer`` to ``to`` (``what``: as it is counted in ``swarm.counts``; lost, cut, lied,
-        queued, ...). None: a liar has sent bytes that mean nothing."""
+    def on_mishap(
+        self, swarm: Swarm[Any], peer: PeerId, to: PeerId, what: str, message: Message | None
+    ) -> None:
+        """Something befalls a message from ``peer`` to ``to`` (``what``: as it is counted in
+        ``swarm.counts``; lost, cut, lied, queued, ...). None:
+        a liar has sent bytes that mean nothing."""
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
-        """What is called at a moment (``on_event``, ``on_effect``, ``after_event``) of one kind: the type of an event or an
-        effect, of its message when that is received or sent. One that looks at a few kinds only says so here, to save time."""
+        """What is called at a moment (``on_event``, ``on_effect``, ``after_event``) of one kind:
+        the type of an event or an effect, of its message when that is received or sent. One that
+        looks at a few kinds only says so here, to save time."""
         method = getattr(self, moment)
         return () if getattr(method, "__func__", None) is getattr(Observer, moment) else (method,)
 
@@ -74,7 +84,9 @@ class _ByKind(dict[type, tuple[Watcher, ...]]):
         self._observers, self._moment = tuple(observers), moment
 
     def __missing__(self, kind: type) -> tuple[Watcher, ...]:
-        found = tuple(watcher for each in self._observers for watcher in each.watchers(self._moment, kind))
+        found = tuple(
+            watcher for each in self._observers for watcher in each.watchers(self._moment, kind)
+        )
         self[kind] = found
         return found
 

@@ -1,4 +1,5 @@
-"""Which faults of the network really took place: a message on one of a fault's own links was lost, cut, late or kept waiting."""
+"""Which faults of the network really took place: a message on one of a fault's own links was lost,
+cut, late or kept waiting."""
 
 from __future__ import annotations
 
@@ -6,7 +7,21 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import Message, PeerId
-from gossip.faults import Corrupt, Delay, Duplicate, Fault, Flap, Loss, Narrow, Partition, Reorder, Reset, Ring, Spike, Trickle
+from gossip.faults import (
+    Corrupt,
+    Delay,
+    Duplicate,
+    Fault,
+    Flap,
+    Loss,
+    Narrow,
+    Partition,
+    Reorder,
+    Reset,
+    Ring,
+    Spike,
+    Trickle,
+)
 
 from .network import Link
 from .observer import Observer
@@ -40,7 +55,8 @@ def drops(fault: Fault) -> bool:
 
 
 class FaultEffects(Observer):
-    """``proven``: the numbers of the faults that took place. Those that are on are watched, each on its own links."""
+    """``proven``: the numbers of the faults that took place. Those that are on are watched,
+    each on its own links."""
 
     def __init__(self) -> None:
         self.proven: dict[int, bool] = {}
@@ -56,7 +72,9 @@ class FaultEffects(Observer):
         """The fault is off."""
         self._watched.pop(number, None)
 
-    def on_mishap(self, swarm: Swarm[Any], peer: PeerId, to: PeerId, what: str, message: Message | None) -> None:
+    def on_mishap(
+        self, swarm: Swarm[Any], peer: PeerId, to: PeerId, what: str, message: Message | None
+    ) -> None:
         for number, (wanted, links) in tuple(self._watched.items()):
             if what == wanted and (peer, to) in links:
                 self.proven[number] = True

@@ -1,4 +1,5 @@
-"""Nodes that need time for each event: while one is busy, what comes waits in order, and a timer may be cancelled meanwhile."""
+"""Nodes that need time for each event: while one is busy, what comes waits in order, and a timer
+may be cancelled meanwhile."""
 
 from __future__ import annotations
 
@@ -21,13 +22,15 @@ class NodeEnvironment(Protocol[C]):
 
 
 class SlowNodes(Generic[C]):
-    """``SimProcess.waiting`` is what a node had no time for yet, ``Machine.free_at_ns`` when it has."""
+    """``SimProcess.waiting`` is what a node had no time for yet,
+    ``Machine.free_at_ns`` when it has."""
 
     def __init__(self, swarm: NodeEnvironment[C]) -> None:
         self.swarm = swarm
 
     def puts_off(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> bool:
-        """Whether the event has to wait, as it does from now on. If not, the node is busy with it."""
+        """Whether the event has to wait, as it does from now on. If not,
+        the node is busy with it."""
         machine, now_ns = host.machine, self.swarm.now_ns
         if not machine.handling_ns:
             return False

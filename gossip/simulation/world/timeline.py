@@ -1,4 +1,5 @@
-"""What happens when, in whole nanoseconds of virtual time: the earliest first, at one time what was asked for first."""
+"""What happens when, in whole nanoseconds of virtual time: the earliest first, at one time what was
+asked for first."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class Timeline:
         self.at_ns(to_ns(t), act)
 
     def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None:
-        """Calls ``act(*arguments)`` at virtual time ``t_ns``; as soon as possible when that is past."""
+        """Calls ``act(*arguments)`` at virtual time ``t_ns``;
+        as soon as possible when that is past."""
         self._seq = seq = self._seq + 1
         heappush(self._heap, (t_ns if t_ns > self.now_ns else self.now_ns, seq, act, arguments))
 
@@ -73,13 +75,16 @@ class Timeline:
         self.now_ns = end_ns
 
     def run_until(self, predicate: Callable[[], bool], limit_s: float) -> float:
-        """Runs until ``predicate()``; returns the virtual seconds that took. Raises Stuck after ``limit_s``."""
+        """Runs until ``predicate()``; returns the virtual seconds that took.
+        Raises Stuck after ``limit_s``."""
         start_ns = self.now_ns
         end_ns = start_ns + to_ns(limit_s)
         while not predicate():
             self._look()
             if (self._heap and self._heap[0][0] > end_ns) or not self.step():
-                raise SimulationStuck(f"not so after {limit_s} s (virtual time {self.now:.3f} s)\n{self.summary()}")
+                raise SimulationStuck(
+                    f"not so after {limit_s} s (virtual time {self.now:.3f} s)\n{self.summary()}"
+                )
         return (self.now_ns - start_ns) / NS
 
     def summary(self) -> str:

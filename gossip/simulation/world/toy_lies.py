@@ -1,6 +1,8 @@
-"""What a liar of the fault plan says in the simulator instead of its update: the attacks of real runs, on toy vectors.
+"""What a liar of the fault plan says in the simulator instead of its update: the attacks of real
+runs, on toy vectors.
 
-What real liars can only guess, simulated ones know: they share the seed from which every peer draws its noise.
+What real liars can only guess, simulated ones know: they share the seed from which every peer
+draws its noise.
 """
 
 from __future__ import annotations
@@ -35,14 +37,17 @@ class ToyAttack:
         self._old: list[Vector] = []
         attackers = FaultPlan(schedule.faults).attackers
         self._honest = [other for other in range(schedule.peers) if other not in attackers]
-        self._alike = sorted(other for other, lie in attackers.items() if lie.attack == attacker.attack)
+        self._alike = sorted(
+            other for other, lie in attackers.items() if lie.attack == attacker.attack
+        )
         self._aggregator, self._attackers = schedule.aggregator, len(attackers)
         self._attack: Attack | None = None
         self._rule: Callable[[Tensor], Tensor] | None = None
 
     @property
     def tells_each(self) -> bool:
-        """Whether it tells each neighbour something else (``PerReceiverAttack``), and the trainer the truth."""
+        """Whether it tells each neighbour something else (``PerReceiverAttack``),
+        and the trainer the truth."""
         return self.attacker.attack in KINDS and KINDS[self.attacker.attack].shape == "apart"
 
     def __call__(self, update: Vector, round_id: int) -> Vector:
@@ -58,7 +63,9 @@ class ToyAttack:
             case "bit_flip":
                 return (update.view(np.uint32) ^ np.uint32(1 << 30)).view(np.float32)
             case "gaussian":
-                noise = np.random.default_rng([self.seed, 4, self.peer, round_id]).standard_normal(len(update))
+                noise = np.random.default_rng([self.seed, 4, self.peer, round_id]).standard_normal(
+                    len(update)
+                )
                 return (noise * strength).astype(np.float32)
             case "scale":
                 return update * np.float32(strength)
@@ -74,18 +81,23 @@ class ToyAttack:
             case _:
                 return self._of_group(update, round_id)
 
-    def tell(self, update: Vector, receiver: PeerId, theirs: Vector | None, others: Iterable[Vector]) -> Vector:
+    def tell(
+        self, update: Vector, receiver: PeerId, theirs: Vector | None, others: Iterable[Vector]
+    ) -> Vector:
         """What one neighbour is told."""
         import torch
 
         self.told += 1
         known = None if theirs is None else torch.tensor(theirs)
-        lie = self._ready().tell(torch.tensor(update), receiver, known, [torch.tensor(other) for other in others])
+        lie = self._ready().tell(
+            torch.tensor(update), receiver, known, [torch.tensor(other) for other in others]
+        )
         said: Vector = lie.numpy()
         return said
 
     def _of_group(self, update: Vector, round_id: int) -> Vector:
-        """Attacks of the library. The update of who stands where we do follows from our own: the noise is known."""
+        """Attacks of the library. The update of who stands where we do follows from our own:
+        the noise is known."""
         import torch
 
         attack = self._ready()
@@ -94,11 +106,19 @@ class ToyAttack:
         own = np.array(noise_of(f"{self.seed}/{self.peer}/{round_id}", len(update)))
 
         def updates_of(peers: Iterable[PeerId]) -> Tensor:
-            noises = np.array([noise_of(f"{self.seed}/{peer}/{round_id}", len(update)) for peer in peers])
+            noises = np.array(
+                [noise_of(f"{self.seed}/{peer}/{round_id}", len(update)) for peer in peers]
+            )
             return torch.tensor((update + STEP_SIZE * NOISE * (noises - own)).astype(np.float32))
 
         honest = updates_of(self._honest or self._alike)
-        lies = attack.collude(honest, len(self._alike), rule=self._rule, own=updates_of(self._alike), round_id=round_id)
+        lies = attack.collude(
+            honest,
+            len(self._alike),
+            rule=self._rule,
+            own=updates_of(self._alike),
+            round_id=round_id,
+        )
         said: Vector = lies[self._alike.index(self.peer)].numpy()
         return said
 
@@ -110,7 +130,9 @@ class ToyAttack:
 
             torch.set_num_threads(1)
             strength = self.attacker.strength if ATTACKS[self.attacker.attack].unit else None
-            attacker_group = AttackerGroup(max(1, len(self._honest)), max(1, len(self._alike)), seed=self.seed)
+            attacker_group = AttackerGroup(
+                max(1, len(self._honest)), max(1, len(self._alike)), seed=self.seed
+            )
             self._attack = make(self.attacker.attack, strength, self.seed, attacker_group)
             bound, attackers = load(self._aggregator), self._attackers
 
@@ -122,19 +144,32 @@ class ToyAttack:
 
 
 class PerReceiverAttack:
-    """What ``Swarm.outgoing`` is set to when liars tell each neighbour something else. They know what everybody said last."""
+    """What ``Swarm.outgoing`` is set to when liars tell each neighbour something else. They know
+    what everybody said last."""
 
     def __init__(self, lies: Mapping[PeerId, ToyAttack], then: Outgoing | None) -> None:
         self._lies, self._then = lies, then
         self._said: dict[tuple[str, PeerId], Any] = {}
 
-    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[OutMessage]:
+    def __call__(
+        self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None
+    ) -> Iterable[OutMessage]:
         message = envelope.message
         if isinstance(message, Push) and payload is not None:
             if sender in self._lies:
-                others = [vector for (what, peer), vector in sorted(self._said.items()) if what == message.what and peer != to]
-                lie = self._lies[sender].tell(payload.data, to, self._said.get((message.what, to)), others)
+                others = [
+                    vector
+                    for (what, peer), vector in sorted(self._said.items())
+                    if what == message.what and peer != to
+                ]
+                lie = self._lies[sender].tell(
+                    payload.data, to, self._said.get((message.what, to)), others
+                )
                 payload = payload_of(lie)
             else:
                 self._said[message.what, sender] = payload.data
-        return [(to, envelope, payload)] if self._then is None else self._then(sender, to, envelope, payload)
+        return (
+            [(to, envelope, payload)]
+            if self._then is None
+            else self._then(sender, to, envelope, payload)
+        )

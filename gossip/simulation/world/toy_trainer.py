@@ -1,4 +1,5 @@
-"""What stands in for the user's training in a simulated peer: a short vector that descends towards a target."""
+"""What stands in for the user's training in a simulated peer:
+a short vector that descends towards a target."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ Values = Sequence[float]
 
 
 class RuleResult(NamedTuple):
-    """An aggregate ``(d,)``, and what its rule says of each row: how much it counts, how far out it lies (1: typical)."""
+    """An aggregate ``(d,)``, and what its rule says of each row: how much it counts, how far out it
+    lies (1: typical)."""
 
     aggregate: Values
     weights: tuple[float, ...]
@@ -42,14 +44,25 @@ class RuleRefusal(NamedTuple):
     reason: str
 
 
-Reducer = Callable[[Sequence[Values], Sequence[int], int, Values | None, int], Values | RuleResult | RuleRefusal]
-"""``(rows of (d,), samples of each, f, previous, round_id) -> (d,)``; a bare vector blames nobody. f is what the core says each
-time: it falls as liars are found out. previous is the last aggregate, if there is one."""
+Reducer = Callable[
+    [Sequence[Values], Sequence[int], int, Values | None, int], Values | RuleResult | RuleRefusal
+]
+"""``(rows of (d,), samples of each, f, previous, round_id) -> (d,)``; a bare vector blames nobody.
+f is what the core says each time: it falls as liars are found out. previous is the last aggregate,
+if there is one."""
 
 Step = Callable[[events.Aggregate], events.Aggregated]
-"""Answers what is asked of a rule whose shards decide together: ``measure``, ``decide`` and ``combine``."""
+"""Answers what is asked of a rule whose shards decide together: ``measure``,
+``decide`` and ``combine``."""
 
-TRAINER_EFFECTS = (events.Aggregate, events.Apply, events.StartRound, events.TakeSnapshot, events.Restore, events.StateConfirmed)
+TRAINER_EFFECTS = (
+    events.Aggregate,
+    events.Apply,
+    events.StartRound,
+    events.TakeSnapshot,
+    events.Restore,
+    events.StateConfirmed,
+)
 
 
 class Trainer(Protocol):
@@ -68,7 +81,8 @@ class Trainer(Protocol):
         ...
 
     def still_says(self, event: Event) -> bool:
-        """Whether an answer that it gave earlier is still what it has to say, now that the time has come."""
+        """Whether an answer that it gave earlier is still what it has to say,
+        now that the time has come."""
         ...
 
     def put_off(self, said: Event) -> Sequence[Effect]:
@@ -78,11 +92,14 @@ class Trainer(Protocol):
 
 def digest_of(*arrays: NDArray[Any]) -> bytes:
     """blake2b-16 of the arrays' bytes, one after the other."""
-    return hashlib.blake2b(b"".join([array.tobytes() for array in arrays]), digest_size=DIGEST_BYTES).digest()
+    return hashlib.blake2b(
+        b"".join([array.tobytes() for array in arrays]), digest_size=DIGEST_BYTES
+    ).digest()
 
 
 def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
-    """A payload with its facts. The array is made read-only, since peers of one simulation share it."""
+    """A payload with its facts. The array is made read-only,
+    since peers of one simulation share it."""
     array.setflags(write=False)
     finite = bool(np.logical_and.reduce(np.isfinite(array))) if array.dtype.kind == "f" else True
     return Payload(array, array.nbytes, finite, digest_of(array) if digest else b"")
@@ -98,16 +115,26 @@ def payload_of_values(values: Iterable[float], digest: bool = False) -> Payload:
 
 
 def noise_of(name: str, elements: int) -> list[float]:
-    """Numbers with mean 0 and variance 1 that depend on ``name`` alone. Making a generator takes 20 times as long."""
-    drawn = struct.unpack(f"<{4 * elements}H", hashlib.shake_128(name.encode()).digest(8 * elements))
+    """Numbers with mean 0 and variance 1 that depend on ``name`` alone.
+    Making a generator takes 20 times as long."""
+    drawn = struct.unpack(
+        f"<{4 * elements}H", hashlib.shake_128(name.encode()).digest(8 * elements)
+    )
     fours = zip(*[iter(drawn)] * 4, strict=True)
-    return [(a + b + c + d - 131070.0) / 37837.2 for a, b, c, d in fours]  # together they are bell-shaped enough
+    # together they are bell-shaped enough
+    return [(a + b + c + d - 131070.0) / 37837.2 for a, b, c, d in fours]
 
 
 def packed_of(parts: Sequence[bytes], piece_bytes: int = PIECE_BYTES) -> Payload:
-    """A packed state in parts, with its facts. ``piece_bytes``: of a piece, where the first is larger."""
+    """A packed state in parts, with its facts. ``piece_bytes``: of a piece,
+    where the first is larger."""
     content = np.frombuffer(b"".join(parts), np.uint8)
-    return Payload(content, content.nbytes, True, *described(content, [len(part) for part in parts], piece_bytes))
+    return Payload(
+        content,
+        content.nbytes,
+        True,
+        *described(content, [len(part) for part in parts], piece_bytes),
+    )
 
 
 def bytes_of_state(payload: Payload) -> bytes:
@@ -125,10 +152,14 @@ def target_of(seed: int, elements: int) -> Vector:
 
 
 def weighted_mean(
-    rows: Sequence[Values], samples: Sequence[int], f: int = 0, previous: Values | None = None, round_id: int = 0
+    rows: Sequence[Values],
+    samples: Sequence[int],
+    f: int = 0,
+    previous: Values | None = None,
+    round_id: int = 0,
 ) -> list[float]:
-    """The sample-weighted mean, summed in the order of ``rows``, so that every peer gets the same bits. It tolerates no liars,
-    remembers nothing, and makes the same of them in every round."""
+    """The sample-weighted mean, summed in the order of ``rows``, so that every peer gets the same
+    bits. It tolerates no liars, remembers nothing, and makes the same of them in every round."""
     total = [0.0] * len(rows[0])
     for row, weight in zip(rows, samples, strict=True):
         total = [sum_so_far + value * weight for sum_so_far, value in zip(total, row, strict=True)]
@@ -139,9 +170,9 @@ def weighted_mean(
 class ToyTrainer:
     """A float32 vector with the interface of a trainer.
 
-    Its update of a round is a step towards a target that all peers share, plus noise that depends on (seed, peer, round)
-    alone; applying an aggregate adds it. While it computes it does nothing else. ``applied`` lists (round, digest of the
-    aggregate, b"" when there was none).
+    Its update of a round is a step towards a target that all peers share, plus noise that depends
+    on (seed, peer, round) alone; applying an aggregate adds it. While it computes it does nothing
+    else. ``applied`` lists (round, digest of the aggregate, b"" when there was none).
 
     Args:
         sizes: elements of each shard.
@@ -151,7 +182,8 @@ class ToyTrainer:
         lie: changes the update before it is offered, ``(update, round) -> update``.
         samples_total: of an epoch; when given, the trainer reads its data through the core.
         step: how the rule is run where the shards decide together.
-        by_samples: a round takes ``compute_s`` for a whole batch, and for a smaller one as much less.
+        by_samples: a round takes ``compute_s`` for a whole batch,
+            and for a smaller one as much less.
         rates: what its script steps with, as a multiple of its own step size.
         rounds: that its script trains for; then it comes to its end.
         prepare_s: from its start until it has built its model.
@@ -186,7 +218,12 @@ class ToyTrainer:
         self.peer, self.seed, self.sizes, self.batch = peer, seed, sizes, batch
         self.compute_s, self.rule_s = compute_s, rule_s
         self.slowness, self.step_size, self.noise = slowness, step_size, noise
-        self.lie, self.reducer, self.samples_total, self.rounds = lie, reducer, samples_total, rounds
+        self.lie, self.reducer, self.samples_total, self.rounds = (
+            lie,
+            reducer,
+            samples_total,
+            rounds,
+        )
         self.step, self.prepare_s, self.by_samples, self.rates = step, prepare_s, by_samples, rates
         self.snapshot_s = snapshot_s
         self.piece_bytes = piece_bytes
@@ -195,7 +232,8 @@ class ToyTrainer:
         self.target = target_of(seed, elements)
         self._target: list[float] = self.target.tolist()
         self._here = array("f", bytes(4 * elements))  # the parameters
-        if initial is not None:  # a peer begins with weights of its own and has to take over the swarm's
+        # a peer begins with weights of its own and has to take over the swarm's
+        if initial is not None:
             self.parameters = np.random.default_rng([seed, 2, initial]).standard_normal(elements)
         self.next_round = 0
         self.confirmed: events.StateConfirmed | None = None
@@ -231,7 +269,9 @@ class ToyTrainer:
     def on_start(self, now: float) -> list[tuple[float, Event]]:
         self.changed_at = now
         layout = hashlib.blake2b(repr(self.sizes).encode(), digest_size=DIGEST_BYTES).digest()
-        answers: list[tuple[float, Event]] = [(self.prepare_s, events.Prepared(layout, self.digest, self.sizes))]
+        answers: list[tuple[float, Event]] = [
+            (self.prepare_s, events.Prepared(layout, self.digest, self.sizes))
+        ]
         if self.samples_total is not None:
             answers.append((self.prepare_s, events.DataConfigured(self.samples_total, self.batch)))
         return answers
@@ -258,7 +298,8 @@ class ToyTrainer:
         match effect:
             case events.StartRound(round_id):
                 if self.rounds is not None and round_id >= self.rounds:
-                    again, self._asked = self._asked == round_id, round_id  # with another state of it
+                    # with another state of it
+                    again, self._asked = self._asked == round_id, round_id
                     return [] if again else [(0.0002, events.ConfirmState(round_id))]
                 return self._compute(effect)
             case events.Apply():
@@ -266,9 +307,20 @@ class ToyTrainer:
                 return [(0.0002, events.Applied(effect.round_id))]
             case events.TakeSnapshot():
                 # What all hold alike, what their scripts set, and what is everybody's own.
-                packed = [self._here.tobytes(), struct.pack("<f", self.step_size), struct.pack("<i", self.peer)]
+                packed = [
+                    self._here.tobytes(),
+                    struct.pack("<f", self.step_size),
+                    struct.pack("<i", self.peer),
+                ]
                 sizes = tuple([len(part) for part in packed])
-                return [(self.snapshot_s, events.SnapshotTaken(self.next_round, packed_of(packed, self.piece_bytes), sizes))]
+                return [
+                    (
+                        self.snapshot_s,
+                        events.SnapshotTaken(
+                            self.next_round, packed_of(packed, self.piece_bytes), sizes
+                        ),
+                    )
+                ]
             case events.Restore():
                 return [(self.snapshot_s, self._restore(effect, now))]
             case events.StateConfirmed():
@@ -292,17 +344,30 @@ class ToyTrainer:
         """The honest update for a round, from the parameters as they are."""
         noise = noise_of(f"{self.seed}/{self.peer}/{round_id}", len(self._target))
         size, blur = self.step_size, self.noise
-        return [size * (to - here + blur * z) for to, here, z in zip(self._target, self._here, noise, strict=True)]
+        return [
+            size * (to - here + blur * z)
+            for to, here, z in zip(self._target, self._here, noise, strict=True)
+        ]
 
     def _compute(self, go: events.StartRound) -> list[tuple[float, Event]]:
-        samples = self.batch if go.samples is None else sum(stop - start for start, stop in go.samples.ranges)
+        samples = (
+            self.batch
+            if go.samples is None
+            else sum(stop - start for start, stop in go.samples.ranges)
+        )
         pause_s = self.rng.uniform(*self.compute_s) * self.slowness
         if self.by_samples:
             pause_s *= max(1, samples) / self.batch
         self.computed.append((go.round_id, samples))
         honest = self.update(go.round_id)
-        offered = honest if self.lie is None else self.lie(np.array(honest, np.float32), go.round_id).astype(np.float32).tolist()
-        payloads = tuple([payload_of_values(part) for part in self._cut(offered)]) if samples else ()
+        offered = (
+            honest
+            if self.lie is None
+            else self.lie(np.array(honest, np.float32), go.round_id).astype(np.float32).tolist()
+        )
+        payloads = (
+            tuple([payload_of_values(part) for part in self._cut(offered)]) if samples else ()
+        )
         parameters = payload_of_values(self._here) if go.want_parameters else None
         sketch = self._here[:8].tobytes() if go.want_parameters else b""
         contributed = events.Contributed(
@@ -344,7 +409,9 @@ class ToyTrainer:
             return events.Aggregated(ask.ticket, None, reason=found.reason)
         if not isinstance(found, RuleResult):
             everything = sum(samples)
-            found = RuleResult(found, tuple([weight / everything for weight in samples]), (1.0,) * len(rows))
+            found = RuleResult(
+                found, tuple([weight / everything for weight in samples]), (1.0,) * len(rows)
+            )
         result = payload_of_values(found.aggregate, digest=True)
         if not result.finite:
             return events.Aggregated(ask.ticket, None, reason="the aggregate is not finite")
@@ -354,11 +421,17 @@ class ToyTrainer:
         changed: Sequence[float] = self._here
         if apply.mix is not None:
             scale = apply.mix_scale
-            changed = [here + scale * apart for here, apart in zip(changed, apply.mix.data.tolist(), strict=True)]
+            changed = [
+                here + scale * apart
+                for here, apart in zip(changed, apply.mix.data.tolist(), strict=True)
+            ]
         content = b"".join([payload.data.tobytes() for payload in apply.payloads])
         if content:
             rate = apply.rates[0] if apply.rates else 1.0
-            changed = [here + rate * step for here, step in zip(changed, memoryview(content).cast("f"), strict=True)]
+            changed = [
+                here + rate * step
+                for here, step in zip(changed, memoryview(content).cast("f"), strict=True)
+            ]
         self._here = array("f", changed)
         said = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() if content else b""
         self.applied.append((apply.round_id, said))
@@ -367,7 +440,9 @@ class ToyTrainer:
     def _restore(self, restore: events.Restore, now: float) -> events.Restored:
         packed, most = bytes_of_state(restore.payload), 4 * len(self._here)
         if len(packed) != most + OWN_BYTES:
-            return events.Restored(restore.round_id, f"{len(packed)} bytes do not fit {most + OWN_BYTES}")
+            return events.Restored(
+                restore.round_id, f"{len(packed)} bytes do not fit {most + OWN_BYTES}"
+            )
         self._here = array("f", packed[:most])
         self.next_round, self.changed_at = restore.round_id, now
         self.restored.append((restore.round_id, self.digest))

@@ -1,4 +1,5 @@
-"""A hash of all that was delivered in a run, and when: two runs with the same one are the same run."""
+"""A hash of all that was delivered in a run, and when:
+two runs with the same one are the same run."""
 
 from __future__ import annotations
 
@@ -60,9 +61,11 @@ def _words(event: Event) -> bytes:
         case events.Applied(round_id):
             return b"Applied %d" % round_id
         case events.Aggregated(ticket, payload):
-            return b"Aggregated %d %b %b " % (ticket, array("d", event.weights).tobytes(), event.reason.encode()) + _facts(
-                payload
-            )
+            return b"Aggregated %d %b %b " % (
+                ticket,
+                array("d", event.weights).tobytes(),
+                event.reason.encode(),
+            ) + _facts(payload)
         case events.SnapshotTaken(round_id, payload):
             return b"SnapshotTaken %d " % round_id + _facts(payload)
         case _:

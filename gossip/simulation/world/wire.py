@@ -1,4 +1,5 @@
-"""Messages on their way between simulated peers: as the codec's bytes, through all that a link does to them."""
+"""Messages on their way between simulated peers: as the codec's bytes,
+through all that a link does to them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,19 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gossip.core import BULK_MESSAGES, Arriving, Commit, Envelope, Event, Payload, PeerId, Received, Send, StateOffer, digests_of
+from gossip.core import (
+    BULK_MESSAGES,
+    Arriving,
+    Commit,
+    Envelope,
+    Event,
+    Payload,
+    PeerId,
+    Received,
+    Send,
+    StateOffer,
+    digests_of,
+)
 from gossip.errors import Malformed
 from gossip.inject import OutMessage
 from gossip.transport import TOLD_EVERY_S, bytes_of, checksum, decode, encode
@@ -54,13 +67,19 @@ class Wire:
     def __init__(self, swarm: WireEnvironment, links: Links[Any]) -> None:
         self.swarm, self.links = swarm, links
         self._known: dict[bytes, Envelope] = {}
-        self._said: Envelope | None = None  # last; what goes to several peers is one object, and encoded once
+        # last; what goes to several peers is one object, and encoded once
+        self._said: Envelope | None = None
         self._encoded = b""
 
     def send(self, host: SimProcess[Any], effect: Send) -> None:
         """What the core of ``host`` wants to say, or what its liar makes of that."""
         to, message, payload, said = effect.peer, effect.message, effect.payload, self._said
-        if said is None or said.message is not message or said.sender != host.peer or said.incarnation != host.incarnation:
+        if (
+            said is None
+            or said.message is not message
+            or said.sender != host.peer
+            or said.incarnation != host.incarnation
+        ):
             assert to != host.peer, f"peer {to} sends itself a {type(message).__name__}"
             said = Envelope(self.swarm.run, host.peer, host.incarnation, message)
         swarm = self.swarm
@@ -68,16 +87,21 @@ class Wire:
             self.post(host, to, said, payload)
             return
         out_messages = list(swarm.outgoing(host.peer, to, said, payload))
-        if not any(told is said and content is payload and receiver == to for receiver, told, content in out_messages):
+        if not any(
+            told is said and content is payload and receiver == to
+            for receiver, told, content in out_messages
+        ):
             self._note("withheld", host.peer, to, said)
         for receiver, told, content in out_messages:
             if told is not said or content is not payload or receiver != to:
                 self._note("lied", host.peer, receiver, told)
             self.post(host, receiver, told, content)
 
-    def post(self, host: SimProcess[Any], to: PeerId, said: Envelope | bytes, payload: Payload | None) -> None:
-        """Puts one message on the link to ``to``. What may befall it follows from two lots, drawn whether they matter or not:
-        switching one fault off leaves the others as they were."""
+    def post(
+        self, host: SimProcess[Any], to: PeerId, said: Envelope | bytes, payload: Payload | None
+    ) -> None:
+        """Puts one message on the link to ``to``. What may befall it follows from two lots, drawn
+        whether they matter or not: switching one fault off leaves the others as they were."""
         swarm, note, sender = self.swarm, self._note, host.peer
         network, link = swarm.network, (sender, to)
         model = network.models.get(link, network.default)
@@ -175,12 +199,22 @@ class Wire:
         """The receiver's transport says how much of a payload has come, now and then."""
         swarm, said, lane = self.swarm, under_way.said, under_way.lane
         host, now_ns = swarm.hosts[to], swarm.now_ns
-        if now_ns >= under_way.ends_ns or (host.incarnation, lane.breaks, lane.let_go) != under_way.life:
+        if (
+            now_ns >= under_way.ends_ns
+            or (host.incarnation, lane.breaks, lane.let_go) != under_way.life
+        ):
             return
-        if host.state == "up" and (said.sender, to) not in swarm.network.cuts and self._expects(host, said, under_way.nbytes):
+        if (
+            host.state == "up"
+            and (said.sender, to) not in swarm.network.cuts
+            and self._expects(host, said, under_way.nbytes)
+        ):
             share = (now_ns - under_way.begins_ns) / (under_way.ends_ns - under_way.begins_ns)
             received = int(share * under_way.nbytes)
-            swarm.deliver(host, Arriving(said.sender, said.incarnation, said.message, received, under_way.nbytes))
+            swarm.deliver(
+                host,
+                Arriving(said.sender, said.incarnation, said.message, received, under_way.nbytes),
+            )
         swarm.at_ns(now_ns + TOLD_EVERY_NS, self._tell, under_way, to)
 
     def _note(self, what: str, sender: PeerId, to: PeerId, said: Envelope | bytes) -> None:
@@ -212,7 +246,8 @@ class Wire:
         said: bytes | None = None
         envelope: Envelope | None
         if type(parcel) is bytes:
-            said, envelope = parcel, self._known.get(parcel)  # the same bytes mean the same, so they are parsed once
+            # the same bytes mean the same, so they are parsed once
+            said, envelope = parcel, self._known.get(parcel)
             if envelope is None:
                 envelope = self._read(parcel)
         else:
@@ -233,12 +268,20 @@ class Wire:
         event = Received(sender, envelope.incarnation, envelope.message, payload)
         if swarm.copies_per_s and payload is not None:
             machine = host.machine
-            machine.copied_ns = max(swarm.now_ns, machine.copied_ns) + to_ns(payload.nbytes / swarm.copies_per_s)
+            machine.copied_ns = max(swarm.now_ns, machine.copied_ns) + to_ns(
+                payload.nbytes / swarm.copies_per_s
+            )
             swarm.at_ns(machine.copied_ns, self._copied, host, event, said, (lane, breaks))
             return
         swarm.deliver(host, event, said)
 
-    def _copied(self, host: SimProcess[Any], event: Received, said: bytes | None, connection: tuple[Lane, int]) -> None:
+    def _copied(
+        self,
+        host: SimProcess[Any],
+        event: Received,
+        said: bytes | None,
+        connection: tuple[Lane, int],
+    ) -> None:
         """The node has copied and hashed a payload, chunk by chunk between other things."""
         if connection[0].breaks == connection[1] and host.state in _RUNNING:
             self.swarm.deliver(host, event, said)
@@ -272,7 +315,8 @@ class Wire:
 
 
 def _chance(lot: int, number: int) -> float:
-    """The ``number``-th of many in [0, 1) out of one lot of 64 bits (SplitMix64: Steele, Lea, Flood 2014)."""
+    """The ``number``-th of many in [0, 1) out of one lot of 64 bits (SplitMix64: Steele,
+    Lea, Flood 2014)."""
     mixed = (lot + number * 0x9E3779B97F4A7C15) & WORD
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
@@ -334,7 +378,8 @@ def _flipped(parcel: Envelope | bytes, place: float) -> bytes:
 
 
 def _spoiled(payload: Payload, said: Envelope | bytes, place: float) -> Payload | None:
-    """The payload with one bit turned, as its receiver sees it; None when the receiver's checksum tells."""
+    """The payload with one bit turned, as its receiver sees it;
+    None when the receiver's checksum tells."""
     whole = np.ascontiguousarray(payload.data)
     damaged = np.frombuffer(flipped_bit(whole.tobytes(), place), dtype=whole.dtype)
     if checksum(bytes_of(whole)) != checksum(bytes_of(damaged)):

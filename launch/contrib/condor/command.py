@@ -1,4 +1,5 @@
-"""``gossip condor``: a DAG for HTCondor whose jobs are the peers of one run, which goes on when jobs are evicted or come late."""
+"""``gossip condor``: a DAG for HTCondor whose jobs are the peers of one run, which goes on when
+jobs are evicted or come late."""
 
 from __future__ import annotations
 
@@ -25,51 +26,95 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,79}", re.ASCII)
 def condor(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="[OPTIONS] SCRIPT [ARGS]", help="What follows gossip run in every job.", show_default=False),
+        typer.Argument(
+            metavar="[OPTIONS] SCRIPT [ARGS]",
+            help="What follows gossip run in every job.",
+            show_default=False,
+        ),
     ],
-    peers: Annotated[int, typer.Option("-n", "--peers", min=2, help="How many jobs, a peer each.", show_default=False)],
-    name: Annotated[str, typer.Option(help="Of the submission; by default that of the script.", show_default=False)] = "",
+    peers: Annotated[
+        int,
+        typer.Option(
+            "-n", "--peers", min=2, help="How many jobs, a peer each.", show_default=False
+        ),
+    ],
+    name: Annotated[
+        str,
+        typer.Option(help="Of the submission; by default that of the script.", show_default=False),
+    ] = "",
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="New folder for what is written; condor-NAME by default.")
+        Path | None,
+        typer.Option("-o", "--out", help="New folder for what is written; condor-NAME by default."),
     ] = None,
     shared: Annotated[
-        bool, typer.Option("--shared", help="All machines share this folder: jobs run and meet in it, nothing is transferred.")
+        bool,
+        typer.Option(
+            "--shared",
+            help="All machines share this folder: jobs run and meet in it, nothing is transferred.",
+        ),
     ] = False,
     inputs: Annotated[
         list[Path] | None,
-        typer.Option("--input", help="One more file or folder that goes with each job. Repeatable.", show_default=False),
+        typer.Option(
+            "--input",
+            help="One more file or folder that goes with each job. Repeatable.",
+            show_default=False,
+        ),
     ] = None,
-    cpus: Annotated[int, typer.Option("--cpus", min=1, help="Processors, and so threads, of each peer.")] = 1,
+    cpus: Annotated[
+        int, typer.Option("--cpus", min=1, help="Processors, and so threads, of each peer.")
+    ] = 1,
     memory: Annotated[str, typer.Option(help="Of each peer, as HTCondor writes it.")] = "2GB",
     disk: Annotated[str, typer.Option(help="Of each peer, as HTCondor writes it.")] = "1GB",
     gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs of each peer.")] = 0,
-    restarts: Annotated[int, typer.Option(min=0, help="How often a job that failed or was held is started again.")] = 6,
-    leave: Annotated[int, typer.Option("--leave", min=1, help="Seconds that a job that is asked to go has to leave.")] = 90,
-    python: Annotated[str, typer.Option(help="Its path on all machines; by default the one here.", show_default=False)] = "",
+    restarts: Annotated[
+        int, typer.Option(min=0, help="How often a job that failed or was held is started again.")
+    ] = 6,
+    leave: Annotated[
+        int,
+        typer.Option("--leave", min=1, help="Seconds that a job that is asked to go has to leave."),
+    ] = 90,
+    python: Annotated[
+        str,
+        typer.Option(help="Its path on all machines; by default the one here.", show_default=False),
+    ] = "",
     more: Annotated[
         list[str] | None,
         typer.Option(
-            "--condor", help="One more line for the submit files: --condor 'rank = Mips'. Repeatable.", show_default=False
+            "--condor",
+            help="One more line for the submit files: --condor 'rank = Mips'. Repeatable.",
+            show_default=False,
         ),
     ] = None,
-    submit: Annotated[bool, typer.Option("--submit", help="Send it with condor_submit_dag, too.")] = False,
+    submit: Annotated[
+        bool, typer.Option("--submit", help="Send it with condor_submit_dag, too.")
+    ] = False,
 ) -> None:
-    """Write, or --submit, a DAG for HTCondor whose jobs are peers: gossip condor -n 8 -- train.py --lr 0.1
+    """Write, or --submit, a DAG for HTCondor whose jobs are peers:
+    gossip condor -n 8 -- train.py --lr 0.1
 
-    Without --shared, settings, key and script go with the jobs, which find each other by a contact file on the machine of the
-    submission (condor_chirp) and must reach each other's machines. No HTCondor pool has run this yet: docs/schedulers.md.
+    Without --shared, settings, key and script go with the jobs, which find each other by a contact
+    file on the machine of the submission (condor_chirp) and must reach each other's machines. No
+    HTCondor pool has run this yet: docs/schedulers.md.
     """
     from .files import DAG, MORE_SUB, Submission
 
     shown, given = check(words, peers), parsed(words)
-    words, script, arguments = patient(words, shown, "HTCondor"), str(given["script"]), given["arguments"] or ()
+    words, script, arguments = (
+        patient(words, shown, "HTCondor"),
+        str(given["script"]),
+        given["arguments"] or (),
+    )
     name = name or re.sub(r"[^\w.-]", "_", Path(script).stem, flags=re.ASCII)
     if NAME.fullmatch(name) is None:
-        raise ConfigError(f"--name {name}: letters, digits, _, . and -, 80 at most", "--name my-run")
+        raise ConfigError(
+            f"--name {name}: letters, digits, _, . and -, 80 at most", "--name my-run"
+        )
     if submit and shutil.which("condor_submit_dag") is None:
         raise ConfigError(
             "there is no condor_submit_dag on this machine",
-            "submit where HTCondor's commands are; without --submit the files are written, to be sent by hand",
+            "submit where HTCondor's commands are; without --submit the files are written, to be "
+            "sent by hand",
         )
     elsewhere = {
         "run_dir": "each submission has a folder of its own",
@@ -118,26 +163,38 @@ def condor(
 
 
 def sent_files(paths: Sequence[Path], resolved: Resolved) -> tuple[str, ...]:
-    """Files that go with each job, into one folder. Raises: ConfigError: One is missing, or cannot be named there."""
+    """Files that go with each job, into one folder. Raises: ConfigError: One is missing,
+    or cannot be named there."""
     for path in paths:
         if not path.exists():
-            raise ConfigError(f"there is no {path}", "--input takes files and folders of this machine")
+            raise ConfigError(
+                f"there is no {path}", "--input takes files and folders of this machine"
+            )
         check_path(path.resolve())
     names = [path.resolve().name for path in paths]
     if len(set(names)) < len(names):
-        raise ConfigError(f"two files of the same name would go into one folder: {', '.join(names)}", "rename one of them")
+        raise ConfigError(
+            f"two files of the same name would go into one folder: {', '.join(names)}",
+            "rename one of them",
+        )
     config = resolved.config
     for spec in (config.aggregator, config.topology, config.sender):
         for file in re.findall(r"[^+:]+\.py(?=:)", spec):
             if file not in names:
-                raise ConfigError(f"{file}, which the run uses, is not beside the script of a job", f"--input {Path(file).name}")
+                raise ConfigError(
+                    f"{file}, which the run uses, is not beside the script of a job",
+                    f"--input {Path(file).name}",
+                )
     return tuple(str(path.resolve()) for path in paths)
 
 
 def check_path(path: Path) -> None:
     """Raises: ConfigError: HTCondor would read it as several, or as a macro."""
     if wrong := re.search(r"[\s,$;\\\"']", str(path)):
-        raise ConfigError(f"{path}: HTCondor's files have no way to name a path with {wrong[0]!r} in it", "use another folder")
+        raise ConfigError(
+            f"{path}: HTCondor's files have no way to name a path with {wrong[0]!r} in it",
+            "use another folder",
+        )
 
 
 def make_folder(folder: Path, resolved: Resolved | None) -> None:
@@ -152,7 +209,8 @@ def make_folder(folder: Path, resolved: Resolved | None) -> None:
         feasible.make_run_folder(folder)
     except RunExists:
         raise ConfigError(
-            f"the folder {folder} is there already, of another submission", "-o FOLDER, another --name, or move it away"
+            f"the folder {folder} is there already, of another submission",
+            "-o FOLDER, another --name, or move it away",
         ) from None
     if resolved is None:
         return
@@ -163,10 +221,18 @@ def make_folder(folder: Path, resolved: Resolved | None) -> None:
 
 def send(dag: Path) -> None:
     """Raises: ConfigError: HTCondor refuses."""
-    done = subprocess.run(["condor_submit_dag", str(dag)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["condor_submit_dag", str(dag)], capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise ConfigError(f"condor_submit_dag refuses {dag}: {said}", "the files are written: change them, and send them by hand")
+        raise ConfigError(
+            f"condor_submit_dag refuses {dag}: {said}",
+            "the files are written: change them, and send them by hand",
+        )
     number = re.search(r"submitted to cluster (\d+)", done.stdout)
     job = number[1] if number else "?"
-    print(f"  DAG {job}: condor-{job}\n  watch: condor_q -nobatch -const DAGManJobId=={job}    stop: condor_rm {job}")
+    print(
+        f"  DAG {job}: condor-{job}\n  watch: condor_q -nobatch -const DAGManJobId=={job}    "
+        f"stop: condor_rm {job}"
+    )

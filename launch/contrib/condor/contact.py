@@ -1,8 +1,10 @@
-"""The contact file of a submission to HTCondor: who of which run is where, for jobs that share no folder with each other.
+"""The contact file of a submission to HTCondor: who of which run is where, for jobs that share no
+folder with each other.
 
-It lies on the machine that the jobs were submitted from. A job reads it and appends to it through HTCondor (``condor_chirp``),
-which needs no network of ours. All that comes from jobs is appended by that one machine, so no line is lost or cut. It says
-addresses, and nothing secret: who may knock at a door there is known by the swarm key.
+It lies on the machine that the jobs were submitted from. A job reads it and appends to it through
+HTCondor (``condor_chirp``), which needs no network of ours. All that comes from jobs is appended by
+that one machine, so no line is lost or cut. It says addresses, and nothing secret: who may knock at
+a door there is known by the swarm key.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ class ContactLine:
     """``RUN PEER INCARNATION WHAT``.
 
     Attributes:
-        what: The address of its launcher's door; COMES: its job has started; DONE: it has come to the end.
+        what: The address of its launcher's door; COMES: its job has started; DONE:
+            it has come to the end.
     """
 
     run: str
@@ -54,7 +57,10 @@ class Contact:
 
     def add(self, peer: int, incarnation: int, what: str) -> None:
         """Raises: NoContact."""
-        self._call(["put", "-mode", "cwa", "-perm", "600", "-", self.path], str(ContactLine(self.run, peer, incarnation, what)))
+        self._call(
+            ["put", "-mode", "cwa", "-perm", "600", "-", self.path],
+            str(ContactLine(self.run, peer, incarnation, what)),
+        )
 
     def read(self) -> list[ContactLine]:
         """Raises: NoContact."""
@@ -67,7 +73,12 @@ class Contact:
     def _call(self, words: Sequence[str], text: str = "") -> str:
         try:
             done = subprocess.run(
-                [*self._chirp, *words], input=text, capture_output=True, text=True, check=False, timeout=CHIRP_S
+                [*self._chirp, *words],
+                input=text,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=CHIRP_S,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NoContact(f"condor_chirp {words[0]} of {self.path}: {error}") from error
@@ -78,7 +89,8 @@ class Contact:
 
 
 def read_lines(text: str) -> list[ContactLine]:
-    """All that are lines of ours: whoever may write into the file can also delete it, so there is nobody to accuse."""
+    """All that are lines of ours: whoever may write into the file can also delete it, so there is
+    nobody to accuse."""
     found = []
     for row in text.splitlines():
         words = row.split()
@@ -104,10 +116,15 @@ def find_chirp() -> tuple[str, ...]:
     """The command. It is rarely in the path. Raises: NoContact."""
     places = [shutil.which("condor_chirp")]
     if (asks := shutil.which("condor_config_val")) is not None:
-        said = subprocess.run([asks, "LIBEXEC"], capture_output=True, text=True, check=False, timeout=CHIRP_S)
+        said = subprocess.run(
+            [asks, "LIBEXEC"], capture_output=True, text=True, check=False, timeout=CHIRP_S
+        )
         places.append(f"{said.stdout.strip()}/condor_chirp")
     places += [f"{folder}/condor_chirp" for folder in LIBEXEC]
     found = next((place for place in places if place and Path(place).is_file()), None)
     if found is None:
-        raise NoContact("there is no condor_chirp on this machine: jobs find each other by it where they share no folder")
+        raise NoContact(
+            "there is no condor_chirp on this machine: jobs find each other by it where they "
+            "share no folder"
+        )
     return (found,)

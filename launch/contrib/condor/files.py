@@ -1,4 +1,5 @@
-"""What ``gossip condor`` writes for HTCondor: descriptions of jobs, and the DAG that has a node for each peer."""
+"""What ``gossip condor`` writes for HTCondor: descriptions of jobs,
+and the DAG that has a node for each peer."""
 
 from __future__ import annotations
 
@@ -12,10 +13,17 @@ from gossip.launch.report import counted
 from gossip.launch.schedulers import NO_USE, PEER, PEERS
 from gossip.run import SWARM_KEY
 
-PEER_SUB, MORE_SUB, VERDICT_SUB, DAG, CONTACT = "peer.sub", "more.sub", "verdict.sub", "swarm.dag", "contact"
+PEER_SUB, MORE_SUB, VERDICT_SUB, DAG, CONTACT = (
+    "peer.sub",
+    "more.sub",
+    "verdict.sub",
+    "swarm.dag",
+    "contact",
+)
 CONFIG = "config.json"
 HELD_S = 60
-"""A job that HTCondor has held waits so long before it is tried again, so that what was wrong has passed."""
+"""A job that HTCondor has held waits so long before it is tried again,
+so that what was wrong has passed."""
 BY_USER = 1
 """Reason of a hold: ``condor_hold``. Who did that releases it."""
 
@@ -26,8 +34,10 @@ class Submission:
 
     Attributes:
         folder: Where the files go; of the contact file, and of what comes back.
-        workdir: That the jobs run in where all machines share it; None: they share none, and files go with the job.
-        command: The script and its arguments, or where a folder is shared what follows ``gossip run``.
+        workdir: That the jobs run in where all machines share it; None: they share none, and files
+            go with the job.
+        command: The script and its arguments, or where a folder is shared what
+            follows ``gossip run``.
         joining: The script and its arguments, for those who come later.
         room: Whether there is room for more peers than begin.
         inputs: Files that go with each job, the script first.
@@ -56,15 +66,26 @@ class Submission:
     def files(self) -> dict[str, str]:
         """Names and texts. The settings and the key are not among them."""
         later = {MORE_SUB: self._more_sub()} if self.room else {}
-        return {PEER_SUB: self._peer_sub(), **later, VERDICT_SUB: self._verdict_sub(), DAG: self._dag()}
+        return {
+            PEER_SUB: self._peer_sub(),
+            **later,
+            VERDICT_SUB: self._verdict_sub(),
+            DAG: self._dag(),
+        }
 
     def _peer_sub(self) -> str:
         peer = "$(peer:$(Process))"
-        words = ["run", *self.command] if self.workdir else [str(self.folder / CONTACT), *self.command]
+        words = (
+            ["run", *self.command] if self.workdir else [str(self.folder / CONTACT), *self.command]
+        )
         module = "gossip.launch.cli" if self.workdir else "gossip.launch.contrib.condor.peer"
         return (
-            f"# One job is one peer of {self.peers}. The DAG has a node for each, and says which peer it is;\n"
-            f"# condor_submit {PEER_SUB} queues all of them without a DAG, and the number of the process says it.\n"
+            (
+                f"# One job is one peer of {self.peers}. The DAG has a node for each, and says "
+                "which peer it is;\n"
+                f"# condor_submit {PEER_SUB} queues all of them without a DAG, and the number of "
+                "the process says it.\n"
+            )
             + self._job(module, words, f"peer-{peer}")
             + f"+{PEER} = {peer}\n+{PEERS} = {self.peers}\n"
             + f"queue $(count:{self.peers})\n"
@@ -73,9 +94,16 @@ class Submission:
     def _more_sub(self) -> str:
         contact = "" if self.workdir else str(self.folder / CONTACT)
         return (
-            f"# Another peer, for a run that trains already: condor_submit {MORE_SUB}, or with count=2 two of them.\n"
-            "# It joins the newest run of this submission, if there is room.\n"
-            + self._job("gossip.launch.contrib.condor.join", [contact, *self.joining], "more-$(ClusterId)-$(Process)")
+            (
+                f"# Another peer, for a run that trains already: condor_submit {MORE_SUB}, or "
+                "with count=2 two of them.\n"
+                "# It joins the newest run of this submission, if there is room.\n"
+            )
+            + self._job(
+                "gossip.launch.contrib.condor.join",
+                [contact, *self.joining],
+                "more-$(ClusterId)-$(Process)",
+            )
             + "queue $(count:1)\n"
         )
 
@@ -83,7 +111,10 @@ class Submission:
         """It runs where the DAG was submitted, and takes no slot."""
         where = self.workdir or self.folder
         return (
-            "# The last node of the DAG: it has gone well when peers came to the end, whatever became of the others.\n"
+            (
+                "# The last node of the DAG: it has gone well when peers came to the end, "
+                "whatever became of the others.\n"
+            )
             + lines(
                 {
                     "universe": "local",
@@ -100,15 +131,25 @@ class Submission:
         )
 
     def _dag(self) -> str:
-        """A node for each peer: of a node with several jobs HTCondor removes all others when one fails."""
+        """A node for each peer: of a node with several jobs HTCondor removes all
+        others when one fails."""
         peers = counted(self.peers, "peer")
         rows = [
-            f"# {peers}, a node each, so that no one's end is that of another. HTCondor starts a job that is evicted",
-            "# or fails again, as another life of its peer. The last node says how it went; when nobody came to the end the",
+            (
+                f"# {peers}, a node each, so that no one's end is that of another. HTCondor "
+                "starts a job that is evicted"
+            ),
+            (
+                "# or fails again, as another life of its peer. The last node says how it went; "
+                "when nobody came to the end the"
+            ),
             "# DAG has failed, and condor_submit_dag begins it anew, as another run.",
         ]
         for peer in range(self.peers):
-            rows += [f"JOB peer{peer} {self.folder / PEER_SUB}", f'VARS peer{peer} peer="{peer}" count="1"']
+            rows += [
+                f"JOB peer{peer} {self.folder / PEER_SUB}",
+                f'VARS peer{peer} peer="{peer}" count="1"',
+            ]
         return "\n".join([*rows, f"FINAL verdict {self.folder / VERDICT_SUB}", ""])
 
     def _job(self, module: str, words: Sequence[str], output: str) -> str:
@@ -120,7 +161,9 @@ class Submission:
                     "executable": self.python,
                     "transfer_executable": "false",
                     "arguments": quoted(["-m", module, *words]),
-                    "environment": quoted([f"{name}={value}" for name, value in self.environment.items()]),
+                    "environment": quoted(
+                        [f"{name}={value}" for name, value in self.environment.items()]
+                    ),
                     "initialdir": str(self.workdir or self.folder),
                     "batch_name": self.name,
                     "output": out,
@@ -134,15 +177,32 @@ class Submission:
                     **({"request_gpus": str(self.gpus)} if self.gpus else {}),
                 }
             )
-            + "# Who is evicted hears SIGTERM, and its peer leaves after its round; so does who is removed.\n"
-            + lines({"kill_sig": "SIGTERM", "job_max_vacate_time": str(self.leave), "want_graceful_removal": "true"})
-            + "# Evicted jobs are started again anyway, those that fail so often, unless they would fail the same way again.\n"
-            + lines({"max_retries": str(self.restarts), "retry_until": useless})
-            + "# What HTCondor holds, because files did not come through say, it tries again; not what you hold.\n"
+            + (
+                "# Who is evicted hears SIGTERM, and its peer leaves after its round; so does who "
+                "is removed.\n"
+            )
             + lines(
                 {
-                    "periodic_release": f"HoldReasonCode =!= {BY_USER} && NumHolds <= {self.restarts} && "
-                    f"time() - EnteredCurrentStatus > {HELD_S}"
+                    "kill_sig": "SIGTERM",
+                    "job_max_vacate_time": str(self.leave),
+                    "want_graceful_removal": "true",
+                }
+            )
+            + (
+                "# Evicted jobs are started again anyway, those that fail so often, unless they "
+                "would fail the same way again.\n"
+            )
+            + lines({"max_retries": str(self.restarts), "retry_until": useless})
+            + (
+                "# What HTCondor holds, because files did not come through say, it tries again; "
+                "not what you hold.\n"
+            )
+            + lines(
+                {
+                    "periodic_release": (
+                        f"HoldReasonCode =!= {BY_USER} && NumHolds <= {self.restarts} && time() - "
+                        f"EnteredCurrentStatus > {HELD_S}"
+                    )
                 }
             )
             + self._transfer()
@@ -151,23 +211,25 @@ class Submission:
 
     def _transfer(self) -> str:
         if self.workdir:
-            return "# All machines share the folder: only those that do so with this one are asked for.\n" + lines(
-                {"should_transfer_files": "NO"}
-            )
+            return (
+                "# All machines share the folder: only those that do so with this one are "
+                "asked for.\n"
+            ) + lines({"should_transfer_files": "NO"})
         keys = [str(self.folder / SWARM_KEY)] if self.keyed else []
         return (
-            "# No folder is shared: settings, key and script go with the job, logs and metrics come back, and jobs find\n"
-            "# each other by the contact file, which they reach through HTCondor (condor_chirp).\n"
-            + lines(
-                {
-                    "should_transfer_files": "YES",
-                    "when_to_transfer_output": "ON_EXIT_OR_EVICT",
-                    "transfer_input_files": ", ".join([str(self.folder / CONFIG), *keys, *self.inputs]),
-                    **({"encrypt_input_files": keys[0]} if keys else {}),
-                    "transfer_output_files": "runs",
-                    "+WantIOProxy": "true",
-                }
-            )
+            "# No folder is shared: settings, key and script go with the job, logs and "
+            "metrics come back, and jobs find\n"
+            "# each other by the contact file, which they reach through HTCondor "
+            "(condor_chirp).\n"
+        ) + lines(
+            {
+                "should_transfer_files": "YES",
+                "when_to_transfer_output": "ON_EXIT_OR_EVICT",
+                "transfer_input_files": ", ".join([str(self.folder / CONFIG), *keys, *self.inputs]),
+                **({"encrypt_input_files": keys[0]} if keys else {}),
+                "transfer_output_files": "runs",
+                "+WantIOProxy": "true",
+            }
         )
 
 
@@ -176,15 +238,21 @@ def lines(commands: Mapping[str, str]) -> str:
 
 
 def quoted(words: Sequence[str]) -> str:
-    """A list of arguments or variables, as HTCondor's new syntax has them. Raises: ConfigError: It cannot say one of them."""
+    """A list of arguments or variables, as HTCondor's new syntax has them. Raises: ConfigError: It
+    cannot say one of them."""
     for word in words:
         if "\n" in word or "\r" in word:
-            raise ConfigError(f"{word!r} has more than one line, which HTCondor cannot pass on", "put it into a file")
+            raise ConfigError(
+                f"{word!r} has more than one line, which HTCondor cannot pass on",
+                "put it into a file",
+            )
     return '"' + " ".join(map(_quoted, words)) + '"'
 
 
 def _quoted(word: str) -> str:
     # A $ begins a macro, and two of them one that is put in when the job has a machine.
-    word = re.sub(r"\$\$|\$", lambda found: "$$(DOLLARDOLLAR)" if len(found[0]) == 2 else "$(DOLLAR)", word)
+    word = re.sub(
+        r"\$\$|\$", lambda found: "$$(DOLLARDOLLAR)" if len(found[0]) == 2 else "$(DOLLAR)", word
+    )
     word = word.replace('"', '""')
     return "'" + word.replace("'", "''") + "'" if not word or re.search(r"[\s']", word) else word

@@ -1,6 +1,8 @@
-"""``python -m gossip.launch.contrib.condor.join``: a job of HTCondor that adds a peer to a run that other jobs have begun.
+"""``python -m gossip.launch.contrib.condor.join``: a job of HTCondor that adds a peer to a run that
+other jobs have begun.
 
-With a contact file it joins at the doors that stand there; without one, by the run's folder, which then all machines share.
+With a contact file it joins at the doors that stand there; without one, by the run's folder, which
+then all machines share.
 """
 
 from __future__ import annotations
@@ -35,24 +37,38 @@ def by_contact(path: str, words: Sequence[str]) -> int:
     results = Path(RUNS) / name
     results.mkdir(parents=True, exist_ok=True)
     given, screen = RunConfig.load(CONFIG), PlainScreen(every_s=10.0)
-    code = tuple(spec for spec in (given.aggregator, given.topology, given.sender) if names_code(spec))
-    folder, there = Path.cwd() / "gossip-joined", join_servers(line for line in lines if line.run == name)
-    ticket = arriving.JoinTicket(there, 1, own_key(), given.insecure, "", 0, folder, JOIN_REQUEST_S, code)
+    code = tuple(
+        spec for spec in (given.aggregator, given.topology, given.sender) if names_code(spec)
+    )
+    folder, there = (
+        Path.cwd() / "gossip-joined",
+        join_servers(line for line in lines if line.run == name),
+    )
+    ticket = arriving.JoinTicket(
+        there, 1, own_key(), given.insecure, "", 0, folder, JOIN_REQUEST_S, code
+    )
     arrival = arriving.arrive(ticket, Path(words[0]), words[1:], sys.argv, screen.say)
-    screen.say(f"{arrival.config.name}: joining {name} as peer {', '.join(map(str, arrival.newcomers))}")
+    screen.say(
+        f"{arrival.config.name}: joining {name} as peer {', '.join(map(str, arrival.newcomers))}"
+    )
     try:
-        return runs.train(arrival.config, arrival.command, screen, arrival.newcomers, arrival.entrance).exit_code
+        return runs.train(
+            arrival.config, arrival.command, screen, arrival.newcomers, arrival.entrance
+        ).exit_code
     finally:
         bring_back(folder, results, arrival.newcomers)
 
 
 def by_folder(words: Sequence[str]) -> None:
-    """Becomes ``gossip join`` of the newest run of this folder, at the address that HTCondor has for this machine."""
+    """Becomes ``gossip join`` of the newest run of this folder, at the address that HTCondor has
+    for this machine."""
     found = sorted(Path(RUNS).glob("condor-*/config.json"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise ConfigError(f"{Path(RUNS).resolve()}: {NONE_YET}", "submit it once they train")
     config, folder = RunConfig.load(found[-1]), found[-1].parent
-    listen = own_address(Task("HTCondor", folder.name, 0, 2, one_host=False, towards=reached_at(os.environ)), config)
+    listen = own_address(
+        Task("HTCondor", folder.name, 0, 2, one_host=False, towards=reached_at(os.environ)), config
+    )
     command = [sys.executable, "-m", "gossip.launch.cli", "join", str(folder), "--", *words]
     os.execve(command[0], command, {**os.environ, "GOSSIP_LISTEN": listen})
 
@@ -62,7 +78,8 @@ def main() -> int:
     try:
         if not contact:
             by_folder(words)
-        Path(RUNS).mkdir(exist_ok=True)  # HTCondor holds a job that does not leave what it was to bring back
+        # HTCondor holds a job that does not leave what it was to bring back
+        Path(RUNS).mkdir(exist_ok=True)
         return by_contact(contact, words)
     except GossipError as error:
         print_error(error)

@@ -1,7 +1,9 @@
-"""``python -m gossip.launch.contrib.condor.peer``: a job of HTCondor that shares no folder with the others.
+"""``python -m gossip.launch.contrib.condor.peer``: a job of HTCondor that shares no folder
+with the others.
 
-Settings and swarm key come with the job; where the others are stands in the contact file. A job that is evicted starts anew, as
-another life of its peer, and takes the state of the others. What a life writes down goes back with its job.
+Settings and swarm key come with the job; where the others are stands in the contact file. A job
+that is evicted starts anew, as another life of its peer, and takes the state of the others. What a
+life writes down goes back with its job.
 """
 
 from __future__ import annotations
@@ -22,10 +24,20 @@ from gossip.launch.report import RUNS, PlainScreen, launchers, print_error
 from gossip.launch.schedulers import condor_task
 from gossip.run import SWARM_KEY, Seed, Task, answers, own_address, read_seed
 
-from .contact import COMES, DONE, Contact, ContactLine, NoContact, find_chirp, join_servers, next_incarnation
+from .contact import (
+    COMES,
+    DONE,
+    Contact,
+    ContactLine,
+    NoContact,
+    find_chirp,
+    join_servers,
+    next_incarnation,
+)
 
 LOOK_S = 0.5
-AGAIN_S = 10.0  # while somebody is missing, or the file was not reached: all jobs ask the same machine
+# while somebody is missing, or the file was not reached: all jobs ask the same machine
+AGAIN_S = 10.0
 
 
 def train(contact_path: str, words: Sequence[str]) -> int:
@@ -47,7 +59,10 @@ def train(contact_path: str, words: Sequence[str]) -> int:
     command = furnish(config, words)
     screen = PlainScreen(every_s=10.0)
     life = f", incarnation {incarnation}" if incarnation else ""
-    screen.say(f"{config.name}: peer {task.peer} of {task.peers}{life} at {listen}, {task.run}, contact file {contact_path}")
+    screen.say(
+        f"{config.name}: peer {task.peer} of {task.peers}{life} at {listen}, {task.run}, contact "
+        f"file {contact_path}"
+    )
     supervisor = Supervisor(
         config,
         command,
@@ -69,9 +84,12 @@ def train(contact_path: str, words: Sequence[str]) -> int:
     return code
 
 
-async def keep_in_contact(supervisor: Supervisor, contact: Contact, peer: int, incarnation: int) -> None:
-    """Says where the own door is, and then looks who else is there: of two who do so one has seen the other. Looks again while
-    somebody is missing. A node that was started anew by its trainer is another life, too."""
+async def keep_in_contact(
+    supervisor: Supervisor, contact: Contact, peer: int, incarnation: int
+) -> None:
+    """Says where the own door is, and then looks who else is there: of two who do so one has seen
+    the other. Looks again while somebody is missing. A node that was started anew by its trainer is
+    another life, too."""
     assert supervisor.join_service is not None
     join_server, told, tried = supervisor.join_service.join_server, -1, -1
     clock = asyncio.get_running_loop().time
@@ -100,10 +118,16 @@ def check_going_on(task: Task, lines: Sequence[ContactLine], incarnation: int) -
     if (
         not others
         or not (done or incarnation)
-        or any(answers(Seed(0, f"tcp://{join_server}", "", 0)) for join_server in join_servers(others))
+        or any(
+            answers(Seed(0, f"tcp://{join_server}", "", 0)) for join_server in join_servers(others)
+        )
     ):
         return
-    why = f"peers {', '.join(map(str, done))} came to the end" if done else "all of its peers were lost"
+    why = (
+        f"peers {', '.join(map(str, done))} came to the end"
+        if done
+        else "all of its peers were lost"
+    )
     raise ConfigError(f"the run {task.run} is over: {why}, and nobody answers", task.another)
 
 
@@ -117,7 +141,8 @@ def own_key() -> Path | None:
 
 
 def bring_back(folder: Path, results: Path, peers: Mapping[int, int]) -> None:
-    """What people read of a life goes where HTCondor takes it from, under names that no other life has.
+    """What people read of a life goes where HTCondor takes it from,
+    under names that no other life has.
 
     Args:
         peers: Which ran here, and the incarnations that they began with.
@@ -127,8 +152,17 @@ def bring_back(folder: Path, results: Path, peers: Mapping[int, int]) -> None:
         life = f"{peer}-{incarnation}" if incarnation else f"{peer}"
         (results / f"peer-{life}").mkdir(exist_ok=True)
         for kind, end in (("events", "jsonl"), ("logbook", "md")):
-            copied.update({f"{kind}.{end}": f"{kind}-{life}.{end}", f"{kind}-{peer}.{end}": f"{kind}-{life}.{end}"})
-        own = [path.name for path in (folder / f"peer-{peer}").glob("*") if path.suffix in (".jsonl", ".log")]
+            copied.update(
+                {
+                    f"{kind}.{end}": f"{kind}-{life}.{end}",
+                    f"{kind}-{peer}.{end}": f"{kind}-{life}.{end}",
+                }
+            )
+        own = [
+            path.name
+            for path in (folder / f"peer-{peer}").glob("*")
+            if path.suffix in (".jsonl", ".log")
+        ]
         copied.update({f"peer-{peer}/{name}": f"peer-{life}/{name}" for name in own})
     for source, target in copied.items():
         with contextlib.suppress(FileNotFoundError):
@@ -136,7 +170,8 @@ def bring_back(folder: Path, results: Path, peers: Mapping[int, int]) -> None:
 
 
 def main() -> int:
-    Path(RUNS).mkdir(exist_ok=True)  # HTCondor holds a job that does not leave what it was to bring back
+    # HTCondor holds a job that does not leave what it was to bring back
+    Path(RUNS).mkdir(exist_ok=True)
     try:
         return train(sys.argv[1], sys.argv[2:])
     except GossipError as error:

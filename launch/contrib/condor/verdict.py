@@ -1,4 +1,5 @@
-"""``python -m gossip.launch.contrib.condor.verdict``: the last node of a DAG: how the run went, from what its peers have left.
+"""``python -m gossip.launch.contrib.condor.verdict``: the last node of a DAG: how the run went,
+from what its peers have left.
 
 It ends with 0 when peers came to the end, whatever became of the others, and so does the DAG.
 """
@@ -20,7 +21,10 @@ def main() -> int:
     try:
         ad = read_ad(os.environ.get("_CONDOR_JOB_AD", ""))
         if not ad:
-            raise ConfigError("this is no job of HTCondor", "python -m gossip.launch.schedulers.task_runs FOLDER 1 does the same")
+            raise ConfigError(
+                "this is no job of HTCondor",
+                "python -m gossip.launch.schedulers.task_runs FOLDER 1 does the same",
+            )
         return verdict(Path(RUNS) / run_of(ad), FAILED)
     except GossipError as error:
         print_error(error)

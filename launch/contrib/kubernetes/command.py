@@ -1,4 +1,5 @@
-"""``gossip kubernetes``: an indexed job whose pods are the peers of one run, and which goes on when pods are lost."""
+"""``gossip kubernetes``: an indexed job whose pods are the peers of one run,
+and which goes on when pods are lost."""
 
 from __future__ import annotations
 
@@ -12,13 +13,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gossip.errors import ConfigError
-from gossip.launch.schedulers import check_fit, check_options, environment_of, left_behind, parsed, patient, refuse, resolved_for
+from gossip.launch.schedulers import (
+    check_fit,
+    check_options,
+    environment_of,
+    left_behind,
+    parsed,
+    patient,
+    refuse,
+    resolved_for,
+)
 
 if TYPE_CHECKING:
     from gossip.config import RunConfig
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,46}[a-z0-9])?", re.ASCII)
-"""Of a job, whose pods add their number and five letters to it, and of a service: 63 characters at most."""
+"""Of a job, whose pods add their number and five letters to it, and of a service:
+63 characters at most."""
 SHARED = "/shared"
 JOIN_SERVER = 7421
 
@@ -26,64 +37,126 @@ JOIN_SERVER = 7421
 def kubernetes(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="[OPTIONS] SCRIPT [ARGS]", help="What follows gossip run in every pod.", show_default=False),
+        typer.Argument(
+            metavar="[OPTIONS] SCRIPT [ARGS]",
+            help="What follows gossip run in every pod.",
+            show_default=False,
+        ),
     ],
-    peers: Annotated[int, typer.Option("-n", "--peers", min=1, help="How many pods, a peer each.", show_default=False)],
-    image: Annotated[str, typer.Option(help="With gossip, torch and the script in it.", show_default=False)],
+    peers: Annotated[
+        int,
+        typer.Option(
+            "-n", "--peers", min=1, help="How many pods, a peer each.", show_default=False
+        ),
+    ],
+    image: Annotated[
+        str, typer.Option(help="With gossip, torch and the script in it.", show_default=False)
+    ],
     claim: Annotated[
         str,
         typer.Option(
-            help="Persistent volume claim that all pods may write to (ReadWriteMany), to meet there and not by names.",
+            help=(
+                "Persistent volume claim that all pods may write to (ReadWriteMany), to meet "
+                "there and not by names."
+            ),
             show_default=False,
         ),
     ] = "",
     name: Annotated[str, typer.Option(help="Of the job, the service and the run.")] = "gossip",
     mount: Annotated[
         str,
-        typer.Option(help=f"With --claim: where that is in a pod, {SHARED} by default.", show_default=False),
+        typer.Option(
+            help=f"With --claim: where that is in a pod, {SHARED} by default.", show_default=False
+        ),
     ] = "",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Without --claim: of the door of each pod.")] = JOIN_SERVER,
-    workdir: Annotated[str, typer.Option(help="Folder that the script is started in.", show_default=False)] = "",
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Without --claim: of the door of each pod.")
+    ] = JOIN_SERVER,
+    workdir: Annotated[
+        str, typer.Option(help="Folder that the script is started in.", show_default=False)
+    ] = "",
     user: Annotated[
-        int | None, typer.Option(min=0, help="Number that the pods run under, if not as the image says.", show_default=False)
+        int | None,
+        typer.Option(
+            min=0,
+            help="Number that the pods run under, if not as the image says.",
+            show_default=False,
+        ),
     ] = None,
-    cpus: Annotated[int, typer.Option("--cpus", min=1, help="Processors, and so threads, of each peer.")] = 1,
+    cpus: Annotated[
+        int, typer.Option("--cpus", min=1, help="Processors, and so threads, of each peer.")
+    ] = 1,
     memory: Annotated[str, typer.Option(help="Of each peer, as Kubernetes writes it.")] = "2Gi",
     gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs of each peer.")] = 0,
-    restarts: Annotated[int, typer.Option(min=0, help="How often a pod that failed is started again.")] = 6,
-    leave: Annotated[int, typer.Option("--leave", min=1, help="Seconds that a pod that is asked to go has to leave.")] = 90,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="How often a pod that failed is started again.")
+    ] = 6,
+    leave: Annotated[
+        int,
+        typer.Option("--leave", min=1, help="Seconds that a pod that is asked to go has to leave."),
+    ] = 90,
     python: Annotated[str, typer.Option(help="Of the image.")] = "python",
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write it there, for you alone to read.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write it there, for you alone to read.")
+    ] = None,
 ) -> None:
-    """Print a job whose pods are peers: gossip kubernetes -n 8 --image IMAGE -- train.py --lr 0.1 | kubectl apply -f -
+    """Print a job whose pods are peers: gossip kubernetes -n 8 --image IMAGE -- train.py --lr 0.1 |
+    kubectl apply -f -
 
-    Pods find each other by the names that a headless service gives them, and need no volume; settings and swarm key are in a
-    secret. No cluster has run this yet: docs/schedulers.md.
+    Pods find each other by the names that a headless service gives them, and need no volume;
+    settings and swarm key are in a secret. No cluster has run this yet: docs/schedulers.md.
     """
     from .files import CONFIG, GIVEN, OWN, Pods, escaped
 
     if NAME.fullmatch(name) is None:
-        raise ConfigError(f"--name {name}: Kubernetes takes small letters, digits and -, 48 at most", "--name my-run")
+        raise ConfigError(
+            f"--name {name}: Kubernetes takes small letters, digits and -, 48 at most",
+            "--name my-run",
+        )
     if mount and not claim:
-        raise ConfigError("--mount says where a volume is, and there is none", "--claim PVC, or leave it out")
+        raise ConfigError(
+            "--mount says where a volume is, and there is none", "--claim PVC, or leave it out"
+        )
     mount = mount or SHARED
     if not PurePosixPath(mount).is_absolute() or ".." in PurePosixPath(mount).parts:
         raise ConfigError(f"--mount {mount} is no path from the root of a pod", "--mount /shared")
     shown, given = check_options(words, peers), parsed(words)
     words = patient(words, shown, "Kubernetes")
     folder = f"{mount.rstrip('/')}/runs/{name}" if claim else f"{OWN}/{name}"
-    elsewhere = {"run_dir": f"the run's folder is {folder}", "peers": "that is what -n says", "name": "it is for --name"}
-    refuse(shown, elsewhere, "leave it out behind --: -n and --name, or with --claim --mount, say it")
+    elsewhere = {
+        "run_dir": f"the run's folder is {folder}",
+        "peers": "that is what -n says",
+        "name": "it is for --name",
+    }
+    refuse(
+        shown, elsewhere, "leave it out behind --: -n and --name, or with --claim --mount, say it"
+    )
     if claim:
         check_fit(shown, peers)
-        command = ["gossip.launch.cli", "run", "--task", f"$(JOB_COMPLETION_INDEX)/{peers}", "--run-dir", folder]
+        command = [
+            "gossip.launch.cli",
+            "run",
+            "--task",
+            f"$(JOB_COMPLETION_INDEX)/{peers}",
+            "--run-dir",
+            folder,
+        ]
         command += map(escaped, words)
         files: Mapping[str, str] = {}
     else:
-        config = resolved_for(shown, peers, name, "Kubernetes").config.model_copy(update={"run_dir": ""})
+        config = resolved_for(shown, peers, name, "Kubernetes").config.model_copy(
+            update={"run_dir": ""}
+        )
         files = {CONFIG: config.model_dump_json(), **key_file(given["key"], config)}
         own = [str(given["script"]), *(given["arguments"] or ())]
-        command = ["gossip.launch.contrib.kubernetes.peer", GIVEN, OWN, name, str(port), *map(escaped, own)]
+        command = [
+            "gossip.launch.contrib.kubernetes.peer",
+            GIVEN,
+            OWN,
+            name,
+            str(port),
+            *map(escaped, own),
+        ]
     pods = Pods(
         name=name,
         image=image,
@@ -124,16 +197,27 @@ def write(text: str, out: Path | None) -> None:
         print(text, end="")
         return
     try:
-        with open(os.open(out, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        with open(
+            os.open(out, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+        ) as file:
             os.fchmod(file.fileno(), 0o600)  # it may have been there, and it holds the key
             file.write(text)
     except OSError as error:
-        raise ConfigError(f"cannot write {out}: {error.strerror}", "-o FILE, in a folder of yours") from error
+        raise ConfigError(
+            f"cannot write {out}: {error.strerror}", "-o FILE, in a folder of yours"
+        ) from error
 
 
 def remark(config: Path | None) -> None:
     """What of this shell does not come along."""
     if config is not None:
-        print(f"! --config {config} is read by every pod: it has to be there, in the image", file=sys.stderr)
+        print(
+            f"! --config {config} is read by every pod: it has to be there, in the image",
+            file=sys.stderr,
+        )
     if left := left_behind():
-        print(f"! not carried into the pods, as they say something about this machine: {', '.join(left)}", file=sys.stderr)
+        print(
+            "! not carried into the pods, as they say something about this machine: "
+            f"{', '.join(left)}",
+            file=sys.stderr,
+        )

@@ -1,4 +1,5 @@
-"""What ``gossip kubernetes`` writes: a headless service, an indexed job, and a secret where the pods share no volume."""
+"""What ``gossip kubernetes`` writes: a headless service, an indexed job, and a secret where the
+pods share no volume."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ FROM_POD = {
     "JOB_FAILURES": "metadata.annotations['batch.kubernetes.io/job-index-failure-count']",
     "JOB_FAILURES_IGNORED": "metadata.annotations['batch.kubernetes.io/job-index-ignored-failure-count']",
 }
-"""What Kubernetes tells a pod of itself: which job it is of, and how often it has failed before, counted or not."""
+"""What Kubernetes tells a pod of itself: which job it is of,
+and how often it has failed before, counted or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +59,26 @@ class Pods:
 
     def text(self) -> str:
         documents = [*([self._secret()] if self.given else []), self._service(), self._job()]
-        return self._head() + "---\n".join("".join(f"{line}\n" for line in lines(document)) for document in documents)
+        return self._head() + "---\n".join(
+            "".join(f"{line}\n" for line in lines(document)) for document in documents
+        )
 
     def _head(self) -> str:
         if self.claim:
             meets = f"in runs/{self.name} of the claim {self.claim}: all pods have to write there"
-            told = f"How it went: {self.python} -m gossip.launch.schedulers.task_runs FOLDER 0, wherever the volume is."
+            told = (
+                f"How it went: {self.python} -m gossip.launch.schedulers.task_runs FOLDER 0, "
+                "wherever the volume is."
+            )
         else:
-            meets = f"by their names, {self.name}-INDEX.{self.name}: any one that is there tells of all others"
-            told = f"How it went: kubectl logs -l app.kubernetes.io/instance={self.name} --prefix, as long as the pods are kept."
+            meets = (
+                f"by their names, {self.name}-INDEX.{self.name}: any one that is there tells of "
+                "all others"
+            )
+            told = (
+                f"How it went: kubectl logs -l app.kubernetes.io/instance={self.name} --prefix, "
+                "as long as the pods are kept."
+            )
         secret = (
             f"# The secret holds {SWARM_KEY}: who has it can take part. Keep this to yourself.\n"
             if SWARM_KEY in self.given
@@ -73,7 +86,8 @@ class Pods:
         )
         return (
             f"# {counted(self.peers, 'peer')}, a pod each, that find each other {meets}.\n"
-            f"# A pod that is lost is started again and comes back as another life of its peer; the others go on meanwhile.\n"
+            "# A pod that is lost is started again and comes back as another life of its peer; "
+            "the others go on meanwhile.\n"
             f"# {told}\n{secret}"
         )
 
@@ -86,8 +100,15 @@ class Pods:
         return {"app.kubernetes.io/name": "gossip", "app.kubernetes.io/instance": self.name}
 
     def _secret(self) -> dict[str, Any]:
-        # Another manifest of this name has another key: who was started with it would be refused by those who are there.
-        return {"apiVersion": "v1", "kind": "Secret", "metadata": self._metadata, "immutable": True, "stringData": self.given}
+        # Another manifest of this name has another key: who was started with it would be refused by
+        # those who are there.
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": self._metadata,
+            "immutable": True,
+            "stringData": self.given,
+        }
 
     def _service(self) -> dict[str, Any]:
         """By it each pod has a name, also before it is ready: nobody looks whether it is."""
@@ -112,7 +133,10 @@ class Pods:
         codes = {"containerName": "peer", "operator": "In", "values": list(NO_USE)}
         rules = [
             {"action": "FailIndex", "onExitCodes": codes},
-            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            {
+                "action": "Ignore",
+                "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+            },
         ]
         spec = {
             "completionMode": "Indexed",
@@ -127,7 +151,10 @@ class Pods:
 
     def _container(self) -> dict[str, Any]:
         told = {"GOSSIP_LISTEN": FROM_POD["GOSSIP_LISTEN"]} if self.claim else FROM_POD
-        limits = {"memory": self.memory, **({"nvidia.com/gpu": str(self.gpus)} if self.gpus else {})}
+        limits = {
+            "memory": self.memory,
+            **({"nvidia.com/gpu": str(self.gpus)} if self.gpus else {}),
+        }
         return {
             "name": "peer",
             "image": self.image,
@@ -135,11 +162,20 @@ class Pods:
             "args": list(self.words),
             **({"workingDir": self.workdir} if self.workdir else {}),
             "env": [
-                *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in told.items()),
-                *({"name": name, "value": escaped(value)} for name, value in self.environment.items()),
+                *(
+                    {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+                    for name, path in told.items()
+                ),
+                *(
+                    {"name": name, "value": escaped(value)}
+                    for name, value in self.environment.items()
+                ),
             ],
             **({} if self.claim else {"ports": [{"name": "door", "containerPort": self.port}]}),
-            "resources": {"requests": {"cpu": str(self.cpus), "memory": self.memory}, "limits": limits},
+            "resources": {
+                "requests": {"cpu": str(self.cpus), "memory": self.memory},
+                "limits": limits,
+            },
             "volumeMounts": [{"name": name, **mount} for name, _, mount in self._volumes()],
         }
 
@@ -147,7 +183,14 @@ class Pods:
         """Names, volumes, and where they are."""
         shm = ("shm", {"emptyDir": {"medium": "Memory"}}, {"mountPath": "/dev/shm"})
         if self.claim:
-            return [("shared", {"persistentVolumeClaim": {"claimName": self.claim}}, {"mountPath": self.mount}), shm]
+            return [
+                (
+                    "shared",
+                    {"persistentVolumeClaim": {"claimName": self.claim}},
+                    {"mountPath": self.mount},
+                ),
+                shm,
+            ]
         secret = {"secret": {"secretName": self.name, "defaultMode": ONLY_OWNER}}
         return [
             ("given", secret, {"mountPath": GIVEN, "readOnly": True}),
@@ -157,7 +200,8 @@ class Pods:
 
 
 def escaped(word: str) -> str:
-    """``$(NAME)`` in a container's arguments and variables is a variable of Kubernetes', ``$$(NAME)`` is not."""
+    """``$(NAME)`` in a container's arguments and variables is a variable of Kubernetes',
+    ``$$(NAME)`` is not."""
     return word.replace("$(", "$$(")
 
 
@@ -167,7 +211,8 @@ def names_of(name: str, peers: Sequence[int]) -> list[str]:
 
 
 def lines(value: Any) -> Iterator[str]:
-    """YAML of mappings, lists and scalars. A scalar is written as JSON, which means the same there and is never misread."""
+    """YAML of mappings, lists and scalars. A scalar is written as JSON, which means the same there
+    and is never misread."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if isinstance(inner, Mapping | list) and inner:

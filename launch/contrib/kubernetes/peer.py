@@ -1,8 +1,10 @@
-"""``python -m gossip.launch.contrib.kubernetes.peer``: a pod of an indexed job that shares no volume with the others.
+"""``python -m gossip.launch.contrib.kubernetes.peer``: a pod of an indexed job that shares no
+volume with the others.
 
-Settings and swarm key come as files. Each pod has a name, and a door at the same port as all: whoever comes knocks at all names,
-and any pod that is there tells of all others; none is special. One that is started again has the same number and mostly another
-address: it asks the others which life of its peer they know, and comes back as the next.
+Settings and swarm key come as files. Each pod has a name, and a door at the same port as all:
+whoever comes knocks at all names, and any pod that is there tells of all others; none is special.
+One that is started again has the same number and mostly another address: it asks the others which
+life of its peer they know, and comes back as the next.
 """
 
 from __future__ import annotations
@@ -21,7 +23,15 @@ from gossip.config import RunConfig
 from gossip.errors import ConfigError, GossipError
 from gossip.launch.join import furnish, settings, supervise
 from gossip.launch.local import Supervisor, feasible, runs
-from gossip.launch.registry import JOIN_SERVER_ID_BYTES, JUMP_MAX, JoinEndpoint, RegistryFolder, ServerEntry, ask, join
+from gossip.launch.registry import (
+    JOIN_SERVER_ID_BYTES,
+    JUMP_MAX,
+    JoinEndpoint,
+    RegistryFolder,
+    ServerEntry,
+    ask,
+    join,
+)
 from gossip.launch.registry import door_messages as says
 from gossip.launch.report import PlainScreen, counted, launchers, print_error
 from gossip.run import SWARM_KEY, Task, number, own_address, parse_pair, write_pair
@@ -32,10 +42,12 @@ from .files import CONFIG, names_of
 ASK_S = 2.0
 NAMES_S = 5.0  # for a name server, of all names together
 FIND_S = 15.0  # a pod that has failed before looks so long for somebody who knows it
-BACK_S = 120.0  # who comes back and has not met the others by then ends, and the job starts it again later
+# who comes back and has not met the others by then ends, and the job starts it again later
+BACK_S = 120.0
 LOOK_S = 1.0
 AGAIN_S, AGAIN_MAX_S = 5.0, 60.0
-"""From when a peer is seen to be missing to the look for its name, and between two such looks, each twice as long as before."""
+"""From when a peer is seen to be missing to the look for its name, and between two such looks, each
+twice as long as before."""
 
 
 def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) -> int:
@@ -49,7 +61,8 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
     config = settings(given / CONFIG, os.environ.get("JOB_UID", ""), own / name)
     if peer >= config.peers:
         raise ConfigError(
-            f"this pod has the index {peer}, and the run {counted(config.peers, 'peer')}", "apply the manifest as it is"
+            f"this pod has the index {peer}, and the run {counted(config.peers, 'peer')}",
+            "apply the manifest as it is",
         )
     task = Task("Kubernetes", name, peer, config.peers, one_host=False, comes_back=True)
     listen = own_address(task, config) or config.host  # of one peer nobody needs an address
@@ -58,17 +71,22 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
     key = take_key(given / SWARM_KEY, folder) if config.keyed else None
     screen = PlainScreen(every_s=10.0)
     join_server_id = secrets.token_bytes(JOIN_SERVER_ID_BYTES)
-    join_server = ServerEntry(join_server_id, join(listen, port), RegistryFolder(folder, join_server_id).place())
+    join_server = ServerEntry(
+        join_server_id, join(listen, port), RegistryFolder(folder, join_server_id).place()
+    )
     others = [other for other in range(config.peers) if other != peer]
     names = dict(zip(others, names_of(name, others), strict=True))
-    found, former = asyncio.run(find(config, key, peer, join_server, names.values(), port, FIND_S if failures else 0.0))
+    found, former = asyncio.run(
+        find(config, key, peer, join_server, names.values(), port, FIND_S if failures else 0.0)
+    )
     incarnation = max(failures, former + 1)
     if incarnation:
         config = coming_back(config)
         config.dump(folder / CONFIG)
     life = f", incarnation {incarnation}" if incarnation else ""
     screen.say(
-        f"{config.name}: peer {peer} of {config.peers}{life} at {join_server.address}, {len(found)} of the others found by name"
+        f"{config.name}: peer {peer} of {config.peers}{life} at {join_server.address}, "
+        f"{len(found)} of the others found by name"
     )
     supervisor = Supervisor(
         config,
@@ -76,7 +94,9 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
         screen,
         {**os.environ, "GOSSIP_LISTEN": listen},
         share={peer: incarnation},
-        entrance=JoinEndpoint(found, host=listen, port=port, join_server=join_server_id, invites=False),
+        entrance=JoinEndpoint(
+            found, host=listen, port=port, join_server=join_server_id, invites=False
+        ),
     )
     with launchers.present(folder, supervisor.peers):
         outcome = asyncio.run(supervise(supervisor, keep_meeting(supervisor, names, port)))
@@ -84,14 +104,16 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
 
 
 def failed_before(told: Mapping[str, str]) -> int:
-    """How often this index has failed, as the job's controller counts: counted towards its limit or not."""
+    """How often this index has failed, as the job's controller counts:
+    counted towards its limit or not."""
     words = [told.get(name, "") for name in ("JOB_FAILURES", "JOB_FAILURES_IGNORED")]
     return sum(int(word) for word in words if word.isascii() and word.isdecimal())
 
 
 def coming_back(config: RunConfig) -> RunConfig:
-    """Of a pod that comes back: it takes the state of the others, and begins anew only with most of the peers, as when all were
-    lost at once. By itself it would do the work again of those who have come to the end, and are gone."""
+    """Of a pod that comes back: it takes the state of the others, and begins anew only with most of
+    the peers, as when all were lost at once. By itself it would do the work again of those who have
+    come to the end, and are gone."""
     patience_s = config.patience_s if config.min_peers else BACK_S
     return config.model_copy(
         update={
@@ -103,14 +125,18 @@ def coming_back(config: RunConfig) -> RunConfig:
 
 
 def take_key(path: Path, folder: Path) -> KeyPair:
-    """The swarm key, as a file of the run's folder that only its owner can read: the mode of a secret's is not ours to say.
+    """The swarm key, as a file of the run's folder that only its owner can read: the mode of a
+    secret's is not ours to say.
 
     Raises: ConfigError: It cannot be read, or is none.
     """
     try:
         pair = parse_pair(path.read_bytes(), str(path))
     except OSError as error:
-        hint = "gossip kubernetes --user UID: a secret's files are for the user that the pod is said to run as"
+        hint = (
+            "gossip kubernetes --user UID: a secret's files are for the user that the pod is said "
+            "to run as"
+        )
         raise ConfigError(f"cannot read the swarm key {path}: {error.strerror}", hint) from error
     write_pair(folder / SWARM_KEY, pair)
     return pair
@@ -125,7 +151,8 @@ async def find(
     port: int,
     within_s: float,
 ) -> tuple[tuple[str, ...], int]:
-    """Asks every pod that has a name which life of this peer it knows; again until one answers, within ``within_s``.
+    """Asks every pod that has a name which life of this peer it knows; again until one answers,
+    within ``within_s``.
 
     Args:
         door: The own, which opens after this.
@@ -142,8 +169,15 @@ async def find(
             answers = await asyncio.gather(*asked, return_exceptions=True)
             told = [answer for answer in answers if isinstance(answer, says.RegistryState)]
             if told or clock() >= until:
-                lives = [entry.incarnation for answer in told for entry in answer.entries if entry.peer == peer]
-                return tuple(addresses), max([life for life in lives if life <= JUMP_MAX], default=-1)
+                lives = [
+                    entry.incarnation
+                    for answer in told
+                    for entry in answer.entries
+                    if entry.peer == peer
+                ]
+                return tuple(addresses), max(
+                    [life for life in lives if life <= JUMP_MAX], default=-1
+                )
             await asyncio.sleep(LOOK_S)
     finally:
         context.destroy(0)
@@ -169,8 +203,8 @@ async def _look_up(name: str, port: int) -> list[str]:
 
 
 class PodLookups:
-    """Whose names to look up, and when: of those who are missing alone, and the less often the longer they are. Who comes anew
-    looks for all others itself.
+    """Whose names to look up, and when: of those who are missing alone, and the less often the
+    longer they are. Who comes anew looks for all others itself.
 
     Args:
         names: Of the pods of the other peers.
@@ -178,7 +212,8 @@ class PodLookups:
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
-        self._next: dict[int, tuple[float, float]] = {}  # peer -> when to look, and how long to rest after that
+        # peer -> when to look, and how long to rest after that
+        self._next: dict[int, tuple[float, float]] = {}
 
     def due(self, is_here: Callable[[int], bool], now: float) -> list[str]:
         """Names to look up at once."""

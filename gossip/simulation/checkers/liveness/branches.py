@@ -1,4 +1,5 @@
-"""L5: who finds out that more peers are on another branch of history than on its own does not stay on its own."""
+"""L5: who finds out that more peers are on another branch of history than on its own does not
+stay on its own."""
 
 from __future__ import annotations
 
@@ -16,10 +17,12 @@ AT_ONCE_S = 0.1  # for what follows in the same moment
 
 
 class JoinsTheLarger(Checker):
-    """L5: where only one side of a partition can go on, the smaller side of a fork takes over the larger one's state at once: as
-    soon as those who say that they are on another branch of the present round are more than those on the own one, and more than
-    f, who may lie. It does not wait until the others have gone on, which they may not be able to. Only who has just left its
-    branch so, and is back on it without another state, may stay for the time of a round, to give others that of its own."""
+    """L5: where only one side of a partition can go on, the smaller side of a fork takes over the
+    larger one's state at once: as soon as those who say that they are on another branch of the
+    present round are more than those on the own one, and more than f, who may lie. It does not wait
+    until the others have gone on, which they may not be able to. Only who has just left its branch
+    so, and is back on it without another state, may stay for the time of a round, to give others
+    that of its own."""
 
     invariant = "L5"
     effects = (Report,)
@@ -52,10 +55,17 @@ class JoinsTheLarger(Checker):
             or not isinstance(event.message, Update | NotServing)
         ):
             return
-        if core.phase != "running" or rounds.mode != "active" or rounds.lag_detector.fork_choice.may_differ:
+        if (
+            core.phase != "running"
+            or rounds.mode != "active"
+            or rounds.lag_detector.fork_choice.may_differ
+        ):
             return
         timeout_s = core.settings.rounds.round_timeout_s
-        if self._left.get(peer) == rounds.chain and swarm.now - self._back_at[peer] <= timeout_s + AT_ONCE_S:
+        if (
+            self._left.get(peer) == rounds.chain
+            and swarm.now - self._back_at[peer] <= timeout_s + AT_ONCE_S
+        ):
             return
         message, seen = event.message, rounds.lag_detector._branches
         asked = message.asked_round if isinstance(message, NotServing) else message.round_id
@@ -63,11 +73,18 @@ class JoinsTheLarger(Checker):
         if not message.round_id == asked == rounds.round_id or message.shard >= len(rounds._shards):
             return
         # Who is not of the roster is not heard in it.
-        if theirs == rounds.chain or seen.get(event.sender) != theirs or event.sender not in rounds.roster:
+        if (
+            theirs == rounds.chain
+            or seen.get(event.sender) != theirs
+            or event.sender not in rounds.roster
+        ):
             return
         there = [other for other, branch in seen.items() if branch == theirs]
         here = [peer, *[other for other, branch in seen.items() if branch == rounds.chain]]
-        text = f"stays in round {rounds.round_id} with {sorted(here)}, having heard that {sorted(there)} are on another branch"
+        text = (
+            f"stays in round {rounds.round_id} with {sorted(here)}, having heard that "
+            f"{sorted(there)} are on another branch"
+        )
         self.demand(len(there) <= max(len(here), core.settings.f), swarm, peer, text)
 
 

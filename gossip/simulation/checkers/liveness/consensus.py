@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 class ReplicasStayClose(RoundLiveness):
-    """L5, of gossip rounds: in the calm the replicas' distance from their mean comes below the bound at which mixing is raised.
-    Not asked where somebody lies: a mean is as far off as a liar likes."""
+    """L5, of gossip rounds: in the calm the replicas' distance from their mean comes below the
+    bound at which mixing is raised. Not asked where somebody lies:
+    a mean is as far off as a liar likes."""
 
     invariant = "L5"
 
@@ -32,8 +33,20 @@ class ReplicasStayClose(RoundLiveness):
             if isinstance(trainer, ToyTrainer):
                 rows.append(trainer.parameters.tolist())
         mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-        apart = sqrt(sum((value - center) ** 2 for row in rows for value, center in zip(row, mean, strict=True)) / len(rows))
-        length, bound = sqrt(sum(value * value for value in mean)), participants[0][1].settings.gossip.consensus_bound
+        apart = sqrt(
+            sum(
+                (value - center) ** 2
+                for row in rows
+                for value, center in zip(row, mean, strict=True)
+            )
+            / len(rows)
+        )
+        length, bound = (
+            sqrt(sum(value * value for value in mean)),
+            participants[0][1].settings.gossip.consensus_bound,
+        )
         if not apart <= bound * length:
-            return participants[0][0], f"the replicas are {apart:.3f} away from their mean, which is {length:.3f} long"
+            return participants[0][
+                0
+            ], f"the replicas are {apart:.3f} away from their mean, which is {length:.3f} long"
         return None

@@ -18,40 +18,58 @@ if TYPE_CHECKING:
 
 ROUND_S = 1.0  # for the round itself
 LOST_BY_A_BYZANTINE_SERVER = "what the decision was made on is lost"
-"""So ends a round of which a later shard is served by one that tells wrong measures, or whose result is refused: nobody else can
-have measured them."""
+"""So ends a round of which a later shard is served by one that tells wrong measures, or whose
+result is refused: nobody else can have measured them."""
 BEFORE_S = 3.0  # a crash comes by itself when nothing else has happened for so long
 
 
 class CrashCostsLittle(Checker):
-    """L3: a crash, also of the server in the middle of its broadcast, costs one round at most, and no more time than it takes to
-    notice it and a round timeout. Judged where nothing else happens meanwhile."""
+    """L3: a crash, also of the server in the middle of its broadcast, costs one round at most, and
+    no more time than it takes to notice it and a round timeout.
+    Judged where nothing else happens meanwhile."""
 
     invariant = "L3"
     effects = (Report,)
 
-    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
+    def __init__(
+        self, disturbances: Disturbances, circumstances: RunConditions | None = None
+    ) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
-        self._lost: dict[int, None] = {}  # rounds that changed nothing, though there were enough for the rule
+        # rounds that changed nothing, though there were enough for the rule
+        self._lost: dict[int, None] = {}
         self._started_at = NEVER
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._started_at = swarm.now
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Report) and effect.event == "lost_round" and not self._is_of_an_attacker(effect):
+        if (
+            isinstance(effect, Report)
+            and effect.event == "lost_round"
+            and not self._is_of_an_attacker(effect)
+        ):
             core = peer_core(swarm, peer)
-            if core is not None and rolling_of(core) is not None and self._are_enough(swarm, [core]):
+            if (
+                core is not None
+                and rolling_of(core) is not None
+                and self._are_enough(swarm, [core])
+            ):
                 self._lost[effect.fields["round"]] = None
 
     def _is_of_an_attacker(self, lost: Report) -> bool:
-        about_results = any(lie.endswith(("_results", "_measures")) for lie in self.circumstances.lies)
+        about_results = any(
+            lie.endswith(("_results", "_measures")) for lie in self.circumstances.lies
+        )
         return about_results and str(lost.fields["reason"]).startswith(LOST_BY_A_BYZANTINE_SERVER)
 
     def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
         settings = settings_of(swarm)
-        cores = [core for other in swarm.up if (core := peer_core(swarm, other)) is not None and core.phase == "running"]
+        cores = [
+            core
+            for other in swarm.up
+            if (core := peer_core(swarm, other)) is not None and core.phase == "running"
+        ]
         if settings is None or not cores or rolling_of(cores[0]) is None:
             return
         furthest, lost = max(core.rounds.round_id for core in cores), len(self._lost)
@@ -59,38 +77,76 @@ class CrashCostsLittle(Checker):
         notice_s = max(swarm.network.closing_s[1], *(swarm.network.heartbeat_s or (0.0,)))
         within_s = notice_s + settings.rounds.round_timeout_s + ROUND_S
         hung = tuple([other for other in swarm.up if swarm.hosts[other].trainer_stopped])
-        swarm.at(swarm.now + within_s, partial(self._judge, swarm, peer, swarm.now, furthest, lost, within_s, hung))
+        swarm.at(
+            swarm.now + within_s,
+            partial(self._judge, swarm, peer, swarm.now, furthest, lost, within_s, hung),
+        )
 
     def _judge(
-        self, swarm: Swarm[Any], victim: PeerId, at: float, furthest: int, lost: int, within_s: float, hung: Sequence[PeerId]
+        self,
+        swarm: Swarm[Any],
+        victim: PeerId,
+        at: float,
+        furthest: int,
+        lost: int,
+        within_s: float,
+        hung: Sequence[PeerId],
     ) -> None:
         since_s = at - BEFORE_S
-        if self._started_at > since_s or not self.disturbances.all_undisturbed_since(swarm, since_s, but=victim):
+        if self._started_at > since_s or not self.disturbances.all_undisturbed_since(
+            swarm, since_s, but=victim
+        ):
             return
         if self.disturbances.uneven_until >= since_s:
             return  # messages got lost, or were held up for longer than a round
-        cores = [core for other in swarm.up if (core := peer_core(swarm, other)) is not None and core.phase == "running"]
+        cores = [
+            core
+            for other in swarm.up
+            if (core := peer_core(swarm, other)) is not None and core.phase == "running"
+        ]
         if not self._are_enough(swarm, cores, hung):
             return
         reached = max(core.rounds.round_id for core in cores)
-        text = f"{within_s:.2f} s after its crash the others are in round {reached}, as they were then ({furthest})"
+        text = (
+            f"{within_s:.2f} s after its crash the others are in round {reached}, as they were "
+            f"then ({furthest})"
+        )
         self.demand(reached > furthest, swarm, victim, text)
         gone = len(self._lost) - lost
-        self.demand(gone <= 1, swarm, victim, f"its crash cost {gone} rounds: {list(self._lost)[lost:]}")
+        self.demand(
+            gone <= 1, swarm, victim, f"its crash cost {gone} rounds: {list(self._lost)[lost:]}"
+        )
 
-    def _are_enough(self, swarm: Swarm[Any], cores: Sequence[Peer], hung: Sequence[PeerId] = ()) -> bool:
-        """Whether rounds go on, and do not come to nothing for want of updates. A liar may have said that others have left.
+    def _are_enough(
+        self, swarm: Swarm[Any], cores: Sequence[Peer], hung: Sequence[PeerId] = ()
+    ) -> bool:
+        """Whether rounds go on, and do not come to nothing for want of updates. A liar may have
+        said that others have left.
 
         Args:
             hung: Whose trainer had no update to give: it is there, and passed over.
         """
         roster = max((core.rounds.roster.peers for core in cores), key=len, default=())
         quorum = max((core.rounds.quorum() for core in cores), default=1)
-        locked = max((rolling.replicated.trust.quarantined() for core in cores if (rolling := rolling_of(core))), key=len)
-        # A liar may be on a branch of its own after a result that nobody else took, and make up no quorum with the others.
-        astray = self.circumstances.attackers if self.circumstances.delaying else frozenset[PeerId]()
-        here = [peer for peer in roster if peer in swarm.up and peer not in astray and peer not in hung]
-        useful = sum(1 for peer in here if peer not in locked and peer not in self.circumstances.attackers)
+        locked = max(
+            (
+                rolling.replicated.trust.quarantined()
+                for core in cores
+                if (rolling := rolling_of(core))
+            ),
+            key=len,
+        )
+        # A liar may be on a branch of its own after a result that nobody else took, and make up no
+        # quorum with the others.
+        astray = (
+            self.circumstances.attackers if self.circumstances.delaying else frozenset[PeerId]()
+        )
+        here = [
+            peer for peer in roster if peer in swarm.up and peer not in astray and peer not in hung
+        ]
+        useful = sum(
+            1 for peer in here if peer not in locked and peer not in self.circumstances.attackers
+        )
         return len(here) >= quorum and useful >= updates_needed(cores[0].settings, roster, locked)
 
 

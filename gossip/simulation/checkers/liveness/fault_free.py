@@ -1,5 +1,5 @@
-"""L8, L11: where nothing is wrong, nothing goes wrong, however large payloads are and however slow links and processors; and
-where only payloads of some trickle, nobody waits for these for long."""
+"""L8, L11: where nothing is wrong, nothing goes wrong, however large payloads are and however slow
+links and processors; and where only payloads of some trickle, nobody waits for these for long."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ WRONG = ("attempt", "late", "suspect", "dead", "recovering", "fork", "paused")
 
 
 ROUND_TIMEOUTS = 3.0
-"""A server that trickles is given up after one; the next may have to wait for updates, and be given up, too."""
+"""A server that trickles is given up after one; the next may have to wait for updates,
+and be given up, too."""
 
 
 class NothingGoesWrong(Checker):
-    """L8: without a fault every commit has the updates of all who had samples, nothing is handed on, nobody is suspected,
-    late, or in need of the state of another."""
+    """L8: without a fault every commit has the updates of all who had samples, nothing is handed
+    on, nobody is suspected, late, or in need of the state of another."""
 
     invariant = "L8"
     events = (Contributed,)
@@ -41,19 +42,27 @@ class NothingGoesWrong(Checker):
             return
         if isinstance(effect, Report):
             text = f"reports {effect.event} {effect.fields}, and nothing is wrong"
-            refused = effect.event == "attempt" and "is refused" in effect.fields["reason"]  # near the optimum, now and then
+            # near the optimum, now and then
+            refused = effect.event == "attempt" and "is refused" in effect.fields["reason"]
             self.demand(effect.event not in WRONG or refused, swarm, peer, text)
         elif isinstance(effect, Committed):
             commit = effect.commit
             there = {contribution.peer for contribution in commit.contributors}
-            lacking = [p for p in commit.roster if p not in there and (commit.round_id, p) not in self._idle]
-            text = f"commits round {commit.round_id}, shard {commit.shard} without {lacking}, and nothing is wrong"
+            lacking = [
+                p
+                for p in commit.roster
+                if p not in there and (commit.round_id, p) not in self._idle
+            ]
+            text = (
+                f"commits round {commit.round_id}, shard {commit.shard} without {lacking}, and "
+                "nothing is wrong"
+            )
             self.demand(not lacking, swarm, peer, text)
 
 
 class NobodyWaitsForATrickle(Checker):
-    """L11: where nothing is wrong but that payloads of some trickle, rounds go on at all others: each ends within three round
-    timeouts, however slowly something moves."""
+    """L11: where nothing is wrong but that payloads of some trickle, rounds go on at all others:
+    each ends within three round timeouts, however slowly something moves."""
 
     invariant = "L11"
     effects = (Apply,)
@@ -68,7 +77,13 @@ class NobodyWaitsForATrickle(Checker):
         trickling = self.circumstances.trickling
         if not trickling or peer in trickling or rounds is None or not isinstance(effect, Apply):
             return
-        took_s, self._applied_at[peer] = swarm.now - self._applied_at.get(peer, swarm.now), swarm.now
+        took_s, self._applied_at[peer] = (
+            swarm.now - self._applied_at.get(peer, swarm.now),
+            swarm.now,
+        )
         most_s = ROUND_TIMEOUTS * rounds.deadline.cap_s + swarm.travel_s
-        text = f"has been in round {effect.round_id} for {took_s:.2f} s, where only payloads of {sorted(trickling)} trickle; "
+        text = (
+            f"has been in round {effect.round_id} for {took_s:.2f} s, where only payloads of "
+            f"{sorted(trickling)} trickle; "
+        )
         self.demand(took_s <= most_s, swarm, peer, f"{text}at most {most_s:.2f} s")

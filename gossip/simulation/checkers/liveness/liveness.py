@@ -1,4 +1,5 @@
-"""L1-L7: what must come about once the faults are over. Deadlines follow from the protocol's own settings."""
+"""L1-L7: what must come about once the faults are over.
+Deadlines follow from the protocol's own settings."""
 
 from __future__ import annotations
 
@@ -24,7 +25,14 @@ from gossip.core import (
     Stop,
     longest_s,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, TaintedStates, membership_of, peer_core, updates_needed
+from gossip.simulation.checkers.base import (
+    Checker,
+    RunConditions,
+    TaintedStates,
+    membership_of,
+    peer_core,
+    updates_needed,
+)
 from gossip.simulation.checkers.disturbances import NEVER, Disturbances
 from gossip.simulation.checkers.safety import memory_s, rolling_of
 from gossip.simulation.world import ToyTrainer
@@ -34,14 +42,16 @@ if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
 
 LINGER_S = 0.5  # what was said last may still be on its way
-STARVED_AFTER = 16  # times as many rounds as it takes to a turn: by the draw that happens to one peer in ten million
+# times as many rounds as it takes to a turn: by the draw that happens to one peer in ten million
+STARVED_AFTER = 16
 ROUNDS_AFTER = 3  # that everybody applies in a calm phase before it counts as going on
 
 Shortcoming = tuple[PeerId, str] | None
 
 
 def converged_after_s(settings: MembershipSettings, n: int) -> float:
-    """L1: a table exchange, a suspicion that began with the last fault and one that it led to, and the news of it."""
+    """L1: a table exchange, a suspicion that began with the last fault and one that it led to,
+    and the news of it."""
     stretch = ceil(log2(n) - 5) + 1 if n > 32 else 1  # as Membership._exchange_tables
     spread_s = settings.gossip_interval_s * (ceil(log2(n)) + 1) if n > 1 else 0.0
     return settings.push_pull_interval_s * stretch + 2.0 * longest_s(n, settings) + spread_s
@@ -65,18 +75,23 @@ class Liveness(Checker):
         self.calm_at = swarm.now
 
     def finish(self, swarm: Swarm[Any]) -> None:
-        """Raises Violation when something is lacking; ValueError when that may still come and the calm phase was too short."""
+        """Raises Violation when something is lacking; ValueError when that may still come and the
+        calm phase was too short."""
         shortcoming = self.lacks(swarm)
         self.judged += 1
         if shortcoming is None:
             return
         if swarm.now < self.deadline_at(swarm):
             late = f"it has until {self.deadline_at(swarm):.2f} s"
-            raise ValueError(f"the calm phase ends too soon at {swarm.now:.2f} s: {shortcoming[1]}, and {late}; use settle()")
+            raise ValueError(
+                f"the calm phase ends too soon at {swarm.now:.2f} s: {shortcoming[1]}, and "
+                f"{late}; use settle()"
+            )
         raise self.violated(swarm, *shortcoming)
 
     def deadline_at(self, swarm: Swarm[Any]) -> float:
-        """When it must be content: counted from the beginning of the calm phase, or from the last start or crash in it."""
+        """When it must be content: counted from the beginning of the calm phase, or from the last
+        start or crash in it."""
         assert self.calm_at is not None, "begin_calm comes first"
         return max(self.calm_at, self._last_life_at) + self.takes_s(swarm)
 
@@ -95,7 +110,9 @@ class Converges(Liveness):
     invariant = "L1"
 
     def takes_s(self, swarm: Swarm[Any]) -> float:
-        memberships = [m for host in swarm.hosts.values() if (m := membership_of(host.core)) is not None]
+        memberships = [
+            m for host in swarm.hosts.values() if (m := membership_of(host.core)) is not None
+        ]
         return converged_after_s(memberships[0].settings, len(swarm.hosts)) if memberships else 0.0
 
     def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
@@ -113,8 +130,18 @@ class Converges(Liveness):
                 row = membership.members.get(subject)
                 if subject in standings:
                     if row is None or row.status != "alive" or row.standing != standings[subject]:
-                        how = f"{row.status} with standing {row.standing}" if row is not None else "unknown"
-                        return peer, f"peer {subject}, which runs with standing {standings[subject]}, is {how}"
+                        how = (
+                            f"{row.status} with standing {row.standing}"
+                            if row is not None
+                            else "unknown"
+                        )
+                        return (
+                            peer,
+                            (
+                                f"peer {subject}, which runs with standing {standings[subject]}, "
+                                f"is {how}"
+                            ),
+                        )
                     if row.skip:
                         return peer, f"peer {subject}, which runs, is skipped: {row.skip}"
                 elif row is not None and row.met and not row.gone:
@@ -140,13 +167,16 @@ class RoundLiveness(Liveness):
         cores = {p: core for p in swarm.up if (core := peer_core(swarm, p)) is not None}
         here = [(p, core) for p, core in cores.items() if core.phase not in ("draining", "halted")]
         ids = [peer for peer, _ in here]
-        able = any(sum(1 for p in core.rounds.roster if p in ids) >= core.rounds.quorum() for _, core in here)
+        able = any(
+            sum(1 for p in core.rounds.roster if p in ids) >= core.rounds.quorum()
+            for _, core in here
+        )
         return here if able else []
 
 
 class RoundsGoOn(RoundLiveness):
-    """L2: where a quorum is connected, everybody applies round after round; once all has settled in the calm, never two round
-    timeouts pass without one, up to the end."""
+    """L2: where a quorum is connected, everybody applies round after round; once all has settled in
+    the calm, never two round timeouts pass without one, up to the end."""
 
     invariant = "L2"
     effects = (Apply,)
@@ -177,25 +207,43 @@ class RoundsGoOn(RoundLiveness):
         before, self._applied_at[peer] = self._applied_at.get(peer), swarm.now
         self._applied[peer] += 1
         core = peer_core(swarm, peer)
-        if before is None or core is None or self._settled_at is None or before < max(self._settled_at, self._last_life_at):
+        if (
+            before is None
+            or core is None
+            or self._settled_at is None
+            or before < max(self._settled_at, self._last_life_at)
+        ):
             return
         most_s = 2.0 * core.rounds.deadline.round_timeout_s() + swarm.travel_s
         self.judged += 1
         if swarm.now - before > most_s:
-            text = f"applies round {effect.round_id} {swarm.now - before:.2f} s after the one before; at most {most_s:.2f} s"
+            text = (
+                f"applies round {effect.round_id} {swarm.now - before:.2f} s after the one "
+                f"before; at most {most_s:.2f} s"
+            )
             raise self.violated(swarm, peer, text)
 
     def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
         for peer, core in self.participants(swarm):
             if self._applied[peer] < ROUNDS_AFTER:
                 where = f"{core.phase} in round {core.rounds.round_id}"
-                return peer, f"it has applied {self._applied[peer]} rounds in the calm, and is {where}"
+                return (
+                    peer,
+                    f"it has applied {self._applied[peer]} rounds in the calm, and is {where}",
+                )
             since_s = max(self._applied_at[peer], self._settled_at or 0.0, self._last_life_at)
             if (
                 self._settled_at is not None
-                and swarm.now - since_s > 2.0 * core.rounds.deadline.round_timeout_s() + swarm.travel_s
+                and swarm.now - since_s
+                > 2.0 * core.rounds.deadline.round_timeout_s() + swarm.travel_s
             ):
-                return peer, f"it has applied nothing for {swarm.now - since_s:.2f} s, and is in round {core.rounds.round_id}"
+                return (
+                    peer,
+                    (
+                        f"it has applied nothing for {swarm.now - since_s:.2f} s, and is in round "
+                        f"{core.rounds.round_id}"
+                    ),
+                )
         return None
 
 
@@ -231,16 +279,26 @@ class EverybodyContributes(RoundLiveness):
             locked = rounds.replicated.trust.quarantined()
             useful = sum(1 for other, _ in participants if other not in locked)
             if useful < updates_needed(core.settings, rounds.roster, locked):
-                continue  # the rule can make nothing of so few while a liar that was not found out may be among them
+                # the rule can make nothing of so few while a liar that was not found out
+                # may be among them
+                continue
             if peer not in self._contributes and peer not in locked:
-                return peer, f"no commit of the calm names it; it is {core.phase}, {rounds.mode} in round {rounds.round_id}"
+                return (
+                    peer,
+                    (
+                        f"no commit of the calm names it; it is {core.phase}, {rounds.mode} in "
+                        f"round {rounds.round_id}"
+                    ),
+                )
         return None
 
 
 class OneLineage(RoundLiveness):
-    """L5: all who run end in the rounds, in everybody's roster, on one history and with the same parameters.
+    """L5: all who run end in the rounds, in everybody's roster,
+    on one history and with the same parameters.
 
-    In gossip rounds, where replicas differ: all are in the present rounds, with parameters that are finite.
+    In gossip rounds, where replicas differ: all are in the present rounds,
+    with parameters that are finite.
     """
 
     invariant = "L5"
@@ -262,7 +320,10 @@ class OneLineage(RoundLiveness):
         participants = self.participants(swarm)
         for peer, core in participants:
             if core.phase != "running" or core.rounds.mode != "active":
-                return peer, f"it is {core.phase}, {core.rounds.mode} in round {core.rounds.round_id}"
+                return (
+                    peer,
+                    f"it is {core.phase}, {core.rounds.mode} in round {core.rounds.round_id}",
+                )
         if not participants:
             return None
         at = {peer: core.rounds.round_id for peer, core in participants}
@@ -272,23 +333,50 @@ class OneLineage(RoundLiveness):
             return self._left_behind(participants, at) or self._finite(swarm)
         return self._one_chain(participants, at[behind], ahead)
 
-    def _left_behind(self, participants: list[tuple[PeerId, Peer]], at: dict[PeerId, int]) -> Shortcoming:
-        """Nobody is far behind those it hears. In a ring those are two, and the far side may be further.
+    def _left_behind(
+        self, participants: list[tuple[PeerId, Peer]], at: dict[PeerId, int]
+    ) -> Shortcoming:
+        """Nobody is far behind those it hears. In a ring those are two,
+        and the far side may be further.
 
-        Nobody has to follow one whom a liar has sent into a round that never comes, nor at the word of f peers alone.
+        Nobody has to follow one whom a liar has sent into a round that never comes, nor at the word
+        of f peers alone.
         """
         for peer, core in participants:
             assert isinstance(core.rounds, GossipRounds)
             sources = [source for source in core.rounds._sources if source not in self._misled]
-            ahead = [source for source in sources if at.get(source, 0) - at[peer] > BEHIND_ROUNDS + 2]
+            ahead = [
+                source for source in sources if at.get(source, 0) - at[peer] > BEHIND_ROUNDS + 2
+            ]
             if len(ahead) > core.settings.f:
-                return peer, f"it is in round {at[peer]}, peer {ahead[0]}, which it hears, in round {at[ahead[0]]}"
-            behind = [source for source in sources if at[peer] - at.get(source, at[peer]) > BEHIND_ROUNDS + 2]
-            if peer not in self._misled and len(behind) == len(core.rounds._sources) > core.settings.f:
-                return peer, f"it is alone in round {at[peer]}; all whom it hears are behind, the first in round {at[behind[0]]}"
+                return (
+                    peer,
+                    (
+                        f"it is in round {at[peer]}, peer {ahead[0]}, which it hears, in round "
+                        f"{at[ahead[0]]}"
+                    ),
+                )
+            behind = [
+                source
+                for source in sources
+                if at[peer] - at.get(source, at[peer]) > BEHIND_ROUNDS + 2
+            ]
+            if (
+                peer not in self._misled
+                and len(behind) == len(core.rounds._sources) > core.settings.f
+            ):
+                return (
+                    peer,
+                    (
+                        f"it is alone in round {at[peer]}; all whom it hears are behind, the "
+                        f"first in round {at[behind[0]]}"
+                    ),
+                )
         return None
 
-    def _one_chain(self, participants: list[tuple[PeerId, Peer]], last: int, ahead: PeerId) -> Shortcoming:
+    def _one_chain(
+        self, participants: list[tuple[PeerId, Peer]], last: int, ahead: PeerId
+    ) -> Shortcoming:
         ids = [peer for peer, _ in participants]
         first: tuple[PeerId, bytes | None] | None = None
         for peer, core in participants:
@@ -301,7 +389,13 @@ class OneLineage(RoundLiveness):
             if first is None:
                 first = (peer, chain)
             elif chain is None or chain != first[1]:
-                return peer, f"round {last - 1} has the hash {(chain or b'').hex()}, at peer {first[0]} {(first[1] or b'').hex()}"
+                return (
+                    peer,
+                    (
+                        f"round {last - 1} has the hash {(chain or b'').hex()}, at peer "
+                        f"{first[0]} {(first[1] or b'').hex()}"
+                    ),
+                )
         return None
 
     def _finite(self, swarm: Swarm[Any]) -> Shortcoming:
@@ -313,13 +407,15 @@ class OneLineage(RoundLiveness):
 
 
 class NobodyStarves(Checker):
-    """L6: whoever may serve gets its turn. The draw is random, so that not 2n rounds are the bound but 16n; more by as much as
-    others weigh more."""
+    """L6: whoever may serve gets its turn. The draw is random, so that not 2n rounds are the bound
+    but 16n; more by as much as others weigh more."""
 
     invariant = "L6"
     effects = (Committed,)
 
-    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
+    def __init__(
+        self, disturbances: Disturbances, circumstances: RunConditions | None = None
+    ) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
         self._waits: dict[PeerId, tuple[int, float]] = {}  # rounds without a turn, and since when
@@ -333,7 +429,11 @@ class NobodyStarves(Checker):
         self._born_at[peer] = swarm.now
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if not isinstance(effect, Committed) or effect.commit.round_id <= self._latest or effect.commit.shard:
+        if (
+            not isinstance(effect, Committed)
+            or effect.commit.round_id <= self._latest
+            or effect.commit.shard
+        ):
             return
         core = peer_core(swarm, peer)
         rounds = rolling_of(core)
@@ -346,7 +446,9 @@ class NobodyStarves(Checker):
         for candidate, share in zip(able, shares, strict=True):
             starved_after = STARVED_AFTER * sum(shares) / share
             waited, since_s = self._waits.get(candidate, (0, swarm.now))
-            self._able[candidate] = self._able.get(candidate, 0) + 1 if _takes_part(swarm, candidate) else 0
+            self._able[candidate] = (
+                self._able.get(candidate, 0) + 1 if _takes_part(swarm, candidate) else 0
+            )
             self.judged += self._able[candidate] > starved_after
             if candidate == effect.commit.server or not _takes_part(swarm, candidate):
                 self._waits[candidate] = (0, swarm.now)
@@ -354,16 +456,27 @@ class NobodyStarves(Checker):
             self._waits[candidate] = (waited + 1, since_s)
             if waited + 1 > starved_after:
                 self._waits[candidate] = (0, swarm.now)
-                # One that stood still or came back does not serve at first, and others skip it for a while.
-                quiet_s = min(self.disturbances.undisturbed_s(swarm, candidate), swarm.now - self._born_at[candidate])
+                # One that stood still or came back does not serve at first,
+                # and others skip it for a while.
+                quiet_s = min(
+                    self.disturbances.undisturbed_s(swarm, candidate),
+                    swarm.now - self._born_at[candidate],
+                )
                 after_s = memory_s(core.settings.membership, len(swarm.hosts))
                 if quiet_s >= swarm.now - since_s + after_s:
-                    raise self.violated(swarm, candidate, f"it has not served for {waited + 1} rounds")
+                    raise self.violated(
+                        swarm, candidate, f"it has not served for {waited + 1} rounds"
+                    )
 
 
 def _takes_part(swarm: Swarm[Any], peer: PeerId) -> bool:
     core = peer_core(swarm, peer)
-    return core is not None and swarm.hosts[peer].running and core.phase == "running" and core.rounds.mode == "active"
+    return (
+        core is not None
+        and swarm.hosts[peer].running
+        and core.phase == "running"
+        and core.rounds.mode == "active"
+    )
 
 
 class StopEnds(Checker):
@@ -373,30 +486,46 @@ class StopEnds(Checker):
     events = (Stop,)
     effects = (Halt,)
 
-    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
+    def __init__(
+        self, disturbances: Disturbances, circumstances: RunConditions | None = None
+    ) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         core = peer_core(swarm, peer)
         if isinstance(event, Stop) and core is not None:
-            self._await(swarm, peer, swarm.hosts[peer].incarnation, swarm.now, core.settings.rounds.drain_timeout_s)
+            self._await(
+                swarm,
+                peer,
+                swarm.hosts[peer].incarnation,
+                swarm.now,
+                core.settings.rounds.drain_timeout_s,
+            )
 
-    def _await(self, swarm: Swarm[Any], peer: PeerId, incarnation: int, asked_at: float, drain_s: float) -> None:
+    def _await(
+        self, swarm: Swarm[Any], peer: PeerId, incarnation: int, asked_at: float, drain_s: float
+    ) -> None:
         due = swarm.now + drain_s + LINGER_S
 
         def judge() -> None:
             host = swarm.hosts[peer]
             if not host.running or host.incarnation != incarnation:
                 self.judged += 1
-            elif host.state == "paused" or self.disturbances.still_until.get(peer, NEVER) > asked_at:
+            elif (
+                host.state == "paused" or self.disturbances.still_until.get(peer, NEVER) > asked_at
+            ):
                 self._await(swarm, peer, incarnation, swarm.now, drain_s)  # it had no time to
             else:
-                raise self.violated(swarm, peer, f"it was asked to stop at {asked_at:.2f} s and still runs")
+                raise self.violated(
+                    swarm, peer, f"it was asked to stop at {asked_at:.2f} s and still runs"
+                )
 
         swarm.at(due, judge)
 
 
 def settings_of(swarm: Swarm[Any]) -> CoreSettings | None:
     """Of the first whole peer; they are the same for all."""
-    return next((host.core.settings for host in swarm.hosts.values() if isinstance(host.core, Peer)), None)
+    return next(
+        (host.core.settings for host in swarm.hosts.values() if isinstance(host.core, Peer)), None
+    )

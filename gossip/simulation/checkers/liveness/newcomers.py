@@ -1,10 +1,23 @@
-"""L9, L10: a newcomer counts when it keeps up, and not before; and who holds the state waits for those who come."""
+"""L9, L10: a newcomer counts when it keeps up, and not before;
+and who holds the state waits for those who come."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core import BEHIND_MAX, BEHIND_S, QUORUM_LOST, Committed, Effect, Event, Halt, PeerExpected, PeerId, Report, quorum_of
+from gossip.core import (
+    BEHIND_MAX,
+    BEHIND_S,
+    QUORUM_LOST,
+    Committed,
+    Effect,
+    Event,
+    Halt,
+    PeerExpected,
+    PeerId,
+    Report,
+    quorum_of,
+)
 from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 from gossip.simulation.checkers.safety import rolling_of
 
@@ -16,8 +29,9 @@ SLACK = 2
 
 
 class CountsWhenItKeepsUp(Checker):
-    """L9: whom a commit takes into the roster is no more rounds behind than pass while its word travels: the others would wait
-    for its update, and for its turn to serve, over a link that may carry less than the rounds need."""
+    """L9: whom a commit takes into the roster is no more rounds behind than pass while its word
+    travels: the others would wait for its update, and for its turn to serve, over a link that may
+    carry less than the rounds need."""
 
     invariant = "L9"
     effects = (Committed,)
@@ -44,13 +58,17 @@ class CountsWhenItKeepsUp(Checker):
             if other is None or other.mode == "off":
                 continue
             behind = effect.commit.round_id - other.round_id
-            text = f"lets peer {newcomer} into the roster, which is {behind} rounds behind; {most:.0f} at most"
+            text = (
+                f"lets peer {newcomer} into the roster, which is {behind} rounds behind; "
+                f"{most:.0f} at most"
+            )
             self.demand(behind <= most, swarm, peer, text)
 
 
 class WaitsForThoseWhoCome(Checker):
-    """L10: nobody gives up for want of a quorum, before its time, while newcomers are there or on their way that can stand in for
-    those of its roster who have ended. It may be the last that holds the state."""
+    """L10: nobody gives up for want of a quorum, before its time, while newcomers are there or on
+    their way that can stand in for those of its roster who have ended. It may be the last that
+    holds the state."""
 
     invariant = "L10"
     events = (PeerExpected,)
@@ -58,7 +76,8 @@ class WaitsForThoseWhoCome(Checker):
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._waits_for: dict[PeerId, tuple[PeerId, ...]] = {}  # the roster that each lacks a quorum of
+        # the roster that each lacks a quorum of
+        self._waits_for: dict[PeerId, tuple[PeerId, ...]] = {}
         self._crashed_at = float("-inf")
         self._coming: dict[PeerId, set[PeerId]] = {}  # by whom each was told of
 
@@ -75,16 +94,36 @@ class WaitsForThoseWhoCome(Checker):
         if isinstance(effect, Report) and core is not None and rounds is not None:
             if effect.event == "paused":
                 self._waits_for[peer] = tuple(rounds.roster)
-            elif effect.event == "resumed" and any(map(core.membership.has_ended, self._waits_for.pop(peer, ()))):
+            elif effect.event == "resumed" and any(
+                map(core.membership.has_ended, self._waits_for.pop(peer, ()))
+            ):
                 self.judged += 1  # it has waited for them, and might have given up
-        if not isinstance(effect, Halt) or effect.exit_code != QUORUM_LOST or core is None or rounds is None:
+        if (
+            not isinstance(effect, Halt)
+            or effect.exit_code != QUORUM_LOST
+            or core is None
+            or rounds is None
+        ):
             return
         left = [p for p in rounds.roster if not core.membership.has_ended(p)]
-        here = [p for p in left if p == peer or (swarm.hosts[p].running and not rounds.skip_reason(p))]
-        running = {p for p, host in swarm.hosts.items() if host.running and p in core.membership.members}
-        told = {p for p, hearers in self._coming.items() if peer in hearers and (p not in swarm.hosts or swarm.hosts[p].running)}
+        here = [
+            p for p in left if p == peer or (swarm.hosts[p].running and not rounds.skip_reason(p))
+        ]
+        running = {
+            p for p, host in swarm.hosts.items() if host.running and p in core.membership.members
+        }
+        told = {
+            p
+            for p, hearers in self._coming.items()
+            if peer in hearers and (p not in swarm.hosts or swarm.hosts[p].running)
+        }
         newcomers = (running | told).difference(rounds.roster)
         in_time = swarm.now - self._crashed_at < core.settings.rounds.quorum_timeout_s
-        text = f"gives up with {here} of {list(rounds.roster)}, the others have ended, and {sorted(newcomers)} come"
-        enough = len(here) == len(left) and len(left) + len(newcomers) >= quorum_of(core.settings, len(rounds.roster))
+        text = (
+            f"gives up with {here} of {list(rounds.roster)}, the others have ended, and "
+            f"{sorted(newcomers)} come"
+        )
+        enough = len(here) == len(left) and len(left) + len(newcomers) >= quorum_of(
+            core.settings, len(rounds.roster)
+        )
         self.demand(not (enough and in_time), swarm, peer, text)

@@ -1,4 +1,5 @@
-"""L2, L3 and L5 where time matters: nobody waits for one that it skips, nor when all is there, nor without asking."""
+"""L2, L3 and L5 where time matters: nobody waits for one that it skips, nor when all is there,
+nor without asking."""
 
 from __future__ import annotations
 
@@ -45,12 +46,15 @@ ASKED_WITHIN_S = 1.0  # by one that was told that it is behind; it waits for a f
 LOOK_EVERY_S = 0.2
 ROUNDS_KNOWN = 64
 TELLING = frozenset({Ack, Update, UpdateRequest, Commit, NotServing})
-CHANGES = frozenset({"skip", "unskip", "suspect", "dead", "left", "joined", "alive_again", "recovering", "restored"})
+CHANGES = frozenset(
+    {"skip", "unskip", "suspect", "dead", "left", "joined", "alive_again", "recovering", "restored"}
+)
 """Reports after which peers may be of several minds for a moment."""
 
 
 class NobodyWaitsForTheSkipped(Checker):
-    """L3: a server that a peer skips costs it no time. It hands on at once, to one that it does not skip, if there is one."""
+    """L3: a server that a peer skips costs it no time. It hands on at once, to one that it does not
+    skip, if there is one."""
 
     invariant = "L3"
     events = (UpdateRequest,)
@@ -59,7 +63,8 @@ class NobodyWaitsForTheSkipped(Checker):
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._asked: dict[PeerId, dict[tuple[PeerId, int], tuple[int, int]]] = {}  # who has asked for which attempt of a round
+        # who has asked for which attempt of a round
+        self._asked: dict[PeerId, dict[tuple[PeerId, int], tuple[int, int]]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._asked[peer] = {}
@@ -87,13 +92,18 @@ class NobodyWaitsForTheSkipped(Checker):
                 return
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        if isinstance(event, Received) and isinstance(event.message, Hello) and event.message.stage != "ready":
+        if (
+            isinstance(event, Received)
+            and isinstance(event.message, Hello)
+            and event.message.stage != "ready"
+        ):
             core = peer_core(swarm, peer)
             if core is not None:
                 self._look(swarm, peer, event.sender, core.rounds.round_id)
 
     def _look(self, swarm: Swarm[Any], peer: PeerId, subject: PeerId, round_id: int) -> None:
-        """``subject`` has come to be skipped in the round, by ``peer``, which is done with the event."""
+        """``subject`` has come to be skipped in the round, by ``peer``,
+        which is done with the event."""
         core = peer_core(swarm, peer)
         rounds = rolling_of(core)
         if core is None or rounds is None or rounds.round_id != round_id:
@@ -102,17 +112,28 @@ class NobodyWaitsForTheSkipped(Checker):
             if shard.server(shard.attempt) == subject:
                 self._judge(swarm, peer, core, rounds, shard)
 
-    def _judge(self, swarm: Swarm[Any], peer: PeerId, core: Peer, rounds: RollingRounds, shard: ShardRound) -> None:
+    def _judge(
+        self, swarm: Swarm[Any], peer: PeerId, core: Peer, rounds: RollingRounds, shard: ShardRound
+    ) -> None:
         if core.phase != "running" or rounds.mode != "active" or shard.commit is not None:
             return
         server = shard.server(shard.attempt)
         self.judged += 1
         if server == peer or not (reason := rounds.skip_reason(server)):
             return
-        able = [other for other in shard.order if (_serves(core, rounds) if other == peer else not rounds.skip_reason(other))]
+        able = [
+            other
+            for other in shard.order
+            if (_serves(core, rounds) if other == peer else not rounds.skip_reason(other))
+        ]
         if able:
             where = f"round {rounds.round_id}, shard {shard.index}, attempt {shard.attempt}"
-            raise self.violated(swarm, peer, f"waits in {where} for peer {server}, which it skips ({reason}); {able} could serve")
+            raise self.violated(
+                swarm,
+                peer,
+                f"waits in {where} for peer {server}, which it skips ({reason}); {able} could "
+                "serve",
+            )
 
 
 def _serves(core: Peer, rounds: RollingRounds) -> bool:
@@ -130,14 +151,17 @@ class _Offer:
 
 
 class OverWhenAllIsThere(Checker):
-    """L2: a round is over as soon as everybody's update is there, and no timeout passes then. Also where some links are cut, if
-    everybody reaches a quorum, once all have noticed who cannot be reached."""
+    """L2: a round is over as soon as everybody's update is there, and no timeout passes then. Also
+    where some links are cut, if everybody reaches a quorum,
+    once all have noticed who cannot be reached."""
 
     invariant = "L2"
     events = (Contributed,)
     effects = (Committed, Report)
 
-    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
+    def __init__(
+        self, disturbances: Disturbances, circumstances: RunConditions | None = None
+    ) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
         self._offers: dict[PeerId, _Offer] = {}
@@ -145,7 +169,8 @@ class OverWhenAllIsThere(Checker):
         self._calm = False
         self._changed_at = NEVER
         self._lives_at = NEVER  # somebody was started or died
-        self._paused: deque[tuple[float, float]] = deque(maxlen=PAUSES_KNOWN)  # when each pause ended, and how long it was
+        # when each pause ended, and how long it was
+        self._paused: deque[tuple[float, float]] = deque(maxlen=PAUSES_KNOWN)
 
     def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._paused.append((swarm.now, stands_s(swarm, peer)))
@@ -160,12 +185,19 @@ class OverWhenAllIsThere(Checker):
     def begin_calm(self, swarm: Swarm[Any]) -> None:
         self._calm = True
         if self.circumstances.delaying:
-            self._offers.clear()  # what a liar has made of its update until now is not what it would send
+            # what a liar has made of its update until now is not what it would send
+            self._offers.clear()
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         rounds = rolling_of(peer_core(swarm, peer))
-        if isinstance(event, Contributed) and rounds is not None and rounds.round_id == event.round_id:
-            self._offers[peer] = _Offer(swarm.now, event.round_id, rounds.chain, rounds.roster.peers)
+        if (
+            isinstance(event, Contributed)
+            and rounds is not None
+            and rounds.round_id == event.round_id
+        ):
+            self._offers[peer] = _Offer(
+                swarm.now, event.round_id, rounds.chain, rounds.roster.peers
+            )
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report):
@@ -187,7 +219,11 @@ class OverWhenAllIsThere(Checker):
         first, roster = last, last.roster
         for other in roster:
             offer = self._offers.get(other)
-            if offer is None or (offer.round_id, offer.parent, offer.roster) != (round_id, parent, roster):
+            if offer is None or (offer.round_id, offer.parent, offer.roster) != (
+                round_id,
+                parent,
+                roster,
+            ):
                 return  # it came too late, or not at all
             first = offer if offer.at < first.at else first
             last = offer if offer.at > last.at else last
@@ -196,38 +232,51 @@ class OverWhenAllIsThere(Checker):
             return
         waited_s = swarm.now - last.at
         text = (
-            f"round {round_id} was over {waited_s:.2f} s after the last update of {list(roster)} was there, with nobody missing"
+            f"round {round_id} was over {waited_s:.2f} s after the last update of {list(roster)} "
+            "was there, with nobody missing"
         )
-        paused_s = sum(for_s for until, for_s in self._paused if until >= last.at)  # too short to be a disturbance
+        # too short to be a disturbance
+        paused_s = sum(for_s for until, for_s in self._paused if until >= last.at)
         self.demand(waited_s <= AT_ONCE_S + paused_s + swarm.travel_s, swarm, peer, text)
 
     def _is_settled(self, swarm: Swarm[Any], roster: tuple[PeerId, ...]) -> bool:
-        """Whether everybody runs, undisturbed, reaches a quorum, and skips exactly those whom it does not reach."""
+        """Whether everybody runs, undisturbed, reaches a quorum,
+        and skips exactly those whom it does not reach."""
         network = swarm.network
         if self.circumstances.delaying and not self._calm:
             return False
         cores = {
-            peer: core for peer in roster if (core := peer_core(swarm, peer)) is not None and swarm.hosts[peer].state == "up"
+            peer: core
+            for peer in roster
+            if (core := peer_core(swarm, peer)) is not None and swarm.hosts[peer].state == "up"
         }
         if len(cores) < len(roster) or any(not _is_well(swarm, peer) for peer in roster):
             return False
         for peer, core in cores.items():
-            away = [other for other in roster if other != peer and core.membership.skip_reason(other)]
-            cut = [other for other in roster if network.is_cut((peer, other)) or network.is_cut((other, peer))]
+            away = [
+                other for other in roster if other != peer and core.membership.skip_reason(other)
+            ]
+            cut = [
+                other
+                for other in roster
+                if network.is_cut((peer, other)) or network.is_cut((other, peer))
+            ]
             if away != cut or len(roster) - len(away) < core.rounds.quorum():
                 return False
         return True
 
 
 class NobodyIsStuck(Checker):
-    """L2: where everybody sees everybody and nothing disturbs them, nobody stays in a round for two round timeouts, whatever has
-    happened before."""
+    """L2: where everybody sees everybody and nothing disturbs them, nobody stays in a round for two
+    round timeouts, whatever has happened before."""
 
     invariant = "L2"
     events = (TrainerProgress,)
     effects = (Apply,)
 
-    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
+    def __init__(
+        self, disturbances: Disturbances, circumstances: RunConditions | None = None
+    ) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
         self._applied_at: dict[PeerId, float] = {}
@@ -265,7 +314,10 @@ class NobodyIsStuck(Checker):
             most_s = 2.0 * core.rounds.deadline.round_timeout_s() + swarm.travel_s
             self.judged += 1
             if stuck_s > most_s + LOOK_EVERY_S:
-                where = f"has been in round {core.rounds.round_id} for {stuck_s:.2f} s with nothing in its way"
+                where = (
+                    f"has been in round {core.rounds.round_id} for {stuck_s:.2f} s with nothing "
+                    "in its way"
+                )
                 raise self.violated(swarm, other, f"{where}; at most {most_s:.2f} s")
 
     def _all_well(self, swarm: Swarm[Any]) -> dict[PeerId, Peer] | None:
@@ -297,11 +349,14 @@ class NobodyIsStuck(Checker):
 def _is_sent_payloads(swarm: Swarm[Any], peer: PeerId) -> bool:
     """Whether some are on a slow link to it, or were a moment ago."""
     lanes = [host.lanes.get(peer) for host in swarm.hosts.values()]
-    return any(lane is not None and lane.free_at_ns / 1e9 > swarm.now - BUSY_S - 1.0 for lane in lanes)
+    return any(
+        lane is not None and lane.free_at_ns / 1e9 > swarm.now - BUSY_S - 1.0 for lane in lanes
+    )
 
 
 class AsksForWhatItLacks(Checker):
-    """L5: who is told that others are ahead asks for what it lacks, and again for as long as it is told so."""
+    """L5: who is told that others are ahead asks for what it lacks,
+    and again for as long as it is told so."""
 
     invariant = "L5"
     events = (Ack, Update, UpdateRequest, Commit, NotServing)
@@ -309,7 +364,8 @@ class AsksForWhatItLacks(Checker):
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._told_at: dict[PeerId, float] = {}  # that others are ahead, and it has asked for nothing since
+        # that others are ahead, and it has asked for nothing since
+        self._told_at: dict[PeerId, float] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._told_at.pop(peer, None)
@@ -321,17 +377,24 @@ class AsksForWhatItLacks(Checker):
         rounds = rolling_of(core)
         if core is None or rounds is None or _round_told(event) <= rounds.round_id:
             return
-        if core.phase != "running" or rounds.mode == "off" or not _is_well(swarm, peer) or _is_of_old(core, event):
+        if (
+            core.phase != "running"
+            or rounds.mode == "off"
+            or not _is_well(swarm, peer)
+            or _is_of_old(core, event)
+        ):
             self._told_at.pop(peer, None)
             return
         told_at = self._told_at.setdefault(peer, swarm.now)
         waits = core._recover_at is not None and swarm.now < core._recover_at
         if waits or swarm.now - core._handled_at > STILL_S or _is_sent_payloads(swarm, peer):
-            self._told_at[peer] = swarm.now  # it could not keep up and says so, stood still, or what it lacks may be on its way
+            # it could not keep up and says so, stood still, or what it lacks may be on its way
+            self._told_at[peer] = swarm.now
         else:
             waited_s = swarm.now - told_at
             text = (
-                f"was told {waited_s:.2f} s ago that others are beyond round {rounds.round_id}, and has asked for nothing since"
+                f"was told {waited_s:.2f} s ago that others are beyond round {rounds.round_id}, "
+                "and has asked for nothing since"
             )
             self.demand(waited_s <= ASKED_WITHIN_S + swarm.travel_s, swarm, peer, text)
 
@@ -340,8 +403,9 @@ class AsksForWhatItLacks(Checker):
 
 
 class TakesAStateInstead(Checker):
-    """L5: who hears that the commits which it lacks are not kept any more, or that others are farther ahead than anybody keeps
-    commits, asks for no more commits and takes over a state; as soon as more peers say so than may be lying."""
+    """L5: who hears that the commits which it lacks are not kept any more, or that others are
+    farther ahead than anybody keeps commits, asks for no more commits and takes over a state; as
+    soon as more peers say so than may be lying."""
 
     invariant = "L5"
     events = (UpdateRequest, Commit, NotServing)
@@ -361,23 +425,44 @@ class TakesAStateInstead(Checker):
         if core is None or rounds is None or not isinstance(event, Received):
             return
         member, message = core.membership.members.get(event.sender), event.message
-        if core.phase != "running" or member is None or event.incarnation != member.incarnation or rounds._made is not None:
+        if (
+            core.phase != "running"
+            or member is None
+            or event.incarnation != member.incarnation
+            or rounds._made is not None
+        ):
             return
-        if isinstance(message, UpdateRequest | Commit | NotServing) and message.lineage == core.settings.lineage:
+        if (
+            isinstance(message, UpdateRequest | Commit | NotServing)
+            and message.lineage == core.settings.lineage
+        ):
             here = rounds.round_id
-            not_kept = isinstance(message, NotServing) and message.round_id > here == message.asked_round
-            not_kept = not_kept and message.attempt == message.shard == 0 and rounds.lag_detector._open == (event.sender, here)
+            not_kept = (
+                isinstance(message, NotServing) and message.round_id > here == message.asked_round
+            )
+            not_kept = (
+                not_kept
+                and message.attempt == message.shard == 0
+                and rounds.lag_detector._open == (event.sender, here)
+            )
             far = here + core.settings.rounds.commit_log
             beyond = here if not_kept else far
-            ahead = {event.sender, *(other for other, told in rounds.lag_detector._ahead.items() if told > beyond)}
+            ahead = {
+                event.sender,
+                *(other for other, told in rounds.lag_detector._ahead.items() if told > beyond),
+            }
             if (not_kept or message.round_id > far) and len(ahead) > core.settings.f:
                 self._lost[peer] = here
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         core, here = peer_core(swarm, peer), self._lost.pop(peer, None)
         if core is not None and here is not None:
-            text = f"cannot go on from round {here} by commits, as it has heard, and takes over no state"
-            self.demand(core.phase != "running" or core._recover_at is not None, swarm, peer, text)  # it tries again later
+            text = (
+                f"cannot go on from round {here} by commits, as it has heard, and takes over no "
+                "state"
+            )
+            # it tries again later
+            self.demand(core.phase != "running" or core._recover_at is not None, swarm, peer, text)
 
 
 def _round_told(event: Received) -> int:
@@ -385,13 +470,19 @@ def _round_told(event: Received) -> int:
     message = event.message
     if isinstance(message, Ack):
         return message.progress.step
-    return message.round_id if isinstance(message, Update | UpdateRequest | Commit | NotServing) else -1
+    return (
+        message.round_id
+        if isinstance(message, Update | UpdateRequest | Commit | NotServing)
+        else -1
+    )
 
 
 def _is_of_old(core: Peer, event: Received) -> bool:
     """Whether the message is of a stranger or of a former life, which counts for nothing."""
     member = core.membership.members.get(event.sender)
-    return not core.settings.may_be(event.sender) or (member is not None and event.incarnation < member.incarnation)
+    return not core.settings.may_be(event.sender) or (
+        member is not None and event.incarnation < member.incarnation
+    )
 
 
 def _is_well(swarm: Swarm[Any], peer: PeerId) -> bool:
@@ -400,4 +491,10 @@ def _is_well(swarm: Swarm[Any], peer: PeerId) -> bool:
     return not host.trainer_stopped and not host.machine.late_ns and not host.machine.handling_ns
 
 
-__all__ = ["AsksForWhatItLacks", "NobodyIsStuck", "NobodyWaitsForTheSkipped", "OverWhenAllIsThere", "TakesAStateInstead"]
+__all__ = [
+    "AsksForWhatItLacks",
+    "NobodyIsStuck",
+    "NobodyWaitsForTheSkipped",
+    "OverWhenAllIsThere",
+    "TakesAStateInstead",
+]

@@ -1,10 +1,22 @@
-"""L4, S11, L3, of gossip rounds: who is in the plan is pushed to, nobody waits for nobody, and each sample has one reader."""
+"""L4, S11, L3, of gossip rounds: who is in the plan is pushed to, nobody waits for nobody, and each
+sample has one reader."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core import Contributed, Effect, Event, Hello, PeerId, Push, Received, Report, Send, StartRound
+from gossip.core import (
+    Contributed,
+    Effect,
+    Event,
+    Hello,
+    PeerId,
+    Push,
+    Received,
+    Report,
+    Send,
+    StartRound,
+)
 from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 from gossip.simulation.checkers.safety import gossip_of, is_worth_waiting, members_of, targets_of
 
@@ -15,8 +27,9 @@ EPOCHS_KEPT = 4
 
 
 class PushesToAll(Checker):
-    """L4, of gossip rounds: in the moment in which its trainer comes with an update, a peer pushes it to everybody whom the plan
-    names and who is not skipped, once, and to nobody else; in every ``mix_every``-th round its parameters, too."""
+    """L4, of gossip rounds: in the moment in which its trainer comes with an update, a peer pushes
+    it to everybody whom the plan names and who is not skipped, once, and to nobody else; in every
+    ``mix_every``-th round its parameters, too."""
 
     invariant = "L4"
     events = (Contributed,)
@@ -34,23 +47,34 @@ class PushesToAll(Checker):
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         core = peer_core(swarm, peer)
         rounds = gossip_of(core)
-        if core is None or rounds is None or not isinstance(event, Contributed) or core.phase != "running":
+        if (
+            core is None
+            or rounds is None
+            or not isinstance(event, Contributed)
+            or core.phase != "running"
+        ):
             return
         if rounds.phase != "computing" or event.round_id != rounds.round_id:
             return
         named = targets_of(core, peer, event.round_id, members_of(core))
-        reachable = [t for t in named if not core.membership.skip_reason(t) and t not in rounds.finished]
+        reachable = [
+            t for t in named if not core.membership.skip_reason(t) and t not in rounds.finished
+        ]
         self._targets[peer], self._pushed[peer] = tuple(reachable), {}
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Send) and isinstance(effect.message, Push):
             if peer not in self._targets or effect.peer not in self._targets[peer]:
                 text = (
-                    f"pushes to peer {effect.peer} in round {effect.message.round_id}, which it skips or its plan does not name"
+                    f"pushes to peer {effect.peer} in round {effect.message.round_id}, which it "
+                    "skips or its plan does not name"
                 )
                 raise self.violated(swarm, peer, text)
             if (effect.peer, effect.message.what) in self._pushed[peer]:
-                text = f"pushes its {effect.message.what} of round {effect.message.round_id} to peer {effect.peer} twice"
+                text = (
+                    f"pushes its {effect.message.what} of round {effect.message.round_id} to peer "
+                    f"{effect.peer} twice"
+                )
                 raise self.violated(swarm, peer, text)
             self._pushed[peer][effect.peer, effect.message.what] = None
 
@@ -67,13 +91,17 @@ class PushesToAll(Checker):
         for target in targets:
             for what in ("gradient", "parameters") if mixes else ("gradient",):
                 if (target, what) not in pushed:
-                    text = f"does not push its {what} of round {event.round_id} to peer {target}, which its plan names"
+                    text = (
+                        f"does not push its {what} of round {event.round_id} to peer {target}, "
+                        "which its plan names"
+                    )
                     raise self.violated(swarm, peer, text)
 
 
 class WaitsForSomebody(Checker):
-    """L3, of gossip rounds: a peer that has its own update waits for as long only as there is somebody to wait for, of whom
-    something is to come. One that it comes to skip, or that says that it is done, costs it no time."""
+    """L3, of gossip rounds: a peer that has its own update waits for as long only as there is
+    somebody to wait for, of whom something is to come. One that it comes to skip, or that says that
+    it is done, costs it no time."""
 
     invariant = "L3"
     effects = (Report,)
@@ -91,11 +119,19 @@ class WaitsForSomebody(Checker):
     def _look(self, swarm: Swarm[Any], peer: PeerId) -> None:
         core = peer_core(swarm, peer)
         rounds = gossip_of(core)
-        if core is None or rounds is None or rounds.phase != "collecting" or core.phase != "running":
+        if (
+            core is None
+            or rounds is None
+            or rounds.phase != "collecting"
+            or core.phase != "running"
+        ):
             return
         self.judged += 1
         if not any(is_worth_waiting(core, rounds, source) for source in rounds._sources):
-            text = f"waits in round {rounds.round_id} for peers {list(rounds._sources)}, of none of whom anything is to come"
+            text = (
+                f"waits in round {rounds.round_id} for peers {list(rounds._sources)}, of none of "
+                "whom anything is to come"
+            )
             raise self.violated(swarm, peer, text)
 
 
@@ -115,7 +151,12 @@ class EachReadsItsOwn(Checker):
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         core = peer_core(swarm, peer)
-        if not isinstance(effect, StartRound) or effect.samples is None or core is None or gossip_of(core) is None:
+        if (
+            not isinstance(effect, StartRound)
+            or effect.samples is None
+            or core is None
+            or gossip_of(core) is None
+        ):
             return
         epoch = effect.samples.epoch
         readers = self._readers.setdefault((epoch, -1 if peer in core.settings.peers else peer), {})
@@ -128,7 +169,8 @@ class EachReadsItsOwn(Checker):
                 first = readers.setdefault(sample, reader)
                 if first != reader:
                     text = (
-                        f"reads sample {sample} of epoch {epoch} in round {effect.round_id}; peer {first[0]} does in {first[1]}"
+                        f"reads sample {sample} of epoch {epoch} in round {effect.round_id}; peer "
+                        f"{first[0]} does in {first[1]}"
                     )
                     raise self.violated(swarm, peer, text)
 

@@ -1,4 +1,5 @@
-"""S11, of rules: given the finite updates that it needs, a rule makes a finite aggregate. Else no round teaches anything."""
+"""S11, of rules: given the finite updates that it needs, a rule makes a finite aggregate. Else no
+round teaches anything."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class RuleAnswers(Checker):
-    """S11: a rule that is given as many finite updates as it needs for f liars makes a finite aggregate of them.
+    """S11: a rule that is given as many finite updates as it needs for f liars makes a finite
+    aggregate of them.
 
     Not asked of differences of parameters: those of liars may be too far apart for float32.
     """
@@ -47,7 +49,10 @@ class RuleAnswers(Checker):
         if event.payload is None and event.reason:
             core = peer_core(swarm, peer)
             needed = core.settings.updates_min if core is not None else 0
-            text = f"round {ask.round_id}: of {len(ask.rows)} finite updates, where it needs {needed}, the rule makes nothing"
+            text = (
+                f"round {ask.round_id}: of {len(ask.rows)} finite updates, where it needs "
+                f"{needed}, the rule makes nothing"
+            )
             raise self.violated(swarm, peer, f"{text}: {event.reason}")
 
 

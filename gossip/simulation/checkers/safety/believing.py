@@ -1,14 +1,20 @@
-"""What a peer may refuse to believe of a sound result, and what it must refuse while at most f peers say so."""
+"""What a peer may refuse to believe of a sound result,
+and what it must refuse while at most f peers say so."""
 
 from __future__ import annotations
 
 from gossip.core import Commit, Peer, PeerId, ResultSimilarity, RollingRounds
 
 
-def is_doubtful(core: Peer, rounds: RollingRounds, commit: Commit, similarity: ResultSimilarity | None) -> bool:
-    """Whether a peer may find it false: its numbers, as opposed to the own update, or too long for all that it knows; its rates;
-    or its roster."""
-    far = similarity is not None and not similarity.length <= core.settings.results.longer * similarity.own
+def is_doubtful(
+    core: Peer, rounds: RollingRounds, commit: Commit, similarity: ResultSimilarity | None
+) -> bool:
+    """Whether a peer may find it false: its numbers, as opposed to the own update, or too long for
+    all that it knows; its rates; or its roster."""
+    far = (
+        similarity is not None
+        and not similarity.length <= core.settings.results.longer * similarity.own
+    )
     if far or _is_opposed(core, similarity):
         return True
     if not _speaks_for_all(core, rounds, commit):
@@ -20,7 +26,9 @@ def is_doubtful(core: Peer, rounds: RollingRounds, commit: Commit, similarity: R
     return not past and bool(_left_out(core, rounds, commit) or _put_in(core, rounds, commit))
 
 
-def must_be_refused(core: Peer, rounds: RollingRounds, commit: Commit, similarity: ResultSimilarity | None) -> str:
+def must_be_refused(
+    core: Peer, rounds: RollingRounds, commit: Commit, similarity: ResultSimilarity | None
+) -> str:
     """Why, in words that follow "although"; "" when it may be taken. It may be too long, too."""
     if _is_opposed(core, similarity):
         return "it opposes its own update"
@@ -29,13 +37,21 @@ def must_be_refused(core: Peer, rounds: RollingRounds, commit: Commit, similarit
     if _steps(rounds, commit) == "far" and len(rounds.roster) >= 2 * core.settings.f + 2:
         return f"it steps with {commit.rates}, and its own rates are others by far"
     left_out, put_in = _left_out(core, rounds, commit), _put_in(core, rounds, commit)
-    if len(left_out) + len(put_in) > core.settings.f and not rounds.lag_detector.is_passed(commit.round_id):
-        return f"the next roster leaves out {left_out}, who are here, and takes in {put_in}, who are not"
+    if len(left_out) + len(put_in) > core.settings.f and not rounds.lag_detector.is_passed(
+        commit.round_id
+    ):
+        return (
+            f"the next roster leaves out {left_out}, who are here, and takes in {put_in}, who are "
+            "not"
+        )
     return ""
 
 
 def _is_opposed(core: Peer, similarity: ResultSimilarity | None) -> bool:
-    return similarity is not None and similarity.product < core.settings.results.opposed * similarity.length * similarity.own
+    return (
+        similarity is not None
+        and similarity.product < core.settings.results.opposed * similarity.length * similarity.own
+    )
 
 
 def _speaks_for_all(core: Peer, rounds: RollingRounds, commit: Commit) -> bool:
@@ -43,19 +59,28 @@ def _speaks_for_all(core: Peer, rounds: RollingRounds, commit: Commit) -> bool:
 
 
 def _steps(rounds: RollingRounds, commit: Commit) -> str:
-    """With rates ``as ever``, or with ``others``; ``far`` when all that this peer knows of are ten times off."""
+    """With rates ``as ever``, or with ``others``; ``far`` when all that this peer knows of
+    are ten times off."""
     own = rounds._own.rates if rounds._own is not None else ()
     known = [rates for rates in (own, rounds.replicated.rates) if rates]
     if not commit.digest or not known or all(rates == commit.rates for rates in known):
         return "as ever"
     same = [rates for rates in known if len(rates) == len(commit.rates)]
-    off = [max(new, old) > 200.0 * min(new, old) for rates in same for new, old in zip(commit.rates, rates, strict=True)]
+    off = [
+        max(new, old) > 200.0 * min(new, old)
+        for rates in same
+        for new, old in zip(commit.rates, rates, strict=True)
+    ]
     return "far" if all(off) else "others"
 
 
 def _left_out(core: Peer, rounds: RollingRounds, commit: Commit) -> list[PeerId]:
     """Those who are here as far as this peer can tell, itself included."""
-    missing = [peer for peer in rounds.roster if peer not in commit.roster and not rounds.departures.leaves(peer)]
+    missing = [
+        peer
+        for peer in rounds.roster
+        if peer not in commit.roster and not rounds.departures.leaves(peer)
+    ]
     return [peer for peer in missing if peer == core.local or not rounds.skip_reason(peer)]
 
 
@@ -63,4 +88,6 @@ def _put_in(core: Peer, rounds: RollingRounds, commit: Commit) -> list[PeerId]:
     """Those who are dead as far as it can tell, or of whom it has never heard."""
     members = core.membership.members
     come = [peer for peer in commit.roster if peer not in rounds.roster]
-    return [peer for peer in come if peer not in members or members[peer].gone or not members[peer].met]
+    return [
+        peer for peer in come if peer not in members or members[peer].gone or not members[peer].met
+    ]

@@ -1,4 +1,5 @@
-"""S9 at the end of a training: who is told that its last state is everybody's holds what everybody holds, to the last bit."""
+"""S9 at the end of a training: who is told that its last state is everybody's holds what everybody
+holds, to the last bit."""
 
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 
 
 class EndsAlike(Checker):
-    """S9: all who are told before one round that others hold what they hold hold the same, where somebody may lie (f > 0)
-    and somebody could have told: more than 2f run that hold no liar's state, or nobody else holds one. In the end all who
-    have asked are told so, when more than 2f run that hold no liar's state."""
+    """S9: all who are told before one round that others hold what they hold hold the same, where
+    somebody may lie (f > 0) and somebody could have told: more than 2f run that hold no liar's
+    state, or nobody else holds one. In the end all who have asked are told so, when more than 2f
+    run that hold no liar's state."""
 
     invariant = "S9"
     events = (ConfirmState,)
@@ -43,40 +45,69 @@ class EndsAlike(Checker):
             self._misled.restores(swarm, peer)
         if not isinstance(effect, StateConfirmed):
             return
-        since, core, trainer = self.waiting.pop(peer, None), peer_core(swarm, peer), swarm.hosts[peer].trainer
+        since, core, trainer = (
+            self.waiting.pop(peer, None),
+            peer_core(swarm, peer),
+            swarm.hosts[peer].trainer,
+        )
         if since is None or core is None or not core.settings.f:
             return
         running = sum(host.running for host in swarm.hosts.values())
         enough = effect.agreed or self._alike(swarm) <= 2 * core.settings.f
-        self.demand(enough, swarm, peer, f"it is told that its last state may be another than that of {running - 1} others")
+        self.demand(
+            enough,
+            swarm,
+            peer,
+            f"it is told that its last state may be another than that of {running - 1} others",
+        )
         if not effect.agreed or not isinstance(trainer, ToyTrainer):
             return
-        text = f"it ends before round {effect.round_id} with the state before round {trainer.next_round}"
+        text = (
+            f"it ends before round {effect.round_id} with the state before round "
+            f"{trainer.next_round}"
+        )
         self.demand(trainer.next_round == effect.round_id, swarm, peer, text)
         digest, first = self._told.setdefault(effect.round_id, (trainer.digest, peer))
-        if (peer in self._misled or first in self._misled) and self._alike(swarm) <= 2 * core.settings.f:
+        if (peer in self._misled or first in self._misled) and self._alike(
+            swarm
+        ) <= 2 * core.settings.f:
             return  # too few are left who could have told it
-        text = f"it ends before round {effect.round_id} with {trainer.digest.hex()}, peer {first} with {digest.hex()}"
+        text = (
+            f"it ends before round {effect.round_id} with {trainer.digest.hex()}, peer {first} "
+            f"with {digest.hex()}"
+        )
         self.demand(trainer.digest == digest, swarm, peer, text)
 
     def judge_end(self, swarm: Swarm[Any], peers: Iterable[PeerId]) -> None:
-        """The training is over: where one of ``peers`` has come to its last round all of them that run have, and nobody waits any
-        more."""
+        """The training is over: where one of ``peers`` has come to its last round all of them that
+        run have, and nobody waits any more."""
         trainers = {peer: swarm.hosts[peer].trainer for peer in peers if swarm.hosts[peer].running}
-        came = {peer for peer, it in trainers.items() if peer in self.waiting or (isinstance(it, ToyTrainer) and it.confirmed)}
+        came = {
+            peer
+            for peer, it in trainers.items()
+            if peer in self.waiting or (isinstance(it, ToyTrainer) and it.confirmed)
+        }
         for peer in trainers if came else ():
             where = swarm.hosts[peer].core.rounds.round_id
-            self.demand(peer in came, swarm, peer, f"it has not come to its last round, and is in {where}")
+            self.demand(
+                peer in came, swarm, peer, f"it has not come to its last round, and is in {where}"
+            )
         for peer, since in self.waiting.items():
             host, core = swarm.hosts[peer], peer_core(swarm, peer)
-            if self._misled.lying and core is not None and self._alike(swarm) <= 2 * core.settings.f:
+            if (
+                self._misled.lying
+                and core is not None
+                and self._alike(swarm) <= 2 * core.settings.f
+            ):
                 continue  # too few are left who could have told it
             text = f"it has asked at {since:.2f} s whether its last state is everybody's, in vain"
             self.demand(not host.running, swarm, peer, text)
 
     def _alike(self, swarm: Swarm[Any]) -> int:
         """How many run that hold no liar's state."""
-        return sum(host.running and other not in self._misled for other, host in swarm.hosts.items())
+        return sum(
+            host.running and other not in self._misled for other, host in swarm.hosts.items()
+        )
 
 
 __all__ = ["EndsAlike"]

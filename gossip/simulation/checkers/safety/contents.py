@@ -1,4 +1,5 @@
-"""S11-S13: what goes into a commit, what a joiner takes over, and that nothing unchecked is used."""
+"""S11-S13: what goes into a commit, what a joiner takes over,
+and that nothing unchecked is used."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """What a history has come to: the roster of its next round, and the samples used in its epoch (None: not known)."""
+    """What a history has come to: the roster of its next round, and the samples used in its epoch
+    (None: not known)."""
 
     roster: tuple[PeerId, ...]
     epoch: int
@@ -55,8 +57,8 @@ class _Branch:
 
 
 class Conserved(Checker):
-    """S11: a commit averages exactly what its header names: once each, what they sent, who were in the roster; and along a
-    history no sample is used twice in an epoch, nor is one lost."""
+    """S11: a commit averages exactly what its header names: once each, what they sent, who were in
+    the roster; and along a history no sample is used twice in an epoch, nor is one lost."""
 
     invariant = "S11"
     events = (Contributed, Restored)
@@ -66,7 +68,8 @@ class Conserved(Checker):
         super().__init__(circumstances)
         self._rows: dict[PeerId, dict[tuple[int, int], tuple[Row, ...] | None]] = {}
         self._pending: dict[PeerId, list[Committed]] = {}
-        self._previous: dict[PeerId, tuple[Payload, ...]] = {}  # what each has applied last, since it took over a state
+        # what each has applied last, since it took over a state
+        self._previous: dict[PeerId, tuple[Payload, ...]] = {}
         self._sent: dict[tuple[PeerId, int], list[int]] = {}
         self._read: dict[tuple[PeerId, int, bytes], Ranges] = {}
         self._branches: dict[bytes, _Branch] = {}
@@ -86,7 +89,11 @@ class Conserved(Checker):
                 self._on_aggregate(swarm, peer, effect)
             case StartRound():
                 rounds = rolling_of(peer_core(swarm, peer))
-                if rounds is not None and effect.samples is not None and rounds.round_id == effect.round_id:
+                if (
+                    rounds is not None
+                    and effect.samples is not None
+                    and rounds.round_id == effect.round_id
+                ):
                     self._read[peer, effect.round_id, rounds.chain] = effect.samples.ranges
             case Committed():
                 self._pending[peer].append(effect)
@@ -109,17 +116,29 @@ class Conserved(Checker):
             raise self.violated(swarm, peer, text)
         own = peers.index(peer) if peer in peers else None
         if ask.own != own:
-            raise self.violated(swarm, peer, f"{what}: the own row is {ask.own} and should be {own}")
+            raise self.violated(
+                swarm, peer, f"{what}: the own row is {ask.own} and should be {own}"
+            )
         if min([row.samples for row in ask.rows], default=1) < 1:
-            raise self.violated(swarm, peer, f"{what}: a row without samples: {[(row.peer, row.samples) for row in ask.rows]}")
+            raise self.violated(
+                swarm,
+                peer,
+                f"{what}: a row without samples: {[(row.peer, row.samples) for row in ask.rows]}",
+            )
         last = self._previous[peer]
         if ask.previous is not (last[ask.shard] if last and not ask.mix else None):
-            raise self.violated(swarm, peer, f"{what}: the rule is not given the aggregate that was applied last")
+            raise self.violated(
+                swarm, peer, f"{what}: the rule is not given the aggregate that was applied last"
+            )
         rows = self._rows[peer]
         if len(rows) > 64:
             del rows[next(iter(rows))]
         # Who combines tells of what was decided elsewhere: ``DecidesTogether``.
-        counted = tuple([row for row in ask.rows if row.peer in ask.peers]) if ask.step == "decide" else ask.rows
+        counted = (
+            tuple([row for row in ask.rows if row.peer in ask.peers])
+            if ask.step == "decide"
+            else ask.rows
+        )
         rows[ask.round_id, ask.shard] = counted if ask.step != "combine" else None
 
     def _on_made(self, swarm: Swarm[Any], peer: PeerId, commit: Commit) -> None:
@@ -130,7 +149,9 @@ class Conserved(Checker):
         named = tuple((c.peer, c.samples) for c in commit.contributors)
         self.judged += 1
         if named != averaged:
-            raise self.violated(swarm, peer, f"round {commit.round_id} names {named} and averaged {averaged}")
+            raise self.violated(
+                swarm, peer, f"round {commit.round_id} names {named} and averaged {averaged}"
+            )
 
     def _follow(self, swarm: Swarm[Any], peer: PeerId, done: list[Committed]) -> _Branch:
         """Judges a round that nobody has applied before, by what its history has come to."""
@@ -141,7 +162,11 @@ class Conserved(Checker):
         for commit in commits:
             self._judge_header(swarm, peer, commit, roster)
         whole = all(commit.digest for commit in commits)
-        used_by = set.intersection(*({c.peer for c in commit.contributors} for commit in commits)) if whole else set()
+        used_by = (
+            set.intersection(*({c.peer for c in commit.contributors} for commit in commits))
+            if whole
+            else set()
+        )
         slices, epoch = done[0].slices, done[0].epoch
         if slices is None or (before is None and commits[0].round_id > 0):
             return _Branch(commits[0].roster, epoch, None)
@@ -156,14 +181,22 @@ class Conserved(Checker):
         merged = _disjoint([*used, *fresh])
         self.judged += 1
         if merged is None:
-            raise self.violated(swarm, peer, f"round {commits[0].round_id} uses samples of epoch {epoch} again: {fresh}")
+            raise self.violated(
+                swarm,
+                peer,
+                f"round {commits[0].round_id} uses samples of epoch {epoch} again: {fresh}",
+            )
         return _Branch(commits[0].roster, epoch, merged)
 
-    def _judge_header(self, swarm: Swarm[Any], peer: PeerId, commit: Commit, roster: tuple[PeerId, ...]) -> None:
+    def _judge_header(
+        self, swarm: Swarm[Any], peer: PeerId, commit: Commit, roster: tuple[PeerId, ...]
+    ) -> None:
         names = [c.peer for c in commit.contributors]
         where = f"round {commit.round_id}, shard {commit.shard}"
         if names != sorted(set(names)) or not set(names) <= set(roster):
-            raise self.violated(swarm, peer, f"{where} names {names} as contributors, its roster is {roster}")
+            raise self.violated(
+                swarm, peer, f"{where} names {names} as contributors, its roster is {roster}"
+            )
         if bool(names) and not commit.digest:
             raise self.violated(swarm, peer, f"{where} has contributors {names} and no aggregate")
         if both := set(names) & {rejection.peer for rejection in commit.rejected}:
@@ -172,25 +205,44 @@ class Conserved(Checker):
             sent = self._sent.get((c.peer, commit.round_id), [])
             self.judged += 1
             if c.samples not in sent:
-                raise self.violated(swarm, peer, f"{where} counts {c.samples} samples of peer {c.peer}, which sent {sent}")
+                raise self.violated(
+                    swarm,
+                    peer,
+                    f"{where} counts {c.samples} samples of peer {c.peer}, which sent {sent}",
+                )
 
-    def _judge_slices(self, swarm: Swarm[Any], peer: PeerId, commit: Commit, slices: dict[PeerId, Any]) -> None:
+    def _judge_slices(
+        self, swarm: Swarm[Any], peer: PeerId, commit: Commit, slices: dict[PeerId, Any]
+    ) -> None:
         if _disjoint([pair for ranges in slices.values() for pair in ranges]) is None:
-            raise self.violated(swarm, peer, f"round {commit.round_id} gives samples to two peers: {slices}")
+            raise self.violated(
+                swarm, peer, f"round {commit.round_id} gives samples to two peers: {slices}"
+            )
         for c in commit.contributors:
             read = self._read.get((c.peer, commit.round_id, commit.parent))
             if read is not None and read != tuple(slices.get(c.peer, ())):
-                text = f"round {commit.round_id}: peer {c.peer} has read {read}, the others count {slices.get(c.peer)}"
+                text = (
+                    f"round {commit.round_id}: peer {c.peer} has read {read}, the others count "
+                    f"{slices.get(c.peer)}"
+                )
                 raise self.violated(swarm, peer, text)
 
-    def _judge_epoch(self, swarm: Swarm[Any], peer: PeerId, before: _Branch, first: Committed, core: Peer) -> None:
+    def _judge_epoch(
+        self, swarm: Swarm[Any], peer: PeerId, before: _Branch, first: Committed, core: Peer
+    ) -> None:
         if before.used is None:
             return
         used = sum(stop - start for start, stop in before.used)
-        # With so few left over no robust rule has enough updates; they are given up (DataCursor.at_least).
+        # With so few left over no robust rule has enough updates; they are given up
+        # (DataCursor.at_least).
         may_lack = max(1, core.settings.updates_min) - 1
-        text = f"epoch {before.epoch} ends with {used} of {first.samples_total} samples used, {may_lack} may be missing"
-        self.demand(first.samples_total - may_lack <= used <= first.samples_total, swarm, peer, text)
+        text = (
+            f"epoch {before.epoch} ends with {used} of {first.samples_total} samples used, "
+            f"{may_lack} may be missing"
+        )
+        self.demand(
+            first.samples_total - may_lack <= used <= first.samples_total, swarm, peer, text
+        )
 
 
 def _disjoint(pairs: list[tuple[int, int]]) -> Ranges | None:
@@ -207,8 +259,8 @@ def _disjoint(pairs: list[tuple[int, int]]) -> Ranges | None:
 
 
 class TakesOverTheDonorsState(Checker):
-    """S12: what a joiner restores is what a donor held before that round, with a history that somebody has; and it offers
-    no update for a round before."""
+    """S12: what a joiner restores is what a donor held before that round, with a history that
+    somebody has; and it offers no update for a round before."""
 
     invariant = "S12"
     events = (SnapshotTaken,)
@@ -242,7 +294,10 @@ class TakesOverTheDonorsState(Checker):
             case Send(_, Update() as update):
                 first = self._first.get(peer, 0)
                 if update.round_id < first:
-                    text = f"offers an update of round {update.round_id}, although its state is of round {first}"
+                    text = (
+                        f"offers an update of round {update.round_id}, although its state is of "
+                        f"round {first}"
+                    )
                     raise self.violated(swarm, peer, text)
             case _:
                 return
@@ -250,15 +305,27 @@ class TakesOverTheDonorsState(Checker):
     def _on_restore(self, swarm: Swarm[Any], peer: PeerId, restore: Restore) -> None:
         content, said = _state_digest(restore.payload), parts_of(restore.payload)[0]
         if _name_of(restore.payload) != said:
-            raise self.violated(swarm, peer, f"restores bytes with the digest {content.hex()} as {said.hex()}")
+            raise self.violated(
+                swarm, peer, f"restores bytes with the digest {content.hex()} as {said.hex()}"
+            )
         self._misled.restores(swarm, peer)
         if peer not in self._misled:
             known = content in self._taken.get(restore.round_id, [])
-            self.demand(known, swarm, peer, f"restores a state of round {restore.round_id} that no donor has packed")
+            self.demand(
+                known,
+                swarm,
+                peer,
+                f"restores a state of round {restore.round_id} that no donor has packed",
+            )
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         core = peer_core(swarm, peer)
-        if not isinstance(event, Restored) or event.error or core is None or core.recovery.stage != "idle":
+        if (
+            not isinstance(event, Restored)
+            or event.error
+            or core is None
+            or core.recovery.stage != "idle"
+        ):
             return
         self._first[peer] = event.round_id
         rounds = rolling_of(core)
@@ -266,7 +333,13 @@ class TakesOverTheDonorsState(Checker):
             return
         head = rounds.replicated.lineage.at(event.round_id - 1)
         known = head in self._heads.get(event.round_id, {})
-        self.demand(known, swarm, peer, f"restores round {event.round_id} upon a history that nobody has: {(head or b'').hex()}")
+        self.demand(
+            known,
+            swarm,
+            peer,
+            f"restores round {event.round_id} upon a history that nobody has: "
+            f"{(head or b'').hex()}",
+        )
 
 
 def content_digest(payload: Payload) -> bytes:
@@ -287,8 +360,9 @@ def _name_of(payload: Payload) -> bytes:
 
 
 class CheckedBeforeUse(Checker):
-    """S13: what is applied was checked: a message of a stranger, of a former life, of another lineage, round or branch, or
-    with a payload that is not what it says, changes nothing; what goes into a rule or a model is finite and of the right size."""
+    """S13: what is applied was checked: a message of a stranger, of a former life, of another
+    lineage, round or branch, or with a payload that is not what it says, changes nothing; what goes
+    into a rule or a model is finite and of the right size."""
 
     invariant = "S13"
     events = (Update, UpdateRequest, Commit, StateOffer)
@@ -305,7 +379,9 @@ class CheckedBeforeUse(Checker):
         self._refusable.pop(peer, None)
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        if not isinstance(event, Received) or not isinstance(event.message, Update | UpdateRequest | Commit | StateOffer):
+        if not isinstance(event, Received) or not isinstance(
+            event.message, Update | UpdateRequest | Commit | StateOffer
+        ):
             return
         core = peer_core(swarm, peer)
         if core is None or not isinstance(core.rounds, RollingRounds):
@@ -329,7 +405,9 @@ class CheckedBeforeUse(Checker):
         if isinstance(message, StateOffer):
             taker = core.recovery
             asked = message.nonce == taker._nonce and event.sender in taker.waits_for
-            asked = asked and (taker.pieces is None or (event.sender, message.piece) in taker.pieces.asked)
+            asked = asked and (
+                taker.pieces is None or (event.sender, message.piece) in taker.pieces.asked
+            )
             return "" if asked else "nobody asked for it"
         assert isinstance(message, Update | UpdateRequest | Commit)
         if message.lineage != core.settings.lineage:
@@ -338,7 +416,11 @@ class CheckedBeforeUse(Checker):
             return f"an old round, {message.round_id}"
         if message.round_id == rounds.round_id and message.parent != rounds.chain:
             return "another branch"
-        if isinstance(message, Update) and event.sender not in rounds.roster and message.round_id == rounds.round_id:
+        if (
+            isinstance(message, Update)
+            and event.sender not in rounds.roster
+            and message.round_id == rounds.round_id
+        ):
             return "not in the roster"
         return ""
 
@@ -347,12 +429,20 @@ class CheckedBeforeUse(Checker):
             return
         reason, before = self._refusable.pop(peer, ("", ()))
         core = peer_core(swarm, peer)
-        if not reason or core is None or not isinstance(core.rounds, RollingRounds) or core.phase == "recovering":
+        if (
+            not reason
+            or core is None
+            or not isinstance(core.rounds, RollingRounds)
+            or core.phase == "recovering"
+        ):
             return
         after = _state_of(core, core.rounds)
         self.judged += 1
         if before != after:
-            what = f"a {type(event.message).__name__} of peer {event.sender} which is not to be used ({reason})"
+            what = (
+                f"a {type(event.message).__name__} of peer {event.sender} which is not to be used "
+                f"({reason})"
+            )
             raise self.violated(swarm, peer, f"uses {what}: {before} -> {after}")
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
@@ -364,9 +454,17 @@ class CheckedBeforeUse(Checker):
                 want = 4 * core.rounds.sizes[effect.shard]
                 for row in effect.rows:
                     if not core.settings.may_be(row.peer):
-                        raise self.violated(swarm, peer, f"round {effect.round_id}: a row of a stranger, {row.peer}")
+                        raise self.violated(
+                            swarm, peer, f"round {effect.round_id}: a row of a stranger, {row.peer}"
+                        )
                     if row.payload.nbytes != want or not row.payload.finite:
-                        self._judge_payload(swarm, peer, row.payload, want, f"peer {row.peer}'s row in round {effect.round_id}")
+                        self._judge_payload(
+                            swarm,
+                            peer,
+                            row.payload,
+                            want,
+                            f"peer {row.peer}'s row in round {effect.round_id}",
+                        )
                 self.judged += len(effect.rows)
             case Committed():
                 self._commits[peer].append(effect.commit)
@@ -379,16 +477,27 @@ class CheckedBeforeUse(Checker):
         commits, self._commits[peer] = self._commits[peer], []
         sizes = core.rounds.sizes
         for shard, payload in enumerate(apply.payloads):
-            self._judge_payload(swarm, peer, payload, 4 * sizes[shard], f"shard {shard} of round {apply.round_id}")
+            self._judge_payload(
+                swarm, peer, payload, 4 * sizes[shard], f"shard {shard} of round {apply.round_id}"
+            )
             if commits and content_digest(payload) != commits[shard].digest:
-                text = f"applies to shard {shard} in round {apply.round_id} what its commit does not say"
+                text = (
+                    f"applies to shard {shard} in round {apply.round_id} what its commit does not "
+                    "say"
+                )
                 raise self.violated(swarm, peer, text)
         for commit in commits:
             roster, known = set(commit.roster), core.settings.everybody
             if list(commit.roster) != sorted(roster) or not roster or not roster.issubset(known):
-                raise self.violated(swarm, peer, f"round {commit.round_id} names {commit.roster}, which is no roster")
+                raise self.violated(
+                    swarm,
+                    peer,
+                    f"round {commit.round_id} names {commit.roster}, which is no roster",
+                )
 
-    def _judge_payload(self, swarm: Swarm[Any], peer: PeerId, payload: Payload, nbytes: int, what: str) -> None:
+    def _judge_payload(
+        self, swarm: Swarm[Any], peer: PeerId, payload: Payload, nbytes: int, what: str
+    ) -> None:
         self.judged += 1
         if payload.nbytes != nbytes:
             raise self.violated(swarm, peer, f"{what} has {payload.nbytes} bytes, not {nbytes}")

@@ -1,7 +1,7 @@
 """S6, S12, S13, L3: what a peer may conclude from what it has heard, and what it must.
 
-Nobody is accused, skipped or declared dead without grounds; whose connection closes is skipped at once; what a former life said
-counts for nothing; and nobody asks the dead.
+Nobody is accused, skipped or declared dead without grounds; whose connection closes is skipped at
+once; what a former life said counts for nothing; and nobody asks the dead.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ from .membership import is_invented
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
 
-LINKED_AFTER_S = 1.0  # of quiet: every connection stands again, and those on its ends know each other
+# of quiet: every connection stands again, and those on its ends know each other
+LINKED_AFTER_S = 1.0
 
 
 class NoUnfoundedDeath(TableChecker):
-    """S6: a death takes a failed probe of one's own or two accusers, and no answer since; or the word of the dead itself."""
+    """S6: a death takes a failed probe of one's own or two accusers, and no answer since; or the
+    word of the dead itself."""
 
     invariant = "S6"
 
@@ -51,9 +53,15 @@ class NoUnfoundedDeath(TableChecker):
         super().__init__(circumstances)
         self.hearing = hearing
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
+    def judge(
+        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+    ) -> None:
         subject, standing = transition.subject, transition.standing
-        if transition.field != "status" or (transition.before, transition.status) != ("suspect", "dead") or subject == peer:
+        if (
+            transition.field != "status"
+            or (transition.before, transition.status) != ("suspect", "dead")
+            or subject == peer
+        ):
             return  # of one that was never met others' word is taken
         if is_invented(self.circumstances, swarm, peer, subject) or _own_word(event, subject):
             return
@@ -65,25 +73,41 @@ class NoUnfoundedDeath(TableChecker):
         others = len([accuser for accuser in accusers if accuser != peer])
         self.judged += 1
         if heard.answered_since == standing and not own:
-            raise self.violated(swarm, peer, f"declares peer {subject} dead, which has answered it since it was accused")
+            raise self.violated(
+                swarm,
+                peer,
+                f"declares peer {subject} dead, which has answered it since it was accused",
+            )
         if not own and len(accusers) < 2:
-            text = f"declares peer {subject} dead at the word of {others} and without a failed probe of its own"
+            text = (
+                f"declares peer {subject} dead at the word of {others} and without a failed probe "
+                "of its own"
+            )
             raise self.violated(swarm, peer, text)
 
 
 class NoUnfoundedAccusation(TableChecker):
-    """S6: nobody accuses one that had no time to connect, nor one whom its probe must have reached: over a link between them that
-    was undisturbed, or by way of the helpers that it asks."""
+    """S6: nobody accuses one that had no time to connect, nor one whom its probe must have reached:
+    over a link between them that was undisturbed, or by way of the helpers that it asks."""
 
     invariant = "S6"
 
-    def __init__(self, hearing: Hearing, reach: Reach, circumstances: RunConditions | None = None) -> None:
+    def __init__(
+        self, hearing: Hearing, reach: Reach, circumstances: RunConditions | None = None
+    ) -> None:
         super().__init__(circumstances)
         self.hearing, self.reach = hearing, reach
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
+    def judge(
+        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+    ) -> None:
         subject = transition.subject
-        if transition.field != "status" or transition.status != "suspect" or subject == peer or not _ends_a_probe(event):
+        if (
+            transition.field != "status"
+            or transition.status != "suspect"
+            or subject == peer
+            or not _ends_a_probe(event)
+        ):
             return
         membership = membership_of(swarm.hosts[peer].core)
         if membership is None:
@@ -92,24 +116,38 @@ class NoUnfoundedAccusation(TableChecker):
         member, host = membership.members[subject], swarm.hosts[peer]
         known_s = host.machine.clock_s(swarm.now_ns) - member.known_since
         if known_s < CONNECT_GRACE_S and not (member.was_linked and member.spoken):
-            text = f"accuses peer {subject}.{transition.incarnation}, of which it learnt {known_s:.3f} s ago"
-            raise self.violated(swarm, peer, f"{text}, of not answering: it has {CONNECT_GRACE_S} s for its first connections")
+            text = (
+                f"accuses peer {subject}.{transition.incarnation}, of which it learnt "
+                f"{known_s:.3f} s ago"
+            )
+            raise self.violated(
+                swarm,
+                peer,
+                f"{text}, of not answering: it has {CONNECT_GRACE_S} s for its first connections",
+            )
         if self.circumstances.defaming or not _takes_part(swarm, subject, transition.incarnation):
             return
         asked_s = self.hearing.of(peer, subject).asked_s
         if self.reach.direct(swarm, peer, subject, asked_s - LINKED_AFTER_S):
             raise self.violated(
-                swarm, peer, f"accuses peer {subject}, which it asked at {asked_s:.3f} s over an undisturbed link"
+                swarm,
+                peer,
+                f"accuses peer {subject}, which it asked at {asked_s:.3f} s over an undisturbed "
+                "link",
             )
         bridges = self.reach.reachable_through(swarm, peer, subject, asked_s - LINKED_AFTER_S)
         useless = len(swarm.hosts) - 2 - len(bridges)
         if bridges and useless < membership.settings.indirect_probes:
-            text = f"accuses peer {subject}, which it could have asked at {asked_s:.3f} s by way of {bridges}"
+            text = (
+                f"accuses peer {subject}, which it could have asked at {asked_s:.3f} s by way of "
+                f"{bridges}"
+            )
             raise self.violated(swarm, peer, text)
 
 
 class AnAnswerEndsTheSkip(Checker):
-    """S6: who has answered since it was accused is not skipped for that accusation, whether it has been refuted yet or not."""
+    """S6: who has answered since it was accused is not skipped for that accusation, whether it has
+    been refuted yet or not."""
 
     invariant = "S6"
     events = (Ack,)
@@ -125,12 +163,25 @@ class AnAnswerEndsTheSkip(Checker):
             return
         subject = event.message.target
         member = membership.members.get(subject)
-        if member is None or subject == peer or (answered_since := self.hearing.of(peer, subject).answered_since) < 0:
+        if (
+            member is None
+            or subject == peer
+            or (answered_since := self.hearing.of(peer, subject).answered_since) < 0
+        ):
             return
         self.judged += 1
-        accused_again = member.status == "suspect" and member.standing > answered_since  # at which it has not answered yet
-        if member.skip == "suspect" and not accused_again and not self.hearing.own_evidence(swarm, peer, subject):
-            raise self.violated(swarm, peer, f"skips peer {subject} as a suspect, which has answered it since it was accused")
+        # at which it has not answered yet
+        accused_again = member.status == "suspect" and member.standing > answered_since
+        if (
+            member.skip == "suspect"
+            and not accused_again
+            and not self.hearing.own_evidence(swarm, peer, subject)
+        ):
+            raise self.violated(
+                swarm,
+                peer,
+                f"skips peer {subject} as a suspect, which has answered it since it was accused",
+            )
 
 
 class ClosedIsSkipped(Checker):
@@ -144,7 +195,12 @@ class ClosedIsSkipped(Checker):
         membership = membership_of(swarm.hosts[peer].core)
         if type(event) is LinkDown and membership is not None and not membership.me.gone:
             skipped = membership.skip_reason(event.peer) != ""
-            self.demand(skipped, swarm, peer, f"its connection to peer {event.peer} went down, and it still relies on it")
+            self.demand(
+                skipped,
+                swarm,
+                peer,
+                f"its connection to peer {event.peer} went down, and it still relies on it",
+            )
 
 
 class FormerLivesAreNotAnswered(Checker):
@@ -164,12 +220,18 @@ class FormerLivesAreNotAnswered(Checker):
         self.judged += 1
         sender = membership.members.get(event.sender)
         if sender is not None and sender.spoken and event.incarnation < sender.incarnation:
-            what = f"answers a {type(event.message).__name__} of peer {event.sender}.{event.incarnation}"
-            raise self.violated(swarm, peer, f"{what}, having heard {event.sender}.{sender.incarnation}")
+            what = (
+                f"answers a {type(event.message).__name__} of peer "
+                f"{event.sender}.{event.incarnation}"
+            )
+            raise self.violated(
+                swarm, peer, f"{what}, having heard {event.sender}.{sender.incarnation}"
+            )
 
 
 class TheAccusedHear(Checker):
-    """S6: who is accused, or taken for gone, hears so with the answer to whatever it asks: nobody else can refute that."""
+    """S6: who is accused, or taken for gone, hears so with the answer to whatever it asks: nobody
+    else can refute that."""
 
     invariant = "S6"
     effects = (Ack,)
@@ -180,14 +242,26 @@ class TheAccusedHear(Checker):
             return
         membership = membership_of(swarm.hosts[peer].core)
         member = None if membership is None else membership.members.get(effect.peer)
-        if type(effect.message) is Ack and member is not None and member.linked and member.status != "alive":
-            told = any(rumor.peer == member.peer and rumor.status == member.status for rumor in effect.message.rumors)
-            text = f"answers peer {member.peer}, which it takes for {member.status}, and does not say so"
+        if (
+            type(effect.message) is Ack
+            and member is not None
+            and member.linked
+            and member.status != "alive"
+        ):
+            told = any(
+                rumor.peer == member.peer and rumor.status == member.status
+                for rumor in effect.message.rumors
+            )
+            text = (
+                f"answers peer {member.peer}, which it takes for {member.status}, and does not "
+                "say so"
+            )
             self.demand(told, swarm, peer, text)
 
 
 class NobodyAsksTheDead(Checker):
-    """S12: nobody asks one that it knows to be dead for the state, nor waits for that of one that it skips."""
+    """S12: nobody asks one that it knows to be dead for the state,
+    nor waits for that of one that it skips."""
 
     invariant = "S12"
     effects = (StateRequest,)
@@ -196,7 +270,10 @@ class NobodyAsksTheDead(Checker):
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         membership = membership_of(swarm.hosts[peer].core)
         if type(effect) is Send and type(effect.message) is StateRequest and membership is not None:
-            text = f"asks peer {effect.peer} for its state, which is {membership.skip_reason(effect.peer)} as far as it knows"
+            text = (
+                f"asks peer {effect.peer} for its state, which is "
+                f"{membership.skip_reason(effect.peer)} as far as it knows"
+            )
             self.demand(not membership.is_gone(effect.peer), swarm, peer, text)
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
@@ -208,12 +285,17 @@ class NobodyAsksTheDead(Checker):
         for donor in sorted(core.recovery.waits_for):
             self.judged += 1
             if reason := core.membership.skip_reason(donor):
-                raise self.violated(swarm, peer, f"waits for the state of peer {donor}, which it skips: {reason}")
+                raise self.violated(
+                    swarm, peer, f"waits for the state of peer {donor}, which it skips: {reason}"
+                )
 
 
 def _ends_a_probe(event: Event | None) -> bool:
-    """Whether it may be the verdict of a probe: not what others say, nor a connection that was refused."""
-    return isinstance(event, TimerFired) or (type(event) is Received and isinstance(event.message, Nack))
+    """Whether it may be the verdict of a probe: not what others say,
+    nor a connection that was refused."""
+    return isinstance(event, TimerFired) or (
+        type(event) is Received and isinstance(event.message, Nack)
+    )
 
 
 def _own_word(event: Event | None, subject: PeerId) -> bool:
@@ -233,7 +315,12 @@ def _own_word(event: Event | None, subject: PeerId) -> bool:
 def _takes_part(swarm: Swarm[Any], peer: PeerId, incarnation: int) -> bool:
     host = swarm.hosts[peer]
     membership = membership_of(host.core)
-    return host.running and host.incarnation == incarnation and membership is not None and membership.me.status == "alive"
+    return (
+        host.running
+        and host.incarnation == incarnation
+        and membership is not None
+        and membership.me.status == "alive"
+    )
 
 
 __all__ = [

@@ -1,4 +1,5 @@
-"""S11, of gossip rounds: what a peer was pushed goes into its next round, and nothing else does; and for whom it waits."""
+"""S11, of gossip rounds: what a peer was pushed goes into its next round, and nothing else does;
+and for whom it waits."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def everybody_of(core: Peer) -> tuple[PeerId, ...]:
     return tuple(sorted({*core.settings.peers, core.local, *come}))
 
 
-def targets_of(core: Peer, sender: PeerId, round_id: int, members: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
+def targets_of(
+    core: Peer, sender: PeerId, round_id: int, members: tuple[PeerId, ...]
+) -> tuple[PeerId, ...]:
     """Whom ``sender`` pushes to by the plan of those members."""
     plan = core.topology(Roster(members, core.settings.lineage), round_id, core.settings.seed)
     assert plan.pushes is not None
@@ -57,7 +60,9 @@ def targets_of(core: Peer, sender: PeerId, round_id: int, members: tuple[PeerId,
 
 
 def sources_of(core: Peer, round_id: int) -> tuple[PeerId, ...]:
-    plan = core.topology(Roster(members_of(core), core.settings.lineage), round_id, core.settings.seed)
+    plan = core.topology(
+        Roster(members_of(core), core.settings.lineage), round_id, core.settings.seed
+    )
     return plan.sources(core.local)
 
 
@@ -86,7 +91,8 @@ class PushInbox:
     used: int = -1
 
     def add(self, arrived: _Arrived, most: int) -> None:
-        """Of each round the last one that came; of more than ``most`` rounds the latest; none that could be used twice."""
+        """Of each round the last one that came; of more than ``most`` rounds the latest; none that
+        could be used twice."""
         if arrived.round_id <= self.used:
             return
         self.kept[arrived.round_id] = arrived
@@ -94,8 +100,11 @@ class PushInbox:
         if len(self.kept) > most:
             del self.kept[min(self.kept)]
 
-    def take(self, round_id: int, staleness_max: int, is_source: bool, is_barred: bool) -> _Arrived | None:
-        """What ``round_id`` uses: the newest that is due, or of a source that has gone on the first behind it."""
+    def take(
+        self, round_id: int, staleness_max: int, is_source: bool, is_barred: bool
+    ) -> _Arrived | None:
+        """What ``round_id`` uses: the newest that is due,
+        or of a source that has gone on the first behind it."""
         due = [at for at in self.kept if round_id - staleness_max <= at <= round_id]
         later = [at for at in self.kept if at > round_id] if is_source and not due else []
         chosen = max(due) if due else min(later, default=-1)
@@ -109,7 +118,8 @@ class PushInbox:
 
 @dataclass(slots=True)
 class _ExchangeRound:
-    """The round that a peer is in. ``expected``: kind -> sender -> what goes into its rule, once the round is closed."""
+    """The round that a peer is in. ``expected``: kind -> sender -> what goes into its rule, once
+    the round is closed."""
 
     round_id: int
     sources: tuple[PeerId, ...]
@@ -137,8 +147,9 @@ class _Desk:
 
 
 class TakesWhatItWasPushed(Checker):
-    """S11, of gossip rounds: what has arrived from a present life that its plan names goes into the next aggregate, once, beside
-    the own update; nothing else does. A round is closed when all have delivered who can be expected to, or after its grace."""
+    """S11, of gossip rounds: what has arrived from a present life that its plan names goes into the
+    next aggregate, once, beside the own update; nothing else does. A round is closed when all have
+    delivered who can be expected to, or after its grace."""
 
     invariant = "S11"
     events = (Push, Contributed)
@@ -147,7 +158,8 @@ class TakesWhatItWasPushed(Checker):
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._desks: dict[PeerId, _Desk] = {}
-        self._said: dict[PeerId, dict[int, list[tuple[bytes, bytes]]]] = {}  # round -> gradient and parameters, of all lives
+        # round -> gradient and parameters, of all lives
+        self._said: dict[PeerId, dict[int, list[tuple[bytes, bytes]]]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._desks[peer] = _Desk()
@@ -160,9 +172,17 @@ class TakesWhatItWasPushed(Checker):
         if isinstance(event, Contributed):
             self._note_said(peer, event)
             doing = self._desks[peer].round
-            if doing is not None and doing.round_id == event.round_id == rounds.round_id and rounds.phase == "computing":
+            if (
+                doing is not None
+                and doing.round_id == event.round_id == rounds.round_id
+                and rounds.phase == "computing"
+            ):
                 doing.own = event
-        elif isinstance(event, Received) and isinstance(event.message, Push) and core.phase not in ("unprepared", "halted"):
+        elif (
+            isinstance(event, Received)
+            and isinstance(event.message, Push)
+            and core.phase not in ("unprepared", "halted")
+        ):
             self._on_push(swarm, peer, core, rounds, event, event.message)
 
     def _note_said(self, peer: PeerId, event: Contributed) -> None:
@@ -172,12 +192,26 @@ class TakesWhatItWasPushed(Checker):
         if len(said) > 64:
             del said[next(iter(said))]
 
-    def _on_push(self, swarm: Swarm[Any], peer: PeerId, core: Peer, rounds: GossipRounds, event: Received, push: Push) -> None:
+    def _on_push(
+        self,
+        swarm: Swarm[Any],
+        peer: PeerId,
+        core: Peer,
+        rounds: GossipRounds,
+        event: Received,
+        push: Push,
+    ) -> None:
         sender, desk = event.sender, self._desks[peer]
-        if sender == peer or push.lineage != core.settings.lineage or not _is_heard(swarm, peer, core, event):
+        if (
+            sender == peer
+            or push.lineage != core.settings.lineage
+            or not _is_heard(swarm, peer, core, event)
+        ):
             return
         # Views differ for a moment when somebody comes or goes.
-        views = dict.fromkeys((everybody_of(core), members_of(core), tuple(sorted(core.settings.peers))))
+        views = dict.fromkeys(
+            (everybody_of(core), members_of(core), tuple(sorted(core.settings.peers)))
+        )
         if not any(peer in targets_of(core, sender, push.round_id, members) for members in views):
             return
         life = desk.lives.get(sender, 0)
@@ -192,16 +226,23 @@ class TakesWhatItWasPushed(Checker):
         payload = event.payload if event.payload is not None and event.payload.finite else None
         if payload is not None and sender not in self.circumstances.equivocating:
             self._judge_content(swarm, peer, sender, push, payload)
-        desk.inboxes[sender][push.what].add(_Arrived(push.round_id, push.samples, payload), staleness + 1)
+        desk.inboxes[sender][push.what].add(
+            _Arrived(push.round_id, push.samples, payload), staleness + 1
+        )
 
-    def _judge_content(self, swarm: Swarm[Any], peer: PeerId, sender: PeerId, push: Push, payload: Payload) -> None:
+    def _judge_content(
+        self, swarm: Swarm[Any], peer: PeerId, sender: PeerId, push: Push, payload: Payload
+    ) -> None:
         said = self._said.get(sender, {}).get(push.round_id)
         if said is None:
             return
         self.judged += 1
         content, which = _content(payload), 0 if push.what == "gradient" else 1
         if all(content != each[which] for each in said):
-            text = f"is pushed a {push.what} of round {push.round_id} by peer {sender} whose trainer has never come with it"
+            text = (
+                f"is pushed a {push.what} of round {push.round_id} by peer {sender} whose trainer "
+                "has never come with it"
+            )
             raise self.violated(swarm, peer, text)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
@@ -220,7 +261,8 @@ class TakesWhatItWasPushed(Checker):
             if effect.event == "late":
                 self._on_late(swarm, peer, core, desk, doing, effect.fields["missing"])
             elif effect.event == "parole" and doing.expected is None:
-                doing.released.append(effect.fields["subject"])  # with this round: it was locked up while rows were taken
+                # with this round: it was locked up while rows were taken
+                doing.released.append(effect.fields["subject"])
         elif isinstance(effect, Aggregate | Apply) and effect.round_id == doing.round_id:
             if doing.expected is None:
                 doing.expected = self._close(swarm, peer, core, rounds, desk, doing)
@@ -229,34 +271,72 @@ class TakesWhatItWasPushed(Checker):
             else:
                 self._on_apply(swarm, peer, doing)
 
-    def _on_go(self, swarm: Swarm[Any], peer: PeerId, core: Peer, rounds: GossipRounds, desk: _Desk, round_id: int) -> None:
+    def _on_go(
+        self,
+        swarm: Swarm[Any],
+        peer: PeerId,
+        core: Peer,
+        rounds: GossipRounds,
+        desk: _Desk,
+        round_id: int,
+    ) -> None:
         if desk.round is None or desk.round.round_id != round_id:
             self.judged += 1
             named = sources_of(core, round_id)
             if rounds._sources != named:
-                text = f"expects something of peers {list(rounds._sources)} in round {round_id}; its plan names {list(named)}"
+                text = (
+                    f"expects something of peers {list(rounds._sources)} in round {round_id}; its "
+                    f"plan names {list(named)}"
+                )
                 raise self.violated(swarm, peer, text)
         elif desk.round.own is None:
             return  # it is told again, with samples
         desk.round = _ExchangeRound(round_id, rounds._sources)
 
     def _on_late(
-        self, swarm: Swarm[Any], peer: PeerId, core: Peer, desk: _Desk, doing: _ExchangeRound, missing: Collection[PeerId]
+        self,
+        swarm: Swarm[Any],
+        peer: PeerId,
+        core: Peer,
+        desk: _Desk,
+        doing: _ExchangeRound,
+        missing: Collection[PeerId],
     ) -> None:
-        """The grace is over: it was spent on somebody who can be expected to come with something."""
+        """The grace is over: it was spent on somebody who can be expected to
+        come with something."""
         doing.late = True
         rounds = gossip_of(core)
         assert rounds is not None
         self.judged += 1
-        # The round that ends with this may put one in quarantine that it was still worth waiting for.
-        fresh = {asked.fields["subject"] for asked in swarm.asked if isinstance(asked, Report) and asked.event == "quarantined"}
-        worth = {source for source in doing.sources if source in fresh or is_worth_waiting(core, rounds, source)}
+        # The round that ends with this may put one in quarantine that it was still
+        # worth waiting for.
+        fresh = {
+            asked.fields["subject"]
+            for asked in swarm.asked
+            if isinstance(asked, Report) and asked.event == "quarantined"
+        }
+        worth = {
+            source
+            for source in doing.sources
+            if source in fresh or is_worth_waiting(core, rounds, source)
+        }
         vain = [source for source in missing if source not in worth]
         if vain or not missing:
-            raise self.violated(swarm, peer, f"has waited in round {doing.round_id} for peers {vain}, of whom nothing is to come")
+            raise self.violated(
+                swarm,
+                peer,
+                f"has waited in round {doing.round_id} for peers {vain}, of whom nothing is to "
+                "come",
+            )
 
     def _close(
-        self, swarm: Swarm[Any], peer: PeerId, core: Peer, rounds: GossipRounds, desk: _Desk, doing: _ExchangeRound
+        self,
+        swarm: Swarm[Any],
+        peer: PeerId,
+        core: Peer,
+        rounds: GossipRounds,
+        desk: _Desk,
+        doing: _ExchangeRound,
     ) -> dict[Kind, dict[PeerId, _Arrived]]:
         settings = core.settings.gossip
         mixes = doing.round_id % settings.mix_every == settings.mix_every - 1
@@ -265,19 +345,37 @@ class TakesWhatItWasPushed(Checker):
         if not doing.late:
             for source in doing.sources:
                 delivered = all(desk.has_delivered(source, kind, doing.round_id) for kind in kinds)
-                if not delivered and source not in doing.released and is_worth_waiting(core, rounds, source):
-                    text = f"goes on in round {doing.round_id} without peer {source}, which it hears, before its grace is over"
+                if (
+                    not delivered
+                    and source not in doing.released
+                    and is_worth_waiting(core, rounds, source)
+                ):
+                    text = (
+                        f"goes on in round {doing.round_id} without peer {source}, which it "
+                        "hears, before its grace is over"
+                    )
                     raise self.violated(swarm, peer, text)
         barred, found = {*rounds.trust.quarantined(), *doing.released}, {}
         for kind in kinds:
             taken = {
-                sender: boxes[kind].take(doing.round_id, settings.staleness_max, sender in doing.sources, sender in barred)
+                sender: boxes[kind].take(
+                    doing.round_id,
+                    settings.staleness_max,
+                    sender in doing.sources,
+                    sender in barred,
+                )
                 for sender, boxes in sorted(desk.inboxes.items())
             }
-            found[kind] = {sender: each for sender, each in taken.items() if each is not None and each.payload is not None}
+            found[kind] = {
+                sender: each
+                for sender, each in taken.items()
+                if each is not None and each.payload is not None
+            }
         return found
 
-    def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, doing: _ExchangeRound, ask: Aggregate) -> None:
+    def _on_aggregate(
+        self, swarm: Swarm[Any], peer: PeerId, doing: _ExchangeRound, ask: Aggregate
+    ) -> None:
         kind: Kind = "parameters" if ask.mix else "gradient"
         assert doing.expected is not None
         doing.asked[kind] = True
@@ -292,7 +390,10 @@ class TakesWhatItWasPushed(Checker):
         expected.sort(key=lambda row: row.peer)
         self.judged += 1
         if not _are_same(expected, ask.rows):
-            text = f"round {doing.round_id}: the rows of {kind} are {_names(ask.rows)}; what has come, and is its own, is"
+            text = (
+                f"round {doing.round_id}: the rows of {kind} are {_names(ask.rows)}; what has "
+                "come, and is its own, is"
+            )
             raise self.violated(swarm, peer, f"{text} {_names(expected)}")
 
     def _on_apply(self, swarm: Swarm[Any], peer: PeerId, doing: _ExchangeRound) -> None:
@@ -300,12 +401,16 @@ class TakesWhatItWasPushed(Checker):
         for kind, senders in doing.expected.items():
             needs_own = kind == "parameters" and _own_row(peer, doing.own, kind) is None
             if senders and not doing.asked.get(kind) and not needs_own:
-                text = f"applies round {doing.round_id} without the {kind} of peers {list(senders)}, which has come"
+                text = (
+                    f"applies round {doing.round_id} without the {kind} of peers {list(senders)}, "
+                    "which has come"
+                )
                 raise self.violated(swarm, peer, text)
 
 
 def _is_heard(swarm: Swarm[Any], peer: PeerId, core: Peer, event: Received) -> bool:
-    """Whether the message is not a stranger's, nor of a life after which another one has spoken or is known to have begun."""
+    """Whether the message is not a stranger's, nor of a life after which another one has spoken or
+    is known to have begun."""
     member = core.membership.members.get(event.sender)
     if not core.settings.may_be(event.sender):
         return False
@@ -321,14 +426,17 @@ def _own_row(peer: PeerId, own: Contributed | None, kind: Kind) -> Row | None:
     if kind == "parameters":
         parameters = own.own_parameters or own.parameters
         return Row(peer, parameters, 1) if parameters is not None else None
-    return Row(peer, own.own or own.payloads[0], own.samples) if own.samples and own.payloads else None
+    return (
+        Row(peer, own.own or own.payloads[0], own.samples) if own.samples and own.payloads else None
+    )
 
 
 def _are_same(expected: Collection[Row], rows: Collection[Row]) -> bool:
     if len(expected) != len(rows):
         return False
     return all(
-        a.peer == b.peer and a.samples == b.samples and a.payload is b.payload for a, b in zip(expected, rows, strict=True)
+        a.peer == b.peer and a.samples == b.samples and a.payload is b.payload
+        for a, b in zip(expected, rows, strict=True)
     )
 
 
@@ -340,4 +448,12 @@ def _content(payload: Payload | None) -> bytes:
     return payload.data.tobytes() if payload is not None else b""
 
 
-__all__ = ["PushInbox", "TakesWhatItWasPushed", "gossip_of", "is_worth_waiting", "members_of", "sources_of", "targets_of"]
+__all__ = [
+    "PushInbox",
+    "TakesWhatItWasPushed",
+    "gossip_of",
+    "is_worth_waiting",
+    "members_of",
+    "sources_of",
+    "targets_of",
+]

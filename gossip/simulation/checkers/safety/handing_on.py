@@ -1,4 +1,5 @@
-"""S10, from the other end: what was committed is neither kept back from one who would commit again, nor passed over by it.
+"""S10, from the other end: what was committed is neither kept back from one who would commit again,
+nor passed over by it.
 
 And L5: who asks for the commits that it lacks is given them."""
 
@@ -45,8 +46,9 @@ class _CommitAsked:
 
 
 class HandsOnWhatItHolds(Checker):
-    """S10: whoever holds a commit hands it, under the attempt in question, to a peer that asks for an update or offers one, in
-    the same breath: to a server of a later attempt, which would aggregate again, and to one that waits for it."""
+    """S10: whoever holds a commit hands it, under the attempt in question, to a peer that asks for
+    an update or offers one, in the same breath: to a server of a later attempt, which would
+    aggregate again, and to one that waits for it."""
 
     invariant = "S10"
     events = (UpdateRequest, Update)
@@ -70,14 +72,26 @@ class HandsOnWhatItHolds(Checker):
             return
         held = _held(rounds, message)
         if held is not None:
-            self._asked[peer] = _CommitAsked(event.sender, type(message).__name__, message.attempt, held)
+            self._asked[peer] = _CommitAsked(
+                event.sender, type(message).__name__, message.attempt, held
+            )
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         asked = self._asked.get(peer)
-        if asked is None or not isinstance(effect, Send) or not isinstance(effect.message, Commit) or effect.peer != asked.by:
+        if (
+            asked is None
+            or not isinstance(effect, Send)
+            or not isinstance(effect.message, Commit)
+            or effect.peer != asked.by
+        ):
             return
         told, held = effect.message, asked.held
-        same = (told.round_id, told.shard, told.parent, told.digest) == (held.round_id, held.shard, held.parent, held.digest)
+        same = (told.round_id, told.shard, told.parent, told.digest) == (
+            held.round_id,
+            held.shard,
+            held.parent,
+            held.digest,
+        )
         if same and told.attempt >= asked.attempt:
             del self._asked[peer]
             self.judged += 1
@@ -87,9 +101,14 @@ class HandsOnWhatItHolds(Checker):
         if asked is None:
             return
         held = asked.held
-        where = f"round {held.round_id}, shard {held.shard}, made by peer {held.server} in attempt {held.made_at}"
+        where = (
+            f"round {held.round_id}, shard {held.shard}, made by peer {held.server} in attempt "
+            f"{held.made_at}"
+        )
         told = f"peer {asked.by}, whose {asked.what} was of attempt {asked.attempt}"
-        raise self.violated(swarm, peer, f"holds a commit of {where}, and does not hand it to {told}")
+        raise self.violated(
+            swarm, peer, f"holds a commit of {where}, and does not hand it to {told}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +122,13 @@ class _Heard:
 
 
 class TakesWhatWasCommitted(Checker):
-    """S10: whoever hears of a sound commit of its round takes it, unless it has promised not to. The server of a later attempt
-    has not: it spreads that one under its own attempt, and does not make a second, though its rule may be running.
+    """S10: whoever hears of a sound commit of its round takes it, unless it has promised not to.
+    The server of a later attempt has not: it spreads that one under its own attempt, and does not
+    make a second, though its rule may be running.
 
-    And S13: nobody takes a result that opposes its own update, or claims what it cannot believe of rates and roster, until more
-    than f peers have handed it such in this round. (It may refuse one that is too long, too.)"""
+    And S13: nobody takes a result that opposes its own update, or claims what it cannot believe of
+    rates and roster, until more than f peers have handed it such in this round. (It may refuse one
+    that is too long, too.)"""
 
     invariant = "S10"
     events = (Commit,)
@@ -117,8 +138,10 @@ class TakesWhatWasCommitted(Checker):
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._heard: dict[PeerId, _Heard] = {}
-        self._doubted: dict[PeerId, dict[tuple[int, int, bytes], set[PeerId]]] = {}  # by round and shard: who handed it over
-        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}  # likewise, of those of whom it was not taken
+        # by round and shard: who handed it over
+        self._doubted: dict[PeerId, dict[tuple[int, int, bytes], set[PeerId]]] = {}
+        # likewise, of those of whom it was not taken
+        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._heard.pop(peer, None)
@@ -132,7 +155,9 @@ class TakesWhatWasCommitted(Checker):
         if effect.event == "recovering":
             refused.clear()  # in a round that it comes back to it begins anew
         elif effect.event == "refused_result":
-            refused.setdefault((effect.fields["round"], effect.fields["shard"]), set()).add(effect.fields["from"])
+            refused.setdefault((effect.fields["round"], effect.fields["shard"]), set()).add(
+                effect.fields["from"]
+            )
             if len(refused) > ROUNDS_KEPT:
                 del refused[next(iter(refused))]
 
@@ -144,24 +169,33 @@ class TakesWhatWasCommitted(Checker):
         rounds = rolling_of(core)
         if core is None or rounds is None or not _counts(core, rounds, event, commit):
             return
-        if (commit.round_id, commit.parent) != (rounds.round_id, rounds.chain) or commit.shard >= len(rounds._shards):
+        if (commit.round_id, commit.parent) != (
+            rounds.round_id,
+            rounds.chain,
+        ) or commit.shard >= len(rounds._shards):
             return
         shard = rounds._shards[commit.shard]
         serves = shard.server(shard.attempt) == peer
         if shard.commit is not None:
             return
-        promised = commit.attempt < shard.attempt and not serves  # not to take it: but who hands it over is heard all the same
+        # not to take it: but who hands it over is heard all the same
+        promised = commit.attempt < shard.attempt and not serves
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
         if not in_turn or not rounds.replicated.is_sound(commit, event.payload):
             return
         if is_doubtful(core, rounds, commit, event.similarity):
-            doubted, where = self._doubted.setdefault(peer, {}), (commit.round_id, commit.shard, commit.parent)
+            doubted, where = (
+                self._doubted.setdefault(peer, {}),
+                (commit.round_id, commit.shard, commit.parent),
+            )
             doubted.setdefault(where, set()).add(event.sender)
             if len(doubted) > ROUNDS_KEPT:
                 del doubted[next(iter(doubted))]
             refused = self._refused[peer].get(where[:2], set())  # for its length, too
             if len(doubted[where] | refused) <= core.settings.f:
-                if (why := must_be_refused(core, rounds, commit, event.similarity)) and not promised:
+                if (
+                    why := must_be_refused(core, rounds, commit, event.similarity)
+                ) and not promised:
                     self._heard[peer] = _Heard(commit, shard.attempt, serves, why)
                 return
             # Before its own update was there it may have found nothing wrong with it.
@@ -177,18 +211,30 @@ class TakesWhatWasCommitted(Checker):
             return
         commit = heard.commit
         if heard.refusable:
-            kept = rounds.log.get(commit.round_id) if rounds.round_id == commit.round_id + 1 else None
-            taken = kept[commit.shard][0] if kept is not None else rounds._shards[commit.shard].commit
+            kept = (
+                rounds.log.get(commit.round_id) if rounds.round_id == commit.round_id + 1 else None
+            )
+            taken = (
+                kept[commit.shard][0] if kept is not None else rounds._shards[commit.shard].commit
+            )
             same = taken is not None and replace(taken, attempt=commit.attempt) == commit
             where = f"round {commit.round_id}, shard {commit.shard}, made by peer {commit.server}"
-            self.demand(not same, swarm, peer, f"takes a result of {where}, although {heard.refusable}")
+            self.demand(
+                not same, swarm, peer, f"takes a result of {where}, although {heard.refusable}"
+            )
         elif rounds.round_id == commit.round_id and rounds.chain == commit.parent:
             shard = rounds._shards[commit.shard]
             if shard.attempt != heard.attempt:
                 return  # it stood still before it heard this, and serves no more
             where = f"round {commit.round_id}, shard {commit.shard}, of attempt {commit.attempt}"
-            where += f", and serves attempt {heard.attempt}" if heard.serves else f", and is at attempt {heard.attempt}"
-            self.demand(shard.commit is not None, swarm, peer, f"does not take a sound commit of {where}")
+            where += (
+                f", and serves attempt {heard.attempt}"
+                if heard.serves
+                else f", and is at attempt {heard.attempt}"
+            )
+            self.demand(
+                shard.commit is not None, swarm, peer, f"does not take a sound commit of {where}"
+            )
         else:
             self.judged += 1
 
@@ -204,8 +250,9 @@ class _Owed:
 
 
 class GivesWhatIsAskedFor(Checker):
-    """L5: who asks for the commits from a round on is given every one of them, such that it may take them, or told at once that
-    they are not kept any more; a short absence is caught up with by replaying it."""
+    """L5: who asks for the commits from a round on is given every one of them, such that it may
+    take them, or told at once that they are not kept any more;
+    a short absence is caught up with by replaying it."""
 
     invariant = "L5"
     events = (CommitRequest,)
@@ -225,9 +272,18 @@ class GivesWhatIsAskedFor(Checker):
         self._owed.pop(peer, None)
         core, asked = peer_core(swarm, peer), event.message
         rounds = rolling_of(core)
-        if core is None or rounds is None or not _counts(core, rounds, event, asked) or rounds._made is not None:
+        if (
+            core is None
+            or rounds is None
+            or not _counts(core, rounds, event, asked)
+            or rounds._made is not None
+        ):
             return
-        kept = range(asked.first, rounds.round_id) if rounds.log.get(asked.first) is not None else range(0)
+        kept = (
+            range(asked.first, rounds.round_id)
+            if rounds.log.get(asked.first) is not None
+            else range(0)
+        )
         held = [(round_id, rounds.log.get(round_id)) for round_id in kept]
         lacking = frozenset(asked.lacking)
         commits = {
@@ -257,23 +313,40 @@ class GivesWhatIsAskedFor(Checker):
             return
         self.judged += 1
         if owed.commits or owed.not_serving:
-            lacking = f"the commits {sorted(owed.commits)[:3]}" if owed.commits else "word that they are not kept any more"
-            raise self.violated(swarm, peer, f"does not give peer {owed.to}, which asks for commits, {lacking}")
+            lacking = (
+                f"the commits {sorted(owed.commits)[:3]}"
+                if owed.commits
+                else "word that they are not kept any more"
+            )
+            raise self.violated(
+                swarm, peer, f"does not give peer {owed.to}, which asks for commits, {lacking}"
+            )
 
 
-def _counts(core: Peer, rounds: RollingRounds, event: Received, message: UpdateRequest | Update | Commit | CommitRequest) -> bool:
-    """Whether it is heard: said in its sender's present life, of this lineage, by one who takes part."""
+def _counts(
+    core: Peer,
+    rounds: RollingRounds,
+    event: Received,
+    message: UpdateRequest | Update | Commit | CommitRequest,
+) -> bool:
+    """Whether it is heard: said in its sender's present life, of this lineage,
+    by one who takes part."""
     member = core.membership.members.get(event.sender)
-    if member is None or event.incarnation != member.incarnation or message.lineage != core.settings.lineage:
+    if (
+        member is None
+        or event.incarnation != member.incarnation
+        or message.lineage != core.settings.lineage
+    ):
         return False
     return core.phase == "running" and event.sender in rounds.roster
 
 
 def _held(rounds: RollingRounds, message: UpdateRequest | Update) -> Commit | None:
-    """The commit that the sender of ``message`` lacks. One of a round that is over is on its way to it, unless its attempt is
-    a later one."""
+    """The commit that the sender of ``message`` lacks. One of a round that is over is on its way to
+    it, unless its attempt is a later one."""
     if rounds._made is not None:
-        return None  # what it has spread is held before it hears this, and the round may be over by that
+        # what it has spread is held before it hears this, and the round may be over by that
+        return None
     if message.round_id == rounds.round_id:
         known = message.parent == rounds.chain and message.shard < len(rounds._shards)
         return rounds._shards[message.shard].commit if known else None

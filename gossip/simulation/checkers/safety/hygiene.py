@@ -1,4 +1,5 @@
-"""S14, S15, S17: no exception out of a core, no flood, no unbounded memory, no timer that fires twice, silence after the end."""
+"""S14, S15, S17: no exception out of a core, no flood, no unbounded memory, no timer that fires
+twice, silence after the end."""
 
 from __future__ import annotations
 
@@ -35,13 +36,16 @@ if TYPE_CHECKING:
 
 STASH_MAX = 9  # rounds: the present one and eight ahead
 EVERY = 32  # timers of a peer between two looks at all its memory: about a second
-PER_TICK = 16  # sends to each peer that one event may cause, beside the commits for one that is behind
+# sends to each peer that one event may cause, beside the commits for one that is behind
+PER_TICK = 16
 
 
 class NothingRaises(Checker):
-    """S14: nothing that comes makes a core raise, send a flood, or halt because of what one peer says.
+    """S14: nothing that comes makes a core raise, send a flood,
+    or halt because of what one peer says.
 
-    An exception leaves ``Swarm.step`` by itself; ``blame`` turns it into a violation that names the event.
+    An exception leaves ``Swarm.step`` by itself; ``blame`` turns it into a violation that
+    names the event.
     """
 
     invariant = "S14"
@@ -54,12 +58,18 @@ class NothingRaises(Checker):
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         core, shards = swarm.hosts[peer].core, 16
         n = len(core.settings.everybody) if isinstance(core, Peer) else len(swarm.hosts)
-        self._most[peer] = PER_TICK * n + (core.settings.rounds.commit_log * shards if isinstance(core, Peer) else 0)
+        self._most[peer] = PER_TICK * n + (
+            core.settings.rounds.commit_log * shards if isinstance(core, Peer) else 0
+        )
         assert self._most[peer] >= MANY, "fewer are not looked at"
 
     def on_flood(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if sum(isinstance(effect, Send) for effect in swarm.asked) > self._most[peer]:
-            raise self.violated(swarm, peer, f"sends more than {self._most[peer]} messages because of {_words(event)}")
+            raise self.violated(
+                swarm,
+                peer,
+                f"sends more than {self._most[peer]} messages because of {_words(event)}",
+            )
 
     def finish(self, swarm: Swarm[Any]) -> None:
         """Every event has been judged."""
@@ -71,10 +81,13 @@ class NothingRaises(Checker):
             if isinstance(core, Peer) and core._stop_reason == effect.reason:
                 return  # it was asked to leave, and nobody needs it any more
             if isinstance(event, Received) and event.sender in self.circumstances.attackers:
-                raise self.violated(swarm, peer, f"halts ({effect.reason}) at the word of a liar: {_words(event)}")
+                raise self.violated(
+                    swarm, peer, f"halts ({effect.reason}) at the word of a liar: {_words(event)}"
+                )
 
     def blame(self, swarm: Swarm[Any], error: Exception) -> Violation:
-        """The violation that an exception of a run amounts to, with the last event that any core was given."""
+        """The violation that an exception of a run amounts to,
+        with the last event that any core was given."""
         text = f"{type(error).__name__}: {error}; the last event was {_words(swarm.handling)}"
         return self.violated(swarm, swarm.handler, text)
 
@@ -84,9 +97,11 @@ def _words(event: Event | None) -> str:
 
 
 class Bounded(Checker):
-    """S15: everything that a core keeps stays within what its settings and the number of peers allow.
+    """S15: everything that a core keeps stays within what its settings and the
+    number of peers allow.
 
-    Looked at now and then, and at the end of each life: what has grown too large does not shrink by itself.
+    Looked at now and then, and at the end of each life:
+    what has grown too large does not shrink by itself.
     """
 
     invariant = "S15"
@@ -147,23 +162,34 @@ def core_sizes(core: Peer, n: int) -> list[tuple[str, int, int]]:
     sizes = [
         ("timers pending", len(core.timers), 16 + RELAYS_MAX + 4 * n + 4 * shards),
         ("hellos", len(core.bootstrap.hellos), n),
-        ("takers of the state", sum([ask.what == "state" for ask in core.recovery.giving.asks.values()]), TAKERS_MAX),
+        (
+            "takers of the state",
+            sum([ask.what == "state" for ask in core.recovery.giving.asks.values()]),
+            TAKERS_MAX,
+        ),
         ("who waits for a voucher", len(core.recovery.giving.asks), n),
         ("states that are kept", len(core.recovery.giving.copies), COPIES_MAX),
         ("takers of pieces", len(core.recovery.giving._takers), TAKERS_MAX),
         ("pieces of a state", len(core.recovery._kept), PIECES_MAX),
         ("peers heard of in other rounds", len(rounds.future_buffer.seen), n),
-        ("peers with a standing", len(rounds.trust.pack()) if isinstance(rounds, GossipRounds) else 0, n),
+        (
+            "peers with a standing",
+            len(rounds.trust.pack()) if isinstance(rounds, GossipRounds) else 0,
+            n,
+        ),
     ]
     if isinstance(rounds, GossipRounds):
         return sizes + _gossip_sizes(core, rounds, n)
     return sizes + _rolling_sizes(core, rounds, n, shards)
 
 
-def _rolling_sizes(core: Peer, rounds: RollingRounds, n: int, shards: int) -> list[tuple[str, int, int]]:
+def _rolling_sizes(
+    core: Peer, rounds: RollingRounds, n: int, shards: int
+) -> list[tuple[str, int, int]]:
     settings, log, agreed = core.settings.rounds, rounds.log, rounds.replicated
     round_bytes = 4 * sum(rounds.sizes)
-    # Each round's updates, queries, commits, and what was measured or is overdue, one of a kind, sender and shard.
+    # Each round's updates, queries, commits, and what was measured or is overdue, one of a kind,
+    # sender and shard.
     stashed = sum(len(kept) for kept in rounds.future_buffer._stash.values())
     return [
         ("commits kept, in rounds", len(log._rounds), max(2, settings.commit_log)),
@@ -196,8 +222,8 @@ def _gossip_sizes(core: Peer, rounds: GossipRounds, n: int) -> list[tuple[str, i
 
 
 class TimersAndHalt(Checker):
-    """S17: a timer's token is used once, fires at most once and not after it was cancelled; a core that has halted says
-    nothing any more."""
+    """S17: a timer's token is used once, fires at most once and not after it was cancelled; a core
+    that has halted says nothing any more."""
 
     invariant = "S17"
     events = (TimerFired,)
@@ -216,19 +242,26 @@ class TimersAndHalt(Checker):
             self.judged += 1
             if event.token not in self._pending[peer]:
                 raise self.violated(
-                    swarm, peer, f"timer {event.token} fires, which is not pending: fired, cancelled or never set"
+                    swarm,
+                    peer,
+                    f"timer {event.token} fires, which is not pending: fired, cancelled or never "
+                    "set",
                 )
             del self._pending[peer][event.token]
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, SetTimer):
             if effect.token in self._used[peer]:
-                raise self.violated(swarm, peer, f"sets timer {effect.token}, a token that it has used before")
+                raise self.violated(
+                    swarm, peer, f"sets timer {effect.token}, a token that it has used before"
+                )
             self._used[peer].add(effect.token)
             self._pending[peer][effect.token] = None
         elif isinstance(effect, CancelTimer):
             if self._pending[peer].pop(effect.token, self) is self:
-                raise self.violated(swarm, peer, f"cancels timer {effect.token}, which is not pending")
+                raise self.violated(
+                    swarm, peer, f"cancels timer {effect.token}, which is not pending"
+                )
         elif isinstance(effect, Halt):
             # It is given nothing more to handle, so these are all that it can still say.
             later = [other for at, other in enumerate(swarm.asked) if effect in swarm.asked[:at]]

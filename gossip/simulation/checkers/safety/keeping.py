@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 
 class KeepsWhatWasHeld(Checker):
-    """S19: a state that somebody held is never replaced by a fresh one: who is started when the run has had a round does not
-    begin it with weights of its own, unless it may (``begin_anew``), and says what is lost."""
+    """S19: a state that somebody held is never replaced by a fresh one: who is started when the run
+    has had a round does not begin it with weights of its own, unless it may (``begin_anew``), and
+    says what is lost."""
 
     invariant = "S19"
     effects = (Report,)
@@ -21,7 +22,8 @@ class KeepsWhatWasHeld(Checker):
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._held: tuple[int, PeerId] = (0, -1)
-        self._before: dict[PeerId, tuple[int, PeerId]] = {}  # what had been held when its life began
+        # what had been held when its life began
+        self._before: dict[PeerId, tuple[int, PeerId]] = {}
         self._told: dict[PeerId, int] = {}  # the round that it says is lost
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
@@ -37,7 +39,10 @@ class KeepsWhatWasHeld(Checker):
             self._told[peer] = effect.fields["lost"]
         elif effect.event == "ready":
             round_id, holder = self._before.get(peer, (0, -1))
-            text = f"it begins with fresh weights: the run had had round {round_id}, by peer {holder}, when its life began"
+            text = (
+                f"it begins with fresh weights: the run had had round {round_id}, by peer "
+                f"{holder}, when its life began"
+            )
             self.demand(round_id == 0 or self._told.get(peer, 0) > 0, swarm, peer, text)
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core import Event, MembershipSettings, PeerId, Stop, TrainerLost, incarnation_of, longest_s, shortest_s
+from gossip.core import (
+    Event,
+    MembershipSettings,
+    PeerId,
+    Stop,
+    TrainerLost,
+    incarnation_of,
+    longest_s,
+    shortest_s,
+)
 from gossip.simulation.checkers.base import Checker, RunConditions, membership_of
 from gossip.simulation.checkers.disturbances import Disturbances
 from gossip.simulation.checkers.transitions import TableChecker, TableTransition
@@ -15,14 +24,18 @@ if TYPE_CHECKING:
 GONE = ("dead", "left")
 
 
-def is_invented(circumstances: RunConditions, swarm: Swarm[Any], peer: PeerId, subject: PeerId) -> bool:
-    """Whether a liar may have invented the life of ``subject`` that ``peer`` knows of, and has not heard from."""
+def is_invented(
+    circumstances: RunConditions, swarm: Swarm[Any], peer: PeerId, subject: PeerId
+) -> bool:
+    """Whether a liar may have invented the life of ``subject`` that ``peer`` knows of,
+    and has not heard from."""
     membership = membership_of(swarm.hosts[peer].core) if circumstances.invented_lives else None
     return membership is not None and peer != subject and not membership.members[subject].spoken
 
 
 class StandingNeverFalls(TableChecker):
-    """S1: at no observer does a peer's standing fall, and nobody but the peer itself ever raises it."""
+    """S1: at no observer does a peer's standing fall,
+    and nobody but the peer itself ever raises it."""
 
     invariant = "S1"
 
@@ -40,7 +53,9 @@ class StandingNeverFalls(TableChecker):
         if membership is not None:
             self._highest[peer] = max(self._highest.get(peer, 0), membership.standing)
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
+    def judge(
+        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+    ) -> None:
         if transition.field not in ("standing", "enlisted"):
             return
         subject, standing = transition.subject, transition.standing
@@ -49,21 +64,33 @@ class StandingNeverFalls(TableChecker):
         gave_way = self.circumstances.invented_lives and before > self._highest.get(subject, 0)
         if gave_way or is_invented(self.circumstances, swarm, peer, subject):
             return
-        self.demand(standing >= before, swarm, peer, f"the standing of peer {subject} fell from {before} to {standing}")
+        self.demand(
+            standing >= before,
+            swarm,
+            peer,
+            f"the standing of peer {subject} fell from {before} to {standing}",
+        )
         if subject == peer:
             self._highest[peer] = max(self._highest.get(peer, 0), standing)
         if swarm.hosts[subject].state == "starting":
             self._note(swarm, subject)  # a folder of addresses may name it before it runs
         highest = self._highest.get(subject, 0)
-        if self.circumstances.invented_lives and incarnation_of(standing) == incarnation_of(highest):
-            return  # how often it has refuted in this life: others may lie about that, and it outbids them
+        if self.circumstances.invented_lives and incarnation_of(standing) == incarnation_of(
+            highest
+        ):
+            # how often it has refuted in this life: others may lie about that, and it outbids them
+            return
         if standing > highest:
-            text = f"gives peer {subject} the standing {standing}, which it never had: {self._highest.get(subject, 0)} at most"
+            text = (
+                f"gives peer {subject} the standing {standing}, which it never had: "
+                f"{self._highest.get(subject, 0)} at most"
+            )
             raise self.violated(swarm, peer, text)
 
 
 class NoReturnFromTheDead(TableChecker):
-    """S2 (and S4): who is dead or has left with a standing becomes alive again with a higher one only, and suspect never."""
+    """S2 (and S4): who is dead or has left with a standing becomes alive again with a higher one
+    only, and suspect never."""
 
     invariant = "S2"
     forbidden = "alive"
@@ -75,7 +102,9 @@ class NoReturnFromTheDead(TableChecker):
     def born(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._gone[peer] = {}
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
+    def judge(
+        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+    ) -> None:
         if transition.field not in ("status", "enlisted"):
             return
         gone = self._gone[peer]
@@ -85,14 +114,20 @@ class NoReturnFromTheDead(TableChecker):
         went_with = gone.get(transition.subject, -1)
         if went_with < 0:
             return
-        if self.circumstances.invented_lives and incarnation_of(went_with) > swarm.hosts[transition.subject].incarnation:
+        if (
+            self.circumstances.invented_lives
+            and incarnation_of(went_with) > swarm.hosts[transition.subject].incarnation
+        ):
             del gone[transition.subject]  # the life that died was a liar's invention, and gives way
             return
         if transition.standing > went_with:
             del gone[transition.subject]
             self.judged += 1
         elif transition.status == self.forbidden:
-            what = f"peer {transition.subject} is {transition.status} with standing {transition.standing}"
+            what = (
+                f"peer {transition.subject} is {transition.status} with standing "
+                f"{transition.standing}"
+            )
             raise self.violated(swarm, peer, f"{what}, but it was gone with {went_with}")
 
 
@@ -104,30 +139,40 @@ class NoSuspicionOfTheDead(NoReturnFromTheDead):
 
 
 class NotDeadWhileRunning(TableChecker):
-    """S3: no running peer takes itself for dead, whatever others say; only one that halts may say so of itself."""
+    """S3: no running peer takes itself for dead, whatever others say;
+    only one that halts may say so of itself."""
 
     invariant = "S3"
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
+    def judge(
+        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+    ) -> None:
         if transition.subject != peer:
             return
         self.judged += 1
         if transition.status == "alive":
             return
-        phase = getattr(swarm.hosts[peer].core, "phase", "halted" if isinstance(event, Stop | TrainerLost) else "running")
+        phase = getattr(
+            swarm.hosts[peer].core,
+            "phase",
+            "halted" if isinstance(event, Stop | TrainerLost) else "running",
+        )
         if transition.status not in GONE or phase != "halted":
             raise self.violated(swarm, peer, f"takes itself for {transition.status} and is {phase}")
 
 
 class OneAddressALife(TableChecker):
-    """S5: within a life of a peer its address does not change at an observer, and is never that of an earlier life."""
+    """S5: within a life of a peer its address does not change at an observer, and is never that of
+    an earlier life."""
 
     invariant = "S5"
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._lives: dict[PeerId, dict[tuple[str, str], int]] = {}  # the last life in which a peer had an address
-        self._held: dict[PeerId, dict[PeerId, tuple[int, str]]] = {}  # observer -> subject -> life, control address
+        # the last life in which a peer had an address
+        self._lives: dict[PeerId, dict[tuple[str, str], int]] = {}
+        # observer -> subject -> life, control address
+        self._held: dict[PeerId, dict[PeerId, tuple[int, str]]] = {}
 
     def born(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._held[peer] = {}
@@ -137,14 +182,21 @@ class OneAddressALife(TableChecker):
         host = swarm.hosts[peer]
         membership = membership_of(host.core)
         if membership is not None:
-            self._lives.setdefault(peer, {})[membership.me.control, membership.me.bulk] = host.incarnation
+            self._lives.setdefault(peer, {})[membership.me.control, membership.me.bulk] = (
+                host.incarnation
+            )
 
     def _is_mended(self, swarm: Swarm[Any], subject: PeerId, control: str) -> bool:
-        """A liar may have named a life before it began, with an address of its own; the true one takes its place."""
-        membership = membership_of(swarm.hosts[subject].core) if self.circumstances.invented_lives else None
+        """A liar may have named a life before it began, with an address of its own; the true one
+        takes its place."""
+        membership = (
+            membership_of(swarm.hosts[subject].core) if self.circumstances.invented_lives else None
+        )
         return membership is not None and membership.me.control == control
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
+    def judge(
+        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+    ) -> None:
         if transition.field not in ("control", "bulk", "enlisted"):
             return
         if is_invented(self.circumstances, swarm, peer, transition.subject):
@@ -153,8 +205,15 @@ class OneAddressALife(TableChecker):
         subject, life, control = transition.subject, transition.incarnation, transition.control
         if transition.field != "bulk":
             held_life, held = self._held[peer].get(subject, (life, ""))
-            if held and held != control and held_life == life and not self._is_mended(swarm, subject, control):
-                text = f"peer {subject}.{life} had the address {held} and now has {control or 'none'}"
+            if (
+                held
+                and held != control
+                and held_life == life
+                and not self._is_mended(swarm, subject, control)
+            ):
+                text = (
+                    f"peer {subject}.{life} had the address {held} and now has {control or 'none'}"
+                )
                 raise self.violated(swarm, peer, text)
             self._held[peer][subject] = (life, control)
         if transition.field == "control" or not control:
@@ -163,23 +222,31 @@ class OneAddressALife(TableChecker):
             self._note(swarm, subject)  # a folder of addresses may name it before it runs
         last_life = self._lives.get(subject, {}).get((control, transition.bulk), -1)
         self.demand(
-            last_life >= life, swarm, peer, f"peer {subject}.{life} has the address {control}, {transition.bulk}: not its own"
+            last_life >= life,
+            swarm,
+            peer,
+            f"peer {subject}.{life} has the address {control}, {transition.bulk}: not its own",
         )
 
 
 class NoFalseDeath(TableChecker):
-    """S6: nobody declares a peer dead that runs and was undisturbed for as long as a suspicion can last.
+    """S6: nobody declares a peer dead that runs and was undisturbed for as long as a
+    suspicion can last.
 
     Holds for up to 20 % loss and 100 ms of jitter, whoever else crashes, sleeps or is cut off.
     """
 
     invariant = "S6"
 
-    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
+    def __init__(
+        self, disturbances: Disturbances, circumstances: RunConditions | None = None
+    ) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
+    def judge(
+        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+    ) -> None:
         subject = transition.subject
         if transition.field != "status" or transition.status != "dead" or subject == peer:
             return
@@ -192,20 +259,28 @@ class NoFalseDeath(TableChecker):
         undisturbed_s = self.disturbances.undisturbed_s(swarm, subject)
         window_s = memory_s(membership.settings, len(swarm.hosts))
         if undisturbed_s > window_s:
-            text = f"declares peer {subject} dead, which runs and was undisturbed for {min(undisturbed_s, swarm.now):.2f} s"
+            text = (
+                f"declares peer {subject} dead, which runs and was undisturbed for "
+                f"{min(undisturbed_s, swarm.now):.2f} s"
+            )
             raise self.violated(swarm, peer, f"{text}; after {window_s:.2f} s that must not happen")
 
 
 class NoDeathByAStalledPeer(TableChecker):
-    """S7: one that stood still gives those it then misses all their time again, before it declares anybody dead."""
+    """S7: one that stood still gives those it then misses all their time again,
+    before it declares anybody dead."""
 
     invariant = "S7"
 
-    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
+    def __init__(
+        self, disturbances: Disturbances, circumstances: RunConditions | None = None
+    ) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
 
-    def judge(self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None) -> None:
+    def judge(
+        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+    ) -> None:
         subject = transition.subject
         if transition.field != "status" or transition.status != "dead" or subject == peer:
             return
@@ -221,12 +296,16 @@ class NoDeathByAStalledPeer(TableChecker):
         least_s = shortest_s(len(membership.view), membership.settings)
         self.judged += 1
         if awake_s < least_s - 1e-6:
-            text = f"declares peer {subject}, which runs, dead {awake_s:.3f} s after it slept for {long_s:.2f} s itself"
+            text = (
+                f"declares peer {subject}, which runs, dead {awake_s:.3f} s after it slept for "
+                f"{long_s:.2f} s itself"
+            )
             raise self.violated(swarm, peer, f"{text}; it has to wait {least_s:.3f} s")
 
 
 def memory_s(settings: MembershipSettings, n: int) -> float:
-    """How long a disturbance can have consequences: the last probe of it, by one that doubts itself most, and a suspicion."""
+    """How long a disturbance can have consequences: the last probe of it, by one that doubts itself
+    most, and a suspicion."""
     slowest_probe_s = 1.5 * settings.awareness_max * settings.probe_interval_s
     return slowest_probe_s + longest_s(n, settings) + 1.0
 

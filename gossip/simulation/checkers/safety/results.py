@@ -1,11 +1,23 @@
-"""S11: what is committed or applied is what the rule made of those rows; and how far a peer moves towards others."""
+"""S11: what is committed or applied is what the rule made of those rows;
+and how far a peer moves towards others."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gossip.core import Aggregate, Aggregated, Apply, Commit, Committed, Contributed, Effect, Event, Payload, PeerId
+from gossip.core import (
+    Aggregate,
+    Aggregated,
+    Apply,
+    Commit,
+    Committed,
+    Contributed,
+    Effect,
+    Event,
+    Payload,
+    PeerId,
+)
 from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 
 from .exchange import gossip_of
@@ -25,8 +37,9 @@ class _Question:
 
 
 class CommitsWhatTheRuleSaid(Checker):
-    """S11: a server commits what the rule made of the rows that it was given for that attempt, with the weights that it gave; and
-    those rows are what their peers' trainers have come with for this round."""
+    """S11: a server commits what the rule made of the rows that it was given for that attempt, with
+    the weights that it gave; and those rows are what their peers' trainers have come
+    with for this round."""
 
     invariant = "S11"
     events = (Aggregated, Contributed)
@@ -35,7 +48,8 @@ class CommitsWhatTheRuleSaid(Checker):
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._questions: dict[PeerId, dict[int, _Question]] = {}
-        self._said: dict[PeerId, dict[int, list[tuple[bytes, ...]]]] = {}  # round -> shards, of all lives
+        # round -> shards, of all lives
+        self._said: dict[PeerId, dict[int, list[tuple[bytes, ...]]]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._questions[peer] = {}
@@ -47,7 +61,9 @@ class CommitsWhatTheRuleSaid(Checker):
                 question.answer = event
         elif isinstance(event, Contributed):
             said = self._said.setdefault(peer, {})
-            said.setdefault(event.round_id, []).append(tuple([payload.data.tobytes() for payload in event.payloads]))
+            said.setdefault(event.round_id, []).append(
+                tuple([payload.data.tobytes() for payload in event.payloads])
+            )
             if len(said) > KEPT:
                 del said[next(iter(said))]
 
@@ -57,7 +73,9 @@ class CommitsWhatTheRuleSaid(Checker):
             if rounds is not None and effect.shard < len(rounds._shards):
                 shard = rounds._shards[effect.shard]
                 questions = self._questions[peer]
-                questions[effect.ticket] = _Question(effect, shard.serving if shard.ticket == effect.ticket else None)
+                questions[effect.ticket] = _Question(
+                    effect, shard.serving if shard.ticket == effect.ticket else None
+                )
                 if len(questions) > KEPT:
                     del questions[next(iter(questions))]
                 self._judge_rows(swarm, peer, effect)
@@ -71,15 +89,24 @@ class CommitsWhatTheRuleSaid(Checker):
                 continue
             self.judged += 1
             content = row.payload.data.tobytes()
-            if said is None or all(ask.shard >= len(each) or each[ask.shard] != content for each in said):
-                text = f"round {ask.round_id}, shard {ask.shard}: peer {row.peer}'s row is not what its trainer has come with"
+            if said is None or all(
+                ask.shard >= len(each) or each[ask.shard] != content for each in said
+            ):
+                text = (
+                    f"round {ask.round_id}, shard {ask.shard}: peer {row.peer}'s row is not what "
+                    "its trainer has come with"
+                )
                 raise self.violated(swarm, peer, text)
 
     def _judge_commit(self, swarm: Swarm[Any], peer: PeerId, commit: Commit) -> None:
         where = f"round {commit.round_id}, shard {commit.shard}, attempt {commit.made_at}"
         for question in reversed(self._questions[peer].values()):
             ask, answer = question.ask, question.answer
-            asked = (ask.round_id, ask.shard, question.attempt) == (commit.round_id, commit.shard, commit.made_at)
+            asked = (ask.round_id, ask.shard, question.attempt) == (
+                commit.round_id,
+                commit.shard,
+                commit.made_at,
+            )
             if asked and ask.step != "measure":
                 break
         else:
@@ -89,7 +116,10 @@ class CommitsWhatTheRuleSaid(Checker):
         self.judged += 1
         digest = answer.payload.digest if answer.payload is not None else b""
         if commit.digest != digest:
-            text = f"commits {where} with the digest {commit.digest.hex() or 'none'}; its rule has made {digest.hex() or 'none'}"
+            text = (
+                f"commits {where} with the digest {commit.digest.hex() or 'none'}; its rule has "
+                f"made {digest.hex() or 'none'}"
+            )
             raise self.violated(swarm, peer, text)
         judged = tuple([(c.peer, c.weight, c.outlyingness) for c in commit.contributors])
         if ask.step == "combine":
@@ -97,7 +127,9 @@ class CommitsWhatTheRuleSaid(Checker):
         peers = ask.peers if ask.step == "decide" else [row.peer for row in ask.rows]
         said = tuple(zip(peers, answer.weights, answer.outlyingness, strict=True)) if digest else ()
         if judged != said:
-            raise self.violated(swarm, peer, f"commits {where} with the verdicts {judged}; its rule has said {said}")
+            raise self.violated(
+                swarm, peer, f"commits {where} with the verdicts {judged}; its rule has said {said}"
+            )
 
 
 @dataclass(slots=True)
@@ -109,8 +141,9 @@ class _RuleAsked:
 
 
 class AppliesWhatTheRuleSaid(Checker):
-    """S11, of gossip rounds: a peer applies what the rule made of the gradients, or its own when it is alone or the rule could
-    not; and moves towards the others as the rule says, by a part that leaves something of it: at most k/(k+1) beside k others."""
+    """S11, of gossip rounds: a peer applies what the rule made of the gradients, or its own when it
+    is alone or the rule could not; and moves towards the others as the rule says, by a part that
+    leaves something of it: at most k/(k+1) beside k others."""
 
     invariant = "S11"
     events = (Aggregated, Contributed)
@@ -128,7 +161,11 @@ class AppliesWhatTheRuleSaid(Checker):
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if isinstance(event, Contributed):
             rounds = gossip_of(peer_core(swarm, peer))
-            if rounds is not None and rounds.phase == "computing" and rounds.round_id == event.round_id:
+            if (
+                rounds is not None
+                and rounds.phase == "computing"
+                and rounds.round_id == event.round_id
+            ):
                 self._own[peer], self._asked[peer] = event, {}
         elif isinstance(event, Aggregated):
             asked = self._asked[peer].get(event.ticket)
@@ -146,33 +183,67 @@ class AppliesWhatTheRuleSaid(Checker):
             asked, self._asked[peer] = self._asked[peer], {}
             own = self._own.get(peer)
             if own is None or own.round_id != effect.round_id:
-                raise self.violated(swarm, peer, f"applies round {effect.round_id}, of which its trainer has come with nothing")
-            self._judge_gradient(swarm, peer, effect, own, [each for each in asked.values() if not each.ask.mix])
-            self._judge_mix(swarm, peer, effect, [each for each in asked.values() if each.ask.mix], core.settings.gossip.mixing)
+                raise self.violated(
+                    swarm,
+                    peer,
+                    f"applies round {effect.round_id}, of which its trainer has come with nothing",
+                )
+            self._judge_gradient(
+                swarm, peer, effect, own, [each for each in asked.values() if not each.ask.mix]
+            )
+            self._judge_mix(
+                swarm,
+                peer,
+                effect,
+                [each for each in asked.values() if each.ask.mix],
+                core.settings.gossip.mixing,
+            )
 
-    def _judge_gradient(self, swarm: Swarm[Any], peer: PeerId, apply: Apply, own: Contributed, asked: list[_RuleAsked]) -> None:
+    def _judge_gradient(
+        self,
+        swarm: Swarm[Any],
+        peer: PeerId,
+        apply: Apply,
+        own: Contributed,
+        asked: list[_RuleAsked],
+    ) -> None:
         mine = (own.own or own.payloads[0]) if own.samples and own.payloads else None
         said = asked[-1].said if asked else None
         expected = (said,) if said is not None else (mine,) if mine is not None else ()
         self.judged += 1
-        if len(apply.payloads) != len(expected) or any(a is not b for a, b in zip(apply.payloads, expected, strict=True)):
+        if len(apply.payloads) != len(expected) or any(
+            a is not b for a, b in zip(apply.payloads, expected, strict=True)
+        ):
             whose = "what its rule has made" if said is not None else "its own update"
-            raise self.violated(swarm, peer, f"applies in round {apply.round_id} something else than {whose}")
+            raise self.violated(
+                swarm, peer, f"applies in round {apply.round_id} something else than {whose}"
+            )
 
-    def _judge_mix(self, swarm: Swarm[Any], peer: PeerId, apply: Apply, asked: list[_RuleAsked], mixing: float) -> None:
+    def _judge_mix(
+        self, swarm: Swarm[Any], peer: PeerId, apply: Apply, asked: list[_RuleAsked], mixing: float
+    ) -> None:
         said = asked[-1].said if asked else None
         if said is None:
             if apply.mix is not None and apply.mix_scale:
-                raise self.violated(swarm, peer, f"moves in round {apply.round_id} where no rule has said so")
+                raise self.violated(
+                    swarm, peer, f"moves in round {apply.round_id} where no rule has said so"
+                )
             return
         others = len(asked[-1].ask.rows) - 1
         most = others / (others + 1)
         self.judged += 1
         if apply.mix is not said:
-            raise self.violated(swarm, peer, f"moves in round {apply.round_id} elsewhere than its rule has said")
+            raise self.violated(
+                swarm, peer, f"moves in round {apply.round_id} elsewhere than its rule has said"
+            )
         if not min(mixing, most) <= apply.mix_scale <= most:
-            text = f"moves in round {apply.round_id} by {apply.mix_scale:.3f} of the way towards {others} others"
-            raise self.violated(swarm, peer, f"{text}; {min(mixing, most):.3f} to {most:.3f} is right")
+            text = (
+                f"moves in round {apply.round_id} by {apply.mix_scale:.3f} of the way towards "
+                f"{others} others"
+            )
+            raise self.violated(
+                swarm, peer, f"{text}; {min(mixing, most):.3f} to {most:.3f} is right"
+            )
 
 
 __all__ = ["AppliesWhatTheRuleSaid", "CommitsWhatTheRuleSaid"]

@@ -47,17 +47,21 @@ if TYPE_CHECKING:
 
 RECENT_PUSHES = 512
 FORKS_AFTER_S = 6.5
-"""Two round timeouts and the messages between: later than that after the network was uneven no second commit of a round comes.
-Who slept through it goes from attempt to attempt until a server gives it the commit again (seed 1980: 6.02 s)."""
+"""Two round timeouts and the messages between: later than that after the network was uneven no
+second commit of a round comes. Who slept through it goes from attempt to attempt until a server
+gives it the commit again (seed 1980: 6.02 s)."""
 
 
 def rule_has_enough(core: Peer, here: Collection[PeerId]) -> bool:
-    """Whether the rule can make something of the updates of those who are ``here``; if not, a quorum of ``majority`` waits."""
+    """Whether the rule can make something of the updates of those who are ``here``; if not, a
+    quorum of ``majority`` waits."""
     rounds = rolling_of(core)
     if rounds is None or core.settings.rounds.quorum == "available":
         return True
     locked = rounds.replicated.trust.quarantined()
-    return sum(peer not in locked for peer in here) >= updates_needed(core.settings, rounds.roster, locked)
+    return sum(peer not in locked for peer in here) >= updates_needed(
+        core.settings, rounds.roster, locked
+    )
 
 
 def rolling_of(core: Peer | None) -> RollingRounds | None:
@@ -67,7 +71,8 @@ def rolling_of(core: Peer | None) -> RollingRounds | None:
 
 @dataclass(slots=True)
 class _Place:
-    """Where a life is in its history. ``restored``: a state was loaded from which that round comes next, if it is adopted."""
+    """Where a life is in its history. ``restored``: a state was loaded from which that round comes
+    next, if it is adopted."""
 
     next_round: int
     head: bytes
@@ -75,8 +80,8 @@ class _Place:
 
 
 class AppliedOnce(Checker):
-    """S8: a life applies every round of its lineage once and in order, each chained to the one before, and is told to compute
-    each round once.
+    """S8: a life applies every round of its lineage once and in order, each chained to the one
+    before, and is told to compute each round once.
 
     In gossip rounds, which may be passed over, the rounds that a life applies ascend.
     """
@@ -106,7 +111,8 @@ class AppliedOnce(Checker):
             self._places[peer].restored = None
 
     def _settle(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        """The state that was loaded is adopted. What was kept for its next rounds may be applied with the same event."""
+        """The state that was loaded is adopted. What was kept for its next rounds may be applied
+        with the same event."""
         place, core = self._places[peer], peer_core(swarm, peer)
         if place.restored is None or core is None:
             return
@@ -123,19 +129,32 @@ class AppliedOnce(Checker):
             before, self._told[peer] = self._told.get(peer), effect
             # It may be told again when it becomes known which samples the round has.
             self.judged += 1
-            if not (before is None or effect.round_id > before.round_id or (before.samples is None) > (effect.samples is None)):
-                raise self.violated(swarm, peer, f"tells its trainer to compute round {effect.round_id} again")
+            if not (
+                before is None
+                or effect.round_id > before.round_id
+                or (before.samples is None) > (effect.samples is None)
+            ):
+                raise self.violated(
+                    swarm, peer, f"tells its trainer to compute round {effect.round_id} again"
+                )
         elif isinstance(effect, Report):
             if effect.event == "restored":
                 self._settle(swarm, peer)
-            elif effect.event == "ready" and (rounds := rolling_of(peer_core(swarm, peer))) is not None:
+            elif (
+                effect.event == "ready"
+                and (rounds := rolling_of(peer_core(swarm, peer))) is not None
+            ):
                 self._places[peer].head = rounds.chain
         elif isinstance(effect, Apply):
             place, core = self._places[peer], peer_core(swarm, peer)
             rolling = rolling_of(core) is not None
             self.judged += 1
-            if effect.round_id < place.next_round or (rolling and effect.round_id > place.next_round):
-                raise self.violated(swarm, peer, f"applies round {effect.round_id}, and {place.next_round} is next")
+            if effect.round_id < place.next_round or (
+                rolling and effect.round_id > place.next_round
+            ):
+                raise self.violated(
+                    swarm, peer, f"applies round {effect.round_id}, and {place.next_round} is next"
+                )
             if rolling:
                 place.head = self._follow(swarm, peer, effect.round_id, place.head)
             place.next_round = effect.round_id + 1
@@ -148,14 +167,30 @@ class AppliedOnce(Checker):
             commit = committed.commit
             if (commit.round_id, commit.shard, commit.parent) != (round_id, shard, head):
                 where = f"round {commit.round_id}, shard {commit.shard} upon {commit.parent.hex()}"
-                raise self.violated(swarm, peer, f"commits {where}; next is round {round_id}, shard {shard} upon {head.hex()}")
+                raise self.violated(
+                    swarm,
+                    peer,
+                    f"commits {where}; next is round {round_id}, shard {shard} upon {head.hex()}",
+                )
         chain, commits = done[0].chain, tuple(committed.commit for committed in done)
         known = self._chains.get(chain)
         if known is None:
-            self.demand(chain_hash(head, commits) == chain, swarm, peer, f"round {round_id} does not hash to {chain.hex()}")
+            self.demand(
+                chain_hash(head, commits) == chain,
+                swarm,
+                peer,
+                f"round {round_id} does not hash to {chain.hex()}",
+            )
             self._chains[chain] = commits
-        elif len(known) != len(commits) or any(not _is_same(a, b) for a, b in zip(known, commits, strict=True)):
-            raise self.violated(swarm, peer, f"holds other commits of round {round_id} than others under one hash, {chain.hex()}")
+        elif len(known) != len(commits) or any(
+            not _is_same(a, b) for a, b in zip(known, commits, strict=True)
+        ):
+            raise self.violated(
+                swarm,
+                peer,
+                f"holds other commits of round {round_id} than others under one hash, "
+                f"{chain.hex()}",
+            )
         return chain
 
 
@@ -165,7 +200,8 @@ def _is_same(a: Commit, b: Commit) -> bool:
 
 
 class UsedOnce(Checker):
-    """S8, of gossip rounds: no push goes into two aggregates of one life, however often it arrives."""
+    """S8, of gossip rounds: no push goes into two aggregates of one life,
+    however often it arrives."""
 
     invariant = "S8"
     events = (Push,)
@@ -180,15 +216,26 @@ class UsedOnce(Checker):
         self._came[peer], self._used[peer] = {}, {}
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        if isinstance(event, Received) and isinstance(event.message, Push) and event.payload is not None:
+        if (
+            isinstance(event, Received)
+            and isinstance(event.message, Push)
+            and event.payload is not None
+        ):
             came, push = self._came[peer], event.message
             # The payload is kept too, or another one could get its id.
-            came[id(event.payload)] = (event.payload, (event.sender, event.incarnation, push.what, push.round_id))
+            came[id(event.payload)] = (
+                event.payload,
+                (event.sender, event.incarnation, push.what, push.round_id),
+            )
             if len(came) > RECENT_PUSHES:
                 del came[next(iter(came))]
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if not isinstance(effect, Aggregate) or peer_core(swarm, peer) is None or rolling_of(peer_core(swarm, peer)) is not None:
+        if (
+            not isinstance(effect, Aggregate)
+            or peer_core(swarm, peer) is None
+            or rolling_of(peer_core(swarm, peer)) is not None
+        ):
             return
         used = self._used[peer]
         for row in effect.rows:
@@ -198,7 +245,10 @@ class UsedOnce(Checker):
             self.judged += 1
             if push in used:
                 sender, _, what, round_id = push
-                text = f"peer {sender}'s {what} of round {round_id} goes into round {effect.round_id} and went into {used[push]}"
+                text = (
+                    f"peer {sender}'s {what} of round {round_id} goes into round "
+                    f"{effect.round_id} and went into {used[push]}"
+                )
                 raise self.violated(swarm, peer, text)
             used[push] = effect.round_id
             if len(used) > RECENT_PUSHES:
@@ -206,8 +256,8 @@ class UsedOnce(Checker):
 
 
 class IdenticalReplicas(Checker):
-    """S9: whoever holds the same round with the same history holds the same parameters, roster, trust and data cursor, to the
-    last bit."""
+    """S9: whoever holds the same round with the same history holds the same parameters, roster,
+    trust and data cursor, to the last bit."""
 
     invariant = "S9"
     effects = (Apply, Restore)
@@ -243,15 +293,34 @@ class IdenticalReplicas(Checker):
     def _compare(self, swarm: Swarm[Any], peer: PeerId) -> None:
         core, trainer = peer_core(swarm, peer), swarm.hosts[peer].trainer
         rounds = rolling_of(core)
-        if core is None or rounds is None or core.phase not in ("running", "draining") or not isinstance(trainer, ToyTrainer):
+        if (
+            core is None
+            or rounds is None
+            or core.phase not in ("running", "draining")
+            or not isinstance(trainer, ToyTrainer)
+        ):
             return
         if peer in self._misled:
             return
         lineage = rounds.replicated.lineage
         if (chain := lineage.at(trainer.next_round - 1)) is not None:
-            self._same(swarm, peer, self._parameters, (trainer.next_round, chain), trainer.digest, "parameters")
+            self._same(
+                swarm,
+                peer,
+                self._parameters,
+                (trainer.next_round, chain),
+                trainer.digest,
+                "parameters",
+            )
         if (kept := rounds.snapshot(rounds.round_id)) is not None:
-            self._same(swarm, peer, self._agreed, (rounds.round_id, kept[0]), kept[1], "roster, trust or data cursor")
+            self._same(
+                swarm,
+                peer,
+                self._agreed,
+                (rounds.round_id, kept[0]),
+                kept[1],
+                "roster, trust or data cursor",
+            )
 
     def _same(
         self,
@@ -266,7 +335,10 @@ class IdenticalReplicas(Checker):
         if holder != peer or first is not value:
             self.judged += 1
             if first != value:
-                text = f"before round {key[0]} upon {key[1].hex()} its {what} differ from peer {holder}'s"
+                text = (
+                    f"before round {key[0]} upon {key[1].hex()} its {what} differ from peer "
+                    f"{holder}'s"
+                )
                 raise self.violated(swarm, peer, f"{text}: {_short(value)}, there {_short(first)}")
 
 
@@ -286,20 +358,30 @@ class _Promise:
 
 
 def _with_newcomers(swarm: Swarm[Any], core: Peer, rounds: RollingRounds, need: int) -> int:
-    """How many must answer where newcomers stand in for those of the roster who have ended: all who have not."""
-    left = [p for p in rounds.roster if not (core.membership.has_ended(p) and not swarm.hosts[p].running)]
-    newcomers = [p for p in rounds.joining if p not in rounds.roster and p in swarm.hosts and swarm.hosts[p].running]
+    """How many must answer where newcomers stand in for those of the roster who have ended:
+    all who have not."""
+    left = [
+        p
+        for p in rounds.roster
+        if not (core.membership.has_ended(p) and not swarm.hosts[p].running)
+    ]
+    newcomers = [
+        p
+        for p in rounds.joining
+        if p not in rounds.roster and p in swarm.hosts and swarm.hosts[p].running
+    ]
     return max(1, len(left)) if len(left) < need <= len(left) + len(newcomers) else need
 
 
 class OneHistory(Checker):
     """S10: at most one digest of a round is committed.
 
-    Wherever commits can get lost between the living, two may come to be and be healed. What then still holds, always: a server
-    makes one commit an attempt, in its turn, with the answers of a quorum and of as many as the rule needs, unless it lets
-    somebody in or out, or some of a quorum keep to a result that it has refused, and nobody else can come; and nobody who has
-    promised a later attempt takes a commit of an earlier one, be it its own. Of those who have said that they leave no majority
-    is needed: so none of them has answered in a round from that one on.
+    Wherever commits can get lost between the living, two may come to be and be healed. What then
+    still holds, always: a server makes one commit an attempt, in its turn, with the answers of a
+    quorum and of as many as the rule needs, unless it lets somebody in or out, or some of a quorum
+    keep to a result that it has refused, and nobody else can come; and nobody who has promised a
+    later attempt takes a commit of an earlier one, be it its own. Of those who have said that they
+    leave no majority is needed: so none of them has answered in a round from that one on.
     """
 
     invariant = "S10"
@@ -307,14 +389,17 @@ class OneHistory(Checker):
     effects = (Update, Aggregate, Committed, StartRound, Hello, Report)
     afters = (Commit,)
 
-    def __init__(self, disturbances: Disturbances, circumstances: RunConditions | None = None) -> None:
+    def __init__(
+        self, disturbances: Disturbances, circumstances: RunConditions | None = None
+    ) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
         self._calm_at: float | None = None
         self._promised: dict[PeerId, _Promise] = {}
         self._offered: dict[PeerId, dict[tuple[int, int, bytes], int]] = {}
         self._leaves: dict[PeerId, int] = {}  # before which round each said it did
-        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}  # in which round and shard, by whom handed over
+        # in which round and shard, by whom handed over
+        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}
         self._made: dict[tuple[bytes, int, int, int], tuple[Life, bytes]] = {}
         self._applied: dict[
             tuple[bytes, int, int], dict[bytes, PeerId]
@@ -331,12 +416,18 @@ class OneHistory(Checker):
             return
         rounds, commit = rolling_of(peer_core(swarm, peer)), event.message
         self._promised.pop(peer, None)
-        if rounds is None or commit.round_id != rounds.round_id or commit.shard >= len(rounds._shards):
+        if (
+            rounds is None
+            or commit.round_id != rounds.round_id
+            or commit.shard >= len(rounds._shards)
+        ):
             return
         shard = rounds._shards[commit.shard]
         if shard.commit is None:
             may_reissue = shard.server(shard.attempt) == peer
-            self._promised[peer] = _Promise(commit.round_id, commit.shard, shard.attempt, commit.attempt, may_reissue)
+            self._promised[peer] = _Promise(
+                commit.round_id, commit.shard, shard.attempt, commit.attempt, may_reissue
+            )
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         promise = self._promised.pop(peer, None)
@@ -346,8 +437,13 @@ class OneHistory(Checker):
         if rounds.round_id > promise.round_id or rounds._shards[promise.shard].commit is not None:
             self.judged += 1
             if promise.offered < promise.attempt and not promise.may_reissue:
-                text = f"takes a commit of attempt {promise.offered} in round {promise.round_id}, shard {promise.shard}"
-                raise self.violated(swarm, peer, f"{text}, although it has moved on to attempt {promise.attempt}")
+                text = (
+                    f"takes a commit of attempt {promise.offered} in round {promise.round_id}, "
+                    f"shard {promise.shard}"
+                )
+                raise self.violated(
+                    swarm, peer, f"{text}, although it has moved on to attempt {promise.attempt}"
+                )
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         match effect:
@@ -370,7 +466,8 @@ class OneHistory(Checker):
     def _on_report(self, peer: PeerId, report: Report) -> None:
         refused, promise = self._refused[peer], self._promised.get(peer)
         if report.event == "attempt" and promise is not None:
-            # It moved on before it looked at the commit, having stood still: as the server of that attempt it may re-issue it.
+            # It moved on before it looked at the commit, having stood still: as the server of that
+            # attempt it may re-issue it.
             moved = report.fields["round"], report.fields["shard"]
             if moved == (promise.round_id, promise.shard) and report.fields["server"] == peer:
                 self._promised[peer] = replace(promise, may_reissue=True)
@@ -389,86 +486,139 @@ class OneHistory(Checker):
             del offered[next(iter(offered))]
         offered[key] = update.attempt
         if update.attempt < before:
-            text = f"goes back to attempt {update.attempt} of round {update.round_id}, shard {update.shard}, after {before}"
+            text = (
+                f"goes back to attempt {update.attempt} of round {update.round_id}, shard "
+                f"{update.shard}, after {before}"
+            )
             raise self.violated(swarm, peer, text)
 
     def _judge_leave(self, swarm: Swarm[Any], peer: PeerId) -> None:
         answered = max((round_id for round_id, _, _ in self._offered[peer]), default=-1)
         self.judged += 1
         if answered >= self._leaves[peer]:
-            text = f"says that it leaves before round {self._leaves[peer]}, and has answered in round {answered}"
+            text = (
+                f"says that it leaves before round {self._leaves[peer]}, and has answered in "
+                f"round {answered}"
+            )
             raise self.violated(swarm, peer, text)
 
     def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
         core = peer_core(swarm, peer)
         rounds = rolling_of(core)
-        if core is None or rounds is None or ask.round_id != rounds.round_id or ask.shard >= len(rounds._shards):
+        if (
+            core is None
+            or rounds is None
+            or ask.round_id != rounds.round_id
+            or ask.shard >= len(rounds._shards)
+        ):
             return
         shard = rounds._shards[ask.shard]
         if shard.commit is not None or shard.ticket != ask.ticket:
             return  # answered within the same event
         where = f"round {ask.round_id}, shard {ask.shard}, attempt {shard.serving}"
-        gone = [p for p in rounds.roster if rounds.departures.leaves(p) and self._leaves.get(p, ask.round_id + 1) <= ask.round_id]
+        gone = [
+            p
+            for p in rounds.roster
+            if rounds.departures.leaves(p) and self._leaves.get(p, ask.round_id + 1) <= ask.round_id
+        ]
         n = len(rounds.roster) - len(gone)
         need = 1 if n < 3 or core.settings.rounds.quorum == "available" else n // 2 + 1
         need = _with_newcomers(swarm, core, rounds, need)
         self.judged += 1
-        refused = self._refused[peer].get((ask.round_id, ask.shard), set()) if core.settings.f else set()
+        refused = (
+            self._refused[peer].get((ask.round_id, ask.shard), set()) if core.settings.f else set()
+        )
         here = [p for p in rounds.roster if p in shard.answers or p in refused]
         away = [p for p in rounds.roster if p not in here and not core.membership.is_gone(p)]
         alone = len(here) > len(shard.answers) and (not away or shard.attempt >= len(shard.order))
         if (present := len(here) if alone else len(shard.answers)) < need:
             raise self.violated(swarm, peer, f"closes {where} with {present} answers of {need}")
-        if not alone and rounds.joining <= set(rounds.roster) and not gone and core.settings.rounds.quorum == "majority":
+        if (
+            not alone
+            and rounds.joining <= set(rounds.roster)
+            and not gone
+            and core.settings.rounds.quorum == "majority"
+        ):
             useful = sum(1 for sender in shard.answers if sender not in rounds.server.locked)
             need = updates_needed(core.settings, rounds.roster, rounds.server.locked)
             if useful < need:
                 raise self.violated(
-                    swarm, peer, f"closes {where} with {useful} answers, of which the rule makes nothing: it needs {need}"
+                    swarm,
+                    peer,
+                    f"closes {where} with {useful} answers, of which the rule makes nothing: it "
+                    f"needs {need}",
                 )
         for sender, (update, _) in shard.answers.items():
             fits = (update.round_id, update.shard, update.attempt, update.parent)
-            if sender not in rounds.roster or fits != (ask.round_id, ask.shard, shard.serving, rounds.chain):
-                raise self.violated(swarm, peer, f"closes {where} with an answer of peer {sender} that is not for it: {update}")
+            if sender not in rounds.roster or fits != (
+                ask.round_id,
+                ask.shard,
+                shard.serving,
+                rounds.chain,
+            ):
+                raise self.violated(
+                    swarm,
+                    peer,
+                    f"closes {where} with an answer of peer {sender} that is not for it: {update}",
+                )
 
     def _on_committed(self, swarm: Swarm[Any], peer: PeerId, committed: Committed) -> None:
         commit = committed.commit
         promised = self._offered[peer].get((commit.round_id, commit.shard, commit.parent), 0)
         if commit.attempt < promised:
             whose = "its own commit" if committed.made else f"the commit of peer {commit.server}"
-            text = f"{_which(commit)}: holds {whose} of attempt {commit.attempt}, although it has moved on to attempt {promised}"
+            text = (
+                f"{_which(commit)}: holds {whose} of attempt {commit.attempt}, although it has "
+                f"moved on to attempt {promised}"
+            )
             raise self.violated(swarm, peer, text)
         if committed.made:
             life = life_of(swarm, peer)
             turn = (commit.parent, commit.round_id, commit.shard, commit.made_at)
             maker, digest = self._made.setdefault(turn, (life, commit.digest))
             if maker == life and digest != commit.digest:
-                raise self.violated(swarm, peer, f"makes two commits of {_which(commit)} in one attempt, {commit.made_at}")
+                raise self.violated(
+                    swarm,
+                    peer,
+                    f"makes two commits of {_which(commit)} in one attempt, {commit.made_at}",
+                )
         orders = self._orders.get((commit.round_id, commit.parent))
         if orders is not None:
             order = orders[commit.shard]
             turn_of = order[commit.made_at % len(order)]
             if turn_of != commit.server:
-                text = f"{_which(commit)} was made by peer {commit.server} in the turn of peer {turn_of}"
+                text = (
+                    f"{_which(commit)} was made by peer {commit.server} in the turn of peer "
+                    f"{turn_of}"
+                )
                 raise self.violated(swarm, peer, text)
         if peer in self.circumstances.equivocating:
             return
         known = self._applied.setdefault((commit.parent, commit.round_id, commit.shard), {})
         self.judged += 1
-        if commit.digest not in known:  # a second one that was excused when it came out may be taken by others later
+        # a second one that was excused when it came out may be taken by others later
+        if commit.digest not in known:
             if known and not self._may_fork(swarm):
                 digest, holder = next(iter(known.items()))
-                text = f"{_which(commit)}: digest {commit.digest.hex() or 'none'} here, {digest.hex() or 'none'} at peer {holder}"
+                text = (
+                    f"{_which(commit)}: digest {commit.digest.hex() or 'none'} here, "
+                    f"{digest.hex() or 'none'} at peer {holder}"
+                )
                 raise self.violated(swarm, peer, text)
             known[commit.digest] = peer
 
     def _may_fork(self, swarm: Swarm[Any]) -> bool:
-        """Whether commits could get lost between the living just now, or so little ago that one of them may come out yet."""
+        """Whether commits could get lost between the living just now, or so little ago that one of
+        them may come out yet."""
         circumstances = self.circumstances
         if not circumstances.forks:
             return False
-        if circumstances.forking_lies and (self._calm_at is None or swarm.now - self._calm_at <= FORKS_AFTER_S):
-            return True  # a lie may come out long after it was told, but not after all have compared what they hold
+        if circumstances.forking_lies and (
+            self._calm_at is None or swarm.now - self._calm_at <= FORKS_AFTER_S
+        ):
+            # a lie may come out long after it was told,
+            # but not after all have compared what they hold
+            return True
         return swarm.now - self.disturbances.uneven_until <= FORKS_AFTER_S
 
     def begin_calm(self, swarm: Swarm[Any]) -> None:
@@ -482,7 +632,11 @@ class OneHistory(Checker):
         known = self._orders.setdefault((go.round_id, rounds.chain), orders)
         self.judged += 1
         if known != orders:
-            raise self.violated(swarm, peer, f"has another order of servers in round {go.round_id}: {orders}, others {known}")
+            raise self.violated(
+                swarm,
+                peer,
+                f"has another order of servers in round {go.round_id}: {orders}, others {known}",
+            )
 
 
 def _which(commit: Commit) -> str:

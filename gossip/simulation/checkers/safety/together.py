@@ -1,4 +1,5 @@
-"""S10, of rounds whose shards decide together: one decision a round, made on what was measured, and followed by all."""
+"""S10, of rounds whose shards decide together: one decision a round, made on what was measured, and
+followed by all."""
 
 from __future__ import annotations
 
@@ -29,10 +30,11 @@ KEPT = 1024
 
 
 class DecidesTogether(Checker):
-    """S10: of a round whose shards decide together the commits of all shards that changed anything tell of the same updates with
-    the same weights, as a commit of the first did; the decision was made on what the shards' servers have measured, by one
-    that holds no other shard's result, which was made by an earlier decision; and a server combines by it, and only what it has
-    measured itself. (That there is one commit of the first is for ``OneHistory`` to say.)"""
+    """S10: of a round whose shards decide together the commits of all shards that changed anything
+    tell of the same updates with the same weights, as a commit of the first did; the decision was
+    made on what the shards' servers have measured, by one that holds no other shard's result, which
+    was made by an earlier decision; and a server combines by it, and only what it has measured
+    itself. (That there is one commit of the first is for ``OneHistory`` to say.)"""
 
     invariant = "S10"
     events = (Aggregated,)
@@ -41,10 +43,13 @@ class DecidesTogether(Checker):
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._asked: dict[PeerId, dict[int, tuple[int, int]]] = {}  # ticket -> round and shard that are being measured
-        self._measured: dict[tuple[int, int], set[bytes]] = {}  # round and shard -> what anybody has measured of it
+        # ticket -> round and shard that are being measured
+        self._asked: dict[PeerId, dict[int, tuple[int, int]]] = {}
+        # round and shard -> what anybody has measured of it
+        self._measured: dict[tuple[int, int], set[bytes]] = {}
         self._own: dict[PeerId, dict[tuple[int, int], bytes]] = {}
-        self._decided: dict[tuple[int, bytes], set[tuple[Contribution, ...]]] = {}  # by round and parent
+        # by round and parent
+        self._decided: dict[tuple[int, bytes], set[tuple[Contribution, ...]]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._asked[peer], self._own[peer] = {}, {}
@@ -63,7 +68,9 @@ class DecidesTogether(Checker):
         if isinstance(effect, Send) and isinstance(effect.message, Commit):
             commit = effect.message
             if commit.shard == 0 and commit.digest:
-                self._decided.setdefault((commit.round_id, commit.parent), set()).add(commit.contributors)
+                self._decided.setdefault((commit.round_id, commit.parent), set()).add(
+                    commit.contributors
+                )
                 _forget(self._decided)
         elif isinstance(effect, Committed):
             self._on_committed(swarm, peer, effect.commit)
@@ -76,12 +83,22 @@ class DecidesTogether(Checker):
 
     def _judge_parts(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
         common = set.intersection(*[set(part.peers) for part in ask.parts])
-        self.demand(set(ask.peers) == common, swarm, peer, f"decides on {ask.peers}; all servers have measured {sorted(common)}")
+        self.demand(
+            set(ask.peers) == common,
+            swarm,
+            peer,
+            f"decides on {ask.peers}; all servers have measured {sorted(common)}",
+        )
         if self.circumstances.equivocating:
             return
         for shard, part in enumerate(ask.parts):
             known = digest_of(part.statistics) in self._measured.get((ask.round_id, shard), ())
-            self.demand(known, swarm, peer, f"decides in round {ask.round_id} on what nobody has measured of shard {shard}")
+            self.demand(
+                known,
+                swarm,
+                peer,
+                f"decides in round {ask.round_id} on what nobody has measured of shard {shard}",
+            )
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         rounds = rolling_of(peer_core(swarm, peer))
@@ -94,8 +111,13 @@ class DecidesTogether(Checker):
             return
         committed = [shard.index for shard in rounds._shards if shard.commit is not None]
         if committed and first.cross_shard_progress is not None and first.serving == first.attempt:
-            text = f"would decide in round {rounds.round_id} anew, though it holds the results of shards {committed}"
-            self.demand(first.cross_shard_progress.step not in ("measured", "decide"), swarm, peer, text)
+            text = (
+                f"would decide in round {rounds.round_id} anew, though it holds the results of "
+                f"shards {committed}"
+            )
+            self.demand(
+                first.cross_shard_progress.step not in ("measured", "decide"), swarm, peer, text
+            )
 
     def _judge_weights(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
         rounds = rolling_of(peer_core(swarm, peer))
@@ -105,22 +127,38 @@ class DecidesTogether(Checker):
         if first is None:
             raise self.violated(swarm, peer, f"combines {where}, and knows of no decision")
         meant = self._own[peer].get((ask.round_id, ask.shard)) == first.measured[ask.shard]
-        self.demand(meant, swarm, peer, f"combines {where} by a decision that was made on something else")
-        decided = {c.peer: weight for c, weight in zip(first.contributors, first.decision, strict=False)}
-        taken = {row.peer: weight for row, weight in zip(ask.rows, ask.decision, strict=False) if weight or row.peer in decided}
+        self.demand(
+            meant, swarm, peer, f"combines {where} by a decision that was made on something else"
+        )
+        decided = {
+            c.peer: weight for c, weight in zip(first.contributors, first.decision, strict=False)
+        }
+        taken = {
+            row.peer: weight
+            for row, weight in zip(ask.rows, ask.decision, strict=False)
+            if weight or row.peer in decided
+        }
         if taken != decided:
-            raise self.violated(swarm, peer, f"combines {where} with the weights {taken}; {decided} were decided")
+            raise self.violated(
+                swarm, peer, f"combines {where} with the weights {taken}; {decided} were decided"
+            )
 
     def _on_committed(self, swarm: Swarm[Any], peer: PeerId, commit: Commit) -> None:
         core = peer_core(swarm, peer)
         if core is None or not core.settings.cross_shard or peer in self.circumstances.equivocating:
             return  # a liar holds what it has made, and the others what they could take
-        if commit.shard == 0 or not commit.digest or commit.server in self.circumstances.equivocating:
+        if (
+            commit.shard == 0
+            or not commit.digest
+            or commit.server in self.circumstances.equivocating
+        ):
             return
         decided = self._decided.get((commit.round_id, commit.parent), set())
         self.judged += 1
         if commit.contributors not in decided:
-            text = f"shard {commit.shard} of round {commit.round_id} was made of {commit.contributors}"
+            text = (
+                f"shard {commit.shard} of round {commit.round_id} was made of {commit.contributors}"
+            )
             raise self.violated(swarm, peer, f"{text}; decided was {decided or 'nothing'}")
 
 

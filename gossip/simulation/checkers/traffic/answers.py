@@ -1,4 +1,5 @@
-"""S15: what is said because of something is said once for it: an answer for each question, a commit for each reason to."""
+"""S15: what is said because of something is said once for it: an answer for each question, a commit
+for each reason to."""
 
 from __future__ import annotations
 
@@ -88,12 +89,17 @@ class AnswersOnce(Checker):
         owed[effect.peer, what] -= 1
         if owed[effect.peer, what] < 0:
             answer = type(effect.message).__name__
-            raise self.violated(swarm, peer, f"sends peer {effect.peer} an answer, {answer}, that it has not asked for")
+            raise self.violated(
+                swarm,
+                peer,
+                f"sends peer {effect.peer} an answer, {answer}, that it has not asked for",
+            )
 
 
 class CommitsForAReason(Checker):
-    """S15: a peer is sent a commit of a shard when it has been made, when one who serves hears of it, and for each update, query
-    or request that comes when it is held; never more often than that."""
+    """S15: a peer is sent a commit of a shard when it has been made, when one who serves hears of
+    it, and for each update, query or request that comes when it is held;
+    never more often than that."""
 
     invariant = "S15"
     events = (Commit, Update, UpdateRequest, CommitRequest)
@@ -103,11 +109,17 @@ class CommitsForAReason(Checker):
         super().__init__(circumstances)
         self._spread: dict[PeerId, Counter[tuple[int, int]]] = {}
         self._asked: dict[PeerId, Counter[tuple[PeerId, int, int]]] = {}
-        self._wanted: dict[PeerId, dict[PeerId, list[int]]] = {}  # who has asked for all from which rounds on, ascending
+        # who has asked for all from which rounds on, ascending
+        self._wanted: dict[PeerId, dict[PeerId, list[int]]] = {}
         self._sent: dict[PeerId, Counter[tuple[PeerId, int, int]]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._spread[peer], self._asked[peer], self._wanted[peer], self._sent[peer] = Counter(), Counter(), {}, Counter()
+        self._spread[peer], self._asked[peer], self._wanted[peer], self._sent[peer] = (
+            Counter(),
+            Counter(),
+            {},
+            Counter(),
+        )
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if type(event) is not Received:
@@ -117,7 +129,11 @@ class CommitsForAReason(Checker):
             insort(self._wanted[peer].setdefault(event.sender, []), message.first)
             return
         rounds = rolling_of(peer_core(swarm, peer))
-        if rounds is None or not isinstance(message, Commit | Update | UpdateRequest) or not _calls_for_a_commit(rounds, message):
+        if (
+            rounds is None
+            or not isinstance(message, Commit | Update | UpdateRequest)
+            or not _calls_for_a_commit(rounds, message)
+        ):
             return
         if isinstance(message, Commit):
             self._spread[peer][message.round_id, message.shard] += 1
@@ -138,7 +154,9 @@ class CommitsForAReason(Checker):
         reasons += bisect_right(self._wanted[peer].get(to, ()), round_id)
         self.judged += 1
         if self._sent[peer][to, round_id, shard] > reasons:
-            text = f"sends peer {to} the commit of round {round_id}, shard {shard} {reasons + 1} times"
+            text = (
+                f"sends peer {to} the commit of round {round_id}, shard {shard} {reasons + 1} times"
+            )
             raise self.violated(swarm, peer, f"{text}, and has had reason for {reasons}")
 
 
@@ -150,13 +168,15 @@ def _calls_for_a_commit(rounds: RollingRounds, message: Commit | Update | Update
     held = shard.commit is not None or rounds._made is not None
     if not isinstance(message, Commit):
         return held  # else it is waited for
-    return not held and (shard.server(shard.attempt) == rounds.local or message.attempt < shard.attempt)
+    return not held and (
+        shard.server(shard.attempt) == rounds.local or message.attempt < shard.attempt
+    )
 
 
 class OffersOnce(Checker):
-    """S15: an update is offered to the server of an attempt once, again when that asks for it, and by one that has taken over a
-    state or gone back to its own; the server of an attempt asks each of the others once, and again when it is told that others
-    wait for what it is to measure."""
+    """S15: an update is offered to the server of an attempt once, again when that asks for it, and
+    by one that has taken over a state or gone back to its own; the server of an attempt asks each
+    of the others once, and again when it is told that others wait for what it is to measure."""
 
     invariant = "S15"
     events = (UpdateRequest, Restored, PartialOverdue)
@@ -166,7 +186,8 @@ class OffersOnce(Checker):
         super().__init__(circumstances)
         self._said: dict[PeerId, Counter[tuple[PeerId, type, int, int, int, bytes]]] = {}
         self._resumed: Counter[PeerId] = Counter()
-        self._overdue: dict[PeerId, Counter[tuple[int, int]]] = {}  # how often it was told that of a round and shard
+        # how often it was told that of a round and shard
+        self._overdue: dict[PeerId, Counter[tuple[int, int]]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._said[peer], self._resumed[peer], self._overdue[peer] = Counter(), 0, Counter()
@@ -176,7 +197,9 @@ class OffersOnce(Checker):
             self._resumed[peer] += 1
         elif type(event) is Received and type(event.message) is UpdateRequest:
             asked = event.message
-            self._said[peer][event.sender, Update, asked.round_id, asked.shard, asked.attempt, asked.parent] -= 1
+            self._said[peer][
+                event.sender, Update, asked.round_id, asked.shard, asked.attempt, asked.parent
+            ] -= 1
         elif type(event) is Received and type(event.message) is PartialOverdue:
             self._overdue[peer][event.message.round_id, event.message.shard] += 1
 
@@ -187,14 +210,30 @@ class OffersOnce(Checker):
         if type(effect) is not Send or not isinstance(effect.message, Update | UpdateRequest):
             return
         message = effect.message
-        key = effect.peer, type(message), message.round_id, message.shard, message.attempt, message.parent
+        key = (
+            effect.peer,
+            type(message),
+            message.round_id,
+            message.shard,
+            message.attempt,
+            message.parent,
+        )
         said = self._said[peer]
         said[key] += 1
         self.judged += 1
-        again = self._overdue[peer][message.round_id, message.shard] if type(message) is UpdateRequest else 0
+        again = (
+            self._overdue[peer][message.round_id, message.shard]
+            if type(message) is UpdateRequest
+            else 0
+        )
         if said[key] > 1 + self._resumed[peer] + again:
-            what = f"{type(message).__name__} of round {message.round_id}, shard {message.shard}, attempt {message.attempt}"
-            raise self.violated(swarm, peer, f"sends peer {effect.peer} its {what} {said[key]} times")
+            what = (
+                f"{type(message).__name__} of round {message.round_id}, shard {message.shard}, "
+                f"attempt {message.attempt}"
+            )
+            raise self.violated(
+                swarm, peer, f"sends peer {effect.peer} its {what} {said[key]} times"
+            )
 
 
 __all__ = ["AnswersOnce", "CommitsForAReason", "OffersOnce"]

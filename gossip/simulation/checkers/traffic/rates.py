@@ -1,5 +1,5 @@
-"""S15: how often a peer speaks up by itself: of each kind of message about twice what the protocol needs at most, and when all
-has settled hardly anything beside its probes."""
+"""S15: how often a peer speaks up by itself: of each kind of message about twice what the protocol
+needs at most, and when all has settled hardly anything beside its probes."""
 
 from __future__ import annotations
 
@@ -47,13 +47,16 @@ LISTENERS = 3
 """Nobody is told news about itself: with fewer there may be nobody to tell them to."""
 
 RUMORS_KINDS = (Ping, PingRequest, Gossip)
-"""Of which one that defames others may have any number said, by accusing faster than it is answered."""
+"""Of which one that defames others may have any number said,
+by accusing faster than it is answered."""
 
 
 def needed_a_second(membership: Membership, n: int) -> dict[type, float]:
-    """What one of ``n`` peers says by itself in the busiest second: each of the others comes, goes or is accused once in it.
+    """What one of ``n`` peers says by itself in the busiest second: each of the others comes, goes
+    or is accused once in it.
 
-    A probe is a few pings, and a few requests to helpers when they were not answered. Hellos are counted for each receiver.
+    A probe is a few pings, and a few requests to helpers when they were not answered. Hellos are
+    counted for each receiver.
     """
     settings, others = membership.settings, n - 1
     turns = 1.0 / settings.probe_interval_s
@@ -62,29 +65,47 @@ def needed_a_second(membership: Membership, n: int) -> dict[type, float]:
         Ping: settings.probe_tries * probes + turns / STRAY_EVERY,
         PingRequest: settings.indirect_probes * probes,
         Gossip: settings.gossip_fanout / settings.gossip_interval_s + others,
-        PushPull: 1.0 / settings.push_pull_interval_s + 2.0,  # with the first it is linked to, and after it stood still
-        Hello: 1.0 / (RETURN_HELLO_EVERY * RETURN_INTERVAL_S) + 2.0,  # when it comes back; a new link, a new member
+        # with the first it is linked to, and after it stood still
+        PushPull: 1.0 / settings.push_pull_interval_s + 2.0,
+        # when it comes back; a new link, a new member
+        Hello: 1.0 / (RETURN_HELLO_EVERY * RETURN_INTERVAL_S) + 2.0,
         CommitRequest: 1.0 / RETURN_INTERVAL_S,
-        StateRequest: 1.5 * turns * others,  # all are asked again: in turn what they hold, and what they will before a round
+        # all are asked again: in turn what they hold, and what they will before a round
+        StateRequest: 1.5 * turns * others,
     }
 
 
 def needed_in_the_calm(membership: Membership, n: int) -> dict[type, float]:
-    """What it says in a second when all see each other. One that has been away hears from others' tables who has died meanwhile,
-    and tells that as often as it takes."""
+    """What it says in a second when all see each other. One that has been away hears from others'
+    tables who has died meanwhile, and tells that as often as it takes."""
     settings = membership.settings
     turns = 1.0 / settings.probe_interval_s
     nothing = dict.fromkeys((Hello, CommitRequest, StateRequest), 0.0)
-    probe = dict.fromkeys((PingRequest, Nack), float(settings.indirect_probes))  # of one that is just leaving
-    told = {Gossip: float(retransmit_limit(n, settings)), PushPull: 1.0 / settings.push_pull_interval_s}
+    # of one that is just leaving
+    probe = dict.fromkeys((PingRequest, Nack), float(settings.indirect_probes))
+    told = {
+        Gossip: float(retransmit_limit(n, settings)),
+        PushPull: 1.0 / settings.push_pull_interval_s,
+    }
     return {**nothing, **probe, **told, Ping: turns * (1 + 1 / STRAY_EVERY)}
 
 
 class SpeaksInMeasure(Checker):
-    """S15: in no second does a peer say more than twice what the protocol needs, of each kind of message that is no answer."""
+    """S15: in no second does a peer say more than twice what the protocol needs, of each kind of
+    message that is no answer."""
 
     invariant = "S15"
-    effects = (Ping, PingRequest, Gossip, PushPull, Hello, CommitRequest, StateRequest, Nack, Restore)
+    effects = (
+        Ping,
+        PingRequest,
+        Gossip,
+        PushPull,
+        Hello,
+        CommitRequest,
+        StateRequest,
+        Nack,
+        Restore,
+    )
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
@@ -108,7 +129,8 @@ class SpeaksInMeasure(Checker):
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if type(effect) is Restore and self.circumstances.equivocating:
-            self._said[peer].pop((StateRequest, -1), None)  # each result that a server tells differently costs another state
+            # each result that a server tells differently costs another state
+            self._said[peer].pop((StateRequest, -1), None)
         if type(effect) is not Send:
             return
         kind, now = type(effect.message), swarm.now
@@ -120,14 +142,25 @@ class SpeaksInMeasure(Checker):
         if kind is StateRequest and effect.message.piece:  # type: ignore[union-attr]
             return  # see FetchesInMeasure
         if kind is StateRequest and peer in self.circumstances.equivocating:
-            return  # it holds what it has lied about, and nobody else does: after each of its turns it needs the others' state
+            # it holds what it has lied about, and nobody else does: after each of its turns it
+            # needs the others' state
+            return
         if kind in (Hello, Ping) and _is_greeting(swarm, kind, effect.peer):
             return  # a link comes up as often as the network resets it
         if kind is Ping and _is_relayed(swarm, effect.peer):
             return
-        if kind is Gossip and type(swarm.handling) is Received and swarm.handling.sender == effect.peer:
+        if (
+            kind is Gossip
+            and type(swarm.handling) is Received
+            and swarm.handling.sender == effect.peer
+        ):
             return  # a denial, to one that accuses it
-        if not calm and kind in RUMORS_KINDS and self.circumstances.lies and self.circumstances.defaming:
+        if (
+            not calm
+            and kind in RUMORS_KINDS
+            and self.circumstances.lies
+            and self.circumstances.defaming
+        ):
             return
         bounds = self._most.get(peer)
         if bounds is None:
@@ -143,7 +176,10 @@ class SpeaksInMeasure(Checker):
         if len(said) == most and now - said[0] < 1.0:
             when = "when all has settled" if calm else "in a second"
             raise self.violated(
-                swarm, peer, f"says more than {most} times a {kind.__name__} {when}; {most // TIMES:g} are needed"
+                swarm,
+                peer,
+                f"says more than {most} times a {kind.__name__} {when}; {most // TIMES:g} are "
+                "needed",
             )
         said.append(now)
 
@@ -151,27 +187,38 @@ class SpeaksInMeasure(Checker):
         membership = membership_of(swarm.hosts[peer].core)
         if membership is None:
             return {}
-        # Where payloads fill queues, answers go on being late, and others are asked about who is late.
+        # Where payloads fill queues, answers go on being late,
+        # and others are asked about who is late.
         calm = calm and not swarm.network.default.queue_s
-        needed = needed_in_the_calm(membership, len(swarm.hosts)) if calm else needed_a_second(membership, len(swarm.hosts))
+        needed = (
+            needed_in_the_calm(membership, len(swarm.hosts))
+            if calm
+            else needed_a_second(membership, len(swarm.hosts))
+        )
         return {kind: ceil(TIMES * times) + 1 for kind, times in needed.items()}
 
 
 class FallsSilent(Checker):
-    """S15: who has had no news for as long as it takes to tell them stops talking; while it has somebody to tell them to."""
+    """S15: who has had no news for as long as it takes to tell them stops talking; while it has
+    somebody to tell them to."""
 
     invariant = "S15"
     effects = (Gossip,)
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._news: dict[PeerId, tuple[int, float, float]] = {}  # how many it has had, since when it tells the last, when it did
+        # how many it has had, since when it tells the last, when it did
+        self._news: dict[PeerId, tuple[int, float, float]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._news.pop(peer, None)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if type(effect) is not Send or type(effect.message) is not Gossip or type(swarm.handling) is not TimerFired:
+        if (
+            type(effect) is not Send
+            or type(effect.message) is not Gossip
+            or type(swarm.handling) is not TimerFired
+        ):
             return
         membership, now = membership_of(swarm.hosts[peer].core), swarm.now
         if membership is None:
@@ -192,15 +239,27 @@ class FallsSilent(Checker):
 def _is_relayed(swarm: Swarm[Any], to: PeerId) -> bool:
     """Whether a ping is for one who has asked for it, and there is no other such ping."""
     event = swarm.handling
-    if type(event) is not Received or type(event.message) is not PingRequest or event.message.target != to:
+    if (
+        type(event) is not Received
+        or type(event.message) is not PingRequest
+        or event.message.target != to
+    ):
         return False
     return _says_once(swarm, Ping, to)
 
 
 def _is_greeting(swarm: Swarm[Any], kind: type, to: PeerId) -> bool:
     """Whether it is said because the link to that peer came up, once."""
-    return type(swarm.handling) is LinkUp and swarm.handling.peer == to and _says_once(swarm, kind, to)
+    return (
+        type(swarm.handling) is LinkUp and swarm.handling.peer == to and _says_once(swarm, kind, to)
+    )
 
 
 def _says_once(swarm: Swarm[Any], kind: type, to: PeerId) -> bool:
-    return sum(type(asked) is Send and type(asked.message) is kind and asked.peer == to for asked in swarm.asked) == 1
+    return (
+        sum(
+            type(asked) is Send and type(asked.message) is kind and asked.peer == to
+            for asked in swarm.asked
+        )
+        == 1
+    )

@@ -1,30 +1,51 @@
-"""S15: nobody says more than it has to. News are told so often and no more, and each kind of message has its measure."""
+"""S15: nobody says more than it has to. News are told so often and no more, and each kind of
+message has its measure."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
-from gossip.core import Ack, CommitRequest, Effect, Gossip, PeerId, Ping, PingRequest, Send, retransmit_limit
-from gossip.simulation.checkers.base import Checker, Life, RunConditions, life_of, membership_of, peer_core
+from gossip.core import (
+    Ack,
+    CommitRequest,
+    Effect,
+    Gossip,
+    PeerId,
+    Ping,
+    PingRequest,
+    Send,
+    retransmit_limit,
+)
+from gossip.simulation.checkers.base import (
+    Checker,
+    Life,
+    RunConditions,
+    life_of,
+    membership_of,
+    peer_core,
+)
 from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
 
 AGAIN = 3
-"""Times that one may have to begin with the same news again: an accusation, say, of one that was away meanwhile."""
+"""Times that one may have to begin with the same news again: an accusation, say,
+of one that was away meanwhile."""
 KEPT = 4096
 
 REQUESTS = ((12, 1.0), (15, 3.0))
-"""For commits: at most so many in so many seconds. The first ones come soon after each other; then each answer has its time."""
+"""For commits: at most so many in so many seconds. The first ones come soon after each other; then
+each answer has its time."""
 
 News = tuple[Life, PeerId, str, int, PeerId]
 
 
 class NewsGrowOld(Checker):
-    """S15: a peer tells one piece of news a few times as often as the logarithm of their number, and then never again; what the
-    accused is told about itself does not count, nor what it answers."""
+    """S15: a peer tells one piece of news a few times as often as the logarithm of their number,
+    and then never again; what the accused is told about itself does not count,
+    nor what it answers."""
 
     invariant = "S15"
     effects = (Ping, PingRequest, Ack, Gossip)
@@ -50,15 +71,23 @@ class NewsGrowOld(Checker):
             news = life, rumor.peer, rumor.status, rumor.incarnation, rumor.origin
             self._told[news] += 1
             if self._told[news] > most:
-                text = f"says for the {self._told[news]}th time that peer {rumor.peer} is {rumor.status}"
-                raise self.violated(swarm, peer, f"{text} with standing {rumor.incarnation}; {most} times are enough")
+                text = (
+                    f"says for the {self._told[news]}th time that peer {rumor.peer} is "
+                    f"{rumor.status}"
+                )
+                raise self.violated(
+                    swarm,
+                    peer,
+                    f"{text} with standing {rumor.incarnation}; {most} times are enough",
+                )
         while len(self._told) > KEPT:
             del self._told[next(iter(self._told))]
 
 
 class AsksInMeasure(Checker):
-    """S15: who is behind asks for the commits that it lacks a dozen times in a second at most, and hardly ever in the next two:
-    each answer is all of them, and is on its way for as long as the network takes."""
+    """S15: who is behind asks for the commits that it lacks a dozen times in a second at most, and
+    hardly ever in the next two: each answer is all of them,
+    and is on its way for as long as the network takes."""
 
     invariant = "S15"
     effects = (CommitRequest,)

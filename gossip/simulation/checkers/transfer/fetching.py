@@ -1,4 +1,5 @@
-"""S12 and S15: of whom a peer asks which pieces of a state, how often, and how often it gives them."""
+"""S12 and S15: of whom a peer asks which pieces of a state, how often,
+and how often it gives them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossip.core import Effect, Event, Payload, PeerId, Received, Report, Send, StateOffer, StateRequest, digest_of
+from gossip.core import (
+    Effect,
+    Event,
+    Payload,
+    PeerId,
+    Received,
+    Report,
+    Send,
+    StateOffer,
+    StateRequest,
+    digest_of,
+)
 from gossip.simulation.checkers.base import Checker, RunConditions, membership_of, peer_core
 
 if TYPE_CHECKING:
@@ -22,13 +34,18 @@ TIMES = 2.0
 
 
 def _right_piece(swarm: Swarm[Any], peer: PeerId, event: Event) -> bytes | None:
-    """Digest of what has come when ``peer`` has asked for it as a piece, b"" when that is another one; None: it has not, or
-    nothing has come."""
+    """Digest of what has come when ``peer`` has asked for it as a piece, b"" when that is another
+    one; None: it has not, or nothing has come."""
     core = peer_core(swarm, peer)
     if core is None or not isinstance(event, Received) or not isinstance(event.message, StateOffer):
         return None
     offer, pieces = event.message, core.recovery.pieces
-    if event.payload is None or not offer.digest or pieces is None or pieces.length(event.sender, offer.piece) < 0:
+    if (
+        event.payload is None
+        or not offer.digest
+        or pieces is None
+        or pieces.length(event.sender, offer.piece) < 0
+    ):
         return None
     if offer.nonce != core.recovery._nonce or core.recovery.stage != "asking":
         return None
@@ -37,8 +54,8 @@ def _right_piece(swarm: Swarm[Any], peer: PeerId, event: Event) -> bytes | None:
 
 
 class AsksForWhatIsMissing(Checker):
-    """S12: of a state in pieces nobody is asked for one that is here, nor who has sent a wrong one, nor one donor for more than
-    two at a time."""
+    """S12: of a state in pieces nobody is asked for one that is here, nor who has sent a wrong one,
+    nor one donor for more than two at a time."""
 
     invariant = "S12"
     events = (StateOffer,)
@@ -65,7 +82,11 @@ class AsksForWhatIsMissing(Checker):
             if effect.event in ("recovering", "restored"):
                 self.on_start(swarm, peer)
             return
-        if core is None or not isinstance(effect, Send) or not isinstance(effect.message, StateRequest):
+        if (
+            core is None
+            or not isinstance(effect, Send)
+            or not isinstance(effect.message, StateRequest)
+        ):
             return
         pieces, piece = core.recovery.pieces, effect.message.piece
         if not piece or pieces is None:
@@ -83,8 +104,9 @@ class AsksForWhatIsMissing(Checker):
 
 
 class FetchesInMeasure(Checker):
-    """S15: in no second is a donor asked for more pieces than have come from it and been right, and its credit for each time that
-    one who fails may be asked again. So however soon an answer comes that is of no use, it is not worth a question at once."""
+    """S15: in no second is a donor asked for more pieces than have come from it and been right, and
+    its credit for each time that one who fails may be asked again. So however soon an answer comes
+    that is of no use, it is not worth a question at once."""
 
     invariant = "S15"
     events = (StateOffer,)
@@ -103,7 +125,11 @@ class FetchesInMeasure(Checker):
             self._right[peer].setdefault(event.sender, deque()).append(swarm.now)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if not isinstance(effect, Send) or not isinstance(effect.message, StateRequest) or not effect.message.piece:
+        if (
+            not isinstance(effect, Send)
+            or not isinstance(effect.message, StateRequest)
+            or not effect.message.piece
+        ):
             return
         membership = membership_of(swarm.hosts[peer].core)
         if membership is None:
@@ -115,20 +141,24 @@ class FetchesInMeasure(Checker):
             while times and times[0] <= swarm.now - 1.0:
                 times.popleft()
         most = ceil(TIMES * CREDIT_MAX * (1.0 + 1.0 / membership.settings.probe_interval_s))
-        text = f"asks peer {effect.peer} for {len(asked)} pieces in a second, of which {len(right)} have come"
+        text = (
+            f"asks peer {effect.peer} for {len(asked)} pieces in a second, of which {len(right)} "
+            "have come"
+        )
         self.demand(len(asked) <= len(right) + most, swarm, peer, f"{text}; {most} more are enough")
 
 
 class GivesInMeasure(Checker):
-    """S15: nobody is given the same piece of the same copy of a state, or the same whole, more than four times, however often it
-    asks: who does not lose what it is sent has no use for it."""
+    """S15: nobody is given the same piece of the same copy of a state, or the same whole, more than
+    four times, however often it asks: who does not lose what it is sent has no use for it."""
 
     invariant = "S15"
     effects = (StateOffer,)
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._given: dict[PeerId, dict[int, tuple[Payload, Counter[tuple[PeerId, int]]]]] = {}  # by round: the copy, to whom what
+        # by round: the copy, to whom what
+        self._given: dict[PeerId, dict[int, tuple[Payload, Counter[tuple[PeerId, int]]]]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._given[peer] = {}
@@ -151,5 +181,8 @@ class GivesInMeasure(Checker):
             known = self._given[peer][offer.round_id] = copy.taken.payload, Counter()
         known[1][effect.peer, offer.piece] += 1
         times = known[1][effect.peer, offer.piece]
-        text = f"gives peer {effect.peer} piece {offer.piece} of its state before round {offer.round_id} for the {times}th time"
+        text = (
+            f"gives peer {effect.peer} piece {offer.piece} of its state before round "
+            f"{offer.round_id} for the {times}th time"
+        )
         self.demand(times <= GIVEN_MAX, swarm, peer, text)

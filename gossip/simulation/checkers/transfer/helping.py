@@ -1,7 +1,8 @@
-"""L4, L7: what those who take over a state can count on of those who have it, however near the end is.
+"""L4, L7: what those who take over a state can count on of those who have it,
+however near the end is.
 
-A question or an answer may be lost; the round that is asked about may never come; and who has finished leaves, but not from one
-that is at it.
+A question or an answer may be lost; the round that is asked about may never come; and who has
+finished leaves, but not from one that is at it.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ LATE_S = 0.25
 
 
 class RemindsTheSilent(Checker):
-    """L4: whoever was asked to vouch, and neither answers nor is out of reach, is asked again every second, for as long as its
-    word is waited for: a question or an answer may be lost, and those who have finished do not wait for a third."""
+    """L4: whoever was asked to vouch, and neither answers nor is out of reach, is asked again every
+    second, for as long as its word is waited for: a question or an answer may be lost, and those
+    who have finished do not wait for a third."""
 
     invariant = "L4"
     effects = (StateRequest,)
@@ -46,36 +48,54 @@ class RemindsTheSilent(Checker):
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._nonce: dict[PeerId, int] = {}
-        self._since: dict[PeerId, dict[PeerId, float]] = {}  # when whom was asked last, or is seen to be within reach again
+        # when whom was asked last, or is seen to be within reach again
+        self._since: dict[PeerId, dict[PeerId, float]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._nonce[peer], self._since[peer] = -1, {}
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Send) and isinstance(effect.message, StateRequest) and effect.message.what == "attestation":
+        if (
+            isinstance(effect, Send)
+            and isinstance(effect.message, StateRequest)
+            and effect.message.what == "attestation"
+        ):
             if effect.message.nonce != self._nonce[peer]:
                 self._nonce[peer], self._since[peer] = effect.message.nonce, {}
             self._since[peer][effect.peer] = _clock_s(swarm, peer)
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         core = peer_core(swarm, peer)
-        if not self._since[peer] or core is None or core.phase != "recovering" or core.recovery.stage != "polling":
+        if (
+            not self._since[peer]
+            or core is None
+            or core.phase != "recovering"
+            or core.recovery.stage != "polling"
+        ):
             return
         poll, now_s = core.recovery.poll, _clock_s(swarm, peer)
-        if core.recovery._nonce != self._nonce[peer] or poll.paused or poll.hurried or core.timers.overdue_s(now_s) > 0.0:
+        if (
+            core.recovery._nonce != self._nonce[peer]
+            or poll.paused
+            or poll.hurried
+            or core.timers.overdue_s(now_s) > 0.0
+        ):
             return
         silent = poll.unanswered(core.peer_progress.donors())
         since = self._since[peer] = {other: self._since[peer].get(other, now_s) for other in silent}
         for other, since_s in since.items():
-            text = f"has asked peer {other} to vouch for a state, waits for its word, and has not asked it again for"
+            text = (
+                f"has asked peer {other} to vouch for a state, waits for its word, and has not "
+                "asked it again for"
+            )
             self.judged += now_s > since_s + 0.5 * REMIND_S
             if now_s > since_s + REMIND_S + LATE_S:
                 raise self.violated(swarm, peer, f"{text} {now_s - since_s:.2f} s")
 
 
 class SaysThatNoRoundComes(Checker):
-    """L7: who has had its last round, or leaves, tells everybody who asks for its state before a round to come that there will be
-    none: nobody waits for that in vain."""
+    """L7: who has had its last round, or leaves, tells everybody who asks for its state before a
+    round to come that there will be none: nobody waits for that in vain."""
 
     invariant = "L7"
     events = (StateRequest,)
@@ -97,18 +117,25 @@ class SaysThatNoRoundComes(Checker):
         core = peer_core(swarm, peer)
         if core is None or not isinstance(event, Received):
             return
-        if core.phase != "draining" and (core.phase != "running" or core.final_check.round_id is None):
+        if core.phase != "draining" and (
+            core.phase != "running" or core.final_check.round_id is None
+        ):
             return
         ask = event.message
         if isinstance(ask, StateRequest) and ask.round_id > core.rounds.round_id:
-            text = f"is asked by peer {event.sender} for its state before round {ask.round_id}, and does not say that"
+            text = (
+                f"is asked by peer {event.sender} for its state before round {ask.round_id}, and "
+                "does not say that"
+            )
             told = (event.sender, ask.nonce) in self._told[peer]
-            self.demand(told, swarm, peer, f"{text} no round comes after {core.rounds.round_id} here")
+            self.demand(
+                told, swarm, peer, f"{text} no round comes after {core.rounds.round_id} here"
+            )
 
 
 class StaysForTakers(Checker):
-    """L4: who has finished leaves nobody who is about to take its state: each question gives that one the time of a drain anew,
-    though no more than who is expected back has in all."""
+    """L4: who has finished leaves nobody who is about to take its state: each question gives that
+    one the time of a drain anew, though no more than who is expected back has in all."""
 
     invariant = "L4"
     events = (StateRequest, Stop)
@@ -116,7 +143,8 @@ class StaysForTakers(Checker):
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._asked: dict[PeerId, dict[PeerId, float]] = {}  # by whom, and when last, by the own clock
+        # by whom, and when last, by the own clock
+        self._asked: dict[PeerId, dict[PeerId, float]] = {}
         self._urged: dict[PeerId, int] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
@@ -132,10 +160,16 @@ class StaysForTakers(Checker):
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report) and effect.event == "recovering":
-            for asked in self._asked.values():  # what it has asked for before, it has, or has given up
+            # what it has asked for before, it has, or has given up
+            for asked in self._asked.values():
                 asked.pop(peer, None)
         core = peer_core(swarm, peer)
-        if not isinstance(effect, Halt) or effect.exit_code or core is None or core.hello_exchange.stage != "completed":
+        if (
+            not isinstance(effect, Halt)
+            or effect.exit_code
+            or core is None
+            or core.hello_exchange.stage != "completed"
+        ):
             return
         if self._urged[peer] > 1:
             return
@@ -144,10 +178,15 @@ class StaysForTakers(Checker):
         for other, asked_s in self._takers(swarm, peer, core):
             until_s = min(asked_s + rounds.drain_timeout_s, least_s)
             if now_s < until_s:
-                text = f"leaves peer {other}, which has asked for its state {now_s - asked_s:.2f} s ago and does not have it"
+                text = (
+                    f"leaves peer {other}, which has asked for its state {now_s - asked_s:.2f} s "
+                    "ago and does not have it"
+                )
                 raise self.violated(swarm, peer, text)
 
-    def _takers(self, swarm: Swarm[Any], peer: PeerId, core: Peer) -> Iterator[tuple[PeerId, float]]:
+    def _takers(
+        self, swarm: Swarm[Any], peer: PeerId, core: Peer
+    ) -> Iterator[tuple[PeerId, float]]:
         """Who has asked, is within reach, and has not been given all of it."""
         for other, asked_s in self._asked[peer].items():
             host = swarm.hosts[other]
@@ -156,8 +195,16 @@ class StaysForTakers(Checker):
                 continue
             mine, theirs = rolling_of(core), rolling_of(taker)
             # One that was about to leave for another's state may have what all hold.
-            alike = mine is not None and theirs is not None and (mine.round_id, mine.chain) == (theirs.round_id, theirs.chain)
-            if not alike and not core.membership.skip_reason(other) and other not in core.shutdown.completed:
+            alike = (
+                mine is not None
+                and theirs is not None
+                and (mine.round_id, mine.chain) == (theirs.round_id, theirs.chain)
+            )
+            if (
+                not alike
+                and not core.membership.skip_reason(other)
+                and other not in core.shutdown.completed
+            ):
                 yield other, asked_s
 
 

@@ -1,4 +1,5 @@
-"""S12: whose word a peer takes for the state of the swarm, what it asks of whom, and what it is told."""
+"""S12: whose word a peer takes for the state of the swarm, what it asks of whom,
+and what it is told."""
 
 from __future__ import annotations
 
@@ -30,9 +31,10 @@ KNOWN_S = 1.0  # who has had a state for so long has had the time to say so
 
 
 class TakesNoFewersWord(Checker):
-    """S12: in rolling rounds a peer takes over a state only when f + 1 peers have vouched for one and the same, and just that
-    one, whatever its donor says; at the word of fewer only when fewer can have a state, or no more than 2f of those that have
-    one are within reach for the time of a round."""
+    """S12: in rolling rounds a peer takes over a state only when f + 1 peers have vouched for one
+    and the same, and just that one, whatever its donor says; at the word of fewer only when fewer
+    can have a state, or no more than 2f of those that have one are within reach for the
+    time of a round."""
 
     invariant = "S12"
     events = (StateAttestation, TimerFired, Received)
@@ -54,10 +56,16 @@ class TakesNoFewersWord(Checker):
             self._able.pop(peer, None)
         else:
             self._able.setdefault(peer, swarm.now)
-        if isinstance(event, Received) and isinstance(event.message, StateAttestation) and core is not None:
+        if (
+            isinstance(event, Received)
+            and isinstance(event.message, StateAttestation)
+            and core is not None
+        ):
             attestation = event.message
             self._vouched[peer] |= (
-                {event.sender: attestation} if attestation.digest and attestation.nonce == core.recovery._nonce else {}
+                {event.sender: attestation}
+                if attestation.digest and attestation.nonce == core.recovery._nonce
+                else {}
             )
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
@@ -78,7 +86,8 @@ class TakesNoFewersWord(Checker):
                 ]
                 enough = len(alike) >= core.recovery.need or took_unattested_state(swarm, peer)
                 text = (
-                    f"restores a state of round {effect.round_id} for which {len(alike)} have vouched, and f is {core.settings.f}"
+                    f"restores a state of round {effect.round_id} for which {len(alike)} have "
+                    f"vouched, and f is {core.settings.f}"
                 )
                 self.demand(enough, swarm, peer, text)
                 if agreed is not None:
@@ -86,42 +95,71 @@ class TakesNoFewersWord(Checker):
             case _:
                 return
 
-    def _judge_content(self, swarm: Swarm[Any], peer: PeerId, core: Peer, agreed: StateAttestation, restore: Restore) -> None:
+    def _judge_content(
+        self,
+        swarm: Swarm[Any],
+        peer: PeerId,
+        core: Peer,
+        agreed: StateAttestation,
+        restore: Restore,
+    ) -> None:
         """That the bytes are what their digests say is for ``TakesOverTheDonorsState`` to see."""
         offer = core.recovery._offer
         state, settings = parts_of(restore.payload)
         where = f"a state of round {restore.round_id} from peer {core.recovery.donor}"
         self.judged += 1
         if offer is None or offer.round_id != restore.round_id:
-            raise self.violated(swarm, peer, f"restores {where}, which has offered none of that round")
-        found = attested_digest(core.settings.lineage, offer.round_id, offer.chain, offer.core, state)
+            raise self.violated(
+                swarm, peer, f"restores {where}, which has offered none of that round"
+            )
+        found = attested_digest(
+            core.settings.lineage, offer.round_id, offer.chain, offer.core, state
+        )
         if (offer.round_id, offer.chain, found) != (agreed.round_id, agreed.chain, agreed.digest):
-            vouched = f"for which {found.hex()} would stand; of round {agreed.round_id} {agreed.digest.hex()} was vouched for"
+            vouched = (
+                f"for which {found.hex()} would stand; of round {agreed.round_id} "
+                f"{agreed.digest.hex()} was vouched for"
+            )
             raise self.violated(swarm, peer, f"restores {where}, {vouched}")
         if restore.settings and settings != agreed.settings:
-            raise self.violated(swarm, peer, f"restores {where} with settings that nobody has vouched for")
+            raise self.violated(
+                swarm, peer, f"restores {where} with settings that nobody has vouched for"
+            )
 
     def _judge_few(self, swarm: Swarm[Any], peer: PeerId, core: Peer) -> None:
         f, waited_s = core.settings.f, swarm.now - self._began[peer]
         able = [other for other in swarm.hosts if self._has_a_state(swarm, core, other)]
         what = f"takes the word of fewer than {f + 1} for the state, and peers {able} have one"
         hurried = len(able) > f and waited_s < 0.9 * core.settings.rounds.round_timeout_s
-        self.demand(len(able) <= 2 * f and not hurried, swarm, peer, f"{what}; it has asked for {waited_s:.2f} s")
+        self.demand(
+            len(able) <= 2 * f and not hurried,
+            swarm,
+            peer,
+            f"{what}; it has asked for {waited_s:.2f} s",
+        )
 
     def _has_a_state(self, swarm: Swarm[Any], core: Peer, other: PeerId) -> bool:
         """Whether it can be asked for one, and could when ``core`` asked last."""
         host = swarm.hosts[other]
-        able = host.state == "up" and not host.trainer_stopped and self._able.get(other, swarm.now) < swarm.now - KNOWN_S
+        able = (
+            host.state == "up"
+            and not host.trainer_stopped
+            and self._able.get(other, swarm.now) < swarm.now - KNOWN_S
+        )
         return able and other != core.local and not core.membership.skip_reason(other)
 
 
 def _same(attestation: StateAttestation, agreed: StateAttestation) -> bool:
-    return (attestation.round_id, attestation.chain, attestation.digest) == (agreed.round_id, agreed.chain, agreed.digest)
+    return (attestation.round_id, attestation.chain, attestation.digest) == (
+        agreed.round_id,
+        agreed.chain,
+        agreed.digest,
+    )
 
 
 class AnswersForTheRoundAsked(Checker):
-    """S12: who is asked for the state before a round that is named vouches for that one, or gives that one, and for no other: two
-    that are in different rounds could never say the same."""
+    """S12: who is asked for the state before a round that is named vouches for that one, or gives
+    that one, and for no other: two that are in different rounds could never say the same."""
 
     invariant = "S12"
     events = (StateRequest,)
@@ -129,7 +167,8 @@ class AnswersForTheRoundAsked(Checker):
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._asked: dict[PeerId, dict[tuple[PeerId, int], set[int]]] = {}  # who, under which nonce: of which rounds (0: any)
+        # who, under which nonce: of which rounds (0: any)
+        self._asked: dict[PeerId, dict[tuple[PeerId, int], set[int]]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._asked[peer] = {}
@@ -147,39 +186,60 @@ class AnswersForTheRoundAsked(Checker):
         ):
             return
         answer = effect.message
-        rounds = self._asked[peer].get((effect.peer, answer.nonce), {0})  # to nothing: see AnswersOnce
+        # to nothing: see AnswersOnce
+        rounds = self._asked[peer].get((effect.peer, answer.nonce), {0})
         self.judged += 0 not in rounds
         if 0 not in rounds and answer.round_id not in rounds:
-            what = "vouches for its state" if isinstance(answer, StateAttestation) else "gives its state"
-            text = f"before round {answer.round_id} to peer {effect.peer}, which has asked for that before {sorted(rounds)}"
+            what = (
+                "vouches for its state"
+                if isinstance(answer, StateAttestation)
+                else "gives its state"
+            )
+            text = (
+                f"before round {answer.round_id} to peer {effect.peer}, which has asked for that "
+                f"before {sorted(rounds)}"
+            )
             raise self.violated(swarm, peer, f"{what} {text}")
 
 
 class NamesARoundToCome(Checker):
-    """S12: who has asked others to vouch for what they hold, wherever they are, and has found that they are in different rounds,
-    does not ask them just the same again, but for what they will hold before a round that it names."""
+    """S12: who has asked others to vouch for what they hold, wherever they are, and has found that
+    they are in different rounds, does not ask them just the same again, but for what they will hold
+    before a round that it names."""
 
     invariant = "S12"
     effects = (StateRequest,)
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._asked: dict[PeerId, tuple[int, int]] = {}  # under which nonce, and before which round (0: any)
+        # under which nonce, and before which round (0: any)
+        self._asked: dict[PeerId, tuple[int, int]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._asked.pop(peer, None)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if not isinstance(effect, Send) or not isinstance(effect.message, StateRequest) or effect.message.what != "attestation":
+        if (
+            not isinstance(effect, Send)
+            or not isinstance(effect.message, StateRequest)
+            or effect.message.what != "attestation"
+        ):
             return
         ask = effect.message
         before, self._asked[peer] = self._asked.get(peer), (ask.nonce, ask.round_id)
-        # A pause takes a nonce, too: after one it begins anew, as when nobody has vouched, or has given what was vouched for.
+        # A pause takes a nonce, too: after one it begins anew, as when nobody has vouched, or has
+        # given what was vouched for.
         if before is None or before[0] + 1 != ask.nonce or before[1] != 0:
             return
-        # When it began to ask nobody may have been within reach, who could have said how far the others are.
-        found_somebody = any(isinstance(each, Report) and "subject" in each.fields for each in swarm.asked)
-        text = f"asks peer {effect.peer} for its state wherever it is, at once after it has asked so in vain"
+        # When it began to ask nobody may have been within reach,
+        # who could have said how far the others are.
+        found_somebody = any(
+            isinstance(each, Report) and "subject" in each.fields for each in swarm.asked
+        )
+        text = (
+            f"asks peer {effect.peer} for its state wherever it is, at once after it has asked so "
+            "in vain"
+        )
         self.demand(ask.round_id > 0 or found_somebody, swarm, peer, text)
 
 

@@ -1,4 +1,5 @@
-"""Who stood out when, told from what the rules said, and who may be in quarantine for it: what trust has to follow from."""
+"""Who stood out when, told from what the rules said, and who may be in quarantine for it: what
+trust has to follow from."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class Record:
         counts: Rounds in which it did, since it was released last.
         refused: Results of it that more than f have refused, likewise.
         locked_for: Rounds since that with which its quarantine began; -1: it is in none.
-        released_for: Rounds since that with which its last one ended, likewise; its parole goes on from then.
+        released_for: Rounds since that with which its last one ended, likewise;
+            its parole goes on from then.
     """
 
     in_a_row: int = 0
@@ -33,25 +35,37 @@ NOTHING = Record()
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The records after one round. ``wrong`` says what trust has made of it that does not follow."""
+    """The records after one round. ``wrong`` says what trust has made of it that
+    does not follow."""
 
     settings: TrustSettings
     f: int
     records: dict[PeerId, Record] = field(default_factory=dict)
-    accusations: dict[tuple[PeerId, int], frozenset[PeerId]] = field(default_factory=dict)  # peer and round -> who has refused it
-    equivocations: dict[tuple[PeerId, int, bytes], dict[bytes, frozenset[PeerId]]] = field(default_factory=dict)
+    # peer and round -> who has refused it
+    accusations: dict[tuple[PeerId, int], frozenset[PeerId]] = field(default_factory=dict)
+    equivocations: dict[tuple[PeerId, int, bytes], dict[bytes, frozenset[PeerId]]] = field(
+        default_factory=dict
+    )
     """Peer, round and turn -> content of its result -> who was handed it, as they say."""
     wrong: tuple[PeerId, str] | None = None
 
     def locked(self) -> tuple[PeerId, ...]:
         """Who is in quarantine in the next round."""
         lasts = self.settings.quarantine_rounds
-        return tuple([peer for peer, record in self.records.items() if 0 <= record.locked_for < lasts])
+        return tuple(
+            [peer for peer, record in self.records.items() if 0 <= record.locked_for < lasts]
+        )
 
     def barred(self) -> tuple[PeerId, ...]:
         """Who may not serve in the next round: in quarantine, or on parole."""
         parole, records = self.settings.parole_rounds, self.records.items()
-        return tuple([peer for peer, record in records if record.locked_for >= 0 or 0 <= record.released_for < parole])
+        return tuple(
+            [
+                peer
+                for peer, record in records
+                if record.locked_for >= 0 or 0 <= record.released_for < parole
+            ]
+        )
 
     def most(self, score: float) -> int:
         """Rounds of standing out that take a score below the threshold."""
@@ -78,7 +92,9 @@ class Ledger:
         for peer, stood_out in judged:
             record = records.get(peer, NOTHING)
             if record.locked_for < 0:
-                row, counts = (record.in_a_row + 1, record.counts + 1) if stood_out else (0, record.counts)
+                row, counts = (
+                    (record.in_a_row + 1, record.counts + 1) if stood_out else (0, record.counts)
+                )
                 records[peer] = replace(record, in_a_row=row, counts=counts)
         accusations = dict(self.accusations)
         for accuser, peer, of_round in charged:
@@ -89,7 +105,9 @@ class Ledger:
                 records[peer] = replace(record, refused=record.refused + 1)
         equivocations = dict(self.equivocations)
         for witness, peer, of_round, turn, content in stated:
-            said = equivocations[peer, of_round, turn] = dict(equivocations.get((peer, of_round, turn), {}))
+            said = equivocations[peer, of_round, turn] = dict(
+                equivocations.get((peer, of_round, turn), {})
+            )
             twice = sum(len(by) > self.f for by in said.values()) > 1
             said[content] = said.get(content, frozenset()) | {witness}
             if not twice and sum(len(by) > self.f for by in said.values()) > 1:
@@ -103,29 +121,52 @@ class Ledger:
                 between = (self.settings.suspect_below + self.settings.quarantine_below) / 2
                 start = 1.0 if record.released_for < 0 else between
                 least = self.most(start)
-                results = ceil(log(self.settings.quarantine_below / start) / log(self.settings.served_memory))
+                results = ceil(
+                    log(self.settings.quarantine_below / start) / log(self.settings.served_memory)
+                )
                 if record.counts < least and record.refused < results:
-                    why = f"{record.counts} rounds of standing out, it takes {least}; {record.refused} results, of {results}"
+                    why = (
+                        f"{record.counts} rounds of standing out, it takes {least}; "
+                        f"{record.refused} results, of {results}"
+                    )
                     wrong = peer, f"is locked up with round {round_id} for {why}"
                 records[peer] = replace(record, locked_for=0)
             elif change == "parole":
                 if record.locked_for < self.settings.quarantine_rounds:
-                    lasted = f"was locked up for {record.locked_for} rounds" if record.locked_for >= 0 else "was not locked up"
+                    lasted = (
+                        f"was locked up for {record.locked_for} rounds"
+                        if record.locked_for >= 0
+                        else "was not locked up"
+                    )
                     wrong = peer, f"is released with round {round_id}, and {lasted}"
                 records[peer] = Record(released_for=0)
         wrong = wrong or self._lacks(round_id, records, members)
-        return replace(self, records=records, accusations=accusations, equivocations=equivocations, wrong=wrong)
+        return replace(
+            self, records=records, accusations=accusations, equivocations=equivocations, wrong=wrong
+        )
 
-    def _lacks(self, round_id: int, records: dict[PeerId, Record], members: Collection[PeerId]) -> tuple[PeerId, str] | None:
-        # Only who stands out as a rule is accused: what a peer sent before may clear it for as long as that is remembered.
+    def _lacks(
+        self, round_id: int, records: dict[PeerId, Record], members: Collection[PeerId]
+    ) -> tuple[PeerId, str] | None:
+        # Only who stands out as a rule is accused: what a peer sent before may clear it for as long
+        # as that is remembered.
         locked = [peer for peer, record in records.items() if record.locked_for >= 0]
-        room = min(self.f - len(locked), (len(members) - 1) // 2 - len([peer for peer in locked if peer in members]))
+        room = min(
+            self.f - len(locked),
+            (len(members) - 1) // 2 - len([peer for peer in locked if peer in members]),
+        )
         for peer, record in records.items():
             if record.locked_for >= 0:
                 if record.locked_for > self.settings.quarantine_rounds:
                     return peer, f"is in quarantine for {record.locked_for} rounds"
             elif room > 0 and peer in members and record.in_a_row > RECENT + self.most(1.0):
-                return peer, f"has stood out for {record.in_a_row} rounds in a row by round {round_id}, and is not locked up"
+                return (
+                    peer,
+                    (
+                        f"has stood out for {record.in_a_row} rounds in a row by round "
+                        f"{round_id}, and is not locked up"
+                    ),
+                )
         return None
 
 

@@ -1,5 +1,6 @@
-"""S14, L6: who is passed over because its results do not come. It takes more than f who say of the same rounds that they have
-waited for them in vain; whoever has says so; and it lasts as long as it should, on all peers alike."""
+"""S14, L6: who is passed over because its results do not come. It takes more than f who say of the
+same rounds that they have waited for them in vain; whoever has says so; and it lasts as long as it
+should, on all peers alike."""
 
 from __future__ import annotations
 
@@ -8,7 +9,19 @@ from dataclasses import dataclass, field, replace
 from math import floor, log
 from typing import TYPE_CHECKING, Any
 
-from gossip.core import ACCUSATIONS_MAX, Aggregated, Apply, Commit, Committed, Effect, Peer, PeerId, Report, Send, TrustSettings
+from gossip.core import (
+    ACCUSATIONS_MAX,
+    Aggregated,
+    Apply,
+    Commit,
+    Committed,
+    Effect,
+    Peer,
+    PeerId,
+    Report,
+    Send,
+    TrustSettings,
+)
 from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 from gossip.simulation.checkers.safety import rolling_of
 
@@ -24,11 +37,13 @@ OPEN_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What a history says of who has waited for whose results in vain. ``wrong`` says what was made of it that does not follow.
+    """What a history says of who has waited for whose results in vain. ``wrong`` says what was made
+    of it that does not follow.
 
     Attributes:
         said: Server and round -> who has waited for its result in that.
-        rounds: Of a server, of which more than f have said so since it was passed over last, and since a result of it was taken.
+        rounds: Of a server, of which more than f have said so since it was passed over last, and
+            since a result of it was taken.
         rests: For how many rounds a server is still passed over.
         again: Who was passed over before: it takes fewer rounds the next time.
     """
@@ -48,14 +63,21 @@ class Waits:
 
     def enough(self, start: float) -> int:
         """Rounds that take a server's standing from ``start`` below the threshold."""
-        return floor(log(self.settings.quarantine_below / start) / log(self.settings.heard_memory)) + 1
+        return (
+            floor(log(self.settings.quarantine_below / start) / log(self.settings.heard_memory)) + 1
+        )
 
     def lacks(self, by: PeerId, server: PeerId, of_round: int, round_id: int) -> bool:
         """Whether it is of use in ``round_id`` that ``by`` says so of that round."""
         known = self.said.get((server, of_round), frozenset())
         open_rounds = sum(peer == server for peer, _ in self.said)
         told = by in known or len(known) > self.f
-        return not told and server not in self.rests and of_round >= round_id - self.window and open_rounds < OPEN_MAX
+        return (
+            not told
+            and server not in self.rests
+            and of_round >= round_id - self.window
+            and open_rounds < OPEN_MAX
+        )
 
     def after(
         self,
@@ -81,11 +103,17 @@ class Waits:
             for accusation in commit.accusations:
                 key = accusation.peer, accusation.round_id
                 before = said.get(key, frozenset())
-                fresh = accusation.peer not in rests and accusation.round_id >= round_id - self.window and len(before) <= self.f
+                fresh = (
+                    accusation.peer not in rests
+                    and accusation.round_id >= round_id - self.window
+                    and len(before) <= self.f
+                )
                 if accusation.silent and accusation.peer != commit.server and fresh:
                     said[key] = before | {commit.server}
                     if len(said[key]) > self.f:
-                        rounds[accusation.peer] = tuple(number + 1 for number in rounds.get(accusation.peer, (0, 0)))  # type: ignore[assignment]
+                        rounds[accusation.peer] = tuple(
+                            number + 1 for number in rounds.get(accusation.peer, (0, 0))
+                        )  # type: ignore[assignment]
         out, again = {*rests, *locked}, self.again | set(due)
         wrong = self._why(round_id, roster, rounds, out, again, due, passed_over, back)
         for peer in passed_over:
@@ -105,25 +133,48 @@ class Waits:
         back: list[PeerId],
     ) -> tuple[PeerId, str] | None:
         for peer in {*due} ^ {*back}:
-            return peer, f"{'serves' if peer in back else 'does not serve'} again after round {round_id}"
+            return (
+                peer,
+                f"{'serves' if peer in back else 'does not serve'} again after round {round_id}",
+            )
         for peer in passed_over:
             least = self.enough(self.settings.suspect_below if peer in again else 1.0)
             if (number := rounds.get(peer, (0, 0))[0]) < least:
-                return peer, f"is passed over with round {round_id}: more than f have waited in vain in {number}, of {least}"
+                return (
+                    peer,
+                    (
+                        f"is passed over with round {round_id}: more than f have waited in vain "
+                        f"in {number}, of {least}"
+                    ),
+                )
         if passed_over and len({*out, *passed_over}) > self.f:
-            return passed_over[0], f"is passed over with round {round_id}, and {sorted(out)} are out of {self.f} that may be"
+            return (
+                passed_over[0],
+                (
+                    f"is passed over with round {round_id}, and {sorted(out)} are out of {self.f} "
+                    "that may be"
+                ),
+            )
         room = min(self.f - len(out), (len(roster) - 1) // 2 - len(out.intersection(roster)))
-        silent = [peer for peer, (_, since) in rounds.items() if since >= self.enough(1.0) and peer in roster and peer not in out]
+        silent = [
+            peer
+            for peer, (_, since) in rounds.items()
+            if since >= self.enough(1.0) and peer in roster and peer not in out
+        ]
         for peer in silent if len(silent) <= room else ():
             if peer not in passed_over:
-                text = f"serves on after round {round_id}, though more than f have waited for it in vain"
+                text = (
+                    f"serves on after round {round_id}, though more than f have waited for it in "
+                    "vain"
+                )
                 return peer, f"{text} in {rounds[peer][1]} of its turns, one after the other"
         return None
 
 
 class OmissionsFollowTheCommits(Checker):
-    """S14: along a history a server is passed over for as long as it should be, when more than f have waited in vain in enough
-    rounds, and not before; meanwhile it makes no result; and whoever has waited itself says so in what it commits next."""
+    """S14: along a history a server is passed over for as long as it should be, when more than f
+    have waited in vain in enough rounds, and not before; meanwhile it makes no result; and whoever
+    has waited itself says so in what it commits next."""
 
     invariant = "S14"
     effects = (Committed, Apply, Report, Commit)
@@ -133,7 +184,8 @@ class OmissionsFollowTheCommits(Checker):
         self._histories: dict[bytes, Waits] = {}  # by the hash of the last round
         self._turns: dict[PeerId, list[tuple[PeerId, str]]] = {}
         self._pending: dict[PeerId, list[Committed]] = {}
-        self._waited: dict[PeerId, dict[tuple[PeerId, int], None]] = {}  # for whose result of which round, in vain
+        # for whose result of which round, in vain
+        self._waited: dict[PeerId, dict[tuple[PeerId, int], None]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._turns[peer], self._pending[peer], self._waited[peer] = [], [], {}
@@ -148,9 +200,15 @@ class OmissionsFollowTheCommits(Checker):
             elif effect.event == "attempt" and effect.fields["reason"].endswith("in time"):
                 self._on_wait(peer, core, effect)
             elif effect.event == "ready" and (rounds := rolling_of(core)) is not None:
-                self._histories.setdefault(rounds.chain, Waits(core.settings.trust, core.settings.f))
+                self._histories.setdefault(
+                    rounds.chain, Waits(core.settings.trust, core.settings.f)
+                )
         elif isinstance(effect, Send):
-            if isinstance(effect.message, Commit) and effect.message.server == peer and type(swarm.handling) is Aggregated:
+            if (
+                isinstance(effect.message, Commit)
+                and effect.message.server == peer
+                and type(swarm.handling) is Aggregated
+            ):
                 self._judge_accusations(swarm, peer, core, effect.message)
         elif isinstance(effect, Committed):
             self._pending[peer].append(effect)
@@ -163,8 +221,12 @@ class OmissionsFollowTheCommits(Checker):
     def _on_wait(self, peer: PeerId, core: Peer, report: Report) -> None:
         rounds = rolling_of(core)
         assert rounds is not None
-        # Without a majority within its reach, and f more who may keep their updates to themselves, it could make nothing.
-        if report.fields["round"] != rounds.round_id or len(rounds.server.expected()) - core.settings.f < rounds.quorum():
+        # Without a majority within its reach, and f more who may keep their updates to themselves,
+        # it could make nothing.
+        if (
+            report.fields["round"] != rounds.round_id
+            or len(rounds.server.expected()) - core.settings.f < rounds.quorum()
+        ):
             return
         silent = int(report.fields["reason"].split()[3])  # no commit from PEER in time
         waited = self._waited[peer]
@@ -173,30 +235,58 @@ class OmissionsFollowTheCommits(Checker):
         while len(waited) > KNOWN_MAX:
             del waited[next(iter(waited))]
 
-    def _judge_accusations(self, swarm: Swarm[Any], peer: PeerId, core: Peer, commit: Commit) -> None:
+    def _judge_accusations(
+        self, swarm: Swarm[Any], peer: PeerId, core: Peer, commit: Commit
+    ) -> None:
         history = self._histories.get(commit.parent)
         if history is None or len(commit.accusations) >= ACCUSATIONS_MAX:
             return
-        told = {(accusation.peer, accusation.round_id) for accusation in commit.accusations if accusation.silent}
+        told = {
+            (accusation.peer, accusation.round_id)
+            for accusation in commit.accusations
+            if accusation.silent
+        }
         for server, of_round in self._waited[peer]:
             if history.lacks(peer, server, of_round, commit.round_id):
-                text = f"has waited for peer {server} in round {of_round}, in vain, and does not say so in its"
-                self.demand((server, of_round) in told, swarm, peer, f"{text} result of round {commit.round_id}")
+                text = (
+                    f"has waited for peer {server} in round {of_round}, in vain, and does not say "
+                    "so in its"
+                )
+                self.demand(
+                    (server, of_round) in told,
+                    swarm,
+                    peer,
+                    f"{text} result of round {commit.round_id}",
+                )
 
     def _follow(
-        self, swarm: Swarm[Any], peer: PeerId, core: Peer, done: list[Committed], turns: list[tuple[PeerId, str]]
+        self,
+        swarm: Swarm[Any],
+        peer: PeerId,
+        core: Peer,
+        done: list[Committed],
+        turns: list[tuple[PeerId, str]],
     ) -> None:
         commits = [committed.commit for committed in done]
         before = self._histories.get(commits[0].parent)
         rounds = rolling_of(core)
         assert rounds is not None
         if before is None or rounds.round_id != commits[0].round_id + 1:
-            return  # it took over a state of which nobody has seen the history, or has applied several rounds at once
+            # it took over a state of which nobody has seen the history,
+            # or has applied several rounds at once
+            return
         trust = rounds.replicated.trust
-        others = [other for other in commits[0].roster if other not in before.rests and trust.may_serve(other)]
+        others = [
+            other
+            for other in commits[0].roster
+            if other not in before.rests and trust.may_serve(other)
+        ]
         for commit in commits:
             if commit.server in before.rests and len(others) > core.settings.f:
-                text = f"round {commit.round_id}, shard {commit.shard} was made by peer {commit.server}, which is passed over"
+                text = (
+                    f"round {commit.round_id}, shard {commit.shard} was made by peer "
+                    f"{commit.server}, which is passed over"
+                )
                 raise self.violated(swarm, peer, text)
         after = before.after(commits, turns, trust.quarantined())
         self.judged += bool(turns or before.rounds)

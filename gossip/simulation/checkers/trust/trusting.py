@@ -1,5 +1,6 @@
-"""S14, S11: whom the rules find standing out is locked up, nobody else is; who is locked up is neither aggregated nor serves; and
-each rule is told how many liars it has to bear. Nobody charges another with what it has not seen itself."""
+"""S14, S11: whom the rules find standing out is locked up, nobody else is; who is locked up is
+neither aggregated nor serves; and each rule is told how many liars it has to bear. Nobody charges
+another with what it has not seen itself."""
 
 from __future__ import annotations
 
@@ -35,8 +36,9 @@ TOLD = ("quarantined", "parole")
 
 
 class TrustFollowsTheCommits(Checker):
-    """S14, of rolling rounds: along a history a peer is in quarantine for standing out, for as long as it should be, and whoever
-    stands out for long is, while more liars can be borne; and who is in quarantine contributes to no commit and makes none."""
+    """S14, of rolling rounds: along a history a peer is in quarantine for standing out, for as long
+    as it should be, and whoever stands out for long is, while more liars can be borne; and who is
+    in quarantine contributes to no commit and makes none."""
 
     invariant = "S14"
     effects = (Committed, Apply, Report, Aggregate)
@@ -54,7 +56,11 @@ class TrustFollowsTheCommits(Checker):
         if isinstance(effect, Report):
             if effect.event in TOLD:
                 self._changes[peer].append((effect.fields["subject"], effect.event))
-            elif effect.event == "ready" and (core := peer_core(swarm, peer)) is not None and (rounds := rolling_of(core)):
+            elif (
+                effect.event == "ready"
+                and (core := peer_core(swarm, peer)) is not None
+                and (rounds := rolling_of(core))
+            ):
                 self._ledgers.setdefault(rounds.chain, Ledger(core.settings.trust, core.settings.f))
         elif isinstance(effect, Committed):
             self._pending[peer].append(effect)
@@ -68,7 +74,12 @@ class TrustFollowsTheCommits(Checker):
                 self._follow(swarm, peer, core, done, changes)
 
     def _follow(
-        self, swarm: Swarm[Any], peer: PeerId, core: Peer, done: list[Committed], changes: list[tuple[PeerId, str]]
+        self,
+        swarm: Swarm[Any],
+        peer: PeerId,
+        core: Peer,
+        done: list[Committed],
+        changes: list[tuple[PeerId, str]],
     ) -> None:
         commits = [committed.commit for committed in done]
         before = self._ledgers.get(commits[0].parent)
@@ -76,11 +87,24 @@ class TrustFollowsTheCommits(Checker):
             return  # it took over a state of which nobody has seen the history
         for commit in commits:
             self._judge_commit(swarm, peer, core, before, commit)
-        told = [(commit.server, accusation) for commit in commits for accusation in commit.accusations if not accusation.silent]
-        charged = [(by, accusation.peer, accusation.round_id) for by, accusation in told if not accusation.turn]
-        stated = [(by, c.peer, c.round_id, c.turn, c.content) for by, c in told if c.turn and by != c.peer]
+        told = [
+            (commit.server, accusation)
+            for commit in commits
+            for accusation in commit.accusations
+            if not accusation.silent
+        ]
+        charged = [
+            (by, accusation.peer, accusation.round_id)
+            for by, accusation in told
+            if not accusation.turn
+        ]
+        stated = [
+            (by, c.peer, c.round_id, c.turn, c.content) for by, c in told if c.turn and by != c.peer
+        ]
         judged = _judged(commits, core.settings.trust.outlying)
-        ledger = before.after(commits[0].round_id, judged, changes, commits[0].roster, charged, stated)
+        ledger = before.after(
+            commits[0].round_id, judged, changes, commits[0].roster, charged, stated
+        )
         self.judged += 1
         if ledger.wrong is not None:
             raise self.violated(swarm, peer, f"peer {ledger.wrong[0]} {ledger.wrong[1]}")
@@ -88,15 +112,21 @@ class TrustFollowsTheCommits(Checker):
         if len(self._ledgers) > HISTORIES_KEPT:
             del self._ledgers[next(iter(self._ledgers))]
 
-    def _judge_commit(self, swarm: Swarm[Any], peer: PeerId, core: Peer, before: Ledger, commit: Commit) -> None:
+    def _judge_commit(
+        self, swarm: Swarm[Any], peer: PeerId, core: Peer, before: Ledger, commit: Commit
+    ) -> None:
         if commit.server in self.circumstances.equivocating:
             return
         where = f"round {commit.round_id}, shard {commit.shard}"
         if used := [c.peer for c in commit.contributors if c.peer in before.locked()]:
-            raise self.violated(swarm, peer, f"{where} uses updates of peers {used}, which are in quarantine")
+            raise self.violated(
+                swarm, peer, f"{where} uses updates of peers {used}, which are in quarantine"
+            )
         barred = before.barred()
         if commit.server in barred and any(other not in barred for other in core.rounds.roster):
-            raise self.violated(swarm, peer, f"{where} was made by peer {commit.server}, which may not serve")
+            raise self.violated(
+                swarm, peer, f"{where} was made by peer {commit.server}, which may not serve"
+            )
 
     def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
         core = peer_core(swarm, peer)
@@ -105,19 +135,32 @@ class TrustFollowsTheCommits(Checker):
             return
         ledger = self._ledgers.get(rounds.chain)
         shard = rounds._shards[ask.shard] if ask.shard < len(rounds._shards) else None
-        if ledger is None or shard is None or shard.ticket != ask.ticket or shard.commit is not None:
+        if (
+            ledger is None
+            or shard is None
+            or shard.ticket != ask.ticket
+            or shard.commit is not None
+        ):
             return
         self.judged += 1
         if used := [row.peer for row in ask.rows if row.peer in ledger.locked()]:
             raise self.violated(
-                swarm, peer, f"round {ask.round_id}: its rule is given updates of {used}, which are in quarantine"
+                swarm,
+                peer,
+                f"round {ask.round_id}: its rule is given updates of {used}, which are in "
+                "quarantine",
             )
-        proven = {p for p, (_, payload) in shard.answers.items() if payload is not None and not payload.finite}
+        proven = {
+            p
+            for p, (_, payload) in shard.answers.items()
+            if payload is not None and not payload.finite
+        }
         proven.update(locked for locked in ledger.locked() if locked in rounds.roster)
         most = max(0, core.settings.f - len(proven))
         if ask.f != most:
             text = (
-                f"round {ask.round_id}: its rule is to bear {ask.f} liars, of {core.settings.f} with {sorted(proven)} found out"
+                f"round {ask.round_id}: its rule is to bear {ask.f} liars, of {core.settings.f} "
+                f"with {sorted(proven)} found out"
             )
             raise self.violated(swarm, peer, text)
 
@@ -134,8 +177,8 @@ def _judged(commits: list[Commit], outlying: float) -> list[tuple[PeerId, bool]]
 
 
 class TrustFollowsExperience(Checker):
-    """S14, of gossip rounds: a peer locks up whom its own rule has found standing out, and who has sent it what is not finite,
-    and tells its rule how many liars are left to bear."""
+    """S14, of gossip rounds: a peer locks up whom its own rule has found standing out, and who has
+    sent it what is not finite, and tells its rule how many liars are left to bear."""
 
     invariant = "S14"
     events = (Aggregated, Push)
@@ -160,7 +203,11 @@ class TrustFollowsExperience(Checker):
         if peer not in self._ledgers or core is None:
             return
         if isinstance(event, Received):
-            if isinstance(event.message, Push) and event.payload is not None and not event.payload.finite:
+            if (
+                isinstance(event.message, Push)
+                and event.payload is not None
+                and not event.payload.finite
+            ):
                 self._judged[peer][event.sender] = True
         elif isinstance(event, Aggregated):
             ask = self._asked[peer].pop(event.ticket, None)
@@ -168,7 +215,9 @@ class TrustFollowsExperience(Checker):
                 for row, far in zip(ask.rows, event.outlyingness, strict=True):
                     if row.peer != peer:
                         stood_out = far > core.settings.trust.outlying
-                        self._judged[peer][row.peer] = self._judged[peer].get(row.peer, False) or stood_out
+                        self._judged[peer][row.peer] = (
+                            self._judged[peer].get(row.peer, False) or stood_out
+                        )
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         core = peer_core(swarm, peer)
@@ -190,12 +239,17 @@ class TrustFollowsExperience(Checker):
                 raise self.violated(swarm, peer, f"peer {after.wrong[0]} {after.wrong[1]}")
             self._ledgers[peer] = after
 
-    def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, core: Peer, ledger: Ledger, ask: Aggregate) -> None:
+    def _on_aggregate(
+        self, swarm: Swarm[Any], peer: PeerId, core: Peer, ledger: Ledger, ask: Aggregate
+    ) -> None:
         if not ask.mix:
             self._asked[peer] = {ask.ticket: ask}
         if used := [row.peer for row in ask.rows if row.peer in ledger.locked()]:
             raise self.violated(
-                swarm, peer, f"round {ask.round_id}: its rule is given updates of {used}, which are in quarantine"
+                swarm,
+                peer,
+                f"round {ask.round_id}: its rule is given updates of {used}, which are in "
+                "quarantine",
             )
         settings = core.settings
         # Each liar more takes two updates more, and one needs what one needs without any.
@@ -203,14 +257,18 @@ class TrustFollowsExperience(Checker):
         most = max(0, min(settings.f - len(ledger.locked()), (len(ask.rows) - without_any) // 2))
         self.judged += 1
         if ask.f != most:
-            text = f"round {ask.round_id}: its rule is to bear {ask.f} liars among {len(ask.rows)}, and {most} may be"
+            text = (
+                f"round {ask.round_id}: its rule is to bear {ask.f} liars among {len(ask.rows)}, "
+                f"and {most} may be"
+            )
             raise self.violated(swarm, peer, text)
 
 
 class AccusesByExperience(Checker):
-    """S14, of rolling rounds: a commit charges others with nothing but results of their own making, which they have themselves
-    handed to the peer that made the commit, and which that has refused; or for which that has waited in vain; or it states what
-    that was handed. What others say that they have made is hearsay."""
+    """S14, of rolling rounds: a commit charges others with nothing but results of their own making,
+    which they have themselves handed to the peer that made the commit, and which that has refused;
+    or for which that has waited in vain; or it states what that was handed. What others say that
+    they have made is hearsay."""
 
     invariant = "S14"
     events = (Commit,)
@@ -218,7 +276,8 @@ class AccusesByExperience(Checker):
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
-        self._handed: dict[PeerId, dict[tuple[PeerId, int], set[bytes]]] = {}  # whose results of which rounds, as hashes
+        # whose results of which rounds, as hashes
+        self._handed: dict[PeerId, dict[tuple[PeerId, int], set[bytes]]] = {}
         self._refused: dict[PeerId, set[tuple[PeerId, int]]] = {}  # whose results of which rounds
         self._waited: dict[PeerId, set[tuple[PeerId, int]]] = {}  # likewise, in vain
 
@@ -226,9 +285,15 @@ class AccusesByExperience(Checker):
         self._refused[peer], self._waited[peer], self._handed[peer] = set(), set(), {}
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        if isinstance(event, Received) and isinstance(event.message, Commit) and event.sender == event.message.server:
+        if (
+            isinstance(event, Received)
+            and isinstance(event.message, Commit)
+            and event.sender == event.message.server
+        ):
             content = blake2b(header_bytes(event.message), digest_size=DIGEST_BYTES).digest()
-            self._handed[peer].setdefault((event.sender, event.message.round_id), set()).add(content)
+            self._handed[peer].setdefault((event.sender, event.message.round_id), set()).add(
+                content
+            )
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report):
@@ -242,13 +307,18 @@ class AccusesByExperience(Checker):
                 whose = accusation.peer, accusation.round_id
                 if accusation.turn:
                     text = (
-                        f"states what peer {accusation.peer} has handed it in round {accusation.round_id}, "
-                        "and was not handed that"
+                        f"states what peer {accusation.peer} has handed it in round "
+                        f"{accusation.round_id}, and was not handed that"
                     )
-                    self.demand(accusation.content in self._handed[peer].get(whose, ()), swarm, peer, text)
+                    self.demand(
+                        accusation.content in self._handed[peer].get(whose, ()), swarm, peer, text
+                    )
                     continue
                 what = "waited for none" if accusation.silent else "refused none by it"
-                text = f"charges peer {accusation.peer} with a result of round {accusation.round_id}, of which it has {what}"
+                text = (
+                    f"charges peer {accusation.peer} with a result of round "
+                    f"{accusation.round_id}, of which it has {what}"
+                )
                 known = self._waited if accusation.silent else self._refused
                 self.demand(whose in known[peer], swarm, peer, text)
 
