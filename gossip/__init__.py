@@ -8,7 +8,8 @@ No process is special: any peer may crash, hang or send wrong gradients.
     loader = peer.shard(loader)
 
 Aggregation rules are in ``gossip.aggregators``, topologies in ``gossip.topologies``, errors in
-``gossip.errors``, and checks for your own plug-ins in ``gossip.testing``. Importing ``gossip`` does not import torch.
+``gossip.errors``, and checks for your own plug-ins in ``gossip.testing``. ``docs/api.md`` is the
+reference. Importing ``gossip`` does not import torch.
 """
 
 from __future__ import annotations

@@ -35,10 +35,15 @@ from .loader import LabelFlip, RoundSource
 
 
 class ShardedStream:
-    """Iterates over this peer's part of a stream, once an iteration, a batch a round.
+    """Iterates over this peer's part of a stream, one batch (or ``accumulate``) per round.
+
+    Each iteration is one pass over the stream.
 
     Attributes:
-        share: (rank, n) of the pass that began last: which part of the stream it reads.
+        dataset: The iterable data set that was given.
+        batch_size: Samples per batch.
+        share: ``(rank, n)`` of the latest pass: this peer reads every n-th element from ``rank``.
+        ahead: Always 0, because a stream is not prefetched by rounds.
     """
 
     ahead = 0  # nothing is guessed: a stream has but one next batch
@@ -61,13 +66,17 @@ class ShardedStream:
         self._own: DataLoader[Any] | None = None
 
     def __len__(self) -> int:
-        """Batches a pass, with the peers there are now. Raises TypeError when the data set does not
-        know its length."""
+        """Batches per pass, with the peers that are there now.
+
+        Raises: TypeError: The data set has no length.
+        """
         return -(-len(self.dataset) // ((self.batch_size or 1) * max(1, self._rounds.peers)))
 
     def __iter__(self) -> Iterator[Any]:
-        """One pass. Ends with the stream, or with the run.
-        What is not enough for a step is left out at its end."""
+        """One pass over the stream. It ends with the stream or with the run.
+
+        Batches at the end that do not suffice for a step are left out.
+        """
         go = self._rounds.next_round()
         if go is None:
             return
