@@ -450,7 +450,7 @@ def finite(aggregate: Tensor, updates: Updates, name: str) -> Tensor:
     return aggregate
 
 
-DROP = "drop it; who sent it is no longer one of the f to tolerate"
+DROP = "drop it; its sender then no longer counts towards f"
 
 
 def check_finite(rows: Rows, name: str) -> None:

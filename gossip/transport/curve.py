@@ -214,8 +214,8 @@ def prove_closed(
             if how is not None:
                 said = "lets anybody in" if how[0] == zmq.EVENT_HANDSHAKE_SUCCEEDED else "fails"
             raise LocalError(
-                f"self-test of the keys: {address} {said} when an unknown key knocks, so nothing "
-                "is started"
+                f"self-test of the keys: {address} {said} when an unknown key connects, so "
+                "nothing is started"
             )
 
 

@@ -30,7 +30,7 @@ so that other matters are still told."""
 UNLISTED = "is in no seed file here"
 LIST_IT = (
     "if it is a peer of this run: its seed file has to get here, by the shared folder or by its "
-    "launcher's door"
+    "launcher's join server"
 )
 
 _DONTWAIT = int(zmq.DONTWAIT)
@@ -192,7 +192,7 @@ class GuardedSocket:
         if why == "no_key":
             self._traffic.note(
                 why,
-                "refused somebody who shows no key",
+                "refused a connection without a key",
                 "peers of one run are started either all with keys or all without",
             )
 

@@ -28,7 +28,7 @@ def look(run: Supervisor) -> bool:
     was = run.view.holders.in_words()
     run.end(
         "state_lost",
-        f"x the state is lost: the run was in {was}, and nobody who had its state is left",
+        f"x the state is lost: the run was in {was}, and no peer that had its state is left",
     )
     for line in hints(run.folder):
         run.screen.say(line)

@@ -204,8 +204,8 @@ class Supervisor:
         if process is not None:
             self._lost.add(peer)
             self._say(
-                f"! id {peer} was given away twice while doors could not reach each other: our "
-                "peer gets another"
+                f"! id {peer} was assigned twice while join servers could not reach each "
+                "other: our peer gets another"
             )
             process.send_all(signal.SIGKILL)  # a goodbye would be taken for that of the other
 

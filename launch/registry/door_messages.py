@@ -205,7 +205,7 @@ def decode(data: bytes | memoryview) -> Said:
     if version != VERSION:
         is_other = version[:3] == VERSION[:3]
         raise Malformed(
-            f"{version[3:].decode('ascii', 'replace')!r} is another version of doors"
+            f"{version[3:].decode('ascii', 'replace')!r} is another version of the join protocol"
             if is_other
             else "not of a door"
         )

@@ -118,7 +118,7 @@ def condor(
         )
     elsewhere = {
         "run_dir": "each submission has a folder of its own",
-        "peers": "that is what -n says",
+        "peers": "-n already gives it",
         "name": "it is for --name",
     }
     refuse(shown, elsewhere, "leave it out behind --")

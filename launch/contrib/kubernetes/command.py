@@ -70,7 +70,10 @@ def kubernetes(
         ),
     ] = "",
     port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Without --claim: of the door of each pod.")
+        int,
+        typer.Option(
+            min=1, max=65535, help="Without --claim: port of the join server of each pod."
+        ),
     ] = JOIN_SERVER,
     workdir: Annotated[
         str, typer.Option(help="Folder that the script is started in.", show_default=False)
@@ -79,7 +82,7 @@ def kubernetes(
         int | None,
         typer.Option(
             min=0,
-            help="Number that the pods run under, if not as the image says.",
+            help="User id of the pods, by default that of the image.",
             show_default=False,
         ),
     ] = None,
@@ -115,7 +118,7 @@ def kubernetes(
         )
     if mount and not claim:
         raise ConfigError(
-            "--mount says where a volume is, and there is none", "--claim PVC, or leave it out"
+            "--mount is the path of a volume, and there is none", "--claim PVC, or leave it out"
         )
     mount = mount or SHARED
     if not PurePosixPath(mount).is_absolute() or ".." in PurePosixPath(mount).parts:
@@ -125,7 +128,7 @@ def kubernetes(
     folder = f"{mount.rstrip('/')}/runs/{name}" if claim else f"{OWN}/{name}"
     elsewhere = {
         "run_dir": f"the run's folder is {folder}",
-        "peers": "that is what -n says",
+        "peers": "-n already gives it",
         "name": "it is for --name",
     }
     refuse(
@@ -217,7 +220,6 @@ def remark(config: Path | None) -> None:
         )
     if left := left_behind():
         print(
-            "! not carried into the pods, as they say something about this machine: "
-            f"{', '.join(left)}",
+            f"! not passed to the pods, because they describe this machine: {', '.join(left)}",
             file=sys.stderr,
         )

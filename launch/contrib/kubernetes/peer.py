@@ -134,8 +134,8 @@ def take_key(path: Path, folder: Path) -> KeyPair:
         pair = parse_pair(path.read_bytes(), str(path))
     except OSError as error:
         hint = (
-            "gossip kubernetes --user UID: a secret's files are for the user that the pod is said "
-            "to run as"
+            "gossip kubernetes --user UID: a secret's files are readable by the user that the "
+            "manifest names"
         )
         raise ConfigError(f"cannot read the swarm key {path}: {error.strerror}", hint) from error
     write_pair(folder / SWARM_KEY, pair)
