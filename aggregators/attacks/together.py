@@ -1,4 +1,4 @@
-"""What liars send who have seen the honest updates of the round, and send it together."""
+"""Attacks of colluding peers that know the honest updates of the round."""
 
 from __future__ import annotations
 

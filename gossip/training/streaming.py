@@ -1,22 +1,22 @@
-"""Iterable data sets: each peer reads a part of the stream.
-A weaker promise than that of data sets with an index.
+"""Iterable data sets: each peer reads a part of the stream. The guarantee is weaker than for
+data sets with an index.
 
-Every peer walks the whole stream, in its workers if there are any, and keeps each n-th element,
+Every peer walks the whole stream, in its workers if there are any. It keeps each n-th element,
 counted from its rank, where n is the size of the roster and rank its place in it **when the pass
 begins**. So, in one pass:
 
 * While the roster stays as it is, and the stream gives every peer the same elements in the same
   order, each element is read by one peer.
-* What belongs to a peer that is lost is read by nobody. A peer that joins, and those who begin
-  their pass after the roster has changed, divide the stream anew: until all have begun their next
-  pass an element may be read twice or not at all.
-* Nothing is put back: the batch of a round that went on without us, or of a step that did not
-  follow, is gone.
-* Who comes back begins the stream again. Passes are each peer's own:
-  nobody waits for the others at the end of one.
+* Elements of a peer that is lost are read by nobody. A peer that joins divides the stream anew, and
+  so do peers that begin their pass after the roster has changed. Until all have begun their next
+  pass, an element may be read twice or not at all.
+* Nothing is put back. The batch of a round that went on without this peer is gone, and so is a
+  batch that no step followed.
+* A peer that comes back begins the stream again. Passes are each peer's own: no peer waits for the
+  others at the end of one.
 
-With ``num_workers`` each worker walks the stream, as torch has it: a data set that does not look at
-``get_worker_info`` gives every element once a worker.
+With ``num_workers`` each worker walks the stream, as in torch: a data set that does not read
+``get_worker_info`` yields every element once per worker.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Stands at the ways in of a transport that has keys: who may connect, whose a connection is,
-and who has to go."""
+"""Access control of a transport with keys: which keys may connect, which peer a connection belongs
+to, and which connections are closed."""
 
 from __future__ import annotations
 

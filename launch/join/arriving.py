@@ -1,4 +1,4 @@
-"""``gossip join HOST:PORT``: knocks at a door of a run, is given ids and all that a folder needs,
+"""``gossip join HOST:PORT``: asks a join server of a run, gets ids and all that a folder needs,
 and makes that folder here."""
 
 from __future__ import annotations

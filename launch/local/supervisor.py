@@ -1,5 +1,5 @@
-"""Watches over the peers of one run on this machine: starts, wakes, restarts and stops them, and
-says how it went."""
+"""Supervises the peers of one run on this machine: starts, wakes, restarts and stops them, and
+reports how the run went."""
 
 from __future__ import annotations
 

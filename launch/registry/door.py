@@ -1,8 +1,8 @@
-"""A launcher's door: where newcomers knock, and where the launchers of a run tell each other where
-their peers are.
+"""A launcher's join server: newcomers ask it for an id, and launchers exchange addresses of peers.
 
-Each writes what it hears into its own ``seeds/``, which is all that a peer's node ever reads. Doors
-visit each other (``neighbours``); what they agree on, and who is believed, is in ``registry``.
+Each join server writes what it learns into its own ``seeds/``, which is all that a peer's node ever
+reads. Join servers visit each other (``neighbours``). ``doorkeeper`` has what they agree on, and
+whose claims are believed.
 """
 
 from __future__ import annotations

@@ -103,11 +103,12 @@ def kubernetes(
         Path | None, typer.Option("-o", "--out", help="Write it there, for you alone to read.")
     ] = None,
 ) -> None:
-    """Print a job whose pods are peers: gossip kubernetes -n 8 --image IMAGE -- train.py --lr 0.1 |
-    kubectl apply -f -
+    """Print a job for Kubernetes whose pods are peers (no real cluster has run it yet):
+    gossip kubernetes -n 8 --image IMAGE -- train.py --lr 0.1 | kubectl apply -f -
 
-    Pods find each other by the names that a headless service gives them, and need no volume;
-    settings and swarm key are in a secret. No cluster has run this yet: docs/schedulers.md.
+    Pods find each other by the names that a headless service gives them, and need no volume. The
+    settings and the swarm key are in a secret. No real Kubernetes cluster has run this yet:
+    docs/schedulers.md has what was tested instead.
     """
     from .files import CONFIG, GIVEN, OWN, Pods, escaped
 

@@ -1,10 +1,10 @@
 """``python -m gossip.launch.contrib.kubernetes.peer``: a pod of an indexed job that shares no
 volume with the others.
 
-Settings and swarm key come as files. Each pod has a name, and a door at the same port as all:
-whoever comes knocks at all names, and any pod that is there tells of all others; none is special.
-One that is started again has the same number and mostly another address: it asks the others which
-life of its peer they know, and comes back as the next.
+Settings and swarm key come as files. Each pod has a stable name, and a join server at the same port
+as all others. A new pod tries all names, and any pod that answers sends the addresses of all
+others. No pod is special. A restarted pod has the same number and mostly another address. It asks
+the others which life of its peer they know, and comes back as the next one.
 """
 
 from __future__ import annotations
