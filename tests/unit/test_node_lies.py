@@ -124,7 +124,10 @@ def test_equivocation_tells_odd_and_even_neighbours_the_opposite() -> None:
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [("mimic:1", "does not see in time"), ("negated_copies:1", "hand each other an update")],
+    [
+        ("mimic:1", "does not see in time"),
+        ("negated_copies:1", "exchange an update within the round"),
+    ],
 )
 def test_real_processes_refuse_what_would_take_another_peers_update(words: str, says: str) -> None:
     plan = faults.parse(words)
