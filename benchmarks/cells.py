@@ -171,7 +171,8 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def put_between(page: Path, name: str, text: str) -> None:
-    """Replaces what stands between ``<!-- name -->`` and ``<!-- end of name -->`` in a page; makes a page that is not there."""
+    """Replaces what stands between ``<!-- name -->`` and ``<!-- end of name -->`` in a page.
+    A page that is not there is made."""
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     found = page.read_text() if page.exists() else f"{begin}\n{end}\n"
     if begin not in found or end not in found:

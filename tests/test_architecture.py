@@ -1,8 +1,8 @@
 """Who may import whom, and what is used nowhere. Read from the source by ``ast``, so no import has
 to happen first.
 
-    lazy, errors < topologies, aggregators < core < transport < testing < vectors, ipc < faults < config < run < inject < node
-        < training < simulation < launch
+    lazy, errors < topologies, aggregators < core < transport < testing < vectors, ipc
+        < faults < config < run < inject < node < training < simulation < launch
 
 A failure names the file, the line, the import and the rule that it breaks.
 """
