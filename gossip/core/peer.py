@@ -294,7 +294,7 @@ class Peer:
             case LinkDown():
                 # before, nobody has a state that another life would lack
                 if self.rounds.round_id > 0:
-                    self.rounds.future_buffer.on_disconnect(event.peer)
+                    self.rounds.on_disconnect(event.peer)
                 return self.membership.on_link(event.peer, False, event.reason, now)
             case TrainerProgress():
                 self.membership.set_progress(event.step, event.age_s, now)

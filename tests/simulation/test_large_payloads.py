@@ -11,6 +11,7 @@ import pytest
 
 from gossip.core import peer as peer_module
 from gossip.core.membership.prober import Prober
+from gossip.core.rounds.lag import LagDetector
 from gossip.core.rounds.punctuality import LatenessTracker
 from gossip.core.rounds.server import Server
 from gossip.faults.kinds import Hang
@@ -179,3 +180,49 @@ def test_nor_where_some_of_the_peers_are_behind_a_slow_link(
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
     assert outcome.judged["L8"] > 0
+
+
+STOPPED = replace(LARGE, bytes_per_s=100.0, faults=(Hang(0, None, 0.5, 6.0),))
+"""Links end after 0.3 s, the other of two peers goes on alone, and what it has sent is lost."""
+
+
+def no_fork_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(play, "_may_part", lambda schedule: False)
+
+
+@pytest.mark.parametrize("seed", [2, 4, 7, 9])
+def test_one_that_was_stopped_asks_for_the_rounds_that_it_has_missed(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_fork_is_excused(monkeypatch)
+    outcome = run(replace(STOPPED, seed=seed))
+    assert outcome.violation is None, outcome.violation
+
+
+def test_s10_one_that_takes_later_results_for_the_lacking_one_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it was: results of later rounds kept coming, so it never asked, and made its own."""
+    no_fork_is_excused(monkeypatch)
+    monkeypatch.setattr(LagDetector, "on_later_commit", lambda self, round_id: None)
+    violation = run(replace(STOPPED, seed=2)).violation
+    assert violation is not None
+    assert violation.invariant == "S10"
+
+
+def test_s10_one_that_makes_a_result_of_a_round_that_is_over_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    no_fork_is_excused(monkeypatch)
+    monkeypatch.setattr(LagDetector, "awaits_commit", lambda self, now: False)
+    violation = run(replace(STOPPED, seed=7)).violation
+    assert violation is not None
+    assert violation.invariant == "S10"
+
+
+@pytest.mark.parametrize("seed", [2, 3, 7, 8])
+def test_two_that_part_while_a_result_is_on_its_way_come_together_again(seed: int) -> None:
+    """Result and link end together; a transfer that had nearly come was then waited for for
+    ever (L6)."""
+    outcome = run(replace(LARGE, seed=seed, bytes_per_s=30.0, faults=(Hang(1, None, 0.5, 9.0),)))
+    assert outcome.violation is None, outcome.violation

@@ -28,7 +28,7 @@ from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
 
-from .arrivals import TRANSFER_FACTOR, TransferTracker
+from .arrivals import BUSY_S, TRANSFER_FACTOR, TransferTracker
 from .fork_choice import ForkChoice
 from .quorum import quorum_of
 from .shard import ShardRound
@@ -95,6 +95,9 @@ class LagDetector:
         self._asked = -1  # the round for which a timer runs already
         # who was asked for the commits from which round on
         self._open: tuple[PeerId, int] | None = None
+        # the round before which all commits are in the answer to the last request
+        self._answer_ends = -1
+        self._came = -1  # the latest round of which a commit has come
         # between two requests, and when the next one may be made
         self._pause_s, self._not_before = 0.0, float("-inf")
 
@@ -167,13 +170,28 @@ class LagDetector:
         lacking = [shard for shard in self.shards if shard.commit is None]
         limit = now + self.deadline.cap_s
         if lacking and all(
-            shard.result is not None and shard.result.ends_at(now) <= limit for shard in lacking
+            shard.result is not None
+            and now - shard.result.at <= BUSY_S
+            and shard.result.ends_at(now) <= limit
+            for shard in lacking
         ):
             return True
+        here = self.lineage.next_round
+        if self._came > here >= self._answer_ends:
+            return False  # those of later rounds have come without it, and it was not asked for
         return (
             self.transfer_tracker.is_busy(self.local, now)
             and now - self.began_at <= TRANSFER_FACTOR * self.deadline.cap_s
         )
+
+    def on_later_commit(self, round_id: int) -> None:
+        """A commit of a later round has come, whole."""
+        self._came = max(self._came, round_id)
+
+    def on_disconnect(self, peer: PeerId) -> None:
+        """The link to it broke, with the rest of its answer."""
+        if self._open is not None and self._open[0] == peer:
+            self._answer_ends = -1
 
     def still_behind(self, timer: CatchUpOverdue, now: float) -> list[Effect]:
         """Asks. Each answer is all that is lacking: over a slow link it is on its way for long, and
@@ -204,6 +222,7 @@ class LagDetector:
     def request(self, peer: PeerId) -> Send:
         """For the commits from the present round on. The answer may be that they are not kept."""
         self._open = (peer, self.lineage.next_round)
+        self._answer_ends = self._ahead.get(peer, -1)
         attempt = max([shard.attempt for shard in self.shards], default=0)
         lacking = tuple([shard.index for shard in self.shards if shard.commit is None])
         lacking = lacking if len(lacking) < len(self.shards) else ()
@@ -254,6 +273,15 @@ class LagDetector:
         more than f say that they are past it."""
         return self._beyond(round_id) > self.settings.f
 
+    def awaits_commit(self, now: float) -> bool:
+        """Whether the present round is passed and its commit may still come from those who have
+        it. A server that was stopped must not make another one. Nobody waits for longer than a
+        round timeout: those ahead may be on another branch."""
+        return (
+            self.is_passed(self.lineage.next_round)
+            and now - self.began_at <= self.deadline.round_timeout_s()
+        )
+
     def is_credible(self, sayers: int, now: float) -> bool:
         """Whether what so many peers say is reason enough to leave our rounds."""
         return (
@@ -291,7 +319,8 @@ class LagDetector:
             self.is_on_other_branch(peer, hello.chain, now)
         self._weigh()
         if stance != "fork":
-            return []
+            ahead = stance == "same" and hello.round_id > self.lineage.next_round
+            return self.behind(peer, hello.round_id, now) if ahead else []
         where = (self.settings.lineage, hello.round_id, 0, 0)
         return [
             Send(

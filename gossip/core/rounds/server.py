@@ -67,6 +67,7 @@ class Server:
         departures: Departures,
         view: View,
         transfer_tracker: TransferTracker | None = None,
+        awaits_commit: Callable[[float], bool] = lambda now: False,
     ) -> None:
         self.local, self.settings, self.timers, self.deadline = local, settings, timers, deadline
         self.lateness, self.transfer_tracker = (
@@ -75,6 +76,7 @@ class Server:
         )
         self.skip_reason, self.joining, self.departures = skip_reason, joining, departures
         self.view, self.is_gone = view, view.is_gone
+        self.awaits_commit = awaits_commit
         self.round_id = 0
         self.roster = Roster(())
         self.locked: frozenset[PeerId] = frozenset()
@@ -322,6 +324,8 @@ class Server:
             return []
         if not self._suffices(shard):
             return []
+        if self.awaits_commit(now):
+            return self._look_again(shard, now + LOOK_EVERY_S)
         expected = self.expected()
         missing = [
             peer for peer in expected if peer not in shard.answers and peer not in shard.spent
@@ -335,11 +339,14 @@ class Server:
             fields = {"round": self.round_id, "shard": shard.index, "missing": missing}
             late = Report("late", {**fields, "waited_s": round(now - shard.first_at, 4)})
             return [late, *self._close(shard, now)]
-        if shard.grace is not None and shard.grace_at <= over_at:
+        return self._look_again(shard, over_at)
+
+    def _look_again(self, shard: ShardRound, at: float) -> list[Effect]:
+        if shard.grace is not None and shard.grace_at <= at:
             return []
         before = self.timers.cancel(shard.grace)  # those who are missing now are waited for less
-        timer = self.timer("grace", shard, over_at)
-        shard.grace, shard.grace_at = timer.token, over_at
+        timer = self.timer("grace", shard, at)
+        shard.grace, shard.grace_at = timer.token, at
         return [*before, timer]
 
     def _are_coming(self, shard: ShardRound, missing: Sequence[PeerId], now: float) -> bool:
