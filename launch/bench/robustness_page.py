@@ -36,13 +36,13 @@ def check_place(path: Path) -> None:
 
 
 def write(
-    path: Path, tables: Sequence[RobustnessTable], found: Found, data: str, plot: bool, command: str
+    path: Path, tables: Sequence[RobustnessTable], found: Found, head: Sequence[str], plot: bool
 ) -> None:
-    """The page, and a heat map for each table beside it. ``command``: what makes it.
+    """The page, with ``head`` above the tables, and a heat map for each table beside it.
 
     Raises: ConfigError: It cannot be written.
     """
-    lines = [*_head(tables, found, data, command)]
+    lines = [*head]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for table in tables:
@@ -63,7 +63,8 @@ def write(
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _head(tables: Sequence[RobustnessTable], found: Found, data: str, command: str) -> list[str]:
+def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: str) -> list[str]:
+    """What is said above the tables. ``command``: what makes the page."""
     table = tables[0]
     shared = table.shared
     workers = (

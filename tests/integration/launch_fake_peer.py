@@ -54,7 +54,8 @@ def leave_when_the_launcher_goes() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def main() -> None:
+# A script, read from top to bottom: what a mode does stands where it happens.
+def main() -> None:  # noqa: C901, PLR0912, PLR0915
     mode = sys.argv[1]
     mine = (
         mode.removesuffix(f"@{PEER}")

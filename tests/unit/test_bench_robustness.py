@@ -309,16 +309,16 @@ def test_a_table_of_what_was_run_so_far_says_what_is_missing() -> None:
     )
 
 
+def write_page(
+    page: Path, shown: RobustnessTable, found: dict[Trial, TrialResult], plot: bool = False
+) -> None:
+    head = robustness_page.head([shown], found, "digits", "gossip bench")
+    robustness_page.write(page, [shown], found, head, plot)
+
+
 def test_a_page_is_written_with_its_heat_maps(tmp_path: Path) -> None:
     shown = table()
-    robustness_page.write(
-        tmp_path / "docs" / "page.md",
-        [shown],
-        outcomes(shown),
-        "digits",
-        plot=True,
-        command="gossip bench",
-    )
+    write_page(tmp_path / "docs" / "page.md", shown, outcomes(shown), plot=True)
     page = (tmp_path / "docs" / "page.md").read_text("utf-8")
     assert "page-2-of-6.png" in page
     assert "\n    gossip bench\n" in page
@@ -337,15 +337,13 @@ def test_a_page_says_what_calculated_its_runs(tmp_path: Path) -> None:
         )
         for trial, outcome in outcomes(shown).items()
     }
-    robustness_page.write(page, [shown], found, "digits", plot=False, command="gossip bench")
+    write_page(page, shown, found)
     assert (
         "Calculated with torch 2.13.0, AVX2 and torch 2.13.0, AVX512. Other processors"
         in page.read_text("utf-8").replace("\n", " ")
     )
     assert shown.as_data(found)["arithmetic"] == ["torch 2.13.0, AVX2", "torch 2.13.0, AVX512"]
-    robustness_page.write(
-        page, [shown], outcomes(shown), "digits", plot=False, command="gossip bench"
-    )
+    write_page(page, shown, outcomes(shown))
     assert "Calculated" not in page.read_text("utf-8"), "runs of which it was not kept"
 
 
