@@ -212,6 +212,7 @@ class Peer:
             # Once for each time: the timers that are late fire one by one, and what the node
             # answers at once comes before them.
             self._accounted_at = now
+            effects += self.membership.on_stalled()
             effects += self.rounds.on_stalled(max(still_s, late_s), now)
         effects += self._on_received(event, now) if kind is Received else self._dispatch(event, now)  # type: ignore[arg-type]
         membership = self.membership

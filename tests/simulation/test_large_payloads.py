@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gossip.core import peer as peer_module
+from gossip.core.membership import Membership, prober
 from gossip.core.membership.prober import Prober
 from gossip.core.rounds.lag import LagDetector
 from gossip.core.rounds.punctuality import LatenessTracker
@@ -17,6 +18,7 @@ from gossip.core.rounds.server import Server
 from gossip.faults.kinds import Hang
 from gossip.simulation.campaign import play
 from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules import generate
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.network import LinkModel, Network
 
@@ -226,3 +228,47 @@ def test_two_that_part_while_a_result_is_on_its_way_come_together_again(seed: in
     ever (L6)."""
     outcome = run(replace(LARGE, seed=seed, bytes_per_s=30.0, faults=(Hang(1, None, 0.5, 9.0),)))
     assert outcome.violation is None, outcome.violation
+
+
+@pytest.mark.parametrize("seed", [6651, 7624, 9808, 12042, 12188, 13931, 16664, 26931])
+def test_drawn_schedules_in_which_peers_stop_beside_large_payloads(seed: int) -> None:
+    """6651, 9808, 12042, 13931, 16664: one that came back asked for all that it lacked 50 times a
+    second, of nodes that need time for a payload, and was never back (L1). 7624, 12188: payloads
+    came after a pause, and the first ping behind them was an accusation (S6). 26931: one that woke
+    up took a verdict from the Nacks that came before the answer (S6)."""
+    violation = run(generate(seed)).violation
+    assert violation is None, violation
+
+
+def test_l1_one_that_asks_again_while_it_is_at_the_answer_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ask = LagDetector.request
+
+    def forgets(self: LagDetector, peer: int, now: float) -> Any:
+        sent = ask(self, peer, now)
+        self._answer_ends = -1
+        return sent
+
+    monkeypatch.setattr(LagDetector, "request", forgets)
+    violation = run(generate(12042)).violation
+    assert violation is not None
+    assert violation.invariant == "L1"
+
+
+def test_s6_one_that_forgets_payloads_from_round_to_round_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prober, "LOADED_S", 2.0)
+    violation = run(generate(7624)).violation
+    assert violation is not None
+    assert violation.invariant == "S6"
+
+
+def test_s6_one_that_wakes_up_and_takes_a_verdict_from_what_came_first_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Membership, "on_stalled", lambda self: [])
+    violation = run(generate(26931)).violation
+    assert violation is not None
+    assert violation.invariant == "S6"

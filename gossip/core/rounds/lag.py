@@ -96,7 +96,7 @@ class LagDetector:
         # who was asked for the commits from which round on
         self._open: tuple[PeerId, int] | None = None
         # the round before which all commits are in the answer to the last request
-        self._answer_ends = -1
+        self._answer_ends, self._asked_at = -1, float("-inf")
         self._came = -1  # the latest round of which a commit has come
         # between two requests, and when the next one may be made
         self._pause_s, self._not_before = 0.0, float("-inf")
@@ -134,7 +134,7 @@ class LagDetector:
             if now < self._not_before:
                 return []
             self._not_before, self._open = now + ASK_AGAIN_S, (peer, here)
-            return [self.request(peer)]
+            return [self.request(peer, now)]
         # Where two sides may go on, what a peer says of its progress may be of a branch
         # that it has left.
         far = here + self.settings.rounds.commit_log
@@ -164,9 +164,13 @@ class LagDetector:
         )
         return max(self.settings.rounds.behind_after_s, share_s)
 
-    def _are_coming(self, now: float) -> bool:
+    def are_coming(self, now: float) -> bool:
         """Whether each commit that is lacking is on its way here already, or payloads come that it
-        may be behind of."""
+        may be behind of, or it was asked for and the answer still moves: a slow node is at it."""
+        here = self.lineage.next_round
+        moved_at = max(self._asked_at, self.began_at)
+        if here < self._answer_ends and now - moved_at < ASK_AGAIN_S:
+            return True
         lacking = [shard for shard in self.shards if shard.commit is None]
         limit = now + self.deadline.cap_s
         if lacking and all(
@@ -176,7 +180,6 @@ class LagDetector:
             for shard in lacking
         ):
             return True
-        here = self.lineage.next_round
         if self._came > here >= self._answer_ends:
             return False  # those of later rounds have come without it, and it was not asked for
         return (
@@ -197,7 +200,7 @@ class LagDetector:
         """Asks. Each answer is all that is lacking: over a slow link it is on its way for long, and
         must not be asked for over and over meanwhile, so the pauses grow.
         What is on its way is not asked for."""
-        if self._are_coming(now):
+        if self.are_coming(now):
             return [self.timers.set(now + LOOK_EVERY_S, timer)]
         soon_again = now < self._not_before + ASK_AGAIN_S
         self._pause_s = (
@@ -208,7 +211,7 @@ class LagDetector:
         self._asked, self._not_before = -1, now + self._pause_s
         peer = self._in_turn(timer.peer)
         self._open = (peer, timer.round_id)
-        return [self.request(peer)]
+        return [self.request(peer, now)]
 
     def _in_turn(self, peer: PeerId) -> PeerId:
         """One of those ahead who was not asked last: what one peer hands over may be refused, until
@@ -219,10 +222,11 @@ class LagDetector:
         ahead = sorted([other for other, round_id in self._ahead.items() if round_id > here])
         return next((other for other in ahead if other > peer), ahead[0]) if ahead else peer
 
-    def request(self, peer: PeerId) -> Send:
+    def request(self, peer: PeerId, now: float) -> Send:
         """For the commits from the present round on. The answer may be that they are not kept."""
         self._open = (peer, self.lineage.next_round)
-        self._answer_ends = self._ahead.get(peer, -1)
+        self._answer_ends = max(self._ahead.get(peer, -1), self.lineage.next_round + 1)
+        self._asked_at = now
         attempt = max([shard.attempt for shard in self.shards], default=0)
         lacking = tuple([shard.index for shard in self.shards if shard.commit is None])
         lacking = lacking if len(lacking) < len(self.shards) else ()

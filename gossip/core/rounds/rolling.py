@@ -578,6 +578,7 @@ class RollingRounds:
             elif server == self.local and not self._serves(now):
                 effects += self._advance(shard, f"{server} stood still", now)
             else:
+                effects += self.server.ask_newcomers(shard) if server == self.local else []
                 effects += self.server.maybe_close(shard, now)
         return effects
 

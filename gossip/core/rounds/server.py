@@ -302,16 +302,30 @@ class Server:
     def ask(self, shard: ShardRound, attempt: int) -> list[Effect]:
         """The others' updates have had their time to come by themselves."""
         shard.query = None
-        if attempt != shard.serving or shard.ticket is not None:
+        return [] if attempt != shard.serving else self._ask(shard, attempt)
+
+    def ask_newcomers(self, shard: ShardRound) -> list[Effect]:
+        """Who was skipped when the others were asked for a later attempt, and is back since, does
+        not know of that attempt."""
+        if not shard.serving or shard.serving != shard.attempt or shard.query is not None:
+            return []
+        return self._ask(shard, shard.serving)
+
+    def _ask(self, shard: ShardRound, attempt: int) -> list[Effect]:
+        if shard.ticket is not None or shard.commit is not None:
             return []
         query = UpdateRequest(
             self.settings.lineage, self.round_id, shard.index, attempt, self.parent
         )
-        return [
-            Send(peer, query)
-            for peer in self.expected()
-            if peer not in shard.answers and peer != self.local
+        expected = self.expected()
+        shard.asked.intersection_update(expected)
+        missing = [
+            peer
+            for peer in expected
+            if peer not in shard.answers and peer not in shard.asked and peer != self.local
         ]
+        shard.asked.update(missing)
+        return [Send(peer, query) for peer in missing]
 
     def maybe_close(self, shard: ShardRound, now: float) -> list[Effect]:
         """Runs the rule when a quorum is there and everybody has answered or has had the grace."""
