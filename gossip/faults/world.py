@@ -394,7 +394,8 @@ class NodeAttack:
     peers: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"{'' if self.lie in REAL_ATTACKS else 'lie '}{self.lie}:{','.join(map(str, self.peers))}"
+        name = self.lie if self.lie in REAL_ATTACKS else f"lie {self.lie}"
+        return f"{name}:{','.join(map(str, self.peers))}"
 
 
 Break: TypeAlias = Partition | Ring | Flap

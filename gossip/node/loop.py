@@ -127,7 +127,7 @@ class Node:
         """Runs until the core halts. Returns the exit code; what killed the node is in
         ``node_error.json``."""
         try:
-            self._open()
+            self._open(self._claim_life())
             while self._halt is None:
                 self._turn()
             code = self._leave(self._halt)
@@ -138,9 +138,10 @@ class Node:
             self._close()
         return code
 
-    def _open(self) -> None:
-        config = self.spec.config
-        folder = None
+    def _claim_life(self) -> SeedFolder | None:
+        """Takes an incarnation, and the keys, that no earlier life of this peer has had.
+        Returns where it meets the others."""
+        config, folder = self.spec.config, None
         if self.spec.run_dir is not None and config.peers_max > 1:
             folder = SeedFolder(self.spec.run_dir / "seeds", self.spec.peer, config.peers_max)
             self.spec = dataclasses.replace(
@@ -148,7 +149,10 @@ class Node:
             )
             if config.keyed:
                 self.spec = dataclasses.replace(self.spec, keys=keys_of(self.spec, folder))
-        spec, self._seed_folder = self.spec, folder
+        return folder
+
+    def _open(self, folder: SeedFolder | None) -> None:
+        spec, config, self._seed_folder = self.spec, self.spec.config, folder
         rule, topology = (
             aggregators.load(config.aggregator),
             PlanCache(topologies.load(config.weighted_topology)),
@@ -421,49 +425,77 @@ class Node:
         match effect:
             case events.Send(peer, message, payload):
                 self._outbox.send(peer, message, payload)
-            case events.SetTimer(token, at):
-                self._alarms.set(token, at)
-            case events.CancelTimer(token):
-                self._alarms.cancel(token)
-            case events.Apply():
-                if not self._trainer_gone:
-                    self.trainer.apply(effect)
+            case events.SetTimer() | events.CancelTimer():
+                self._set_alarm(effect)
+            case (
+                events.Apply() | events.TakeSnapshot() | events.Restore() | events.StateConfirmed()
+            ):
+                self._hand_to_trainer(effect)
             case events.StartRound():
                 self._fault_injector.reached(effect.round_id)
                 self.trainer.go(effect)
             case events.Aggregate():
-                if effect.shard == 0 and effect.step in ("whole", "measure"):
-                    self._fault_injector.serves(effect.round_id)
-                if not effect.rows:
-                    self._inbox.append(
-                        events.Aggregated(effect.ticket, None, reason=events.NO_ROWS)
-                    )
-                elif self._rule.needs_trainer:
-                    self._judge.reduce(effect)
-                else:
-                    self._reducer.reduce(effect)
+                self._aggregate(effect)
             case events.Committed():
-                roster = effect.commit.roster
-                self.trainer.peers = len(roster)
-                self.trainer.rank = (
-                    roster.index(self.spec.peer) if self.spec.peer in roster else self.trainer.rank
-                )
-                self._journal.commit(effect)
+                self._committed(effect)
             case events.Report():
                 self._report(effect)
-            case events.Connect(peer, control_address, bulk_address):
-                self.transport.connect(peer, control_address, bulk_address)
-            case events.Disconnect(peer):
-                self.transport.disconnect(peer)
-                self._linked.discard(peer)
+            case events.Connect() | events.Disconnect():
+                self._connect(effect)
+            case events.Halt():
+                self._halt = effect
+            case _ as never:
+                assert_never(never)
+
+    def _set_alarm(self, effect: events.SetTimer | events.CancelTimer) -> None:
+        match effect:
+            case events.SetTimer(token, at):
+                self._alarms.set(token, at)
+            case events.CancelTimer(token):
+                self._alarms.cancel(token)
+            case _ as never:
+                assert_never(never)
+
+    def _hand_to_trainer(
+        self, effect: events.Apply | events.TakeSnapshot | events.Restore | events.StateConfirmed
+    ) -> None:
+        match effect:
+            case events.Apply():
+                if not self._trainer_gone:
+                    self.trainer.apply(effect)
             case events.TakeSnapshot():
                 self.trainer.take_snapshot()
             case events.Restore():
                 self.trainer.restore(effect)
             case events.StateConfirmed():
                 self.trainer.confirmed(effect)
-            case events.Halt():
-                self._halt = effect
+            case _ as never:
+                assert_never(never)
+
+    def _aggregate(self, effect: events.Aggregate) -> None:
+        if effect.shard == 0 and effect.step in ("whole", "measure"):
+            self._fault_injector.serves(effect.round_id)
+        if not effect.rows:
+            self._inbox.append(events.Aggregated(effect.ticket, None, reason=events.NO_ROWS))
+        elif self._rule.needs_trainer:
+            self._judge.reduce(effect)
+        else:
+            self._reducer.reduce(effect)
+
+    def _committed(self, effect: events.Committed) -> None:
+        roster = effect.commit.roster
+        self.trainer.peers = len(roster)
+        if self.spec.peer in roster:
+            self.trainer.rank = roster.index(self.spec.peer)
+        self._journal.commit(effect)
+
+    def _connect(self, effect: events.Connect | events.Disconnect) -> None:
+        match effect:
+            case events.Connect(peer, control_address, bulk_address):
+                self.transport.connect(peer, control_address, bulk_address)
+            case events.Disconnect(peer):
+                self.transport.disconnect(peer)
+                self._linked.discard(peer)
             case _ as never:
                 assert_never(never)
 

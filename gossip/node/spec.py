@@ -85,14 +85,14 @@ def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
         )
         if not spec.config.record or spec.run_dir is None:
             return core
-        header = recorder.header_of(
+        header = recorder.Header(
             spec.peer,
             spec.incarnation,
             settings,
             spec.config.weighted_topology,
             control,
             bulk,
-            seeds,
+            recorder.rows_of(seeds),
         )
         return recorder.RecordingCore(
             core, header, recorder.path_of(spec.run_dir, spec.peer, spec.incarnation)

@@ -60,7 +60,8 @@ class TrainerLink:
         sketch_seed: The same on all peers.
     """
 
-    def __init__(
+    # The node puts it together in one place, and names most of these there.
+    def __init__(  # noqa: PLR0913
         self,
         channel: Channel,
         worker: Worker,
@@ -297,16 +298,10 @@ class TrainerLink:
                 self._journal.metrics(message.metrics, self.round_id)
             case control.Prepare():
                 self._prepare(message, fds.popleft())
-            case control.Shard():
-                self._emit(
-                    events.DataConfigured(message.samples_total, message.batch, message.ahead)
-                )
             case control.Snapshot():
                 self._snapshot(message, fds)
-            case control.RestoredReply():
-                self._emit(events.Restored(message.round_id, message.error))
-            case control.ConfirmRequest():
-                self._emit(events.ConfirmState(message.round_id))
+            case control.Shard() | control.RestoredReply() | control.ConfirmRequest():
+                self._emit(_as_event(message))
             case control.Close():
                 self.closed = True
                 self.ended_with = {
@@ -489,3 +484,16 @@ def pid_behind(channel: Channel) -> int:
         credentials = same.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid: int = struct.unpack("3i", credentials)[0]
     return pid
+
+
+def _as_event(said: control.Shard | control.RestoredReply | control.ConfirmRequest) -> Event:
+    """What the core has to know of, and nobody before it."""
+    match said:
+        case control.Shard():
+            return events.DataConfigured(said.samples_total, said.batch, said.ahead)
+        case control.RestoredReply():
+            return events.Restored(said.round_id, said.error)
+        case control.ConfirmRequest():
+            return events.ConfirmState(said.round_id)
+        case _ as never:
+            assert_never(never)

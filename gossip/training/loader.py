@@ -86,8 +86,7 @@ class ShardedLoader:
         loader: DataLoader[Any],
         rounds: RoundSource,
         seed: int,
-        flip_labels: bool,
-        classes: int | None,
+        flip: LabelFlip | None = None,
         accumulate: int = 1,
     ) -> None:
         """Raises: ConfigError: The loader reads its data in a way that cannot be
@@ -109,7 +108,7 @@ class ShardedLoader:
             raise ConfigError("the data set is empty")
         self._fetcher = Fetcher(loader, self._indices, draw("workers", seed, rounds.id) % 2**63)
         self.ahead = self._fetcher.ahead
-        self._flip = LabelFlip(self.dataset, classes) if flip_labels else None
+        self._flip = flip
         self._orders: dict[int, Tensor] = {}  # of this epoch, and of the one that is read next
         self.report: EpochReport | None = None
 

@@ -27,11 +27,11 @@ from gossip.ipc import Channel, StartRoundCommand
 from .batches import BatchTracker, check_accumulate
 from .checks import check_model, plain_model
 from .differing import compared
-from .exchange import Exchange
-from .judging import LossJudge
+from .exchange import Exchange, TrainedModel
+from .judging import JudgeService, LossJudge
 from .last_state import LastState
 from .layout import Layout
-from .loader import ShardedLoader, loader_of
+from .loader import LabelFlip, ShardedLoader, loader_of
 from .metrics import line_of
 from .optimizer import StepCoordinator, check_optimizers
 from .several import as_one
@@ -68,7 +68,7 @@ class Session:
         """Use ``gossip.init()``, which has started the node of ``connection``."""
         self._place, self._config = place, place.config
         self._pid = os.getpid()
-        self._closed = False
+        self.closed = False
         self._model: torch.nn.Module | None = None
         self._loader: ShardedLoader | ShardedStream | None = None
         self._batches = BatchTracker()  # of the loader, that no step has followed yet
@@ -91,12 +91,7 @@ class Session:
         self._flips_labels = lie is not None and lie.attack == "label_flip"
         self._termination = termination
         self._exchange = Exchange(
-            start,
-            connection,
-            place.peer,
-            place.incarnation,
-            self._look_around,
-            senders.load(self._config.sender),
+            start, connection, place, self._look_around, senders.load(self._config.sender)
         )
         if place.run_dir is not None:
             about = {"run": self._config.name, "peer": place.peer, "incarnation": place.incarnation}
@@ -157,16 +152,10 @@ class Session:
         bench = LossJudge(plain, layout, judge, seed) if judge is not None else None
         self._unexchanged.prepared(optimizers)
         with compared(self.run_dir, self.id, layout):
-            self._exchange.prepare(
-                plain,
-                together,
-                StepCoordinator(optimizers, self._step).inner,
-                layout,
-                bench,
-                rule if bench is not None else None,
-                self._extra_state,
-                self._take_extra_state,
-            )
+            inner_step = StepCoordinator(optimizers, self._step).inner
+            trained = TrainedModel(plain, together, inner_step, layout)
+            judging = JudgeService(bench, rule if bench is not None else None, layout.elements)
+            self._exchange.prepare(trained, judging, self._extra_state, self._take_extra_state)
         self._model = model
         self._computing_since = time.monotonic()
         return model, optimizer
@@ -205,7 +194,8 @@ class Session:
             )
         loader = loader_of(data, batch_size, options)
         check_accumulate(accumulate)
-        how = (self, self._config.seed, self._flips_labels, classes, accumulate)
+        flip = LabelFlip(loader.dataset, classes) if self._flips_labels else None
+        how = (self, self._config.seed, flip, accumulate)
         self._batches.expected = accumulate
         if isinstance(loader.dataset, IterableDataset):
             self._loader = ShardedStream(loader, *how)
@@ -328,9 +318,9 @@ class Session:
         be asleep, or be started again), so that it finds the final state.
         Ctrl-C or SIGTERM end the wait.
         """
-        if self._closed or os.getpid() != self._pid:
+        if self.closed or os.getpid() != self._pid:
             return
-        self._closed = True
+        self.closed = True
         if reason == "finished" and self._termination.since is not None:
             reason = "stopped"
         patience_s = CLOSE_S if reason == "finished" else HURRIED_CLOSE_S
@@ -364,7 +354,7 @@ class Session:
         self.close("finished" if error is None else "stopped")
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"round {self.round}"
+        state = "closed" if self.closed else f"round {self.round}"
         return f"<gossip.Session peer {self.id} of {self._config.peers}, {state}>"
 
     # --- a step -----------------------------------------------------------------------------------
@@ -484,7 +474,7 @@ class Session:
     # --- ends -------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise ConfigError(
                 "this peer has left the swarm", "call gossip.init() again to come back"
             )
@@ -507,7 +497,7 @@ class Session:
 
     def _raised(self, error: BaseException) -> None:
         """The script raised, and nobody caught it."""
-        if self._closed or os.getpid() != self._pid:
+        if self.closed or os.getpid() != self._pid:
             return
         if not isinstance(error, Exception):
             self.close("stopped")  # KeyboardInterrupt and its like
@@ -520,7 +510,7 @@ class Session:
 
     def _launcher_gone(self) -> None:
         """In the watching thread. The training thread may be anywhere, so it is not asked."""
-        if self._closed or os.getpid() != self._pid:
+        if self.closed or os.getpid() != self._pid:
             return
         try:
             self._exchange.tell_close("stopped")
@@ -530,5 +520,5 @@ class Session:
         os._exit(1)
 
     def _forked(self) -> None:
-        if not self._closed:
+        if not self.closed:
             self._exchange.drop_after_fork()

@@ -48,8 +48,7 @@ class ShardedStream:
         loader: DataLoader[Any],
         rounds: RoundSource,
         seed: int,
-        flip_labels: bool,
-        classes: int | None,
+        flip: LabelFlip | None = None,
         accumulate: int = 1,
     ) -> None:
         self.dataset: Any = loader.dataset
@@ -57,7 +56,7 @@ class ShardedStream:
         self.share: tuple[int, int] | None = None
         self._given, self._rounds, self._accumulate = loader, rounds, accumulate
         self._generator = torch.Generator().manual_seed(draw("workers", seed, rounds.id) % 2**63)
-        self._flip = LabelFlip(self.dataset, classes) if flip_labels else None
+        self._flip = flip
         self._own: DataLoader[Any] | None = None
 
     def __len__(self) -> int:

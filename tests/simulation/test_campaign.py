@@ -219,7 +219,7 @@ def test_l4_with_its_liar_found_out_a_rule_goes_on_with_fewer_updates_than_again
     assert "lost_round" not in outcome.reports
 
 
-def test_a_crash_that_leaves_updates_enough_without_the_liar_that_was_found_costs_one_round_at_most():
+def test_a_crash_that_leaves_enough_updates_without_the_liar_found_costs_one_round_at_most():
     schedule = replace(
         WORLD,
         faults=(ByzantineFault("scale", (1,), 20.0), Crash(3, at_s=4.0)),
