@@ -22,7 +22,6 @@ from gossip.faults import (
     Partition,
     Ring,
     Trickle,
-    kind_of,
     near,
     severed,
 )
@@ -178,7 +177,7 @@ class LinkFaults:
             extra = {} if over else {"seconds": fault.for_s}
             self._journal.event(
                 "fault_over" if over else "fault",
-                kind=kind_of(fault),
+                kind=fault.kind,
                 round=round_id,
                 fault=str(fault),
                 **extra,

@@ -104,14 +104,13 @@ class FaultInjector:
                 self._carry_out(entry[1], round_id)
 
     def _carry_out(self, fault: Blow, round_id: int) -> None:
-        kind = type(fault).__name__.lower()
         match fault:
             case Restart(after_s=seconds) | Hang(for_s=seconds):
                 extra = {"seconds": seconds}
             case Crash():
                 extra = {}
         # The line must be out before the blow: nobody could write it afterwards.
-        self._journal.event("fault", kind=kind, round=round_id, fault=str(fault), **extra)
+        self._journal.event("fault", kind=fault.kind, round=round_id, fault=str(fault), **extra)
         self._journal.flush(wait_s=0.2)
         os.killpg(os.getpgrp(), signal.SIGSTOP if isinstance(fault, Hang) else signal.SIGKILL)
 

@@ -88,7 +88,7 @@ class UpdateAttack:
     def _attack(self, what: str) -> Attack:
         assert self._lie is not None
         if what not in self._attacks:
-            strength = self._lie.strength if ATTACKS[self._lie.attack].unit else None
+            strength = self._lie.strength if ATTACKS[self._lie.attack].meaning else None
             self._attacks[what] = make(
                 self._lie.attack, strength, self._seed + self._peer, self._attacker_group
             )

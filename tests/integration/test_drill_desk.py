@@ -18,7 +18,7 @@ import pytest
 from gossip.config import resolve
 from gossip.errors import ConfigError
 from gossip.faults.drills import DrillFile
-from gossip.faults.plan import ByzantineFault, Slow
+from gossip.faults.kinds import ByzantineFault, Slow
 from gossip.faults.world import Partition
 from gossip.launch.local.desks import RunUnreachable, ask, name_of, open_socket, who
 from gossip.launch.local.drilling import DrillServer
