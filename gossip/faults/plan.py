@@ -145,6 +145,10 @@ class FaultPlan:
                 )
         return self
 
+    def disturbs(self, peer: int) -> bool:
+        """Whether anything is to be carried out at this peer."""
+        return bool(self.for_peer(peer)) or any(isinstance(f, LinkFault) for f in self.faults)
+
     def for_peer(self, peer: int) -> tuple[Fault, ...]:
         """What concerns this peer, ``crash:server@...`` included: it may be the one who serves."""
         return tuple(
