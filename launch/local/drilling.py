@@ -237,7 +237,7 @@ class DrillServer:
         if strength is not None and (
             isinstance(strength, bool) or not isinstance(strength, int | float)
         ):
-            raise BadFault(f"strength = {strength!r} is no number of {ATTACKS[attack].meaning}")
+            raise BadFault(f"strength = {strength!r} is no number: {ATTACKS[attack].meaning}")
         lie = attacker(
             attack,
             peers,
