@@ -27,8 +27,6 @@ import torch
 from gossip import aggregators, topologies
 from gossip.core import CROSS_SHARD_PEERS_MAX, Effect, Event, PeerId, events
 from gossip.errors import ConfigError, LocalError, RemoteError
-from gossip.faults import DrillFile
-from gossip.inject import FaultInjector, Outbox, UpdateAttack, rule_of
 from gossip.ipc import Channel, ChannelClosed
 from gossip.ipc import messages as control
 from gossip.run import Announcement, Journal, RunProgress, SeedFolder, write_error
@@ -48,6 +46,7 @@ from .spec import (
     over_zeromq,
     real_core,
     spec_from,
+    with_faults,
 )
 from .trainer_link import TrainerLink, pid_behind
 from .worker import Worker
@@ -166,53 +165,28 @@ class Node:
         settings = dataclasses.replace(
             settings, updates_for=needs, cross_shard=cross_shard, had_round=self._begun.had_round()
         )
-        plan = config.plan
         self._rule, self._topology = rule, topology
-        drills = (
-            DrillFile(spec.run_dir / "faults")
-            if config.drills and spec.run_dir is not None
-            else None
+        make_transport, make_core = with_faults(
+            spec, self._journal, self._make_transport, self._make_core
         )
-        self._fault_injector = FaultInjector(
-            plan, spec.peer, spec.incarnation, spec.run_dir, self._journal, config.peers_max, drills
-        )
-        self.transport = self._fault_injector.around(
-            self._make_transport(
-                spec, lambda: self.core.incarnation, lambda *header: self.core.admit(*header).nbytes
-            )
+        self.transport = make_transport(
+            spec, lambda: self.core.incarnation, lambda *header: self.core.admit(*header).nbytes
         )
         own_control, own_bulk = self.transport.control, self.transport.bulk
         membership = dataclasses.replace(
             settings.membership, link_timeout_s=self.transport.link_timeout_s
         )
         self._settings = settings = dataclasses.replace(settings, membership=membership)
-        self.core = self._make_core(spec, settings, topology, own_control, own_bulk)
+        self.core = make_core(spec, settings, topology, own_control, own_bulk)
         self._comparison = ResultComparator(self._worker, self._inbox.append)
         ahead = self.transport.ahead if topology.rolling else None
         self._reducer = Reducer(
             rule, self._worker, self._inbox.append, centered=not topology.rolling, ahead=ahead
         )
-        known = rule_of(rule, settings.f, centered=not topology.rolling)
-        self._update_attack = UpdateAttack(
-            plan, spec.peer, config.seed, config.peers, known, drills
-        )
-        who = (
-            plan,
-            spec.peer,
-            config.peers,
-            f"{config.seed}/{spec.incarnation}",
-            self.transport,
-            self._update_attack,
-            self._journal,
-        )
-        self._outbox = Outbox(
-            *who, core=lambda: self.core, where=lambda: self._round, rounds=config.rounds
-        )
         self.trainer = TrainerLink(
             self._channel,
             self._worker,
             self._journal,
-            self._update_attack,
             emit=self._inbox.append,
             prepared=self._prepare,
             judged=lambda said: self._judge.judged(said),
@@ -266,7 +240,7 @@ class Node:
         traffic = dataclasses.asdict(self.transport.traffic)
         how = {"reason": halt.reason, "exit_code": halt.exit_code, "round": self._round}
         self._journal.event(
-            "halted", **how, traffic=traffic, **self.trainer.ended_with, **self._outbox.ended_with
+            "halted", **how, traffic=traffic, **self.trainer.ended_with, **self._journal.last_words
         )
         self._journal.flush()
         if not self._trainer_gone:
@@ -367,8 +341,6 @@ class Node:
             elif isinstance(arrival, events.LinkDown):
                 self._linked.discard(arrival.peer)
             elif isinstance(arrival, events.Received):
-                if self._update_attack.tells_each:
-                    self._update_attack.heard(arrival.sender, arrival.message, arrival.payload)
                 if (compared := self._comparison.of(arrival, self.core.admit)) is not None:
                     self._handle(compared, now)
                 continue
@@ -424,7 +396,7 @@ class Node:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case events.Send(peer, message, payload):
-                self._outbox.send(peer, message, payload)
+                self.transport.send(peer, message, payload)
             case events.SetTimer() | events.CancelTimer():
                 self._set_alarm(effect)
             case (
@@ -432,7 +404,6 @@ class Node:
             ):
                 self._hand_to_trainer(effect)
             case events.StartRound():
-                self._fault_injector.reached(effect.round_id)
                 self.trainer.go(effect)
             case events.Aggregate():
                 self._aggregate(effect)
@@ -473,8 +444,6 @@ class Node:
                 assert_never(never)
 
     def _aggregate(self, effect: events.Aggregate) -> None:
-        if effect.shard == 0 and effect.step in ("whole", "measure"):
-            self._fault_injector.serves(effect.round_id)
         if not effect.rows:
             self._inbox.append(events.Aggregated(effect.ticket, None, reason=events.NO_ROWS))
         elif self._rule.needs_trainer:
@@ -549,8 +518,6 @@ class Node:
         self.transport.traffic.notices.clear()
         self._topology.look_ahead()
         self._journal.flush_due(now)
-        self._fault_injector.tick(now)
-        self._update_attack.tick(now)
         if self._lost_deadline and now >= self._lost_deadline and self._halt is None:
             self._halt = events.Halt("the trainer is gone", 1)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,6 @@ from torch.utils.data import IterableDataset
 from gossip import topologies
 from gossip.aggregators import senders
 from gossip.errors import ConfigError, GossipError
-from gossip.faults import DrillFile, Slow
 from gossip.ipc import Channel, StartRoundCommand
 
 from .batches import BatchTracker, check_accumulate
@@ -31,11 +29,12 @@ from .exchange import Exchange, TrainedModel
 from .judging import JudgeService, LossJudge
 from .last_state import LastState
 from .layout import Layout
-from .loader import LabelFlip, ShardedLoader, loader_of
+from .loader import ShardedLoader, loader_of
 from .metrics import line_of
 from .optimizer import StepCoordinator, check_optimizers
 from .several import as_one
 from .spawn import NodeHandle, PeerPlace, StartNode
+from .steps import steps_of
 from .streaming import ShardedStream
 from .unexchanged import UnexchangedWarning
 from .watch import ExceptHook, TerminationHandler, watch_launcher, write_error
@@ -80,15 +79,7 @@ class Session:
         self._group_settings: list[dict[str, Any]] = []  # as they came with a state
         self._in_round = False
         self._unexchanged = UnexchangedWarning()
-        plan = self._config.plan.for_peer(place.peer)
-        self._planned_slowness = math.prod(
-            fault.factor for fault in plan if isinstance(fault, Slow)
-        )
-        self._drills = DrillFile(
-            place.run_dir / "faults" if self._config.drills and place.run_dir is not None else None
-        )
-        lie = self._config.plan.attackers.get(place.peer)
-        self._flips_labels = lie is not None and lie.attack == "label_flip"
+        self._steps = steps_of(place)
         self._termination = termination
         self._exchange = Exchange(
             start, connection, place, self._look_around, senders.load(self._config.sender)
@@ -178,7 +169,7 @@ class Session:
                 ``shuffle`` and ``drop_last`` have no effect, as a warning says. Of an iterable one
                 each peer reads every n-th element, which promises less: see ``ShardedStream``.
             batch_size: Of a data set; samples of one peer in one round.
-            classes: Number of classes, for the label_flip fault;
+            classes: Number of classes, where labels are altered (the label_flip fault);
                 otherwise it is read off the targets.
             accumulate: Batches to each step of the optimizer, the same on every peer. They are all
                 counted with that step.
@@ -194,8 +185,8 @@ class Session:
             )
         loader = loader_of(data, batch_size, options)
         check_accumulate(accumulate)
-        flip = LabelFlip(loader.dataset, classes) if self._flips_labels else None
-        how = (self, self._config.seed, flip, accumulate)
+        alter = self._steps.alteration(loader.dataset, classes)
+        how = (self, self._config.seed, alter, accumulate)
         self._batches.expected = accumulate
         if isinstance(loader.dataset, IterableDataset):
             self._loader = ShardedStream(loader, *how)
@@ -376,12 +367,8 @@ class Session:
         self._loss = None
         self._in_round = True
         try:
-            slowness = self._planned_slowness * self._drills.slowness(
-                self._place.peer, time.monotonic()
-            )
-            self._exchange.contribute(
-                samples, loss, partial(self._be_slow, slowness) if slowness > 1 else None
-            )
+            computed = partial(self._steps.computed, self._computing_since)
+            self._exchange.contribute(samples, loss, computed)
         finally:
             self._in_round = False
         if self._out_of_rounds:
@@ -394,10 +381,6 @@ class Session:
         """There is no round after this in which a lie would be found out."""
         if self._config.f and topologies.load(self._config.topology).rolling:
             self._exchange.confirm(given_up)
-
-    def _be_slow(self, factor: float) -> None:
-        """The slow fault: computing takes ``factor`` times as long."""
-        time.sleep((factor - 1) * (time.monotonic() - self._computing_since))
 
     @property
     def _out_of_rounds(self) -> bool:

@@ -17,7 +17,7 @@ from gossip.core.events import Aggregate, Aggregated, Effect, Event, TrainerProg
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.faults import plan as faults
-from gossip.faults.kinds import ByzantineFault, Crash, Hang, Restart, Slow
+from gossip.faults.kinds import ATTACKS, ByzantineFault, Crash, Hang, Restart, Slow
 from gossip.faults.plan import Fault, FaultPlan
 from gossip.faults.world import (
     Corrupt,
@@ -69,8 +69,8 @@ EACH: list[Fault] = [
     Hang(2, 10, 0.5),
     Slow(1, 3.0),
     *(
-        ByzantineFault(attack, (1,), 2.0 if about.unit else 1.0)
-        for attack, about in faults.ATTACKS.items()
+        ByzantineFault(attack, (1,), 2.0 if about.allowed[1](2.0) else 1.0)
+        for attack, about in ATTACKS.items()
     ),
     Partition(((0, 1), (2, 3)), 1.5, 1.0),
     Partition(((0,), (1, 2, 3)), 1.5, 1.0, one_way=True),

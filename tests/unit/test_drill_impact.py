@@ -9,8 +9,8 @@ import pytest
 
 from gossip.errors import BadFault
 from gossip.faults.drills import Drill, DrillFile, write
-from gossip.faults.plan import ByzantineFault, Slow
-from gossip.faults.syntax import peers_of, seconds_of
+from gossip.faults.kinds import ByzantineFault, Slow
+from gossip.faults.reader import peers_of, seconds_of
 from gossip.faults.world import Partition
 from gossip.launch.drill import impact
 from gossip.launch.drill.command import drawn, healed

@@ -17,8 +17,9 @@ from torch.utils.data import (
 
 from gossip.core.events import EpochReport
 from gossip.errors import ConfigError
+from gossip.inject.faulty_trainer import LabelFlip
 from gossip.ipc.messages import StartRoundCommand
-from gossip.training.loader import LabelFlip, ShardedLoader, loader_of
+from gossip.training.loader import ShardedLoader, loader_of
 
 
 class ScriptedRounds:
@@ -86,9 +87,8 @@ def sharded(
 ) -> ShardedLoader:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ShardedLoader(
-            loader, script, seed, LabelFlip(loader.dataset, classes) if flip else None
-        )
+        alter = LabelFlip(loader.dataset, classes) if flip else None
+        return ShardedLoader(loader, script, seed, alter)
 
 
 def epoch_of(script: ScriptedRounds, loader: ShardedLoader) -> list[list[int]]:

@@ -941,7 +941,7 @@ def test_a_peer_with_flipped_labels_reads_them_wrong():
 
 
 def test_a_slow_peer_takes_its_time_before_it_contributes(monkeypatch):
-    from gossip.training import session as module
+    from gossip.inject import faulty_trainer as module
 
     naps = []
     monkeypatch.setattr(module.time, "sleep", naps.append)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from gossip.inject.faulty_trainer import LabelFlip
 from gossip.ipc.messages import StartRoundCommand
-from gossip.training.loader import LabelFlip
 from gossip.training.streaming import ShardedStream, _Every
 
 
@@ -69,8 +69,8 @@ def stream(rounds: Rounds, dataset: Any, flip: bool = False, **options: Any) -> 
     options.setdefault("batch_size", 2)
     if options.get("num_workers"):
         options["multiprocessing_context"] = "fork"
-    flipping = LabelFlip(dataset, None) if flip else None
-    return ShardedStream(DataLoader(dataset, **options), rounds, 7, flipping)
+    alter = LabelFlip(dataset, None) if flip else None
+    return ShardedStream(DataLoader(dataset, **options), rounds, 7, alter)
 
 
 def one_pass(rounds: Rounds, data: ShardedStream) -> list[list[int]]:
