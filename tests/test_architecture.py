@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     for at, layer in enumerate(LAYERS)
     for area in layer
 }
-MAY_IMPORT["gossip"] = {"errors", "training"}
+MAY_IMPORT["gossip"] = {"lazy", "errors", "topologies", "aggregators", "testing", "training"}
 MAY_IMPORT["launch"].add("gossip")
 """The package itself: what a user's script imports, the demo's among them."""
 

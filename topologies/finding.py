@@ -40,9 +40,10 @@ def load(spec: str) -> Topology:
     Args:
         spec: ``name``, ``file.py:function`` or ``module:function``, then perhaps
             ``:option=value,option=value``. In names and options hyphens are underscores.
-    Returns: the topology, called with (roster, round_id, seed) alone.
-    Raises: UnknownName: nobody registered the name. ConfigError: an unknown option, a wrong value,
-        or no topology there.
+    Returns: The topology, called with ``(roster, round_id, seed)`` alone.
+    Raises:
+        UnknownName: Nobody registered the name.
+        ConfigError: An unknown option, a wrong value, or no topology there.
     """
     where, *rest = _OPTIONS.split(spec.strip(), maxsplit=1)
     options_text = rest[0] if rest else ""

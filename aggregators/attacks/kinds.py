@@ -98,12 +98,27 @@ def attack(
     allowed: tuple[str, Callable[[float], bool]] = FINITE,
     idle: Callable[[int, int], bool] = lambda n, f: False,
 ) -> Decorator:
-    """Registers a function under its name.
+    """Registers a function as an attack under its name.
 
-    ``alone``: ``(update, *, ...) -> update``; it may name ``strength``, ``generator``, ``past`` and
-    ``direction``. ``together``: ``(crowd, *, ...) -> (f, d)``; it may name ``strength``. ``apart``:
-    ``(update, *, ...) -> update``; it may name ``strength``, ``receiver``, ``theirs``, ``others``,
-    ``neighbours`` and ``attackers``.
+    The shape decides what the function gets and which further parameters it may name:
+
+    - ``alone``: ``(update, *, ...) -> update``, ``(d,)`` to ``(d,)``. One Byzantine peer, without
+      knowledge of the others. ``strength``, ``generator``, ``past``, ``direction``.
+    - ``together``: ``(crowd, *, ...) -> (f, d)``. All Byzantine peers at once, with knowledge of
+      the honest updates. ``strength``.
+    - ``apart``: ``(update, *, ...) -> update``. One Byzantine peer of a gossip round, with another
+      update for each receiver. ``strength``, ``receiver``, ``theirs``, ``others``, ``neighbours``,
+      ``attackers``.
+
+    Args:
+        strength: Default strength. None when there is nothing to set, or when it follows from n
+            and f.
+        meaning: What the strength is, with its unit.
+        shape: ``alone``, ``together`` or ``apart``.
+        refusal: Why a single peer cannot send it in a real run, and what to use instead. Empty
+            when it can.
+        tries: Whether it searches its strength by trying the rule.
+        allowed: The strengths that are allowed, in words and as a test.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,7 +136,7 @@ def names(*, lonely: bool = False) -> tuple[str, ...]:
     """The attacks on updates that ``make`` knows, ascending. ``DATA_ATTACKS`` are not among them.
 
     Args:
-        lonely: Only those that a liar can tell by itself, in a real run.
+        lonely: Only those that one peer can carry out by itself, in a real run.
     """
     return tuple(sorted(name for name, kind in KINDS.items() if kind.lonely or not lonely))
 

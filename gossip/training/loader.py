@@ -63,21 +63,24 @@ class RoundSource(Protocol):
 
 
 class ShardedLoader:
-    """Iterates over one epoch's share of this peer:
-    as many batches as there are rounds in the epoch.
+    """Iterates over this peer's share of an epoch, one batch (or ``accumulate``) per round.
 
-    Who reads what is decided round by round, so nothing is lost or read twice when peers come and
-    go. The order within an epoch is a permutation drawn from the run's seed, whatever the given
-    loader's ``shuffle`` and ``drop_last`` say. All else that it says holds, of workers, collating
-    and pinned memory: workers fetch what this peer will probably read next.
+    The swarm assigns samples round by round, so that none is lost or read twice when peers come
+    and go. The order within an epoch is a permutation drawn from the run's seed, whatever
+    ``shuffle`` and ``drop_last`` of the given loader are. Its workers, collating and pinned memory
+    are used: workers prefetch what this peer will probably read next.
 
-    One batch belongs to one ``optimizer.step()``, or ``accumulate`` of them: then a round's slice
-    is so many times as long, and comes in so many batches. A slice that no step follows is given
-    back to the swarm when the next is asked for, and its round passes without us.
+    Each ``optimizer.step()`` uses one batch, or ``accumulate`` of them. Samples that no step used
+    go back to the swarm when the next batch is asked for, and this peer sends no update in their
+    round.
 
     Attributes:
-        report: How often the samples of the last completed epoch were used, by all peers together;
-            None before there is one, and with topologies that have no commits.
+        dataset: The data set that was given.
+        batch_size: Samples per batch.
+        samples_total: Samples in an epoch, of all peers together.
+        ahead: Batches that the workers prefetch beside the next one.
+        report: How often all peers together used the samples of the last completed epoch. None
+            before the first epoch is complete, and with topologies that have no commits.
     """
 
     def __init__(
@@ -112,13 +115,13 @@ class ShardedLoader:
         self.report: EpochReport | None = None
 
     def __len__(self) -> int:
-        """Batches an epoch, with the peers there are now."""
+        """Batches per epoch, with the peers that are there now."""
         return self._accumulate * -(
             -self.samples_total // (self.batch_size * self._accumulate * max(1, self._rounds.peers))
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """The rest of the current epoch."""
+        """The batches of this peer in the rest of the current epoch."""
         go = self._next_round()
         if go is None:
             return

@@ -1,4 +1,4 @@
-"""What a user's script holds: one peer of the swarm, with its model, its data and its log."""
+"""The session: one peer of the swarm as the user's script sees it."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ Optimizers = TypeVar("Optimizers", bound=torch.optim.Optimizer | Sequence[torch.
 
 
 class Session:
-    """One peer, as its script sees it. Made by ``gossip.init()``; a process has one at a time.
+    """One peer of the swarm as its script sees it. ``gossip.init()`` makes it.
 
-    ``optimizer.step()`` of the prepared optimizer exchanges the gradients with the swarm and steps
-    with the result, so afterwards ``.grad`` holds the aggregate. In rolling rounds all peers'
-    parameters are the same after every step, bit for bit.
+    A process has one session at a time. ``optimizer.step()`` of the prepared optimizer exchanges
+    the gradients with the swarm and steps with the aggregate. Afterwards ``.grad`` holds the
+    aggregate. In rolling rounds the parameters of all peers are equal after every step, bit for
+    bit. Used as a context manager, a session closes itself at the end of the block.
     """
 
     def __init__(
@@ -99,19 +100,20 @@ class Session:
     def prepare(
         self, model: Model, optimizer: Optimizers, judge: Callable[[], Tensor] | None = None
     ) -> tuple[Model, Optimizers]:
-        """Takes model and optimizer into the swarm, and returns them: the same objects, with
-        ``optimizer.step()`` exchanging.
+        """Connects the model and the optimizer to the swarm. Call it once, before the first step.
 
-        With a list of optimizers a round is one step of each:
-        when the last of them is asked to step, all do.
-
-        Waits until enough peers are there. If the swarm is ahead, or began with other weights, the
-        model, its buffers and the optimizer take over its state.
+        From then on ``optimizer.step()`` exchanges gradients. The call waits until enough peers
+        are there. If the swarm is ahead, or began with other weights, then the model, its buffers
+        and the optimizer take over the swarm's state.
 
         Args:
-            judge: Returns the loss on a mini-batch that it draws with torch's, numpy's or Python's
-                random generator, under the current parameters. Rules that rate updates by the loss
-                (zeno, zeno_pp) need it; it leaves no trace.
+            model: Any module, also one wrapped by ``torch.compile``. All peers build the same one.
+            optimizer: One optimizer, or a sequence of them. With several optimizers a round is one
+                step of each, and all of them step when the last one is asked to.
+            judge: Returns the loss of the current parameters on a mini-batch. It draws that batch
+                with the generator of torch, numpy or Python, whose state is restored afterwards.
+                Rules that rate updates by the loss (zeno, zeno_pp) need it.
+        Returns: ``(model, optimizer)``, the same objects.
         Raises:
             UnsupportedModel: Something in the model or the optimizer cannot be exchanged.
             ConfigError: It was called twice, or the rule needs a ``judge``.
@@ -160,21 +162,23 @@ class Session:
         accumulate: int = 1,
         **options: Any,
     ) -> ShardedLoader | ShardedStream:
-        """A loader that reads this peer's share of the data, one epoch an iteration; what it
-        promises is in docs/data.md.
+        """Makes a loader that reads this peer's share of the data. ``docs/data.md`` has its
+        guarantees.
+
+        One iteration is one epoch. From a map-style data set the swarm draws the order, and each
+        sample of an epoch is used once, also when peers fail. From an iterable data set each peer
+        reads every n-th element, which guarantees less.
 
         Args:
-            data: A DataLoader, or a data set; the same on every peer. With an index (map style) the
-                swarm draws the order and each sample of an epoch is used once, whoever fails;
-                ``shuffle`` and ``drop_last`` have no effect, as a warning says. Of an iterable one
-                each peer reads every n-th element, which promises less: see ``ShardedStream``.
-            batch_size: Of a data set; samples of one peer in one round.
-            classes: Number of classes, where labels are altered (the label_flip fault);
-                otherwise it is read off the targets.
-            accumulate: Batches to each step of the optimizer, the same on every peer. They are all
-                counted with that step.
-            options: More for the DataLoader of a data set: ``num_workers``,
-                ``collate_fn`` and so on.
+            data: A DataLoader or a data set, the same on every peer. ``shuffle`` and ``drop_last``
+                of a map-style DataLoader have no effect, and a warning says so.
+            batch_size: Samples of one peer in one round, when ``data`` is a data set.
+            classes: Number of classes, for the label_flip fault. By default it is read off the
+                targets.
+            accumulate: Batches per optimizer step, the same on every peer.
+            options: Further arguments of the DataLoader that is made for a data set, such as
+                ``num_workers`` and ``collate_fn``.
+        Returns: A ``ShardedLoader`` for map-style data, a ``ShardedStream`` for iterable data.
         Raises: ConfigError: It was called twice, or the data cannot be split.
         """
         self._check_open()
@@ -198,18 +202,22 @@ class Session:
     # --- optional ---------------------------------------------------------------------------------
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """For backward passes whose gradients are accumulated for a later step, as with DDP.
+        """Marks backward passes whose gradients are accumulated for a later step, as in DDP.
 
-        Nothing is exchanged before ``optimizer.step()``, so it saves nothing here. It says what is
-        meant: a step inside is refused, and so is going on to samples of another round
-        (``shard(loader, accumulate=k)`` puts k batches in one).
+        It saves no traffic, because nothing is exchanged before ``optimizer.step()``. It guards
+        against two mistakes inside the block: a step, and samples of another round.
+        ``shard(loader, accumulate=k)`` puts k batches into one round.
+
+        Returns: A context manager.
+        Raises: ConfigError: Inside the block, the optimizer stepped or the round changed.
         """
         self._check_open()
         return self._batches.no_sync()
 
     def log(self, **metrics: Any) -> None:
-        """A line for this peer's ``metrics.jsonl`` and the launcher's display. ``loss`` also
-        travels with the next update.
+        """Writes a line to this peer's ``metrics.jsonl`` and to the launcher's display.
+
+        A metric named ``loss`` is also sent with the next update.
 
         Args:
             metrics: Numbers, tensors with one element, or strings of at most 200 characters.
@@ -221,12 +229,14 @@ class Session:
         self._exchange.log(text)
 
     def keep(self, **objects: Any) -> None:
-        """Makes schedulers and the like part of the state that a joining or returning
-        peer takes over.
+        """Adds objects to the state that a joining or returning peer takes over.
+
+        Learning-rate schedulers are the usual case.
 
         Args:
             objects: Anything with ``state_dict`` and ``load_state_dict``, under a name that is the
                 same on every peer.
+        Raises: ConfigError: An object lacks one of the two methods.
         """
         for name, thing in objects.items():
             if not callable(getattr(thing, "state_dict", None)) or not callable(
@@ -247,8 +257,13 @@ class Session:
                     group.update(settings)
 
     def epochs(self, total: int) -> Iterator[int]:
-        """The epochs that remain of ``total``: for a peer that joined late or returned,
-        fewer than for the others."""
+        """Yields the epochs that remain, as numbers from 0.
+
+        A peer that joined late or returned gets fewer of them than the others.
+
+        Args:
+            total: Epochs of the whole run.
+        """
         epoch = 0
         while True:
             if self._loader is not None:
@@ -269,45 +284,49 @@ class Session:
 
     @property
     def round(self) -> int:
-        """The next round to run on the parameters as they are."""
+        """Number of the next round, from 0: so many updates are in the parameters."""
         return self._exchange.round_id
 
     @property
     def peers(self) -> int:
-        """How many peers are in the roster."""
+        """Number of peers in the roster, this one included."""
         return self._exchange.peers
 
     @property
     def alive(self) -> int:
-        """How many of them are alive, as far as this peer knows."""
+        """Number of peers of the roster that are alive in this peer's view."""
         return self._exchange.alive
 
     @property
     def run_dir(self) -> Path | None:
-        """The run's folder; None when the run leaves nothing behind."""
+        """Folder of the run. None when the run writes nothing, as in a script started alone."""
         return self._place.run_dir
 
     @property
     def finished(self) -> bool:
-        """Whether the run has had all the rounds that it was started for, or was told to end."""
+        """Whether the run is over: all its rounds are done, or it was asked to end."""
         halted = self._exchange.halted
         return self._out_of_rounds or (halted is not None and halted.exit_code == 0)
 
     @property
     def confirmed(self) -> bool | None:
-        """Whether enough others hold the parameters that training has ended with. False: too few
-        could tell, so a lie of whoever served the last round may be in them. None: it is not over
-        (a script that counts its rounds itself knows after ``close()``), or nobody is expected to
-        lie, or replicas differ anyhow, as in gossip rounds."""
+        """Whether enough other peers confirmed that they hold the same final parameters.
+
+        False: too few confirmed, so a Byzantine server of the last round may have forged them.
+        None: training is not over, or ``f`` is 0, or replicas differ anyway as in gossip rounds.
+        A script that counts its rounds itself gets the answer after ``close()``.
+        """
         return self._exchange.confirmation.verdict(self._exchange.round_id)
 
     def close(self, reason: str = "finished") -> None:
-        """Leaves the swarm: first helps those who are behind, then ends the node. Also happens at
-        exit; closing twice is fine.
+        """Leaves the swarm and ends the node. It also happens at exit, and twice is harmless.
 
-        Who has finished waits up to half a minute for a peer that was lost shortly before (it may
-        be asleep, or be started again), so that it finds the final state.
-        Ctrl-C or SIGTERM end the wait.
+        A peer that has finished first hands the final state to peers that are behind. It waits up
+        to half a minute for a peer that was lost shortly before, because that one may come back.
+        Ctrl-C and SIGTERM end the wait.
+
+        Args:
+            reason: ``finished``, ``stopped`` or ``raised``, for the run's log.
         """
         if self.closed or os.getpid() != self._pid:
             return
@@ -389,7 +408,11 @@ class Session:
     # --- for the loader ---------------------------------------------------------------------------
 
     def next_round(self) -> StartRoundCommand | None:
-        """The round to compute; None when the run is over."""
+        """Waits for the next round of this peer. Loaders call it, scripts need not.
+
+        Returns: The round with its samples, or None when the run is over.
+        Raises: ConfigError: ``prepare`` was not called, or the session is closed.
+        """
         self._check_open()
         if self._model is None:
             raise ConfigError(
@@ -408,8 +431,10 @@ class Session:
         return None if self._out_of_rounds else go
 
     def pass_round(self) -> None:
-        """Takes part in the current round without an update:
-        what was handed out of it goes back to the swarm."""
+        """Takes part in the current round without an update. Loaders call it, scripts need not.
+
+        The samples that were handed out in this round go back to the swarm.
+        """
         self._batches.give_back()
         self._in_round = True
         try:
@@ -418,18 +443,22 @@ class Session:
             self._in_round = False
 
     def hand_out(self, samples: int, batch: int = 0) -> None:
-        """Batch number ``batch`` of the round goes to the loop: a step that follows is on
-        ``samples`` samples."""
+        """Notes that a batch goes to the training loop. Loaders call it, scripts need not.
+
+        Args:
+            samples: Samples that the next step will have used.
+            batch: Number of the batch in its round, from 0.
+        """
         self._batches.hand_out(samples, batch)
 
     @property
     def least(self) -> int:
-        """Samples that the model needs in a batch."""
+        """Smallest batch that the model accepts, in samples. Loaders read it."""
         return self._batches.least
 
     @property
     def unused(self) -> bool:
-        """Samples were handed out, and no step has followed."""
+        """Whether samples were handed out that no step has used yet. Loaders read it."""
         return self._batches.unused
 
     # --- state beside the model -------------------------------------------------------------------

@@ -241,7 +241,7 @@ class ZeroMQTransport:
             self.traffic.drop("spoken_to")
             told = f"peer {link.peer} at {lane.address} speaks where it is to listen: hung up on it"
             self.traffic.note(
-                ("spoken_to", link.peer), told, "it is no peer of gossip, or a lying one"
+                ("spoken_to", link.peer), told, "it is no peer of gossip, or a Byzantine one"
             )
         elif isinstance(lane, ZmqLane) and lane.rejections:
             self._on_rejected(link, lane)

@@ -115,7 +115,7 @@ def read_attack(text: str) -> tuple[str, float | None]:
         raise UnknownName("attack", name, (NO_ATTACK, *attacks.names(), *attacks.DATA_ATTACKS))
     if attacks.make(name, value).tells_each:
         raise ConfigError(
-            f"{name} tells each receiver another update, so it is for gossip rounds only",
+            f"{name} sends each receiver another update, so it is for gossip rounds only",
             "leave it out here",
         )
     return name, value

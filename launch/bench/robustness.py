@@ -49,11 +49,15 @@ def robustness(
             help="Attacks, NAME or NAME*STRENGTH; all by default. Repeatable.", show_default=False
         ),
     ] = None,
-    n: Annotated[list[int], typer.Option(help="Workers, liars included. Repeatable, with --f.")] = [  # noqa: B006
+    n: Annotated[
+        list[int], typer.Option(help="Workers, Byzantine ones included. Repeatable, with --f.")
+    ] = [  # noqa: B006
         10,
         20,
     ],
-    f: Annotated[list[int], typer.Option(help="Liars among them, and what the rule is told.")] = [  # noqa: B006
+    f: Annotated[
+        list[int], typer.Option(help="Byzantine workers among them; the rule gets this f.")
+    ] = [  # noqa: B006
         2,
         4,
     ],
@@ -84,7 +88,7 @@ def robustness(
     fails_below: Annotated[
         float,
         typer.Option(
-            min=0, max=1, help="A cell fails below this share of the accuracy without liars."
+            min=0, max=1, help="A cell fails below this share of the accuracy without an attack."
         ),
     ] = FAILS_BELOW,
     plot: Annotated[bool, typer.Option(help="Draw heat maps beside --out.")] = True,

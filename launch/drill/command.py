@@ -99,7 +99,9 @@ def partition(
     for_s: For = "10s",
     one_way: Annotated[
         bool,
-        typer.Option("--one-way", help="Only what an earlier side says to a later one is lost."),
+        typer.Option(
+            "--one-way", help="Only messages from an earlier side to a later one are lost."
+        ),
     ] = False,
     settle: Settle = "5s",
     as_json: Json = False,

@@ -1,4 +1,4 @@
-"""Whom a start waits for, in words, and what comes back from where those should be."""
+"""Reports which peers a start waits for, and the results of connecting to their addresses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A supervisor's door: open from before its first peer until after its last; it knows whom a start
-on several hosts lacks."""
+"""A supervisor's join server: open from before its first peer until after its last.
+
+It knows which peers a start on several hosts lacks.
+"""
 
 from __future__ import annotations
 

@@ -183,8 +183,8 @@ class DrillServer:
         if gone:
             plural = "peers" if len(gone) > 1 else "peer"
             hint = (
-                "who was killed for good, has left or has finished cannot be drilled; one that is "
-                "started again can soon"
+                "peers that were killed for good, have left or have finished cannot be drilled; a "
+                "restarted peer can soon"
             )
             raise ConfigError(
                 f"{plural} {peers_word(gone)} {'are' if len(gone) > 1 else 'is'} not there", hint
@@ -246,7 +246,7 @@ class DrillServer:
         )
         if ATTACKS[attack].shape == "apart":
             raise BadFault(
-                f"{attack} needs to be planned: it tells each neighbour something else",
+                f"{attack} needs to be planned: it sends each neighbour another update",
                 f"--fault {lie}",
             )
         FaultPlan((lie,)).real()

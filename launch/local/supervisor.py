@@ -1,5 +1,5 @@
-"""Watches over the peers of one run on this machine: starts, wakes, restarts and stops them, and
-says how it went."""
+"""Supervises the peers of one run on this machine: starts, wakes, restarts and stops them, and
+reports how the run went."""
 
 from __future__ import annotations
 
@@ -205,8 +205,8 @@ class Supervisor:
         if process is not None:
             self._lost.add(peer)
             self._say(
-                f"! id {peer} was given away twice while doors could not reach each other: our "
-                "peer gets another"
+                f"! id {peer} was assigned twice while join servers could not reach each "
+                "other: our peer gets another"
             )
             process.send_all(signal.SIGKILL)  # a goodbye would be taken for that of the other
 

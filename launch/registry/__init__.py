@@ -1,4 +1,4 @@
-"""Where newcomers knock, and where the launchers of a run tell each other where their peers are."""
+"""Join servers: newcomers ask them for an id, and launchers exchange the addresses of peers."""
 
 from __future__ import annotations
 

@@ -510,7 +510,7 @@ class RunView:
             return []
         return [
             (
-                f"! it begins without {', '.join(map(str, without))}: whoever of them comes takes "
+                f"! it begins without {', '.join(map(str, without))}: those that come later take "
                 "the state of the others"
             )
         ]
@@ -605,7 +605,7 @@ class RunView:
         subject.suspected = True
         return [
             (
-                f"? {subject.peer} suspected of lying at round {event.get('round')}: trust "
+                f"? {subject.peer} suspected Byzantine at round {event.get('round')}: trust "
                 f"{_trust(event)}{_because(event)}"
             )
         ]

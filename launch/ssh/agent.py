@@ -496,7 +496,7 @@ def main() -> None:
     """Entry point. Its one argument, the name of the run,
     is for who looks at the processes of this host."""
     if len(sys.argv) > 2:
-        raise LocalError("an agent is started by gossip hosts, and told everything over stdin")
+        raise LocalError("an agent is started by gossip hosts and gets everything over stdin")
     sys.exit(asyncio.run(_main()))
 
 

@@ -184,7 +184,7 @@ class RemoteAgent:
                 self._give(
                     {
                         "kind": "say",
-                        "text": f"! some of what it tells is lost: {type(error).__name__}: {error}",
+                        "text": f"! some of its output is lost: {type(error).__name__}: {error}",
                     }
                 )
 

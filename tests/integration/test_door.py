@@ -323,7 +323,7 @@ async def test_bytes_of_strangers_are_counted_and_nothing_else(tmp_path: Path) -
         stranger = await say([number, b"GDR9whatever"])
         answer = says.decode((await stranger.recv_multipart())[1])
         assert isinstance(answer, says.JoinRejected)
-        assert answer.message == "this door speaks version 1, you version 9"
+        assert answer.message == "this join server speaks version 1, you version 9"
         assert isinstance(await asked(join_server, says.RunQuery()), says.RunInfo)
     context.destroy(0)
 

@@ -74,7 +74,7 @@ class Pods:
             )
         else:
             meets = (
-                f"by their names, {self.name}-INDEX.{self.name}: any one that is there tells of "
+                f"by their names, {self.name}-INDEX.{self.name}: any pod that is there knows "
                 "all others"
             )
             told = (
@@ -82,7 +82,8 @@ class Pods:
                 "as long as the pods are kept."
             )
         secret = (
-            f"# The secret holds {SWARM_KEY}: who has it can take part. Keep this to yourself.\n"
+            f"# The secret holds {SWARM_KEY}: with it anybody can take part. Keep this file "
+            "secret.\n"
             if SWARM_KEY in self.given
             else ""
         )

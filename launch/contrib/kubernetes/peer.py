@@ -1,10 +1,10 @@
 """``python -m gossip.launch.contrib.kubernetes.peer``: a pod of an indexed job that shares no
 volume with the others.
 
-Settings and swarm key come as files. Each pod has a name, and a door at the same port as all:
-whoever comes knocks at all names, and any pod that is there tells of all others; none is special.
-One that is started again has the same number and mostly another address: it asks the others which
-life of its peer they know, and comes back as the next.
+Settings and swarm key come as files. Each pod has a stable name, and a join server at the same port
+as all others. A new pod tries all names, and any pod that answers sends the addresses of all
+others. No pod is special. A restarted pod has the same number and mostly another address. It asks
+the others which life of its peer they know, and comes back as the next one.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def take_key(path: Path, folder: Path) -> KeyPair:
         pair = parse_pair(path.read_bytes(), str(path))
     except OSError as error:
         hint = (
-            "gossip kubernetes --user UID: a secret's files are for the user that the pod is said "
-            "to run as"
+            "gossip kubernetes --user UID: a secret's files are readable by the user that the "
+            "manifest names"
         )
         raise ConfigError(f"cannot read the swarm key {path}: {error.strerror}", hint) from error
     write_pair(folder / SWARM_KEY, pair)
