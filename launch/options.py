@@ -322,9 +322,6 @@ def flags(
     fault: list[str] | None = None,
     faults: Path | None = None,
     run_dir: Path | None = None,
-    begin_anew: bool = False,
-    record: bool = False,
-    drills: bool = False,
     **others: Any,
 ) -> dict[str, Any]:
     """Options as ``gossip.config.resolve`` takes them; None where nothing was typed."""
@@ -340,7 +337,5 @@ def flags(
         **{SETTING_OF.get(name, name): value for name, value in others.items()},
         "faults": specs,
         "run_dir": str(run_dir) if run_dir is not None else None,
-        "begin_anew": begin_anew or None,
-        "record": record or None,
-        "drills": drills or None,
+        **{name: others.get(name) or None for name in ("begin_anew", "record", "drills")},
     }

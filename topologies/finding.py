@@ -110,7 +110,8 @@ def _module_of_file(path: Path) -> ModuleType:
         raise ConfigError(f"there is no file {path} to take a topology from")
     # Named by its whole path, so that it hides no module of its own stem and comes out the same
     # when asked for twice.
-    name = f"gossip_file_{path.stem}_{blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
+    whole_path = blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
+    name = f"gossip_file_{path.stem}_{whole_path}"
     if name in sys.modules:
         return sys.modules[name]
     found = importlib.util.spec_from_file_location(name, path)

@@ -25,7 +25,9 @@ from . import apart as _apart
 from . import together as _together
 from .kinds import DATA_ATTACKS as DATA_ATTACKS
 from .kinds import KINDS as KINDS
+from .kinds import LABEL_FLIP as _LABEL_FLIP
 from .kinds import Aggregator as Aggregator
+from .kinds import AttackKind as AttackKind
 from .kinds import attack as attack
 from .kinds import flip_labels as flip_labels
 from .kinds import names as names
@@ -34,10 +36,12 @@ from .telling import AttackerGroup as AttackerGroup
 from .telling import make as make
 
 __all__ = [
+    "ATTACKS",
     "DATA_ATTACKS",
     "KINDS",
     "Aggregator",
     "Attack",
+    "AttackKind",
     "AttackerGroup",
     "attack",
     "flip_labels",
@@ -45,3 +49,5 @@ __all__ = [
     "names",
 ]
 _HOMES = (_adaptive, _alone, _apart, _together)  # imported for what they register
+ATTACKS = {**KINDS, _LABEL_FLIP.name: _LABEL_FLIP}
+"""Of real runs, the simulator and benchmarks: on updates and on data."""

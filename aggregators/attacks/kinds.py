@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DATA_ATTACKS = ("label_flip",)
 """Attacks that change what the trainer learns from, not what it sends."""
 
-Shape = Literal["alone", "together", "apart"]
+Shape = Literal["alone", "together", "apart", "data"]
 Aggregator: TypeAlias = "Callable[[Tensor], Tensor]"
 """``(n, d) -> (d,)``: a rule with its f bound."""
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -33,7 +33,7 @@ class AttackKind:
     Attributes:
         shape: ``alone``: ``(update, ...) -> lie``, of what one liar would have sent. ``together``:
             ``(crowd, ...) -> (f, d)``, of what the honest send. ``apart``:
-            ``(update, ...) -> lie``, another for each receiver.
+            ``(update, ...) -> lie``, another for each receiver. ``data``: of what is learnt.
         strength: By default; None when there is nothing to set, or when it follows from n and f.
         meaning: Of the strength, with its unit. Empty: there is nothing to set.
         wants: Names of the function's parameters.
@@ -42,6 +42,7 @@ class AttackKind:
         refusal: Why not, and what to do instead.
         tries: It tries itself on the rule.
         allowed: What the strength must be, in words, and the test of it.
+        idle: Whether it does nothing where f of n lie and no strength is given.
     """
 
     name: str
@@ -53,10 +54,16 @@ class AttackKind:
     refusal: str = ""
     tries: bool = False
     allowed: tuple[str, Callable[[float], bool]] = ("finite", math.isfinite)
+    idle: Callable[[int, int], bool] = lambda n, f: False
 
     @property
     def lonely(self) -> bool:
         return not self.refusal
+
+    @property
+    def does(self) -> str:
+        """What it does: the first paragraph of its docstring."""
+        return inspect.getdoc(self.function).partition("\n\n")[0]  # type: ignore[union-attr]
 
 
 KINDS: dict[str, AttackKind] = {}
@@ -77,7 +84,7 @@ def _count(value: float) -> bool:
 FINITE = ("finite", math.isfinite)
 POSITIVE = ("above 0 and finite", _positive)
 NOT_NEGATIVE = ("at least 0 and finite", _not_negative)
-COUNT = ("a whole number of at least 1", _count)
+ROUNDS = ("a whole number of rounds, at least 1", _count)
 FRACTION = ("above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
@@ -89,6 +96,7 @@ def attack(
     refusal: str = "",
     tries: bool = False,
     allowed: tuple[str, Callable[[float], bool]] = FINITE,
+    idle: Callable[[int, int], bool] = lambda n, f: False,
 ) -> Decorator:
     """Registers a function as an attack under its name.
 
@@ -117,7 +125,7 @@ def attack(
         name = function.__name__
         wants = frozenset(inspect.signature(function).parameters)
         KINDS[name] = AttackKind(
-            name, function, shape, strength, meaning, wants, refusal, tries, allowed
+            name, function, shape, strength, meaning, wants, refusal, tries, allowed, idle
         )
         return function
 
@@ -165,9 +173,13 @@ def checked_strength(kind: AttackKind, strength: float | None) -> float | None:
 
 
 def flip_labels(labels: Any, classes: int) -> Any:
-    """``classes - 1 - label``: what ``label_flip`` does to a batch before its gradient is taken.
+    """Learns from wrong labels, ``classes - 1 - label``, and sends honestly what it learnt.
+
     For an int, array or tensor.
 
     Source: Xie, Koyejo, Gupta 2019, "Zeno", arXiv:1805.10032 (9 - label, for ten classes).
     """
     return classes - 1 - labels
+
+
+LABEL_FLIP = AttackKind("label_flip", flip_labels, "data", None, "", frozenset())

@@ -29,6 +29,7 @@ def ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
     shape="together",
     meaning="z in standard deviations of each coordinate; from n and f when left out",
     allowed=NOT_NEGATIVE,
+    idle=lambda n, f: f < n and alie_z(n, f) == 0,
 )
 def alie(crowd: OmniscientView, *, strength: float | None) -> Tensor:
     """A little is enough: all send the honest mean less z honest standard deviations of

@@ -4,7 +4,7 @@ each round another part of a shared permutation."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +16,6 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
-    TensorDataset,
 )
 
 from gossip.core import EpochReport, Ranges
@@ -89,8 +88,7 @@ class ShardedLoader:
         loader: DataLoader[Any],
         rounds: RoundSource,
         seed: int,
-        flip_labels: bool,
-        classes: int | None,
+        alter: Callable[[Any], Any] | None = None,
         accumulate: int = 1,
     ) -> None:
         """Raises: ConfigError: The loader reads its data in a way that cannot be
@@ -112,7 +110,7 @@ class ShardedLoader:
             raise ConfigError("the data set is empty")
         self._fetcher = Fetcher(loader, self._indices, draw("workers", seed, rounds.id) % 2**63)
         self.ahead = self._fetcher.ahead
-        self._flip = LabelFlip(self.dataset, classes) if flip_labels else None
+        self._alter = alter
         self._orders: dict[int, Tensor] = {}  # of this epoch, and of the one that is read next
         self.report: EpochReport | None = None
 
@@ -138,7 +136,7 @@ class ShardedLoader:
                     for at in range(self._accumulate):
                         batch = self._fetcher.fetch(keys[at], keys[at + 1 :])
                         self._rounds.hand_out(samples, at)
-                        yield batch if self._flip is None else self._flip(batch)
+                        yield batch if self._alter is None else self._alter(batch)
                     if self._rounds.unused:
                         self._rounds.pass_round()  # no step followed
                 go = self._next_round()
@@ -248,39 +246,3 @@ def note_ignored(loader: DataLoader[Any]) -> None:
         warnings.warn(
             f"gossip ignores {', '.join(ignored)} of the loader: {consequence}", stacklevel=4
         )
-
-
-class LabelFlip:
-    """The label_flip fault: integer targets y become classes - 1 - y."""
-
-    def __init__(self, dataset: Any, classes: int | None) -> None:
-        """``classes``: how many there are; else what the data set tells,
-        else what has been seen."""
-        self._classes = classes or _count_classes(dataset)
-        self._known = self._classes > 0
-
-    def __call__(self, batch: Any) -> Any:
-        """The batch, a pair of inputs and targets, with other targets.
-        The data set itself is not touched."""
-        target = batch[1] if isinstance(batch, list | tuple) and len(batch) >= 2 else None
-        if not isinstance(target, Tensor) or target.is_floating_point() or target.is_complex():
-            raise ConfigError(
-                "label_flip needs batches (inputs, targets) with a tensor of integer targets",
-                "choose another fault for this peer",
-            )
-        if not self._known and target.numel():
-            self._classes = max(self._classes, int(target.max()) + 1)
-        changed = [*batch]
-        changed[1] = self._classes - 1 - target
-        return changed if isinstance(batch, list) else tuple(changed)
-
-
-def _count_classes(dataset: Any) -> int:
-    targets: Any = getattr(dataset, "targets", None)
-    if targets is None and isinstance(dataset, TensorDataset) and len(dataset.tensors) > 1:
-        targets = dataset.tensors[1]
-    if isinstance(targets, Sequence):
-        targets = torch.as_tensor(targets)
-    if isinstance(targets, Tensor) and targets.numel() and not targets.is_floating_point():
-        return int(targets.max()) + 1
-    return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,14 +20,13 @@ from torch.utils.data import IterableDataset
 from gossip import topologies
 from gossip.aggregators import senders
 from gossip.errors import ConfigError, GossipError
-from gossip.faults import DrillFile, Slow
 from gossip.ipc import Channel, StartRoundCommand
 
 from .batches import BatchTracker, check_accumulate
 from .checks import check_model, plain_model
 from .differing import compared
-from .exchange import Exchange
-from .judging import LossJudge
+from .exchange import Exchange, TrainedModel
+from .judging import JudgeService, LossJudge
 from .last_state import LastState
 from .layout import Layout
 from .loader import ShardedLoader, loader_of
@@ -36,6 +34,7 @@ from .metrics import line_of
 from .optimizer import StepCoordinator, check_optimizers
 from .several import as_one
 from .spawn import NodeHandle, PeerPlace, StartNode
+from .steps import steps_of
 from .streaming import ShardedStream
 from .unexchanged import UnexchangedWarning
 from .watch import ExceptHook, TerminationHandler, watch_launcher, write_error
@@ -69,7 +68,7 @@ class Session:
         """Use ``gossip.init()``, which has started the node of ``connection``."""
         self._place, self._config = place, place.config
         self._pid = os.getpid()
-        self._closed = False
+        self.closed = False
         self._model: torch.nn.Module | None = None
         self._loader: ShardedLoader | ShardedStream | None = None
         self._batches = BatchTracker()  # of the loader, that no step has followed yet
@@ -81,23 +80,10 @@ class Session:
         self._group_settings: list[dict[str, Any]] = []  # as they came with a state
         self._in_round = False
         self._unexchanged = UnexchangedWarning()
-        plan = self._config.plan.for_peer(place.peer)
-        self._planned_slowness = math.prod(
-            fault.factor for fault in plan if isinstance(fault, Slow)
-        )
-        self._drills = DrillFile(
-            place.run_dir / "faults" if self._config.drills and place.run_dir is not None else None
-        )
-        lie = self._config.plan.attackers.get(place.peer)
-        self._flips_labels = lie is not None and lie.attack == "label_flip"
+        self._steps = steps_of(place)
         self._termination = termination
         self._exchange = Exchange(
-            start,
-            connection,
-            place.peer,
-            place.incarnation,
-            self._look_around,
-            senders.load(self._config.sender),
+            start, connection, place, self._look_around, senders.load(self._config.sender)
         )
         if place.run_dir is not None:
             about = {"run": self._config.name, "peer": place.peer, "incarnation": place.incarnation}
@@ -159,16 +145,10 @@ class Session:
         bench = LossJudge(plain, layout, judge, seed) if judge is not None else None
         self._unexchanged.prepared(optimizers)
         with compared(self.run_dir, self.id, layout):
-            self._exchange.prepare(
-                plain,
-                together,
-                StepCoordinator(optimizers, self._step).inner,
-                layout,
-                bench,
-                rule if bench is not None else None,
-                self._extra_state,
-                self._take_extra_state,
-            )
+            inner_step = StepCoordinator(optimizers, self._step).inner
+            trained = TrainedModel(plain, together, inner_step, layout)
+            judging = JudgeService(bench, rule if bench is not None else None, layout.elements)
+            self._exchange.prepare(trained, judging, self._extra_state, self._take_extra_state)
         self._model = model
         self._computing_since = time.monotonic()
         return model, optimizer
@@ -209,7 +189,8 @@ class Session:
             )
         loader = loader_of(data, batch_size, options)
         check_accumulate(accumulate)
-        how = (self, self._config.seed, self._flips_labels, classes, accumulate)
+        alter = self._steps.alteration(loader.dataset, classes)
+        how = (self, self._config.seed, alter, accumulate)
         self._batches.expected = accumulate
         if isinstance(loader.dataset, IterableDataset):
             self._loader = ShardedStream(loader, *how)
@@ -347,9 +328,9 @@ class Session:
         Args:
             reason: ``finished``, ``stopped`` or ``raised``, for the run's log.
         """
-        if self._closed or os.getpid() != self._pid:
+        if self.closed or os.getpid() != self._pid:
             return
-        self._closed = True
+        self.closed = True
         if reason == "finished" and self._termination.since is not None:
             reason = "stopped"
         patience_s = CLOSE_S if reason == "finished" else HURRIED_CLOSE_S
@@ -383,7 +364,7 @@ class Session:
         self.close("finished" if error is None else "stopped")
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"round {self.round}"
+        state = "closed" if self.closed else f"round {self.round}"
         return f"<gossip.Session peer {self.id} of {self._config.peers}, {state}>"
 
     # --- a step -----------------------------------------------------------------------------------
@@ -405,12 +386,8 @@ class Session:
         self._loss = None
         self._in_round = True
         try:
-            slowness = self._planned_slowness * self._drills.slowness(
-                self._place.peer, time.monotonic()
-            )
-            self._exchange.contribute(
-                samples, loss, partial(self._be_slow, slowness) if slowness > 1 else None
-            )
+            computed = partial(self._steps.computed, self._computing_since)
+            self._exchange.contribute(samples, loss, computed)
         finally:
             self._in_round = False
         if self._out_of_rounds:
@@ -423,10 +400,6 @@ class Session:
         """There is no round after this in which a lie would be found out."""
         if self._config.f and topologies.load(self._config.topology).rolling:
             self._exchange.confirm(given_up)
-
-    def _be_slow(self, factor: float) -> None:
-        """The slow fault: computing takes ``factor`` times as long."""
-        time.sleep((factor - 1) * (time.monotonic() - self._computing_since))
 
     @property
     def _out_of_rounds(self) -> bool:
@@ -513,7 +486,7 @@ class Session:
     # --- ends -------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise ConfigError(
                 "this peer has left the swarm", "call gossip.init() again to come back"
             )
@@ -536,7 +509,7 @@ class Session:
 
     def _raised(self, error: BaseException) -> None:
         """The script raised, and nobody caught it."""
-        if self._closed or os.getpid() != self._pid:
+        if self.closed or os.getpid() != self._pid:
             return
         if not isinstance(error, Exception):
             self.close("stopped")  # KeyboardInterrupt and its like
@@ -549,7 +522,7 @@ class Session:
 
     def _launcher_gone(self) -> None:
         """In the watching thread. The training thread may be anywhere, so it is not asked."""
-        if self._closed or os.getpid() != self._pid:
+        if self.closed or os.getpid() != self._pid:
             return
         try:
             self._exchange.tell_close("stopped")
@@ -559,5 +532,5 @@ class Session:
         os._exit(1)
 
     def _forked(self) -> None:
-        if not self._closed:
+        if not self.closed:
             self._exchange.drop_after_fork()

@@ -41,7 +41,7 @@ def init(**overrides: Any) -> Session:
         or options are given under a launcher.
     """
     global _open
-    if _open is not None and not _open._closed:
+    if _open is not None and not _open.closed:
         raise ConfigError(
             "gossip.init() was called twice", "a process is one peer; call peer.close() first"
         )

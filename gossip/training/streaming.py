@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from gossip.topologies import draw
 
 from .fetching import worker_start
-from .loader import LabelFlip, RoundSource
+from .loader import RoundSource
 
 
 class ShardedStream:
@@ -53,8 +53,7 @@ class ShardedStream:
         loader: DataLoader[Any],
         rounds: RoundSource,
         seed: int,
-        flip_labels: bool,
-        classes: int | None,
+        alter: Callable[[Any], Any] | None = None,
         accumulate: int = 1,
     ) -> None:
         self.dataset: Any = loader.dataset
@@ -62,7 +61,7 @@ class ShardedStream:
         self.share: tuple[int, int] | None = None
         self._given, self._rounds, self._accumulate = loader, rounds, accumulate
         self._generator = torch.Generator().manual_seed(draw("workers", seed, rounds.id) % 2**63)
-        self._flip = LabelFlip(self.dataset, classes) if flip_labels else None
+        self._alter = alter
         self._own: DataLoader[Any] | None = None
 
     def __len__(self) -> int:
@@ -88,7 +87,7 @@ class ShardedStream:
             for samples, batch in self._own:
                 read, total = True, total + samples
                 self._rounds.hand_out(total, at)
-                yield batch if self._flip is None else self._flip(batch)
+                yield batch if self._alter is None else self._alter(batch)
                 at += 1
                 if at < self._accumulate:
                     continue

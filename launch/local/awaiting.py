@@ -18,7 +18,8 @@ INSECURE = (
 )
 
 
-def waiting(
+# Two launchers call it, and each knows one more thing than the other.
+def waiting(  # noqa: PLR0913
     view: RunView,
     config: RunConfig,
     seconds: float,

@@ -13,6 +13,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,26 @@ UNITS_A_S, UNITS_AT_ONCE = 500.0, 2000.0
 STUMBLES_MAX = 16
 
 
+@dataclass(frozen=True)
+class JoinServerCallbacks:
+    """What a server asks of its launcher, and tells it.
+
+    Attributes:
+        let_in: Says which of the own peers train with the others.
+        lost: Called with an own id that turned out to be somebody else's.
+        say: For lines to a person.
+    """
+
+    let_in: Callable[[], Collection[int]] = tuple
+    lost: Callable[[int], None] = lambda peer: None
+    say: Callable[[str], None] = lambda text: None
+
+
 class JoinServer:
     """The door of one launcher.
 
     Args:
         own: The peers that this launcher runs, and the incarnations that they begin with.
-        let_in: Says which of them train with the others.
-        lost: Called with an own id that turned out to be somebody else's.
-        say: For lines to a person.
     """
 
     def __init__(
@@ -62,13 +75,10 @@ class JoinServer:
         folder: Path,
         own: Mapping[int, int],
         entrance: JoinEndpoint,
-        *,
-        let_in: Callable[[], Collection[int]] = tuple,
-        lost: Callable[[int], None] = lambda peer: None,
-        say: Callable[[str], None] = lambda text: None,
+        callbacks: JoinServerCallbacks | None = None,
     ) -> None:
         self._config, self._run_dir, self._entrance = config, folder, entrance
-        self._own, self._let_in, self._lost, self._say = dict(own), let_in, lost, say
+        self._own, self._callbacks = dict(own), callbacks or JoinServerCallbacks()
         self.join_server = entrance.join_server or secrets.token_bytes(JOIN_SERVER_ID_BYTES)
         self._folder = RegistryFolder(folder, self.join_server)
         self._host = entrance.host or config.host
@@ -170,7 +180,9 @@ class JoinServer:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._say(f"! a worker of the join server failed: {type(error).__name__}: {error}")
+            self._callbacks.say(
+                f"! a worker of the join server failed: {type(error).__name__}: {error}"
+            )
 
     # --- what others ask --------------------------------------------------------------------------
 
@@ -223,7 +235,7 @@ class JoinServer:
                 self._stumbles
             ) < STUMBLES_MAX:
                 self._stumbles.add(told)
-                self._say(
+                self._callbacks.say(
                     f"! the join server at {self.address} could not do something, and goes on: "
                     f"{told}"
                 )
@@ -432,7 +444,7 @@ class JoinServer:
 
     def _look(self) -> None:
         """Reads what has changed in the folder, and tells the others."""
-        for news in self._folder.look(self.keeper, self._let_in()):
+        for news in self._folder.look(self.keeper, self._callbacks.let_in()):
             self.neighbours.spread(news)
         self.meet(self._folder.other_join_servers())
 
@@ -448,7 +460,7 @@ class JoinServer:
             self.neighbours.make_sure(join_server, ())
         self._folder.write(news, self.keeper)
         for peer in news.lost:
-            self._lost(peer)
+            self._callbacks.lost(peer)
 
     # --- other doors ------------------------------------------------------------------------------
 

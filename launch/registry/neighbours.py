@@ -62,7 +62,8 @@ class RemoteServers:
         going_on: What a full disk and its like cost is what was to be done.
     """
 
-    def __init__(
+    # All but the first are of the one server that makes it.
+    def __init__(  # noqa: PLR0913
         self,
         run: bytes,
         keeper: Registry,

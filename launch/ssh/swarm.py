@@ -118,7 +118,7 @@ class HostsLauncher:
 
     def _remote(self, host: Host) -> RemoteAgent:
         argv = ssh.command(host, self.program.ssh, self.config.name)
-        return RemoteAgent(host, argv, self._token, self._guardian, self._on_frame, self._on_end)
+        return RemoteAgent(host, argv, self._guardian, self._on_frame, self._on_end)
 
     def peer_name(self, peer: int) -> str:
         """``3@nodeb``."""

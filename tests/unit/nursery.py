@@ -44,10 +44,13 @@ if child:  # it only waits, since nobody else may
     os._exit(0)
 told.close()
 os.setsid()
-signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests in the background may ignore it
-for fd, wanted in [(fcntl.fcntl(fd, fcntl.F_DUPFD, 200), wanted) for fd, wanted in zip(fds, script["fds"])]:
-    os.dup2(fd, wanted)
-    os.close(fd)
+# Who runs the tests in the background may ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+# Out of the way first, so that none is overwritten by another's number.
+copies = [fcntl.fcntl(fd, fcntl.F_DUPFD, 200) for fd in fds]
+for copy, wanted in zip(copies, script["fds"]):
+    os.dup2(copy, wanted)
+    os.close(copy)
 for fd in set(fds) - set(script["fds"]):
     os.close(fd)
 exec(compile(script["code"], "<string>", "exec"), {"__name__": "__main__"})

@@ -20,7 +20,9 @@ FROM_POD = {
     "GOSSIP_LISTEN": "status.podIP",
     "JOB_UID": "metadata.labels['batch.kubernetes.io/controller-uid']",
     "JOB_FAILURES": "metadata.annotations['batch.kubernetes.io/job-index-failure-count']",
-    "JOB_FAILURES_IGNORED": "metadata.annotations['batch.kubernetes.io/job-index-ignored-failure-count']",
+    "JOB_FAILURES_IGNORED": (
+        "metadata.annotations['batch.kubernetes.io/job-index-ignored-failure-count']"
+    ),
 }
 """What Kubernetes tells a pod of itself: which job it is of,
 and how often it has failed before, counted or not."""

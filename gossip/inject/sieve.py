@@ -20,9 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.core import Arriving, LinkDown, LinkUp, Message, Payload, PeerId, Received
-
-from .assembly import TOLD_EVERY_S
-from .base import Arrival, Transport
+from gossip.transport import TOLD_EVERY_S, Arrival, Transport
 
 RECONNECT_S = 0.1  # it tries again after 0.05 s, then less and less often, at least once a second
 TRICKLE_STEP_S = 0.02
