@@ -119,6 +119,8 @@ def attack(
             when it can.
         tries: Whether it searches its strength by trying the rule.
         allowed: The strengths that are allowed, in words and as a test.
+        idle: ``(n, f) -> bool``, whether it does nothing with f Byzantine peers of n at its default
+            strength.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
