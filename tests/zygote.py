@@ -1,12 +1,16 @@
 """Commands of ours without the seconds that each needs to import torch and the command line: forked
 from one process that has imported them, one for each process that runs tests.
 
-``Popen`` and ``run`` take ``python -m MODULE ...`` and ``python -c CODE ...`` as ``subprocess`` does, and
-what is started is a child of the caller with its own streams, working directory, environment,
-session and command line, as ``/proc`` tells them. A launcher started so has its warm process
-in the same way. Tests of how a command starts, of what it imports, and of what it
-says when it cannot, use ``subprocess``: tests/integration/test_launch_run.py, test_launch_warm.py,
-test_launch_guardian.py, test_tending.py, test_torchrun.py, test_examples.py.
+``Popen`` and ``run`` take ``python -m MODULE ...`` and ``python -c CODE ...`` as ``subprocess``
+does, and what is started is a child of the caller with its own streams, working directory,
+environment, session and command line, as ``/proc`` tells them. A launcher started so has its warm
+process in the same way. Tests of how a command starts, of what it imports, of the processor time
+that it takes, and of what it says when it cannot start use ``subprocess``; so every way to start is
+also taken as a shell takes it: ``run`` in test_launch_run.py, its warm process in
+test_launch_warm.py, ``join`` in test_hosts_join.py and test_usual_mistakes.py, ``hosts`` and its
+agents in test_hosts_command.py, ranks of torchrun in test_torchrun.py, a script alone in
+test_examples.py, peers that are not forked in test_hosts.py, what schedulers are told in
+test_slurm_script.py, what tends runs in test_tending.py.
 """
 
 from __future__ import annotations
@@ -26,9 +30,11 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 WARM = "gossip.launch.local.warm"
 READY_S = 100.0
@@ -38,9 +44,9 @@ ROOM_BYTES = 2**14
 ROOM = "GOSSIP_TEST_ROOM"
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 LIBC = ctypes.CDLL(None, use_errno=True)
-# What is read when an interpreter or a library starts: a child that has another value of these
-# would not be what it is without this file.
-AT_START = ("PYTHON", "OMP_", "MKL_", "LD_", "NUMBA_")
+# What is read when an interpreter starts: a child that has another value of these would not be what
+# it is without this file. Threads are one a process anyway.
+AT_START = ("PYTHON", "LD_")
 
 
 def at_start(environment: Mapping[str, str]) -> dict[str, str]:
@@ -180,6 +186,14 @@ def run(command: Sequence[str], *, timeout: float | None = None, **options: Any)
             process.kill()
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+@contextmanager
+def forked_warm_processes() -> Iterator[None]:
+    """Launchers in this process have the process that forks their peers forked, too."""
+    own, warm = dict(vars(subprocess)), import_module(WARM)
+    with mock.patch.object(warm, "subprocess", types.SimpleNamespace(**{**own, "Popen": Popen})):
+        yield
 
 
 # --- the process that forks, and what becomes of a fork -------------------------------------------
@@ -354,11 +368,6 @@ def main() -> None:
     import sklearn.datasets  # noqa: F401 - for the demo
     import torch
 
-    import gossip.launch.cli.commands
-    import gossip.launch.demo
-    import gossip.launch.join
-    import gossip.launch.local.supervisor
-    import gossip.launch.report
     from gossip.node import Node  # noqa: F401
     from gossip.training import Session  # noqa: F401
 
