@@ -44,13 +44,13 @@ ROOM_BYTES = 2**14
 ROOM = "GOSSIP_TEST_ROOM"
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 LIBC = ctypes.CDLL(None, use_errno=True)
-# What is read when an interpreter starts: a child that has another value of these would not be what
-# it is without this file. Threads are one a process anyway.
-AT_START = ("PYTHON", "LD_")
+# What changes which code runs: a child that has another value of it would not be what it is without
+# this file.
+AT_START = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "LD_PRELOAD")
 
 
 def at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in environment.items() if name.startswith(AT_START)}
+    return {name: environment[name] for name in AT_START if name in environment}
 
 
 # --- the end of who runs tests --------------------------------------------------------------------
@@ -211,6 +211,7 @@ def serve(channel: socket.socket) -> Callable[[], None]:
             if child := os.fork():
                 os.write(tell, str(child).encode())
                 os._exit(0)
+            channel.detach()  # or its end would close what has its number by then
             return become(json.loads(request), fds)
         for fd in (tell, *fds):
             os.close(fd)
@@ -324,6 +325,7 @@ class Spare:
             request, fds, _, _ = socket.recv_fds(theirs, REQUEST_BYTES_MAX, FDS_MAX)
             if not request:
                 os._exit(0)
+            theirs.detach()
             signal.signal(signal.SIGINT, signal.default_int_handler)
             become(json.loads(request), fds)()
             sys.exit()
