@@ -31,6 +31,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.abc import SourceLoader
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -293,22 +294,34 @@ def show(command: Sequence[str], environment: Mapping[str, str]) -> None:
         ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
 
 
+class Text(SourceLoader):
+    """Runs a text as a module. ``name``: what tracebacks call it."""
+
+    def __init__(self, name: str, text: bytes) -> None:
+        self._name, self._text = name, text
+
+    def get_filename(self, fullname: str) -> str:
+        return self._name
+
+    def get_data(self, path: str) -> bytes:
+        return self._text
+
+
 def run_main(how: str, what: str) -> None:
     """As ``python -m what`` or ``python -c what``."""
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     if how == "-c":
-        code = compile(what, "<string>", "exec")
-    else:
-        spec = find_spec(what)
-        assert spec is not None, what
-        if spec.submodule_search_locations is not None:
-            spec = find_spec(f"{what}.__main__")
-        assert spec is not None, what
-        code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
-        main.__spec__, main.__file__, main.__package__ = spec, spec.origin, spec.parent
-        sys.argv[0] = spec.origin or what
-    exec(code, main.__dict__)
+        Text("<string>", what.encode()).exec_module(main)
+        return
+    spec = find_spec(what)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = find_spec(f"{what}.__main__")
+    assert spec is not None, what
+    assert spec.origin is not None, what
+    main.__spec__, main.__file__, main.__package__ = spec, spec.origin, spec.parent
+    sys.argv[0] = spec.origin
+    Text(spec.origin, Path(spec.origin).read_bytes()).exec_module(main)
 
 
 class Spare:

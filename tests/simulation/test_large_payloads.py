@@ -53,9 +53,8 @@ def test_without_a_fault_large_updates_are_all_in_every_commit(
 def test_nor_where_answers_wait_behind_payloads(peers: int, bytes_per_s: float) -> None:
     """Links share their cables: pings wait in the same queues,
     and are sent again when they are lost there."""
-    large = FAST if bytes_per_s == 100.0 else LARGE
     outcome = run(
-        replace(large, peers=peers, shards=(8,) * peers, bytes_per_s=bytes_per_s, queue_s=0.6)
+        replace(LARGE, peers=peers, shards=(8,) * peers, bytes_per_s=bytes_per_s, queue_s=0.6)
     )
     assert outcome.violation is None, outcome.violation
     assert outcome.judged["L8"] > 0
