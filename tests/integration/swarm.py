@@ -54,7 +54,8 @@ while not until.exists() or peer.round < int(until.read_text()):
     optimizer.step()
     time.sleep(0.002)
 with torch.no_grad():
-    print("sum", peer.round, sum(p.double().sum() for p in model.parameters()).item().hex(), flush=True)
+    total = sum(p.double().sum() for p in model.parameters()).item()
+    print("sum", peer.round, total.hex(), flush=True)
 peer.close()
 """
 

@@ -202,7 +202,7 @@ def test_a_door_with_keys_answers_who_has_the_right_one(
         wrong = reach(address, keys[1])[1]
         without = reach(address)[1]
     assert wrong.level == "fail"
-    assert "no door that takes this key" in wrong.said
+    assert "no join server that takes this key" in wrong.said
     assert "refused by key" in wrong.said
     assert (without.level, "who has none is told nothing" in without.said) == ("ok", True)
 

@@ -195,7 +195,7 @@ def test_pods_without_a_volume_meet_by_name_and_the_first_of_them_is_not_special
     assert "peer 1 of 4, incarnation 1 at 127.0.5.11:7421" in job.cluster.pods[1].log()
 
 
-def test_names_that_come_late_are_found_and_a_pod_whose_failures_nobody_counts_asks_which_life_is_its_next(
+def test_late_names_are_found_and_a_pod_whose_failures_nobody_counts_asks_which_life_is_its_next(
     apply: Any,
 ) -> None:
     job: KubernetesJob = apply(

@@ -33,7 +33,8 @@ while not until.exists() or peer.round < int(until.read_text()):
     model(torch.randn(4, 6)).square().sum().backward()
     optimizer.step()
     time.sleep(0.01)
-print("sum", peer.round, sum(p.detach().double().sum() for p in model.parameters()).item().hex(), flush=True)
+total = sum(p.detach().double().sum() for p in model.parameters()).item()
+print("sum", peer.round, total.hex(), flush=True)
 peer.close()
 """
 
@@ -73,7 +74,8 @@ give = donating.Donor._give
 def _give(self, peer, ask, *rest):
     if ask.piece:
         with contextlib.suppress(FileExistsError):
-            os.close(os.open(os.path.join(os.environ["GOSSIP_RUN_DIR"], "died"), os.O_CREAT | os.O_EXCL))
+            died = os.path.join(os.environ["GOSSIP_RUN_DIR"], "died")
+            os.close(os.open(died, os.O_CREAT | os.O_EXCL))
             os.kill(os.getpid(), 9)
     return give(self, peer, ask, *rest)
 

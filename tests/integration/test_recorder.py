@@ -22,7 +22,8 @@ until = peer.run_dir / "until"
 model = torch.nn.Linear(6, 3)
 model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
 while not until.exists() or peer.round < int(until.read_text()):
-    if os.environ["GOSSIP_INCARNATION"] == "1" and not until.exists():  # it is back, so the others have seen enough
+    # once it is back the others have seen enough
+    if os.environ["GOSSIP_INCARNATION"] == "1" and not until.exists():
         new = peer.run_dir / "until.new"
         new.write_text(str(peer.round + AHEAD))
         new.rename(until)

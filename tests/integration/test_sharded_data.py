@@ -35,13 +35,15 @@ class Numbers(Dataset):
 peer = gossip.init()
 model = torch.nn.Linear(4, 1)
 model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-6))
-loader = peer.shard(Numbers(), batch_size=8, num_workers=2, persistent_workers=sys.argv[1] == "persist")
+persistent = sys.argv[1] == "persist"
+loader = peer.shard(Numbers(), batch_size=8, num_workers=2, persistent_workers=persistent)
 seen = []
 for epoch in peer.epochs(4):
     for x, index in loader:
         assert torch.equal(x[:, 0].long(), index)
         seen += [epoch * 1000 + at for at in index.tolist()]
-        if peer.id == 1 and peer.round == 6 and len(sys.argv) > 2 and os.environ["GOSSIP_INCARNATION"] == "0":
+        in_round_6 = peer.id == 1 and peer.round == 6
+        if in_round_6 and len(sys.argv) > 2 and os.environ["GOSSIP_INCARNATION"] == "0":
             print("pid", os.getpid(), flush=True)
             time.sleep(100)
         optimizer.zero_grad()

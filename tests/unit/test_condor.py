@@ -197,7 +197,7 @@ def test_settings_that_stand_in_variables_go_with_the_jobs(
         (["--", "--aggregator", "kurm", "train.py"], "Did you mean 'krum'?"),
         (["--", "--run-dir", "/x", "train.py"], "run_dir is set (flag)"),
         (["--", "-n", "3", "train.py"], "peers is set (flag)"),
-        (["--", "--no-keys", "train.py"], "without keys whoever reaches them"),
+        (["--", "--no-keys", "train.py"], "without keys anybody who reaches them"),
         (["--", "--aggregator", "my.py:rule", "train.py"], "my.py"),
         (["--name", "a b", "train.py"], "letters, digits"),
         (["--input", "data.csv", "train.py"], "there is no data.csv"),

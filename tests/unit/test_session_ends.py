@@ -37,8 +37,9 @@ def node(n):
     try:
         SCRIPT(n)
     finally:
-        say("closed:", [m.reason for m in n.heard if isinstance(m, control.Close)], "contributions:",
-            sum(isinstance(m, control.Contribute) for m in n.heard))
+        reasons = [m.reason for m in n.heard if isinstance(m, control.Close)]
+        contributions = sum(isinstance(m, control.Contribute) for m in n.heard)
+        say("closed:", reasons, "contributions:", contributions)
 
 def begin(**place):
     global SCRIPT

@@ -431,9 +431,10 @@ class Membership:
         if (member := self.view.members.get(peer)) is not None:
             member.sending_at = now
 
-    def note_load(self, now: float) -> None:
-        """Large payloads move, here or elsewhere: answers may wait behind them."""
-        self.prober.loaded_at = now
+    def note_load(self, now: float, for_s: float = 0.0) -> None:
+        """Large payloads move, here or elsewhere: answers may wait behind them, for so long at
+        least."""
+        self.prober.note_load(now, for_s)
 
     def on_clock_jump(self, late_s: float, now: float) -> list[Effect]:
         """This process stood still: nobody may be accused for that time, and others may have
