@@ -4,12 +4,12 @@ sample counted twice."""
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zygote
 from effort import effort
 
 SCRIPT = """
@@ -56,7 +56,7 @@ def run(folder: Path, *words: str) -> dict[str, Any]:
         "out",
         "--json",
     ]
-    done = subprocess.run(
+    done = zygote.run(
         [*command, *words, "train.py"],
         cwd=folder,
         capture_output=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zygote
 from effort import effort
 from kube import Cluster
 
@@ -77,7 +77,7 @@ class KubernetesJob:
             str(folder / "train.py"),
             str(self.end),
         ]
-        done = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=folder)
+        done = zygote.run(asked, capture_output=True, text=True, check=False, cwd=folder)
         assert done.returncode == 0, done.stderr
         self.cluster = Cluster(folder, done.stdout, counts=counts)
 
@@ -233,7 +233,7 @@ def test_pods_on_a_shared_volume_meet_there_and_one_that_is_lost_comes_back(appl
     job.train(*ALL)
     assert job.finish(*ALL) == [0 for _ in ALL], job.cluster.log()
     command = [sys.executable, "-m", "gossip.launch.schedulers.task_runs", str(run), "0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = zygote.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"came to the end: {', '.join(map(str, ALL))}\n" in done.stdout
     assert [row["peer"] for row in json.loads((run / "summary.json").read_text())["rejoins"]] == [1]

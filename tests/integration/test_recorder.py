@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import zygote
 
 from gossip.run import recorder
 from gossip.simulation.campaign.replayer import replay
@@ -52,7 +52,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--fault",
         "restart:1@20+0.1s",
     ]
-    done = subprocess.run(
+    done = zygote.run(
         [sys.executable, "-m", "gossip.launch.cli", "run", *options, str(script)],
         capture_output=True,
         text=True,

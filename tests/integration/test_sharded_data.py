@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import zygote
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from gossip.training.fetching import Fetcher
@@ -84,7 +85,7 @@ def events_of(folder: Path) -> list[dict[str, Any]]:
 
 def test_peers_with_workers_read_every_sample_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = subprocess.run(
+    done = zygote.run(
         command("train.py", "persist"),
         cwd=tmp_path,
         capture_output=True,
@@ -111,7 +112,7 @@ def test_a_trainer_that_is_killed_is_missed_at_once_though_its_workers_were_fork
     tmp_path: Path,
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    run = subprocess.Popen(
+    run = zygote.Popen(
         command("train.py", "new", "hang"),
         cwd=tmp_path,
         stdout=subprocess.PIPE,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import zygote
 
 SCRIPT = """
 import hashlib
@@ -110,7 +110,7 @@ def test_everything_that_users_write_around_a_step_at_once(tmp_path: Path) -> No
         "out",
         "train.py",
     ]
-    done = subprocess.run(
+    done = zygote.run(
         [sys.executable, *words],
         cwd=tmp_path,
         capture_output=True,

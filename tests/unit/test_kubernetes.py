@@ -16,6 +16,7 @@ import pytest
 
 # whether a rule goes with so many peers is then found out in this process
 import torch  # noqa: F401
+import zygote
 from kube import read
 
 from gossip.config import RunConfig
@@ -24,6 +25,7 @@ from gossip.launch.cli import commands as cli
 from gossip.launch.contrib.kubernetes import peer as kubernetes_peer
 from gossip.launch.registry.door import JoinServer
 from gossip.launch.registry.doorkeeper import LISTENING, PeerEntry
+from gossip.launch.schedulers import task_words
 from gossip.run.keys import make_pair, parse_pair, read_pair
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -37,6 +39,7 @@ def gossip(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Any:
     monkeypatch.chdir(tmp_path)  # the script is not on this machine
+    monkeypatch.setattr(task_words, "subprocess", SimpleNamespace(run=zygote.run))
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["gossip", "kubernetes", *words])
