@@ -145,8 +145,8 @@ def test_a_slow_host_with_half_of_the_peers_is_not_spared_as_it_carries_as_much_
     assert found.config.server_weights == ""
     assert report.as_text() == [
         (
-            "ok    servers  b, with 100 of 900 Mbit/s, has 2 of 4 peers: as much to carry whoever "
-            "serves"
+            "ok    servers  b, with 100 of 900 Mbit/s, has 2 of 4 peers: as much load whichever "
+            "peer serves"
         )
     ]
     rates = {"a": 900.0, "b": 100.0, "c": 100.0, "d": 900.0}

@@ -191,6 +191,10 @@ class LagDetector:
         """A commit of a later round has come, whole."""
         self._came = max(self._came, round_id)
 
+    def on_refusal(self) -> None:
+        """A result was refused, so the answer that it is part of leads nowhere."""
+        self._answer_ends = -1
+
     def on_disconnect(self, peer: PeerId) -> None:
         """The link to it broke, with the rest of its answer."""
         if self._open is not None and self._open[0] == peer:

@@ -189,6 +189,7 @@ class ResultValidator:
     ) -> list[Effect]:
         """Says so as ``event``, and goes to the next server when it is the present one that has
         handed this over."""
+        self.result_checks.lag_detector.on_refusal()
         effects: list[Effect] = [Report(event, {**provenance(sender, commit), "reason": why})]
         if not self.f:
             # nobody is expected to lie, so it was damaged on its way: it may come again
