@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from .events import TrainerLost as TrainerLost
     from .events import TrainerProgress as TrainerProgress
     from .frozen import record as record
+    from .inspection import GossipInspection as GossipInspection
+    from .inspection import Inspection as Inspection
+    from .inspection import MembershipInspection as MembershipInspection
+    from .inspection import RollingInspection as RollingInspection
     from .ledger import AHEAD_MAX as AHEAD_MAX
     from .ledger import HISTORY_ROUNDS as HISTORY_ROUNDS
     from .ledger import RATES_MAX as RATES_MAX
@@ -194,6 +198,12 @@ else:
                 "events",
             ),
             "frozen": ("record",),
+            "inspection": (
+                "GossipInspection",
+                "Inspection",
+                "MembershipInspection",
+                "RollingInspection",
+            ),
             "ledger": (
                 "AHEAD_MAX",
                 "HISTORY_ROUNDS",
