@@ -210,6 +210,7 @@ class Peer:
             # Once for each time: the timers that are late fire one by one, and what the node
             # answers at once comes before them.
             self._accounted_at = now
+            effects += self.membership.on_stalled()
             effects += self.rounds.on_stalled(max(still_s, late_s), now)
         effects += self._on_received(event, now) if kind is Received else self._dispatch(event, now)  # type: ignore[arg-type]
         membership = self.membership
@@ -292,7 +293,7 @@ class Peer:
             case LinkDown():
                 # before, nobody has a state that another life would lack
                 if self.rounds.round_id > 0:
-                    self.rounds.future_buffer.on_disconnect(event.peer)
+                    self.rounds.on_disconnect(event.peer)
                 return self.membership.on_link(event.peer, False, event.reason, now)
             case TrainerProgress():
                 self.membership.set_progress(event.step, event.age_s, now)

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from gossip.core import peer as peer_module
+from gossip.core.membership import Membership, prober
 from gossip.core.membership.prober import Prober
+from gossip.core.rounds.lag import LagDetector
 from gossip.core.rounds.punctuality import LatenessTracker
 from gossip.core.rounds.server import Server
 from gossip.faults.kinds import Hang
 from gossip.simulation.campaign import play
 from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules import generate
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.network import LinkModel, Network
 
@@ -179,3 +182,93 @@ def test_nor_where_some_of_the_peers_are_behind_a_slow_link(
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
     assert outcome.judged["L8"] > 0
+
+
+STOPPED = replace(LARGE, bytes_per_s=100.0, faults=(Hang(0, None, 0.5, 6.0),))
+"""Links end after 0.3 s, the other of two peers goes on alone, and what it has sent is lost."""
+
+
+def no_fork_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(play, "_may_part", lambda schedule: False)
+
+
+@pytest.mark.parametrize("seed", [2, 4, 7, 9])
+def test_one_that_was_stopped_asks_for_the_rounds_that_it_has_missed(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_fork_is_excused(monkeypatch)
+    outcome = run(replace(STOPPED, seed=seed))
+    assert outcome.violation is None, outcome.violation
+
+
+def test_s10_one_that_takes_later_results_for_the_lacking_one_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it was: results of later rounds kept coming, so it never asked, and made its own."""
+    no_fork_is_excused(monkeypatch)
+    monkeypatch.setattr(LagDetector, "on_later_commit", lambda self, round_id: None)
+    violation = run(replace(STOPPED, seed=2)).violation
+    assert violation is not None
+    assert violation.invariant == "S10"
+
+
+def test_s10_one_that_makes_a_result_of_a_round_that_is_over_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    no_fork_is_excused(monkeypatch)
+    monkeypatch.setattr(LagDetector, "awaits_commit", lambda self, now: False)
+    violation = run(replace(STOPPED, seed=7)).violation
+    assert violation is not None
+    assert violation.invariant == "S10"
+
+
+@pytest.mark.parametrize("seed", [2, 3, 7, 8])
+def test_two_that_part_while_a_result_is_on_its_way_come_together_again(seed: int) -> None:
+    """Result and link end together; a transfer that had nearly come was then waited for for
+    ever (L6)."""
+    outcome = run(replace(LARGE, seed=seed, bytes_per_s=30.0, faults=(Hang(1, None, 0.5, 9.0),)))
+    assert outcome.violation is None, outcome.violation
+
+
+@pytest.mark.parametrize("seed", [6651, 7624, 9808, 12042, 12188, 13931, 16664, 26931])
+def test_drawn_schedules_in_which_peers_stop_beside_large_payloads(seed: int) -> None:
+    """6651, 9808, 12042, 13931, 16664: one that came back asked for all that it lacked 50 times a
+    second, of nodes that need time for a payload, and was never back (L1). 7624, 12188: payloads
+    came after a pause, and the first ping behind them was an accusation (S6). 26931: one that woke
+    up took a verdict from the Nacks that came before the answer (S6)."""
+    violation = run(generate(seed)).violation
+    assert violation is None, violation
+
+
+def test_l1_one_that_asks_again_while_it_is_at_the_answer_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ask = LagDetector.request
+
+    def forgets(self: LagDetector, peer: int, now: float) -> Any:
+        sent = ask(self, peer, now)
+        self._answer_ends = -1
+        return sent
+
+    monkeypatch.setattr(LagDetector, "request", forgets)
+    violation = run(generate(12042)).violation
+    assert violation is not None
+    assert violation.invariant == "L1"
+
+
+def test_s6_one_that_forgets_payloads_from_round_to_round_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prober, "LOADED_S", 2.0)
+    violation = run(generate(7624)).violation
+    assert violation is not None
+    assert violation.invariant == "S6"
+
+
+def test_s6_one_that_wakes_up_and_takes_a_verdict_from_what_came_first_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Membership, "on_stalled", lambda self: [])
+    violation = run(generate(26931)).violation
+    assert violation is not None
+    assert violation.invariant == "S6"

@@ -15,6 +15,7 @@ from gossip.core.events import Aggregate, Contributed, Effect, Event, Received, 
 from gossip.core.messages import Commit, Hello, NotServing, PeerId
 from gossip.core.peer import Peer
 from gossip.core.rounds.rolling import RollingRounds
+from gossip.core.rounds.server import Server
 from gossip.faults.kinds import Hang, Slow
 from gossip.faults.world import CrashBroadcast, HangServer, Leave, Loss, Partition, Reset
 from gossip.simulation.campaign.play import run
@@ -414,3 +415,16 @@ def test_seed_1266_who_has_missed_that_another_leaves_is_told_when_it_counts_on_
     waited for ever."""
     outcome = run(MOST_LEAVE_UNHEARD)
     assert outcome.violation is None, outcome.violation
+
+
+def test_seed_20261267_who_comes_after_the_others_were_asked_is_asked_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its round began at the attempt that the others had handed on, and the server waited for the
+    update until its patience ended."""
+    outcome = run(generate(20261267))
+    assert outcome.violation is None, outcome.violation
+    monkeypatch.setattr(Server, "ask_newcomers", lambda self, shard: [])
+    violation = run(generate(20261267)).violation
+    assert violation is not None
+    assert violation.invariant == "L2"

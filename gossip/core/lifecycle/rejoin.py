@@ -65,12 +65,9 @@ class Rejoin:
         if self._turns % RETURN_HELLO_EVERY == 0:
             effects += self.hello_exchange.to_all()
         lag_detector = self.rounds.lag_detector
-        # what it asked for is coming
-        waits = lag_detector.lost_track is not None or lag_detector.transfer_tracker.is_busy(
-            self.rounds.local, now
-        )
+        waits = lag_detector.lost_track is not None or lag_detector.are_coming(now)
         if not waits and (donor := self.peer_progress.next_donor()) is not None:
-            effects.append(self.rounds.lag_detector.request(donor))
+            effects.append(lag_detector.request(donor, now))
         if self.shutdown.had_last_round():
             # No commit will name us any more. Our trainer may see for itself that it has
             # had all its rounds.

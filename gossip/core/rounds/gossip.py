@@ -200,6 +200,10 @@ class GossipRounds:
         self._data = (samples_total, batch, ahead)
         return [self._go()] if self.phase == "computing" else []
 
+    def on_disconnect(self, peer: PeerId) -> None:
+        """The link to it broke."""
+        self.future_buffer.on_disconnect(peer)
+
     def payload_bytes(self, message: Update | Commit | Push) -> int:
         """What the payload of ``message`` must measure; -1 when none may come."""
         if not isinstance(message, Push) or len(self.sizes) != 1:

@@ -28,7 +28,7 @@ from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
 
-from .arrivals import TRANSFER_FACTOR, TransferTracker
+from .arrivals import BUSY_S, TRANSFER_FACTOR, TransferTracker
 from .fork_choice import ForkChoice
 from .quorum import quorum_of
 from .shard import ShardRound
@@ -95,6 +95,9 @@ class LagDetector:
         self._asked = -1  # the round for which a timer runs already
         # who was asked for the commits from which round on
         self._open: tuple[PeerId, int] | None = None
+        # the round before which all commits are in the answer to the last request
+        self._answer_ends, self._asked_at = -1, float("-inf")
+        self._came = -1  # the latest round of which a commit has come
         # between two requests, and when the next one may be made
         self._pause_s, self._not_before = 0.0, float("-inf")
 
@@ -131,7 +134,7 @@ class LagDetector:
             if now < self._not_before:
                 return []
             self._not_before, self._open = now + ASK_AGAIN_S, (peer, here)
-            return [self.request(peer)]
+            return [self.request(peer, now)]
         # Where two sides may go on, what a peer says of its progress may be of a branch
         # that it has left.
         far = here + self.settings.rounds.commit_log
@@ -161,25 +164,43 @@ class LagDetector:
         )
         return max(self.settings.rounds.behind_after_s, share_s)
 
-    def _are_coming(self, now: float) -> bool:
+    def are_coming(self, now: float) -> bool:
         """Whether each commit that is lacking is on its way here already, or payloads come that it
-        may be behind of."""
+        may be behind of, or it was asked for and the answer still moves: a slow node is at it."""
+        here = self.lineage.next_round
+        moved_at = max(self._asked_at, self.began_at)
+        if here < self._answer_ends and now - moved_at < ASK_AGAIN_S:
+            return True
         lacking = [shard for shard in self.shards if shard.commit is None]
         limit = now + self.deadline.cap_s
         if lacking and all(
-            shard.result is not None and shard.result.ends_at(now) <= limit for shard in lacking
+            shard.result is not None
+            and now - shard.result.at <= BUSY_S
+            and shard.result.ends_at(now) <= limit
+            for shard in lacking
         ):
             return True
+        if self._came > here >= self._answer_ends:
+            return False  # those of later rounds have come without it, and it was not asked for
         return (
             self.transfer_tracker.is_busy(self.local, now)
             and now - self.began_at <= TRANSFER_FACTOR * self.deadline.cap_s
         )
 
+    def on_later_commit(self, round_id: int) -> None:
+        """A commit of a later round has come, whole."""
+        self._came = max(self._came, round_id)
+
+    def on_disconnect(self, peer: PeerId) -> None:
+        """The link to it broke, with the rest of its answer."""
+        if self._open is not None and self._open[0] == peer:
+            self._answer_ends = -1
+
     def still_behind(self, timer: CatchUpOverdue, now: float) -> list[Effect]:
         """Asks. Each answer is all that is lacking: over a slow link it is on its way for long, and
         must not be asked for over and over meanwhile, so the pauses grow.
         What is on its way is not asked for."""
-        if self._are_coming(now):
+        if self.are_coming(now):
             return [self.timers.set(now + LOOK_EVERY_S, timer)]
         soon_again = now < self._not_before + ASK_AGAIN_S
         self._pause_s = (
@@ -190,7 +211,7 @@ class LagDetector:
         self._asked, self._not_before = -1, now + self._pause_s
         peer = self._in_turn(timer.peer)
         self._open = (peer, timer.round_id)
-        return [self.request(peer)]
+        return [self.request(peer, now)]
 
     def _in_turn(self, peer: PeerId) -> PeerId:
         """One of those ahead who was not asked last: what one peer hands over may be refused, until
@@ -201,9 +222,11 @@ class LagDetector:
         ahead = sorted([other for other, round_id in self._ahead.items() if round_id > here])
         return next((other for other in ahead if other > peer), ahead[0]) if ahead else peer
 
-    def request(self, peer: PeerId) -> Send:
+    def request(self, peer: PeerId, now: float) -> Send:
         """For the commits from the present round on. The answer may be that they are not kept."""
         self._open = (peer, self.lineage.next_round)
+        self._answer_ends = max(self._ahead.get(peer, -1), self.lineage.next_round + 1)
+        self._asked_at = now
         attempt = max([shard.attempt for shard in self.shards], default=0)
         lacking = tuple([shard.index for shard in self.shards if shard.commit is None])
         lacking = lacking if len(lacking) < len(self.shards) else ()
@@ -254,6 +277,15 @@ class LagDetector:
         more than f say that they are past it."""
         return self._beyond(round_id) > self.settings.f
 
+    def awaits_commit(self, now: float) -> bool:
+        """Whether the present round is passed and its commit may still come from those who have
+        it. A server that was stopped must not make another one. Nobody waits for longer than a
+        round timeout: those ahead may be on another branch."""
+        return (
+            self.is_passed(self.lineage.next_round)
+            and now - self.began_at <= self.deadline.round_timeout_s()
+        )
+
     def is_credible(self, sayers: int, now: float) -> bool:
         """Whether what so many peers say is reason enough to leave our rounds."""
         return (
@@ -291,7 +323,8 @@ class LagDetector:
             self.is_on_other_branch(peer, hello.chain, now)
         self._weigh()
         if stance != "fork":
-            return []
+            ahead = stance == "same" and hello.round_id > self.lineage.next_round
+            return self.behind(peer, hello.round_id, now) if ahead else []
         where = (self.settings.lineage, hello.round_id, 0, 0)
         return [
             Send(

@@ -112,6 +112,7 @@ class RollingRounds:
             self.departures,
             view,
             self.lag_detector.transfer_tracker,
+            self.lag_detector.awaits_commit,
         )
         self.cross_shard = CrossShardRound(local, settings, self.server, timers, self._advance)
         self.result_validator = ResultValidator(
@@ -490,6 +491,7 @@ class RollingRounds:
         self, sender: PeerId, shard: ShardRound, commit: Commit, event: Received, now: float
     ) -> list[Effect]:
         payload = event.payload
+        shard.result = None  # it is here, and no longer on its way
         if shard.commit is not None:
             if shard.commit.digest == commit.digest or commit.parent != self.chain:
                 return []
@@ -576,6 +578,7 @@ class RollingRounds:
             elif server == self.local and not self._serves(now):
                 effects += self._advance(shard, f"{server} stood still", now)
             else:
+                effects += self.server.ask_newcomers(shard) if server == self.local else []
                 effects += self.server.maybe_close(shard, now)
         return effects
 
@@ -809,8 +812,15 @@ class RollingRounds:
             # not kept: it would be outdated when we are back
             return [Send(event.sender, self.lag_detector.not_serving(message))]
         self.future_buffer.stash(self.round_id, message.round_id, event, message.shard)
+        if isinstance(message, Commit):
+            self.lag_detector.on_later_commit(message.round_id)
         here = message.round_id <= self.round_id or self.mode == "off"
         return [] if here else self.lag_detector.behind(event.sender, message.round_id, now)
+
+    def on_disconnect(self, peer: PeerId) -> None:
+        """The link to it broke."""
+        self.future_buffer.on_disconnect(peer)
+        self.lag_detector.on_disconnect(peer)
 
     def skip_reason(self, peer: PeerId) -> str:
         if self.departures.is_done(peer, self.round_id):

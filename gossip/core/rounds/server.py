@@ -67,6 +67,7 @@ class Server:
         departures: Departures,
         view: View,
         transfer_tracker: TransferTracker | None = None,
+        awaits_commit: Callable[[float], bool] = lambda now: False,
     ) -> None:
         self.local, self.settings, self.timers, self.deadline = local, settings, timers, deadline
         self.lateness, self.transfer_tracker = (
@@ -75,6 +76,7 @@ class Server:
         )
         self.skip_reason, self.joining, self.departures = skip_reason, joining, departures
         self.view, self.is_gone = view, view.is_gone
+        self.awaits_commit = awaits_commit
         self.round_id = 0
         self.roster = Roster(())
         self.locked: frozenset[PeerId] = frozenset()
@@ -300,16 +302,30 @@ class Server:
     def ask(self, shard: ShardRound, attempt: int) -> list[Effect]:
         """The others' updates have had their time to come by themselves."""
         shard.query = None
-        if attempt != shard.serving or shard.ticket is not None:
+        return [] if attempt != shard.serving else self._ask(shard, attempt)
+
+    def ask_newcomers(self, shard: ShardRound) -> list[Effect]:
+        """Who was skipped when the others were asked for a later attempt, and is back since, does
+        not know of that attempt."""
+        if not shard.serving or shard.serving != shard.attempt or shard.query is not None:
+            return []
+        return self._ask(shard, shard.serving)
+
+    def _ask(self, shard: ShardRound, attempt: int) -> list[Effect]:
+        if shard.ticket is not None or shard.commit is not None:
             return []
         query = UpdateRequest(
             self.settings.lineage, self.round_id, shard.index, attempt, self.parent
         )
-        return [
-            Send(peer, query)
-            for peer in self.expected()
-            if peer not in shard.answers and peer != self.local
+        expected = self.expected()
+        shard.asked.intersection_update(expected)
+        missing = [
+            peer
+            for peer in expected
+            if peer not in shard.answers and peer not in shard.asked and peer != self.local
         ]
+        shard.asked.update(missing)
+        return [Send(peer, query) for peer in missing]
 
     def maybe_close(self, shard: ShardRound, now: float) -> list[Effect]:
         """Runs the rule when a quorum is there and everybody has answered or has had the grace."""
@@ -322,6 +338,8 @@ class Server:
             return []
         if not self._suffices(shard):
             return []
+        if self.awaits_commit(now):
+            return self._look_again(shard, now + LOOK_EVERY_S)
         expected = self.expected()
         missing = [
             peer for peer in expected if peer not in shard.answers and peer not in shard.spent
@@ -335,11 +353,14 @@ class Server:
             fields = {"round": self.round_id, "shard": shard.index, "missing": missing}
             late = Report("late", {**fields, "waited_s": round(now - shard.first_at, 4)})
             return [late, *self._close(shard, now)]
-        if shard.grace is not None and shard.grace_at <= over_at:
+        return self._look_again(shard, over_at)
+
+    def _look_again(self, shard: ShardRound, at: float) -> list[Effect]:
+        if shard.grace is not None and shard.grace_at <= at:
             return []
         before = self.timers.cancel(shard.grace)  # those who are missing now are waited for less
-        timer = self.timer("grace", shard, over_at)
-        shard.grace, shard.grace_at = timer.token, over_at
+        timer = self.timer("grace", shard, at)
+        shard.grace, shard.grace_at = timer.token, at
         return [*before, timer]
 
     def _are_coming(self, shard: ShardRound, missing: Sequence[PeerId], now: float) -> bool:

@@ -73,6 +73,7 @@ class ShardRound:
     grace: Token | None = None
     grace_at: float = 0.0
     query: Token | None = None
+    asked: set[PeerId] = field(default_factory=set)  # for their updates
     ticket: int | None = None  # the rule is running
     cross_shard_progress: CrossShardProgress | None = None
     lack: Token | None = None  # fires when what others have measured should be here
@@ -100,6 +101,7 @@ class ShardRound:
             None,
             None,
         )
+        self.asked.clear()
 
     @property
     def turn(self) -> dict[str, int]:

@@ -39,6 +39,7 @@ from gossip.faults import (
     CrashMidway,
     Delay,
     Flap,
+    Hang,
     HangTrainer,
     LateTrainer,
     Loss,
@@ -331,6 +332,13 @@ def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
     return tuple(peers) if alone and 2 * len(peers) < schedule.peers else ()
 
 
+def _may_part(schedule: Schedule) -> bool:
+    """Whether one of two peers may go on alone while a result of the other, which stops, is on its
+    way: a link ends before it has carried a large one, and two peers need no majority."""
+    stops = any(isinstance(fault, Hang) for fault in schedule.faults)
+    return stops and schedule.bytes_per_s > 0 and schedule.peers < 3
+
+
 def circumstances(schedule: Schedule) -> RunConditions:
     """What the faults of a schedule excuse. Flipped bits excuse no false words:
     a checksum finds each of them."""
@@ -344,7 +352,7 @@ def circumstances(schedule: Schedule) -> RunConditions:
     ]
     return RunConditions.of(
         (*attackers, *equivocating),
-        forks=any(isinstance(fault, FORKING) for fault in schedule.faults),
+        forks=_may_part(schedule) or any(isinstance(fault, FORKING) for fault in schedule.faults),
         equivocating=equivocating,
         lies=[fault.lie for fault in node_attacks],
         forgetting=any(isinstance(fault, FORGETTING) for fault in schedule.faults),

@@ -2,7 +2,7 @@
 time, peers that stand still.
 
 A swarm of one; all peers stopped at once; links and processors for which updates and states are
-large, without a fault beside; a newcomer whose link carries less than the rounds need; payloads
+large, without a fault or with peers that stop; a newcomer whose link carries less than the rounds need; payloads
 that trickle; the last holder of the state, to whom newcomers come. A share of the random schedules
 is of one of these.
 """
@@ -25,6 +25,8 @@ QUEUE_S = 0.6
 """A queue of 0.1 s, and a segment that is sent again after 0.2 s or after 0.4 s more."""
 QUEUED_BELOW = 5.0
 """Payloads a second: those that are there sooner fill no queue for so long."""
+STOPPED_SHARE = 0.5
+"""Of the schedules with large payloads: so many have peers that stop."""
 ROUND_TIMEOUT_S = 10.0
 """Large payloads want a longer one: so do those who train large models."""
 
@@ -98,13 +100,17 @@ def _all_stop(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _large(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Nothing is wrong: links, or nodes, need seconds for the payloads of a round."""
+    """Links, or nodes, need seconds for the payloads of a round. Nothing else is wrong, or one or
+    two peers stop for a moment, while payloads are on their way to and from them."""
     nbytes = 4.0 * max(drawn.shards)
     link, copies = lots.long(0.2, 40.0), lots.long(0.5, 60.0)  # payloads a second
     which = lots.random.choice(("link", "copies", "both"))
     queue_s = lots.random.choice((0.0, QUEUE_S))
+    stopped = lots.peers()[: lots.few(2)] if lots.random.random() < STOPPED_SHARE else ()
+    hangs = [Hang(peer, None, lots.long(0.2, 3.0), lots.ms(2.0, 9.0)) for peer in stopped]
     return replace(
         drawn,
+        faults=tuple(hangs),
         compute_s=lots.random.choice((COMPUTE_S, drawn.compute_s)),
         rounds_min=0,
         round_timeout_s=ROUND_TIMEOUT_S,

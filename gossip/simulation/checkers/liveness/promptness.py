@@ -316,7 +316,8 @@ class NobodyIsStuck(Checker):
         well_since = max(self._well_since, self.disturbances.calm_since(swarm))
         for other, core in cores.items():
             stuck_s = swarm.now - max(self._applied_at[other], well_since)
-            most_s = 2.0 * core.rounds.deadline.round_timeout_s() + swarm.travel_s
+            timeouts_s = 2.0 * core.rounds.deadline.round_timeout_s()
+            most_s = timeouts_s + swarm.travel_s + _carried_s(swarm, core)
             self.judged += 1
             if stuck_s > most_s + LOOK_EVERY_S:
                 where = (
@@ -349,6 +350,12 @@ class NobodyIsStuck(Checker):
             if not rule_has_enough(core, cores):
                 return None
         return cores
+
+
+def _carried_s(swarm: Swarm[Any], core: Peer) -> float:
+    """How long links carry the updates and the results of two attempts."""
+    rate, payload_bytes = swarm.network.default.bytes_per_s, 4 * max(core.rounds.sizes, default=0)
+    return 4.0 * payload_bytes / rate if rate else 0.0
 
 
 def _is_sent_payloads(swarm: Swarm[Any], peer: PeerId) -> bool:

@@ -187,9 +187,9 @@ class SpeaksInMeasure(Checker):
         membership = swarm.hosts[peer].membership
         if membership is None:
             return {}
-        # Where payloads fill queues, answers go on being late,
-        # and others are asked about who is late.
-        calm = calm and not swarm.network.default.queue_s
+        # Where payloads fill queues, answers go on being late, and others are asked about who is
+        # late. Where nodes need time to copy them, who was told of a result asks for it.
+        calm = calm and not swarm.network.default.queue_s and not swarm.copies_per_s
         needed = (
             needed_in_the_calm(membership, len(swarm.hosts))
             if calm
