@@ -37,6 +37,26 @@ def live_parts(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, alias.name) for alias in node.names if alias.name in LIVE)
 
 
+def foreign_sets(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """``self.part.field = ...``: a part whose state is set by another."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store | ast.Del)
+            and isinstance(node.value, ast.Attribute)
+        ):
+            yield node.lineno, ast.unparse(node)
+
+
+def test_no_part_of_the_core_sets_the_state_of_another() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {what}"
+        for path, tree in places("gossip/core")
+        for line, what in foreign_sets(tree)
+    ]
+    assert found == []
+
+
 def test_the_simulation_reads_no_private_attribute() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {what}"
@@ -60,9 +80,13 @@ def test_checkers_see_inspections_of_what_runs() -> None:
     [
         (foreign_privates, "x = core.rounds._shards[0]", "core.rounds._shards"),
         (foreign_privates, "def f(core):\n    core._data = 1", "core._data"),
+        (foreign_sets, "self.rounds.sizes = ()", "self.rounds.sizes"),
+        (foreign_sets, "self.a, self.poll.asked = 1, 2", "self.poll.asked"),
+        (foreign_sets, "self.poll.asked += (1,)", "self.poll.asked"),
+        (foreign_sets, "for self.cursor.at_least in x: pass", "self.cursor.at_least"),
         (live_parts, "from gossip.core import Peer, PeerId", "Peer"),
         (live_parts, "def f():\n    from gossip.core import RollingRounds", "RollingRounds"),
     ],
 )
-def test_a_look_past_the_inspection_is_found(find, planted: str, found: str) -> None:
+def test_a_breach_of_the_wiring_is_found(find, planted: str, found: str) -> None:
     assert [what for _, what in find(ast.parse(planted))] == [found]

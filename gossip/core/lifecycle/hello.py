@@ -20,6 +20,13 @@ class RoundsForHello(Protocol):
 
     round_id: int
 
+    def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
+        """H of the last round, and who has contributed lately where branches may
+        live side by side."""
+
+    def begin_branch(self, state: bytes) -> None:
+        """Binds H to the weights of a start."""
+
 
 class HelloExchange:
     """``stage``: unless it is ``ready``, nobody is to expect anything of us any more.
@@ -50,24 +57,31 @@ class HelloExchange:
         self.stage: Stage = "ready"
         self.asks = self.begun = False
         self._may_begin = may_begin
-        self.branch: Callable[[], tuple[bytes, tuple[PeerId, ...]]] = lambda: (b"", ())
-        """H of the last round, and who has contributed lately where branches may
-        live side by side."""
-        self.begin_branch: Callable[[bytes], None] = lambda state: None
-        """Binds H to the weights of a start."""
         self._answered: dict[PeerId, tuple[int, float]] = {}  # which life of a peer, and when
 
     def prepare(self, event: Prepared) -> None:
         """The trainer has built its model."""
         self.layout, self.state = event.layout, event.state
 
+    def adopt(self, state: bytes) -> None:
+        """The run goes on here with another's state. ``state``: the weights that it began with;
+        whoever has the same needs none of ours."""
+        self.begun, self.state = True, state
+
+    def ask(self, asks: bool) -> None:
+        """Whether others are to say what they hold."""
+        self.asks = asks
+
+    def end(self, stage: Stage) -> None:
+        self.stage = stage
+
     def begin(self) -> None:
         """The run begins with our weights."""
         self.begun = True
-        self.begin_branch(self.state)
+        self.rounds.begin_branch(self.state)
 
     def hello(self) -> Hello:
-        chain, side = self.branch() if self.begun else (b"", ())
+        chain, side = self.rounds.branch() if self.begun else (b"", ())
         return Hello(
             lineage=self.settings.lineage,
             layout=self.layout,

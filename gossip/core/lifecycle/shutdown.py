@@ -50,7 +50,9 @@ class Shutdown:
         membership: Membership,
         rounds: RoundsForShutdown,
         timers: Timers[Any],
+        differs: Callable[[PeerId], bool],
     ) -> None:
+        """``differs``: whether a peer says that it holds another state of our round."""
         self.local, self.settings, self.membership, self.rounds, self.timers = (
             local,
             settings,
@@ -63,8 +65,7 @@ class Shutdown:
         self._back_at: dict[PeerId, float] = {}
         self._asked_in: dict[PeerId, int] = {}  # our round when it asked for our state last
         self.wanted = -1  # the round that our trainer has offered an update for last
-        # whether it says that it holds another state of our round
-        self.differs: Callable[[PeerId], bool] = lambda peer: False
+        self.differs = differs
         self._stopped_at = inf
         self._completing = False
 
@@ -91,6 +92,10 @@ class Shutdown:
             and self._lost_at.pop(change.peer, None) is not None
         ):
             self._back_at[change.peer] = now
+
+    def offered(self, round_id: int) -> None:
+        """Our trainer has offered an update for that round."""
+        self.wanted = round_id
 
     def asked(self, peer: PeerId, message: Message, now: float) -> None:
         """Who is about to take our state has its time with us anew: a large one takes long."""

@@ -193,6 +193,10 @@ class Prober:
         probe.token = timer.token
         return [Send(probe.peer, Ping(probe.nonce, probe.peer, self.talk(probe.peer))), timer], None
 
+    def note_load(self, now: float) -> None:
+        """Large payloads move, here or elsewhere: answers may wait behind them."""
+        self.loaded_at = now
+
     def is_loaded(self, now: float) -> bool:
         """Whether large payloads move. Answers may wait behind them, wherever they come from: links
         share their cables."""

@@ -196,13 +196,12 @@ class Membership:
 
     def drain(self) -> list[Change]:
         """The changes since the last call, in order."""
-        changes, self.view.changes = self.view.changes, []
-        return changes
+        return self.view.drain()
 
     # --- events -----------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Effect]:
-        self.me.known_since = now
+        self.me.appear(now)
         self.rumors.add(self.me.rumor())
         first = (
             (self.settings.probe_interval_s, ProbeTick),
@@ -433,7 +432,7 @@ class Membership:
 
     def note_load(self, now: float) -> None:
         """Large payloads move, here or elsewhere: answers may wait behind them."""
-        self.prober.loaded_at = now
+        self.prober.note_load(now)
 
     def on_clock_jump(self, late_s: float, now: float) -> list[Effect]:
         """This process stood still: nobody may be accused for that time, and others may have
@@ -469,7 +468,7 @@ class Membership:
     def _go(self, status: Literal["left", "dead"], now: float) -> list[Effect]:
         if self.me.gone:
             return []
-        self.me.gone_at = now
+        self.me.go(now)
         self.view.place(self.me, status, met=True)
         farewell = self.me.rumor()
         self.rumors.add(farewell)
@@ -486,6 +485,10 @@ class Membership:
         than this moment."""
         since = now if self._stepped_at is None else self._stepped_at
         return Progress(self._step, max(0, round((now - since) * 1000)))
+
+    def expect_steps(self, every_s: float) -> None:
+        """A trainer that makes none for so long is stalled."""
+        self.stall_after_s = every_s
 
     def _is_stalled(self, theirs: Progress) -> bool:
         """No progress for long, while we had some: where the whole swarm waits for something,

@@ -91,6 +91,18 @@ class Member:
         """Whether it is there, though it is said to have left."""
         return self.status == "left" and self.linked and now - self.heard_at < SPEAKS_ON_S
 
+    def appear(self, now: float) -> None:
+        """This life of it is known of from now on."""
+        self.known_since = now
+
+    def refute(self, standing: int) -> None:
+        """Of the local peer: it outranks what was said of it at that standing."""
+        self.standing = standing + 1
+
+    def go(self, now: float) -> None:
+        """It dies or leaves now."""
+        self.gone_at = now
+
     def rumor(self) -> Rumor:
         return Rumor(
             self.peer, self.status, self.standing, self.control, self.bulk, max(0, self.origin)
@@ -143,6 +155,11 @@ class MemberTable:
         """Members that were met and are neither dead nor left, the local one included:
         the n of all formulas."""
         return self._present
+
+    def drain(self) -> list[Change]:
+        """The changes since the last call, in order."""
+        changes, self.changes = self.changes, []
+        return changes
 
     def add(self, member: Member) -> None:
         """A new one, that nobody has met yet."""

@@ -352,7 +352,7 @@ class NobodyIsStuck(Checker):
         return cores
 
 
-def _carried_s(swarm: Swarm[Any], core: Peer) -> float:
+def _carried_s(swarm: Swarm[Any], core: Inspection) -> float:
     """How long links carry the updates and the results of two attempts."""
     rate, payload_bytes = swarm.network.default.bytes_per_s, 4 * max(core.rounds.sizes, default=0)
     return 4.0 * payload_bytes / rate if rate else 0.0
