@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from .membership import Change as Change
     from .membership import Member as Member
     from .membership import Membership as Membership
+    from .membership import MemberTable as MemberTable
     from .membership import Probe as Probe
     from .membership import incarnation_of as incarnation_of
     from .membership import longest_s as longest_s
@@ -224,6 +225,7 @@ else:
                 "Change",
                 "LAST_WORDS_S",
                 "Member",
+                "MemberTable",
                 "Membership",
                 "Probe",
                 "REFUTATIONS",

@@ -143,7 +143,8 @@ class Peer:
         self.membership = Membership(
             local, incarnation, settings.membership, self.timers, rng, allowed, control, bulk
         )
-        own = (local, settings, topology, self.membership, self.timers)
+        members = self.membership.view  # what all the others see of it
+        own = (local, settings, topology, members, self.timers)
         self.rounds: RollingRounds | GossipRounds = (
             RollingRounds(*own) if topology.rolling else GossipRounds(*own, rng)
         )
@@ -152,16 +153,16 @@ class Peer:
         self._loaded_tolerance_s = max(
             self._tolerance_s, min(LOADED_STILL_S, settings.membership.link_timeout_s / 2)
         )
-        self.bootstrap = begins = Bootstrap(local, settings, self.membership)
+        self.bootstrap = begins = Bootstrap(local, settings, members)
         self.hello_exchange = HelloExchange(
-            local, settings, self.membership, self.rounds, (control, bulk), lambda: begins.may_begin
+            local, settings, members, self.rounds, (control, bulk), lambda: begins.may_begin
         )
-        self.peer_progress = PeerProgress(local, self.membership, self.rounds, self.bootstrap)
+        self.peer_progress = PeerProgress(local, members, self.rounds, self.bootstrap)
         self.final_check = FinalCheck(
-            local, self._rolling, self.membership, self.hello_exchange, self.timers
+            local, self._rolling, members, self.hello_exchange, self.timers
         )
         self.shutdown = Shutdown(
-            local, settings, self.membership, self.rounds, self.timers, self.final_check.differs
+            local, settings, members, self.rounds, self.timers, self.final_check.differs
         )
         self._leaving = LocalLeave(settings, self._rolling, self.timers)
         self._returning: Rejoin | None = None
@@ -178,7 +179,7 @@ class Peer:
             settings.f + 1 if topology.rolling else 1,
         )
         self.quorum_watch = QuorumWatch(
-            local, settings, (self._rolling or self.membership).skip_reason, self.shutdown
+            local, settings, (self._rolling or members).skip_reason, self.shutdown
         )
         self.phase: Phase = "unprepared"
         self._seeds = {peer: at for peer, at in (seeds or {}).items() if peer != local}
@@ -318,13 +319,13 @@ class Peer:
                 halt = Halt(f"the trainer is gone: {event.reason}", 1)
                 return self._end(halt, self.membership.announce_own_death(event.reason, now))
             case PeerEnded(peer):
-                self.membership.note_end(peer)
+                self.membership.view.note_end(peer)
                 return []
             case PeerExpected(peer):
-                self.membership.note_claim(peer)
+                self.membership.view.note_claim(peer)
                 return []
             case AddressLearned(peer, control, bulk, incarnation):
-                self.membership.note_address(peer)
+                self.membership.view.note_address(peer)
                 return self.membership.learn(peer, control, bulk, incarnation, now)
             case ConfirmState():
                 return self.recovery.giving.close() + self.final_check.ask(

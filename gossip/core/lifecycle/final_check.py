@@ -16,7 +16,7 @@ from collections import Counter
 from typing import Any
 
 from gossip.core.events import Effect, Report, StateConfirmed
-from gossip.core.membership import Membership
+from gossip.core.membership import MemberTable
 from gossip.core.messages import Commit, Hello, Message, PeerId
 from gossip.core.rounds import PeerTimer, RollingRounds
 from gossip.core.timers import Timers
@@ -38,13 +38,13 @@ class FinalCheck:
         self,
         local: PeerId,
         rounds: RollingRounds | None,
-        membership: Membership,
+        members: MemberTable,
         hello_exchange: HelloExchange,
         timers: Timers[Any],
     ) -> None:
-        self.local, self.membership, self.hello_exchange, self.timers = (
+        self.local, self.members, self.hello_exchange, self.timers = (
             local,
-            membership,
+            members,
             hello_exchange,
             timers,
         )
@@ -124,7 +124,7 @@ class FinalCheck:
         missing = [
             peer
             for peer in rounds.roster
-            if not self._has_said(peer) and not self.membership.skip_reason(peer)
+            if not self._has_said(peer) and not self.members.skip_reason(peer)
         ]
         voices = Counter([chain for at, chain in self._said.values() if at == asked])
         ours, f = 1 + voices.pop(rounds.chain, 0), rounds.settings.f

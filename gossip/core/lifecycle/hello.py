@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gossip.core.events import Effect, Prepared, Received, Send
-from gossip.core.membership import Membership
+from gossip.core.membership import MemberTable
 from gossip.core.messages import Hello, PeerId, Stage, Update, UpdateRequest
 from gossip.core.settings import CoreSettings
 
@@ -40,15 +40,15 @@ class HelloExchange:
         self,
         local: PeerId,
         settings: CoreSettings,
-        membership: Membership,
+        members: MemberTable,
         rounds: RoundsForHello,
         address: tuple[str, str],
         may_begin: Callable[[], bool],
     ) -> None:
-        self.local, self.settings, self.membership, self.rounds, self.address = (
+        self.local, self.settings, self.members, self.rounds, self.address = (
             local,
             settings,
-            membership,
+            members,
             rounds,
             address,
         )
@@ -120,4 +120,4 @@ class HelloExchange:
         """Also to those who have not spoken yet: one that was told a false address of ours
         can only hear us."""
         hello = self.hello()
-        return [Send(peer, hello) for peer in self.membership.within_reach()]
+        return [Send(peer, hello) for peer in self.members.within_reach()]

@@ -107,7 +107,6 @@ class Prober:
         # when helpers were asked last, by whom it was about
         self._asked_at: dict[PeerId, float] = {}
         self.relays: dict[int, Relay] = {}
-        self.loaded_at = float("-inf")  # when large payloads were last known to move
         self._circle: list[PeerId] = []  # whom to probe, in this order, round and round
         self._place = 0
 
@@ -193,14 +192,10 @@ class Prober:
         probe.token = timer.token
         return [Send(probe.peer, Ping(probe.nonce, probe.peer, self.talk(probe.peer))), timer], None
 
-    def note_load(self, now: float) -> None:
-        """Large payloads move, here or elsewhere: answers may wait behind them."""
-        self.loaded_at = now
-
     def is_loaded(self, now: float) -> bool:
         """Whether large payloads move. Answers may wait behind them, wherever they come from: links
         share their cables."""
-        return now - self.loaded_at <= LOADED_S
+        return now - self.view.loaded_at <= LOADED_S
 
     def _verdict_at(self, probe: Probe, now: float) -> float:
         return probe.began + LOADED_VERDICT_S if self.is_loaded(now) else probe.ends
