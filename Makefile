@@ -22,16 +22,20 @@ SCHEDULES ?= 50
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Tests that need one process each run on every processor, those that start peers on every other where there are many; the longest
-# begin first, and who has nothing left takes of what others have.
-ALONE := tests/unit tests/property tests/simulation $(wildcard tests/test_*.py)
+# begin first, and who has nothing left takes of what others have. What knows no real time runs beside those that start peers, and
+# takes what these leave of the processors, which wait for each other half of their time.
+BRIEF := tests/unit $(wildcard tests/test_*.py)
+VIRTUAL := tests/property tests/simulation
+ALONE := $(BRIEF) $(VIRTUAL)
 TOGETHER := tests/fault tests/integration
+YIELDING := nice -n 19
 SOURCES := gossip aggregators topologies launch tests examples benchmarks
 
 # One thread a process: several processes with a thread a core each are slower than one thread each by a factor of hundreds.
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help venv demo test test-long test-hosts campaign simulate folders lint format types pyright membership bench robustness package clean mutants
+.PHONY: help venv demo test test-virtual test-swarms test-long test-hosts campaign simulate folders lint format types pyright membership bench robustness package clean mutants
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,15 +57,25 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)  ## eight peers, two liars, a killed server; ARGS is passed on to `gossip demo`
 	$(BIN)/gossip demo $(ARGS)
 
-test: lint types $(INSTALLED)  ## all that a change must pass: lint, types, tests
+test: lint $(INSTALLED)  ## all that a change must pass: lint, types, tests
 ifdef PYTEST_ARGS
+	$(BIN)/mypy
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 else
 	@echo "the dear tests do what every change needs; make test-long gives them all their seeds, sizes and examples"
-	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) --dist loadgroup $(ALONE)
-	$(BIN)/gossip simulate --seeds $(SCHEDULES) --jobs $(JOBS)
-	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) --dist worksteal -m 'not ray and not slurm and not ssh' $(TOGETHER)
+	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) --dist loadgroup $(BRIEF)
+	@echo "types, simulations and swarms at once: each is shown when it has ended"
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-virtual test-swarms
 endif
+
+# Of `make test`, which starts both at once.
+test-virtual: $(INSTALLED)
+	$(YIELDING) $(BIN)/mypy
+	$(YIELDING) $(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) --dist loadgroup $(VIRTUAL)
+	$(YIELDING) $(BIN)/gossip simulate --seeds $(SCHEDULES) --jobs $(JOBS)
+
+test-swarms: $(INSTALLED)
+	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) --dist worksteal -m 'not ray and not slurm and not ssh' $(TOGETHER)
 
 test-long: $(INSTALLED)  ## the same tests with all their seeds, sizes and examples (ten minutes of four processors more)
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(JOBS) --dist loadgroup $(PYTEST_ARGS) $(ALONE)

@@ -73,14 +73,20 @@ class Verdict:
 
 
 class Rule:
-    """A robust aggregation rule with a name, the least n for a given f,
-    and what it needs beside the updates.
+    """A robust aggregation rule. ``rule(updates, f=f)`` returns the aggregate, ``(d,)``.
 
-    ``translation`` and ``scale`` declare F(X + c) = F(X) + c and F(aX) = aF(X) for a > 0;
-    ``robust`` that f liars of any size move the aggregate by no more than a constant times the
-    spread of the honest, or "bounded", that they move it by no more than a constant times the size
-    of what the rule trusts (honest updates, the judge's gradient), which may be many spreads.
-    ``gossip.testing.check_aggregator`` holds a rule to what it declares.
+    ``gossip.testing.check_aggregator`` tests a rule against what it declares here.
+
+    Attributes:
+        name: As it is given to ``--aggregator``.
+        translation: Declares F(X + c) = F(X) + c.
+        scale: Declares F(aX) = aF(X) for a > 0.
+        robust: True declares that f Byzantine updates move the aggregate by at most a constant
+            times the spread of the honest updates. "bounded" declares at most a constant times
+            the size of what the rule trusts (honest updates, the judge's gradient), which may be
+            many spreads. False declares nothing.
+        discerning: False when the rule treats all updates alike, as the mean does.
+        needs: Arguments that it asks for beside the updates, such as ``center``.
     """
 
     def __init__(
@@ -112,8 +118,7 @@ class Rule:
 
     @property
     def needs_trainer(self) -> bool:
-        """Whether it runs in the trainer's process,
-        because it evaluates the loss or its gradient there."""
+        """Whether it runs in the trainer's process, to evaluate the loss or its gradient."""
         return bool(self.needs & {"evaluate", "gradient"})
 
     symmetric = True
@@ -151,10 +156,13 @@ class Rule:
     def least(
         self, f: int, *, centered: bool = False, options: Mapping[str, Any] | None = None
     ) -> int:
-        """The least number of updates for ``f``; ``centered`` when one's own row is trusted and
-        given as ``center``.
+        """The least number of updates.
 
-        Options that the bound depends on (zeno's ``b``) are handed to ``at_least`` by name.
+        Args:
+            f: Byzantine peers to tolerate.
+            centered: The peer's own update is trusted and given as ``center``.
+            options: Options of the rule. Those that the bound depends on (zeno's ``b``) are passed
+                to ``at_least`` by name.
         """
         bound = (
             self.at_least_centered if centered and "center" in self.parameters else self.at_least
@@ -162,8 +170,14 @@ class Rule:
         return max(1, bound(f, **named(bound, options or {})))
 
     def __call__(self, updates: Updates, **options: Any) -> Tensor:
-        """The aggregate ``(d,)`` of ``updates``: ``(n, d)``,
-        or n vectors ``(d,)`` that lie apart."""
+        """Aggregates.
+
+        Args:
+            updates: ``(n, d)``, one row per peer, all finite; or n vectors ``(d,)``.
+            options: ``f`` and the options of the rule.
+        Returns: ``(d,)``, in the dtype and on the device of ``updates``.
+        Raises: AggregationError: As for ``explain``.
+        """
         given = Rows.of(updates) if self.takes_rows else as_tensor(updates)
         result = self.function(given, **options)
         aggregate = (
@@ -174,12 +188,15 @@ class Rule:
         return finite(aggregate, given, self.name)
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
-        """Like calling it, but says how each update was used.
+        """Aggregates, and reports how each update was used.
 
         Args:
-            updates: ``(n, d)``, one row a peer, all finite; or n vectors ``(d,)``.
-        Returns: the ``Verdict``. A rule that returns a bare tensor gets its distances to the
-            aggregate as outlyingness and equal weights.
+            updates: ``(n, d)``, one row per peer, all finite; or n vectors ``(d,)``.
+            options: ``f`` and the options of the rule.
+        Returns: The ``Verdict``. For a rule that returns a bare tensor, outlyingness is the
+            distance to the aggregate and the weights are equal.
+        Raises: AggregationError: The rule cannot aggregate these updates, ``TooFewUpdates`` if
+            they are too few for f, or it returned no finite tensor ``(d,)``.
         """
         given = Rows.of(updates) if self.takes_rows else as_tensor(updates)
         result = self.function(given, **options)
@@ -253,8 +270,8 @@ class CoordinateRule(Rule):
 
 
 def plain_bound(f: int) -> int:
-    """n >= 2f + 1: the honest outnumber the liars,
-    which any rule without a trusted reference needs."""
+    """n >= 2f + 1: honest peers outnumber Byzantine ones.
+    Any rule without a trusted reference needs that."""
     return 2 * f + 1
 
 
@@ -284,22 +301,29 @@ def rule(
     scale: bool = True,
     robust: Robust | None = None,
 ) -> Any:
-    """Makes a function a rule.
+    """Makes a function ``(updates, *, f, ...) -> aggregate`` a rule.
+
+    The function gets ``updates``, ``(n, d)``, and returns a finite tensor ``(d,)`` or a
+    ``Verdict``. Parameters by these names get what the runtime has: ``center`` (the own update, in
+    gossip rounds), ``previous`` (the last aggregate; there is none in the first round),
+    ``evaluate`` and ``gradient`` (the judge's loss), ``learning_rate``, ``round_id``, and ``state``
+    (of the last ``Verdict``; only direct callers pass it, no run does). All other parameters are
+    options of the rule.
 
     Args:
-        name: As people will type it; the function's own name by default.
-        at_least: The least number of updates for a given f.
-        at_least_centered: The same when a trusted ``center`` is given (gossip: one's own row); the
-            same bound by default.
-        coordinatewise: It treats each coordinate alone: it may be given any columns of the updates,
-            ``(n, c) -> (c,)``.
-        discerning: False when it treats all updates alike (the mean),
-            and so can be evidence against nobody.
-        translation: F(X + c) = F(X) + c holds.
-        scale: F(aX) = aF(X) holds for a > 0.
-        robust: f liars of any size cannot carry the aggregate farther than the honest are spread,
-            times a constant; "bounded": than the honest are long;
-            by default what ``discerning`` says.
+        name: Name of the rule. By default the function's name.
+        at_least: ``f -> n``, the least number of updates. By default 2f + 1.
+        at_least_centered: The same when a trusted ``center`` is given. By default ``at_least``.
+        coordinatewise: Whether it treats each coordinate alone. Then it may be called with any
+            columns of the updates, ``(n, c) -> (c,)``.
+        discerning: False when it treats all updates alike, as the mean does. Its verdicts then
+            count as evidence against nobody.
+        translation: Whether F(X + c) = F(X) + c holds.
+        scale: Whether F(aX) = aF(X) holds for a > 0.
+        robust: True: f Byzantine updates of any size move the aggregate by at most a constant
+            times the spread of the honest updates. "bounded": by at most a constant times their
+            length. By default as ``discerning``.
+    Raises: AggregationError: When the rule is called and its result is not a finite ``(d,)``.
     """
 
     def decorate(function: Callable[..., Any]) -> Rule:
@@ -426,7 +450,7 @@ def finite(aggregate: Tensor, updates: Updates, name: str) -> Tensor:
     return aggregate
 
 
-DROP = "drop it; who sent it is no longer one of the f to tolerate"
+DROP = "drop it; its sender then no longer counts towards f"
 
 
 def check_finite(rows: Rows, name: str) -> None:

@@ -352,7 +352,7 @@ class ComposedRule(Rule):
             every, part = with_points(rows, points, matrix)
             n = len(part)
             points["median"] = kernels.between(every, *middle(n), matrix=part)[0]
-            gram = self._gatherer._finite(statistics(rows, points), rows)
+            gram = self._gatherer.finite(statistics(rows, points), rows)
             matrix = np.concatenate([matrix, np.zeros((n, 1))], axis=1)
         chosen = {
             key: value

@@ -68,7 +68,7 @@ def zeno(
     left_out = f if b is None else whole("zeno", "b", b)
     if left_out < whole("zeno", "f", f):
         raise AggregationError(
-            f"zeno leaves out b={left_out} updates, but f={f} of them may be lies",
+            f"zeno leaves out b={left_out} updates, but f={f} of them may be Byzantine",
             "raise b, or lower f",
         )
     if norm not in ("sum", "mean"):

@@ -68,7 +68,7 @@ def multi_krum(gram: Gram, *, f: int, m: int | None = None) -> Decision:
     keep = gram.n - f if m is None else whole("multi_krum", "m", m)
     if keep < 1:
         raise AggregationError(
-            f"multi_krum: m says how many updates to average and cannot be {keep}"
+            f"multi_krum: m is the number of updates to average and cannot be {keep}"
         )
     return _best(gram, f, keep)
 

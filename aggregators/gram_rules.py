@@ -106,9 +106,9 @@ class GramRule(Rule):
             if self.about_origin
             else statistics(rows, vectors, reference)
         )
-        return self._finite(gram, rows)
+        return self.finite(gram, rows)
 
-    def _finite(self, gram: Gram, rows: Rows) -> Gram:
+    def finite(self, gram: Gram, rows: Rows) -> Gram:
         """The same. Raises AggregationError for an update that is not finite, which its square
         shows at no cost."""
         if not float(gram.products.trace()) < CUT_SQUARE:  # an infinity was cut to the factor
@@ -201,7 +201,7 @@ class GramRule(Rule):
         rows, vectors, named = self._prepared(updates, options)
         if self.one_look is True or (self.one_look and self.one_look(**named)):
             weights = self._checked(
-                self._finite(distances_alone(rows, vectors), rows), named
+                self.finite(distances_alone(rows, vectors), rows), named
             ).weights
         else:
             weights = self._checked(self._twinned(self.gram_of(rows, vectors)), named).weights

@@ -72,7 +72,7 @@ def bucketing(
     """
     if whole("bucketing", "s", s) < 1:
         raise AggregationError(
-            f"bucketing: s says how many updates share a bucket and cannot be {s}"
+            f"bucketing: s is the number of updates per bucket and cannot be {s}"
         )
     order = list(range(gram.n))
     Random(f"bucketing/{seed}/{round_id}/{gram.n}").shuffle(order)

@@ -91,15 +91,11 @@ def _read(rule: str, key: str, text: str, kind: Any) -> Any:
             return None
         kinds = [member for member in members if member is not type(None)]
         return _read(rule, key, text, kinds[0] if len(kinds) == 1 else None)
-    if kind is bool:
-        if text.lower() not in _WORDS:
-            raise ConfigError(f"{rule}: {key}={text!r} is not true or false")
-        return _WORDS[text.lower()]
-    if kind in (int, float):
+    if kind in (bool, int, float):
         try:
-            return kind(text)
-        except ValueError:
-            words = "a whole number" if kind is int else "a number"
+            return _WORDS[text.lower()] if kind is bool else kind(text)
+        except (KeyError, ValueError):
+            words = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
             raise ConfigError(f"{rule}: {key}={text!r} is not {words}") from None
     if kind is str:
         return text

@@ -320,7 +320,7 @@ def _split(spec: str) -> tuple[str, str, str]:
         raise ConfigError(f"{spec!r} does not name a rule", f"known: {', '.join(names())}")
     if not by_name and (not rest or not rest[0] or "=" in rest[0]):
         raise ConfigError(
-            f"{spec!r} does not say which function of {place} is the rule",
+            f"{spec!r} does not name the function of {place} is the rule",
             f"write {place}:name_of_the_function",
         )
     if not rest:

@@ -54,9 +54,10 @@ def reweighted(
     estimate.__name__ = estimate.__qualname__ = name
     estimate.__doc__ = f"""{about}
 
-    Tolerates f < n/2; with a trusted ``center`` {own}. Starts from the coordinate median, or from ``center``. In each step
-    updates are weighted by their distance to the last estimate, in units of the typical distance to the start, which stays
-    for all steps{replaced}.
+    Tolerates f < n/2; with a trusted ``center`` {own}.
+    Starts from the coordinate median, or from ``center``. In each step updates are weighted by
+    their distance to the last estimate, in units of the typical distance to the start, which
+    stays for all steps{replaced}.
 
     Args:
         gram: Of the updates.

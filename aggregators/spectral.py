@@ -146,11 +146,11 @@ def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
     Source: Shejwalkar, Houmansadr 2021, "Manipulating the Byzantine", NDSS.
     """
     if not math.isfinite(c := number("dnc", "c", c)):
-        raise AggregationError(f"dnc: c says how many times f are left out and cannot be {c}")
+        raise AggregationError(f"dnc: c is the multiple of f to leave out and cannot be {c}")
     leave = round(c * f)
     if leave < f:
         raise AggregationError(
-            f"dnc: c={c} leaves out {leave} updates, but f={f} of them may be lies",
+            f"dnc: c={c} leaves out {leave} updates, but f={f} of them may be Byzantine",
             "take c of 1 or more",
         )
     if leave >= gram.n:

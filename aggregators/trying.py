@@ -26,7 +26,7 @@ def check(rule: BoundRule, f: int, n: int, centered: bool) -> None:
     fixed = rule.options.get("f", rule.rule.fixed_f)
     if fixed is not None and fixed < f:
         raise ConfigError(
-            f"{rule.spec or rule.name} tolerates f={fixed} liars, and f={f} may lie",
+            f"{rule.spec or rule.name} tolerates f={fixed} Byzantine peers, and f={f} may be there",
             f"leave out f={fixed}",
         )
     need = rule.at_least(f, centered=centered)

@@ -1,7 +1,8 @@
 """Every attack against some rules, on real processes: the demo's swarm, its serving peer killed on
 the way, once a cell.
 
-    python benchmarks/attack_table.py --into runs/attacks --write docs/attacks.md      # 4 rules x 8 attacks, 20 to 30 minutes
+    # 4 rules x 8 attacks, 20 to 30 minutes
+    python benchmarks/attack_table.py --into runs/attacks --write docs/attacks.md
 
 A cell that has its summary in ``--into`` is not run again, so the table can be interrupted and gone
 on with. Each cell is one run of ``gossip demo --only --json``; the page is written from the

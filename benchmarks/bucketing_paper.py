@@ -1,9 +1,12 @@
 """A published table of robust learning where no two workers have the same data, ours beside the
 authors' numbers.
 
-    python benchmarks/bucketing_paper.py --data path/to/mnist.npz                    # 16 cells, one seed: hours on a few cores
-    python benchmarks/bucketing_paper.py --rules rfa --attacks ipm --momenta 0       # the sharpest contrast: two cells
-    python benchmarks/bucketing_paper.py --write docs/bucketing_paper.md             # puts the table into the page
+    # 16 cells, one seed: hours on a few cores
+    python benchmarks/bucketing_paper.py --data path/to/mnist.npz
+    # the sharpest contrast: two cells
+    python benchmarks/bucketing_paper.py --rules rfa --attacks ipm --momenta 0
+    # puts the table into the page
+    python benchmarks/bucketing_paper.py --write docs/bucketing_paper.md
 
 Karimireddy, He, Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing"
 (arXiv:2006.09365), third experiment: MNIST, 25 workers of which 5 lie, 600 steps at learning rate

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,8 @@ def run_all(
     cells: Sequence[Any],
     play: Callable[[Any], Row],
     into: Path,
+    prepare: Callable[[], None],
     jobs: int,
-    prepare: Callable[..., None],
-    *given: Any,
-    only_done: bool = False,
 ) -> dict[str, Row]:
     """Plays the cells that are not in ``into`` yet, in their order.
 
@@ -43,9 +42,8 @@ def run_all(
         play: ``play(cell)``, in a worker, with ``wall_s`` added to its row.
         into: A file with one JSON object a line, ``{"cell": ..., ...}``.
             Rows of other cells in it stay.
-        jobs: Processes.
-        prepare: Called with ``given`` in each new worker.
-        only_done: Play nothing; return the rows that there are.
+        prepare: Called in each new worker.
+        jobs: Processes; 0 plays nothing and returns the rows that there are.
     Returns: The row of each cell by ``name_of``.
     """
     into.parent.mkdir(parents=True, exist_ok=True)
@@ -60,13 +58,11 @@ def run_all(
         file=sys.stderr,
         flush=True,
     )
-    if todo and not only_done:
+    if todo and jobs:
         began = time.monotonic()
         spawn = multiprocessing.get_context("spawn")
         with (
-            spawn.Pool(
-                min(jobs, len(todo)), initializer=_start, initargs=(play, prepare, given)
-            ) as pool,
+            spawn.Pool(min(jobs, len(todo)), initializer=_start, initargs=(play, prepare)) as pool,
             into.open("a") as file,
         ):
             for done, row in enumerate(pool.imap_unordered(_play, todo), 1):
@@ -131,10 +127,11 @@ def rows_done(
     if options.seeds < 1 or options.jobs < 1:
         raise SystemExit("--seeds and --jobs are at least 1")
     try:
-        known = () if options.only_done else (str(path_of(options.data)), *given)
-        rows = run_all(
-            cells, play, options.into, options.jobs, prepare, *known, only_done=options.only_done
-        )
+        if options.only_done:
+            rows = run_all(cells, play, options.into, prepare, jobs=0)
+        else:
+            begin = partial(prepare, str(path_of(options.data)), *given)
+            rows = run_all(cells, play, options.into, begin, options.jobs)
     except NoData as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -148,15 +145,13 @@ class _CellWorker:
     play: Callable[[Any], Row]
 
 
-def _start(
-    play: Callable[[Any], Row], prepare: Callable[..., None], given: tuple[Any, ...]
-) -> None:
+def _start(play: Callable[[Any], Row], prepare: Callable[[], None]) -> None:
     # Ctrl-C goes to the whole group of processes; the parent ends the workers,
     # or they end because it is gone.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     _CellWorker.play = play
-    prepare(*given)
+    prepare()
 
 
 def _play(cell: Any) -> Row:
@@ -171,7 +166,8 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def put_between(page: Path, name: str, text: str) -> None:
-    """Replaces what stands between ``<!-- name -->`` and ``<!-- end of name -->`` in a page; makes a page that is not there."""
+    """Replaces what stands between ``<!-- name -->`` and ``<!-- end of name -->`` in a page.
+    A page that is not there is made."""
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     found = page.read_text() if page.exists() else f"{begin}\n{end}\n"
     if begin not in found or end not in found:

@@ -3,7 +3,8 @@ links and other work.
 
     python benchmarks/fault_free.py --peers 4 --numbers 25000000 --rounds 15
     python benchmarks/fault_free.py --peers 2 4 8 --numbers 100000 1000000 --busy 0 4 --rounds 200
-    sudo python benchmarks/fault_free.py --peers 2 4 --numbers 25000000 --hosts 2 --mbit 100 1000 0 --rounds 20
+    sudo python benchmarks/fault_free.py --peers 2 4 --numbers 25000000 --rounds 20 \\
+        --hosts 2 --mbit 100 1000 0
 
 Each combination is a run. Counted are commits without all contributors, attempts above 0, late
 updates, suspicions, states taken over and branches: all of them should be 0. Two hosts are network
@@ -40,7 +41,9 @@ TRAIN = (
 import sys
 elements, rounds = map(int, sys.argv[1:3])
 if places := sys.argv[3:]:
-    move_in(*places[2 * (int(os.environ["GOSSIP_PEER"]) * (len(places) // 2) // int(os.environ["FAULT_FREE_PEERS"])):][:2])
+    peer, peers = int(os.environ["GOSSIP_PEER"]), int(os.environ["FAULT_FREE_PEERS"])
+    host = peer * (len(places) // 2) // peers
+    move_in(*places[2 * host : 2 * host + 2])
 import gossip
 peer = gossip.init()
 import torch

@@ -1,8 +1,10 @@
 """Two of eight peers lie about every result that they serve, while all train on digits:
 what each such lie costs.
 
-    python benchmarks/lying_servers.py                                  # every lie of a server, 400 rounds each
-    python benchmarks/lying_servers.py --lies wrong_results two_results --rounds 250 --json lies.json
+    # every lie of a server, 400 rounds each
+    python benchmarks/lying_servers.py
+    python benchmarks/lying_servers.py --lies wrong_results two_results --rounds 250 \\
+        --json lies.json
 
 For each lie a run of ``gossip demo --only`` with rolling rounds, beside one without faults of the
 same seed and the same f. Exit 1 when the honest peers end with different bits, a round or more than

@@ -333,9 +333,7 @@ def draw(rows: list[Row], picture: Path) -> None:
         axes: Any,
         close: bool | None,
         what: Callable[[Row], float],
-        colour: str,
-        style: str,
-        label: str,
+        **look: Any,
     ) -> None:
         chosen = [
             row for row in rows if close is None or row["world"]["connections_close"] == close
@@ -343,12 +341,12 @@ def draw(rows: list[Row], picture: Path) -> None:
         points = [(n, [what(row) for row in chosen if row["world"]["n"] == n]) for n in sizes]
         points = [(n, values) for n, values in points if values]
         xs, ys = [n for n, _ in points], [median(values) for _, values in points]
-        axes.plot(xs, ys, style, color=colour, label=label, marker="o", markersize=3)
+        axes.plot(xs, ys, marker="o", markersize=3, **look)
         axes.fill_between(
             xs,
             [min(v) for _, v in points],
             [max(v) for _, v in points],
-            color=colour,
+            color=look["color"],
             alpha=0.12,
             linewidth=0,
         )
@@ -357,24 +355,41 @@ def draw(rows: list[Row], picture: Path) -> None:
         left,
         False,
         lambda row: row["known_all_s"],
-        red,
-        "-",
-        "silent: everybody knows of every death",
+        color=red,
+        linestyle="-",
+        label="silent: everybody knows of every death",
     )
     curve(
-        left, False, lambda row: row["known_median_s"], red, "--", "silent: median survivor knows"
+        left,
+        False,
+        lambda row: row["known_median_s"],
+        color=red,
+        linestyle="--",
+        label="silent: median survivor knows",
     )
-    curve(left, False, lambda row: row["suspected_median_s"], red, ":", "silent: first suspicion")
     curve(
-        left, True, lambda row: row["known_all_s"], blue, "-", "connections close: everybody knows"
+        left,
+        False,
+        lambda row: row["suspected_median_s"],
+        color=red,
+        linestyle=":",
+        label="silent: first suspicion",
+    )
+    curve(
+        left,
+        True,
+        lambda row: row["known_all_s"],
+        color=blue,
+        linestyle="-",
+        label="connections close: everybody knows",
     )
     curve(
         left,
         True,
         lambda row: row["known_median_s"],
-        blue,
-        "--",
-        "connections close: median survivor knows",
+        color=blue,
+        linestyle="--",
+        label="connections close: median survivor knows",
     )
     left.set(
         xlabel="peers", ylabel="seconds after a tenth of them crashed", xscale="log", ylim=(0, None)
@@ -383,26 +398,33 @@ def draw(rows: list[Row], picture: Path) -> None:
         right,
         False,
         lambda row: row["crash_bytes_per_peer_s"] / 1000,
-        red,
-        "-",
-        "silent crash, until all is known",
+        color=red,
+        linestyle="-",
+        label="silent crash, until all is known",
     )
     curve(
         right,
         True,
         lambda row: row["crash_bytes_per_peer_s"] / 1000,
-        blue,
-        "-",
-        "connections close, until all is known",
+        color=blue,
+        linestyle="-",
+        label="connections close, until all is known",
     )
-    curve(right, None, lambda row: row["calm_bytes_per_peer_s"] / 1000, ink, "-", "nothing happens")
+    curve(
+        right,
+        None,
+        lambda row: row["calm_bytes_per_peer_s"] / 1000,
+        color=ink,
+        linestyle="-",
+        label="nothing happens",
+    )
     curve(
         right,
         None,
         lambda row: row["calm_table_bytes_per_peer_s"] / 1000,
-        grey,
-        "--",
-        "of that, tables",
+        color=grey,
+        linestyle="--",
+        label="of that, tables",
     )
     right.set(xlabel="peers", ylabel="kB sent by a peer in a second", xscale="log", yscale="log")
     for axes in (left, right):

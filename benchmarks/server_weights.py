@@ -49,7 +49,8 @@ while peer.round < rounds:
     times.append((peer.round, time.monotonic()))
 peer.close()
 counted = [(number, at) for number, at in times if number >= settled]
-(peer.run_dir / f"speed-{mine}.json").write_text(json.dumps((counted[-1][0] - counted[0][0]) / (counted[-1][1] - counted[0][1])))
+(first, began), (last, ended) = counted[0], counted[-1]
+(peer.run_dir / f"speed-{mine}.json").write_text(json.dumps((last - first) / (ended - began)))
 """
 )
 

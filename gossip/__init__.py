@@ -1,35 +1,50 @@
-"""Fault-tolerant gossip training for PyTorch: no process is special,
-anything may crash, hang or lie.
+"""Fault-tolerant gossip training for PyTorch.
+
+No process is special: any peer may crash, hang or send wrong gradients.
 
     import gossip
     peer = gossip.init()
     model, optimizer = peer.prepare(model, optimizer)
     loader = peer.shard(loader)
 
-Rules are in ``gossip.aggregators``, topologies in ``gossip.topologies``, errors in
-``gossip.errors``. Importing this does not import torch.
+Aggregation rules are in ``gossip.aggregators``, topologies in ``gossip.topologies``, errors in
+``gossip.errors``, and checks for your own plug-ins in ``gossip.testing``. ``docs/api.md`` is the
+reference. Importing ``gossip`` does not import torch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import errors
+from .lazy import lazy
 
 if TYPE_CHECKING:
+    from . import aggregators, testing, topologies
     from .training import Session, init
+else:
+    __getattr__, _ = lazy(
+        __name__,
+        {
+            "aggregators": ("aggregators",),
+            "testing": ("testing",),
+            "topologies": ("topologies",),
+            "training": ("Session", "init"),
+        },
+    )
 
 __version__ = "0.1.0"
-__all__ = ["Session", "__version__", "errors", "init"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in ("Session", "init"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.training"), name)
+__all__ = [
+    "Session",
+    "__version__",
+    "aggregators",
+    "errors",
+    "init",
+    "testing",
+    "topologies",
+]
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """The public API and nothing else: what is listed here stays."""
+    return __all__

@@ -129,8 +129,7 @@ class RunConfig(BaseModel):
         default="",
         max_length=16 * PEERS_MAX,
         description=(
-            "how often peers serve rounds beside the others, as in 0:4,2:2; who is not named "
-            "weighs 1"
+            "how often peers serve rounds beside the others, as in 0:4,2:2; all others weigh 1"
         ),
     )
     round_timeout_s: Seconds = Field(default=10.0, description="how long a round may wait at most")
@@ -143,20 +142,20 @@ class RunConfig(BaseModel):
     begin_anew: bool = Field(
         default=False,
         description=(
-            "begin again with fresh weights, when all who had the state of the run are lost"
+            "begin again with fresh weights, when all peers that had the state of the run are lost"
         ),
     )
     insecure: bool = Field(
         default=False,
         description=(
-            "listen on other addresses than loopback, without keys: whoever reaches them can take "
-            "part"
+            "listen on other addresses than loopback, without keys: anybody who reaches them can "
+            "take part"
         ),
     )
     keys: bool | None = Field(
         default=None,
         description=(
-            "who takes part is known by a key, and all is encrypted; on by default but for "
+            "peers authenticate by keys and encrypt everything; on by default but for "
             "loopback addresses"
         ),
     )
@@ -229,13 +228,13 @@ class RunConfig(BaseModel):
             return value
         if not is_one_host(host):
             raise ValueError(
-                "it should be the address of one host, such as 10.0.0.7, that the others can be "
-                "told"
+                "it should be the address of one host, such as 10.0.0.7, that other hosts can "
+                "connect to"
             )
         if info.data.get("keys") is False and not info.data.get("insecure"):
             raise ValueError(
-                "without keys whoever reaches it could take part: leave out --no-keys, or say "
-                "--insecure as well"
+                "without keys anybody who reaches it could take part: leave out --no-keys, or add "
+                "--insecure"
             )
         return value
 

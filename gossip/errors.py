@@ -12,16 +12,16 @@ GossipError
 ├── LocalError                     this peer or this machine
 │   ├── NodeLost                   the node died and could not be restarted
 │   ├── OutOfMemory                more peers than the memory holds
-│   └── AddressInUse               somebody else has the port
+│   └── AddressInUse               another process has the port
 ├── RemoteError                    a remote peer
 │   ├── Malformed                  bytes that are not a message (never leaves the transport)
 │   └── Refused                    the swarm refuses this peer: another model, version or run
 │       └── ModelDiffers           another model, and where it differs
 └── SwarmError                     the swarm or the network between
     ├── NeverStarted               too few peers came before the start timeout
-    ├── NobodyAnswers              no door of the run answers at its address
+    ├── NobodyAnswers              no join server of the run answers at its address
     ├── QuorumLost                 too few peers are left, and none came back in time
-    └── StateLost                  the run has had rounds, and nobody who had their state is left
+    └── StateLost                  the run has had rounds, and no peer that had their state is left
 """
 
 from __future__ import annotations

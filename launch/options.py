@@ -26,9 +26,7 @@ Advertise = Annotated[
 ]
 Port = Annotated[
     int,
-    typer.Option(
-        min=0, max=65535, help="Port of this launcher's door, where others join; 0: a free one."
-    ),
+    typer.Option(min=0, max=65535, help="Port of this launcher's join server; 0: a free one."),
 ]
 Peers = Annotated[
     int | None,
@@ -73,8 +71,8 @@ Byzantine = Annotated[
         "-f",
         "--byzantine",
         help=(
-            "Lying peers to tolerate; by default what rule and peers allow, at most a quarter "
-            "(demo: as many as lie)."
+            "Byzantine peers to tolerate; by default what rule and peers allow, at most a quarter "
+            "(demo: as many as attack)."
         ),
         show_default=False,
     ),
@@ -176,8 +174,8 @@ BeginAnew = Annotated[
     typer.Option(
         "--begin-anew",
         help=(
-            "When all who had the state are lost, begin again with fresh weights; by default that "
-            "ends it."
+            "When all peers that had the state are lost, begin again with fresh weights. By "
+            "default the run ends."
         ),
     ),
 ]
@@ -205,7 +203,7 @@ Keys = Annotated[
 SwarmKey = Annotated[
     Path | None,
     typer.Option(
-        help="Whoever has this key may join: a file of gossip keygen; by default a new one.",
+        help="Anybody with this key may join: a file of gossip keygen; by default a new one.",
         show_default=False,
     ),
 ]
@@ -220,7 +218,10 @@ Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
-        help="Listen beyond loopback without keys: whoever reaches it takes part, reads and lies.",
+        help=(
+            "Listen beyond loopback without keys: anybody who reaches it can take part, read "
+            "and send false updates."
+        ),
     ),
 ]
 TaskOption = Annotated[
@@ -321,9 +322,6 @@ def flags(
     fault: list[str] | None = None,
     faults: Path | None = None,
     run_dir: Path | None = None,
-    begin_anew: bool = False,
-    record: bool = False,
-    drills: bool = False,
     **others: Any,
 ) -> dict[str, Any]:
     """Options as ``gossip.config.resolve`` takes them; None where nothing was typed."""
@@ -339,7 +337,5 @@ def flags(
         **{SETTING_OF.get(name, name): value for name, value in others.items()},
         "faults": specs,
         "run_dir": str(run_dir) if run_dir is not None else None,
-        "begin_anew": begin_anew or None,
-        "record": record or None,
-        "drills": drills or None,
+        **{name: others.get(name) or None for name in ("begin_anew", "record", "drills")},
     }

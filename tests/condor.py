@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
+import zygote
 
 BOOLEAN, NUMBER, SIZE, TEXT = r"true|false", r"\d+", r"\d+ ?[KMGT]B?", r"\S.*"
 QUOTED = r'"([^"]|"")*"'
@@ -297,7 +298,7 @@ class CondorJob:
             Path(self.said["output"]).open("ab") as out,
             Path(self.said["error"]).open("ab") as err,
         ):
-            self.process = subprocess.Popen(
+            self.process = zygote.Popen(
                 command,
                 cwd=self.scratch if self.transfers else iwd,
                 env=environment,

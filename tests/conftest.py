@@ -28,6 +28,8 @@ MARK = "GOSSIP_TEST_MARK"
 EXIT_GRACE_S = 5.0
 # Helpers of the standard library that live as long as the process that first needed them.
 OF_THE_LIBRARY = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# The process that forks commands for tests lives as long, and shows what it forks as commands.
+LONG_LIVED = (*OF_THE_LIBRARY, str(Path(__file__).with_name("zygote.py")))
 
 
 def command_of(process: psutil.Process) -> str:
@@ -103,7 +105,7 @@ def no_process_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     left = {
         p
         for p in started | marked(mark)
-        if is_running(p) and not any(word in command_of(p) for word in OF_THE_LIBRARY)
+        if is_running(p) and not any(word in command_of(p) for word in LONG_LIVED)
     }
     psutil.wait_procs(left, timeout=EXIT_GRACE_S)  # some are on their way out
     left = {process for process in left if is_running(process)}

@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
+import zygote
 
 FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 LABEL, COUNTED, IGNORED = (
@@ -209,7 +209,7 @@ class Pod:
         assert (python, words[0]) == ("python", "-m")
         self.words = [sys.executable, "-c", NAMES, str(self.cluster.names), *words[1:]]
         with self._out.open("ab") as out:
-            self.process = subprocess.Popen(
+            self.process = zygote.Popen(
                 self.words,
                 cwd=self.cluster.folder,
                 env={**os.environ, **self.environment},

@@ -7,15 +7,26 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 import gossip
 from gossip.training.session import Session
 
 
 def test_the_public_names_are_these():
-    assert sorted(gossip.__all__) == ["Session", "__version__", "errors", "init"]
-    for name in gossip.__all__:
+    public = [
+        "Session",
+        "__version__",
+        "aggregators",
+        "errors",
+        "init",
+        "testing",
+        "topologies",
+    ]
+    assert sorted(gossip.__all__) == public
+    assert dir(gossip) == public
+    for name in public:
         assert getattr(gossip, name) is not None
-        assert name in dir(gossip)
     assert gossip.Session is Session
     assert not hasattr(gossip, "no_such_name")
 
@@ -49,6 +60,12 @@ def test_signatures_that_users_rely_on():
         next(iter(inspect.signature(gossip.init).parameters.values())).kind
         is inspect.Parameter.VAR_KEYWORD
     )
+
+
+@pytest.mark.parametrize("name", ["aggregators", "errors", "testing", "topologies"])
+def test_a_public_package_needs_no_import_of_its_own(name: str):
+    code = f"import gossip, sys; dir(gossip.{name}); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
 
 
 def test_importing_gossip_does_not_import_torch():

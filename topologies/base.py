@@ -1,5 +1,6 @@
-"""What a topology is: a pure function (roster, round, seed) -> plan, the same on every peer, so
-that no plan is ever sent."""
+"""A topology is a pure function (roster, round, seed) -> plan.
+
+Every peer computes the same plan, so no plan is ever sent."""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ from gossip.errors import BadTopology, ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The agreed members of a round, ascending, and the lineage they belong to."""
+    """The agreed members of a round.
+
+    Attributes:
+        peers: Their numbers, ascending.
+        lineage: Identifies the history of the run that they continue.
+    """
 
     peers: tuple[int, ...]
     lineage: bytes = b""
@@ -33,26 +39,33 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who does what in one round. A rolling plan has ``servers``,
-    a gossip plan has ``pushes``; never both.
+    """Who serves, or who sends to whom, in one round.
+
+    A rolling plan has ``servers``, a gossip plan has ``pushes``, and no plan has both.
 
     Attributes:
-        servers: One tuple a shard: the peers in the order in which they serve it. Attempt a is
-            served by the a-th, modulo length.
-        pushes: For each peer those it sends to.
+        servers: One tuple per shard: the peers in the order in which they serve it. The server of
+            attempt a is number a modulo the length of the tuple.
+        pushes: For each peer, the peers that it sends to.
     """
 
     servers: tuple[tuple[int, ...], ...] = ()
     pushes: Mapping[int, tuple[int, ...]] | None = None
 
     def sources(self, peer: int) -> tuple[int, ...]:
-        """Whom ``peer`` must expect something from, ascending."""
+        """The peers that send to ``peer``, ascending. Only a gossip plan has them."""
         assert self.pushes is not None
         return tuple(sorted(sender for sender, targets in self.pushes.items() if peer in targets))
 
 
 class Topology:
-    """A named topology. Called with a roster, a round and a seed it returns a checked ``Plan``."""
+    """A named topology. ``topology(roster, round_id, seed)`` returns a checked ``Plan``.
+
+    Attributes:
+        name: As it is given to ``--topology``.
+        rolling: Whether its plans have servers. A gossip topology has pushes.
+        bound: Options that every call gets.
+    """
 
     def __init__(
         self,
@@ -65,11 +78,10 @@ class Topology:
         self.function, self.name, self.rolling = function, name, rolling
         self.parameters = inspect.signature(function).parameters
         self.bound: Mapping[str, Any] = dict(bound or {})
-        """Options that every call gets."""
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Names of the options it takes."""
+        """Names of the options that it takes."""
         return tuple(
             name
             for name, parameter in self.parameters.items()
@@ -77,14 +89,17 @@ class Topology:
         )
 
     def bind(self, **options: Any) -> Topology:
-        """The same topology with some options fixed.
-        Raises ``ConfigError`` for one that it does not take."""
+        """Makes the same topology with some options fixed.
+
+        Raises: ConfigError: It has no such option.
+        """
         for name in options:
             if name not in self.options:
                 raise unknown_option(f"topology {self.name}", name, self.options)
         return Topology(self.function, self.name, self.rolling, {**self.bound, **options})
 
     def __call__(self, roster: Roster, round_id: int, seed: int, **options: Any) -> Plan:
+        """The plan of a round. Raises: BadTopology: The function returned no plan for it."""
         plan = self.function(roster, round_id, seed, **{**self.bound, **options})
         check_plan(self.name, plan, roster)
         return plan
@@ -114,7 +129,17 @@ def topology(
 def topology(
     function: Callable[..., Plan] | None = None, *, name: str | None = None, rolling: bool = False
 ) -> Topology | Callable[[Callable[..., Plan]], Topology]:
-    """Makes a pure function ``(roster, round_id, seed, *, ...) -> Plan`` a topology."""
+    """Makes a pure function ``(roster, round_id, seed, *, ...) -> Plan`` a topology.
+
+    Every peer calls the function by itself and must get the same plan. Take randomness from
+    ``draw(seed, round_id, ...)``, never from a clock, a global generator or ``hash()``.
+
+    Args:
+        name: Name of the topology. By default the function's name.
+        rolling: Whether its plans have ``servers``. A gossip topology returns ``pushes``.
+    Raises: BadTopology: When the topology is called and the plan names peers outside the roster,
+        lets a peer push to itself, or has both or neither of ``servers`` and ``pushes``.
+    """
 
     def decorate(function: Callable[..., Plan]) -> Topology:
         return Topology(function, name or function.__name__, rolling)
@@ -123,8 +148,11 @@ def topology(
 
 
 def check_plan(name: str, plan: Plan, roster: Roster) -> None:
-    """Raises ``BadTopology`` when a plan names strangers, lets a peer push to itself,
-    or is empty in both senses."""
+    """Raises ``BadTopology`` when a plan is not one for this roster.
+
+    It may not name peers outside the roster, let a peer push to itself, or have both or neither of
+    ``servers`` and ``pushes``.
+    """
     if bool(plan.servers) == (plan.pushes is not None):
         raise BadTopology(f"topology {name} must return servers or pushes, and not both")
     members = set(roster.peers)

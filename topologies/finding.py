@@ -40,9 +40,10 @@ def load(spec: str) -> Topology:
     Args:
         spec: ``name``, ``file.py:function`` or ``module:function``, then perhaps
             ``:option=value,option=value``. In names and options hyphens are underscores.
-    Returns: the topology, called with (roster, round_id, seed) alone.
-    Raises: UnknownName: nobody registered the name. ConfigError: an unknown option, a wrong value,
-        or no topology there.
+    Returns: The topology, called with ``(roster, round_id, seed)`` alone.
+    Raises:
+        UnknownName: Nobody registered the name.
+        ConfigError: An unknown option, a wrong value, or no topology there.
     """
     where, *rest = _OPTIONS.split(spec.strip(), maxsplit=1)
     options_text = rest[0] if rest else ""
@@ -109,7 +110,8 @@ def _module_of_file(path: Path) -> ModuleType:
         raise ConfigError(f"there is no file {path} to take a topology from")
     # Named by its whole path, so that it hides no module of its own stem and comes out the same
     # when asked for twice.
-    name = f"gossip_file_{path.stem}_{blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
+    whole_path = blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
+    name = f"gossip_file_{path.stem}_{whole_path}"
     if name in sys.modules:
         return sys.modules[name]
     found = importlib.util.spec_from_file_location(name, path)

@@ -1,20 +1,20 @@
-"""What liars send: attacks by name, as one liar tells them or as all of them together.
+"""Attacks by name: what Byzantine peers send in place of their updates.
 
-    lie = make("sign_flip", 10)(update, round_id)                   one liar, of what it would have
-                                                                    sent
-    lies = make("alie").collude(honest, f=2)                        (f, d): liars who see what the
-                                                                    honest send
-    lie = make("dissensus").tell(update, receiver, theirs, others)  gossip rounds: each receiver is
-                                                                    told something else
+    # one Byzantine peer, from the update that it would have sent
+    bad = make("sign_flip", 10)(update, round_id)
+    # (f, d): all of them together, with knowledge of the honest updates
+    bad = make("alie").collude(honest, f=2)
+    # gossip rounds: another update for each receiver
+    bad = make("dissensus").tell(update, receiver, theirs, others)
 
-An attack acts where an update leaves its sender. It is told the round and draws from a seed, so the
-same liar tells the same lie in every run. Attacks of a crew (``alie``, ``min_max``, ...) are
-omniscient in ``collude``; called for one liar, they work on a guess of what the others send, from
-the results that every replica has (``guessing``). A few cannot be guessed: ``names(lonely=True)``
-leaves them out. ``label_flip`` is a lie about the data and acts where the trainer reads it:
-``flip_labels``.
+An attack acts where an update leaves its sender. It depends on the round and a seed, so the same
+peer sends the same in every run. Colluding attacks (``alie``, ``min_max``, ...) are omniscient in
+``collude``. Called for one peer, they work on an estimate of the honest updates, made from the
+results that every replica has (``guessing``). A few cannot work on an estimate:
+``names(lonely=True)`` leaves them out. ``label_flip`` is an attack on data and acts where the
+trainer reads it: ``flip_labels``.
 
-Knowing the names costs no torch, because command lines check them.
+Listing the names does not import torch, because command lines check them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from . import apart as _apart
 from . import together as _together
 from .kinds import DATA_ATTACKS as DATA_ATTACKS
 from .kinds import KINDS as KINDS
+from .kinds import LABEL_FLIP as _LABEL_FLIP
 from .kinds import Aggregator as Aggregator
+from .kinds import AttackKind as AttackKind
 from .kinds import attack as attack
 from .kinds import flip_labels as flip_labels
 from .kinds import names as names
@@ -34,10 +36,12 @@ from .telling import AttackerGroup as AttackerGroup
 from .telling import make as make
 
 __all__ = [
+    "ATTACKS",
     "DATA_ATTACKS",
     "KINDS",
     "Aggregator",
     "Attack",
+    "AttackKind",
     "AttackerGroup",
     "attack",
     "flip_labels",
@@ -45,3 +49,5 @@ __all__ = [
     "names",
 ]
 _HOMES = (_adaptive, _alone, _apart, _together)  # imported for what they register
+ATTACKS = {**KINDS, _LABEL_FLIP.name: _LABEL_FLIP}
+"""Of real runs, the simulator and benchmarks: on updates and on data."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .kinds import COUNT, attack
+from .kinds import ROUNDS, attack
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,7 +96,11 @@ def worst(
 
 
 @attack(
-    shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT
+    shape="together",
+    tries=True,
+    strength=10.0,
+    meaning="rounds between two searches",
+    allowed=ROUNDS,
 )
 def adaptive(crowd: OmniscientView, *, strength: float) -> Tensor:
     """The worst that was found: all send the honest mean plus t times a direction, for the t and
@@ -113,7 +117,11 @@ def adaptive(crowd: OmniscientView, *, strength: float) -> Tensor:
 
 
 @attack(
-    shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT
+    shape="together",
+    tries=True,
+    strength=10.0,
+    meaning="rounds between two searches",
+    allowed=ROUNDS,
 )
 def optimal_alie(crowd: OmniscientView, *, strength: float) -> Tensor:
     """``alie`` with the z that does most against the actual rule: 19 trials of it a search."""
@@ -122,7 +130,11 @@ def optimal_alie(crowd: OmniscientView, *, strength: float) -> Tensor:
 
 
 @attack(
-    shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT
+    shape="together",
+    tries=True,
+    strength=10.0,
+    meaning="rounds between two searches",
+    allowed=ROUNDS,
 )
 def optimal_ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
     """``ipm`` with the epsilon that does most against the actual rule: 19 trials of it a search."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from .kinds import COUNT, FRACTION, NOT_NEGATIVE, attack
+from .kinds import FRACTION, NOT_NEGATIVE, ROUNDS, attack
 
 if TYPE_CHECKING:
     import torch
@@ -39,8 +39,10 @@ def bit_flip(update: Tensor, *, strength: float, generator: torch.Generator) -> 
 
 @attack(strength=200.0, meaning="standard deviation", allowed=NOT_NEGATIVE)
 def gaussian(update: Tensor, *, strength: float, generator: torch.Generator) -> Tensor:
-    """Noise N(0, strength^2) instead of the update. Source: Xie, Koyejo, Gupta 2018,
-    arXiv:1802.10116 (200)."""
+    """Noise N(0, strength^2) instead of the update.
+
+    Source: Xie, Koyejo, Gupta 2018, arXiv:1802.10116 (200).
+    """
     import torch
 
     return (torch.randn(update.shape, generator=generator) * strength).to(update)
@@ -70,7 +72,7 @@ def zero(update: Tensor) -> Tensor:
     return update.new_zeros(update.shape)
 
 
-@attack(strength=10.0, meaning="age in rounds", allowed=COUNT)
+@attack(strength=10.0, meaning="age in rounds", allowed=ROUNDS)
 def stale(update: Tensor, *, past: Tensor) -> Tensor:
     """The update of ``strength`` rounds ago, replayed; in the first rounds the oldest there is."""
     return past

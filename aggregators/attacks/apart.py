@@ -1,4 +1,4 @@
-"""What a liar tells different neighbours in a gossip round: there is no server to compare it."""
+"""Attacks of gossip rounds that send each neighbour another update."""
 
 from __future__ import annotations
 

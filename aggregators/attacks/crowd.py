@@ -66,7 +66,7 @@ class OmniscientView:
         """
         if self.rule is None:
             raise ConfigError(
-                "this attack tries itself on the rule, and was not told which",
+                "this attack tries itself on the rule, and needs the rule as an argument",
                 "give collude(..., rule=...)",
             )
         if not bool(torch.isfinite(lies).all()):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DATA_ATTACKS = ("label_flip",)
 """Attacks that change what the trainer learns from, not what it sends."""
 
-Shape = Literal["alone", "together", "apart"]
+Shape = Literal["alone", "together", "apart", "data"]
 Aggregator: TypeAlias = "Callable[[Tensor], Tensor]"
 """``(n, d) -> (d,)``: a rule with its f bound."""
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -33,7 +33,7 @@ class AttackKind:
     Attributes:
         shape: ``alone``: ``(update, ...) -> lie``, of what one liar would have sent. ``together``:
             ``(crowd, ...) -> (f, d)``, of what the honest send. ``apart``:
-            ``(update, ...) -> lie``, another for each receiver.
+            ``(update, ...) -> lie``, another for each receiver. ``data``: of what is learnt.
         strength: By default; None when there is nothing to set, or when it follows from n and f.
         meaning: Of the strength, with its unit. Empty: there is nothing to set.
         wants: Names of the function's parameters.
@@ -42,6 +42,7 @@ class AttackKind:
         refusal: Why not, and what to do instead.
         tries: It tries itself on the rule.
         allowed: What the strength must be, in words, and the test of it.
+        idle: Whether it does nothing where f of n lie and no strength is given.
     """
 
     name: str
@@ -53,10 +54,16 @@ class AttackKind:
     refusal: str = ""
     tries: bool = False
     allowed: tuple[str, Callable[[float], bool]] = ("finite", math.isfinite)
+    idle: Callable[[int, int], bool] = lambda n, f: False
 
     @property
     def lonely(self) -> bool:
         return not self.refusal
+
+    @property
+    def does(self) -> str:
+        """What it does: the first paragraph of its docstring."""
+        return inspect.getdoc(self.function).partition("\n\n")[0]  # type: ignore[union-attr]
 
 
 KINDS: dict[str, AttackKind] = {}
@@ -77,7 +84,7 @@ def _count(value: float) -> bool:
 FINITE = ("finite", math.isfinite)
 POSITIVE = ("above 0 and finite", _positive)
 NOT_NEGATIVE = ("at least 0 and finite", _not_negative)
-COUNT = ("a whole number of at least 1", _count)
+ROUNDS = ("a whole number of rounds, at least 1", _count)
 FRACTION = ("above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
@@ -89,20 +96,38 @@ def attack(
     refusal: str = "",
     tries: bool = False,
     allowed: tuple[str, Callable[[float], bool]] = FINITE,
+    idle: Callable[[int, int], bool] = lambda n, f: False,
 ) -> Decorator:
-    """Registers a function under its name.
+    """Registers a function as an attack under its name.
 
-    ``alone``: ``(update, *, ...) -> update``; it may name ``strength``, ``generator``, ``past`` and
-    ``direction``. ``together``: ``(crowd, *, ...) -> (f, d)``; it may name ``strength``. ``apart``:
-    ``(update, *, ...) -> update``; it may name ``strength``, ``receiver``, ``theirs``, ``others``,
-    ``neighbours`` and ``attackers``.
+    The shape decides what the function gets and which further parameters it may name:
+
+    - ``alone``: ``(update, *, ...) -> update``, ``(d,)`` to ``(d,)``. One Byzantine peer, without
+      knowledge of the others. ``strength``, ``generator``, ``past``, ``direction``.
+    - ``together``: ``(crowd, *, ...) -> (f, d)``. All Byzantine peers at once, with knowledge of
+      the honest updates. ``strength``.
+    - ``apart``: ``(update, *, ...) -> update``. One Byzantine peer of a gossip round, with another
+      update for each receiver. ``strength``, ``receiver``, ``theirs``, ``others``, ``neighbours``,
+      ``attackers``.
+
+    Args:
+        strength: Default strength. None when there is nothing to set, or when it follows from n
+            and f.
+        meaning: What the strength is, with its unit.
+        shape: ``alone``, ``together`` or ``apart``.
+        refusal: Why a single peer cannot send it in a real run, and what to use instead. Empty
+            when it can.
+        tries: Whether it searches its strength by trying the rule.
+        allowed: The strengths that are allowed, in words and as a test.
+        idle: ``(n, f) -> bool``, whether it does nothing with f Byzantine peers of n at its default
+            strength.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         name = function.__name__
         wants = frozenset(inspect.signature(function).parameters)
         KINDS[name] = AttackKind(
-            name, function, shape, strength, meaning, wants, refusal, tries, allowed
+            name, function, shape, strength, meaning, wants, refusal, tries, allowed, idle
         )
         return function
 
@@ -113,7 +138,7 @@ def names(*, lonely: bool = False) -> tuple[str, ...]:
     """The attacks on updates that ``make`` knows, ascending. ``DATA_ATTACKS`` are not among them.
 
     Args:
-        lonely: Only those that a liar can tell by itself, in a real run.
+        lonely: Only those that one peer can carry out by itself, in a real run.
     """
     return tuple(sorted(name for name, kind in KINDS.items() if kind.lonely or not lonely))
 
@@ -150,9 +175,13 @@ def checked_strength(kind: AttackKind, strength: float | None) -> float | None:
 
 
 def flip_labels(labels: Any, classes: int) -> Any:
-    """``classes - 1 - label``: what ``label_flip`` does to a batch before its gradient is taken.
+    """Learns from wrong labels, ``classes - 1 - label``, and sends honestly what it learnt.
+
     For an int, array or tensor.
 
     Source: Xie, Koyejo, Gupta 2019, "Zeno", arXiv:1805.10032 (9 - label, for ten classes).
     """
     return classes - 1 - labels
+
+
+LABEL_FLIP = AttackKind("label_flip", flip_labels, "data", None, "", frozenset())

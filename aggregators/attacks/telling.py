@@ -1,5 +1,4 @@
-"""A liar at work: an attack with its strength, its seed,
-and what it remembers from one round to the next."""
+"""An attack with its strength, its seed and its memory of earlier rounds."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AttackerGroup:
-    """The liars of a run, as one of them knows them without a word.
+    """The Byzantine peers of a run, as far as one of them knows them without communication.
 
     Attributes:
-        honest: How many others there are.
-        liars: How many lie in this way.
-        rank: Which of them this one is, from 0.
+        honest: Number of honest peers.
+        attackers: Number of peers that carry out this attack.
+        rank: Number of this attacker among them, from 0.
         seed: The same for all of them.
-        rule: What is made of the updates, its f bound, if they know.
+        rule: The aggregation rule with its f bound, if they know it.
     """
 
     honest: int = 1
@@ -38,11 +37,11 @@ class AttackerGroup:
 
 
 class Attack:
-    """One liar's way of lying, or with ``collude`` that of all liars at once.
+    """The attack of one Byzantine peer, or with ``collude`` of all of them at once.
 
-    What it returns depends only on the seed, the round, and the updates and results seen. ``stale``
-    keeps copies of the last ``strength`` updates, attacks of a crew some of the last deviations; no
-    other remembers anything.
+    Its output depends only on the seed, the round, and the updates and results seen. ``stale``
+    keeps copies of the last ``strength`` updates. Attacks of the shape ``together`` keep some of
+    the last deviations. No other attack has a memory.
     """
 
     def __init__(
@@ -62,35 +61,37 @@ class Attack:
 
     @property
     def guesses(self) -> bool:
-        """Whether it wants to hear what becomes of the rounds (``saw``)."""
+        """Whether it estimates honest updates from results of rounds. Then call ``saw``."""
         return self._kind.shape == "together"
 
     @property
     def tells_each(self) -> bool:
-        """Whether it tells each receiver something else (``tell``)."""
+        """Whether each receiver gets another update. Then call ``tell``."""
         return self._kind.shape == "apart"
 
     # --- alone ------------------------------------------------------------------------------------
 
     def __call__(self, update: Tensor, round_id: int) -> Tensor:
-        """What is sent instead of an honest update. Called once a round;
-        its argument stays as it is.
+        """The update that is sent instead of an honest one. Call it once a round.
 
-        An attack of a crew is told from a guess of what the others send (``HonestEstimate``), as
-        that of ``attacker_group.rank``.
+        An attack of the shape ``together`` works on an estimate of the honest updates
+        (``HonestEstimate``) and returns the part of ``attacker_group.rank``.
 
         Args:
-            update: ``(d,)``; the lie has its shape, dtype and device.
-        Raises: ConfigError: A liar alone cannot tell this lie, or it tells each receiver another.
+            update: ``(d,)``, the honest update, which is not changed.
+            round_id: Number of the round.
+        Returns: ``(d,)``, in the dtype and on the device of ``update``.
+        Raises: ConfigError: A single peer cannot carry out this attack, or each receiver of it
+            gets another update.
         """
         if not self._kind.lonely:
             raise ConfigError(
-                f"{self.name} cannot be told by one liar alone: {self._kind.refusal}",
+                f"one peer cannot send {self.name} by itself: {self._kind.refusal}",
                 "call collude",
             )
         if self._kind.shape == "apart":
             raise ConfigError(
-                f"{self.name} tells each receiver another update", "call tell(update, receiver)"
+                f"{self.name} sends each receiver another update", "call tell(update, receiver)"
             )
         if self._kind.shape == "together":
             self._guess.sends(update, round_id)
@@ -116,8 +117,12 @@ class Attack:
         return lie
 
     def saw(self, result: Tensor, round_id: int) -> None:
-        """What the swarm made of a round, ``(d,)``, in the unit of the updates.
-        Only attacks that guess keep it."""
+        """Notes the aggregate of a round. Only attacks with ``guesses`` keep it.
+
+        Args:
+            result: ``(d,)``, in the unit of the updates.
+            round_id: Number of the round.
+        """
         if self.guesses:
             self._guess.saw(result.clone(), round_id)
 
@@ -133,16 +138,16 @@ class Attack:
         own: Tensor | None = None,
         round_id: int = 0,
     ) -> Tensor:
-        """What f liars send who see everything. Call it once a round.
+        """The updates of f omniscient Byzantine peers. Call it once a round.
 
         Args:
-            honest: ``(h, d)``, what the honest send; stays as it is.
-            f: Liars.
-            generator: Of this round's randomness; by default of the seed and the round.
-            rule: ``(n, d) -> (d,)``, its f bound, for attacks that try themselves on it.
-            own: ``(f, d)``, what the liars would have sent; by default what the honest do, one
-                after the other.
-            round_id: For attacks that replay.
+            honest: ``(h, d)``, the honest updates, which are not changed.
+            f: Number of Byzantine peers.
+            generator: Randomness of this round. By default it follows from the seed and the round.
+            rule: ``(n, d) -> (d,)``, with its f bound, for attacks that try themselves on it.
+            own: ``(f, d)``, the honest updates of the Byzantine peers. By default copies of
+                ``honest``, one after the other.
+            round_id: Number of the round, for attacks that replay.
         Returns: ``(f, d)`` in the dtype and on the device of ``honest``.
         Raises: ConfigError: The attack needs the rule and was given none, or has no such form.
         """
@@ -150,12 +155,12 @@ class Attack:
 
         if self._kind.shape == "apart":
             raise ConfigError(
-                f"{self.name} tells each receiver another update, so it is for gossip rounds only",
+                f"{self.name} sends each receiver another update, so it is for gossip rounds only",
                 "call tell(update, receiver)",
             )
         if f < 0 or not len(honest):
             raise ConfigError(
-                f"{self.name}: {f} liars among {len(honest)} honest updates make no crowd"
+                f"{self.name} needs f >= 0 and an honest update, got f = {f} and {len(honest)}"
             )
         if own is None:
             own = honest[torch.arange(f) % len(honest)]
@@ -200,17 +205,20 @@ class Attack:
         theirs: Tensor | None = None,
         others: Sequence[Tensor] = (),
     ) -> Tensor:
-        """What one receiver of a gossip round is told.
+        """The update for one receiver in a gossip round.
 
         Args:
-            update: ``(d,)``, the honest one.
-            theirs: What the receiver said last, if anything was heard.
-            others: What other honest peers said last.
-        Raises: ConfigError: The attack tells everybody the same.
+            update: ``(d,)``, the honest update.
+            receiver: Number of the peer that gets it.
+            theirs: ``(d,)``, the receiver's last update, if one arrived.
+            others: The last updates of other honest peers.
+        Returns: ``(d,)``.
+        Raises: ConfigError: All receivers of this attack get the same update.
         """
         if self._kind.shape != "apart":
             raise ConfigError(
-                f"{self.name} tells everybody the same", "call it with the update and the round"
+                f"{self.name} sends all receivers the same update",
+                "call it with the update and the round",
             )
         given = {
             "strength": self.strength,
@@ -259,15 +267,15 @@ def make(
     seed: int = 0,
     attacker_group: AttackerGroup | None = None,
 ) -> Attack:
-    """An attack by name.
+    """Makes an attack by name.
 
     Args:
         name: One of ``names()``; hyphens and underscores are the same.
-        strength: What it means depends on the attack; each has a default. ``nan``, ``zero`` and
-            some others have nothing to set.
-        seed: Give each liar its own, or they will collude.
-        crew: For attacks of several liars that each tell their part alone; by default one liar and
-            one honest peer.
+        strength: Its meaning and its default depend on the attack. ``nan``, ``zero`` and some
+            others have none.
+        seed: Give each Byzantine peer its own, or all of them send the same.
+        attacker_group: For attacks of several peers that each carry out their part. By default one
+            Byzantine and one honest peer.
     Raises:
         UnknownName: There is no such attack.
         ConfigError: The strength is out of range, or the attack is one on data.

@@ -1,4 +1,4 @@
-"""What liars send who have seen the honest updates of the round, and send it together."""
+"""Attacks of colluding peers that know the honest updates of the round."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
     shape="together",
     meaning="z in standard deviations of each coordinate; from n and f when left out",
     allowed=NOT_NEGATIVE,
+    idle=lambda n, f: f < n and alie_z(n, f) == 0,
 )
 def alie(crowd: OmniscientView, *, strength: float | None) -> Tensor:
     """A little is enough: all send the honest mean less z honest standard deviations of
@@ -61,7 +62,7 @@ def alie_z(n: int, f: int) -> float:
     honest = n - f
     if f < 1 or honest < 1:
         raise ConfigError(
-            f"alie: z is for liars among honest peers, not for {f} of {n}",
+            f"alie: z needs Byzantine and honest peers, not {f} of {n}",
             "give the strength: alie*1.5",
         )
     beyond, outermost = (n // 2 + 1 - f) / honest, 0.5 / honest
@@ -158,7 +159,7 @@ def _outermost(crowd: OmniscientView) -> int:
     meaning="factor of the negated gradient",
     allowed=POSITIVE,
     refusal=(
-        "the liars would have to hand each other an update within the round; `ipm:PEERS*1` sends "
+        "the attackers would have to exchange an update within the round; `ipm:PEERS*1` sends "
         "copies of the negated estimate of the mean, and `gossip bench robustness` shows this "
         "attack itself"
     ),

@@ -6,7 +6,9 @@ A peer's life:
     unprepared --Prepared--> gathering --everybody here--> running --Stop--> draining --> halted
                                |   ^                        ^   |
                                |   +--nobody has a state--+ |   |
-                               +--the swarm is ahead----> recovering (also from running, when it has lost track)
+                               +--the swarm is ahead----> recovering
+
+It recovers from running, too, when it has lost track.
 """
 
 from __future__ import annotations

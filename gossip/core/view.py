@@ -31,8 +31,9 @@ class View(Protocol):
     def speaks_on(self, peer: PeerId, now: float) -> bool:
         """Whether a peer that is said to have left is there all the same."""
 
-    def note_load(self, now: float) -> None:
-        """Large payloads move, here or elsewhere: answers may wait behind them."""
+    def note_load(self, now: float, for_s: float = 0.0) -> None:
+        """Large payloads move, here or elsewhere: answers may wait behind them, for so long at
+        least."""
 
     def met(self) -> Iterable[PeerId]:
         """Whoever is known to be there, or to have been."""

@@ -18,8 +18,9 @@ from pathlib import Path
 
 from gossip.errors import BadFault
 
+from .declare import Fault
 from .kinds import ByzantineFault, Slow
-from .tables import Fault, from_table, to_table
+from .tables import from_table, to_table
 
 FILE = "drills.json"
 LOOK_EVERY_S = 0.02

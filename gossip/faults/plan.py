@@ -18,53 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gossip.aggregators.attacks import KINDS as LIES
+from gossip.aggregators.attacks import ATTACKS
 from gossip.errors import BadFault
 
-from .kinds import (
-    ATTACKS,
-    AttackSpec,
-    ByzantineFault,
-    Crash,
-    Hang,
-    RealFault,
-    Restart,
-    Slow,
-    Victim,
-)
-from .syntax import KINDS, read_word
-from .tables import Fault, from_table, to_table, toml_of
-from .world import (
-    FINAL_ROUND_ATTACKS,
-    REAL_ATTACKS,
-    RESULT_ATTACKS,
-    WORLD_KINDS,
-    LinkFault,
-    NetworkFault,
-    NodeAttack,
-    Partition,
-    ServerFault,
-    kind_of,
-)
-
-__all__ = [
-    "ATTACKS",
-    "KINDS",
-    "WORLD_KINDS",
-    "AttackSpec",
-    "ByzantineFault",
-    "Crash",
-    "Fault",
-    "FaultPlan",
-    "Hang",
-    "Restart",
-    "Slow",
-    "Victim",
-    "concerned",
-    "from_toml",
-    "load",
-    "parse",
-]
+from .declare import KINDS, Fault, typed_kinds, unknown_kind
+from .kinds import ByzantineFault, Crash, RealFault
+from .reader import Reader
+from .tables import from_table, to_table, toml_of
+from .world import FINAL_ROUND_ATTACKS, REAL_ATTACKS, RESULT_ATTACKS, LinkFault, NodeAttack
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +89,13 @@ class FaultPlan:
                 continue
             if not isinstance(fault, RealFault | LinkFault):
                 raise BadFault(
-                    f"fault {number} ({fault}): only the simulator can do {kind_of(fault)!r}",
+                    f"fault {number} ({fault}): only the simulator can do {fault.kind!r}",
                     "gossip simulate --faults PLAN.toml; real processes can do: "
-                    f"{', '.join(KINDS)}",
+                    f"{', '.join(typed_kinds())}",
                 )
-            if (
-                isinstance(fault, ByzantineFault)
-                and fault.attack in LIES
-                and not LIES[fault.attack].lonely
-            ):
+            if isinstance(fault, ByzantineFault) and not ATTACKS[fault.attack].lonely:
                 raise BadFault(
-                    f"fault {number} ({fault}): {LIES[fault.attack].refusal}",
+                    f"fault {number} ({fault}): {ATTACKS[fault.attack].refusal}",
                     "or gossip simulate --faults PLAN.toml",
                 )
         return self
@@ -173,7 +130,7 @@ class FaultPlan:
                     "rounds nobody does",
                     "--topology rolling, or a lie about updates: sign_flip, scale, nan",
                 )
-            lie = LIES.get(fault.attack) if isinstance(fault, ByzantineFault) else None
+            lie = ATTACKS[fault.attack] if isinstance(fault, ByzantineFault) else None
             if lie is not None and lie.shape == "apart" and rolling:
                 raise BadFault(
                     f"fault {fault}: it tells each neighbour something else, and in {topology} "
@@ -188,12 +145,14 @@ class FaultPlan:
                 )
         return self
 
+    def disturbs(self, peer: int) -> bool:
+        """Whether anything is to be carried out at this peer."""
+        return bool(self.for_peer(peer)) or any(isinstance(f, LinkFault) for f in self.faults)
+
     def for_peer(self, peer: int) -> tuple[Fault, ...]:
         """What concerns this peer, ``crash:server@...`` included: it may be the one who serves."""
         return tuple(
-            fault
-            for fault in self.faults
-            if peer in concerned(fault) or concerned(fault) == ("server",)
+            fault for fault in self.faults if peer in fault.victims or fault.victims == ("server",)
         )
 
     def checked(self, peers: int, rounds: int | None = None) -> FaultPlan:
@@ -203,28 +162,13 @@ class FaultPlan:
             exclude each other.
         """
         gone: dict[int, Fault] = {}  # peer -> the crash after which it can do nothing more
-        lies: dict[int, Fault] = {}
+        lies: dict[int, Fault] = {}  # peer -> what it tells
         for fault in sorted(self.faults, key=_when):
-            for peer in concerned(fault):
-                if isinstance(peer, int) and peer >= peers:
-                    raise BadFault(
-                        f"fault {fault}: there is no peer {peer}",
-                        f"{peers} peers are numbered 0 to {peers - 1}",
-                    )
-                if isinstance(peer, int) and peer in gone and isinstance(fault, RealFault):
-                    raise BadFault(
-                        f"fault {fault}: peer {peer} is dead since {gone[peer]}",
-                        "restart it instead: restart:P@R+2s",
-                    )
-                if isinstance(fault, ByzantineFault) and isinstance(peer, int):
-                    if peer in lies:
-                        raise BadFault(
-                            f"fault {fault}: peer {peer} lies already: {lies[peer]}",
-                            "a peer tells one kind of lie",
-                        )
-                    lies[peer] = fault
-                if isinstance(fault, Crash) and isinstance(peer, int):
-                    gone[peer] = fault
+            for peer in fault.victims:
+                if isinstance(peer, int):
+                    _check_victim(fault, peer, peers, gone, lies)
+            if isinstance(fault, ByzantineFault):
+                check_effect(fault, peers - len(self.attackers))
             at = getattr(fault, "round", None)
             if at is not None and rounds is not None and at >= rounds:
                 raise BadFault(
@@ -244,6 +188,40 @@ class FaultPlan:
         )
 
 
+def _check_victim(
+    fault: Fault, peer: int, peers: int, gone: dict[int, Fault], lies: dict[int, Fault]
+) -> None:
+    if peer >= peers:
+        raise BadFault(
+            f"fault {fault}: there is no peer {peer}",
+            f"{peers} peers are numbered 0 to {peers - 1}",
+        )
+    if peer in gone and isinstance(fault, RealFault):
+        raise BadFault(
+            f"fault {fault}: peer {peer} is dead since {gone[peer]}",
+            "restart it instead: restart:P@R+2s",
+        )
+    if isinstance(fault, ByzantineFault):
+        if peer in lies:
+            raise BadFault(
+                f"fault {fault}: peer {peer} lies already: {lies[peer]}",
+                "a peer tells one kind of lie",
+            )
+        lies[peer] = fault
+    if isinstance(fault, Crash):
+        gone[peer] = fault
+
+
+def check_effect(fault: ByzantineFault, honest: int) -> None:
+    """Raises: BadFault: Without a strength the attack does nothing among so many honest peers."""
+    f = len(fault.peers)
+    if fault.strength is None and ATTACKS[fault.attack].idle(honest + f, f):
+        raise BadFault(
+            f"fault {fault}: without a strength it does nothing where {f} of {honest + f} lie",
+            f"for example {fault}*1.5",
+        )
+
+
 def parse(specs: str | Iterable[str]) -> FaultPlan:
     """Reads faults as typed on the command line.
 
@@ -253,6 +231,17 @@ def parse(specs: str | Iterable[str]) -> FaultPlan:
     """
     words = [specs] if isinstance(specs, str) else list(specs)
     return FaultPlan(tuple(fault for word in words for fault in read_word(word)))
+
+
+def read_word(word: str) -> tuple[Fault, ...]:
+    """The faults of one word: one for each peer that it names. Raises: BadFault."""
+    known = typed_kinds()
+    reader = Reader(word.strip(), usage="for example crash:3@50; kinds: " + ", ".join(known))
+    kind = reader.take(r"[A-Za-z_-]+", "the kind of a fault").replace("-", "_")
+    if kind not in known:
+        raise unknown_kind(kind, f"bad fault {word!r}", known)
+    reader.usage = KINDS[kind].usage
+    return KINDS[kind].read(reader)
 
 
 def load(path: Path | str) -> FaultPlan:
@@ -295,19 +284,6 @@ def from_toml(text: str, origin: str = "fault plan") -> FaultPlan:
         from_table(table, f"{origin}, fault {number}") for number, table in enumerate(tables, 1)
     )
     return FaultPlan(faults, {key: _frozen(value) for key, value in world.items()})
-
-
-def concerned(fault: Fault) -> tuple[Victim, ...]:
-    """Whom a fault names."""
-    if isinstance(fault, Partition):
-        return tuple(peer for side in fault.sides for peer in side)
-    if isinstance(fault, ServerFault):
-        return ("server",)
-    return (
-        fault.peers
-        if isinstance(fault, ByzantineFault | NodeAttack | NetworkFault)
-        else (fault.peer,)
-    )
 
 
 def _when(fault: Fault) -> tuple[float, float]:

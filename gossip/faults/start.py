@@ -3,43 +3,40 @@ the simulator has them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
+from .declare import Fault, declared
+from .units import Peer, Seconds, of
 
+
+@declared("{peer}@{at_s}", "5@20s")
 @dataclass(frozen=True, slots=True)
-class LateStart:
+class LateStart(Fault):
     """The peer is not there when the run starts: its process comes at ``at_s``, as that of a
     machine that boots late."""
 
-    peer: int
-    at_s: float = field(metadata={"least": 0, "most": 1e9})
-
-    def __str__(self) -> str:
-        return f"late_start:{self.peer} at {self.at_s:g} s"
+    peer: int = of(Peer())
+    at_s: float = of(Seconds("TIME", "a time"))
 
 
+@declared("{peer}@{at_s}", "5@20s")
 @dataclass(frozen=True, slots=True)
-class LateTrainer:
+class LateTrainer(Fault):
     """The peer's node is there from the start, its trainer has a model at ``at_s`` only:
     it still reads its data."""
 
-    peer: int
-    at_s: float = field(metadata={"least": 0, "most": 1e9})
-
-    def __str__(self) -> str:
-        return f"late_trainer:{self.peer} at {self.at_s:g} s"
+    peer: int = of(Peer())
+    at_s: float = of(Seconds("TIME", "a time"))
 
 
+@declared("{peer}", "5")
 @dataclass(frozen=True, slots=True)
-class NeverStarts:
+class NeverStarts(Fault):
     """The peer never comes: a machine of the list that is broken,
     or a job that is never scheduled."""
 
-    peer: int
-
-    def __str__(self) -> str:
-        return f"never_starts:{self.peer}"
+    peer: int = of(Peer())
 
 
 StartFault: TypeAlias = LateStart | LateTrainer | NeverStarts

@@ -9,315 +9,278 @@ without a word says "every link" or "anyone".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias, get_args
 
-from .kinds import duration
-from .start import LateStart, LateTrainer, NeverStarts, StartFault
+from .declare import KINDS, Fault, Kind, add, declared, name_of
+from .start import StartFault
+from .units import Choice, Count, Number, Peer, Peers, Seconds, Sides, Truth, of
+
+SHARE = Number("SHARE", "a share", least=0.0, most=1.0, expected="a share from 0 to 1")
+LINKS = Peers(everybody=True, note=", or all in place of peers")
+RATE = Number(
+    "RATE",
+    "a rate",
+    " (RATE in bytes a second)",
+    least=1.0,
+    most=1e12,
+    expected="bytes a second",
+    suffix=" bytes a second",
+)
+AT = Seconds("TIME", "a time")
 
 
-def _number(least: float, most: float = 1e9) -> Any:
-    return field(metadata={"least": least, "most": most})
-
-
-def _links() -> Any:
-    return field(default=(), metadata={"optional": True})
-
-
+@declared("{sides}@{at_s}+{for_s}", "0-4|5-7@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
-class Partition:
-    """Nothing passes between peers of different sides;
-    a peer on no side reaches everyone (a bridge).
+class Partition(Fault):
+    """Nothing passes between peers of different sides. A peer on no side reaches everyone. With
+    ``>`` in place of ``|`` (in a file: ``one_way``) only what an earlier side says to a later one
+    is lost."""
 
-    ``one_way``: only what an earlier side says to a later one is lost.
-    """
-
-    sides: tuple[tuple[int, ...], ...]
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-    one_way: bool = False
-
-    def __str__(self) -> str:
-        sides = (">" if self.one_way else "|").join(map(peers_word, self.sides))
-        return f"partition:{sides}{_moment(self)}"
+    sides: tuple[tuple[int, ...], ...] = of(Sides())
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
+    one_way: bool = of(Truth(), False)
 
 
+@declared("{peers}@{at_s}+{for_s}", "0-7@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
-class Ring:
+class Ring(Fault):
     """The peers stand in a ring and reach only their next on either side:
     no two have the same view."""
 
-    peers: tuple[int, ...]
-    at_s: float = _number(0)
-    for_s: float = _number(0)
+    peers: tuple[int, ...] = of(
+        Peers(
+            note=", four or more",
+            idle=lambda number: (
+                f"in a ring of {number} everybody reaches everybody" if number < 4 else ""
+            ),
+        )
+    )
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
 
-    def __str__(self) -> str:
-        return f"ring:{peers_word(self.peers)}{_moment(self)}"
 
-
+@declared("{peers}*{period_s}@{at_s}+{for_s}", "0,3*500ms@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
-class Flap:
-    """The link between two peers breaks and comes back, half of each period."""
+class Flap(Fault):
+    """The link between two peers breaks and comes back, once in each period."""
 
-    peers: tuple[int, ...]
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-    period_s: float = _number(0.001)
+    peers: tuple[int, ...] = of(
+        Peers(
+            "PEER,PEER",
+            wrong=lambda number: f"a link has two ends, not {number}" if number != 2 else "",
+        )
+    )
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
+    period_s: float = of(Seconds("PERIOD", "a period", least=0.001))
 
-    def __str__(self) -> str:
-        return f"flap:{peers_word(self.peers)}*{duration(self.period_s)}{_moment(self)}"
 
-
+@declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """A share of the messages is lost, one by one (TCP would not do that:
-    it is harsher than any network)."""
+class Loss(Fault):
+    """A share of the messages on the links of the peers is lost, one by one. TCP would not do
+    that: it is harsher than any network."""
 
-    share: float = _number(0, 1)
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-    peers: tuple[int, ...] = _links()
-
-    def __str__(self) -> str:
-        return f"loss:{peers_word(self.peers) or 'all'}*{self.share:.12g}{_moment(self)}"
+    share: float = of(SHARE)
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
+    peers: tuple[int, ...] = of(LINKS, ())
 
 
+@declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s")
 @dataclass(frozen=True, slots=True)
-class Duplicate:
+class Duplicate(Fault):
     """A share of the messages arrives twice."""
 
-    share: float = _number(0, 1)
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-    peers: tuple[int, ...] = _links()
-
-    def __str__(self) -> str:
-        return f"duplicate {self.share:.0%} {_near(self.peers)}{_span(self)}"
+    share: float = of(SHARE)
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
+    peers: tuple[int, ...] = of(LINKS, ())
 
 
+@declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s")
 @dataclass(frozen=True, slots=True)
-class Corrupt:
+class Corrupt(Fault):
     """A share of the messages arrives with one bit flipped, in the header or in the payload."""
 
-    share: float = _number(0, 1)
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-    peers: tuple[int, ...] = _links()
-
-    def __str__(self) -> str:
-        return f"corrupt {self.share:.0%} {_near(self.peers)}{_span(self)}"
+    share: float = of(SHARE)
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
+    peers: tuple[int, ...] = of(LINKS, ())
 
 
+@declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s")
 @dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(Fault):
     """A share of the messages breaks its connection: all that is on its way there is lost, and it
     has to be opened again."""
 
-    share: float = _number(0, 1)
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-    peers: tuple[int, ...] = _links()
-
-    def __str__(self) -> str:
-        return f"reset {self.share:.1%} {_near(self.peers)}{_span(self)}"
+    share: float = of(SHARE)
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
+    peers: tuple[int, ...] = of(LINKS, ())
 
 
+@declared("{peers}*{share}*{held_s}@{at_s}+{for_s}", "all*0.2*50ms@20s+10s")
 @dataclass(frozen=True, slots=True)
-class Reorder:
+class Reorder(Fault):
     """A share of the messages is held up for up to ``held_s``, and those behind them overtake."""
 
-    share: float = _number(0, 1)
-    held_s: float = _number(0)
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-    peers: tuple[int, ...] = _links()
-
-    def __str__(self) -> str:
-        return f"reorder {self.share:.0%} by {self.held_s:g} s {_near(self.peers)}{_span(self)}"
+    share: float = of(SHARE)
+    held_s: float = of(Seconds())
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
+    peers: tuple[int, ...] = of(LINKS, ())
 
 
+@declared("{peers}*{share}*{spike_s}@{at_s}+{for_s}", "all*0.2*50ms@20s+10s")
 @dataclass(frozen=True, slots=True)
-class Spike:
+class Spike(Fault):
     """A share of the messages takes up to ``spike_s`` longer,
     and so does what queues behind them."""
 
-    share: float = _number(0, 1)
-    spike_s: float = _number(0)
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-    peers: tuple[int, ...] = _links()
-
-    def __str__(self) -> str:
-        return f"spike {self.share:.1%} by {self.spike_s:g} s {_near(self.peers)}{_span(self)}"
+    share: float = of(SHARE)
+    spike_s: float = of(Seconds())
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
+    peers: tuple[int, ...] = of(LINKS, ())
 
 
+@declared("{peers}*{delay_s}@{at_s}+{for_s}", "all*50ms@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
-class Delay:
-    """Messages take up to ``delay_s``, drawn for each."""
+class Delay(Fault):
+    """Each message on the links of the peers takes up to so much longer, drawn for each."""
 
-    delay_s: float = _number(0)
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-    peers: tuple[int, ...] = _links()
-
-    def __str__(self) -> str:
-        return f"delay:{peers_word(self.peers) or 'all'}*{duration(self.delay_s)}{_moment(self)}"
+    delay_s: float = of(Seconds())
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
+    peers: tuple[int, ...] = of(LINKS, ())
 
 
+@declared("{peers}*{bytes_per_s}*{queue_bytes}@{at_s}+{for_s}", "all*1000*64@20s+10s")
 @dataclass(frozen=True, slots=True)
-class Narrow:
+class Narrow(Fault):
     """Payloads pass at ``bytes_per_s`` and queue; one that finds more than ``queue_bytes``
     waiting is dropped."""
 
-    bytes_per_s: float = _number(1, 1e12)
-    queue_bytes: float = _number(0, 1e12)
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-    peers: tuple[int, ...] = _links()
-
-    def __str__(self) -> str:
-        return (
-            f"narrow {self.bytes_per_s:g} bytes/s, queue {self.queue_bytes:g} "
-            f"{_near(self.peers)}{_span(self)}"
-        )
+    bytes_per_s: float = of(RATE)
+    queue_bytes: float = of(Number(most=1e12))
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
+    peers: tuple[int, ...] = of(LINKS, ())
 
 
+@declared("{peers}*{bytes_per_s}@{at_s}+{for_s}", "5*1000@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
-class Trickle:
-    """What the peers send of payloads gets through at ``bytes_per_s``, each link by itself; all
-    else they say, at once.
+class Trickle(Fault):
+    """Of the payloads that the peers send, so many bytes a second get through on each link. All
+    else that they say gets through at once.
 
     They are alive, and something moves: so little that nobody can wait for it.
     """
 
-    peers: tuple[int, ...]
-    bytes_per_s: float = _number(1, 1e12)
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-
-    def __str__(self) -> str:
-        return f"trickle:{peers_word(self.peers)}*{self.bytes_per_s:.12g}{_moment(self)}"
+    peers: tuple[int, ...] = of(Peers())
+    bytes_per_s: float = of(RATE)
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
 
 
+@declared("{peer}*{rate}@{at_s}+{for_s}", "5*0.95@20s+10s")
 @dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(Fault):
     """The peer's clock runs at ``rate`` times the speed of the others'."""
 
-    peer: int
-    rate: float = _number(0.01, 100)
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-
-    def __str__(self) -> str:
-        return f"drift:{self.peer} to {self.rate:g} {_span(self)}"
+    peer: int = of(Peer())
+    rate: float = of(Number(least=0.01, most=100.0))
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
 
 
+@declared("{peer}*{late_s}@{at_s}+{for_s}", "5*50ms@20s+10s")
 @dataclass(frozen=True, slots=True)
-class LateTimers:
+class LateTimers(Fault):
     """Every timer of the peer fires ``late_s`` late: a machine with too much to do."""
 
-    peer: int
-    late_s: float = _number(0)
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-
-    def __str__(self) -> str:
-        return f"late_timers:{self.peer} by {self.late_s:g} s {_span(self)}"
+    peer: int = of(Peer())
+    late_s: float = of(Seconds())
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
 
 
+@declared("{peer}*{handling_s}@{at_s}+{for_s}", "5*50ms@20s+10s")
 @dataclass(frozen=True, slots=True)
-class SlowNode:
+class SlowNode(Fault):
     """The peer's node needs ``handling_s`` for each event, and the others wait meanwhile: a machine
     with far too much to do."""
 
-    peer: int
-    handling_s: float = _number(0)
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-
-    def __str__(self) -> str:
-        return f"slow_node:{self.peer} {self.handling_s:g} s an event {_span(self)}"
+    peer: int = of(Peer())
+    handling_s: float = of(Seconds())
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
 
 
+@declared("{peer}@{at_s}*{effect}+{after_s}", "5@20s*3+2s")
 @dataclass(frozen=True, slots=True)
-class CrashMidway:
+class CrashMidway(Fault):
     """The peer dies between two effects of an event, the ``effect``-th from ``at_s`` on; it starts
     again ``after_s`` later."""
 
-    peer: int
-    at_s: float = _number(0)
-    effect: int = _number(0)
-    after_s: float = _number(0)
-
-    def __str__(self) -> str:
-        return (
-            f"crash_midway:{self.peer} at {self.at_s:g} s, effect {self.effect}, again after "
-            f"{self.after_s:g} s"
-        )
+    peer: int = of(Peer())
+    at_s: float = of(AT)
+    effect: int = of(Count())
+    after_s: float = of(Seconds())
 
 
+@declared("{told}@{at_s}+{after_s}", "2@20s+2s")
 @dataclass(frozen=True, slots=True)
-class CrashBroadcast:
+class CrashBroadcast(Fault):
     """Whoever next makes a commit dies when ``told`` others have been sent it, and no more; it
     starts again ``after_s`` later."""
 
-    at_s: float = _number(0)
-    told: int = _number(0)
-    after_s: float = _number(0)
-
-    def __str__(self) -> str:
-        return (
-            f"crash_broadcast from {self.at_s:g} s, {self.told} are told, again after "
-            f"{self.after_s:g} s"
-        )
+    at_s: float = of(AT)
+    told: int = of(Count())
+    after_s: float = of(Seconds())
 
 
+@declared("server@{at_s}+{for_s}", "server@20s+2s")
 @dataclass(frozen=True, slots=True)
-class HangServer:
+class HangServer(Fault):
     """Whoever next has all that it needs for a commit stands still before it has made it."""
 
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-
-    def __str__(self) -> str:
-        return f"hang_server {_span(self)}"
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
 
 
+@declared("{peer}@{at_s}+{for_s}", "5@20s+2s")
 @dataclass(frozen=True, slots=True)
-class HangTrainer:
+class HangTrainer(Fault):
     """The trainer hangs, its node does not."""
 
-    peer: int
-    at_s: float = _number(0)
-    for_s: float = _number(0)
-
-    def __str__(self) -> str:
-        return f"hang_trainer:{self.peer} {_span(self)}"
+    peer: int = of(Peer())
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
 
 
+@declared("{peer}@{at_s}+{after_s}", "5@20s+2s")
 @dataclass(frozen=True, slots=True)
-class KillTrainer:
+class KillTrainer(Fault):
     """The trainer dies, its node does not and announces it.
     The peer is started again ``after_s`` later."""
 
-    peer: int
-    at_s: float = _number(0)
-    after_s: float = _number(0)
-
-    def __str__(self) -> str:
-        return f"kill_trainer:{self.peer} at {self.at_s:g} s, again after {self.after_s:g} s"
+    peer: int = of(Peer())
+    at_s: float = of(AT)
+    after_s: float = of(Seconds())
 
 
+@declared("{peer}@{at_s}", "5@20s")
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Fault):
     """SIGTERM: the peer may leave politely."""
 
-    peer: int
-    at_s: float = _number(0)
-
-    def __str__(self) -> str:
-        return f"leave:{self.peer} at {self.at_s:g} s"
+    peer: int = of(Peer())
+    at_s: float = of(AT)
 
 
 CLAIM_ATTACKS = ("high_rates", "lone_roster", "ghost_roster")
@@ -386,16 +349,24 @@ REAL_ATTACKS = (*RESULT_ATTACKS, *FINAL_ROUND_ATTACKS, *STATE_ATTACKS)
 
 
 @dataclass(frozen=True, slots=True)
-class NodeAttack:
+class NodeAttack(Fault):
     """The nodes of the peers lie about more than their updates, all through a run (in the
     simulator: until the calm begins)."""
 
-    lie: str = field(metadata={"choices": (*NODE_ATTACKS, *FINAL_ROUND_ATTACKS)})
-    peers: tuple[int, ...]
+    lie: str = of(Choice(choices=(*NODE_ATTACKS, *FINAL_ROUND_ATTACKS)))
+    peers: tuple[int, ...] = of(Peers(rows=False))
 
     def __str__(self) -> str:
-        return f"{'' if self.lie in REAL_ATTACKS else 'lie '}{self.lie}:{','.join(map(str, self.peers))}"
+        return KINDS[self.lie if self.lie in REAL_ATTACKS else self.kind].show(self)
 
+    @property
+    def kind(self) -> str:
+        return "lie"
+
+
+add(Kind("lie", NodeAttack, "{lie}:{peers}", "false_deaths:5,6", real=False))
+for _lie in REAL_ATTACKS:
+    add(Kind(_lie, NodeAttack, "{peers}", "5,6", True, {"lie": _lie}))
 
 Break: TypeAlias = Partition | Ring | Flap
 Weather: TypeAlias = Loss | Duplicate | Corrupt | Reset | Reorder | Spike | Delay | Narrow | Trickle
@@ -403,68 +374,9 @@ NetworkFault: TypeAlias = Break | Weather
 LinkFault: TypeAlias = Partition | Ring | Flap | Loss | Delay | Trickle
 """What the nodes of a real run carry out too: each drops, or holds up,
 what it sends and what comes."""
+LINK_KINDS = tuple(map(name_of, get_args(LinkFault)))
 ServerFault: TypeAlias = CrashBroadcast | HangServer
 ProcessFault: TypeAlias = (
     CrashMidway | HangTrainer | KillTrainer | Leave | Drift | LateTimers | SlowNode
 )
 WorldFault: TypeAlias = NetworkFault | ProcessFault | ServerFault | NodeAttack | StartFault
-
-WORLD_KINDS: Mapping[str, type[WorldFault]] = {
-    "partition": Partition,
-    "flap": Flap,
-    "loss": Loss,
-    "duplicate": Duplicate,
-    "corrupt": Corrupt,
-    "reset": Reset,
-    "reorder": Reorder,
-    "spike": Spike,
-    "delay": Delay,
-    "narrow": Narrow,
-    "trickle": Trickle,
-    "ring": Ring,
-    "drift": Drift,
-    "late_timers": LateTimers,
-    "slow_node": SlowNode,
-    "crash_midway": CrashMidway,
-    "crash_broadcast": CrashBroadcast,
-    "hang_server": HangServer,
-    "hang_trainer": HangTrainer,
-    "kill_trainer": KillTrainer,
-    "leave": Leave,
-    "late_start": LateStart,
-    "late_trainer": LateTrainer,
-    "never_starts": NeverStarts,
-    "lie": NodeAttack,
-}
-
-
-def kind_of(fault: WorldFault) -> str:
-    """The word for it in a plan file."""
-    return next(kind for kind, made in WORLD_KINDS.items() if made is type(fault))
-
-
-def _span(fault: Any) -> str:
-    return f"at {fault.at_s:g} s for {fault.for_s:g} s"
-
-
-def _moment(fault: Any) -> str:
-    return f"@{duration(fault.at_s)}+{duration(fault.for_s)}"
-
-
-def peers_word(peers: tuple[int, ...]) -> str:
-    """``0-4,7``: as peers are typed. Three and more in a row make a range."""
-    words: list[str] = []
-    at = 0
-    while at < len(peers):
-        end = at
-        while end + 1 < len(peers) and peers[end + 1] == peers[end] + 1:
-            end += 1
-        if end - at < 2:
-            end = at
-        words.append(str(peers[at]) if end == at else f"{peers[at]}-{peers[end]}")
-        at = end + 1
-    return ",".join(words)
-
-
-def _near(peers: tuple[int, ...]) -> str:
-    return f"near {','.join(map(str, peers))} " if peers else ""

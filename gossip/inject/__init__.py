@@ -9,11 +9,11 @@ from gossip.lazy import lazy
 if TYPE_CHECKING:
     from .byzantine import ByzantinePeer as ByzantinePeer
     from .byzantine import OutMessage as OutMessage
+    from .faulty_node import FaultyNode as FaultyNode
+    from .faulty_node import Site as Site
+    from .faulty_trainer import FaultyTrainer as FaultyTrainer
     from .message_attacks import LIES as LIES
-    from .outbox import Outbox as Outbox
-    from .process import FaultInjector as FaultInjector
     from .state_attacks import FAR_ROUNDS as FAR_ROUNDS
-    from .update_attacks import UpdateAttack as UpdateAttack
     from .update_attacks import rule_of as rule_of
 else:
     __getattr__, __dir__ = lazy(
@@ -23,13 +23,10 @@ else:
                 "OutMessage",
                 "ByzantinePeer",
             ),
+            "faulty_trainer": ("FaultyTrainer",),
             "message_attacks": ("LIES",),
-            "outbox": ("Outbox",),
-            "process": ("FaultInjector",),
+            "faulty_node": ("FaultyNode", "Site"),
             "state_attacks": ("FAR_ROUNDS",),
-            "update_attacks": (
-                "UpdateAttack",
-                "rule_of",
-            ),
+            "update_attacks": ("rule_of",),
         },
     )

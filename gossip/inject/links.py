@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 from gossip.core import PeerId
 from gossip.faults import (
     Delay,
-    DrillFile,
     FaultPlan,
     Flap,
     LinkFault,
@@ -22,12 +21,12 @@ from gossip.faults import (
     Partition,
     Ring,
     Trickle,
-    kind_of,
     near,
     severed,
 )
 from gossip.run import Journal, WriteFailures
-from gossip.transport import Fault, FaultyTransport, Transport
+
+from .sieve import Fault
 
 LOOK_EVERY_S = 0.01
 
@@ -117,55 +116,47 @@ class LinkFaults:
     what has come all the same."""
 
     def __init__(
-        self,
-        plan: FaultPlan,
-        peer: PeerId,
-        peers: int,
-        claims: ClaimFiles,
-        journal: Journal,
-        drills: DrillFile | None = None,
+        self, plan: FaultPlan, peer: PeerId, peers: int, claims: ClaimFiles, journal: Journal
     ) -> None:
         self._peer, self._peers, self._claims, self._journal = peer, range(peers), claims, journal
         self.planned = [
             (index, fault) for index, fault in enumerate(plan) if isinstance(fault, LinkFault)
         ]
-        self._drills = drills
         self._told: dict[int, bool] = {}  # which were said to begin, and which to be over
         self._now: dict[PeerId, Fault] = {}
-        self._sieve: FaultyTransport | None = None
         self._look_at = 0.0
+        self.on_change: Callable[[Mapping[PeerId, Fault]], None] = lambda faults: None
 
-    def around(self, transport: Transport) -> Transport:
-        """The transport to use in place of this one."""
-        if not self.planned and self._drills is None:
-            return transport
-        self._sieve = FaultyTransport(transport, self._peer)
-        return self._sieve
-
-    def tick(self, now: float, began: float | None, round_id: int) -> None:
+    def tick(
+        self, now: float, began: float | None, round_id: int, drilled: Iterable[Any] = ()
+    ) -> None:
         """Time passes; to be called often. ``began``: when the run did, if this peer was there."""
-        if self._sieve is None or now < self._look_at:
+        if now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S
-        on = (
-            [fault for fault in self._drills.on(now) if isinstance(fault, LinkFault)]
-            if self._drills is not None
-            else []
-        )
+        on = [fault for fault in drilled if isinstance(fault, LinkFault)]
         if self.planned and began is None:
             began = self._claims.began()
-        for index, fault in self.planned if began is not None else ():
-            passed_s = now - (began or 0.0) - fault.at_s
-            if 0.0 <= passed_s < fault.for_s:
-                self._tell(index, fault, False, round_id)
-                if not isinstance(fault, Flap) or passed_s % fault.period_s < fault.period_s / 2:
-                    on.append(fault)
-            elif passed_s >= fault.for_s:
-                self._tell(index, fault, True, round_id)
+        if began is not None:
+            on += self._on(now - began, round_id)
         faults = links_at(self._peer, self._peers, on)
         if faults != self._now:
             self._now = faults
-            self._sieve.fail(faults)
+            self.on_change(faults)
+
+    def _on(self, run_s: float, round_id: int) -> list[LinkFault]:
+        """Those of the plan that are on, and told of."""
+        on: list[LinkFault] = []
+        for index, fault in self.planned:
+            passed_s = run_s - fault.at_s
+            if passed_s < 0.0:
+                continue
+            over = passed_s >= fault.for_s
+            self._tell(index, fault, over, round_id)
+            broken = not isinstance(fault, Flap) or (passed_s % fault.period_s < fault.period_s / 2)
+            if broken and not over:
+                on.append(fault)
+        return on
 
     def _tell(self, index: int, fault: LinkFault, over: bool, round_id: int) -> None:
         """One peer tells of it, for all; where they cannot agree on one, each does."""
@@ -178,7 +169,7 @@ class LinkFaults:
             extra = {} if over else {"seconds": fault.for_s}
             self._journal.event(
                 "fault_over" if over else "fault",
-                kind=kind_of(fault),
+                kind=fault.kind,
                 round=round_id,
                 fault=str(fault),
                 **extra,

@@ -131,13 +131,12 @@ def _forged_result(
 def _instead(
     attacker: ByzantinePeer,
     name: str,
-    to: PeerId,
-    envelope: Envelope,
-    payload: Payload | None,
+    said: tuple[PeerId, Envelope, Payload | None],
     tamper_with: Callable[[Any], Any],
 ) -> list[OutMessage] | None:
     """Another result than the rule's, with the digest to match,
     under which the liar never says anything else."""
+    to, envelope, payload = said
     truth = _own_result(attacker, envelope, payload)
     if truth is None or (
         isinstance(envelope.message, Commit) and envelope.message.digest in attacker.forged
@@ -154,7 +153,7 @@ def wrong_results(
 ) -> list[OutMessage] | None:
     """As a server it commits another aggregate than the rule gave, the same to everybody, with the
     digest to match."""
-    return _instead(attacker, "wrong", to, envelope, payload, lambda result: -result)
+    return _instead(attacker, "wrong", (to, envelope, payload), lambda result: -result)
 
 
 @lie
@@ -163,7 +162,7 @@ def scaled_results(
 ) -> list[OutMessage] | None:
     """As a server it commits a thousand times the aggregate that the rule gave."""
     return _instead(
-        attacker, "scaled", to, envelope, payload, lambda result: result * np.float32(1000)
+        attacker, "scaled", (to, envelope, payload), lambda result: result * np.float32(1000)
     )
 
 
@@ -174,7 +173,7 @@ def slightly_wrong_results(
     """As a server it commits an aggregate that is a little longer than the rule's: nobody can tell
     it from a true one."""
     return _instead(
-        attacker, "slightly", to, envelope, payload, lambda result: result * np.float32(1.01)
+        attacker, "slightly", (to, envelope, payload), lambda result: result * np.float32(1.01)
     )
 
 

@@ -1,5 +1,4 @@
-"""Carrying out this peer's share of the fault plan: its own crash, hang or restart, and what
-befalls its links."""
+"""Carrying out this peer's share of the fault plan: its own crash, hang or restart."""
 
 from __future__ import annotations
 
@@ -12,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from gossip.errors import BadFault
-from gossip.faults import Blow, Crash, DrillFile, FaultPlan, Hang, Restart
+from gossip.faults import Blow, Crash, FaultPlan, Hang, Restart
 from gossip.run import Journal
-from gossip.transport import Transport
 
-from .links import ClaimFiles, LinkFaults
+from .links import ClaimFiles
 
 
 class FaultInjector:
@@ -36,20 +34,17 @@ class FaultInjector:
         incarnation: int,
         run_dir: Path | None,
         journal: Journal,
-        peers: int = 0,
-        drills: DrillFile | None = None,
     ) -> None:
         self._journal, self._first_life = journal, incarnation == 0
-        self._claims = ClaimFiles(
+        self.claims = ClaimFiles(
             None if run_dir is None else run_dir / "faults", peer, journal.troubles
         )
-        self._links = LinkFaults(plan, peer, peers, self._claims, journal, drills)
         self._own: list[tuple[int, Blow]] = []
         self._server: list[tuple[int, Crash]] = []
         self._timed: list[tuple[int, Blow]] = []
-        self._round = 0
+        self.round_id = 0
         # when the run did, on the monotonic clock, which the peers of a host share
-        self._began: float | None = None
+        self.began: float | None = None
         for index, fault in enumerate(plan.real()):
             if not isinstance(fault, (Crash, Restart, Hang)) or (
                 run_dir is None and incarnation > 0
@@ -62,11 +57,11 @@ class FaultInjector:
         if planned := [*self._own, *self._timed, *self._server]:
             _refuse_unless_alone(planned[0][1])
 
-    def reached(self, round_id: int) -> None:
-        """The trainer is about to start the round."""
-        self._round = round_id
-        if self._began is None and (self._timed or self._server or self._links.planned):
-            self._began = self._claims.beginning()
+    def reached(self, round_id: int, timed: bool = False) -> None:
+        """The trainer is about to start the round. ``timed``: others count from the beginning."""
+        self.round_id = round_id
+        if self.began is None and (timed or self._timed or self._server):
+            self.began = self.claims.beginning()
         if self._own:
             self._strike(self._own, lambda fault: fault.round <= round_id, round_id)
 
@@ -74,7 +69,7 @@ class FaultInjector:
         """This peer has what it needs to aggregate the round,
         and has told nobody the result yet."""
         if self._server:
-            passed_s = 0.0 if self._began is None else time.monotonic() - self._began
+            passed_s = 0.0 if self.began is None else time.monotonic() - self.began
             self._strike(
                 self._server,
                 lambda fault: round_id == fault.round or _is_over(fault.at_s, passed_s),
@@ -83,14 +78,9 @@ class FaultInjector:
 
     def tick(self, now: float) -> None:
         """Time passes; to be called often."""
-        if self._timed and self._began is not None:
-            passed_s = now - self._began
-            self._strike(self._timed, lambda fault: _is_over(fault.at_s, passed_s), self._round)
-        self._links.tick(now, self._began, self._round)
-
-    def around(self, transport: Transport) -> Transport:
-        """The transport to use in place of this one, so that its links fail when they should."""
-        return self._links.around(transport)
+        if self._timed and self.began is not None:
+            passed_s = now - self.began
+            self._strike(self._timed, lambda fault: _is_over(fault.at_s, passed_s), self.round_id)
 
     def _strike(
         self, faults: list[tuple[int, Any]], applies: Callable[[Any], bool], round_id: int
@@ -98,20 +88,19 @@ class FaultInjector:
         for entry in [entry for entry in faults if applies(entry[1])]:
             faults.remove(entry)
             own = faults is not self._server
-            if self._claims.take(
+            if self.claims.take(
                 str(entry[0]), otherwise=own and self._first_life, fault=str(entry[1])
             ):
                 self._carry_out(entry[1], round_id)
 
     def _carry_out(self, fault: Blow, round_id: int) -> None:
-        kind = type(fault).__name__.lower()
         match fault:
             case Restart(after_s=seconds) | Hang(for_s=seconds):
                 extra = {"seconds": seconds}
             case Crash():
                 extra = {}
         # The line must be out before the blow: nobody could write it afterwards.
-        self._journal.event("fault", kind=kind, round=round_id, fault=str(fault), **extra)
+        self._journal.event("fault", kind=fault.kind, round=round_id, fault=str(fault), **extra)
         self._journal.flush(wait_s=0.2)
         os.killpg(os.getpgrp(), signal.SIGSTOP if isinstance(fault, Hang) else signal.SIGKILL)
 

@@ -11,7 +11,7 @@ import torch
 from gossip.aggregators import BoundRule
 from gossip.aggregators.attacks import DATA_ATTACKS, Attack, AttackerGroup, make
 from gossip.core import Apply, Message, Payload, PeerId, Push
-from gossip.faults import ATTACKS, ByzantineFault, DrillFile, FaultPlan
+from gossip.faults import ATTACKS, ByzantineFault, FaultPlan
 
 ROUNDS_KEPT = 8
 
@@ -27,7 +27,6 @@ class UpdateAttack:
     Args:
         peers: Of the run.
         rule: For attacks that try themselves on it, with its f: on updates ``(n, d)``.
-        drills: Who is to lie for a while, beside the plan.
     """
 
     def __init__(
@@ -37,22 +36,15 @@ class UpdateAttack:
         seed: int,
         peers: int = 2,
         rule: Callable[[torch.Tensor], torch.Tensor] | None = None,
-        drills: DrillFile | None = None,
     ) -> None:
-        self._seed, self._peer, self._peers, self._rule, self._drills = (
-            seed,
-            peer,
-            peers,
-            rule,
-            drills,
-        )
+        self._seed, self._peer, self._peers, self._rule = seed, peer, peers, rule
         self._planned = plan.attackers
         self._drilled: ByzantineFault | None = None
         self._lie_as(plan.attackers)
 
-    def tick(self, now: float) -> None:
-        """Time passes: a drill may begin, or be over."""
-        if self._drills is not None and (lie := self._drills.lie(self._peer, now)) != self._drilled:
+    def drill(self, lie: ByzantineFault | None) -> None:
+        """How a drill has this peer lie now, beside the plan."""
+        if lie != self._drilled:
             self._drilled = lie
             self._lie_as(
                 {**self._planned, **({} if lie is None else dict.fromkeys(lie.peers, lie))}
@@ -88,7 +80,7 @@ class UpdateAttack:
     def _attack(self, what: str) -> Attack:
         assert self._lie is not None
         if what not in self._attacks:
-            strength = self._lie.strength if ATTACKS[self._lie.attack].unit else None
+            strength = self._lie.strength if ATTACKS[self._lie.attack].meaning else None
             self._attacks[what] = make(
                 self._lie.attack, strength, self._seed + self._peer, self._attacker_group
             )

@@ -9,6 +9,7 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Iterable
 from typing import Any, get_args
 
 from gossip.errors import LocalError, Malformed
@@ -114,24 +115,16 @@ class Channel:
             ChannelClosed: The other side is gone and everything it sent has been read.
         """
         try:
-            if timeout_s == 0:
-                size, ancillary, flags, _ = self._socket.recvmsg_into(
-                    [self._buffer], _ANCILLARY_BYTES, _LOOK
-                )
-            else:
-                if timeout_s != self._patience_s:
-                    self._wait_for(timeout_s)
-                size, ancillary, flags, _ = self._socket.recvmsg_into(
-                    [self._buffer], _ANCILLARY_BYTES, _WAIT
-                )
+            if timeout_s not in (0, self._patience_s):
+                self._wait_for(timeout_s)
+            size, ancillary, flags, _ = self._socket.recvmsg_into(
+                [self._buffer], _ANCILLARY_BYTES, _LOOK if timeout_s == 0 else _WAIT
+            )
         except BlockingIOError:
             return [], []
         except OSError as error:
             raise ChannelClosed(f"cannot receive: {error}") from error
-        fds = array.array("i")
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        fds = _descriptors(ancillary)
         if size == 0:
             raise ChannelClosed("the other side has closed the channel")
         if flags & _TRUNCATED:
@@ -163,3 +156,11 @@ class Channel:
         """Closes this end; the other side reads what was sent, then end of file.
         Closing twice does nothing."""
         self._socket.close()
+
+
+def _descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> array.array[int]:
+    fds = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return fds

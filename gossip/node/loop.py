@@ -27,8 +27,6 @@ import torch
 from gossip import aggregators, topologies
 from gossip.core import CROSS_SHARD_PEERS_MAX, Effect, Event, PeerId, events
 from gossip.errors import ConfigError, LocalError, RemoteError
-from gossip.faults import DrillFile
-from gossip.inject import FaultInjector, Outbox, UpdateAttack, rule_of
 from gossip.ipc import Channel, ChannelClosed
 from gossip.ipc import messages as control
 from gossip.run import Announcement, Journal, RunProgress, SeedFolder, write_error
@@ -48,6 +46,7 @@ from .spec import (
     over_zeromq,
     real_core,
     spec_from,
+    with_faults,
 )
 from .trainer_link import TrainerLink, pid_behind
 from .worker import Worker
@@ -127,7 +126,7 @@ class Node:
         """Runs until the core halts. Returns the exit code; what killed the node is in
         ``node_error.json``."""
         try:
-            self._open()
+            self._open(self._claim_life())
             while self._halt is None:
                 self._turn()
             code = self._leave(self._halt)
@@ -138,9 +137,10 @@ class Node:
             self._close()
         return code
 
-    def _open(self) -> None:
-        config = self.spec.config
-        folder = None
+    def _claim_life(self) -> SeedFolder | None:
+        """Takes an incarnation, and the keys, that no earlier life of this peer has had.
+        Returns where it meets the others."""
+        config, folder = self.spec.config, None
         if self.spec.run_dir is not None and config.peers_max > 1:
             folder = SeedFolder(self.spec.run_dir / "seeds", self.spec.peer, config.peers_max)
             self.spec = dataclasses.replace(
@@ -148,7 +148,10 @@ class Node:
             )
             if config.keyed:
                 self.spec = dataclasses.replace(self.spec, keys=keys_of(self.spec, folder))
-        spec, self._seed_folder = self.spec, folder
+        return folder
+
+    def _open(self, folder: SeedFolder | None) -> None:
+        spec, config, self._seed_folder = self.spec, self.spec.config, folder
         rule, topology = (
             aggregators.load(config.aggregator),
             PlanCache(topologies.load(config.weighted_topology)),
@@ -162,53 +165,28 @@ class Node:
         settings = dataclasses.replace(
             settings, updates_for=needs, cross_shard=cross_shard, had_round=self._begun.had_round()
         )
-        plan = config.plan
         self._rule, self._topology = rule, topology
-        drills = (
-            DrillFile(spec.run_dir / "faults")
-            if config.drills and spec.run_dir is not None
-            else None
+        make_transport, make_core = with_faults(
+            spec, self._journal, self._make_transport, self._make_core
         )
-        self._fault_injector = FaultInjector(
-            plan, spec.peer, spec.incarnation, spec.run_dir, self._journal, config.peers_max, drills
-        )
-        self.transport = self._fault_injector.around(
-            self._make_transport(
-                spec, lambda: self.core.incarnation, lambda *header: self.core.admit(*header).nbytes
-            )
+        self.transport = make_transport(
+            spec, lambda: self.core.incarnation, lambda *header: self.core.admit(*header).nbytes
         )
         own_control, own_bulk = self.transport.control, self.transport.bulk
         membership = dataclasses.replace(
             settings.membership, link_timeout_s=self.transport.link_timeout_s
         )
         self._settings = settings = dataclasses.replace(settings, membership=membership)
-        self.core = self._make_core(spec, settings, topology, own_control, own_bulk)
+        self.core = make_core(spec, settings, topology, own_control, own_bulk)
         self._comparison = ResultComparator(self._worker, self._inbox.append)
         ahead = self.transport.ahead if topology.rolling else None
         self._reducer = Reducer(
             rule, self._worker, self._inbox.append, centered=not topology.rolling, ahead=ahead
         )
-        known = rule_of(rule, settings.f, centered=not topology.rolling)
-        self._update_attack = UpdateAttack(
-            plan, spec.peer, config.seed, config.peers, known, drills
-        )
-        who = (
-            plan,
-            spec.peer,
-            config.peers,
-            f"{config.seed}/{spec.incarnation}",
-            self.transport,
-            self._update_attack,
-            self._journal,
-        )
-        self._outbox = Outbox(
-            *who, core=lambda: self.core, where=lambda: self._round, rounds=config.rounds
-        )
         self.trainer = TrainerLink(
             self._channel,
             self._worker,
             self._journal,
-            self._update_attack,
             emit=self._inbox.append,
             prepared=self._prepare,
             judged=lambda said: self._judge.judged(said),
@@ -262,7 +240,7 @@ class Node:
         traffic = dataclasses.asdict(self.transport.traffic)
         how = {"reason": halt.reason, "exit_code": halt.exit_code, "round": self._round}
         self._journal.event(
-            "halted", **how, traffic=traffic, **self.trainer.ended_with, **self._outbox.ended_with
+            "halted", **how, traffic=traffic, **self.trainer.ended_with, **self._journal.last_words
         )
         self._journal.flush()
         if not self._trainer_gone:
@@ -363,8 +341,6 @@ class Node:
             elif isinstance(arrival, events.LinkDown):
                 self._linked.discard(arrival.peer)
             elif isinstance(arrival, events.Received):
-                if self._update_attack.tells_each:
-                    self._update_attack.heard(arrival.sender, arrival.message, arrival.payload)
                 if (compared := self._comparison.of(arrival, self.core.admit)) is not None:
                     self._handle(compared, now)
                 continue
@@ -420,50 +396,75 @@ class Node:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case events.Send(peer, message, payload):
-                self._outbox.send(peer, message, payload)
+                self.transport.send(peer, message, payload)
+            case events.SetTimer() | events.CancelTimer():
+                self._set_alarm(effect)
+            case (
+                events.Apply() | events.TakeSnapshot() | events.Restore() | events.StateConfirmed()
+            ):
+                self._hand_to_trainer(effect)
+            case events.StartRound():
+                self.trainer.go(effect)
+            case events.Aggregate():
+                self._aggregate(effect)
+            case events.Committed():
+                self._committed(effect)
+            case events.Report():
+                self._report(effect)
+            case events.Connect() | events.Disconnect():
+                self._connect(effect)
+            case events.Halt():
+                self._halt = effect
+            case _ as never:
+                assert_never(never)
+
+    def _set_alarm(self, effect: events.SetTimer | events.CancelTimer) -> None:
+        match effect:
             case events.SetTimer(token, at):
                 self._alarms.set(token, at)
             case events.CancelTimer(token):
                 self._alarms.cancel(token)
+            case _ as never:
+                assert_never(never)
+
+    def _hand_to_trainer(
+        self, effect: events.Apply | events.TakeSnapshot | events.Restore | events.StateConfirmed
+    ) -> None:
+        match effect:
             case events.Apply():
                 if not self._trainer_gone:
                     self.trainer.apply(effect)
-            case events.StartRound():
-                self._fault_injector.reached(effect.round_id)
-                self.trainer.go(effect)
-            case events.Aggregate():
-                if effect.shard == 0 and effect.step in ("whole", "measure"):
-                    self._fault_injector.serves(effect.round_id)
-                if not effect.rows:
-                    self._inbox.append(
-                        events.Aggregated(effect.ticket, None, reason=events.NO_ROWS)
-                    )
-                elif self._rule.needs_trainer:
-                    self._judge.reduce(effect)
-                else:
-                    self._reducer.reduce(effect)
-            case events.Committed():
-                roster = effect.commit.roster
-                self.trainer.peers = len(roster)
-                self.trainer.rank = (
-                    roster.index(self.spec.peer) if self.spec.peer in roster else self.trainer.rank
-                )
-                self._journal.commit(effect)
-            case events.Report():
-                self._report(effect)
-            case events.Connect(peer, control_address, bulk_address):
-                self.transport.connect(peer, control_address, bulk_address)
-            case events.Disconnect(peer):
-                self.transport.disconnect(peer)
-                self._linked.discard(peer)
             case events.TakeSnapshot():
                 self.trainer.take_snapshot()
             case events.Restore():
                 self.trainer.restore(effect)
             case events.StateConfirmed():
                 self.trainer.confirmed(effect)
-            case events.Halt():
-                self._halt = effect
+            case _ as never:
+                assert_never(never)
+
+    def _aggregate(self, effect: events.Aggregate) -> None:
+        if not effect.rows:
+            self._inbox.append(events.Aggregated(effect.ticket, None, reason=events.NO_ROWS))
+        elif self._rule.needs_trainer:
+            self._judge.reduce(effect)
+        else:
+            self._reducer.reduce(effect)
+
+    def _committed(self, effect: events.Committed) -> None:
+        roster = effect.commit.roster
+        self.trainer.peers = len(roster)
+        if self.spec.peer in roster:
+            self.trainer.rank = roster.index(self.spec.peer)
+        self._journal.commit(effect)
+
+    def _connect(self, effect: events.Connect | events.Disconnect) -> None:
+        match effect:
+            case events.Connect(peer, control_address, bulk_address):
+                self.transport.connect(peer, control_address, bulk_address)
+            case events.Disconnect(peer):
+                self.transport.disconnect(peer)
+                self._linked.discard(peer)
             case _ as never:
                 assert_never(never)
 
@@ -517,8 +518,6 @@ class Node:
         self.transport.traffic.notices.clear()
         self._topology.look_ahead()
         self._journal.flush_due(now)
-        self._fault_injector.tick(now)
-        self._update_attack.tick(now)
         if self._lost_deadline and now >= self._lost_deadline and self._halt is None:
             self._halt = events.Halt("the trainer is gone", 1)
 

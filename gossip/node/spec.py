@@ -3,14 +3,15 @@ each of which a test may replace."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from gossip import aggregators, topologies
 from gossip.config import RunConfig
 from gossip.core import Admission, CoreSettings, Effect, Event, Message, Peer, PeerId
-from gossip.run import Keyring, SeedFolder, allow_list, listed_pair, recorder
+from gossip.run import Journal, Keyring, SeedFolder, allow_list, listed_pair, recorder
 from gossip.topologies import Topology
 from gossip.transport import Hub, Keys, MemoryTransport, PayloadLimit, Transport
 
@@ -61,7 +62,7 @@ def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:
 class NodeCore(Protocol):
     """What the loop needs of ``gossip.core.peer.Peer``."""
 
-    def handle(self, event: Event, now: float) -> list[Effect]: ...
+    def handle(self, event: Event, now: float) -> Iterable[Effect]: ...
 
     def admit(self, sender: PeerId, message: Message) -> Admission: ...
 
@@ -85,14 +86,14 @@ def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
         )
         if not spec.config.record or spec.run_dir is None:
             return core
-        header = recorder.header_of(
+        header = recorder.Header(
             spec.peer,
             spec.incarnation,
             settings,
             spec.config.weighted_topology,
             control,
             bulk,
-            seeds,
+            recorder.rows_of(seeds),
         )
         return recorder.RecordingCore(
             core, header, recorder.path_of(spec.run_dir, spec.peer, spec.incarnation)
@@ -132,3 +133,32 @@ def in_memory(hub: Hub) -> TransportMaker:
         return MemoryTransport(hub, spec.config.run_id, spec.peer, incarnation, payload_limit)
 
     return make
+
+
+def with_faults(
+    spec: NodeSpec, journal: Journal, make_transport: TransportMaker, make_core: CoreMaker
+) -> tuple[TransportMaker, CoreMaker]:
+    """The makers as they are; where the run has faults for this peer, makers of the same with those
+    around them."""
+    config = spec.config
+    if not (config.drills or config.plan.disturbs(spec.peer)):
+        return make_transport, make_core
+    from gossip.inject import FaultyNode, Site, rule_of  # for such peers only
+
+    rolling = topologies.load(config.weighted_topology).rolling
+    rule = rule_of(aggregators.load(config.aggregator), config.settings().f, centered=not rolling)
+    site = Site(config, spec.peer, spec.incarnation, spec.run_dir, journal)
+    node = FaultyNode(site, rule)
+
+    def faulty_transport(
+        spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit
+    ) -> Transport:
+        return node.around_transport(make_transport(spec, incarnation, payload_limit))
+
+    def faulty_core(
+        spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str
+    ) -> NodeCore:
+        core = make_core(spec, settings, topology, control, bulk)
+        return node.around_core(core, settings.seed)
+
+    return faulty_transport, faulty_core

@@ -18,7 +18,6 @@ import numpy as np
 
 from gossip.core import Event, Payload, described, events
 from gossip.errors import LocalError
-from gossip.inject import UpdateAttack
 from gossip.ipc import Arena, Channel, allocate, map_bytes
 from gossip.ipc import messages as control
 from gossip.run import Journal
@@ -60,12 +59,12 @@ class TrainerLink:
         sketch_seed: The same on all peers.
     """
 
-    def __init__(
+    # The node puts it together in one place, and names most of these there.
+    def __init__(  # noqa: PLR0913
         self,
         channel: Channel,
         worker: Worker,
         journal: Journal,
-        update_attack: UpdateAttack,
         *,
         emit: Callable[[Event], None],
         prepared: Callable[[events.Prepared], None],
@@ -74,12 +73,7 @@ class TrainerLink:
         cut: Callable[[int], tuple[int, ...]],
         sketch_seed: int,
     ) -> None:
-        self._channel, self._worker, self._journal, self._update_attack = (
-            channel,
-            worker,
-            journal,
-            update_attack,
-        )
+        self._channel, self._worker, self._journal = channel, worker, journal
         self._emit, self._prepared, self._judged, self._in_flight = (
             emit,
             prepared,
@@ -116,7 +110,6 @@ class TrainerLink:
     def apply(self, effect: events.Apply) -> None:
         """Queues a round. Raises LocalError when the trainer is so far behind that the memory
         for it is used up."""
-        self._update_attack.saw(effect)
         nbytes = _apply_bytes(effect)
         if self._backlog_rounds >= BACKLOG_ROUNDS or (
             self._backlog_rounds > 1 and self._backlog_bytes + nbytes > BACKLOG_BYTES
@@ -297,16 +290,10 @@ class TrainerLink:
                 self._journal.metrics(message.metrics, self.round_id)
             case control.Prepare():
                 self._prepare(message, fds.popleft())
-            case control.Shard():
-                self._emit(
-                    events.DataConfigured(message.samples_total, message.batch, message.ahead)
-                )
             case control.Snapshot():
                 self._snapshot(message, fds)
-            case control.RestoredReply():
-                self._emit(events.Restored(message.round_id, message.error))
-            case control.ConfirmRequest():
-                self._emit(events.ConfirmState(message.round_id))
+            case control.Shard() | control.RestoredReply() | control.ConfirmRequest():
+                self._emit(_as_event(message))
             case control.Close():
                 self.closed = True
                 self.ended_with = {
@@ -352,7 +339,7 @@ class TrainerLink:
             return self._contributed(said, copy, loss, rates)
 
         inspected = copy or said.parameters or (said.samples and not said.finite)
-        if self._update_attack.lies or not inspected or 4 * self._bounds[-1][1] <= INLINE_BYTES:
+        if not inspected or 4 * self._bounds[-1][1] <= INLINE_BYTES:
             self._offer(contributed(), slot, copy)
             return
         self._copying.add(slot)
@@ -360,7 +347,7 @@ class TrainerLink:
 
     def _offer(self, event: events.Contributed, slot: int, copy: bool) -> None:
         self._copying.discard(slot)
-        if not copy and not self._update_attack.lies:
+        if not copy:
             told = (
                 event.payloads if event.parameters is None else (*event.payloads, event.parameters)
             )
@@ -374,16 +361,13 @@ class TrainerLink:
         assert self._arena is not None
         slot, round_id = said.slot, said.round_id
         payloads: tuple[Payload, ...] = ()
-        own = own_parameters = parameters = None
+        parameters = None
         if said.samples:
-            told, own = self._told(self._arena.updates[slot], round_id, "update", copy)
-            known = said.finite and not self._update_attack.lies
-            payloads = tuple([_payload(part, known) for part in self._cut_at_bounds(told)])
+            told = _told(self._arena.updates[slot], copy)
+            payloads = tuple([_payload(part, said.finite) for part in self._cut_at_bounds(told)])
         digest = b""
         if said.parameters:
-            told, own_parameters = self._told(
-                self._arena.parameters[slot], round_id, "parameters", copy
-            )
+            told = _told(self._arena.parameters[slot], copy)
             parameters = _payload(told)
             digest = sketch(told, self._sketch_seed)
         return events.Contributed(
@@ -393,21 +377,11 @@ class TrainerLink:
             loss,
             parameters,
             digest,
-            own=own,
-            own_parameters=own_parameters,
             rates=rates,
         )
 
     def _cut_at_bounds(self, vector: np.ndarray) -> list[np.ndarray]:
         return [vector[start:stop] for start, stop in self._bounds]
-
-    def _told(
-        self, truth: np.ndarray, round_id: int, what: str, copy: bool
-    ) -> tuple[np.ndarray, Payload | None]:
-        """What is said of a vector, and the truth where that is another."""
-        if not self._update_attack.lies:
-            return (truth.copy() if copy else truth), None
-        return self._update_attack.tamper_with(truth, round_id, what), _payload(truth)
 
     def _snapshot(self, said: control.Snapshot, fds: deque[int]) -> None:
         if said.error or not said.nbytes:
@@ -463,6 +437,10 @@ def _place(effect: events.Apply, result: np.ndarray, mix: np.ndarray) -> None:
         np.copyto(mix, effect.mix.data)
 
 
+def _told(truth: np.ndarray, copy: bool) -> np.ndarray:
+    return truth.copy() if copy else truth
+
+
 def _payload(vector: np.ndarray, known_finite: bool = False) -> Payload:
     return Payload(vector, vector.nbytes, known_finite or is_finite(vector))
 
@@ -489,3 +467,16 @@ def pid_behind(channel: Channel) -> int:
         credentials = same.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid: int = struct.unpack("3i", credentials)[0]
     return pid
+
+
+def _as_event(said: control.Shard | control.RestoredReply | control.ConfirmRequest) -> Event:
+    """What the core has to know of, and nobody before it."""
+    match said:
+        case control.Shard():
+            return events.DataConfigured(said.samples_total, said.batch, said.ahead)
+        case control.RestoredReply():
+            return events.Restored(said.round_id, said.error)
+        case control.ConfirmRequest():
+            return events.ConfirmState(said.round_id)
+        case _ as never:
+            assert_never(never)

@@ -75,6 +75,7 @@ class Journal:
         self._throttle: dict[object, float] = {}
         self._rate_limiter = EventRateLimiter()
         self._last_round: tuple[object, ...] = ()
+        self.last_words: dict[str, Any] = {}  # what the last row says beside the rest
 
     def event(self, name: str, **fields: Any) -> None:
         """One line. ``round`` lines come at most every ``THROTTLE_S``, unless they tell of more

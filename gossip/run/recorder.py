@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -47,6 +47,17 @@ What comes later is not recorded."""
 DIGEST_BYTES = 8
 
 
+@cache
+def code_digest() -> bytes:
+    """Of the source of the core and of the topologies: what a recording depends on."""
+    state = blake2b(digest_size=DIGEST_BYTES)
+    core = Path(gossip.core.__file__).parent
+    for folder in (core, core.parent / "topologies"):
+        for path in sorted(folder.rglob("*.py")):
+            state.update(path.name.encode() + b"\0" + path.read_bytes())
+    return state.digest()
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """What the core was made of. ``topology`` is its name,
@@ -59,7 +70,7 @@ class Header:
     control: str
     bulk: str
     seeds: tuple[tuple[PeerId, str, str], ...]
-    code: bytes
+    code: bytes = field(default_factory=code_digest)
     """``code_digest`` of the core that was recorded: another one may well do something else."""
 
 
@@ -150,17 +161,6 @@ def digest_of(effects: list[Effect]) -> tuple[int, bytes]:
     return len(effects), blake2b(packed, digest_size=DIGEST_BYTES).digest()
 
 
-@cache
-def code_digest() -> bytes:
-    """Of the source of the core and of the topologies: what a recording depends on."""
-    state = blake2b(digest_size=DIGEST_BYTES)
-    core = Path(gossip.core.__file__).parent
-    for folder in (core, core.parent / "topologies"):
-        for path in sorted(folder.rglob("*.py")):
-            state.update(path.name.encode() + b"\0" + path.read_bytes())
-    return state.digest()
-
-
 # --- writing --------------------------------------------------------------------------------------
 
 
@@ -246,18 +246,9 @@ class RecordingCore:
             self._file = None
 
 
-def header_of(
-    peer: PeerId,
-    incarnation: int,
-    core_settings: CoreSettings,
-    topology: str,
-    control: str,
-    bulk: str,
-    seeds: Mapping[PeerId, tuple[str, str]],
-) -> Header:
-    """The header for a core that is made of these, by the code that is running."""
-    known = tuple((each, *seeds[each]) for each in sorted(seeds))
-    return Header(peer, incarnation, core_settings, topology, control, bulk, known, code_digest())
+def rows_of(seeds: Mapping[PeerId, tuple[str, str]]) -> tuple[tuple[PeerId, str, str], ...]:
+    """Peers' addresses as a header has them."""
+    return tuple((peer, *seeds[peer]) for peer in sorted(seeds))
 
 
 def path_of(run_dir: Path, peer: PeerId, incarnation: int) -> Path:

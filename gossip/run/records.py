@@ -20,7 +20,7 @@ KEPT_BYTES = 2**20
 AGAIN_S = 1.0
 """Between two attempts to write."""
 
-ROOM_HINT = "make room on the disk, or see who has changed the folder"
+ROOM_HINT = "make room on the disk, or find out what changed the folder"
 
 Tell = Callable[[str, str], None]
 """Takes a path and why it cannot be written."""

@@ -129,7 +129,7 @@ def number(given: Mapping[str, str], name: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise ConfigError(
             f"{name} = {text!r} is not a number",
-            "it is set by whoever starts the script: unset it to run alone",
+            "a launcher sets it: unset it to run alone",
         )
     return int(text)
 
@@ -198,13 +198,14 @@ def own_address(task: Task, config: RunConfig) -> str:
         )
         raise ConfigError(
             f"which address of this machine do the others reach? {seen}",
-            "say it with GOSSIP_LISTEN=ADDRESS in the environment of each task",
+            "give it as GOSSIP_LISTEN=ADDRESS in the environment of each task",
         )
     if not config.insecure and config.keys is False:
         raise ConfigError(
-            f"the {task.peers} tasks are on several machines: without keys whoever reaches them "
+            f"the {task.peers} tasks are on several machines: without keys anybody who reaches "
+            "them "
             "could take part",
-            "leave out --no-keys, or say --insecure as well",
+            "leave out --no-keys, or add --insecure",
         )
     return found
 

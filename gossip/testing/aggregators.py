@@ -101,26 +101,26 @@ def check_aggregator(
     kappa: float | None = None,
     strengths: int = 9,
 ) -> ConformanceReport:
-    """Raises AssertionError, with the numbers, for the first promise that a rule breaks.
+    """Checks a rule against everything that the runtime requires of one.
 
-    The promises: shape, dtype and device of the updates are kept, and the updates themselves;
-    weights and outlyingness are what ``Verdict`` says; the same updates give the same verdict to
-    the last bit, and nobody's random numbers are touched; called or explained, the aggregate is the
-    same, and where it is a mean of the updates it is the one by the weights that are told; the
-    order of the updates does not matter, nor that of the coordinates, nor in how many chunks or
-    shards a vector is worked on; all that holds for other n and f, too, and in rounds that follow
-    others; equal updates give that update; shifted or scaled updates give a shifted or scaled
-    aggregate (as far as the rule declares it); from finite updates comes nothing that is not
-    finite; and, unless the rule is declared ``robust=False`` or ``discerning=False``, f liars of
-    any size, wherever they stand, neither carry it away nor hide, and the worst of the attacks that
-    are tried carries it no farther than kappa says.
+    - The aggregate has the shape, dtype and device of an update. The updates are not changed.
+    - ``weights`` and ``outlyingness`` are as ``Verdict`` describes them.
+    - The same updates give the same verdict to the last bit. No global random state is touched.
+    - Calling and ``explain`` give the same aggregate. If it is a mean of the updates, its weights
+      are those of the verdict.
+    - The order of updates and of coordinates does not matter, nor the number of chunks or shards.
+    - Equal updates give that update. Finite updates give a finite aggregate.
+    - Shifted or scaled updates shift or scale the aggregate, where the rule declares that.
+    - All of this holds for other n and f, and in later rounds.
+    - f Byzantine updates of any size, at any place, neither move the aggregate without bound nor
+      hide, and the worst attack that is tried moves it no farther than ``kappa`` allows. Rules
+      declared ``robust=False`` or ``discerning=False`` are exempt.
 
-    Of a rule that is declared "bounded" kappa is in units of the honest spread or of the length of
-    the honest mean, whichever is more. A rule that asks for something trusted beside the updates is
-    given it in the search, too: the honest mean as the judge's gradient, a loss that is a quadratic
-    around it, an honest update as one's own. Only where an option is fixed in units of the updates
-    is no kappa searched for: in spreads of the honest it would say nothing but how wide
-    they are spread.
+    For a rule declared "bounded", kappa is in units of the honest spread or of the length of the
+    honest mean, whichever is more. A rule that needs something trusted beside the updates gets it
+    in the search: the honest mean as the judge's gradient, a quadratic loss around it, an honest
+    update as its own. No kappa is searched for when an option is fixed in units of the updates,
+    because it would measure only the spread of the honest updates.
 
     Args:
         candidate: A rule, with options or without, a plain function ``(updates, *, f)``, or what
@@ -135,6 +135,7 @@ def check_aggregator(
             built-in rule, or 16.
         strengths: How many are tried of each attack, at least 2; the time it takes grows with it.
     Returns: What was measured.
+    Raises: AssertionError: The rule breaks a requirement. The message has the numbers.
     """
     if strengths < 2:
         raise ConfigError(

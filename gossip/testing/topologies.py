@@ -18,16 +18,16 @@ FAIR_ROUNDS = 200
 def check_topology(topology: Topology, *, balanced: bool = True) -> None:
     """Checks a topology against rosters of 1 to 33 peers.
 
-    It must be a pure function of the set of peers, lineage, round and seed; name every peer in
-    every plan; as a gossip topology let what one peer knows reach all others within 2n rounds, as a
-    rolling one order all peers for every shard.
+    It must be a pure function of the set of peers, lineage, round and seed, and name every peer in
+    every plan. In a gossip topology the knowledge of one peer must reach all others within 2n
+    rounds. A rolling topology must order all peers for every shard.
 
     Args:
         topology: With its options bound.
-        balanced: Whether every peer must carry its part: receive as often as others, or serve as
-            often. A star does not.
-    Raises: AssertionError: it breaks a promise; the message says which,
-        and for which roster and round.
+        balanced: Whether every peer must receive as often as the others, or serve as often. Give
+            False for a star.
+    Raises: AssertionError: It breaks a requirement. The message names the requirement, the roster
+        and the round.
     """
     for n in range(1, LARGEST + 1):
         roster = Roster(tuple(range(n)), b"lineage1")

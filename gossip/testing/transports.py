@@ -61,10 +61,13 @@ TRANSPORT_CHECKS: dict[str, TransportCheck] = {}
 
 
 def check_transport(make: TransportFactory) -> None:
-    """Checks all promises, in seconds. Two to three transports run at a time,
-    all driven by the calling thread.
+    """Checks a transport against everything that the runtime requires of one, in seconds.
 
-    Raises: AssertionError: it breaks a promise; the message says which.
+    Two to three transports run at a time, and the calling thread drives them all.
+
+    Args:
+        make: Makes a transport.
+    Raises: AssertionError: It breaks a requirement, and the message names it.
     """
     for promise, check in TRANSPORT_CHECKS.items():
         try:

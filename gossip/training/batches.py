@@ -14,6 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from gossip.core import Ranges
 from gossip.errors import ConfigError
 
+from .optimizer import version_of
+
 
 def check_accumulate(accumulate: object) -> None:
     """Raises ConfigError: It is no number of batches."""
@@ -148,4 +150,4 @@ class BatchTracker:
 
     def _gradient(self) -> tuple[int, int] | None:
         gradient = self._witness.grad if self._witness is not None else None
-        return None if gradient is None else (id(gradient), gradient._version)
+        return None if gradient is None else (id(gradient), version_of(gradient))

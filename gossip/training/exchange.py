@@ -14,13 +14,13 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 import numpy as np
 import torch
 
-from gossip.aggregators import BoundRule, Memory, Sender
+from gossip.aggregators import Memory, Sender
 from gossip.core import QUORUM_LOST
 from gossip.errors import GossipError, LocalError, NodeLost
 from gossip.ipc import Arena, Channel, ChannelClosed, clip, map_bytes
@@ -28,12 +28,12 @@ from gossip.ipc import messages as control
 
 from .confirmation import StateConfirmation
 from .copies import copy_state
-from .judging import JudgeService, LossJudge
+from .judging import JudgeService
 from .last_state import LastState
 from .layout import Layout
 from .outbox import PacketQueue
 from .rates import learning_rate_of, rates_of, stepping_with
-from .spawn import NodeHandle, StartNode, connect
+from .spawn import NodeHandle, PeerPlace, StartNode, connect
 from .state import pack_state, state_digest, unpack_state
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,20 @@ HURRIED_S = 2.0  # for a node to leave that is not to help anybody
 CONFIRM_S = 45.0  # for others' word of the last round, and for their state where it is another
 RESTARTS_MAX = 3
 RESTARTS_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """What is exchanged: a model, its optimizer, and where their numbers lie in a flat vector.
+
+    Attributes:
+        inner_step: The optimizer's own step, without the exchange.
+    """
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    inner_step: Callable[[], object]
+    layout: Layout
 
 
 class Exchange:
@@ -62,15 +76,14 @@ class Exchange:
         self,
         start: StartNode,
         connection: tuple[Channel, NodeHandle],
-        peer: int,
-        incarnation: int,
+        place: PeerPlace,
         interrupt: Callable[[], None],
         sender: Sender | None = None,
     ) -> None:
         """Talks to the node of ``connection``.
 
         Args:
-            start: Starts another when that one dies; its incarnation will be ``incarnation + 1``.
+            start: Starts another when that one dies; its incarnation will be one higher.
             interrupt: Called about twice a second in every wait, and may raise.
             sender: What is made of an update before it leaves.
         """
@@ -78,12 +91,8 @@ class Exchange:
         self.last_state: LastState | None = None
         self.sender_memory: Memory | None = None
         self._channel, self._node = connection
-        self._start, self._peer, self._incarnation, self._interrupt = (
-            start,
-            peer,
-            incarnation,
-            interrupt,
-        )
+        self._start, self._interrupt = start, interrupt
+        self._peer, self._incarnation = place.peer, place.incarnation
         self.go: control.StartRoundCommand | None = None
         self.round_id = 0
         self.peers = self.alive = 1
@@ -106,27 +115,21 @@ class Exchange:
 
     def prepare(
         self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        inner_step: Callable[[], object],
-        layout: Layout,
-        bench: LossJudge | None,
-        rule: BoundRule | None,
+        trained: TrainedModel,
+        judging: JudgeService,
         extra: Callable[[], dict[str, Any]],
         take_extra: Callable[[dict[str, Any]], None],
     ) -> None:
         """Shows the node the model, and waits until the swarm has begun.
 
         Args:
-            inner_step: The optimizer's own step, without the exchange.
-            bench: Answers the node's questions for the loss; with ``rule``, or both None.
+            judging: Answers the node's questions for the loss.
             extra: What belongs to the state beside model and optimizer.
             take_extra: Takes it back.
         """
-        self._model, self._optimizer, self._inner_step = model, optimizer, inner_step
-        self._layout, self._judging = layout, JudgeService(bench, rule, layout.elements)
+        self._trained, self._judging = trained, judging
         self._extra, self._take_extra = extra, take_extra
-        self._arena = Arena.create(layout.elements)
+        self._arena = Arena.create(trained.layout.elements)
         self._updates = [torch.from_numpy(vector) for vector in self._arena.updates]
         self._parameters = [torch.from_numpy(vector) for vector in self._arena.parameters]
         self._results = [torch.from_numpy(vector) for vector in self._arena.results]
@@ -136,11 +139,16 @@ class Exchange:
         self._serve(lambda: self.go is not None)
 
     def _introduce(self) -> None:
-        state = pack_state(self._model, self._optimizer, self._extra())
-        model = (self._layout.elements, self._layout.digest, state_digest(state), len(state))
+        state = pack_state(self._trained.model, self._trained.optimizer, self._extra())
+        model = (
+            self._trained.layout.elements,
+            self._trained.layout.digest,
+            state_digest(state),
+            len(state),
+        )
         about = control.Prepare(
             *model,
-            learning_rate_of(self._optimizer.param_groups),
+            learning_rate_of(self._trained.optimizer.param_groups),
             self._judging.able,
             self.round_id,
         )
@@ -191,9 +199,11 @@ class Exchange:
         self._in_step = samples > 0
         try:
             if samples:
-                self._layout.flatten_gradients(self._updates[go.slot])
+                self._trained.layout.flatten_gradients(self._updates[go.slot])
                 if self._sender:
-                    self._transform(self._sender, self._updates[go.slot][: self._layout.trained])
+                    self._transform(
+                        self._sender, self._updates[go.slot][: self._trained.layout.trained]
+                    )
             if before_send is not None:
                 before_send()
             self._offer(go, go.slot, samples, loss)
@@ -218,11 +228,11 @@ class Exchange:
         if go.slot != filled and samples:
             self._updates[go.slot].copy_(self._updates[filled])
         if go.want_parameters:
-            self._layout.flatten_parameters(self._parameters[go.slot])
+            self._trained.layout.flatten_parameters(self._parameters[go.slot])
         self.go = None
         self._arena.note_progress(self.round_id)
         loss = loss if loss is not None and math.isfinite(loss) else None
-        rates = rates_of(self._optimizer.param_groups) if samples else ()
+        rates = rates_of(self._trained.optimizer.param_groups) if samples else ()
         finite = samples > 0 and bool(np.isfinite(self._arena.updates[go.slot]).all())
         self._say(
             control.Contribute(
@@ -230,7 +240,7 @@ class Exchange:
                 go.slot,
                 samples,
                 loss,
-                learning_rate_of(self._optimizer.param_groups),
+                learning_rate_of(self._trained.optimizer.param_groups),
                 go.want_parameters,
                 finite,
                 rates,
@@ -248,7 +258,11 @@ class Exchange:
         ):
             return control.error_of(halted)
         told = self.last_state.leave(
-            self.round_id, halted.reason, self._model, self._optimizer, self._extra()
+            self.round_id,
+            halted.reason,
+            self._trained.model,
+            self._trained.optimizer,
+            self._extra(),
         )
         return control.error_of(replace(halted, reason=f"{halted.reason}; {told}"))
 
@@ -359,7 +373,7 @@ class Exchange:
             case control.JudgeCommand():
                 self._say(
                     self._judging.answer(
-                        message, fds, learning_rate_of(self._optimizer.param_groups)
+                        message, fds, learning_rate_of(self._trained.optimizer.param_groups)
                     )
                 )
             case control.SnapshotCommand():
@@ -380,11 +394,11 @@ class Exchange:
         if message.slot >= 0 and message.round_id >= self.round_id:
             self._changes += 1
             if message.mix_scale:
-                self._layout.add_to_parameters(self._mixes[message.slot], message.mix_scale)
-            with self._layout.gradients_put_by(not self._in_step):
-                self._layout.scatter_gradients(self._results[message.slot])
-                with stepping_with(self._optimizer.param_groups, message.rates):
-                    self._inner_step()
+                self._trained.layout.add_to_parameters(self._mixes[message.slot], message.mix_scale)
+            with self._trained.layout.gradients_put_by(not self._in_step):
+                self._trained.layout.scatter_gradients(self._results[message.slot])
+                with stepping_with(self._trained.optimizer.param_groups, message.rates):
+                    self._trained.inner_step()
         self.round_id = max(self.round_id, message.round_id + 1)
         self._arena.note_progress(self.round_id)
         self._say(control.AppliedReply(message.round_id, message.slot))
@@ -394,14 +408,21 @@ class Exchange:
         can be computed."""
         while self._snapshots_due and not (at_leisure and self._may_go):
             self._snapshots_due -= 1
-            self._say(*copy_state(self.round_id, self._model, self._optimizer, self._extra))
+            self._say(
+                *copy_state(
+                    self.round_id, self._trained.model, self._trained.optimizer, self._extra
+                )
+            )
 
     def _restore(self, message: control.RestoreCommand, fd: int) -> None:
         error = ""
         try:
             self._take_extra(
                 unpack_state(
-                    map_bytes(fd, message.nbytes), self._model, self._optimizer, message.settings
+                    map_bytes(fd, message.nbytes),
+                    self._trained.model,
+                    self._trained.optimizer,
+                    message.settings,
                 )
             )
         except GossipError as failure:
@@ -481,7 +502,9 @@ class Exchange:
         until = time.monotonic() + within_s
         try:
             digest = (
-                self._layout.digest_parameters() if self._prepared and reason == "finished" else b""
+                self._trained.layout.digest_parameters()
+                if self._prepared and reason == "finished"
+                else b""
             )
             goodbye, hurried = control.Close(reason, self.round_id, digest), False
             self._say(goodbye)
@@ -504,7 +527,7 @@ class Exchange:
             self._node.kill()
         self._outbox.drop()
         if self._prepared:
-            self._layout.forget_slots()
+            self._trained.layout.forget_slots()
             self._updates = self._parameters = self._results = self._mixes = []
             self._arena.close()
         self._judging.forget()

@@ -4,7 +4,7 @@ each round another part of a shared permutation."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +16,6 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
-    TensorDataset,
 )
 
 from gossip.core import EpochReport, Ranges
@@ -64,21 +63,24 @@ class RoundSource(Protocol):
 
 
 class ShardedLoader:
-    """Iterates over one epoch's share of this peer:
-    as many batches as there are rounds in the epoch.
+    """Iterates over this peer's share of an epoch, one batch (or ``accumulate``) per round.
 
-    Who reads what is decided round by round, so nothing is lost or read twice when peers come and
-    go. The order within an epoch is a permutation drawn from the run's seed, whatever the given
-    loader's ``shuffle`` and ``drop_last`` say. All else that it says holds, of workers, collating
-    and pinned memory: workers fetch what this peer will probably read next.
+    The swarm assigns samples round by round, so that none is lost or read twice when peers come
+    and go. The order within an epoch is a permutation drawn from the run's seed, whatever
+    ``shuffle`` and ``drop_last`` of the given loader are. Its workers, collating and pinned memory
+    are used: workers prefetch what this peer will probably read next.
 
-    One batch belongs to one ``optimizer.step()``, or ``accumulate`` of them: then a round's slice
-    is so many times as long, and comes in so many batches. A slice that no step follows is given
-    back to the swarm when the next is asked for, and its round passes without us.
+    Each ``optimizer.step()`` uses one batch, or ``accumulate`` of them. Samples that no step used
+    go back to the swarm when the next batch is asked for, and this peer sends no update in their
+    round.
 
     Attributes:
-        report: How often the samples of the last completed epoch were used, by all peers together;
-            None before there is one, and with topologies that have no commits.
+        dataset: The data set that was given.
+        batch_size: Samples per batch.
+        samples_total: Samples in an epoch, of all peers together.
+        ahead: Batches that the workers prefetch beside the next one.
+        report: How often all peers together used the samples of the last completed epoch. None
+            before the first epoch is complete, and with topologies that have no commits.
     """
 
     def __init__(
@@ -86,8 +88,7 @@ class ShardedLoader:
         loader: DataLoader[Any],
         rounds: RoundSource,
         seed: int,
-        flip_labels: bool,
-        classes: int | None,
+        alter: Callable[[Any], Any] | None = None,
         accumulate: int = 1,
     ) -> None:
         """Raises: ConfigError: The loader reads its data in a way that cannot be
@@ -109,18 +110,18 @@ class ShardedLoader:
             raise ConfigError("the data set is empty")
         self._fetcher = Fetcher(loader, self._indices, draw("workers", seed, rounds.id) % 2**63)
         self.ahead = self._fetcher.ahead
-        self._flip = LabelFlip(self.dataset, classes) if flip_labels else None
+        self._alter = alter
         self._orders: dict[int, Tensor] = {}  # of this epoch, and of the one that is read next
         self.report: EpochReport | None = None
 
     def __len__(self) -> int:
-        """Batches an epoch, with the peers there are now."""
+        """Batches per epoch, with the peers that are there now."""
         return self._accumulate * -(
             -self.samples_total // (self.batch_size * self._accumulate * max(1, self._rounds.peers))
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """The rest of the current epoch."""
+        """The batches of this peer in the rest of the current epoch."""
         go = self._next_round()
         if go is None:
             return
@@ -135,7 +136,7 @@ class ShardedLoader:
                     for at in range(self._accumulate):
                         batch = self._fetcher.fetch(keys[at], keys[at + 1 :])
                         self._rounds.hand_out(samples, at)
-                        yield batch if self._flip is None else self._flip(batch)
+                        yield batch if self._alter is None else self._alter(batch)
                     if self._rounds.unused:
                         self._rounds.pass_round()  # no step followed
                 go = self._next_round()
@@ -245,39 +246,3 @@ def note_ignored(loader: DataLoader[Any]) -> None:
         warnings.warn(
             f"gossip ignores {', '.join(ignored)} of the loader: {consequence}", stacklevel=4
         )
-
-
-class LabelFlip:
-    """The label_flip fault: integer targets y become classes - 1 - y."""
-
-    def __init__(self, dataset: Any, classes: int | None) -> None:
-        """``classes``: how many there are; else what the data set tells,
-        else what has been seen."""
-        self._classes = classes or _count_classes(dataset)
-        self._known = self._classes > 0
-
-    def __call__(self, batch: Any) -> Any:
-        """The batch, a pair of inputs and targets, with other targets.
-        The data set itself is not touched."""
-        target = batch[1] if isinstance(batch, list | tuple) and len(batch) >= 2 else None
-        if not isinstance(target, Tensor) or target.is_floating_point() or target.is_complex():
-            raise ConfigError(
-                "label_flip needs batches (inputs, targets) with a tensor of integer targets",
-                "choose another fault for this peer",
-            )
-        if not self._known and target.numel():
-            self._classes = max(self._classes, int(target.max()) + 1)
-        changed = [*batch]
-        changed[1] = self._classes - 1 - target
-        return changed if isinstance(batch, list) else tuple(changed)
-
-
-def _count_classes(dataset: Any) -> int:
-    targets: Any = getattr(dataset, "targets", None)
-    if targets is None and isinstance(dataset, TensorDataset) and len(dataset.tensors) > 1:
-        targets = dataset.tensors[1]
-    if isinstance(targets, Sequence):
-        targets = torch.as_tensor(targets)
-    if isinstance(targets, Tensor) and targets.numel() and not targets.is_floating_point():
-        return int(targets.max()) + 1
-    return 0

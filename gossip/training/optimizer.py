@@ -101,12 +101,17 @@ class StepCoordinator:
             each.parameter.grad = each.gradient
 
 
+def version_of(tensor: Tensor) -> int:
+    """How often it was changed in place, as autograd counts."""
+    return tensor._version
+
+
 class _Seen:
     """A parameter's gradient as it is."""
 
     def __init__(self, parameter: Tensor) -> None:
         self.parameter, self._at = parameter, parameter.grad
-        self._version = parameter.grad._version if parameter.grad is not None else 0
+        self._version = version_of(parameter.grad) if parameter.grad is not None else 0
         self.gradient = parameter.grad.detach().clone() if parameter.grad is not None else None
 
     @property
@@ -114,7 +119,7 @@ class _Seen:
         """Whether there is another one since."""
         gradient = self.parameter.grad
         return gradient is not None and (
-            gradient is not self._at or gradient._version != self._version
+            gradient is not self._at or version_of(gradient) != self._version
         )
 
 

@@ -1,10 +1,9 @@
-"""What a user's script holds: one peer of the swarm, with its model, its data and its log."""
+"""The session: one peer of the swarm as the user's script sees it."""
 
 from __future__ import annotations
 
 import atexit
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,14 +20,13 @@ from torch.utils.data import IterableDataset
 from gossip import topologies
 from gossip.aggregators import senders
 from gossip.errors import ConfigError, GossipError
-from gossip.faults import DrillFile, Slow
 from gossip.ipc import Channel, StartRoundCommand
 
 from .batches import BatchTracker, check_accumulate
 from .checks import check_model, plain_model
 from .differing import compared
-from .exchange import Exchange
-from .judging import LossJudge
+from .exchange import Exchange, TrainedModel
+from .judging import JudgeService, LossJudge
 from .last_state import LastState
 from .layout import Layout
 from .loader import ShardedLoader, loader_of
@@ -36,6 +34,7 @@ from .metrics import line_of
 from .optimizer import StepCoordinator, check_optimizers
 from .several import as_one
 from .spawn import NodeHandle, PeerPlace, StartNode
+from .steps import steps_of
 from .streaming import ShardedStream
 from .unexchanged import UnexchangedWarning
 from .watch import ExceptHook, TerminationHandler, watch_launcher, write_error
@@ -51,11 +50,12 @@ Optimizers = TypeVar("Optimizers", bound=torch.optim.Optimizer | Sequence[torch.
 
 
 class Session:
-    """One peer, as its script sees it. Made by ``gossip.init()``; a process has one at a time.
+    """One peer of the swarm as its script sees it. ``gossip.init()`` makes it.
 
-    ``optimizer.step()`` of the prepared optimizer exchanges the gradients with the swarm and steps
-    with the result, so afterwards ``.grad`` holds the aggregate. In rolling rounds all peers'
-    parameters are the same after every step, bit for bit.
+    A process has one session at a time. ``optimizer.step()`` of the prepared optimizer exchanges
+    the gradients with the swarm and steps with the aggregate. Afterwards ``.grad`` holds the
+    aggregate. In rolling rounds the parameters of all peers are equal after every step, bit for
+    bit. Used as a context manager, a session closes itself at the end of the block.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Session:
         """Use ``gossip.init()``, which has started the node of ``connection``."""
         self._place, self._config = place, place.config
         self._pid = os.getpid()
-        self._closed = False
+        self.closed = False
         self._model: torch.nn.Module | None = None
         self._loader: ShardedLoader | ShardedStream | None = None
         self._batches = BatchTracker()  # of the loader, that no step has followed yet
@@ -80,23 +80,10 @@ class Session:
         self._group_settings: list[dict[str, Any]] = []  # as they came with a state
         self._in_round = False
         self._unexchanged = UnexchangedWarning()
-        plan = self._config.plan.for_peer(place.peer)
-        self._planned_slowness = math.prod(
-            fault.factor for fault in plan if isinstance(fault, Slow)
-        )
-        self._drills = DrillFile(
-            place.run_dir / "faults" if self._config.drills and place.run_dir is not None else None
-        )
-        lie = self._config.plan.attackers.get(place.peer)
-        self._flips_labels = lie is not None and lie.attack == "label_flip"
+        self._steps = steps_of(place)
         self._termination = termination
         self._exchange = Exchange(
-            start,
-            connection,
-            place.peer,
-            place.incarnation,
-            self._look_around,
-            senders.load(self._config.sender),
+            start, connection, place, self._look_around, senders.load(self._config.sender)
         )
         if place.run_dir is not None:
             about = {"run": self._config.name, "peer": place.peer, "incarnation": place.incarnation}
@@ -113,19 +100,20 @@ class Session:
     def prepare(
         self, model: Model, optimizer: Optimizers, judge: Callable[[], Tensor] | None = None
     ) -> tuple[Model, Optimizers]:
-        """Takes model and optimizer into the swarm, and returns them: the same objects, with
-        ``optimizer.step()`` exchanging.
+        """Connects the model and the optimizer to the swarm. Call it once, before the first step.
 
-        With a list of optimizers a round is one step of each:
-        when the last of them is asked to step, all do.
-
-        Waits until enough peers are there. If the swarm is ahead, or began with other weights, the
-        model, its buffers and the optimizer take over its state.
+        From then on ``optimizer.step()`` exchanges gradients. The call waits until enough peers
+        are there. If the swarm is ahead, or began with other weights, then the model, its buffers
+        and the optimizer take over the swarm's state.
 
         Args:
-            judge: Returns the loss on a mini-batch that it draws with torch's, numpy's or Python's
-                random generator, under the current parameters. Rules that rate updates by the loss
-                (zeno, zeno_pp) need it; it leaves no trace.
+            model: Any module, also one wrapped by ``torch.compile``. All peers build the same one.
+            optimizer: One optimizer, or a sequence of them. With several optimizers a round is one
+                step of each, and all of them step when the last one is asked to.
+            judge: Returns the loss of the current parameters on a mini-batch. It draws that batch
+                with the generator of torch, numpy or Python, whose state is restored afterwards.
+                Rules that rate updates by the loss (zeno, zeno_pp) need it.
+        Returns: ``(model, optimizer)``, the same objects.
         Raises:
             UnsupportedModel: Something in the model or the optimizer cannot be exchanged.
             ConfigError: It was called twice, or the rule needs a ``judge``.
@@ -157,16 +145,10 @@ class Session:
         bench = LossJudge(plain, layout, judge, seed) if judge is not None else None
         self._unexchanged.prepared(optimizers)
         with compared(self.run_dir, self.id, layout):
-            self._exchange.prepare(
-                plain,
-                together,
-                StepCoordinator(optimizers, self._step).inner,
-                layout,
-                bench,
-                rule if bench is not None else None,
-                self._extra_state,
-                self._take_extra_state,
-            )
+            inner_step = StepCoordinator(optimizers, self._step).inner
+            trained = TrainedModel(plain, together, inner_step, layout)
+            judging = JudgeService(bench, rule if bench is not None else None, layout.elements)
+            self._exchange.prepare(trained, judging, self._extra_state, self._take_extra_state)
         self._model = model
         self._computing_since = time.monotonic()
         return model, optimizer
@@ -180,21 +162,23 @@ class Session:
         accumulate: int = 1,
         **options: Any,
     ) -> ShardedLoader | ShardedStream:
-        """A loader that reads this peer's share of the data, one epoch an iteration; what it
-        promises is in docs/data.md.
+        """Makes a loader that reads this peer's share of the data. ``docs/data.md`` has its
+        guarantees.
+
+        One iteration is one epoch. From a map-style data set the swarm draws the order, and each
+        sample of an epoch is used once, also when peers fail. From an iterable data set each peer
+        reads every n-th element, which guarantees less.
 
         Args:
-            data: A DataLoader, or a data set; the same on every peer. With an index (map style) the
-                swarm draws the order and each sample of an epoch is used once, whoever fails;
-                ``shuffle`` and ``drop_last`` have no effect, as a warning says. Of an iterable one
-                each peer reads every n-th element, which promises less: see ``ShardedStream``.
-            batch_size: Of a data set; samples of one peer in one round.
-            classes: Number of classes, for the label_flip fault;
-                otherwise it is read off the targets.
-            accumulate: Batches to each step of the optimizer, the same on every peer. They are all
-                counted with that step.
-            options: More for the DataLoader of a data set: ``num_workers``,
-                ``collate_fn`` and so on.
+            data: A DataLoader or a data set, the same on every peer. ``shuffle`` and ``drop_last``
+                of a map-style DataLoader have no effect, and a warning says so.
+            batch_size: Samples of one peer in one round, when ``data`` is a data set.
+            classes: Number of classes, for the label_flip fault. By default it is read off the
+                targets.
+            accumulate: Batches per optimizer step, the same on every peer.
+            options: Further arguments of the DataLoader that is made for a data set, such as
+                ``num_workers`` and ``collate_fn``.
+        Returns: A ``ShardedLoader`` for map-style data, a ``ShardedStream`` for iterable data.
         Raises: ConfigError: It was called twice, or the data cannot be split.
         """
         self._check_open()
@@ -205,7 +189,8 @@ class Session:
             )
         loader = loader_of(data, batch_size, options)
         check_accumulate(accumulate)
-        how = (self, self._config.seed, self._flips_labels, classes, accumulate)
+        alter = self._steps.alteration(loader.dataset, classes)
+        how = (self, self._config.seed, alter, accumulate)
         self._batches.expected = accumulate
         if isinstance(loader.dataset, IterableDataset):
             self._loader = ShardedStream(loader, *how)
@@ -217,18 +202,22 @@ class Session:
     # --- optional ---------------------------------------------------------------------------------
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """For backward passes whose gradients are accumulated for a later step, as with DDP.
+        """Marks backward passes whose gradients are accumulated for a later step, as in DDP.
 
-        Nothing is exchanged before ``optimizer.step()``, so it saves nothing here. It says what is
-        meant: a step inside is refused, and so is going on to samples of another round
-        (``shard(loader, accumulate=k)`` puts k batches in one).
+        It saves no traffic, because nothing is exchanged before ``optimizer.step()``. It guards
+        against two mistakes inside the block: a step, and samples of another round.
+        ``shard(loader, accumulate=k)`` puts k batches into one round.
+
+        Returns: A context manager.
+        Raises: ConfigError: Inside the block, the optimizer stepped or the round changed.
         """
         self._check_open()
         return self._batches.no_sync()
 
     def log(self, **metrics: Any) -> None:
-        """A line for this peer's ``metrics.jsonl`` and the launcher's display. ``loss`` also
-        travels with the next update.
+        """Writes a line to this peer's ``metrics.jsonl`` and to the launcher's display.
+
+        A metric named ``loss`` is also sent with the next update.
 
         Args:
             metrics: Numbers, tensors with one element, or strings of at most 200 characters.
@@ -240,12 +229,14 @@ class Session:
         self._exchange.log(text)
 
     def keep(self, **objects: Any) -> None:
-        """Makes schedulers and the like part of the state that a joining or returning
-        peer takes over.
+        """Adds objects to the state that a joining or returning peer takes over.
+
+        Learning-rate schedulers are the usual case.
 
         Args:
             objects: Anything with ``state_dict`` and ``load_state_dict``, under a name that is the
                 same on every peer.
+        Raises: ConfigError: An object lacks one of the two methods.
         """
         for name, thing in objects.items():
             if not callable(getattr(thing, "state_dict", None)) or not callable(
@@ -266,8 +257,13 @@ class Session:
                     group.update(settings)
 
     def epochs(self, total: int) -> Iterator[int]:
-        """The epochs that remain of ``total``: for a peer that joined late or returned,
-        fewer than for the others."""
+        """Yields the epochs that remain, as numbers from 0.
+
+        A peer that joined late or returned gets fewer of them than the others.
+
+        Args:
+            total: Epochs of the whole run.
+        """
         epoch = 0
         while True:
             if self._loader is not None:
@@ -288,49 +284,53 @@ class Session:
 
     @property
     def round(self) -> int:
-        """The next round to run on the parameters as they are."""
+        """Number of the next round, from 0: so many updates are in the parameters."""
         return self._exchange.round_id
 
     @property
     def peers(self) -> int:
-        """How many peers are in the roster."""
+        """Number of peers in the roster, this one included."""
         return self._exchange.peers
 
     @property
     def alive(self) -> int:
-        """How many of them are alive, as far as this peer knows."""
+        """Number of peers of the roster that are alive in this peer's view."""
         return self._exchange.alive
 
     @property
     def run_dir(self) -> Path | None:
-        """The run's folder; None when the run leaves nothing behind."""
+        """Folder of the run. None when the run writes nothing, as in a script started alone."""
         return self._place.run_dir
 
     @property
     def finished(self) -> bool:
-        """Whether the run has had all the rounds that it was started for, or was told to end."""
+        """Whether the run is over: all its rounds are done, or it was asked to end."""
         halted = self._exchange.halted
         return self._out_of_rounds or (halted is not None and halted.exit_code == 0)
 
     @property
     def confirmed(self) -> bool | None:
-        """Whether enough others hold the parameters that training has ended with. False: too few
-        could tell, so a lie of whoever served the last round may be in them. None: it is not over
-        (a script that counts its rounds itself knows after ``close()``), or nobody is expected to
-        lie, or replicas differ anyhow, as in gossip rounds."""
+        """Whether enough other peers confirmed that they hold the same final parameters.
+
+        False: too few confirmed, so a Byzantine server of the last round may have forged them.
+        None: training is not over, or ``f`` is 0, or replicas differ anyway as in gossip rounds.
+        A script that counts its rounds itself gets the answer after ``close()``.
+        """
         return self._exchange.confirmation.verdict(self._exchange.round_id)
 
     def close(self, reason: str = "finished") -> None:
-        """Leaves the swarm: first helps those who are behind, then ends the node. Also happens at
-        exit; closing twice is fine.
+        """Leaves the swarm and ends the node. It also happens at exit, and twice is harmless.
 
-        Who has finished waits up to half a minute for a peer that was lost shortly before (it may
-        be asleep, or be started again), so that it finds the final state.
-        Ctrl-C or SIGTERM end the wait.
+        A peer that has finished first hands the final state to peers that are behind. It waits up
+        to half a minute for a peer that was lost shortly before, because that one may come back.
+        Ctrl-C and SIGTERM end the wait.
+
+        Args:
+            reason: ``finished``, ``stopped`` or ``raised``, for the run's log.
         """
-        if self._closed or os.getpid() != self._pid:
+        if self.closed or os.getpid() != self._pid:
             return
-        self._closed = True
+        self.closed = True
         if reason == "finished" and self._termination.since is not None:
             reason = "stopped"
         patience_s = CLOSE_S if reason == "finished" else HURRIED_CLOSE_S
@@ -364,7 +364,7 @@ class Session:
         self.close("finished" if error is None else "stopped")
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"round {self.round}"
+        state = "closed" if self.closed else f"round {self.round}"
         return f"<gossip.Session peer {self.id} of {self._config.peers}, {state}>"
 
     # --- a step -----------------------------------------------------------------------------------
@@ -386,12 +386,8 @@ class Session:
         self._loss = None
         self._in_round = True
         try:
-            slowness = self._planned_slowness * self._drills.slowness(
-                self._place.peer, time.monotonic()
-            )
-            self._exchange.contribute(
-                samples, loss, partial(self._be_slow, slowness) if slowness > 1 else None
-            )
+            computed = partial(self._steps.computed, self._computing_since)
+            self._exchange.contribute(samples, loss, computed)
         finally:
             self._in_round = False
         if self._out_of_rounds:
@@ -405,10 +401,6 @@ class Session:
         if self._config.f and topologies.load(self._config.topology).rolling:
             self._exchange.confirm(given_up)
 
-    def _be_slow(self, factor: float) -> None:
-        """The slow fault: computing takes ``factor`` times as long."""
-        time.sleep((factor - 1) * (time.monotonic() - self._computing_since))
-
     @property
     def _out_of_rounds(self) -> bool:
         return self._config.rounds is not None and self._exchange.round_id >= self._config.rounds
@@ -416,7 +408,11 @@ class Session:
     # --- for the loader ---------------------------------------------------------------------------
 
     def next_round(self) -> StartRoundCommand | None:
-        """The round to compute; None when the run is over."""
+        """Waits for the next round of this peer. Loaders call it, scripts need not.
+
+        Returns: The round with its samples, or None when the run is over.
+        Raises: ConfigError: ``prepare`` was not called, or the session is closed.
+        """
         self._check_open()
         if self._model is None:
             raise ConfigError(
@@ -435,8 +431,10 @@ class Session:
         return None if self._out_of_rounds else go
 
     def pass_round(self) -> None:
-        """Takes part in the current round without an update:
-        what was handed out of it goes back to the swarm."""
+        """Takes part in the current round without an update. Loaders call it, scripts need not.
+
+        The samples that were handed out in this round go back to the swarm.
+        """
         self._batches.give_back()
         self._in_round = True
         try:
@@ -445,18 +443,22 @@ class Session:
             self._in_round = False
 
     def hand_out(self, samples: int, batch: int = 0) -> None:
-        """Batch number ``batch`` of the round goes to the loop: a step that follows is on
-        ``samples`` samples."""
+        """Notes that a batch goes to the training loop. Loaders call it, scripts need not.
+
+        Args:
+            samples: Samples that the next step will have used.
+            batch: Number of the batch in its round, from 0.
+        """
         self._batches.hand_out(samples, batch)
 
     @property
     def least(self) -> int:
-        """Samples that the model needs in a batch."""
+        """Smallest batch that the model accepts, in samples. Loaders read it."""
         return self._batches.least
 
     @property
     def unused(self) -> bool:
-        """Samples were handed out, and no step has followed."""
+        """Whether samples were handed out that no step has used yet. Loaders read it."""
         return self._batches.unused
 
     # --- state beside the model -------------------------------------------------------------------
@@ -484,7 +486,7 @@ class Session:
     # --- ends -------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise ConfigError(
                 "this peer has left the swarm", "call gossip.init() again to come back"
             )
@@ -507,7 +509,7 @@ class Session:
 
     def _raised(self, error: BaseException) -> None:
         """The script raised, and nobody caught it."""
-        if self._closed or os.getpid() != self._pid:
+        if self.closed or os.getpid() != self._pid:
             return
         if not isinstance(error, Exception):
             self.close("stopped")  # KeyboardInterrupt and its like
@@ -520,7 +522,7 @@ class Session:
 
     def _launcher_gone(self) -> None:
         """In the watching thread. The training thread may be anywhere, so it is not asked."""
-        if self._closed or os.getpid() != self._pid:
+        if self.closed or os.getpid() != self._pid:
             return
         try:
             self._exchange.tell_close("stopped")
@@ -530,5 +532,5 @@ class Session:
         os._exit(1)
 
     def _forked(self) -> None:
-        if not self._closed:
+        if not self.closed:
             self._exchange.drop_after_fork()

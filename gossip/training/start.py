@@ -1,5 +1,4 @@
-"""``gossip.init()``: finds out who we are, starts the node,
-and only then imports what takes long."""
+"""``gossip.init()``: reads which peer this process is, starts the node, then imports torch."""
 
 from __future__ import annotations
 
@@ -26,23 +25,23 @@ _open: Session | None = None
 def init(**overrides: Any) -> Session:
     """Makes this process a peer.
 
-    Under a launcher (``gossip run``) everything comes from its environment. Under torchrun each
-    rank is a peer: they meet in a folder named after torchrun's run id (``docs/schedulers.md``).
-    Without either this is a swarm of one: the script trains as it would without gossip, and nothing
-    is written unless ``run_dir`` is given.
+    Under a launcher (``gossip run``) the settings come from the environment. Under torchrun each
+    rank is a peer, and the peers meet in a folder named after torchrun's run id
+    (``docs/schedulers.md``). Without either the swarm has one peer: the script trains as it would
+    without gossip, and nothing is written unless ``run_dir`` is given.
 
-    The generators of torch, numpy and Python are seeded with the run's seed, so that models built
-    after this call start alike on all peers. torch is held to ``OMP_NUM_THREADS`` threads when that
-    is set, as a launcher does.
+    The call seeds the generators of torch, numpy and Python with the run's seed, so that models
+    built after it start alike on all peers. It limits torch to ``OMP_NUM_THREADS`` threads when
+    that is set.
 
     Args:
         overrides: Options of the run (``gossip run --help``), when there is no launcher.
-    Returns: the ``Session``, which is closed at exit at the latest.
+    Returns: The ``Session``, which is closed at exit at the latest.
     Raises: ConfigError: An option is wrong, there is a session already,
         or options are given under a launcher.
     """
     global _open
-    if _open is not None and not _open._closed:
+    if _open is not None and not _open.closed:
         raise ConfigError(
             "gossip.init() was called twice", "a process is one peer; call peer.close() first"
         )

@@ -236,7 +236,9 @@ def _files(data: bytes) -> list[bytes]:
                 f"the packed state is damaged: {type(error).__name__}: {error}"
             ) from error
         if not at < end <= _aligned(end) <= len(data):
-            raise StateMismatch("the packed state is damaged: a part ends elsewhere than it says")
+            raise StateMismatch(
+                "the packed state is damaged: the length of a part does not match its header"
+            )
         files.append(data[at:end])
         at = _aligned(end)
     if at != len(data):

@@ -1,22 +1,22 @@
-"""Iterable data sets: each peer reads a part of the stream.
-A weaker promise than that of data sets with an index.
+"""Iterable data sets: each peer reads a part of the stream. The guarantee is weaker than for
+data sets with an index.
 
-Every peer walks the whole stream, in its workers if there are any, and keeps each n-th element,
+Every peer walks the whole stream, in its workers if there are any. It keeps each n-th element,
 counted from its rank, where n is the size of the roster and rank its place in it **when the pass
 begins**. So, in one pass:
 
 * While the roster stays as it is, and the stream gives every peer the same elements in the same
   order, each element is read by one peer.
-* What belongs to a peer that is lost is read by nobody. A peer that joins, and those who begin
-  their pass after the roster has changed, divide the stream anew: until all have begun their next
-  pass an element may be read twice or not at all.
-* Nothing is put back: the batch of a round that went on without us, or of a step that did not
-  follow, is gone.
-* Who comes back begins the stream again. Passes are each peer's own:
-  nobody waits for the others at the end of one.
+* Elements of a peer that is lost are read by nobody. A peer that joins divides the stream anew, and
+  so do peers that begin their pass after the roster has changed. Until all have begun their next
+  pass, an element may be read twice or not at all.
+* Nothing is put back. The batch of a round that went on without this peer is gone, and so is a
+  batch that no step followed.
+* A peer that comes back begins the stream again. Passes are each peer's own: no peer waits for the
+  others at the end of one.
 
-With ``num_workers`` each worker walks the stream, as torch has it: a data set that does not look at
-``get_worker_info`` gives every element once a worker.
+With ``num_workers`` each worker walks the stream, as in torch: a data set that does not read
+``get_worker_info`` yields every element once per worker.
 """
 
 from __future__ import annotations
@@ -31,14 +31,19 @@ from torch.utils.data import DataLoader, IterableDataset
 from gossip.topologies import draw
 
 from .fetching import worker_start
-from .loader import LabelFlip, RoundSource
+from .loader import RoundSource
 
 
 class ShardedStream:
-    """Iterates over this peer's part of a stream, once an iteration, a batch a round.
+    """Iterates over this peer's part of a stream, one batch (or ``accumulate``) per round.
+
+    Each iteration is one pass over the stream.
 
     Attributes:
-        share: (rank, n) of the pass that began last: which part of the stream it reads.
+        dataset: The iterable data set that was given.
+        batch_size: Samples per batch.
+        share: ``(rank, n)`` of the latest pass: this peer reads every n-th element from ``rank``.
+        ahead: Always 0, because a stream is not prefetched by rounds.
     """
 
     ahead = 0  # nothing is guessed: a stream has but one next batch
@@ -48,8 +53,7 @@ class ShardedStream:
         loader: DataLoader[Any],
         rounds: RoundSource,
         seed: int,
-        flip_labels: bool,
-        classes: int | None,
+        alter: Callable[[Any], Any] | None = None,
         accumulate: int = 1,
     ) -> None:
         self.dataset: Any = loader.dataset
@@ -57,17 +61,21 @@ class ShardedStream:
         self.share: tuple[int, int] | None = None
         self._given, self._rounds, self._accumulate = loader, rounds, accumulate
         self._generator = torch.Generator().manual_seed(draw("workers", seed, rounds.id) % 2**63)
-        self._flip = LabelFlip(self.dataset, classes) if flip_labels else None
+        self._alter = alter
         self._own: DataLoader[Any] | None = None
 
     def __len__(self) -> int:
-        """Batches a pass, with the peers there are now. Raises TypeError when the data set does not
-        know its length."""
+        """Batches per pass, with the peers that are there now.
+
+        Raises: TypeError: The data set has no length.
+        """
         return -(-len(self.dataset) // ((self.batch_size or 1) * max(1, self._rounds.peers)))
 
     def __iter__(self) -> Iterator[Any]:
-        """One pass. Ends with the stream, or with the run.
-        What is not enough for a step is left out at its end."""
+        """One pass over the stream. It ends with the stream or with the run.
+
+        Batches at the end that do not suffice for a step are left out.
+        """
         go = self._rounds.next_round()
         if go is None:
             return
@@ -79,7 +87,7 @@ class ShardedStream:
             for samples, batch in self._own:
                 read, total = True, total + samples
                 self._rounds.hand_out(total, at)
-                yield batch if self._flip is None else self._flip(batch)
+                yield batch if self._alter is None else self._alter(batch)
                 at += 1
                 if at < self._accumulate:
                     continue

@@ -42,8 +42,8 @@ class UnexchangedWarning:
         if self._prepared:
             known = " and ".join(dict.fromkeys(self._prepared))
             why = (
-                f"peer.prepare() was given another optimizer ({known}) than the one that steps "
-                f"here ({kind})"
+                f"peer.prepare() was given another optimizer ({known}) than the optimizer that "
+                f"steps here ({kind})"
             )
         else:
             why = "peer.prepare() was not called"

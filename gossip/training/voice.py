@@ -1,10 +1,10 @@
-"""Stands in for a launcher where a scheduler starts the script itself: says what happens to the
-swarm, and when to leave.
+"""Stands in for a launcher where a scheduler starts the script itself: prints what happens to the
+swarm, and lets the peer leave.
 
-A launcher hears of its peers by their status sockets, and they see by the end of those that it is
-gone. Here the other end is in the peer's own process, in a thread: it prints what a person should
-know, and closes when the process that started this one is gone, as when torchrun was killed, which
-would leave its workers running.
+A launcher gets reports from its peers by their status sockets, and the peers see that the launcher
+is gone when those close. Here the other end is a thread of the peer's own process. It prints what a
+person should know. It closes when the process that started this one is gone, as when torchrun was
+killed, which would leave its workers running.
 """
 
 from __future__ import annotations

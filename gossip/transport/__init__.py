@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from .holders import holder_of as holder_of
     from .memory import Hub as Hub
     from .memory import MemoryTransport as MemoryTransport
-    from .sieve import Fault as Fault
-    from .sieve import FaultyTransport as FaultyTransport
     from .sockets import bind as bind
     from .sockets import bound_address as bound_address
     from .sockets import endpoint as endpoint
@@ -87,10 +85,6 @@ else:
             "memory": (
                 "Hub",
                 "MemoryTransport",
-            ),
-            "sieve": (
-                "Fault",
-                "FaultyTransport",
             ),
             "sockets": (
                 "bind",

@@ -90,7 +90,7 @@ class HeaderFilter:
             self.traffic.note(
                 ("wrong_name", owner),
                 f"peer {owner} speaks in the name of peer {envelope.sender}",
-                "it is refused: it lies or is broken",
+                "it is refused: it is Byzantine or broken",
             )
             return self._refuse("wrong_name")
         return envelope

@@ -236,13 +236,17 @@ class _Shapes:
         if origin in (Union, UnionType) and len(args) == 2 and NoneType in args:
             inner = self._reader(next(a for a in args if a is not NoneType), cls, name)
             return lambda value: None if value is None else inner(value)
-        if origin is tuple and args == (int, Ellipsis):
-            return _read_wholes(where, limits)
-        if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
-            return _read_many(where, self._reader(args[0], cls, name), limits.items_max)
         if origin is tuple and args:
-            return _read_fixed(where, tuple(self._reader(a, cls, name) for a in args))
+            return self._tuple_reader(args, cls, name)
         raise TypeError(f"{where}: the codec has no form for {hint!r}")
+
+    def _tuple_reader(self, args: tuple[Any, ...], cls: type, name: str) -> Reader:
+        where = f"{cls.__name__}.{name}"
+        if args == (int, Ellipsis):
+            return _read_wholes(where, self.limits)
+        if len(args) == 2 and args[1] is Ellipsis:
+            return _read_many(where, self._reader(args[0], cls, name), self.limits.items_max)
+        return _read_fixed(where, tuple(self._reader(each, cls, name) for each in args))
 
     def _size(self, hint: type, cls: type, name: str) -> int:
         return self.limits.larger.get(

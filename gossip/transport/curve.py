@@ -1,10 +1,9 @@
-"""CURVE: who may connect is known by a key, and what is said is encrypted
-(docs/design_notes.md N11).
+"""CURVE: keys authenticate connections, and everything is encrypted (docs/design_notes.md N11).
 
-A socket that listens is made with ``as_server``, one that connects with ``as_client``. Whoever
-knocks at a server is let in by the ``Authenticator`` of its context, or by nobody: without one
-every handshake fails, because the domain is enforced. libzmq's own defaults let everybody in (no
-domain), or everybody once the handler is dead (a domain that is not enforced).
+A listening socket is made with ``as_server``, a connecting one with ``as_client``. The
+``Authenticator`` of a server's context decides which keys are admitted. Without one every handshake
+fails, because the domain is enforced. libzmq's own defaults admit everybody when there is no
+domain, or when the handler is dead and the domain is not enforced.
 """
 
 from __future__ import annotations
@@ -214,8 +213,8 @@ def prove_closed(
             if how is not None:
                 said = "lets anybody in" if how[0] == zmq.EVENT_HANDSHAKE_SUCCEEDED else "fails"
             raise LocalError(
-                f"self-test of the keys: {address} {said} when an unknown key knocks, so nothing "
-                "is started"
+                f"self-test of the keys: {address} {said} when an unknown key connects, so "
+                "nothing is started"
             )
 
 

@@ -1,5 +1,5 @@
-"""Stands at the ways in of a transport that has keys: who may connect, whose a connection is,
-and who has to go."""
+"""Access control of a transport with keys: which keys may connect, which peer a connection belongs
+to, and which connections are closed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ so that other matters are still told."""
 UNLISTED = "is in no seed file here"
 LIST_IT = (
     "if it is a peer of this run: its seed file has to get here, by the shared folder or by its "
-    "launcher's door"
+    "launcher's join server"
 )
 
 _DONTWAIT = int(zmq.DONTWAIT)
@@ -192,7 +192,7 @@ class GuardedSocket:
         if why == "no_key":
             self._traffic.note(
                 why,
-                "refused somebody who shows no key",
+                "refused a connection without a key",
                 "peers of one run are started either all with keys or all without",
             )
 

@@ -6,6 +6,8 @@ A ROUTER's descriptor tells of news only, not of what is left (it is edge-trigge
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -20,7 +22,7 @@ from .guard import GREETING, NOBODY, Guard
 from .sockets import bind, bound_address, new_socket
 
 BURST_MESSAGES = 256  # before the other lane gets its turn
-BURST_BYTES = 2**20
+BURST_BYTES = 2**20  # likewise
 DISCARD_FRAMES = 4096  # of a message with too many frames, before others get their turn
 
 _DONTWAIT = int(zmq.DONTWAIT)
@@ -61,8 +63,10 @@ class Inbox(Protocol):
     def close(self) -> None: ...
 
 
-class _Router:
+class _Router(ABC):
     """A bound socket whose messages have few frames."""
+
+    burst_bytes: float = math.inf  # before the other lane gets its turn
 
     def __init__(self, where: ListenAddress, traffic: Traffic, *, bulk: bool) -> None:
         """Raises: ConfigError, AddressInUse."""
@@ -73,6 +77,37 @@ class _Router:
         self.fd: int = self.socket.FD
         self.traffic = traffic
         self._discarding = False  # in the middle of a message that nobody wants
+
+    def read(self, arrivals: list[Arrival], now: float) -> bool:
+        """See ``Inbox``."""
+        if not self.discard():
+            return False
+        stop_at = self.traffic.received_bytes + self.burst_bytes
+        for _ in range(BURST_MESSAGES):
+            try:
+                connection, owner = self.next_message()
+            except zmq.Again:
+                return True
+            if owner == NOBODY:
+                if not self.refuse_rest():
+                    return False
+                continue
+            frame = self.socket.recv(_DONTWAIT)
+            if frame == GREETING and owner != ANYBODY and not self.socket.get(_RCVMORE):
+                continue
+            if not self.take(connection, owner, frame, arrivals, now):
+                return False
+            if self.empty():
+                return True
+            if self.traffic.received_bytes >= stop_at:
+                return False
+        return False
+
+    @abstractmethod
+    def take(
+        self, connection: bytes, owner: PeerId, frame: bytes, arrivals: list[Arrival], now: float
+    ) -> bool:
+        """The message that begins with ``frame``. False when its rest is still to be refused."""
 
     def next_message(self) -> tuple[bytes, PeerId]:
         """The connection that the next message comes on, and whose that is. Raises:
@@ -119,81 +154,48 @@ class ControlInbox(_Router):
         super().__init__(where, gate.traffic, bulk=False)
         self._gate = gate
 
-    def read(self, arrivals: list[Arrival], now: float) -> bool:
-        socket, traffic = self.socket, self.traffic
-        if not self.discard():
-            return False
-        for _ in range(BURST_MESSAGES):
-            try:
-                _, owner = self.next_message()
-            except zmq.Again:
-                return True
-            if owner == NOBODY:
-                if not self.refuse_rest():
-                    return False
-                continue
-            data = socket.recv(_DONTWAIT)
-            if data == GREETING and owner != ANYBODY and not socket.get(_RCVMORE):
-                continue
-            traffic.received_messages += 1
-            traffic.received_bytes += len(data)
-            if socket.get(_RCVMORE):
-                traffic.drop("malformed")
-                if not self.refuse_rest():
-                    return False
-                continue
-            envelope = self._gate.control(data, owner)
-            if envelope is not None:
-                arrivals.append(Received(envelope.sender, envelope.incarnation, envelope.message))
-            if self.empty():
-                return True
-        return False
+    def take(
+        self, connection: bytes, owner: PeerId, frame: bytes, arrivals: list[Arrival], now: float
+    ) -> bool:
+        self.traffic.received_messages += 1
+        self.traffic.received_bytes += len(frame)
+        if self.socket.get(_RCVMORE):
+            self.traffic.drop("malformed")
+            return self.refuse_rest()
+        envelope = self._gate.control(frame, owner)
+        if envelope is not None:
+            arrivals.append(Received(envelope.sender, envelope.incarnation, envelope.message))
+        return True
 
 
 class BulkInbox(_Router):
     """Messages with payloads, in chunks."""
+
+    burst_bytes = BURST_BYTES
 
     def __init__(self, where: ListenAddress, reception: Reception) -> None:
         """Raises: ConfigError, AddressInUse."""
         super().__init__(where, reception.traffic, bulk=True)
         self._reception = reception
 
-    def read(self, arrivals: list[Arrival], now: float) -> bool:
-        socket, traffic = self.socket, self.traffic
-        if not self.discard():
-            return False
-        stop_at = traffic.received_bytes + BURST_BYTES
-        for _ in range(BURST_MESSAGES):
-            try:
-                connection, owner = self.next_message()
-            except zmq.Again:
-                return True
-            if owner == NOBODY:
-                if not self.refuse_rest():
-                    return False
-                continue
-            header = socket.recv(_DONTWAIT)
-            if header == GREETING and owner != ANYBODY and not socket.get(_RCVMORE):
-                continue
-            # a payload's later chunks are no messages
-            traffic.received_messages += header[:1] != _NEXT_BYTE
-            traffic.received_bytes += len(header)
-            if socket.get(_RCVMORE):
-                incoming = self._reception.chunk(connection, header, now, owner)
-                received = None if incoming is None else self._take_chunk(connection, incoming)
-                if incoming is not None and received is None:
-                    arrivals += incoming.news(now)
-                if socket.get(_RCVMORE) and not self.refuse_rest():
-                    return False
-            else:
-                received = self._reception.plain(header, owner)
-            if received is not None:
-                arrivals.append(received)
-            if self.empty():
-                return True
-            if traffic.received_bytes >= stop_at:
+    def take(
+        self, connection: bytes, owner: PeerId, frame: bytes, arrivals: list[Arrival], now: float
+    ) -> bool:
+        # a payload's later chunks are no messages
+        self.traffic.received_messages += frame[:1] != _NEXT_BYTE
+        self.traffic.received_bytes += len(frame)
+        if self.socket.get(_RCVMORE):
+            incoming = self._reception.chunk(connection, frame, now, owner)
+            received = None if incoming is None else self._take_chunk(connection, incoming)
+            if incoming is not None and received is None:
+                arrivals += incoming.news(now)
+            if self.socket.get(_RCVMORE) and not self.refuse_rest():
                 return False
-        return False
+        else:
+            received = self._reception.plain(frame, owner)
+        if received is not None:
+            arrivals.append(received)
+        return True
 
     def _take_chunk(self, connection: bytes, incoming: IncomingPayload) -> Received | None:
         room = incoming.room()

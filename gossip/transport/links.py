@@ -346,7 +346,8 @@ def why_not(peer: PeerId, lane: ZmqLane, keys: Keys | None) -> tuple[str, str]:
         return (
             f"{where} does not know our key{shown}",
             (
-                "our seed file has to get there, by the shared folder or by its launcher's door; "
+                "our seed file has to get there, by the shared folder or by its launcher's join "
+                "server; "
                 "and our key onto its allow-list (--allowed), if it has one"
             ),
         )
@@ -358,7 +359,7 @@ def why_not(peer: PeerId, lane: ZmqLane, keys: Keys | None) -> tuple[str, str]:
     if not refused and not lane.hung_up:
         return (
             (
-                f"{where} takes connections and says nothing: it is stopped, hangs, or is no peer "
+                f"{where} takes connections and sends nothing: it is stopped, hangs, or is no peer "
                 "of gossip"
             ),
             look,
@@ -373,7 +374,7 @@ def why_not(peer: PeerId, lane: ZmqLane, keys: Keys | None) -> tuple[str, str]:
     if lane.rejected_by == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
         return f"{where} has no key", start
     other = (
-        "it has no key, has another than its seed file says, lets nobody in, or is no peer of "
-        "gossip"
+        "it has no key, has another key than in its seed file, admits nobody, or is no peer "
+        "of gossip"
     )
     return f"{where} ends every handshake: {other}", f"{start}; {look}"

@@ -98,18 +98,24 @@ class _Inbox:
 
 
 class Hub:
-    """The network that in-memory transports share."""
+    """The network that in-memory transports share.
+
+    Attributes:
+        lock: Guards the others, and the inbox of every transport.
+        bound: Address -> the transport that listens there.
+        numbers: Of the addresses that are given out.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._bound: dict[tuple[str, str], MemoryTransport] = {}
-        self._numbers = count(1)
+        self.lock = threading.RLock()
+        self.bound: dict[tuple[str, str], MemoryTransport] = {}
+        self.numbers = count(1)
 
     def inject(self, control: str, bulk: str, parcel: Packet, *, on_bulk: bool) -> bool:
         """Puts anything into an inbox, as a stranger would.
         For tests of what a transport does with it."""
-        with self._lock:
-            target = self._bound.get((control, bulk))
+        with self.lock:
+            target = self.bound.get((control, bulk))
             return target is not None and target.inbox.put(parcel, on_bulk)
 
 
@@ -130,28 +136,29 @@ class MemoryTransport:
         """Without addresses, free ones are chosen. Raises AddressInUse."""
         self.traffic = Traffic()
         self.link_timeout_s = LINK_TIMEOUT_S
-        self._hub, self._run, self._local = hub, run, local
+        self.local = local
+        self._hub, self._run = hub, run
         self._incarnation = incarnation if callable(incarnation) else lambda: incarnation
         self._gate = HeaderFilter(run, local, payload_limit, self.traffic)
         self._links: dict[PeerId, tuple[tuple[str, str], object]] = {}
         self._closed = self.woken = False
-        with hub._lock:
-            number = next(hub._numbers)
+        with hub.lock:
+            number = next(hub.numbers)
             self.control = control or f"memory://{number}/control"
             self.bulk = bulk or f"memory://{number}/bulk"
-            if self._address in hub._bound:
-                raise AddressInUse(self.control, f"peer {hub._bound[self._address]._local}")
+            if self._address in hub.bound:
+                raise AddressInUse(self.control, f"peer {hub.bound[self._address].local}")
             self.inbox = _Inbox()
-            hub._bound[self._address] = self
-            for other in hub._bound.values():
-                other._announce(self._address, None)
+            hub.bound[self._address] = self
+            for other in hub.bound.values():
+                other.announce(self._address, None)
 
     @property
     def _address(self) -> tuple[str, str]:
         return self.control, self.bulk
 
     def connect(self, peer: PeerId, control: str, bulk: str) -> None:
-        with self._hub._lock:
+        with self._hub.lock:
             known = self._links.get(peer)
             if known is not None and known[0] == (control, bulk):
                 return
@@ -160,25 +167,25 @@ class MemoryTransport:
                 self.traffic.drop("bad_address")
                 return
             self._links[peer] = ((control, bulk), object())
-            if (control, bulk) in self._hub._bound:
-                self._announce((control, bulk), None, only=peer)
+            if (control, bulk) in self._hub.bound:
+                self.announce((control, bulk), None, only=peer)
 
     def disconnect(self, peer: PeerId) -> None:
-        with self._hub._lock:
+        with self._hub.lock:
             address, connection = self._links.pop(peer, (None, None))
             if address is not None:
-                if address in self._hub._bound:
-                    self._hub._bound[address].inbox.forget(connection)
+                if address in self._hub.bound:
+                    self._hub.bound[address].inbox.forget(connection)
                 kept = [news for news in self.inbox.news if news.peer != peer]
                 self.inbox.news.clear()
                 self.inbox.news.extend(kept)
 
     def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
-        header = encode(Envelope(self._run, self._local, self._incarnation(), message))
+        header = encode(Envelope(self._run, self.local, self._incarnation(), message))
         on_bulk = isinstance(message, BULK_MESSAGES)
-        with self._hub._lock:
+        with self._hub.lock:
             link = self._links.get(peer)
-            target = None if link is None else self._hub._bound.get(link[0])
+            target = None if link is None else self._hub.bound.get(link[0])
             if link is None or target is None:
                 self.traffic.drop("no_link")
                 return False
@@ -214,16 +221,16 @@ class MemoryTransport:
         return False
 
     def close(self, linger_s: float = 0.0) -> None:
-        with self._hub._lock:
+        with self._hub.lock:
             if self._closed:
                 return
             self._closed = True
-            del self._hub._bound[self._address]
-            for other in self._hub._bound.values():
-                other._announce(self._address, "closed")
+            del self._hub.bound[self._address]
+            for other in self._hub.bound.values():
+                other.announce(self._address, "closed")
             os.close(self.inbox.bell)
 
-    def _announce(
+    def announce(
         self, address: tuple[str, str], down: str | None, only: PeerId | None = None
     ) -> None:
         """Tells this transport that an address came up, or why it went down."""
@@ -233,7 +240,7 @@ class MemoryTransport:
                 self.inbox.ring()
 
     def _receive(self) -> list[Arrival]:
-        with self._hub._lock:
+        with self._hub.lock:
             os.eventfd_read(self.inbox.bell)
             control, bulk, news = self.inbox.take()
         arrivals: list[Arrival] = []

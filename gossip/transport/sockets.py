@@ -150,7 +150,7 @@ def _allowed(host: str, port: int, anywhere: bool) -> str:
         )
     if not is_one_host(host):
         raise ConfigError(
-            f"cannot listen on {host!r}: others must be told where to connect",
+            f"cannot listen on {host!r}: other hosts need an address to connect to",
             "use one address of this machine",
         )
     if not 0 <= port < 65536:

@@ -241,7 +241,7 @@ class ZeroMQTransport:
             self.traffic.drop("spoken_to")
             told = f"peer {link.peer} at {lane.address} speaks where it is to listen: hung up on it"
             self.traffic.note(
-                ("spoken_to", link.peer), told, "it is no peer of gossip, or a lying one"
+                ("spoken_to", link.peer), told, "it is no peer of gossip, or a Byzantine one"
             )
         elif isinstance(lane, ZmqLane) and lane.rejections:
             self._on_rejected(link, lane)
@@ -418,18 +418,22 @@ class ZeroMQTransport:
                     self._attend(arrivals, now)
                 heard.discard(self._guard.fd)
             self._unread |= heard - wanted
-            if self._control_fd in self._unread and self._control_in.read(arrivals, now):
-                self._unread.discard(self._control_fd)
-            if self._rare_fd in self._unread:
-                self._unread.discard(self._rare_fd)
-                self._read_news(arrivals, [fd for fd, _ in self._rare.poll(0)])
-            if self._bulk_fd in self._unread and self._bulk_in.read(arrivals, now):
-                self._unread.discard(self._bulk_fd)
+            self._read_unread(arrivals, now)
             if look_everywhere and self._bulk_fd not in self._unread:
                 self._assembly.expire(now)  # not while it is we who are behind
             self.woken = not wanted.isdisjoint(heard)
             if arrivals or now >= deadline or self.woken:
                 return arrivals
+
+    def _read_unread(self, arrivals: list[Arrival], now: float) -> None:
+        """A burst of each descriptor that has something, the control lane first."""
+        if self._control_fd in self._unread and self._control_in.read(arrivals, now):
+            self._unread.discard(self._control_fd)
+        if self._rare_fd in self._unread:
+            self._unread.discard(self._rare_fd)
+            self._read_news(arrivals, [fd for fd, _ in self._rare.poll(0)])
+        if self._bulk_fd in self._unread and self._bulk_in.read(arrivals, now):
+            self._unread.discard(self._bulk_fd)
 
     def _look(self, wait_s: float, awake_s: float) -> list[tuple[int, int]]:
         """Which descriptors have something, after at most ``wait_s``, of which the first

@@ -22,9 +22,6 @@ from gossip.errors import AggregationError, ConfigError, UnknownName
 NO_ATTACK = "none"
 EVALUATIONS = 5
 """The accuracy of a run is the mean of so many tests at its end, one every fiftieth of the run."""
-SEARCH_EVERY = 10.0
-"""Rounds between two searches of attacks that try themselves on the rule,
-when no strength is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,7 @@ def read_attack(text: str) -> tuple[str, float | None]:
         raise UnknownName("attack", name, (NO_ATTACK, *attacks.names(), *attacks.DATA_ATTACKS))
     if attacks.make(name, value).tells_each:
         raise ConfigError(
-            f"{name} tells each receiver another update, so it is for gossip rounds only",
+            f"{name} sends each receiver another update, so it is for gossip rounds only",
             "leave it out here",
         )
     return name, value
@@ -159,8 +156,6 @@ class _Run:
         self.name, strength = read_attack(trial.attack)
         self.attackers = 0 if self.name == NO_ATTACK else trial.f
         by_vector = self.name not in (NO_ATTACK, *attacks.DATA_ATTACKS)
-        if by_vector and attacks.KINDS[self.name].tries and strength is None:
-            strength = SEARCH_EVERY
         self.attack = attacks.make(self.name, strength, trial.seed) if by_vector else None
         self.sender = senders.load(trial.sender)
         self.memories: list[senders.Memory | None] = [None] * trial.n

@@ -49,11 +49,15 @@ def robustness(
             help="Attacks, NAME or NAME*STRENGTH; all by default. Repeatable.", show_default=False
         ),
     ] = None,
-    n: Annotated[list[int], typer.Option(help="Workers, liars included. Repeatable, with --f.")] = [  # noqa: B006
+    n: Annotated[
+        list[int], typer.Option(help="Workers, Byzantine ones included. Repeatable, with --f.")
+    ] = [  # noqa: B006
         10,
         20,
     ],
-    f: Annotated[list[int], typer.Option(help="Liars among them, and what the rule is told.")] = [  # noqa: B006
+    f: Annotated[
+        list[int], typer.Option(help="Byzantine workers among them; the rule gets this f.")
+    ] = [  # noqa: B006
         2,
         4,
     ],
@@ -84,7 +88,7 @@ def robustness(
     fails_below: Annotated[
         float,
         typer.Option(
-            min=0, max=1, help="A cell fails below this share of the accuracy without liars."
+            min=0, max=1, help="A cell fails below this share of the accuracy without an attack."
         ),
     ] = FAILS_BELOW,
     plot: Annotated[bool, typer.Option(help="Draw heat maps beside --out.")] = True,
@@ -102,19 +106,7 @@ def robustness(
 
     from .learning import spelt
 
-    if len(n) != len(f):
-        raise ConfigError(
-            f"{counted(len(n), 'number')} of workers and {counted(len(f), 'number')} of liars",
-            "give as many --n as --f",
-        )
-    for workers, attackers in zip(n, f, strict=True):
-        if not 0 <= attackers < workers:
-            raise ConfigError(
-                f"{counted(attackers, 'liar')} of {counted(workers, 'worker')}",
-                "give an --f from 0 to less than --n",
-            )
-    if not 0 < lr < math.inf:
-        raise ConfigError(f"--lr is a learning rate above 0 and cannot be {lr:g}")
+    _check_numbers(n, f, lr)
     chosen_rules = _words(rules) or [*registry.names(), *COMPOSED]
     for rule in chosen_rules:
         registry.check(rule)
@@ -123,18 +115,7 @@ def robustness(
         _check_options(chosen_rules, n, f)
     _check_attacks(chosen_attacks)
     senders.load(sender)
-    if data == "digits":
-        _need(
-            "sklearn",
-            "the digits come with scikit-learn, which is not installed",
-            "pip install 'gossip-train[demo]'",
-        )
-    if out is not None and plot:
-        _need(
-            "matplotlib",
-            "heat maps need matplotlib, which is not installed",
-            "pip install 'gossip-train[plots]', or --no-plot",
-        )
+    _check_installed(digits=data == "digits", plots=out is not None and plot)
     shared = {
         "rounds": rounds,
         "batch": batch,
@@ -163,25 +144,10 @@ def robustness(
     wanted = [trial for table in tables for trial in table.trials()]
     found = recall_all(wanted, into, data) if show else run_all(wanted, into, data, jobs)
     for table in tables:
-        if why := next(
-            (
-                found[trial].refused
-                for trial in table.without_attackers()
-                if trial in found and found[trial].refused
-            ),
-            "",
-        ):
-            raise ConfigError(
-                f"nothing can be learnt by {table.n - table.f} honest workers alone: {why}"
-            )
-        if not any(trial in found for trial in table.without_attackers()):
-            raise ConfigError(
-                f"nothing was run of {counted(table.f, 'liar')} of {table.n} with these settings "
-                f"in {into}",
-                "leave out --show to run it",
-            )
+        _check_reference(table, found, into)
     if out is not None:
-        robustness_page.write(out, tables, found, data, plot, command)
+        head = robustness_page.head(tables, found, data, command)
+        robustness_page.write(out, tables, found, head, plot)
     if as_json:
         print(json.dumps([table.as_data(found) for table in tables]))
     else:
@@ -190,6 +156,54 @@ def robustness(
             for table in tables
         ]
         print("\n\n".join("\n".join(part) for part in parts))
+
+
+def _check_numbers(n: Sequence[int], f: Sequence[int], lr: float) -> None:
+    if len(n) != len(f):
+        raise ConfigError(
+            f"{counted(len(n), 'number')} of workers and {counted(len(f), 'number')} of liars",
+            "give as many --n as --f",
+        )
+    for workers, attackers in zip(n, f, strict=True):
+        if not 0 <= attackers < workers:
+            raise ConfigError(
+                f"{counted(attackers, 'liar')} of {counted(workers, 'worker')}",
+                "give an --f from 0 to less than --n",
+            )
+    if not 0 < lr < math.inf:
+        raise ConfigError(f"--lr is a learning rate above 0 and cannot be {lr:g}")
+
+
+def _check_installed(digits: bool, plots: bool) -> None:
+    if digits:
+        _need(
+            "sklearn",
+            "the digits come with scikit-learn, which is not installed",
+            "pip install 'gossip-train[demo]'",
+        )
+    if plots:
+        _need(
+            "matplotlib",
+            "heat maps need matplotlib, which is not installed",
+            "pip install 'gossip-train[plots]', or --no-plot",
+        )
+
+
+def _check_reference(
+    table: RobustnessTable, found: Mapping[Trial, TrialResult], into: Path
+) -> None:
+    """A table needs what averaging the honest alone comes to."""
+    alone = [found[trial] for trial in table.without_attackers() if trial in found]
+    if why := next((result.refused for result in alone if result.refused), ""):
+        raise ConfigError(
+            f"nothing can be learnt by {table.n - table.f} honest workers alone: {why}"
+        )
+    if not alone:
+        raise ConfigError(
+            f"nothing was run of {counted(table.f, 'liar')} of {table.n} with these settings "
+            f"in {into}",
+            "leave out --show to run it",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from textwrap import fill
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
 from gossip.errors import ConfigError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DASH = "-"
 NOT_RUN = "?"
-WIDTH = 150
+fill = TextWrapper(100, break_on_hyphens=False).fill
 
 
 def check_place(path: Path) -> None:
@@ -36,13 +36,13 @@ def check_place(path: Path) -> None:
 
 
 def write(
-    path: Path, tables: Sequence[RobustnessTable], found: Found, data: str, plot: bool, command: str
+    path: Path, tables: Sequence[RobustnessTable], found: Found, head: Sequence[str], plot: bool
 ) -> None:
-    """The page, and a heat map for each table beside it. ``command``: what makes it.
+    """The page, with ``head`` above the tables, and a heat map for each table beside it.
 
     Raises: ConfigError: It cannot be written.
     """
-    lines = [*_head(tables, found, data, command)]
+    lines = [*head]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for table in tables:
@@ -63,7 +63,8 @@ def write(
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _head(tables: Sequence[RobustnessTable], found: Found, data: str, command: str) -> list[str]:
+def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: str) -> list[str]:
+    """What is said above the tables. ``command``: what makes the page."""
     table = tables[0]
     shared = table.shared
     workers = (
@@ -92,8 +93,8 @@ def _head(tables: Sequence[RobustnessTable], found: Found, data: str, command: s
     reading = (
         "A cell is the test accuracy in percent at the end (mean of the last five tests), mean ± "
         "standard deviation over the seeds. It **fails** when its mean is below "
-        f"{100 * table.fails_below:g} % of what plain averaging of the n - f honest workers alone "
-        f"reaches. All rules are told the true f. {DASH} means that the rule cannot be run so; "
+        f"{100 * table.fails_below:g} % of what plain averaging of the n-f honest workers alone "
+        f"reaches. All rules are told the true f. `{DASH}` means that the rule cannot be run so; "
         "why is said below the table. `none`: nobody lies. `worst` is the lowest cell of the row."
     )
     reached = " and ".join(f"{100 * each.reference(found):.1f} %" for each in tables)
@@ -108,15 +109,15 @@ def _head(tables: Sequence[RobustnessTable], found: Found, data: str, command: s
     return [
         "# Rules and attacks",
         "",
-        fill(what, WIDTH),
+        fill(what),
         "",
         f"    {command}",
         "",
-        fill(setting, WIDTH),
+        fill(setting),
         "",
-        fill(reading, WIDTH),
+        fill(reading),
         "",
-        fill(limits, WIDTH),
+        fill(limits),
         *_calculated(tables, found),
     ]
 
@@ -133,7 +134,7 @@ def _calculated(tables: Sequence[RobustnessTable], found: Found) -> list[str]:
         "cells change in their last digit, and altogether where training diverges or one step "
         "decides."
     )
-    return ["", fill(text, WIDTH)]
+    return ["", fill(text)]
 
 
 def title(table: RobustnessTable) -> str:

@@ -45,7 +45,10 @@ Ds = Annotated[list[int], typer.Option("--d", min=1, help="Coordinates of an upd
 F = Annotated[
     int | None,
     typer.Option(
-        "--f", min=0, help="Liars to tolerate; a fifth of n by default.", show_default=False
+        "--f",
+        min=0,
+        help="Byzantine peers to tolerate; a fifth of n by default.",
+        show_default=False,
     ),
 ]
 Rules = Annotated[
@@ -63,7 +66,7 @@ Threads = Annotated[
 Byzfl = Annotated[bool, typer.Option(help="Measure byzfl, too, when it is installed.")]
 Explain = Annotated[
     bool,
-    typer.Option("--explain", help="Time what tells weights and outlyingness of updates, too."),
+    typer.Option("--explain", help="Time also the calls that return weights and outlyingness."),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
@@ -132,7 +135,10 @@ def aggregators(
     if as_json:
         print(_json(tables))
     if not any(cell.ms is not None for table in tables for cell in table.cells):
-        print("error: none of the rules could be timed; the notes say why", file=sys.stderr)
+        print(
+            "error: none of the rules could be timed; see the notes for the reasons",
+            file=sys.stderr,
+        )
         raise typer.Exit(1)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from hashlib import blake2b
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -206,6 +206,7 @@ def run_all(
         # pool without a word
         load_data(data)
     progress = _ProgressLines(len(missing), len(found), quiet)
+    others = set(active_children())
     pool = ProcessPoolExecutor(min(jobs, len(missing)), get_context("spawn"), _begin, (data,))
     try:
         running = {pool.submit(_run, trial): trial for trial in missing}
@@ -217,7 +218,7 @@ def run_all(
                 remember(folder, trial, data, outcome)
             progress.one_more()
     except BaseException as error:
-        workers = list((pool._processes or {}).values())
+        workers = set(active_children()) - others
         pool.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
             worker.terminate()

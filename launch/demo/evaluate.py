@@ -1,7 +1,9 @@
 """Judges what a demo trained, in a process of its own so that the launcher stays free of torch.
 
-    python -m gossip.launch.demo.evaluate replicas RUN_DIR 0 1 2     accuracy of the replicas and of their mean
-    python -m gossip.launch.demo.evaluate alone RUN_DIR ROUNDS BATCH SEED     plain PyTorch without faults, for comparison
+    # accuracy of the replicas and of their mean
+    python -m gossip.launch.demo.evaluate replicas RUN_DIR 0 1 2
+    # plain PyTorch without faults, for comparison
+    python -m gossip.launch.demo.evaluate alone RUN_DIR ROUNDS BATCH SEED
 
 Both write ``RUN_DIR/evaluation.json``.
 """

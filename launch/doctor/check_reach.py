@@ -146,7 +146,8 @@ def _what(where: str, greeting: bytes, key: KeyPair | None) -> list[Finding]:
     facts = {"keys": has_keys, "key": fingerprint(key.public) if key is not None else None}
     if has_keys and key is None:
         said = (
-            "ZeroMQ with keys (CURVE): who has none is told nothing, so what it is cannot be said"
+            "ZeroMQ with keys (CURVE): without a key it does not answer, so what it is cannot "
+            "be found out"
         )
         return [
             Finding(
@@ -164,7 +165,7 @@ def _what(where: str, greeting: bytes, key: KeyPair | None) -> list[Finding]:
     if isinstance(answer, says.RunInfo):
         return _join_server(answer)
     if has_keys:
-        said = f"no door that takes this key ({facts['key']}): {answer}"
+        said = f"no join server that takes this key ({facts['key']}): {answer}"
         return [
             Finding(
                 "fail",
@@ -174,10 +175,14 @@ def _what(where: str, greeting: bytes, key: KeyPair | None) -> list[Finding]:
                 facts,
             )
         ]
-    do = "a peer's own port is no door: give the address that the run printed for gossip join"
+    do = "this is a peer's own port: give the address that the run printed for gossip join"
     return [
         Finding(
-            "warn", "protocol", f"ZeroMQ without keys, and no door of gossip: {answer}", do, facts
+            "warn",
+            "protocol",
+            f"ZeroMQ without keys, and no join server of gossip: {answer}",
+            do,
+            facts,
         )
     ]
 
@@ -208,7 +213,8 @@ def _join_server(here: says.RunInfo) -> list[Finding]:
         "seen": here.seen,
     }
     said = (
-        f"a door of the run {here.name} ({here.state}, {peers}, room for {here.free} more); it "
+        f"a join server of the run {here.name} ({here.state}, {peers}, room for {here.free} "
+        "more); it "
         f"sees us as {here.seen}"
     )
     found = [Finding("ok", "protocol", said, facts=facts)]

@@ -1,12 +1,11 @@
-"""What ``gossip doctor`` measures: bytes between two processes,
-and what threads do to a small model.
+"""What ``gossip doctor`` measures: bytes between two processes, and the effect of threads on a
+small model.
 
-    python -m gossip.launch.doctor.check_speed send ADDRESS  python -m
-                                                             gossip.launch.doctor.check_speed
-                                                             threads
+    python -m gossip.launch.doctor.check_speed send ADDRESS
+    python -m gossip.launch.doctor.check_speed threads
 
-The process of the threads imports torch, says so, and measures when it is told to: what takes
-longest begins first.
+The process that measures threads imports torch, reports that, and waits for the order to measure.
+So the slowest step starts first.
 """
 
 from __future__ import annotations

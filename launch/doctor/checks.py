@@ -383,7 +383,7 @@ def on_gpus() -> list[Finding]:
     if not found.each:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
         why = (
-            "none that nvidia-smi tells of"
+            "none that nvidia-smi lists"
             if hidden is None
             else f"none: CUDA_VISIBLE_DEVICES={hidden}"
         )

@@ -52,7 +52,7 @@ def doctor(
 
     if key is not None and to is None:
         raise ConfigError(
-            "a key says something about another machine only",
+            "--key needs --to HOST:PORT",
             "gossip doctor --to HOST:PORT --key FILE",
         )
     if hosts is not None and to is not None:

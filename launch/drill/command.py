@@ -6,7 +6,7 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -99,7 +99,9 @@ def partition(
     for_s: For = "10s",
     one_way: Annotated[
         bool,
-        typer.Option("--one-way", help="Only what an earlier side says to a later one is lost."),
+        typer.Option(
+            "--one-way", help="Only messages from an earlier side to a later one are lost."
+        ),
     ] = False,
     settle: Settle = "5s",
     as_json: Json = False,
@@ -195,16 +197,12 @@ def at_random(
 
     folder, draw, pause_s = _folder(context.obj), random.Random(seed), _seconds(every)
     lasts_s, settle_s = _seconds(for_s), _seconds(settle)
-    wanted = [kind.strip() for kind in kinds.split(",") if kind.strip()]
-    for kind in wanted:
-        if kind not in RANDOM_KINDS:
-            raise ConfigError(
-                f"there is no drill {kind!r} to draw", f"there are {', '.join(RANDOM_KINDS)}"
-            )
+    wanted = _random_kinds(kinds)
     if not wanted or pause_s <= 0:
         raise ConfigError(
             "random drills need a kind, and time between them", "--kinds kill,stop --every 5s"
         )
+    say: Callable[[str], None] = (lambda text: None) if as_json else print
     began = time.monotonic()
     ends, until = began + lasts_s, began
     try:
@@ -215,22 +213,29 @@ def at_random(
             except RunUnreachable as nobody:
                 if time.monotonic() - began < pause_s:
                     raise  # it never took one
-                if not as_json:
-                    print(f"{time.monotonic() - began:6.1f} s  {shown(nobody)}")
+                say(f"{time.monotonic() - began:6.1f} s  {shown(nobody)}")
                 break
             except ConfigError as error:
-                if not as_json:
-                    # whom it would hit is still away from the last
-                    print(f"not done: {_in_words(order)}: {shown(error)}")
+                # whom it would hit is still away from the last
+                say(f"not done: {_in_words(order)}: {shown(error)}")
             else:
                 until = max(until, answer["until"])
-                if not as_json:
-                    print(f"{time.monotonic() - began:6.1f} s  {_in_words(order)}")
+                say(f"{time.monotonic() - began:6.1f} s  {_in_words(order)}")
             time.sleep(max(0.0, min(pause_s, ends - time.monotonic())))
     except KeyboardInterrupt:
         _heal_if_there(folder)
         until = time.monotonic()
     _report(folder, began, max(until, began), settle_s, as_json)
+
+
+def _random_kinds(typed: str) -> list[str]:
+    kinds = [kind.strip() for kind in typed.split(",") if kind.strip()]
+    for kind in kinds:
+        if kind not in RANDOM_KINDS:
+            raise ConfigError(
+                f"there is no drill {kind!r} to draw", f"there are {', '.join(RANDOM_KINDS)}"
+            )
+    return kinds
 
 
 def drawn(
@@ -341,7 +346,9 @@ def _report(folder: Path, since: float, until: float, settle_s: float, as_json: 
                 for row in read_lines(path)
             ]
             events = summary.told(folder, offset=time.time() - time.monotonic())
-            found = impact.impact(_peer_count(folder), events, commits, since, until, now)
+            found = impact.impact(
+                _peer_count(folder), events, commits, impact.DrillWindow(since, until, now)
+            )
             on_its_way = any(
                 hit["kind"] == "restart" and hit["back_ms"] is None for hit in found["hit"]
             )

@@ -4,6 +4,7 @@ how fast rounds came before, during and after. Pure: rows in, figures out."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -14,22 +15,29 @@ PACE_S = 0.5  # and afterwards over windows of this length
 RECOVERED = 0.95  # of the pace before
 
 
+@dataclass(frozen=True, slots=True)
+class DrillWindow:
+    """What was drilled from ``since`` on was over at ``until``, and shows as far as ``now``.
+    Monotonic seconds, as ``t`` in the rows."""
+
+    since: float
+    until: float
+    now: float
+
+
 def impact(
     peers: int,
     events: Iterable[Mapping[str, Any]],
     commits: Iterable[Mapping[str, Any]],
-    since: float,
-    until: float,
-    now: float,
+    window: DrillWindow,
 ) -> dict[str, Any]:
-    """The cost of all that was drilled from ``since`` on and was over at ``until``, as far as it
-    shows at ``now``.
+    """The cost of all that was drilled in ``window``.
 
     Args:
         events: Rows of ``events.jsonl``.
         commits: Rows of the peers' ``commits.jsonl``, in any order.
-        since, until, now: Monotonic seconds, as ``t`` in the rows.
     """
+    since, until, now = window.since, window.until, window.now
     rows = sorted(
         (row for row in events if isinstance(row.get("t"), int | float)),
         key=lambda row: float(row["t"]),

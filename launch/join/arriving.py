@@ -1,4 +1,4 @@
-"""``gossip join HOST:PORT``: knocks at a door of a run, is given ids and all that a folder needs,
+"""``gossip join HOST:PORT``: asks a join server of a run, gets ids and all that a folder needs,
 and makes that folder here."""
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ class _JoinClient:
                 and not all(map(is_loopback, numbers))
             ):
                 raise ConfigError(
-                    f"refused to join at {address} without a key: whoever answers there could be "
-                    "anybody",
+                    f"refused to join at {address} without a key: the peer that answers there "
+                    "could be anybody",
                     "--key FILE (runs/NAME/swarm.key of the run), or --insecure if it has none",
                 )
             found += [join(number, port) for number in numbers]
@@ -228,7 +228,7 @@ class _JoinClient:
         )
         if self._key is None:
             return Refused(
-                f"refused to join at {where}: it wants a key, or is no door of gossip", copy
+                f"refused to join at {where}: it needs a key, or is no join server of gossip", copy
             )
         own = fingerprint(self._key.public)
         return Refused(
@@ -261,7 +261,8 @@ class _JoinClient:
         )
         if is_loopback(own) != is_loopback(host):
             raise ConfigError(
-                f"the door is at {host} and this machine's peers would be at {own}: the others "
+                f"the join server is at {host} and this machine's peers would be at {own}: the "
+                "others "
                 "could not reach them",
                 "leave out --advertise, or join at an address of the network that it names",
             )
@@ -272,7 +273,8 @@ class _JoinClient:
                 else "something in between translates addresses"
             )
             self._say(
-                f"! this machine's address is {own}, and the door at {at} saw {seen}: {why}. The "
+                f"! this machine's address is {own}, and the join server at {at} saw {seen}: "
+                f"{why}. The "
                 f"others connect to {own}"
             )
         return own
@@ -299,7 +301,7 @@ class _JoinClient:
         except ValidationError as error:
             first = error.errors()[0]["msg"]
             raise ConfigError(
-                f"the door gave settings that are none here: {first}",
+                f"the join server gave settings that are none here: {first}",
                 "is it the same version of gossip?",
             ) from None
 
@@ -313,7 +315,8 @@ class _JoinClient:
                 "has none"
             )
             self._say(
-                f"! {list_}: peers here let in whoever has a seed file; GOSSIP_ALLOWED=FILE names "
+                f"! {list_}: peers here admit every peer with a seed file; GOSSIP_ALLOWED=FILE "
+                "names "
                 "a list of your own"
             )
         if theirs and not os.environ.get("GOSSIP_KEY"):
@@ -329,14 +332,14 @@ class _JoinClient:
         ids, asked = dict(welcome.ids), self._ticket.count
         if len(ids) != asked or not all(0 <= peer < config.peers_max for peer in ids):
             raise ConfigError(
-                f"the door gave {counted(len(ids), 'id')} where {asked} "
+                f"the join server gave {counted(len(ids), 'id')} where {asked} "
                 f"{'was' if asked == 1 else 'were'} asked for",
-                "knock at another",
+                "try another one",
             )
         if config.run_id != welcome.run or config.f is None:
             raise ConfigError(
-                "the door gave settings of another run, or of none that has begun",
-                "knock at another",
+                "the join server gave settings of another run, or of none that has begun",
+                "try another one",
             )
         named = [
             name for name in (config.aggregator, config.topology, config.sender) if names_code(name)
@@ -377,7 +380,8 @@ def _key_in(path: Path) -> KeyPair:
     be copied first."""
     if not path.exists():
         copy = (
-            f"copy it from the machine that told you to, as with scp, to {path.absolute()}: for "
+            "copy it from the machine that printed the command, as with scp, to "
+            f"{path.absolute()}: for "
             "you alone"
         )
         raise ConfigError(f"the swarm key {path} is not here", copy)

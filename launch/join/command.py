@@ -34,9 +34,7 @@ def join(
     count: Annotated[int, typer.Option("-n", "--peers", min=1, help="How many peers to add.")] = 1,
     seed: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Another HOST:PORT to knock at; any one that answers will do. Repeatable."
-        ),
+        typer.Option(help="Another HOST:PORT to try; one that answers suffices. Repeatable."),
     ] = None,
     key: Annotated[
         Path | None,
@@ -47,9 +45,7 @@ def join(
     ] = False,
     advertise: Advertise = "",
     port: Port = 0,
-    timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds to knock before giving up.")
-    ] = 10.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to try before giving up.")] = 10.0,
     code: Annotated[
         list[str] | None,
         typer.Option(
@@ -73,7 +69,7 @@ def join(
         if seed or key or insecure or advertise or port or run_dir or code:
             raise ConfigError(
                 f"{run} is a folder, which needs no address or key",
-                "or give HOST:PORT of one of its doors",
+                "or give HOST:PORT of one of its join servers",
             )
         _by_folder(run, script_path, own, count, screen, as_json)
         return

@@ -87,7 +87,7 @@ def _no_room(place: JoinableRun, wanted: int, free: int) -> ConfigError:
     return ConfigError(
         f"the run in {place.folder} has room for {counted(most, 'peer')} at a time: {asked}, and "
         f"there is room for {free}",
-        "who leaves or is killed makes room; whose launcher was killed does not",
+        "a peer that leaves or is killed makes room; one whose launcher was killed does not",
     )
 
 
@@ -112,7 +112,7 @@ def program(place: JoinableRun, script: Path | None, arguments: Sequence[str]) -
     command, folder = found.get("command"), Path(str(found.get("folder")))
     if not isinstance(command, list) or len(command) < 3:
         raise ConfigError(
-            f"the run in {place.folder} does not say what its peers run",
+            f"the run in {place.folder} does not record the script of its peers",
             f"gossip join {place.folder} train.py",
         )
     own = script_command(folder / str(command[2]), [str(word) for word in command[3:]])

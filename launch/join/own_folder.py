@@ -1,5 +1,7 @@
-"""The run's folder of a task that shares none with the others: its settings come with it, by doors
-it hears of the others."""
+"""The run folder of a task that shares none with the others.
+
+Its settings come with the task, and the addresses of the others come from join servers.
+"""
 
 from __future__ import annotations
 

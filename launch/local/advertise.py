@@ -1,5 +1,4 @@
-"""Which of its own addresses a machine is reached at, as its user says it.
-Its hostname has no say."""
+"""Which of its own addresses a machine advertises. The hostname does not matter."""
 
 from __future__ import annotations
 

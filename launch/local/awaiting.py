@@ -1,4 +1,4 @@
-"""Whom a start waits for, in words, and what comes back from where those should be."""
+"""Reports which peers a start waits for, and the results of connecting to their addresses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ INSECURE = (
 )
 
 
-def waiting(
+# Two launchers call it, and each knows one more thing than the other.
+def waiting(  # noqa: PLR0913
     view: RunView,
     config: RunConfig,
     seconds: float,

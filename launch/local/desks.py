@@ -1,10 +1,9 @@
-"""Orders for a live run, from whoever types them to the launchers that carry them
-out (``drilling``).
+"""Sockets that take orders for a live run (``drilling``).
 
-Each launcher of a run has a desk, a unix socket in the run's folder: ``drill.sock`` that which
-began it, ``drill-5.sock`` a ``gossip join`` whose first peer is 5, or task 5 of a scheduler.
-Processes are hurt by the launcher that started them, and what lasts is written down by the first
-launcher that is there.
+Each launcher of a run has one unix socket in the run's folder: ``drill.sock`` is that of the
+launcher that began the run, ``drill-5.sock`` that of a ``gossip join`` whose first peer is 5, or of
+task 5 of a scheduler. A process is hurt by the launcher that started it. Lasting faults are written
+down by the first launcher that is there.
 """
 
 from __future__ import annotations

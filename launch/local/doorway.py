@@ -1,5 +1,7 @@
-"""A supervisor's door: open from before its first peer until after its last; it knows whom a start
-on several hosts lacks."""
+"""A supervisor's join server: open from before its first peer until after its last.
+
+It knows which peers a start on several hosts lacks.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING
 from gossip.launch.registry import JoinEndpoint
 from gossip.run import SWARM_KEY
 
-from .invitation import invitation
+from .invitation import Invitation
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
@@ -25,7 +27,7 @@ class JoinService:
     def __init__(self, run: Supervisor, entrance: JoinEndpoint) -> None:
         # Here and not at the top: ZeroMQ and the codec take 0.2 s to import,
         # and few launchers have a door.
-        from gossip.launch.registry import JoinServer
+        from gossip.launch.registry import JoinServer, JoinServerCallbacks
 
         self._run, self._config, self._invites = run, run.config, entrance.invites
         if entrance.key is None and (run.folder / SWARM_KEY).is_file():
@@ -35,9 +37,7 @@ class JoinService:
             run.folder,
             run.peers,
             entrance,
-            let_in=self._let_in,
-            lost=run.lose,
-            say=run.screen.say,
+            JoinServerCallbacks(self._let_in, run.lose, run.screen.say),
         )
 
     async def open(self) -> None:
@@ -55,9 +55,10 @@ class JoinService:
         config, join_server = self._config, self.join_server
         head = "others join" if self._run.joins else f"room for {config.room - config.peers} more"
         only = "for others: gossip run --advertise ADDRESS"
-        for line in invitation(
-            head, config, [join_server.address], join_server.key_file, self._run.command[2:], only
-        ):
+        invitation = Invitation(
+            config, [join_server.address], join_server.key_file, self._run.command[2:]
+        )
+        for line in invitation.told(head, only):
             self._run.screen.say(line)
 
     async def another_id(self, peer: int) -> tuple[int, int] | None:

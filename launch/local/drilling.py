@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossip.aggregators.attacks import DATA_ATTACKS
-from gossip.aggregators.attacks import KINDS as LIES
 from gossip.errors import BadFault, ConfigError, GossipError, UnknownName
 from gossip.faults import (
     ATTACKS,
@@ -35,7 +34,7 @@ from gossip.faults import (
     Partition,
     Slow,
     attacker,
-    kind_of,
+    check_effect,
     peers_word,
     write,
 )
@@ -184,8 +183,8 @@ class DrillServer:
         if gone:
             plural = "peers" if len(gone) > 1 else "peer"
             hint = (
-                "who was killed for good, has left or has finished cannot be drilled; one that is "
-                "started again can soon"
+                "peers that were killed for good, have left or have finished cannot be drilled; a "
+                "restarted peer can soon"
             )
             raise ConfigError(
                 f"{plural} {peers_word(gone)} {'are' if len(gone) > 1 else 'is'} not there", hint
@@ -233,24 +232,25 @@ class DrillServer:
                 f"{attack} is about a peer's data, which it has read when a drill comes",
                 "take sign_flip",
             )
-        if strength is not None and not ATTACKS[attack].unit:
+        if strength is not None and not ATTACKS[attack].meaning:
             raise BadFault(f"{attack} has no strength", "leave out --strength")
         if strength is not None and (
             isinstance(strength, bool) or not isinstance(strength, int | float)
         ):
-            raise BadFault(f"strength = {strength!r} is no number of {ATTACKS[attack].unit}")
+            raise BadFault(f"strength = {strength!r} is no number: {ATTACKS[attack].meaning}")
         lie = attacker(
             attack,
             peers,
             ATTACKS[attack].strength if strength is None else float(strength),
             f"poison with {attack}",
         )
-        if attack in LIES and LIES[attack].shape == "apart":
+        if ATTACKS[attack].shape == "apart":
             raise BadFault(
-                f"{attack} needs to be planned: it tells each neighbour something else",
+                f"{attack} needs to be planned: it sends each neighbour another update",
                 f"--fault {lie}",
             )
         FaultPlan((lie,)).real()
+        check_effect(lie, self._run.config.peers - len(peers))
         return lie
 
     def _peers(self, order: Mapping[str, Any]) -> tuple[int, ...]:
@@ -289,11 +289,11 @@ class DrillServer:
         self._lasting[number] = Drill(number, fault, now, now + for_s)
         write(self._folder / "faults", self._lasting.values())
         word = _word(number, fault)
-        for peer in _named(fault)[:1]:  # one row for all, as when it is planned
+        for peer in fault.victims[:1]:  # one row for all, as when it is planned
             self._run.record(
                 "fault",
                 peer,
-                kind=_kind(fault),
+                kind=fault.kind,
                 round=self._run.view.round,
                 fault=word,
                 seconds=for_s,
@@ -308,7 +308,7 @@ class DrillServer:
         handle.cancel()
         write(self._folder / "faults", self._lasting.values())
         word = _word(number, drill.fault)
-        kind, peer = _kind(drill.fault), _named(drill.fault)[0]
+        kind, peer = drill.fault.kind, drill.fault.victims[0]
         self._run.record("fault_over", peer, kind=kind, round=self._run.view.round, fault=word)
 
     def _heal(self) -> dict[str, Any]:
@@ -338,18 +338,6 @@ def _seconds(
             f"{key} = {value!r} is no duration", f"seconds, {least}, at most {FOR_S_MAX:g}"
         )
     return float(value)
-
-
-def _kind(fault: Fault) -> str:
-    if isinstance(fault, ByzantineFault):
-        return fault.attack
-    return "slow" if isinstance(fault, Slow) else kind_of(fault)  # type: ignore[arg-type]
-
-
-def _named(fault: Fault) -> tuple[int, ...]:
-    if isinstance(fault, Partition):
-        return tuple(peer for side in fault.sides for peer in side)
-    return fault.peers if isinstance(fault, ByzantineFault) else (fault.peer,)  # type: ignore[union-attr, return-value]
 
 
 def _word(number: int, fault: Fault) -> str:

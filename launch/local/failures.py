@@ -1,5 +1,5 @@
 """The first failure of a run in at most twelve lines: which peer, which round, where in the user's
-code, what it said."""
+code, and its output."""
 
 from __future__ import annotations
 

@@ -100,5 +100,5 @@ def _close_to_others(path: Path) -> None:
         raise ConfigError(
             f"others can look into the run folder {path} (mode {mode:04o}), and it is not yours "
             "to close",
-            "choose another --run-dir: what lies there lets whoever reads it take part",
+            "choose another --run-dir: with the files there anybody who reads them can take part",
         ) from None

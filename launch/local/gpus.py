@@ -77,7 +77,9 @@ class Gpus:
         return cls(tuple(Gpu(**gpu) for gpu in each), str(said["error"]))
 
 
-HINT = "nvidia-smi shows who has it; CUDA_VISIBLE_DEVICES= lets them train on processors"
+HINT = (
+    "nvidia-smi shows which processes use it; CUDA_VISIBLE_DEVICES= lets them train on processors"
+)
 
 
 def look(environment: Mapping[str, str] = os.environ) -> Gpus:
@@ -111,7 +113,7 @@ def look(environment: Mapping[str, str] = os.environ) -> Gpus:
             error=f"CUDA_VISIBLE_DEVICES={wanted}: what is free on a part of a GPU is not known"
         )
     found, other = read(out)
-    unread = f"nvidia-smi said something else than asked: {other[0][:80]!r}" if other else ""
+    unread = f"nvidia-smi printed an unexpected answer: {other[0][:80]!r}" if other else ""
     return Gpus(tuple(visible(found, wanted)), unread)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gossip.config import RunConfig
@@ -13,38 +14,53 @@ from gossip.transport import is_loopback
 JOIN_SERVERS_SAID = 3  # any one of them will do, as long as one is left
 
 
-def invitation(
-    head: str,
-    config: RunConfig,
-    join_servers: Sequence[str],
-    key: Path | None,
-    command: Sequence[str],
-    only: str,
-) -> list[str]:
-    """The lines that tell others how to join; the last one can be pasted as it is.
+@dataclass(frozen=True)
+class Invitation:
+    """How others join a run.
 
-    Args:
-        head: What they begin with: how many there is room for.
-        doors: Addresses of some; the first is knocked at first.
+    Attributes:
+        join_servers: Addresses of some; the first is asked first.
         key: Where the swarm key lies here. Another machine needs a copy, in the folder that the
             line is pasted in.
         command: The script and its arguments.
-        only: What to say behind the line when the first door is at a loopback address.
     """
-    here = is_loopback(join_servers[0].rpartition(":")[0].strip("[]"))
-    words = [*(word for join_server in join_servers[1:] for word in ("--seed", join_server))]
-    if key is not None:
-        words = ["--key", str(key) if here else key.name, *words]
-    elif not here:
-        words = ["--insecure", *words]  # without a key no door elsewhere is knocked at
-    for spec in (config.aggregator, config.topology, config.sender):
-        words += ["--code", spec] if names_code(spec) else []  # who pastes the line has seen it
-    line = shlex.join(["gossip", "join", *words, join_servers[0], "--", *command])
-    if here:
-        return [f"{head}: {line}   (on this machine; {only})"]
-    if key is None:
-        return [f"{head}: {line}"]
-    return [f"{head}, on any machine with {command[0]} and a copy of {key}:", f"  {line}"]
+
+    config: RunConfig
+    join_servers: Sequence[str]
+    key: Path | None
+    command: Sequence[str]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the first server."""
+        return is_loopback(self.join_servers[0].rpartition(":")[0].strip("[]"))
+
+    @property
+    def line(self) -> str:
+        """What to type."""
+        first, *others = self.join_servers
+        words = [word for other in others for word in ("--seed", other)]
+        if self.key is not None:
+            words = ["--key", str(self.key) if self.is_local else self.key.name, *words]
+        elif not self.is_local:
+            words = ["--insecure", *words]  # without a key no server elsewhere is asked
+        for spec in (self.config.aggregator, self.config.topology, self.config.sender):
+            words += ["--code", spec] if names_code(spec) else []  # who pastes the line has seen it
+        return shlex.join(["gossip", "join", *words, first, "--", *self.command])
+
+    def told(self, head: str, only: str) -> list[str]:
+        """The lines that tell others; the last one can be pasted as it is.
+
+        Args:
+            head: What they begin with: how many there is room for.
+            only: What to say behind the line when only this machine reaches the first server.
+        """
+        if self.is_local:
+            return [f"{head}: {self.line}   (on this machine; {only})"]
+        if self.key is None:
+            return [f"{head}: {self.line}"]
+        needs = f"{self.command[0]} and a copy of {self.key}"
+        return [f"{head}, on any machine with {needs}:", f"  {self.line}"]
 
 
 def of_many_hosts(
@@ -62,9 +78,8 @@ def of_many_hosts(
         return []
     key = folder / SWARM_KEY if config.keyed else None
     only = "for others give hosts an address=... that they reach"
-    return invitation(
-        f"room for {more} more", config, join_servers[:JOIN_SERVERS_SAID], key, command, only
-    )
+    invitation = Invitation(config, join_servers[:JOIN_SERVERS_SAID], key, command)
+    return invitation.told(f"room for {more} more", only)
 
 
 def names_code(spec: str) -> bool:

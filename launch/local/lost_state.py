@@ -1,8 +1,8 @@
-"""When all who had the state of a run are gone: a peer that is started again could only begin anew,
-with fresh weights.
+"""Detects that all peers with the state of a run are gone.
 
-That is an end, unless the user wants it (``--begin-anew``). A launcher ends a run of its own at
-once; where others have peers of it, too, the peers find out by themselves
+A restarted peer could then only begin anew, with fresh weights. The run ends instead, unless the
+user wants that (``--begin-anew``). A launcher ends a run at once if all peers are its own. If other
+launchers have peers of the run, the peers find out by themselves
 (``gossip.core.lifecycle.bootstrap``).
 """
 
@@ -28,7 +28,7 @@ def look(run: Supervisor) -> bool:
     was = run.view.holders.in_words()
     run.end(
         "state_lost",
-        f"x the state is lost: the run was in {was}, and nobody who had its state is left",
+        f"x the state is lost: the run was in {was}, and no peer that had its state is left",
     )
     for line in hints(run.folder):
         run.screen.say(line)

@@ -1,4 +1,4 @@
-"""How the run of one launcher ended: every life of its peers, and the exit code that tells it
+"""How the run of one launcher ended: every life of its peers, and the exit code
 (``docs/exit_codes.md``)."""
 
 from __future__ import annotations

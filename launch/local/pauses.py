@@ -1,5 +1,7 @@
-"""Who is stopped, and when they are woken: where drills and planned hangs overlap on one peer, by
-the last of them."""
+"""Which peers are stopped, and when they are woken.
+
+Where drills and planned hangs overlap on one peer, the last of them decides.
+"""
 
 from __future__ import annotations
 

@@ -59,31 +59,49 @@ def signal_name(number: int) -> str:
     )
 
 
-class PeerProcess:
-    """A peer from its start until no process of it is left.
+@dataclass(frozen=True)
+class PeerCommand:
+    """How every peer of a launcher is started.
 
-    Args:
+    Attributes:
+        token: What marks its processes as this launcher's.
         warm: Forks it; None: it is started as ``environment`` says.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    token: str
+    warm: WarmStart | None
+
+
+@dataclass(frozen=True)
+class PeerListener:
+    """Whom a peer's process tells.
+
+    Attributes:
         on_line: Called with each line of its output and whether it went to stderr.
         on_event: Called with each line of its status channel.
         on_exit: Called when the trainer has ended, after what it said before.
     """
 
+    on_line: Callable[[str, bool], None]
+    on_event: Callable[[dict[str, Any]], None]
+    on_exit: Callable[[ProcessLife], None]
+
+
+class PeerProcess:
+    """A peer from its start until no process of it is left."""
+
     def __init__(
         self,
         peer: int,
         incarnation: int,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        token: str,
+        how: PeerCommand,
         log: Appender,
-        warm: WarmStart | None,
-        on_line: Callable[[str, bool], None],
-        on_event: Callable[[dict[str, Any]], None],
-        on_exit: Callable[[ProcessLife], None],
+        listener: PeerListener,
     ) -> None:
-        self.peer, self.incarnation, self.token = peer, incarnation, token
-        self._on_line, self._on_event, self._on_exit = on_line, on_event, on_exit
+        self.peer, self.incarnation, self.token = peer, incarnation, how.token
+        self._listener = listener
         self._began_at = time.monotonic()
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._log = log
@@ -91,19 +109,19 @@ class PeerProcess:
         own = {"GOSSIP_PEER": str(peer), "GOSSIP_INCARNATION": str(incarnation)}
         self._process: subprocess.Popen[bytes] | ForkedProcess
         try:
-            if warm is not None:
-                self._process = warm.start(command, own, theirs)
+            if how.warm is not None:
+                self._process = how.warm.start(how.command, own, theirs)
             else:
                 self._process = subprocess.Popen(
-                    list(command),
+                    list(how.command),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     env={
-                        **environment,
+                        **how.environment,
                         **own,
                         "GOSSIP_STATUS_FD": str(theirs.fileno()),
-                        TOKEN_VARIABLE: token,
+                        TOKEN_VARIABLE: how.token,
                     },
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
@@ -162,7 +180,7 @@ class PeerProcess:
                 self._began_at,
                 ended_at,
             )
-            self._on_exit(life)
+            self._listener.on_exit(life)
             for _ in range(int(GROUP_GRACE_S / POLL_S)):
                 if not self.members():
                     break
@@ -216,9 +234,9 @@ class PeerProcess:
                         "message": f"a status line that is not JSON: {line[:80]!r}",
                     }
                 if isinstance(event, dict) and isinstance(event.get("event"), str):
-                    self._on_event({**event, "peer": self.peer})
+                    self._listener.on_event({**event, "peer": self.peer})
         except (ConnectionError, ValueError) as error:
-            self._on_event(
+            self._listener.on_event(
                 {
                     "peer": self.peer,
                     "event": "error",
@@ -253,7 +271,7 @@ class PeerProcess:
         text = line.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
         if err:
             self._tail.append(text)
-        self._on_line(text, err)
+        self._listener.on_line(text, err)
 
 
 class ProcessLeader(Protocol):
@@ -268,7 +286,7 @@ class Guardian:
     somebody kill it."""
 
     def __init__(self, token: str) -> None:
-        self._token = token
+        self.token = token
         self._groups: dict[int, int] = {}
         self._sockets: list[Path] = []
         self._process = self._start()
@@ -285,7 +303,7 @@ class Guardian:
             cwd="/",
         )
         assert process.stdin is not None
-        process.stdin.write(f"token {self._token}\n")
+        process.stdin.write(f"token {self.token}\n")
         for pid, started in self._groups.items():
             process.stdin.write(f"watch {pid} {started}\n")
         for path in self._sockets:

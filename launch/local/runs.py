@@ -140,7 +140,9 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
     if found["exit_code"] != outcome.exit_code == 0:
         lost = found["rounds_lost"]
         which = "the only round" if lost == 1 else f"every one of {lost} rounds"
-        raise GossipError(f"{which} was lost: nothing was learnt; {folder}/events.jsonl says why")
+        raise GossipError(
+            f"{which} was lost: nothing was learnt; see {folder}/events.jsonl for the reasons"
+        )
     return outcome.exit_code
 
 

@@ -1,5 +1,5 @@
-"""Watches over the peers of one run on this machine: starts, wakes, restarts and stops them, and
-says how it went."""
+"""Supervises the peers of one run on this machine: starts, wakes, restarts and stops them, and
+reports how the run went."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from .drilling import DrillServer
 from .failures import explain
 from .outcome import RunOutcome, Stop
 from .pauses import StoppedProcesses
-from .peer_process import Guardian, PeerProcess, ProcessLife
+from .peer_process import Guardian, PeerCommand, PeerListener, PeerProcess, ProcessLife
 from .peer_setup import peer_environment
 from .warm import ForkServerGone, WarmStart, is_possible
 
@@ -64,7 +64,8 @@ class Supervisor:
             where several share the run's folder.
     """
 
-    def __init__(
+    # Every launcher names those that it needs.
+    def __init__(  # noqa: PLR0913
         self,
         config: RunConfig,
         command: Sequence[str],
@@ -204,8 +205,8 @@ class Supervisor:
         if process is not None:
             self._lost.add(peer)
             self._say(
-                f"! id {peer} was given away twice while doors could not reach each other: our "
-                "peer gets another"
+                f"! id {peer} was assigned twice while join servers could not reach each "
+                "other: our peer gets another"
             )
             process.send_all(signal.SIGKILL)  # a goodbye would be taken for that of the other
 
@@ -317,14 +318,13 @@ class Supervisor:
         process = PeerProcess(
             peer,
             incarnation,
-            self.command,
-            self._environment,
-            self.token,
+            PeerCommand(self.command, self._environment, self.token, warm),
             Appender(folder / "out.log", self.troubles),
-            warm,
-            on_line=lambda text, err: self.screen.output(peer, text, err),
-            on_event=self._on_event,
-            on_exit=self._on_exit,
+            PeerListener(
+                lambda text, err: self.screen.output(peer, text, err),
+                self._on_event,
+                self._on_exit,
+            ),
         )
         self._processes[peer] = process
         self._guardian.watch(process)
@@ -466,17 +466,9 @@ class Supervisor:
             self._dismiss_early_birds()
             if self.view.holders.in_vain:
                 lost_state.look(self)
-            if (
-                self.joins
-                and not (self.is_training or self.is_over)
-                and now - looked >= WAITING_EVERY_S
-            ):
+            if now - looked >= WAITING_EVERY_S:
                 looked = now
-                if nobody_left(self.folder / "seeds", self.peers):
-                    self.end(
-                        "never_started",
-                        "x the run is over: everybody has left while ours were on their way",
-                    )
+                self._end_if_everybody_left()
             elsewhere = self.join_service.missing if self.join_service is not None else []
             unmet = self.view.unmet(now).union(elsewhere)
             if self.view.ready or self._stop.is_set() or not (self.view.missing or unmet):
@@ -484,13 +476,7 @@ class Supervisor:
             if now - told >= WAITING_EVERY_S:
                 told = now
                 self._remind(waiting(self.view, self.config, now - began, now, elsewhere=elsewhere))
-                join_servers = self.join_service.troubles() if self.join_service is not None else []
-                for peer, why in self._tries.found.items():
-                    self.record("unmet", None, subject=peer, why=why)
-                for trouble in join_servers + self._tries.troubles(
-                    unmet, shared=self.join_service is None
-                ):
-                    self._remind(f"!   {trouble}")
+                self._tell_why_unmet(unmet)
             if self._tries.over:  # they have ended while ours were on their way here
                 self.end(
                     "never_started",
@@ -501,15 +487,30 @@ class Supervisor:
                 now - began > self.config.start_timeout_s + START_SLACK_S
                 and len(self.view.here) < self._need
             ):
-                error = NeverStarted(
-                    self._need, tuple(self.view.here), tuple(self.view.missing), now - began
-                )
-                self._say(f"x {error}")
-                self._say(
-                    f"  hint: {error.hint}: "
-                    f"{self.folder / f'peer-{self.view.missing[0]}' / 'out.log'}"
-                )
-                self.end("never_started")
+                self._give_up(now - began)
+
+    def _end_if_everybody_left(self) -> None:
+        """Newcomers may be on their way to a run that ends meanwhile."""
+        if not self.joins or self.is_training or self.is_over:
+            return
+        if nobody_left(self.folder / "seeds", self.peers):
+            over = "x the run is over: everybody has left while ours were on their way"
+            self.end("never_started", over)
+
+    def _tell_why_unmet(self, unmet: Collection[int]) -> None:
+        join_servers = self.join_service.troubles() if self.join_service is not None else []
+        for peer, why in self._tries.found.items():
+            self.record("unmet", None, subject=peer, why=why)
+        tried = self._tries.troubles(unmet, shared=self.join_service is None)
+        for trouble in join_servers + tried:
+            self._remind(f"!   {trouble}")
+
+    def _give_up(self, waited_s: float) -> None:
+        missing = self.view.missing
+        error = NeverStarted(self._need, tuple(self.view.here), tuple(missing), waited_s)
+        self._say(f"x {error}")
+        self._say(f"  hint: {error.hint}: {self.folder / f'peer-{missing[0]}' / 'out.log'}")
+        self.end("never_started")
 
     def _on_signal(self, number: int) -> None:
         if self.outcome.stopped == "":

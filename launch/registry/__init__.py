@@ -1,4 +1,4 @@
-"""Where newcomers knock, and where the launchers of a run tell each other where their peers are."""
+"""Join servers: newcomers ask them for an id, and launchers exchange the addresses of peers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gossip.lazy import lazy
 if TYPE_CHECKING:
     from . import door_messages as door_messages
     from .door import JoinServer as JoinServer
+    from .door import JoinServerCallbacks as JoinServerCallbacks
     from .door_calls import JoinServerUnreachable as JoinServerUnreachable
     from .door_calls import ask as ask
     from .door_calls import join as join
@@ -24,7 +25,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "door": ("JoinServer",),
+            "door": ("JoinServer", "JoinServerCallbacks"),
             "door_calls": (
                 "JoinServerUnreachable",
                 "ask",

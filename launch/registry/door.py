@@ -1,8 +1,8 @@
-"""A launcher's door: where newcomers knock, and where the launchers of a run tell each other where
-their peers are.
+"""A launcher's join server: newcomers ask it for an id, and launchers exchange addresses of peers.
 
-Each writes what it hears into its own ``seeds/``, which is all that a peer's node ever reads. Doors
-visit each other (``neighbours``); what they agree on, and who is believed, is in ``registry``.
+Each join server writes what it learns into its own ``seeds/``, which is all that a peer's node ever
+reads. Join servers visit each other (``neighbours``). ``doorkeeper`` has what they agree on, and
+whose claims are believed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,26 @@ UNITS_A_S, UNITS_AT_ONCE = 500.0, 2000.0
 STUMBLES_MAX = 16
 
 
+@dataclass(frozen=True)
+class JoinServerCallbacks:
+    """What a server asks of its launcher, and tells it.
+
+    Attributes:
+        let_in: Says which of the own peers train with the others.
+        lost: Called with an own id that turned out to be somebody else's.
+        say: For lines to a person.
+    """
+
+    let_in: Callable[[], Collection[int]] = tuple
+    lost: Callable[[int], None] = lambda peer: None
+    say: Callable[[str], None] = lambda text: None
+
+
 class JoinServer:
     """The door of one launcher.
 
     Args:
         own: The peers that this launcher runs, and the incarnations that they begin with.
-        let_in: Says which of them train with the others.
-        lost: Called with an own id that turned out to be somebody else's.
-        say: For lines to a person.
     """
 
     def __init__(
@@ -62,19 +75,16 @@ class JoinServer:
         folder: Path,
         own: Mapping[int, int],
         entrance: JoinEndpoint,
-        *,
-        let_in: Callable[[], Collection[int]] = tuple,
-        lost: Callable[[int], None] = lambda peer: None,
-        say: Callable[[str], None] = lambda text: None,
+        callbacks: JoinServerCallbacks | None = None,
     ) -> None:
         self._config, self._run_dir, self._entrance = config, folder, entrance
-        self._own, self._let_in, self._lost, self._say = dict(own), let_in, lost, say
+        self._own, self._callbacks = dict(own), callbacks or JoinServerCallbacks()
         self.join_server = entrance.join_server or secrets.token_bytes(JOIN_SERVER_ID_BYTES)
         self._folder = RegistryFolder(folder, self.join_server)
         self._host = entrance.host or config.host
         self.key_file = entrance.key
         if config.keyed and entrance.key is None:
-            missing = f"{folder}/swarm.key is missing: a door of a run with keys opens with it only"
+            missing = f"{folder}/swarm.key is missing: a join server of a run with keys needs it"
             raise ConfigError(missing, "copy it there, for you alone (chmod 600)")
         self._key = read_pair(entrance.key) if entrance.key is not None else None
         # it may listen elsewhere than on loopback
@@ -170,7 +180,9 @@ class JoinServer:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._say(f"! the door has lost a hand: {type(error).__name__}: {error}")
+            self._callbacks.say(
+                f"! a worker of the join server failed: {type(error).__name__}: {error}"
+            )
 
     # --- what others ask --------------------------------------------------------------------------
 
@@ -206,7 +218,9 @@ class JoinServer:
             self._run(self._let(sender, number, question))
         else:
             self._reply(
-                sender, number, says.JoinRejected("wait", "too many knock at this door", "")
+                sender,
+                number,
+                says.JoinRejected("wait", "too many requests at this join server", ""),
             )
 
     @contextlib.contextmanager
@@ -221,8 +235,9 @@ class JoinServer:
                 self._stumbles
             ) < STUMBLES_MAX:
                 self._stumbles.add(told)
-                self._say(
-                    f"! the door at {self.address} could not do something, and goes on: {told}"
+                self._callbacks.say(
+                    f"! the join server at {self.address} could not do something, and goes on: "
+                    f"{told}"
                 )
 
     def _reply(self, sender: bytes, number: bytes, answer: says.Said | None) -> None:
@@ -239,7 +254,7 @@ class JoinServer:
         theirs = data[3:4].decode("ascii", "replace")
         return says.JoinRejected(
             "version",
-            f"this door speaks version {says.VERSION[3:].decode()}, you version {theirs}",
+            f"this join server speaks version {says.VERSION[3:].decode()}, you version {theirs}",
             "use the same version of gossip",
         )
 
@@ -263,7 +278,7 @@ class JoinServer:
                 question.run != self._config.run_id
             ):
                 return says.JoinRejected(
-                    "run", f"this door is of the run {self._config.name}, not of yours", ""
+                    "run", f"this join server is of the run {self._config.name}, not of yours", ""
                 )
             case says.ProposeIds():
                 return says.GrantedIds(tuple(keeper.consider(question.entries, now)))
@@ -312,7 +327,9 @@ class JoinServer:
             return says.JoinRejected("full", first, f"gossip run --room {2 * config.peers} ...")
         if request.join_server in keeper.join_servers:
             return says.JoinRejected(
-                "wait", "there is a door of that number", "knock again: another number is drawn"
+                "wait",
+                "there is a join server of that number",
+                "try again: another number is drawn",
             )
         if (
             len(request.join_server) != JOIN_SERVER_ID_BYTES
@@ -331,7 +348,9 @@ class JoinServer:
                 f"the run {config.name} has room for {counted(config.peers_max, 'peer')} at a "
                 f"time: {requested}, "
             )
-            hint = "who leaves or is killed makes room; whose launcher was killed does not"
+            hint = (
+                "a peer that leaves or is killed makes room; one whose launcher was killed does not"
+            )
             return says.JoinRejected("full", f"{message}and there is room for {free}", hint)
         # Where this launcher's peers listen decides about keys when nobody has;
         # theirs listen elsewhere.
@@ -425,7 +444,7 @@ class JoinServer:
 
     def _look(self) -> None:
         """Reads what has changed in the folder, and tells the others."""
-        for news in self._folder.look(self.keeper, self._let_in()):
+        for news in self._folder.look(self.keeper, self._callbacks.let_in()):
             self.neighbours.spread(news)
         self.meet(self._folder.other_join_servers())
 
@@ -441,7 +460,7 @@ class JoinServer:
             self.neighbours.make_sure(join_server, ())
         self._folder.write(news, self.keeper)
         for peer in news.lost:
-            self._lost(peer)
+            self._callbacks.lost(peer)
 
     # --- other doors ------------------------------------------------------------------------------
 

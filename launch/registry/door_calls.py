@@ -19,9 +19,13 @@ from .door_proxy import FrameMeter, HeldBytes, LimitExceeded, bind_inside, pass_
 
 NUMBER_BYTES = 8
 CONNECT_S = 1.0
-CONNECTS = "connected, and no answer: something listens there, and is busy or no door of gossip"
-OTHER_KEY = "refused by key: this is not the key of that door, or it has none"
-NO_KEY = "refused by key: that door wants one (--key FILE); or it is no door of gossip"
+CONNECTS = (
+    "connected, and no answer: something listens there, and is busy or no join server of gossip"
+)
+OTHER_KEY = "refused by key: this is not the key of that join server, or it has none"
+NO_KEY = (
+    "refused by key: that join server needs one (--key FILE); or it is no join server of gossip"
+)
 LAST_WORDS_S = 0.5
 """When the connection has ended: what came before may not be read yet."""
 _WATCHED = (
@@ -133,7 +137,7 @@ async def _connect(address: str, inside: str) -> None:
         try:
             await pass_on(far, near, FrameMeter(HeldBytes()))
         except LimitExceeded:
-            raise JoinServerUnreachable("it says more than a door does") from None
+            raise JoinServerUnreachable("it sends more than a join server does") from None
 
 
 async def _ask(dealer: zmq.asyncio.Socket, question: says.Question) -> says.Said:
@@ -158,7 +162,8 @@ def _read(data: bytes) -> says.Said:
     except Malformed as error:
         other = says.is_other_version(data)
         speaks = (
-            f"it speaks version {data[3:4].decode('ascii', 'replace')} of doors, this gossip "
+            f"it speaks version {data[3:4].decode('ascii', 'replace')} of the join protocol, "
+            "this gossip "
             f"{says.VERSION[3:].decode()}"
         )
         raise JoinServerUnreachable(

@@ -1,5 +1,5 @@
-"""What a door reads from its run's folder and writes into it: the addresses of peers, claims to
-ids, the doors that share it."""
+"""What a join server reads from its run's folder and writes into it: addresses of peers, claims to
+ids, and the join servers that share the folder."""
 
 from __future__ import annotations
 

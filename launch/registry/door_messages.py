@@ -1,8 +1,7 @@
-"""What is said at a door, and its bytes: a question and an answer,
-each one frame of msgpack within narrow limits.
+"""Messages of the join protocol and their bytes: a question and an answer, each one frame of
+msgpack within narrow limits.
 
-The first four bytes of each say which version of this protocol they are in, so that two of
-different versions can tell so.
+The first four bytes of each are the version of the protocol, so that a difference is noticed.
 """
 
 from __future__ import annotations
@@ -205,7 +204,7 @@ def decode(data: bytes | memoryview) -> Said:
     if version != VERSION:
         is_other = version[:3] == VERSION[:3]
         raise Malformed(
-            f"{version[3:].decode('ascii', 'replace')!r} is another version of doors"
+            f"{version[3:].decode('ascii', 'replace')!r} is another version of the join protocol"
             if is_other
             else "not of a door"
         )

@@ -1,12 +1,11 @@
-"""Between strangers and ZeroMQ: passes on the bytes of a door's connections, and no more of them
-than one question has.
+"""Limits the bytes per connection: a proxy between the network and a join server's ZeroMQ socket.
 
-libzmq keeps the parts of a message until the last of them has come, and no option says how many may
-come: 58 MB of empty parts become 1.8 GB (its limit is one of a single part, its marks count whole
-messages). So nobody talks to a door's ZeroMQ socket directly. It listens on a unix socket of this
-user; what comes over TCP goes through here, where frames and bytes are counted as they pass, with
-keys as without. A connection carries one question, so little is enough.
-Whoever sends more is cut off.
+libzmq keeps the parts of a message until the last of them has come, and no option limits their
+number: 58 MB of empty parts become 1.8 GB (its size limit is per part, its high-water marks count
+whole messages). So nobody connects to a join server's ZeroMQ socket directly. That socket is a unix
+socket of this user. TCP connections end here, where frames and bytes are counted as they pass, with
+keys as without. A connection carries one question, so little is enough. A connection that sends
+more is closed.
 """
 
 from __future__ import annotations

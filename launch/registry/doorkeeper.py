@@ -1,13 +1,13 @@
-"""What the doors of a run know and agree on: where each peer is, who has which id, which doors
-there are. Pure: no sockets.
+"""What the join servers of a run know and agree on: the address of each peer, the owner of each id,
+and the other join servers. Pure: no sockets.
 
-Everything is one register an id, and of two entries for an id every door keeps the same, whatever
-it hears first and however often: so doors that have heard of the same entries know the same. A door
-is an id of its own and the launcher that owns it.
+The state is one register per id. Of two entries for an id every join server keeps the same one, in
+whatever order and however often they arrive. So join servers that got the same entries have the
+same state. A join server is an id of its own, together with the launcher that owns it.
 
-Whoever talks to doors can say what he likes, so who says it counts (``hear``): a door is believed
-about its own peers when it answers at its own address, before anybody else, and others are believed
-about them when it does not answer.
+Anybody who can connect may send anything, so the source counts (``hear``). A join server that
+answers at its own address is believed about its own peers before anybody else. Others are believed
+about those peers only while it does not answer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A door's visits to the others: at once when something has changed, and else every second to
+"""A join server's visits to the others: at once when something has changed, else every second to
 compare what they know.
 
-What a door says when it is visited, at its own address, is its word. What is sent here may be
-anybody's, and has a visit follow: so does a farewell, which is believed of a door that does not
-answer any more.
+What a join server answers at its own address counts as its own statement. A message that arrives
+here may come from anybody, so it only causes a visit. A farewell is believed once the join server
+does not answer any more.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class RemoteServers:
         going_on: What a full disk and its like cost is what was to be done.
     """
 
-    def __init__(
+    # All but the first are of the one server that makes it.
+    def __init__(  # noqa: PLR0913
         self,
         run: bytes,
         keeper: Registry,

@@ -20,13 +20,13 @@ CODES: dict[int, ExitCodeMeaning] = {
     0: ExitCodeMeaning(
         "finished",
         "At least one peer finished. Others may have died on the way: see `deaths` in "
-        "`summary.json`. Who met no other trained alone: see `trained_alone`.",
+        "`summary.json`. A peer that met no other trained alone: see `trained_alone`.",
     ),
     1: ExitCodeMeaning(
         "failed",
         "The script raised in so many peers that none finished; the first failure was printed. "
-        "For `demo` also: it ended, but not as it should have, and the lines that begin with "
-        "`error:` say why.",
+        "For `demo` also: it ended, but not as it should have; see the lines that begin with "
+        "`error:`.",
         "fix the script",
     ),
     2: ExitCodeMeaning(
@@ -43,8 +43,8 @@ CODES: dict[int, ExitCodeMeaning] = {
     ),
     5: ExitCodeMeaning(
         "quorum_lost",
-        "Too few peers were left to commit a round, or for the rule to tolerate `f` liars, and "
-        "none came back in time; or all were killed.",
+        "Too few peers were left to commit a round, or for the rule to tolerate `f` Byzantine "
+        "peers, and none came back in time; or all were killed.",
         "restart, a smaller `-f`, or `--quorum available`",
     ),
     6: ExitCodeMeaning(

@@ -39,13 +39,11 @@ class StateHolders:
         if not isinstance(peer, int):
             return
         match event.get("event"):
-            case "round" if isinstance(number, int):
-                self.round = max(self.round, number)
-                if number > 0:
+            case "round" | "fault" | "halted" as name if isinstance(number, int):
+                self.round = max(self.round, number)  # rows of rounds are thinned out
+                if name == "round" and number > 0:
                     self._hold.add(peer)
                     self._take.discard(peer)
-            case "fault" | "halted" if isinstance(number, int):
-                self.round = max(self.round, number)  # rows of rounds are thinned out
             case "restored" | "ready":
                 self._hold.add(peer)
                 self._take.discard(peer)
@@ -54,25 +52,28 @@ class StateHolders:
                 self._take.add(peer)
             case "no_state_found":
                 self._take.discard(peer)
-            case "spawned" | "exited" as name:
-                self._take.discard(peer)
-                if name == "spawned" or event.get("code") != 0:
-                    self._hold.discard(peer)
-                (self._alive.add if name == "spawned" else self._alive.discard)(peer)
-                (
-                    self._new.add
-                    if name == "spawned" and not event.get("incarnation")
-                    else self._new.discard
-                )(peer)
+            case "spawned":
+                self._spawned(peer, new=not event.get("incarnation"))
+            case "exited":
+                self._gone(peer, finished=event.get("code") == 0)
             case "metrics":
-                told = {name: event.get(name) for name in ("accuracy", "loss")}
-                self.metrics.update(
-                    {
-                        name: float(value)
-                        for name, value in told.items()
-                        if isinstance(value, int | float)
-                    }
-                )
+                self._logged(event)
+
+    def _spawned(self, peer: int, new: bool) -> None:
+        self._gone(peer)
+        self._alive.add(peer)
+        if new:
+            self._new.add(peer)
+
+    def _gone(self, peer: int, finished: bool = False) -> None:
+        for who in (self._take, self._alive, self._new, *([] if finished else [self._hold])):
+            who.discard(peer)
+
+    def _logged(self, event: Mapping[str, Any]) -> None:
+        told = {name: event.get(name) for name in ("accuracy", "loss")}
+        self.metrics.update(
+            {name: float(value) for name, value in told.items() if isinstance(value, int | float)}
+        )
 
     def in_words(self) -> str:
         """How far the run was."""

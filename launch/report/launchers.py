@@ -1,5 +1,5 @@
-"""Who runs a run: each launcher says so in the run's folder,
-so that it is found by pid and start, never by name."""
+"""The launchers of a run. Each registers itself in the run's folder, so that it is found by pid and
+start time, never by name."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from gossip.faults import (
     NodeAttack,
     Restart,
     Slow,
-    concerned,
 )
 
 from .view import RunView
@@ -94,7 +93,7 @@ def told(rows: Collection[Mapping[str, Any]]) -> list[str]:
 def _concerns(fault: Fault, unknown: set[int]) -> bool:
     """Whether one of these may have been hit, or have told of it: of what befalls the network any
     peer tells, for all."""
-    named = concerned(fault)
+    named = fault.victims
     return bool(unknown) and (
         isinstance(fault, LinkFault) or "server" in named or not unknown.isdisjoint(named)
     )
@@ -121,7 +120,7 @@ def _not_struck(fault: Fault, events: Sequence[Mapping[str, Any]], view: RunView
     """The best that is known of the reason; "": the fault has no moment,
     and its peers have trained with it."""
     trained = {row.get("peer") for row in events if row.get("event") in TRAINS}
-    peers = [peer for peer in concerned(fault) if isinstance(peer, int)]
+    peers = [peer for peer in fault.victims if isinstance(peer, int)]
     if not trained or last < 0:
         return "nothing was trained"
     if peers and trained.isdisjoint(peers):

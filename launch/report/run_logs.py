@@ -6,9 +6,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from time import sleep
 from typing import BinaryIO
 
 from gossip.errors import ConfigError
@@ -54,7 +54,6 @@ def follow(
     wanted: Callable[[int], bool],
     goes_on: Callable[[], bool],
     write: Write,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Writes what comes, of those too who join later, until the run is over and all is read."""
     while True:

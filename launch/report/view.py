@@ -7,9 +7,9 @@ the lines to print.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from gossip.faults import LINK_KINDS, FaultPlan
 from gossip.run import ROOM_HINT, in_words
@@ -18,6 +18,7 @@ from .happenings import SLACK_S, Blow, PartitionRecord, RejoinRecord
 from .holders import StateHolders
 from .words import counted
 
+Row: TypeAlias = Mapping[str, Any]
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
 """``elsewhere``: another launcher's peer, of which this one only hears."""
 EXIT_ASKED = 143  # of a trainer that was sent SIGTERM, and left politely
@@ -142,224 +143,230 @@ class RunView:
         """Of whoever somebody speaks of."""
         return self.rows.setdefault(peer, PeerRow(peer, state="elsewhere"))
 
-    def feed(self, event: Mapping[str, Any]) -> list[str]:
+    def feed(self, event: Row) -> list[str]:
         """Takes in one row. Returns what to print, without time or colour; mostly nothing."""
-        peer, name = event.get("peer"), event.get("event")
+        peer, name = event.get("peer"), str(event.get("event"))
         t = float(event.get("t") or 0.0)
         row = self.rows.get(peer) if isinstance(peer, int) else None
         if row is None:
             return []
         self.holders.feed(event)
         subject = self._subject(event["subject"]) if isinstance(event.get("subject"), int) else None
-        match name:
-            case "spawned" if event.get("joins"):
-                self.joins.append(RejoinRecord(row.peer, int(event.get("incarnation") or 0), t))
-                row.state = "starting"
-            case "joined" if (
-                subject is not None and subject.state == "elsewhere" and not self._is_new(row)
-            ):
-                return (
-                    [f"+ {subject.peer} has come"] if self._fresh("joined", subject.peer, t) else []
-                )
-            case "waiting" if self._is_new(row) and self._fresh("waiting", row.peer, t):
-                return [f"! {row.peer} has not been let in for {event.get('waited_s')} s"]
-            case "waiting" if not self._is_new(row) and isinstance(event.get("missing"), list):
-                self._unmet[row.peer] = (
-                    frozenset(peer for peer in event["missing"] if isinstance(peer, int)),
-                    t,
-                )
-            case "started":
-                row.state, row.incarnation, row.pid = (
-                    "here",
-                    int(event.get("incarnation") or 0),
-                    int(event.get("pid") or 0),
-                )
-                row.exit, row.left = "", False
-                self.unannounced.pop(row.peer, None)
-                if row.incarnation > 0 and not self._is_new(row):
-                    last = self.blow(row.peer)
-                    self.rejoins.append(
-                        RejoinRecord(row.peer, row.incarnation, last.at if last else None)
-                    )
-            case "ready":
-                self.ready.add(row.peer)
-                row.state = "training"
-                return self._begun(event, t)
-            case "begun_anew" if self.round >= 0 and not self.holders.anybody:
-                return self._begins_anew(event)
-            case "round":
-                return self._round(row, event, t)
-            case "metrics":
-                row.loss = _number(event.get("loss"), row.loss)
-                row.accuracy = _number(event.get("accuracy"), row.accuracy)
-            case "fault":
-                return self._fault(row, event, t)
-            case "fault_over":
-                known = [outage for outage in self.outages if outage.fault == event.get("fault")]
-                on = [outage for outage in known if outage.over_at is None]
-                for outage in on:
-                    outage.over_at = t
-                return (
-                    [f"* over: {event.get('fault')} at round {event.get('round')}"]
-                    if on or not known
-                    else []
-                )
-            case "skip" | "dead" if subject is not None:
-                return self._noticed(str(name), row, subject, event, t)
-            case "unskip" if subject is not None:
-                subject.skipped_by.discard(row.peer)
-            case "alive_again" if subject is not None:
-                subject.skipped_by.discard(row.peer)
-                if self._fresh("alive_again", subject.peer, t):
-                    return [f"~ {subject.peer} is back"]
-            case "left" if subject is not None:
-                subject.left = True
-            case "reduced_tolerance" if self._fresh("reduced_tolerance", -1, t):
-                updates = counted(int(event.get("updates") or 0), "update")
-                return [
-                    (
-                        f"! {updates} in round {event.get('round')}: f={event.get('f')} of "
-                        f"{event.get('wanted')}"
-                    )
-                ]
-            case "paused":
-                if (number := self.outage_at(t)) is not None:
-                    self.outages[number].paused.add(row.peer)
-                if not self._fresh("paused", -1, t):
-                    return []
-                why = f" {event['why']}" if event.get("why") else ""
-                need = f"a round needs {event.get('need')}{why}"
-                return [
-                    (
-                        f"|| paused at round {event.get('round')}: alive are "
-                        f"{event.get('alive')}, {need}"
-                    )
-                ]
-            case "minority_continues":
-                if (number := self.outage_at(t)) is not None:
-                    self.outages[number].alone.update(event.get("alive") or ())
-                alone = ", ".join(map(str, event.get("alive") or ()))
-                return [
-                    (
-                        f"! {alone} of {event.get('of')} go on alone from round "
-                        f"{event.get('round')}: the others are dead for them"
-                    )
-                ]
-            case "recovering" if "branch" in str(event.get("reason")):
-                return [f"~ {row.peer} changes sides: {event.get('reason')}"]
-            case "resumed" if self._fresh("resumed", -1, t):
-                return [f"~ going on: alive are {event.get('alive')}"]
-            case "suspected" if subject is not None:
-                return self._suspected(subject, event)
-            case "trusted" if subject is not None:
-                was, subject.suspected, subject.quarantined, subject.reasons = (
-                    subject.suspected,
-                    False,
-                    False,
-                    (),
-                )
-                return [f"~ {subject.peer} is trusted again"] if was else []
-            case "quarantined" if subject is not None and not subject.quarantined:
-                subject.quarantined = True
-                self.quarantines.add(subject.peer)
-                return [
-                    (
-                        f"- {subject.peer} quarantined at round {event.get('round')}: trust "
-                        f"{_trust(event)}{_because(event)}"
-                    )
-                ]
-            case "parole" if subject is not None and subject.quarantined:
-                subject.quarantined = False
-                return [f"~ {subject.peer} on parole from round {event.get('round')}"]
-            case "lost_round":
-                lost = event.get("round")
-                if isinstance(lost, int) and lost not in self.lost_rounds:
-                    self.lost_rounds.add(lost)
-                    # A run that loses one mostly loses many: the summary counts them.
-                    return (
-                        []
-                        if not self._fresh("lost_round", -1, t)
-                        else [f"! round {lost} is lost: {event.get('reason')}"]
-                    )
-            case "unconfirmed_result" if row is not None:
-                self.unconfirmed.add(row.peer)
-                same, other, silent = (
-                    event.get("same"),
-                    event.get("other"),
-                    event.get("silent") or "none",
-                )
-                return [
-                    (
-                        f"! {row.peer} ends unconfirmed: {same} hold its last parameters, {other} "
-                        f"other ones; silent: {silent}"
-                    )
-                ]
-            case "cannot_write" if (why := str(event.get("why"))) not in self._cannot_write:
-                self._cannot_write.add(why)  # each process says so once, and they share the disk
-                message, hint = in_words(str(event.get("path")), why)
-                return [f"! {message}", f"  {hint}"]
-            case "unannounced":
-                why = self.unannounced[row.peer] = str(event.get("why"))
-                told = (
-                    f"! peers cannot meet: cannot write {event.get('path')} ({why}), where they "
-                    "look for each other"
-                )
-                return [told, f"  {ROOM_HINT}"] if self._fresh("unannounced", -1, t) else []
-            case "announced":
-                self.unannounced.pop(row.peer, None)
-            case "batch":
-                return self._batch(event)
-            case "share" if subject is not None and self._shares.get(subject.peer, 0) < int(
-                event.get("round") or 0
-            ):
-                return self._share(subject.peer, event)
-            case "epoch":
-                return self._epoch(event, t)
-            case "continued":
-                row.state = "here"
-            case "restored":
-                self.unconfirmed.discard(row.peer)
-                row.state = "training"
-                return [
-                    (
-                        f"+ {row.peer} took the state of round {event.get('round')} from "
-                        f"{event.get('from')}"
-                    )
-                ]
-            case "lingering" if self._fresh("lingering", -1, t):
-                lost = ", ".join(map(str, event.get("for") or ()))
-                return [
-                    (
-                        f"~ {row.peer} is done; for peers {lost} it waits up to "
-                        f"{event.get('at_most_s')} s (Ctrl-C: no more)"
-                    )
-                ]
-            case "over":
-                return [f"~ {row.peer}: {event.get('message')}"]
-            case "fork" if self._fresh("fork", row.peer, t):
-                return [f"! {row.peer} sees a fork at round {event.get('round')}"]
-            case "error":
-                return [f"! {row.peer}: {event.get('message')}"]
-            case "notice":
-                return [f"! {row.peer}: {event.get('message')} ({event.get('hint')})"]
-            case "events_suppressed" if self._fresh(
-                "events_suppressed", int(event.get("about") or 0), t
-            ):
-                what = f"{event.get('of')} about {event.get('about')}"
-                return [f"! events.jsonl has only some of the events {what}, and counts the others"]
-            case "halted":
-                self.halted[row.peer] = dict(event)
-                # The node of a trainer that was killed says so after the trainer's end.
-                row.state = "done" if row.state != "gone" else "gone"
-                # round events are throttled: the last may not have been told
-                if isinstance(event.get("round"), int):
-                    row.round = max(row.round, event["round"])
-                    self.round = max(self.round, event["round"])
-            case "exited":
-                return self._exited(row, event, t)
+        if name in self._OWN:
+            return self._OWN[name](self, row, event, t)
+        if name in self._ABOUT and subject is not None:
+            return self._ABOUT[name](self, row, subject, event, t)
         return []
 
-    def _round(self, row: PeerRow, event: Mapping[str, Any], t: float) -> list[str]:
+    # --- a peer's life ----------------------------------------------------------------------------
+
+    def _spawned(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        if event.get("joins"):
+            self.joins.append(RejoinRecord(row.peer, int(event.get("incarnation") or 0), t))
+            row.state = "starting"
+        return []
+
+    def _waiting(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        if self._is_new(row):
+            if self._fresh("waiting", row.peer, t):
+                return [f"! {row.peer} has not been let in for {event.get('waited_s')} s"]
+        elif isinstance(event.get("missing"), list):
+            missing = frozenset(peer for peer in event["missing"] if isinstance(peer, int))
+            self._unmet[row.peer] = missing, t
+        return []
+
+    def _started(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        row.state, row.exit, row.left = "here", "", False
+        row.incarnation, row.pid = int(event.get("incarnation") or 0), int(event.get("pid") or 0)
+        self.unannounced.pop(row.peer, None)
+        if row.incarnation > 0 and not self._is_new(row):
+            last = self.blow(row.peer)
+            self.rejoins.append(RejoinRecord(row.peer, row.incarnation, last.at if last else None))
+        return []
+
+    def _ready(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        self.ready.add(row.peer)
+        row.state = "training"
+        return self._begun(event, t)
+
+    def _metrics(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        row.loss = _number(event.get("loss"), row.loss)
+        row.accuracy = _number(event.get("accuracy"), row.accuracy)
+        return []
+
+    def _continued(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        row.state = "here"
+        return []
+
+    def _recovering(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        reason = str(event.get("reason"))
+        return [f"~ {row.peer} changes sides: {reason}"] if "branch" in reason else []
+
+    def _restored(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        self.unconfirmed.discard(row.peer)
+        row.state = "training"
+        took = f"took the state of round {event.get('round')} from {event.get('from')}"
+        return [f"+ {row.peer} {took}"]
+
+    def _lingering(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        if not self._fresh("lingering", -1, t):
+            return []
+        lost = ", ".join(map(str, event.get("for") or ()))
+        most = event.get("at_most_s")
+        return [f"~ {row.peer} is done; for peers {lost} it waits up to {most} s (Ctrl-C: no more)"]
+
+    def _ends_unconfirmed(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        self.unconfirmed.add(row.peer)
+        same, other, silent = event.get("same"), event.get("other"), event.get("silent") or "none"
+        return [
+            (
+                f"! {row.peer} ends unconfirmed: {same} hold its last parameters, {other} "
+                f"other ones; silent: {silent}"
+            )
+        ]
+
+    def _halted(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        self.halted[row.peer] = dict(event)
+        # The node of a trainer that was killed says so after the trainer's end.
+        row.state = "done" if row.state != "gone" else "gone"
+        # round events are throttled: the last may not have been told
+        if isinstance(event.get("round"), int):
+            row.round = max(row.round, event["round"])
+            self.round = max(self.round, event["round"])
+        return []
+
+    # --- what a peer has to say -------------------------------------------------------------------
+
+    def _message(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        mark = "~" if event.get("event") == "over" else "!"
+        return [f"{mark} {row.peer}: {event.get('message')}"]
+
+    def _notice(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        return [f"! {row.peer}: {event.get('message')} ({event.get('hint')})"]
+
+    def _fork(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        if not self._fresh("fork", row.peer, t):
+            return []
+        return [f"! {row.peer} sees a fork at round {event.get('round')}"]
+
+    def _events_suppressed(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        if not self._fresh("events_suppressed", int(event.get("about") or 0), t):
+            return []
+        what = f"{event.get('of')} about {event.get('about')}"
+        return [f"! events.jsonl has only some of the events {what}, and counts the others"]
+
+    def _write_failed(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        why = str(event.get("why"))
+        if why in self._cannot_write:
+            return []
+        self._cannot_write.add(why)  # each process says so once, and they share the disk
+        message, hint = in_words(str(event.get("path")), why)
+        return [f"! {message}", f"  {hint}"]
+
+    def _unannounced(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        why = self.unannounced[row.peer] = str(event.get("why"))
+        told = (
+            f"! peers cannot meet: cannot write {event.get('path')} ({why}), where they "
+            "look for each other"
+        )
+        return [told, f"  {ROOM_HINT}"] if self._fresh("unannounced", -1, t) else []
+
+    def _announced(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        self.unannounced.pop(row.peer, None)
+        return []
+
+    # --- how the rounds go ------------------------------------------------------------------------
+
+    def _reduced_tolerance(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        if not self._fresh("reduced_tolerance", -1, t):
+            return []
+        updates = counted(int(event.get("updates") or 0), "update")
+        f, wanted = event.get("f"), event.get("wanted")
+        return [f"! {updates} in round {event.get('round')}: f={f} of {wanted}"]
+
+    def _paused(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        if (number := self.outage_at(t)) is not None:
+            self.outages[number].paused.add(row.peer)
+        if not self._fresh("paused", -1, t):
+            return []
+        why = f" {event['why']}" if event.get("why") else ""
+        need = f"a round needs {event.get('need')}{why}"
+        return [f"|| paused at round {event.get('round')}: alive are {event.get('alive')}, {need}"]
+
+    def _resumed(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        if not self._fresh("resumed", -1, t):
+            return []
+        return [f"~ going on: alive are {event.get('alive')}"]
+
+    def _minority_continues(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        if (number := self.outage_at(t)) is not None:
+            self.outages[number].alone.update(event.get("alive") or ())
+        alone = ", ".join(map(str, event.get("alive") or ()))
+        return [
+            (
+                f"! {alone} of {event.get('of')} go on alone from round "
+                f"{event.get('round')}: the others are dead for them"
+            )
+        ]
+
+    def _lost_round(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        lost = event.get("round")
+        if not isinstance(lost, int) or lost in self.lost_rounds:
+            return []
+        self.lost_rounds.add(lost)
+        # A run that loses one mostly loses many: the summary counts them.
+        if not self._fresh("lost_round", -1, t):
+            return []
+        return [f"! round {lost} is lost: {event.get('reason')}"]
+
+    def _fault_over(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        known = [outage for outage in self.outages if outage.fault == event.get("fault")]
+        on = [outage for outage in known if outage.over_at is None]
+        for outage in on:
+            outage.over_at = t
+        if known and not on:
+            return []
+        return [f"* over: {event.get('fault')} at round {event.get('round')}"]
+
+    # --- what a peer says of another --------------------------------------------------------------
+
+    def _joined(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+        if subject.state != "elsewhere" or self._is_new(row):
+            return []
+        return [f"+ {subject.peer} has come"] if self._fresh("joined", subject.peer, t) else []
+
+    def _unskipped(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+        subject.skipped_by.discard(row.peer)
+        return []
+
+    def _alive_again(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+        subject.skipped_by.discard(row.peer)
+        return [f"~ {subject.peer} is back"] if self._fresh("alive_again", subject.peer, t) else []
+
+    def _has_left(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+        subject.left = True
+        return []
+
+    def _trusted(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+        was = subject.suspected
+        subject.suspected, subject.quarantined, subject.reasons = False, False, ()
+        return [f"~ {subject.peer} is trusted again"] if was else []
+
+    def _quarantined(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+        if subject.quarantined:
+            return []
+        subject.quarantined = True
+        self.quarantines.add(subject.peer)
+        trust = f"trust {_trust(event)}{_because(event)}"
+        return [f"- {subject.peer} quarantined at round {event.get('round')}: {trust}"]
+
+    def _parole(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+        if not subject.quarantined:
+            return []
+        subject.quarantined = False
+        return [f"~ {subject.peer} on parole from round {event.get('round')}"]
+
+    def _round(self, row: PeerRow, event: Row, t: float) -> list[str]:
         row.state, row.round = "training", int(event.get("round") or 0)
         row.loss = _number(event.get("loss"), row.loss)
         for peer, score in (event.get("trust") or {}).items():
@@ -379,7 +386,7 @@ class RunView:
             self.alive = len(alive) if isinstance(alive, list) else int(alive or 0)
         return []
 
-    def _batch(self, event: Mapping[str, Any]) -> list[str]:
+    def _batch(self, row: PeerRow, event: Row, t: float) -> list[str]:
         """The batch policy, at the start and whenever the number of those who share a round
         changes: as the first tells it."""
         at, policy, n = event.get("round"), event.get("policy"), event.get("peers")
@@ -404,8 +411,11 @@ class RunView:
             )
         ]
 
-    def _share(self, peer: int, event: Mapping[str, Any]) -> list[str]:
+    def _share(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
         """As the first tells it."""
+        peer = subject.peer
+        if self._shares.get(peer, 0) >= int(event.get("round") or 0):
+            return []
         share = float(event.get("share") or 1.0)
         self._shares[peer] = int(event.get("round") or 0)
         size = {1.0: "whole", 0.5: "half", 0.25: "quarter"}.get(share, f"{share:.2f}")
@@ -418,7 +428,7 @@ class RunView:
         )
         return [f"= {peer} gets {size} batches from round {self._shares[peer] + 1} on: {why}"]
 
-    def _epoch(self, event: Mapping[str, Any], t: float) -> list[str]:
+    def _epoch(self, row: PeerRow, event: Row, t: float) -> list[str]:
         """A line for each epoch, or for several together where they are short. One that is not
         exact is told at once."""
         epoch = event.get("epoch")
@@ -450,7 +460,7 @@ class RunView:
             )
         ]
 
-    def _fault(self, row: PeerRow, event: Mapping[str, Any], t: float) -> list[str]:
+    def _fault(self, row: PeerRow, event: Row, t: float) -> list[str]:
         kind, at = str(event.get("kind")), int(event.get("round") or 0)
         seconds = _number(event.get("seconds"), None)
         if kind in ("crash", "restart", "hang"):
@@ -493,19 +503,21 @@ class RunView:
         """Whether this life is that of a newcomer."""
         return any(join.is_of(row.peer, row.incarnation) for join in self.joins)
 
-    def _begun(self, event: Mapping[str, Any], t: float) -> list[str]:
+    def _begun(self, event: Row, t: float) -> list[str]:
         present = event.get("present")
         without = sorted(self.unmet(t).difference(present)) if isinstance(present, list) else []
         if not without or not self._fresh("begun", -1, t):
             return []
         return [
             (
-                f"! it begins without {', '.join(map(str, without))}: whoever of them comes takes "
+                f"! it begins without {', '.join(map(str, without))}: those that come later take "
                 "the state of the others"
             )
         ]
 
-    def _begins_anew(self, event: Mapping[str, Any]) -> list[str]:
+    def _begins_anew(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        if self.round < 0 or self.holders.anybody:
+            return []
         was = self.holders.in_words()
         self.anew.append(
             {"lost_round": self.holders.round, **self.holders.metrics, "wall": event.get("wall")}
@@ -542,9 +554,8 @@ class RunView:
             if other.kind == "hang"
         )
 
-    def _noticed(
-        self, name: str, row: PeerRow, subject: PeerRow, event: Mapping[str, Any], t: float
-    ) -> list[str]:
+    def _noticed(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+        name = str(event["event"])
         subject.skipped_by.add(row.peer)
         blow = self.blow(subject.peer)
         if subject.left or subject.state == "done":
@@ -579,7 +590,7 @@ class RunView:
             return [f"x {subject.peer} dead, says {event.get('by', row.peer)}"]
         return []
 
-    def _suspected(self, subject: PeerRow, event: Mapping[str, Any]) -> list[str]:
+    def _suspected(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
         subject.trust = _number(event.get("trust"), subject.trust) or 0.0
         subject.reasons = tuple(map(str, event.get("reasons") or ()))
         first = {
@@ -594,12 +605,12 @@ class RunView:
         subject.suspected = True
         return [
             (
-                f"? {subject.peer} suspected of lying at round {event.get('round')}: trust "
+                f"? {subject.peer} suspected Byzantine at round {event.get('round')}: trust "
                 f"{_trust(event)}{_because(event)}"
             )
         ]
 
-    def _exited(self, row: PeerRow, event: Mapping[str, Any], t: float) -> list[str]:
+    def _exited(self, row: PeerRow, event: Row, t: float) -> list[str]:
         """The launcher's own row: code or signal, and whether the plan wanted it."""
         number, code = event.get("signal"), event.get("code")
         row.exit = str(event.get("how", ""))
@@ -624,6 +635,55 @@ class RunView:
                 else []
             )
         return []
+
+    _OWN: ClassVar[Mapping[str, Callable[[RunView, PeerRow, Row, float], list[str]]]] = {
+        "announced": _announced,
+        "batch": _batch,
+        "begun_anew": _begins_anew,
+        "cannot_write": _write_failed,
+        "continued": _continued,
+        "epoch": _epoch,
+        "error": _message,
+        "events_suppressed": _events_suppressed,
+        "exited": _exited,
+        "fault": _fault,
+        "fault_over": _fault_over,
+        "fork": _fork,
+        "halted": _halted,
+        "lingering": _lingering,
+        "lost_round": _lost_round,
+        "metrics": _metrics,
+        "minority_continues": _minority_continues,
+        "notice": _notice,
+        "over": _message,
+        "paused": _paused,
+        "ready": _ready,
+        "recovering": _recovering,
+        "reduced_tolerance": _reduced_tolerance,
+        "restored": _restored,
+        "resumed": _resumed,
+        "round": _round,
+        "spawned": _spawned,
+        "started": _started,
+        "unannounced": _unannounced,
+        "unconfirmed_result": _ends_unconfirmed,
+        "waiting": _waiting,
+    }
+    """By the name of the event."""
+    _ABOUT: ClassVar[Mapping[str, Callable[[RunView, PeerRow, PeerRow, Row, float], list[str]]]] = {
+        "alive_again": _alive_again,
+        "dead": _noticed,
+        "joined": _joined,
+        "left": _has_left,
+        "parole": _parole,
+        "quarantined": _quarantined,
+        "share": _share,
+        "skip": _noticed,
+        "suspected": _suspected,
+        "trusted": _trusted,
+        "unskip": _unskipped,
+    }
+    """Of events with a subject."""
 
     def _fresh(self, kind: str, peer: int, t: float) -> bool:
         last = self._told.get((kind, peer))

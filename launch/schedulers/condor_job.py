@@ -1,9 +1,9 @@
-"""This process as a job of HTCondor: which peer of which run it is, as the ads say that HTCondor
-leaves beside every job.
+"""This process as a job of HTCondor: which peer of which run it is, by the ads that HTCondor leaves
+beside every job.
 
-Jobs of one submission are mostly runs of their own, with other arguments each. So a job is a peer
-of a run with others only where its ad says so, by two attributes that ``gossip condor`` writes and
-anybody's submit file may: ``GossipPeer``, ``GossipPeers``.
+Jobs of one submission are usually independent runs with different arguments. So a job is a peer of
+a common run only if its ad has two attributes, which ``gossip condor`` writes and any submit file
+may: ``GossipPeer``, ``GossipPeers``.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ SCRIPT = """\
 {options}
 # --no-kill, here and for srun: a lost node takes its own tasks with it, not the job.
 # --signal: every task hears SIGTERM before the time is up, and its peer leaves after its round.
-# --requeue: a job that is started again is another run, in another folder: there is no state left to go on from.
+# --requeue: a job that is started again is another run, in another folder: there is no state
+# left to go on from.
 
 cd "$SLURM_SUBMIT_DIR" || exit 2
 {environment}run="runs/slurm-$SLURM_JOB_ID"

@@ -119,9 +119,10 @@ def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str
     if not resolved.config.insecure:
         if resolved.config.keys is False:
             raise ConfigError(
-                "the peers are on several machines: without keys whoever reaches them could take "
+                "the peers are on several machines: without keys anybody who reaches them could "
+                "take "
                 "part",
-                "leave out --no-keys, or say --insecure as well",
+                "leave out --no-keys, or add --insecure",
             )
         resolved = resolved.with_values(f"{scheduler}, on several machines", keys=True)
     if resolved.config.allowed:

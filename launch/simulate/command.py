@@ -58,7 +58,7 @@ Jobs = Annotated[
 ]
 Replay = Annotated[
     int | None,
-    typer.Option(metavar="SEED", help="Play this one seed and tell about it.", show_default=False),
+    typer.Option(metavar="SEED", help="Play this one seed and report on it.", show_default=False),
 ]
 Trace = Annotated[
     bool, typer.Option("--trace", help="Of one schedule: print everything that happened.")

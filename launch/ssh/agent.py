@@ -247,26 +247,35 @@ class Agent:
                 except (GossipError, OSError) as error:
                     hint = error.hint if isinstance(error, GossipError) else None
                     self._outbox.send("failed", message=str(error), hint=hint)
-            case "stop" if self._supervisor is not None:
-                self._supervisor.end(frame["why"])
-            case "kill" if self._supervisor is not None:
-                self._supervisor.kill("stopping now")
-            case "join_servers" if (
-                self._supervisor is not None and self._supervisor.join_service is not None
-            ):
-                self._supervisor.join_service.join_server.meet(frame["addresses"])
-            case "gone" if self._folder is not None:
-                seeds, peer, incarnation = (
-                    self._folder / "seeds",
-                    frame["peer"],
-                    frame["incarnation"],
-                )
+            case _:
+                self._take_in_run(frame)
+
+    def _take_in_run(self, frame: Frame) -> None:
+        if self._supervisor is not None:
+            self._order(frame, self._supervisor)
+        if self._folder is not None:
+            self._about_folder(frame, self._folder)
+
+    def _order(self, frame: Frame, supervisor: _Supervisor) -> None:
+        """To the peers that run here."""
+        match frame["kind"]:
+            case "stop":
+                supervisor.end(frame["why"])
+            case "kill":
+                supervisor.kill("stopping now")
+            case "join_servers" if supervisor.join_service is not None:
+                supervisor.join_service.join_server.meet(frame["addresses"])
+
+    def _about_folder(self, frame: Frame, folder: Path) -> None:
+        match frame["kind"]:
+            case "gone":
+                seeds, peer, incarnation = folder / "seeds", frame["peer"], frame["incarnation"]
                 known = read_seed(seeds, peer)
                 # else a newcomer has its id by now
                 if known is None or known.incarnation <= incarnation:
                     announce_end(seeds, peer, incarnation)
-            case "fetch" if self._folder is not None:
-                self._do(self._send_files(self._folder))
+            case "fetch":
+                self._do(self._send_files(folder))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -487,7 +496,7 @@ def main() -> None:
     """Entry point. Its one argument, the name of the run,
     is for who looks at the processes of this host."""
     if len(sys.argv) > 2:
-        raise LocalError("an agent is started by gossip hosts, and told everything over stdin")
+        raise LocalError("an agent is started by gossip hosts and gets everything over stdin")
     sys.exit(asyncio.run(_main()))
 
 

@@ -119,98 +119,124 @@ def _on_gpus(facts: Facts) -> str:
 def _problems(
     host: Host, facts: Facts, reference: Facts, script: str, digest: str | None
 ) -> Iterable[CheckLine]:
-    name, packages, others = host.name, facts["packages"], reference["packages"]
-
-    def fail(text: str, hint: str = "") -> CheckLine:
-        return CheckLine("fail", name, text, hint)
-
-    def warn(text: str, hint: str = "") -> CheckLine:
-        return CheckLine("warn", name, text, hint)
-
-    if packages["torch"] is None:
-        yield fail(
-            f"{facts['executable']} has no torch",
-            f"python=... of an environment that has, behind {name} in a host file",
-        )
-    elif packages["torch"].partition("+")[0] != str(others["torch"]).partition("+")[0]:
-        yield fail(
-            f"torch is {packages['torch']}, {others['torch']} elsewhere",
-            "install the same version on all hosts",
-        )
-    elif packages["torch"] != others["torch"]:
-        yield warn(
-            f"torch is {packages['torch']}, {others['torch']} elsewhere: results may differ in "
-            "their last bits"
-        )
-    if facts["python"].split(".")[:2] != reference["python"].split(".")[:2]:
-        yield fail(
-            f"python is {facts['python']}, {reference['python']} elsewhere",
-            f"python=... behind {name} in a host file",
-        )
-    if packages["gossip-train"] != others["gossip-train"]:
-        versions = f"{packages['gossip-train']}, {others['gossip-train']} elsewhere"
-        yield fail(f"gossip is {versions}", "install the same version on all hosts")
-    elif facts["code"] != reference["code"]:
-        yield warn(
-            "gossip has the same version as elsewhere, but other code",
-            "install the same on all hosts",
-        )
+    yield from _versions(host, facts, reference)
     if abs(facts["clock_s"]) > CLOCK_S:
-        yield warn(
+        yield _warn(
+            host,
             f"its clock is {facts['clock_s']:+.1f} s off: times in its logs are, too",
             "chronyc makestep, or ntpd -gq",
         )
     if facts["workdir_error"]:
-        yield fail(
+        yield _fail(
+            host,
             f"cannot work in {facts['workdir']}: {facts['workdir_error']}",
-            f"workdir=... behind {name} in a host file, or: ssh {name} mkdir -p {facts['workdir']}",
+            f"workdir=... behind {host.name} in a host file, or: "
+            f"ssh {host.name} mkdir -p {facts['workdir']}",
         )
         return
+    yield from _script(host, facts, script, digest)
+    yield from _room(host, facts)
+    yield from _run_dir(host, facts)
+    if facts["address_error"]:
+        yield _fail(host, facts["address_error"], f"address=... behind {host.name} in a host file")
+
+
+def _fail(host: Host, text: str, hint: str = "") -> CheckLine:
+    return CheckLine("fail", host.name, text, hint)
+
+
+def _warn(host: Host, text: str, hint: str = "") -> CheckLine:
+    return CheckLine("warn", host.name, text, hint)
+
+
+def _versions(host: Host, facts: Facts, reference: Facts) -> Iterable[CheckLine]:
+    """Of torch, Python and gossip, against the host that others are compared with."""
+    packages, others = facts["packages"], reference["packages"]
+    if packages["torch"] is None:
+        yield _fail(
+            host,
+            f"{facts['executable']} has no torch",
+            f"python=... of an environment that has, behind {host.name} in a host file",
+        )
+    elif packages["torch"].partition("+")[0] != str(others["torch"]).partition("+")[0]:
+        yield _fail(
+            host,
+            f"torch is {packages['torch']}, {others['torch']} elsewhere",
+            "install the same version on all hosts",
+        )
+    elif packages["torch"] != others["torch"]:
+        yield _warn(
+            host,
+            f"torch is {packages['torch']}, {others['torch']} elsewhere: results may differ in "
+            "their last bits",
+        )
+    if facts["python"].split(".")[:2] != reference["python"].split(".")[:2]:
+        yield _fail(
+            host,
+            f"python is {facts['python']}, {reference['python']} elsewhere",
+            f"python=... behind {host.name} in a host file",
+        )
+    if packages["gossip-train"] != others["gossip-train"]:
+        versions = f"{packages['gossip-train']}, {others['gossip-train']} elsewhere"
+        yield _fail(host, f"gossip is {versions}", "install the same version on all hosts")
+    elif facts["code"] != reference["code"]:
+        yield _warn(
+            host,
+            "gossip has the same version as elsewhere, but other code",
+            "install the same on all hosts",
+        )
+
+
+def _script(host: Host, facts: Facts, script: str, digest: str | None) -> Iterable[CheckLine]:
+    copy = f"scp {script} {host.target}:{facts['workdir']}/"
     if script and facts["script"] is None:
-        yield fail(
-            f"there is no {script} in {facts['workdir']}",
-            f"scp {script} {host.target}:{facts['workdir']}/",
-        )
+        yield _fail(host, f"there is no {script} in {facts['workdir']}", copy)
     elif script and digest is not None and facts["script"]["digest"] != digest:
-        yield warn(
-            f"its {script} is another one than here",
-            f"scp {script} {host.target}:{facts['workdir']}/",
-        )
+        yield _warn(host, f"its {script} is another one than here", copy)
+
+
+def _room(host: Host, facts: Facts) -> Iterable[CheckLine]:
+    """Memory, GPUs and cores for the peers of a host."""
     if facts["memory_bytes"] < host.slots * PEER_BYTES:
-        fits, free = (
-            facts["memory_bytes"] // PEER_BYTES,
-            f"{facts['memory_bytes'] / 2**30:.1f} GiB are free",
-        )
-        need_gib = host.slots * PEER_BYTES / 2**30
+        fits = facts["memory_bytes"] // PEER_BYTES
         need = (
             f"{counted(host.slots, 'peer')} need{'s' if host.slots == 1 else ''} about "
-            f"{need_gib:.1f} GiB"
+            f"{host.slots * PEER_BYTES / 2**30:.1f} GiB"
         )
-        yield fail(f"{need}, {free}", f"{name} slots={fits}" if fits else "another host")
+        yield _fail(
+            host,
+            f"{need}, {facts['memory_bytes'] / 2**30:.1f} GiB are free",
+            f"{host.name} slots={fits}" if fits else "another host",
+        )
     on_gpus = gpus.Gpus.from_json(facts["gpus"])
     if on_gpus.error:
-        yield warn(
+        yield _warn(
+            host,
             f"its GPUs are not known: {on_gpus.error}",
             "nvidia-smi there; without it they may still train",
         )
     if short := on_gpus.short_of(host.slots):
-        yield warn(short, gpus.HINT)
+        yield _warn(host, short, gpus.HINT)
     if facts["cores"] < host.slots:
-        yield warn(
+        yield _warn(
+            host,
             f"{host.slots} peers share {counted(facts['cores'], 'core')}",
-            f"{name} slots={facts['cores']}",
+            f"{host.name} slots={facts['cores']}",
         )
+
+
+def _run_dir(host: Host, facts: Facts) -> Iterable[CheckLine]:
     if facts["run_dir_error"]:
-        yield fail(
+        yield _fail(
+            host,
             f"the run folder {facts['run_dir']}: {facts['run_dir_error']}",
             "another --name or --run-dir",
         )
     elif facts["disk_bytes"] < DISK_BYTES:
-        yield warn(
-            f"{facts['disk_bytes'] / 2**20:.0f} MiB are free on the disk of {facts['run_dir']}"
+        yield _warn(
+            host,
+            f"{facts['disk_bytes'] / 2**20:.0f} MiB are free on the disk of {facts['run_dir']}",
         )
-    if facts["address_error"]:
-        yield fail(facts["address_error"], f"address=... behind {name} in a host file")
 
 
 def choose(

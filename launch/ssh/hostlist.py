@@ -2,7 +2,8 @@
 or a file in DeepSpeed's syntax.
 
 nodea slots=2
-user@nodeb:2222 slots=1 python=/opt/venv/bin/python workdir=/scratch/me    # a port of ssh, not a number of peers
+# 2222 is the port of ssh, not a number of peers
+user@nodeb:2222 slots=1 python=/opt/venv/bin/python workdir=/scratch/me
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Whether two hosts reach each other, how fast, and under which address: agents try it before
+"""Whether two hosts reach each other, how fast, and under which address. Agents try it before
 anything starts.
 
-Each listens on all of its addresses, on ports that the system chooses, as peers do; whoever comes
-must know the word that the launcher gave to all. A listener says which agent it is: hosts may have
-the same address on networks of their own.
+Each agent listens on all of its addresses, on ports that the system chooses, as peers do. A client
+must know the token that the launcher gave to all agents. A listener sends the name of its agent,
+because hosts may have the same address on separate networks.
 """
 
 from __future__ import annotations

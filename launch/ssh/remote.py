@@ -48,18 +48,12 @@ class RemoteAgent:
         self,
         host: Host,
         argv: Sequence[str],
-        token: str,
         guardian: Guardian,
         on_frame: Callable[[RemoteAgent, Frame], None],
         on_end: Callable[[RemoteAgent], None],
     ) -> None:
         self.host, self.name, self._argv = host, host.name, list(argv)
-        self._token, self._guardian, self._on_frame, self._on_end = (
-            token,
-            guardian,
-            on_frame,
-            on_end,
-        )
+        self._guardian, self._on_frame, self._on_end = guardian, on_frame, on_end
         self._decoder = Decoder()
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._asked: dict[str, asyncio.Future[Frame]] = {}
@@ -80,7 +74,7 @@ class RemoteAgent:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env={**os.environ, TOKEN_VARIABLE: self._token},
+                env={**os.environ, TOKEN_VARIABLE: self._guardian.token},
                 start_new_session=True,  # a Ctrl-C is for us: we tell the agents what to do
             )
         except OSError as error:
@@ -190,7 +184,7 @@ class RemoteAgent:
                 self._give(
                     {
                         "kind": "say",
-                        "text": f"! some of what it tells is lost: {type(error).__name__}: {error}",
+                        "text": f"! some of its output is lost: {type(error).__name__}: {error}",
                     }
                 )
 

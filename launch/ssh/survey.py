@@ -167,8 +167,9 @@ def with_keys(resolved: Resolved, found: HostSurvey) -> Resolved:
         return resolved
     if config.keys is False:
         raise ConfigError(
-            "without keys whoever reaches the hosts could take part, read gradients and lie",
-            "leave out --no-keys, or say --insecure on a network where everybody may do that",
+            "without keys anybody who reaches the hosts could take part, read gradients and send "
+            "false updates",
+            "leave out --no-keys, or add --insecure on a network where everybody may do that",
         )
     return resolved.with_values("addresses beyond loopback", keys=True)
 

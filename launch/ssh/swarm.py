@@ -118,7 +118,7 @@ class HostsLauncher:
 
     def _remote(self, host: Host) -> RemoteAgent:
         argv = ssh.command(host, self.program.ssh, self.config.name)
-        return RemoteAgent(host, argv, self._token, self._guardian, self._on_frame, self._on_end)
+        return RemoteAgent(host, argv, self._guardian, self._on_frame, self._on_end)
 
     def peer_name(self, peer: int) -> str:
         """``3@nodeb``."""
@@ -454,7 +454,7 @@ class HostsLauncher:
             )
         elif found.silent and silent_s < SILENT_S:
             found.silent = False
-            self._say(f"~ {found.name} is heard again")
+            self._say(f"~ {found.name} answers again")
         elif found.silent and silent_s > LOST_S and not found.over.is_set() and not found.ended:
             self._say(
                 f"! {found.name} has been silent for {LOST_S:.0f} s: it is given up, or connected "
@@ -524,7 +524,7 @@ class HostsLauncher:
             if self._running and not found.ended and not found.remote.over:
                 where = f"{found.host.target}:{self._wanted.host_folder(found.host)}"
                 self._say(
-                    f"! {found.name} was not heard of again: whether it has ended stands in {where}"
+                    f"! {found.name} did not answer again: see whether it has ended in {where}"
                 )
                 self._keep(found.remote.close(now=True))
 

@@ -65,7 +65,7 @@ def said(resolved: Resolved, hosts: Sequence[Host]) -> Resolved:
         raise ConfigError(
             f"server_weights = {resolved.config.server_weights!r} "
             f"({resolved.sources['server_weights']}), and hosts have a weight, too",
-            "say it in one place",
+            "give it in one place",
         )
     return resolved.with_values(
         SAID, server_weights=_by_peer(hosts, {host.name: host.weight for host in hosts})
@@ -101,7 +101,7 @@ def by_bandwidth(
                 report.add(
                     "ok",
                     "servers",
-                    f"{host.name}, with {rates}, has {count}: as much to carry whoever serves",
+                    f"{host.name}, with {rates}, has {count}: as much load whichever peer serves",
                 )
     elif carried:
         found = weights_of(carried)

@@ -4,12 +4,12 @@ sleepers and returners caught up."""
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zygote
 from effort import effort
 
 
@@ -25,7 +25,7 @@ def demo(folder: Path, *options: str) -> dict[str, Any]:
         str(folder),
         *options,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = zygote.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert (folder / "summary.json").exists(), done.stdout + done.stderr
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     assert summary["status"] == "finished", f"{summary}\n{done.stderr}"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import zygote
 
 RUN = "from gossip.launch.cli import main; main()"
 ROUNDS = 60
@@ -73,7 +74,7 @@ def run(
         str(folder),
         str(script),
     ]
-    with subprocess.Popen(
+    with zygote.Popen(
         [*words, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as launcher:
         until = time.monotonic() + 60.0

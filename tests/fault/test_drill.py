@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zygote
 from following import following
 
 SCRIPT = """
@@ -50,7 +51,7 @@ def live(tmp_path: Path) -> Iterator[Path]:
         "--quiet",
         "train.py",
     ]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    process = zygote.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     try:
         with following(tmp_path / "runs" / "out" / "peer-1") as written:
             written.until(
@@ -67,7 +68,7 @@ def live(tmp_path: Path) -> Iterator[Path]:
 
 
 def drill(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return zygote.run(
         [*CLI, "drill", "out", *words],
         cwd=folder,
         capture_output=True,

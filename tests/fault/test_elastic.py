@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zygote
 from effort import effort
 from following import Following
 
@@ -70,7 +71,7 @@ class ElasticRun:
     def _launch(self, *words: str) -> None:
         with (self.folder / "log").open("ab") as log:
             self.launchers.append(
-                subprocess.Popen([*CLI, *words], cwd=self.folder, stdout=log, stderr=log)
+                zygote.Popen([*CLI, *words], cwd=self.folder, stdout=log, stderr=log)
             )
 
     def rows(self, event: str) -> list[dict[str, Any]]:

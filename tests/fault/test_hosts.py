@@ -28,7 +28,8 @@ move_in(*(sys.argv[2:4] if here else sys.argv[4:6]))
 import gossip
 peer = gossip.init()
 import torch
-data = torch.utils.data.TensorDataset(torch.randn(1000, 4, generator=torch.Generator().manual_seed(1)), torch.zeros(1000, 2))
+inputs = torch.randn(1000, 4, generator=torch.Generator().manual_seed(1))
+data = torch.utils.data.TensorDataset(inputs, torch.zeros(1000, 2))
 model = torch.nn.Linear(4, 2)
 model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
 loader = peer.shard(torch.utils.data.DataLoader(data, batch_size=4, shuffle=True))

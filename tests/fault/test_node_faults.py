@@ -15,7 +15,8 @@ from gossip.inject.process import FaultInjector
 from gossip.run.journal import Journal
 run = pathlib.Path(sys.argv[1])
 peer, incarnation = int(sys.argv[2]), int(sys.argv[3])
-saboteur = FaultInjector(parse(sys.argv[5:]), peer, incarnation, run, Journal(peer, run / f"peer-{peer}"))
+journal = Journal(peer, run / f"peer-{peer}")
+saboteur = FaultInjector(parse(sys.argv[5:]), peer, incarnation, run, journal)
 for r in range(10):
     saboteur.reached(r)
     if sys.argv[4] == "server":

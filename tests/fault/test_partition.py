@@ -4,12 +4,12 @@ sample counted twice."""
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zygote
 from effort import effort
 
 SCRIPT = """
@@ -18,7 +18,8 @@ import torch
 import gossip
 
 peer = gossip.init()
-data = torch.utils.data.TensorDataset(torch.randn(1000, 4, generator=torch.Generator().manual_seed(1)), torch.zeros(1000, 2))
+inputs = torch.randn(1000, 4, generator=torch.Generator().manual_seed(1))
+data = torch.utils.data.TensorDataset(inputs, torch.zeros(1000, 2))
 model = torch.nn.Linear(4, 2)
 model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
 loader = peer.shard(torch.utils.data.DataLoader(data, batch_size=4, shuffle=True))
@@ -55,7 +56,7 @@ def run(folder: Path, *words: str) -> dict[str, Any]:
         "out",
         "--json",
     ]
-    done = subprocess.run(
+    done = zygote.run(
         [*command, *words, "train.py"],
         cwd=folder,
         capture_output=True,

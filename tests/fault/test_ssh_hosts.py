@@ -287,15 +287,8 @@ def test_whatever_is_killed_leaves_nothing_behind_and_touches_no_other_run(
             things = [on.belongings(name, pids) for name, pids in zip(on.names, new, strict=True)]
             started = len(run.rows(1, "started"))
             pid = find(victim, run, new)
-            match victim:
-                case "launcher":
-                    numbers, pids = (0, 1), new
-                case "agent" | "ssh":
-                    numbers, pids = (1,), [set(), new[1]]
-                case "trainer":
-                    numbers, pids = (1,), [set(), set(on.of_session(pid))]
-                case _:
-                    numbers, pids = (1,), [set(), {pid}]
+            numbers = (0, 1) if victim == "launcher" else (1,)
+            pids = going_with(victim, pid, on, new)
             owned = [on.belongings(name, mine) for name, mine in zip(on.names, pids, strict=True)]
             for number in numbers:
                 kinds = {kind for kind, _ in owned[number]}
@@ -334,6 +327,19 @@ def test_whatever_is_killed_leaves_nothing_behind_and_touches_no_other_run(
         for number, name in enumerate(on.names):
             other.nothing_is_left(number, since)
             assert not on.left_of(name, {**things[number], **others[number]})
+
+
+def going_with(victim: str, pid: int, on: Any, new: Sequence[Set[int]]) -> Sequence[Set[int]]:
+    """The processes of each host that are not to outlive the victim."""
+    match victim:
+        case "launcher":
+            return new
+        case "agent" | "ssh":
+            return [set(), new[1]]
+        case "trainer":
+            return [set(), set(on.of_session(pid))]
+        case _:
+            return [set(), {pid}]
 
 
 def find(victim: str, run: SshRun, new: Sequence[Set[int]]) -> int:

@@ -347,10 +347,10 @@ def no_signals(sent: list[str]) -> Iterator[None]:
 
 
 def campaign(
-    count: int, first_seed: int, into: Path, say: Callable[[str], None] = lambda line: None
+    count: int, first_seed: int, run: Path, say: Callable[[str], None] = lambda line: None
 ) -> MutationReport:
-    """Reads ``count`` changed folders with one listing, one log and one stop each."""
-    folder = Folder(train(into))
+    """Reads ``count`` changes of a run's folder with one listing, one log and one stop each."""
+    folder = Folder(run)
     report, grown_from = MutationReport(), _memory_mb()
     with no_signals(report.signals):
         began = told = time.monotonic()
@@ -419,7 +419,7 @@ def main() -> int:
     ) as into:
         began = time.monotonic()
         report = campaign(
-            given.count, given.first_seed, Path(into), lambda line: print(line, flush=True)
+            given.count, given.first_seed, train(Path(into)), lambda line: print(line, flush=True)
         )
     for finding in report.findings[:20]:
         print(f"seed {finding.seed}: gossip {finding.tool}: {finding.why}\n  {finding.change}")

@@ -63,12 +63,7 @@ def main() -> None:
         if "@" not in mode
         else "finish"
     )
-    if mine == "never-starts":
-        time.sleep(3600)
-    if mine == "raise-early":
-        raise ImportError("no module named pickles")
-    if mode.startswith("raise-early-all-but-") and int(mode.rsplit("-", 1)[1]) != PEER:
-        raise ImportError("no module named pickles")
+    before_the_node(mode, mine)
     node = start_node(stubborn=mine in ("stubborn", "orphans", "node-stays"))
     tell(
         "started",
@@ -78,6 +73,40 @@ def main() -> None:
         control="",
         bulk="",
     )
+    before_ready(mode, mine)
+    tell("ready", present=[PEER])
+    print(f"hello from {PEER}.{INCARNATION}", flush=True)
+    print("to stderr", file=sys.stderr, flush=True)
+    tell("round", round=1, loss=2.0, server=0, attempt=0, alive=4, contributors=4, trust={"0": 1.0})
+    if mine == "raise":
+        raise ValueError(
+            f"Expected input batch_size (32) to match target batch_size (31) in {PEER}"
+        )
+    is_struck(mine)
+    ends_early(mine)
+    if mine in ("polite", "stubborn", "stopped", "workers", "orphans"):
+        goes_on(mine)
+    if mode.startswith(("late@", "restart@", "restart-when-told@")) and mine == "finish":
+        wait_for("go")
+    tell(
+        "halted",
+        reason="finished",
+        exit_code=0,
+        round=ROUNDS,
+        traffic={"sent_bytes": 100, "received_bytes": 1},
+    )
+
+
+def before_the_node(mode: str, mine: str) -> None:
+    if mine == "never-starts":
+        time.sleep(3600)
+    if mine == "raise-early":
+        raise ImportError("no module named pickles")
+    if mode.startswith("raise-early-all-but-") and int(mode.rsplit("-", 1)[1]) != PEER:
+        raise ImportError("no module named pickles")
+
+
+def before_ready(mode: str, mine: str) -> None:
     if mine == "late" and INCARNATION > 0:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         time.sleep(3600)
@@ -89,21 +118,15 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     elif mine in ("stubborn", "stopped", "workers", "orphans"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    tell("ready", present=[PEER])
-    print(f"hello from {PEER}.{INCARNATION}", flush=True)
-    print("to stderr", file=sys.stderr, flush=True)
-    tell("round", round=1, loss=2.0, server=0, attempt=0, alive=4, contributors=4, trust={"0": 1.0})
-    if mine == "raise":
-        raise ValueError(
-            f"Expected input batch_size (32) to match target batch_size (31) in {PEER}"
-        )
+
+
+def is_struck(mine: str) -> None:
+    """By the fault that the plan has for it."""
     if mine == "restart-when-told" and INCARNATION == 0:
         wait_for("strike")
     if mine in ("crash", "restart", "restart-when-told", "late") and INCARNATION == 0:
         again = {} if mine == "crash" else {"fault": f"restart:{PEER}@1+100ms", "seconds": 0.1}
         tell("fault", kind="crash" if mine == "crash" else "restart", round=1, **again)
-        os.killpg(os.getpgrp(), signal.SIGKILL)
-    if mine == "killed":
         os.killpg(os.getpgrp(), signal.SIGKILL)
     if mine == "hang":
         tell("fault", kind="hang", round=1, seconds=0.2)
@@ -114,6 +137,11 @@ def main() -> None:
         os.killpg(os.getpgrp(), signal.SIGSTOP)
         tell("halted", reason="quorum lost: 1 peer is left", exit_code=5, round=1)
         sys.exit(5)
+
+
+def ends_early(mine: str) -> None:
+    if mine == "killed":
+        os.killpg(os.getpgrp(), signal.SIGKILL)
     if mine == "trainer-dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if mine == "quorum":
@@ -122,32 +150,26 @@ def main() -> None:
     if mine == "asleep":
         os.killpg(os.getpgrp(), signal.SIGSTOP)
         time.sleep(3600)
-    if mine in ("polite", "stubborn", "stopped", "workers", "orphans"):
-        if mine == "polite":
-            leave_when_the_launcher_goes()
-        if mine == "workers":
-            # As a DataLoader's workers do: forked, holding everything their parent holds, deaf to
-            # the status channel.
-            for _ in range(2):
-                if os.fork() == 0:
-                    time.sleep(3600)
-            leave_when_the_launcher_goes()
-        if mine == "orphans" and os.fork() == 0:
-            os.setsid()
-            time.sleep(3600)
-        tell("metrics", loss=1.0, accuracy=0.5)
-        if mine == "stopped":
-            os.killpg(os.getpgrp(), signal.SIGSTOP)
+
+
+def goes_on(mine: str) -> None:
+    """Until it is told to leave, or killed."""
+    if mine == "polite":
+        leave_when_the_launcher_goes()
+    if mine == "workers":
+        # As a DataLoader's workers do: forked, holding everything their parent holds, deaf to
+        # the status channel.
+        for _ in range(2):
+            if os.fork() == 0:
+                time.sleep(3600)
+        leave_when_the_launcher_goes()
+    if mine == "orphans" and os.fork() == 0:
+        os.setsid()
         time.sleep(3600)
-    if mode.startswith(("late@", "restart@", "restart-when-told@")) and mine == "finish":
-        wait_for("go")
-    tell(
-        "halted",
-        reason="finished",
-        exit_code=0,
-        round=ROUNDS,
-        traffic={"sent_bytes": 100, "received_bytes": 1},
-    )
+    tell("metrics", loss=1.0, accuracy=0.5)
+    if mine == "stopped":
+        os.killpg(os.getpgrp(), signal.SIGSTOP)
+    time.sleep(3600)
 
 
 if __name__ == "__main__":

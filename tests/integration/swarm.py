@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import zygote
 from following import Following
 
 from gossip.config import RunConfig
@@ -53,7 +54,8 @@ while not until.exists() or peer.round < int(until.read_text()):
     optimizer.step()
     time.sleep(0.002)
 with torch.no_grad():
-    print("sum", peer.round, sum(p.double().sum() for p in model.parameters()).item().hex(), flush=True)
+    total = sum(p.double().sum() for p in model.parameters()).item()
+    print("sum", peer.round, total.hex(), flush=True)
 peer.close()
 """
 
@@ -135,7 +137,10 @@ class ProcessSwarm:
         RunConfig(run=os.urandom(8).hex(), peers=n, **options).dump(path)
         environment = {**os.environ, "GOSSIP_RUN_DIR": str(folder), "GOSSIP_CONFIG": str(path)}
         self._command = [sys.executable, "-u", str(folder / "train.py"), *map(str, busy)]
-        self._warm = WarmStart(environment, secrets.token_hex(16), pytest.fail)
+        # a test that changes how interpreters start has a warm process that starts so
+        cold = zygote.at_start(environment) != zygote.at_start(zygote.zygote().environment)
+        with contextlib.nullcontext() if cold else zygote.forked_warm_processes():
+            self._warm = WarmStart(environment, secrets.token_hex(16), pytest.fail)
         asyncio.run(self._warm.ready())
         self.peers = [self._start(peer) for peer in range(n)]
 

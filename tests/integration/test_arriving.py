@@ -211,7 +211,9 @@ async def test_who_has_no_key_or_another_is_told_so_at_once(tmp_path: Path) -> N
         began = time.monotonic()
         with pytest.raises(Refused, match=r"wrong swarm key \(yours is "):
             await arrive(join_server.address, key=wrong, patience_s=50.0)
-        with pytest.raises(Refused, match=r"it wants a key, or is no door of gossip") as refused:
+        with pytest.raises(
+            Refused, match=r"it needs a key, or is no join server of gossip"
+        ) as refused:
             await arrive(join_server.address, patience_s=50.0)
         assert "copy runs/NAME/swarm.key" in (refused.value.hint or "")
         assert time.monotonic() - began < 40

@@ -4,13 +4,13 @@ of HTCondor has run them."""
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zygote
 from condor import CondorJob, Pool, wait_until
 from effort import effort
 
@@ -80,7 +80,7 @@ class SubmittedSwarm:
             "1",
         ]
         script = ["--room", str(N + 1), "train.py", str(self.end)]
-        done = subprocess.run(
+        done = zygote.run(
             [*words, "--", *training, *script],
             cwd=folder,
             capture_output=True,

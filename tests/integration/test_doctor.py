@@ -125,7 +125,7 @@ def test_zeromq_without_a_door_is_told_apart_from_one_with_keys(
     finally:
         context.destroy(0)
     assert levels(found) == [("connection", "ok"), ("protocol", "ok" if curve else "warn")]
-    assert ("ZeroMQ with keys" if curve else "no door of gossip") in found[1].said
+    assert ("ZeroMQ with keys" if curve else "no join server of gossip") in found[1].said
 
 
 @contextlib.contextmanager
@@ -167,7 +167,7 @@ def join_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
 def test_a_door_says_which_run_it_is_of(join_server: str) -> None:
     connection, protocol = reach(join_server)
     assert (connection.level, protocol.level) == ("ok", "ok")
-    assert "a door of the run digits" in protocol.said
+    assert "a join server of the run digits" in protocol.said
     assert protocol.facts["seen"] == "127.0.0.1"
 
 
@@ -198,11 +198,11 @@ def test_a_door_with_keys_answers_who_has_the_right_one(
     for path in keys:
         make_pair(path)
     with open_join_server(tmp_path, keys[0]) as address:
-        assert "a door of the run digits" in reach(address, keys[0])[1].said
+        assert "a join server of the run digits" in reach(address, keys[0])[1].said
         wrong = reach(address, keys[1])[1]
         without = reach(address)[1]
     assert wrong.level == "fail"
-    assert "no door that takes this key" in wrong.said
+    assert "no join server that takes this key" in wrong.said
     assert "refused by key" in wrong.said
     assert (without.level, "who has none is told nothing" in without.said) == ("ok", True)
 

@@ -21,7 +21,7 @@ from gossip.config import RunConfig, resolve
 from gossip.launch.registry import door as doors
 from gossip.launch.registry import door_messages as says
 from gossip.launch.registry import neighbours
-from gossip.launch.registry.door import JoinServer
+from gossip.launch.registry.door import JoinServer, JoinServerCallbacks
 from gossip.launch.registry.door_calls import NUMBER_BYTES, JoinServerUnreachable, ask
 from gossip.launch.registry.doorkeeper import CLAIMED, LET_IN, UNMET_MAX, PeerEntry, ServerEntry
 from gossip.launch.registry.entrance import JoinEndpoint
@@ -45,9 +45,9 @@ async def join_server_in(
 ) -> AsyncIterator[JoinServer]:
     folder.mkdir(exist_ok=True)
     entrance = JoinEndpoint(seeds, key=options.pop("key", None))
-    join_server = JoinServer(
-        options.pop("config", config()), folder, dict.fromkeys(own, 0), entrance, **options
-    )
+    given = options.pop("config", config())
+    callbacks = JoinServerCallbacks(**options)
+    join_server = JoinServer(given, folder, dict.fromkeys(own, 0), entrance, callbacks)
     await join_server.open()
     try:
         yield join_server
@@ -323,7 +323,7 @@ async def test_bytes_of_strangers_are_counted_and_nothing_else(tmp_path: Path) -
         stranger = await say([number, b"GDR9whatever"])
         answer = says.decode((await stranger.recv_multipart())[1])
         assert isinstance(answer, says.JoinRejected)
-        assert answer.message == "this door speaks version 1, you version 9"
+        assert answer.message == "this join server speaks version 1, you version 9"
         assert isinstance(await asked(join_server, says.RunQuery()), says.RunInfo)
     context.destroy(0)
 

@@ -18,7 +18,7 @@ import pytest
 from gossip.config import resolve
 from gossip.errors import ConfigError
 from gossip.faults.drills import DrillFile
-from gossip.faults.plan import ByzantineFault, Slow
+from gossip.faults.kinds import ByzantineFault, Slow
 from gossip.faults.world import Partition
 from gossip.launch.local.desks import RunUnreachable, ask, name_of, open_socket, who
 from gossip.launch.local.drilling import DrillServer
@@ -184,7 +184,7 @@ def test_what_lasts_is_in_the_file_until_its_time_is_over_or_all_is_healed(folde
         ),
         (
             {"drill": "poison", "peers": [1], "attack": "sign_flip", "strength": "much"},
-            "strength = 'much' is no number of times",
+            "strength = 'much' is no number: factor of the negated update",
         ),
         (
             {"drill": "poison", "peers": [1], "attack": "sign_flip", "strength": float("inf")},

@@ -32,7 +32,8 @@ def others():
         except OSError:
             pass
 seen = sum(word.encode() in command for command in others())
-print(f"{word[::-1]} in {os.path.basename(os.getcwd())}, seen {seen} times, {sys.argv[1:]}", flush=True)
+folder = os.path.basename(os.getcwd())
+print(f"{word[::-1]} in {folder}, seen {seen} times, {sys.argv[1:]}", flush=True)
 """
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zygote
 from effort import effort
 from kube import Cluster
 
@@ -77,7 +77,7 @@ class KubernetesJob:
             str(folder / "train.py"),
             str(self.end),
         ]
-        done = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=folder)
+        done = zygote.run(asked, capture_output=True, text=True, check=False, cwd=folder)
         assert done.returncode == 0, done.stderr
         self.cluster = Cluster(folder, done.stdout, counts=counts)
 
@@ -195,7 +195,7 @@ def test_pods_without_a_volume_meet_by_name_and_the_first_of_them_is_not_special
     assert "peer 1 of 4, incarnation 1 at 127.0.5.11:7421" in job.cluster.pods[1].log()
 
 
-def test_names_that_come_late_are_found_and_a_pod_whose_failures_nobody_counts_asks_which_life_is_its_next(
+def test_late_names_are_found_and_a_pod_whose_failures_nobody_counts_asks_which_life_is_its_next(
     apply: Any,
 ) -> None:
     job: KubernetesJob = apply(
@@ -233,7 +233,7 @@ def test_pods_on_a_shared_volume_meet_there_and_one_that_is_lost_comes_back(appl
     job.train(*ALL)
     assert job.finish(*ALL) == [0 for _ in ALL], job.cluster.log()
     command = [sys.executable, "-m", "gossip.launch.schedulers.task_runs", str(run), "0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = zygote.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"came to the end: {', '.join(map(str, ALL))}\n" in done.stdout
     assert [row["peer"] for row in json.loads((run / "summary.json").read_text())["rejoins"]] == [1]

@@ -24,7 +24,8 @@ from gossip.launch.report.screens import PlainScreen
 from gossip.launch.local.peer_setup import script_command
 from gossip.launch.local.supervisor import Supervisor
 config = RunConfig.load(sys.argv[1])
-asyncio.run(Supervisor(config, script_command(Path(sys.argv[2]), [sys.argv[3]]), PlainScreen()).run())
+command = script_command(Path(sys.argv[2]), [sys.argv[3]])
+asyncio.run(Supervisor(config, command, PlainScreen()).run())
 """
 
 

@@ -1,4 +1,4 @@
-"""``gossip run`` with real peers."""
+"""``gossip run`` with real peers. The first and the last but one start as a shell starts them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import zygote
 from effort import effort
 from following import following
 
@@ -106,7 +107,7 @@ def test_peers_train_and_are_joined_over_ipv6_alone(folder: Path) -> None:
         except OSError as error:
             pytest.skip(f"this machine has no ::1: {error}")
     words = command("--keys", "--room", "3", "train.py", "1000000000")
-    processes = [subprocess.Popen(words, cwd=folder, env={**os.environ, "GOSSIP_HOST": "::1"})]
+    processes = [zygote.Popen(words, cwd=folder, env={**os.environ, "GOSSIP_HOST": "::1"})]
     try:
         with following(folder / "out") as written:
             join_servers = written.until(
@@ -124,7 +125,7 @@ def test_peers_train_and_are_joined_over_ipv6_alone(folder: Path) -> None:
                 "third",
             ]
             processes.append(
-                subprocess.Popen(
+                zygote.Popen(
                     [*join, join_servers[0]["address"], "--", "train.py", "1000000000"], cwd=folder
                 )
             )
@@ -149,9 +150,7 @@ def test_peers_train_and_are_joined_over_ipv6_alone(folder: Path) -> None:
 
 def test_a_script_that_raises_everywhere_exits_with_1_and_says_where(folder: Path) -> None:
     words = command("train.py", "20", "--raise")
-    done = subprocess.run(
-        words, cwd=folder, capture_output=True, text=True, timeout=100, check=False
-    )
+    done = zygote.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 1, done.stderr
     assert "failed at round 3 (exit code 1)" in done.stdout
     assert "ValueError: the user's own mistake" in done.stdout
@@ -207,9 +206,7 @@ def test_enough_peers_begin_without_one_that_comes_later_and_is_taken_in(folder:
     )
     os.mkfifo(folder / "begun")
     words = command("-n", "3", "--min-peers", "2", "--patience", "0.5", "train.py", "1500")
-    done = subprocess.run(
-        words, cwd=folder, capture_output=True, text=True, timeout=100, check=False
-    )
+    done = zygote.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (folder / "out" / "events.jsonl").read_text().splitlines()]
     assert {row["peer"]: row["present"] for row in rows if row.get("event") == "ready"} == {

@@ -19,8 +19,10 @@ from gossip.run.telemetry import read_lines
 
 SCRIPT = """
 import os, sys, threading
-print(sys.argv, __name__, __file__, sys.path[0], sys.modules["__main__"].__dict__ is globals(), threading.active_count())
-print(os.getpid() == os.getsid(0) == os.getpgrp(), os.environ["GOSSIP_PEER"], os.environ["OMP_NUM_THREADS"], sys.stdin.read())
+print(sys.argv, __name__, __file__, sys.path[0], end=" ")
+print(sys.modules["__main__"].__dict__ is globals(), threading.active_count())
+print(os.getpid() == os.getsid(0) == os.getpgrp(), os.environ["GOSSIP_PEER"], end=" ")
+print(os.environ["OMP_NUM_THREADS"], sys.stdin.read())
 print(sorted(set(vars()) - {"os", "sys", "threading"}))
 if os.environ["GOSSIP_PEER"] == "1":
     def deep(): raise ValueError("no good")
@@ -118,7 +120,8 @@ DIES = (
 NO_FORK = """
 import os, sys
 if "gossip.launch.local.warm" in sys.orig_argv:
-    sys.modules.update({name: type(sys)(name) for name in ("torch", "gossip.node", "gossip.training")})
+    for name in ("torch", "gossip.node", "gossip.training"):
+        sys.modules[name] = type(sys)(name)
     sys.modules["gossip.node"].Node = sys.modules["gossip.training"].Session = None
     torch = sys.modules["torch"]
     torch.set_num_threads = torch.zeros = torch.SGD = lambda *values, **options: torch

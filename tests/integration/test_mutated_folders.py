@@ -3,6 +3,7 @@ and that it finds what it is for."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -17,25 +18,36 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "folders"))
 import mutate
 
 
-def test_no_tampered_folder_hurts_who_reads_it(tmp_path: Path) -> None:
-    report = mutate.campaign(300, 0, tmp_path)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mutate.train(tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A run's folder for this test alone, as its launcher has left it."""
+    return Path(shutil.copytree(trained, tmp_path / "runs" / "one"))
+
+
+def test_no_tampered_folder_hurts_who_reads_it(run: Path) -> None:
+    report = mutate.campaign(300, 0, run)
     assert report.folders == 300
     assert report.findings == []
     assert report.signals == []
     assert report.grown_mb < mutate.GROWTH_MAX_MB
-    assert {end.partition(":")[0] for end in report.ends} == set(mutate.tools(tmp_path))
+    assert {end.partition(":")[0] for end in report.ends} == set(mutate.tools(run))
 
 
 def test_escapes_that_reach_the_screen_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(careful, "shown_line", lambda text: text)
-    report = mutate.campaign(150, 0, tmp_path)
+    report = mutate.campaign(150, 0, run)
     assert any("writes" in finding.why for finding in report.findings)
 
 
 def test_an_error_that_is_not_told_in_words_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it was: any text of the right name is a launcher's record."""
 
@@ -45,12 +57,12 @@ def test_an_error_that_is_not_told_in_words_is_found(
         return launchers.Launcher(**{**fields, "peers": tuple(fields["peers"])})
 
     monkeypatch.setattr(launchers, "_read", read)
-    report = mutate.campaign(150, 0, tmp_path)
+    report = mutate.campaign(150, 0, run)
     assert {finding.tool.split()[0] for finding in report.findings} >= {"ls", "stop"}
 
 
 def test_a_signal_to_a_process_that_is_no_launcher_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pid and start are those of the record; that it leads no folder and is no launcher's is
     all that keeps it."""
@@ -58,12 +70,12 @@ def test_a_signal_to_a_process_that_is_no_launcher_is_found(
     monkeypatch.setattr(hold, "leads", lambda pid, folder: True)
     for name in ("NOW_S", "GUARDIAN_S"):
         monkeypatch.setattr(stopping, name, 0.01)
-    report = mutate.campaign(150, 0, tmp_path)
+    report = mutate.campaign(150, 0, run)
     assert report.signals
 
 
 def test_a_log_that_is_read_through_a_link_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def opened(folder: Path, name: str) -> object:
         path = folder / name
@@ -72,5 +84,5 @@ def test_a_log_that_is_read_through_a_link_is_found(
         return careful.open_in(folder, name)
 
     monkeypatch.setattr(run_logs, "open_in", opened)
-    report = mutate.campaign(300, 0, tmp_path)
+    report = mutate.campaign(300, 0, run)
     assert any("reads what is behind a link" in finding.why for finding in report.findings)

@@ -29,13 +29,17 @@ class Core:
             return [events.Halt(event.reason)]
         if name in ("Started", "TimerFired"):
             self.token += 1
-        if name in ("DataConfigured", "ClockJumped", "Started") or getattr(event, "token", 0) % 20 == 1:
+        told = name in ("DataConfigured", "ClockJumped", "Started")
+        if told or getattr(event, "token", 0) % 20 == 1:
             print(name, getattr(event, "late_s", ""), flush=True)
-        return [events.SetTimer(self.token, now + 0.01)] if name in ("Started", "TimerFired") else []
+        if name in ("Started", "TimerFired"):
+            return [events.SetTimer(self.token, now + 0.01)]
+        return []
     def admit(self, *_): return events.NOT_ADMITTED
 
 config = RunConfig(run="00" * 8, peers=1, f=0, aggregator="mean", probe_interval_s=0.2)
-sys.exit(Node(NodeSpec(config, 0), socket.socket(fileno=int(sys.argv[1])), make_core=lambda *_: Core()).run())
+trainer = socket.socket(fileno=int(sys.argv[1]))
+sys.exit(Node(NodeSpec(config, 0), trainer, make_core=lambda *_: Core()).run())
 """
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import zygote
 
 from gossip.run import recorder
 from gossip.simulation.campaign.replayer import replay
@@ -22,7 +22,8 @@ until = peer.run_dir / "until"
 model = torch.nn.Linear(6, 3)
 model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
 while not until.exists() or peer.round < int(until.read_text()):
-    if os.environ["GOSSIP_INCARNATION"] == "1" and not until.exists():  # it is back, so the others have seen enough
+    # once it is back the others have seen enough
+    if os.environ["GOSSIP_INCARNATION"] == "1" and not until.exists():
         new = peer.run_dir / "until.new"
         new.write_text(str(peer.round + AHEAD))
         new.rename(until)
@@ -51,7 +52,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--fault",
         "restart:1@20+0.1s",
     ]
-    done = subprocess.run(
+    done = zygote.run(
         [sys.executable, "-m", "gossip.launch.cli", "run", *options, str(script)],
         capture_output=True,
         text=True,

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import zygote
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from gossip.training.fetching import Fetcher
@@ -34,13 +35,15 @@ class Numbers(Dataset):
 peer = gossip.init()
 model = torch.nn.Linear(4, 1)
 model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-6))
-loader = peer.shard(Numbers(), batch_size=8, num_workers=2, persistent_workers=sys.argv[1] == "persist")
+persistent = sys.argv[1] == "persist"
+loader = peer.shard(Numbers(), batch_size=8, num_workers=2, persistent_workers=persistent)
 seen = []
 for epoch in peer.epochs(4):
     for x, index in loader:
         assert torch.equal(x[:, 0].long(), index)
         seen += [epoch * 1000 + at for at in index.tolist()]
-        if peer.id == 1 and peer.round == 6 and len(sys.argv) > 2 and os.environ["GOSSIP_INCARNATION"] == "0":
+        in_round_6 = peer.id == 1 and peer.round == 6
+        if in_round_6 and len(sys.argv) > 2 and os.environ["GOSSIP_INCARNATION"] == "0":
             print("pid", os.getpid(), flush=True)
             time.sleep(100)
         optimizer.zero_grad()
@@ -82,7 +85,7 @@ def events_of(folder: Path) -> list[dict[str, Any]]:
 
 def test_peers_with_workers_read_every_sample_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = subprocess.run(
+    done = zygote.run(
         command("train.py", "persist"),
         cwd=tmp_path,
         capture_output=True,
@@ -109,7 +112,7 @@ def test_a_trainer_that_is_killed_is_missed_at_once_though_its_workers_were_fork
     tmp_path: Path,
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    run = subprocess.Popen(
+    run = zygote.Popen(
         command("train.py", "new", "hang"),
         cwd=tmp_path,
         stdout=subprocess.PIPE,

@@ -4,10 +4,12 @@ user wants that."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zygote
 from test_launch_supervisor import LineScreen
 
 from gossip.config import resolve
@@ -43,7 +45,6 @@ def launcher(
     given = {
         "run_dir": str(folder),
         "name": "t",
-        "warm": False,
         "quorum": "available",
         "trust": False,
         **options,
@@ -52,6 +53,12 @@ def launcher(
     config.dump(folder / "config.json")
     heard = LineScreen()
     return Supervisor(config, script_command(script, []), heard, share=share), heard
+
+
+@pytest.fixture(autouse=True)
+def warm() -> Iterator[None]:
+    with zygote.forked_warm_processes():
+        yield
 
 
 @pytest.mark.parametrize(("peers", "victims"), [(1, "0"), (2, "0,1")])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import zygote
 
 SCRIPT = """
 import hashlib
@@ -22,9 +22,11 @@ import gossip
 torch.manual_seed(0)
 x = torch.randn(600, 8)
 y = (x[:, 0] > 0).long() + 2 * (x[:, 1] > 0).long()
-model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+hidden = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU()
+model = nn.Sequential(*hidden, nn.Linear(16, 4))
+early = [*model[:2].parameters(), *model[3].parameters()]
 optimizers = [
-    torch.optim.SGD([*model[:2].parameters(), *model[3].parameters()], lr=0.05, momentum=0.9, weight_decay=1e-2),
+    torch.optim.SGD(early, lr=0.05, momentum=0.9, weight_decay=1e-2),
     torch.optim.AdamW(model[5].parameters(), lr=0.01),
 ]
 peer = gossip.init()
@@ -50,7 +52,8 @@ def others_steps():
 
 
 def digest(tensors):
-    return hashlib.blake2b(b"".join(t.detach().numpy().tobytes() for t in tensors), digest_size=8).hexdigest()
+    content = b"".join(t.detach().numpy().tobytes() for t in tensors)
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 steps, frozen = 0, ""
@@ -86,7 +89,8 @@ kept = frozen == digest(model[3].parameters())
 statistics = digest(model.buffers())
 torch.optim.swa_utils.update_bn(DataLoader(TensorDataset(x, y), batch_size=50), model)
 model.eval()
-facts = [digest(model.parameters()), statistics, digest(model.buffers()), kept, steps, scaler.get_scale()]
+weights, buffers = digest(model.parameters()), digest(model.buffers())
+facts = [weights, statistics, buffers, kept, steps, scaler.get_scale()]
 print("facts", *facts, float((model(x).argmax(1) == y).float().mean()), flush=True)
 """
 
@@ -106,7 +110,7 @@ def test_everything_that_users_write_around_a_step_at_once(tmp_path: Path) -> No
         "out",
         "train.py",
     ]
-    done = subprocess.run(
+    done = zygote.run(
         [sys.executable, *words],
         cwd=tmp_path,
         capture_output=True,

@@ -59,7 +59,8 @@ RAISES = (
     .replace(
         "    loss.backward()\n",
         "    if peer.id == 1 and peer.round == 3:\n"
-        '        raise ValueError("Expected input batch_size (32) to match target batch_size (31)")\n'
+        "        raise ValueError("
+        '"Expected input batch_size (32) to match target batch_size (31)")\n'
         "    loss.backward()\n",
     )
 )

@@ -26,7 +26,8 @@ PROBES = '''"""Which mutants made a difference since this was emptied, by number
 from math import copysign
 
 differing: set[int] = set()
-_asked = None  # the mutant whose value is being computed: only what else it changes on the way is looked at
+# The mutant whose value is being computed: only what else it changes on the way is looked at.
+_asked = None
 
 
 def reached(*mutants):
@@ -35,7 +36,8 @@ def reached(*mutants):
 
 
 def asked(*others):
-    """What the mutants would have here: (number, value) of each that is not known to differ yet, (number,) of one that fails."""
+    """What the mutants would have here: (number, value) of each that is not known to differ yet,
+    (number,) of one that fails."""
     global _asked
     found, before = [], _asked
     for mutant, compute in others:
@@ -78,7 +80,8 @@ def _same_value(one, other):
 
 
 def _same_thing(one, other):
-    return one is other or (hash(other) is not None and _same_value(one, other))  # what may be changed has no hash
+    # What may be changed has no hash.
+    return one is other or (hash(other) is not None and _same_value(one, other))
 
 
 def value(others, compute):

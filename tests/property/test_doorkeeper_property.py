@@ -4,6 +4,7 @@ no id away twice."""
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,15 +72,19 @@ def test_after_all_have_exchanged_all_know_the_same(
     )
 
 
+def acquainted() -> list[Registry]:
+    join_servers = keepers()
+    for one, other in product(join_servers, repeat=2):
+        other.merge([], one.join_servers.values())
+    return join_servers
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_doors_that_reach_each_other_give_no_life_of_an_id_away_twice(data: st.DataObject) -> None:
     """Questions and answers of several doors in any order; those that give something away tell the
     others at some time."""
-    join_servers = keepers()
-    for one in join_servers:
-        for other in join_servers:
-            other.merge([], one.join_servers.values())
+    join_servers = acquainted()
     running: list[dict[str, object]] = []
     given_away: list[tuple[int, int]] = []
     untold: list[tuple[int, tuple[PeerEntry, ...]]] = []

@@ -5,9 +5,12 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gossip.aggregators.attacks.kinds import FRACTION
 from gossip.errors import BadFault
 from gossip.faults import plan as faults
-from gossip.faults.plan import ATTACKS, ByzantineFault, Crash, Fault, FaultPlan, Hang, Restart, Slow
+from gossip.faults.declare import Fault
+from gossip.faults.kinds import ATTACKS, ByzantineFault, Crash, Hang, Restart, Slow
+from gossip.faults.plan import FaultPlan
 from gossip.faults.world import REAL_ATTACKS, NodeAttack
 
 peer = st.integers(0, 4095)
@@ -18,9 +21,15 @@ strength = st.integers(1, 10**5).map(float)
 
 def attacker(attack: str) -> st.SearchStrategy[Fault]:
     peers = st.lists(peer, min_size=1, max_size=5, unique=True).map(tuple)
-    return st.builds(
-        ByzantineFault, st.just(attack), peers, strength if ATTACKS[attack].unit else st.just(1.0)
-    )
+    if not ATTACKS[attack].meaning:
+        allowed: st.SearchStrategy[float | None] = st.just(1.0)
+    elif ATTACKS[attack].allowed is FRACTION:
+        allowed = strength.map(lambda whole: whole / 10**5)
+    else:
+        allowed = strength
+    if ATTACKS[attack].strength is None and ATTACKS[attack].meaning:
+        allowed |= st.none()
+    return st.builds(ByzantineFault, st.just(attack), peers, allowed)
 
 
 fault = st.one_of(

@@ -104,7 +104,8 @@ def judged_by(swarm: Swarm[Peer]) -> Mapping[str, int]:
 
 
 def lively(swarm: Swarm[Peer]) -> None:
-    """A crash, a pause of one and a cut, a restart, a polite leave; then all come back."""
+    """A crash, a restart, a pause of one and one of three, a cut, a polite leave; then all come
+    back."""
     swarm.run_for(4.0)
     swarm.crash(1)
     swarm.run_for(4.0)
@@ -112,6 +113,9 @@ def lively(swarm: Swarm[Peer]) -> None:
     swarm.run_for(1.0)
     swarm.pause_for(2, 2.0)
     swarm.run_for(2.0)
+    for peer in (0, 1, 2):
+        swarm.pause_for(peer, 0.6)
+    swarm.run_for(0.6)
     swarm.network.partition({3}, {0, 1, 2, 4})
     swarm.run_for(4.0)
     swarm.network.heal()

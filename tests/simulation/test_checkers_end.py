@@ -228,7 +228,7 @@ def test_s15_one_that_asks_for_commits_without_end_is_caught() -> None:
         swarm.run_for(2.0)
 
 
-def test_s15_one_that_goes_on_asking_for_commits_is_caught_though_it_never_asks_a_dozen_times_in_a_second():
+def test_s15_one_that_goes_on_asking_for_commits_is_caught_though_never_a_dozen_in_a_second():
     checker = AsksInMeasure()
     swarm = checked_swarm(Panel([checker]))
     swarm.run_for(1.0)

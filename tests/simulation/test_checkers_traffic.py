@@ -220,7 +220,7 @@ def test_s15_who_goes_on_with_every_probe_in_the_calm_is_caught_where_it_was_not
         swarm.run_for(4.0)
 
 
-def test_a_sound_swarm_says_in_the_calm_what_it_has_to_and_one_that_a_liar_accuses_may_say_more_before():
+def test_a_sound_swarm_says_in_the_calm_what_it_must_and_one_that_a_liar_accuses_may_say_more():
     for circumstances in (RunConditions(), RunConditions.of((3,), lies=("false_suspicions",))):
         checker = SpeaksInMeasure(circumstances)
         panel = Panel([checker])
@@ -253,7 +253,7 @@ def test_s15_who_talks_on_when_it_has_no_news_is_caught() -> None:
 
 
 @pytest.mark.parametrize("topology", ["rolling", "full"])
-def test_seed_2088_connections_that_break_with_every_tenth_message_do_not_fill_the_network_with_questions(
+def test_seed_2088_connections_that_break_often_do_not_fill_the_network_with_questions(
     topology: str,
 ) -> None:
     """Each closing had three others asked, whose pings and answers broke the next connections,

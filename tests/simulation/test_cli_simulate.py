@@ -194,7 +194,10 @@ def test_ctrl_c_tells_what_was_found_so_far_and_leaves_the_plans(
         (["--topology", "rong"], "Did you mean 'ring'?"),
         (["--aggregator", "mediam", "--replay", "1"], "Did you mean 'median'?"),
         (["--aggregator", "zeno", "--replay", "1"], "asks the trainer for its loss"),
-        (["--aggregator", "krum:f=0"], "krum:f=0 tolerates f=0 liars, and f=1 may lie"),
+        (
+            ["--aggregator", "krum:f=0"],
+            "krum:f=0 tolerates f=0 Byzantine peers, and f=1 may be there",
+        ),
         (
             ["--aggregator", "multi_krum:m=9"],
             "multi_krum:m=9 needs 10 updates to tolerate f=1 Byzantine peers, got 9",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from gossip.core.ledger import data_cursor
 from gossip.faults.world import HangTrainer, KillTrainer, Partition
 from gossip.simulation.campaign.play import run
 from gossip.simulation.schedules.schedule import Schedule
@@ -31,23 +28,3 @@ SCHEDULE = Schedule(
 def test_the_last_samples_of_an_epoch_are_used() -> None:
     outcome = run(SCHEDULE)
     assert outcome.violation is None, outcome.violation
-
-
-def test_l4_samples_for_too_few_peers_that_come_back_for_ever_are_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def by_weight_alone(total: int, weights: list[int]) -> list[int]:
-        least = 1 if total >= len(weights) else 0
-        shares = [max(total * weight // sum(weights), least) for weight in weights]
-        for at in sorted(range(len(weights)), key=lambda at: -weights[at])[
-            : max(0, total - sum(shares))
-        ]:
-            shares[at] += 1
-        while sum(shares) > total:
-            shares[shares.index(max(shares))] -= 1
-        return shares
-
-    monkeypatch.setattr(data_cursor, "_apportioned", by_weight_alone)
-    violation = run(SCHEDULE).violation
-    assert violation is not None
-    assert violation.invariant == "L4"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.membership.swim import Membership
+from gossip.core import MemberTable
 from gossip.faults.kinds import Crash
 from gossip.faults.world import Partition
 from gossip.simulation.campaign.play import run

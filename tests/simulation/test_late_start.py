@@ -133,7 +133,7 @@ what all begin with."""
 @pytest.mark.parametrize("aggregator", ["mean", "median"])
 @pytest.mark.parametrize("at_s", [1.1, 1.5, 2.2, 4.0])
 @pytest.mark.parametrize("late", [LateStart, LateTrainer])
-def test_who_comes_late_takes_the_weights_that_the_others_have_begun_with_though_its_own_would_have_been_chosen(
+def test_a_late_peer_takes_the_weights_the_others_began_with_though_its_own_would_be_chosen(
     late: Callable[[PeerId, float], Fault], at_s: float, aggregator: str
 ) -> None:
     """The others begin after a second: what they said before is true no more. In their first round
@@ -251,7 +251,7 @@ def test_whatever_befalls_the_first_moments_all_begin_with_the_same(seed: int) -
     assert outcome.rounds > 2
 
 
-def test_what_a_former_life_said_of_the_first_round_is_void_when_the_peer_comes_with_other_weights():
+def test_what_a_former_life_said_of_the_first_round_is_void_if_the_peer_has_other_weights():
     """Seed 298: an update of peer 0's first life was kept for the round, and named a branch that
     nobody is on: peer 1 wanted to change to it for ever, and peer 0 to that of peer 1."""
     faults = (Crash(2, at_s=0.0988), Restart(0, None, 2.0, 0.3981))

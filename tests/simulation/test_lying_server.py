@@ -174,7 +174,7 @@ def turned(
 
 
 @pytest.mark.parametrize(("peers", "attacker"), [(6, 0), (8, 6)])
-def test_a_server_whose_different_results_all_look_right_is_locked_up_by_those_who_see_that_the_history_has_forked(
+def test_a_server_whose_different_results_all_look_right_is_locked_up_by_those_who_see_the_fork(
     peers: int, attacker: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody refuses one, so each side goes on with what it has, and the smaller takes over a
@@ -193,7 +193,7 @@ def test_a_server_whose_different_results_all_look_right_is_locked_up_by_those_w
     assert all("different results" in reason for reason in seen.reasons)
 
 
-def test_who_refuses_the_result_of_a_later_attempt_makes_none_of_the_updates_that_others_gave_it_before():
+def test_who_refuses_a_later_attempts_result_makes_none_of_the_updates_it_was_given_before():
     # Peer 1 is back, which peer 3 does not know yet and the others do: shard 1 of round 219 has its
     # attempt with each of the two.
     faults = (

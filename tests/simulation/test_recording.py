@@ -38,7 +38,9 @@ def recorded_swarm(folder: Path, topology: str, seed: int = 5, n: int = 4) -> Sw
         core = Peer(
             peer, incarnation, settings, load(topology), control=control, bulk=bulk, seeds=seeds
         )
-        header = recorder.header_of(peer, incarnation, settings, topology, control, bulk, seeds)
+        header = recorder.Header(
+            peer, incarnation, settings, topology, control, bulk, recorder.rows_of(seeds)
+        )
         return RecordingCore(core, header, recorder.path_of(folder, peer, incarnation))
 
     return Swarm(
@@ -131,7 +133,7 @@ def test_a_recording_that_was_cut_off_anywhere_replays_up_to_the_cut(
 
 def test_an_event_that_kills_the_core_is_the_last_thing_in_its_recording(tmp_path: Path) -> None:
     settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
-    header = recorder.header_of(0, 0, settings, "rolling", "c", "b", {})
+    header = recorder.Header(0, 0, settings, "rolling", "c", "b", ())
     peer = Peer(0, 0, settings, load("rolling"), control="c", bulk="b")
     core = RecordingCore(peer, header, tmp_path / "life.msgpack")
     core.handle(events.Started(), 1.0)
@@ -157,7 +159,7 @@ def test_an_event_is_in_the_recording_before_the_core_hears_it(tmp_path: Path) -
             return super().handle(event, now)
 
     settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
-    header = recorder.header_of(0, 0, settings, "rolling", "c", "b", {})
+    header = recorder.Header(0, 0, settings, "rolling", "c", "b", ())
     core = RecordingCore(
         Looping(0, 0, settings, load("rolling"), control="c", bulk="b"), header, path
     )
@@ -173,7 +175,7 @@ def test_addresses_learnt_from_outside_the_protocol_are_part_of_the_recording(
     tmp_path: Path,
 ) -> None:
     settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
-    header = recorder.header_of(0, 0, settings, "rolling", "c", "b", {})
+    header = recorder.Header(0, 0, settings, "rolling", "c", "b", ())
     core = RecordingCore(
         Peer(0, 0, settings, load("rolling"), control="c", bulk="b"),
         header,
@@ -213,7 +215,7 @@ def test_recording_never_stands_in_the_way_of_the_core(tmp_path: Path) -> None:
 
 def test_a_full_disk_ends_the_recording_and_says_so() -> None:
     settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
-    header = recorder.header_of(0, 0, settings, "rolling", "c", "b", {})
+    header = recorder.Header(0, 0, settings, "rolling", "c", "b", ())
     core = RecordingCore(
         Peer(0, 0, settings, load("rolling"), control="c", bulk="b"), header, Path("/dev/full")
     )

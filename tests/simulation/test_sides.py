@@ -158,7 +158,7 @@ def test_a_peer_counts_for_another_side_only_by_its_own_word() -> None:
     assert heavier[1] == "5 peers train on another branch, 3 on ours"
 
 
-def test_one_that_is_behind_on_another_branch_is_told_so_and_one_ahead_is_not_taken_in_before_it_has_shown_its_branch():
+def test_one_behind_on_another_branch_is_told_so_and_one_ahead_has_to_show_its_branch_first():
     swarm = is_partitioned((FIVE, THREE), AVAILABLE, THREE, 4.0)
     behind, ahead = swarm.hosts[0].core, swarm.hosts[7].core
     assert behind.rounds.round_id < ahead.rounds.round_id

@@ -308,7 +308,7 @@ def test_a_toy_trainer_descends_and_says_what_it_applied() -> None:
     assert "3 bytes" in refused.error
 
 
-def test_a_trainer_does_one_thing_at_a_time_and_takes_another_state_when_it_has_said_what_it_computed():
+def test_a_trainer_does_one_thing_at_a_time_and_takes_another_state_once_it_has_answered():
     class Replaced(Solo):
         def handle(self, event: Event, now: float) -> list[Effect]:
             self.seen.append(event)

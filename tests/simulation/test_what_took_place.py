@@ -56,7 +56,7 @@ def test_a_fault_is_proven_on_its_own_links_and_by_its_own_effect() -> None:
     assert struck(gone, *elsewhere, *there) == took_place
 
 
-def test_messages_that_take_no_longer_and_links_on_which_nothing_waits_prove_no_delay_and_no_narrow_link():
+def test_messages_that_take_no_longer_and_idle_links_prove_no_delay_and_no_narrow_link():
     assert struck(Delay(0.0005, 1.0, 1.5), Narrow(1e9, 4096.0, 1.0, 1.5)) == {}
     assert struck(Delay(0.02, 1.0, 1.5), Narrow(100.0, 4096.0, 1.0, 1.5)) == {
         "delay": 1,
@@ -136,7 +136,7 @@ def test_the_picture_says_why_a_message_did_not_arrive_and_what_a_liar_said_inst
     assert {"✕ cut", "✕ withheld"} <= set(words)
 
 
-def test_s6_a_node_with_far_too_much_to_do_may_be_taken_for_dead_and_one_that_is_a_little_slow_may_not():
+def test_s6_an_overloaded_node_may_be_taken_for_dead_and_one_that_is_a_little_slow_may_not():
     swarm, _ = played(
         replace(WORLD, faults=(SlowNode(1, 0.03, 1.0, 60.0), SlowNode(2, 0.001, 1.0, 60.0))),
         seconds=0.5,

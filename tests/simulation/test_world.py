@@ -288,7 +288,9 @@ from test_peer_rolling import rolling_swarm
 from gossip.simulation.world.liars import ByzantinePeers
 from gossip.simulation.world.network import LinkModel
 swarm = rolling_swarm(5, seed=4)
-swarm.network.default = LinkModel(loss=0.05, duplicate=0.1, corrupt=0.02, reorder=0.1, reorder_s=0.01, reset=0.002)
+swarm.network.default = LinkModel(
+    loss=0.05, duplicate=0.1, corrupt=0.02, reorder=0.1, reorder_s=0.01, reset=0.002
+)
 swarm.outgoing = ByzantinePeers(swarm, {{4: ("false_suspicions", "sign_flip", "replays")}})
 swarm.at(1.5, lambda: swarm.restart(1, 0.3))
 swarm.drift(2, 1.01)
@@ -356,7 +358,7 @@ def test_a_timer_that_is_cancelled_while_a_slow_node_has_no_time_for_it_does_not
     assert 70 not in fired
 
 
-def test_what_waits_at_a_slow_node_is_handled_in_order_when_it_is_slow_no_more_or_has_been_stopped():
+def test_what_waits_at_a_slow_node_is_handled_in_order_once_it_is_fast_or_was_stopped():
     swarm = echo_swarm(2)
     swarm.slow_down(0, 1.0, handling_s=0.05)
     swarm.run_for(1.0)

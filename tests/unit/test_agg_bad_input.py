@@ -310,8 +310,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("centered_clipping", {"steps": 2.0}, "steps is a whole number"),
     ("suspicion_literal", {"alpha": float("inf")}, "alpha is a distance"),
     ("suspicion_literal", {"steps": 1.5}, "steps is a whole number"),
-    ("dnc", {"c": float("nan")}, "c says how many times f are left out and cannot be nan"),
-    ("dnc", {"c": float("inf")}, "c says how many times f are left out and cannot be inf"),
+    ("dnc", {"c": float("nan")}, "c is the multiple of f to leave out and cannot be nan"),
+    ("dnc", {"c": float("inf")}, "c is the multiple of f to leave out and cannot be inf"),
     ("multi_krum", {"m": 2.5}, "m is a whole number"),
     ("bucketing+median", {"s": 1.5}, "s is a whole number"),
     (

@@ -99,7 +99,7 @@ def test_a_crew_without_updates_of_its_own_takes_those_of_the_honest_in_turn() -
 
 def test_a_crowd_of_nobody_or_of_fewer_than_no_liars_is_refused() -> None:
     for honest, f in ((rows(3), -1), (rows(3)[:0], 2)):
-        with pytest.raises(ConfigError, match=f"{f} liars among {len(honest)}"):
+        with pytest.raises(ConfigError, match=f"got f = {f} and {len(honest)}"):
             attacks.make("ipm").collude(honest, f)
 
 

@@ -340,10 +340,10 @@ def test_a_search_that_would_take_too_long_is_refused_with_a_way_out() -> None:
         ("dnc:c=-1", "leaves out -2 updates, but f=2"),
         ("dnc:c=0.7", "leaves out 1 updates, but f=2"),
         ("dnc:c=inf", "cannot be inf"),
-        ("bucketing:s=0+mean", "s says how many updates share a bucket"),
+        ("bucketing:s=0+mean", "s is the number of updates per bucket"),
         ("clipping:radius=0+mean", "the radius of a ball"),
         ("clipping:about=center+mean", "needs one, and there is none"),
-        ("multi_krum:m=0", "m says how many"),
+        ("multi_krum:m=0", "m is the number of updates to average"),
     ],
 )
 def test_an_option_out_of_range_is_named(spec: str, words: str) -> None:

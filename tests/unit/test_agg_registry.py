@@ -153,8 +153,8 @@ def test_a_rule_in_a_module_is_found(folder: Path, monkeypatch: pytest.MonkeyPat
     [
         ("my_rule.py:plain", "there is no file", "my_rules.py"),
         ("my_rules.py:plian", "Did you mean 'plain'", "nearest_zero"),
-        ("my_rules.py", "does not say which function", "my_rules.py:name"),
-        ("my_rules.py:f=1", "does not say which function", "my_rules.py:name"),
+        ("my_rules.py", "does not name the function", "my_rules.py:name"),
+        ("my_rules.py:f=1", "does not name the function", "my_rules.py:name"),
         ("my_rules.py:number", "number of my_rules.py is no rule but int", "a rule is a function"),
         ("aggregators.py:plain", "RuntimeError: this file has nothing", "run it with python"),
         (
@@ -162,7 +162,7 @@ def test_a_rule_in_a_module_is_found(folder: Path, monkeypatch: pytest.MonkeyPat
             "cannot be imported: ModuleNotFoundError",
             "rules.py:plain",
         ),
-        ("gossip.errors", "does not say which function", "gossip.errors:name"),
+        ("gossip.errors", "does not name the function", "gossip.errors:name"),
     ],
 )
 def test_what_cannot_be_loaded_says_why_and_what_to_do(

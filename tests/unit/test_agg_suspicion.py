@@ -98,7 +98,7 @@ def test_no_robust_rule_is_carried_away(rule: Rule) -> None:
             assert kappa(rule(updates, f=4), crowd(N - 4, seed=seed)) < 2.5, name
 
 
-def test_the_literal_rule_changes_the_step_with_the_unit_of_the_updates_and_the_sound_one_does_not():
+def test_the_literal_rules_step_depends_on_the_unit_of_the_updates_and_the_sound_ones_does_not():
     updates = crowd()
     sizes = {
         scale: float(suspicion_literal(updates * scale, f=0).norm()) / scale

@@ -81,7 +81,7 @@ async def test_the_waiting_line_says_that_peers_cannot_meet(tmp_path: Path) -> N
             f"! peers cannot meet: cannot write {tmp_path}/seeds (No space left on device), where "
             "they look for each other"
         ),
-        "  make room on the disk, or see who has changed the folder",
+        "  make room on the disk, or find out what changed the folder",
     ]
     tries = ReachabilityProbe(tmp_path, {0, 1}, view.unannounced)
     assert tries.troubles([0, 1], shared=True) == []

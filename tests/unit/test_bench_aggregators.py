@@ -113,7 +113,10 @@ def test_every_rule_of_the_default_table_can_be_timed() -> None:
         (["--n", "7", "--n", "8", "--d", "5"], "2 numbers of updates"),
         (["--rules", "medain"], "median"),
         (["--n", "1000000", "--d", "1000000"], "do not fit"),
-        (["--rules", "krum:f=0 mean"], "krum:f=0 tolerates f=0 liars, and f=1 may lie"),
+        (
+            ["--rules", "krum:f=0 mean"],
+            "krum:f=0 tolerates f=0 Byzantine peers, and f=1 may be there",
+        ),
         (["--rules", "zeno:b=1", "--f", "4"], "zeno leaves out b=1 updates, but f=4"),
     ],
 )

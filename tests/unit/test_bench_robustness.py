@@ -309,16 +309,16 @@ def test_a_table_of_what_was_run_so_far_says_what_is_missing() -> None:
     )
 
 
+def write_page(
+    page: Path, shown: RobustnessTable, found: dict[Trial, TrialResult], plot: bool = False
+) -> None:
+    head = robustness_page.head([shown], found, "digits", "gossip bench")
+    robustness_page.write(page, [shown], found, head, plot)
+
+
 def test_a_page_is_written_with_its_heat_maps(tmp_path: Path) -> None:
     shown = table()
-    robustness_page.write(
-        tmp_path / "docs" / "page.md",
-        [shown],
-        outcomes(shown),
-        "digits",
-        plot=True,
-        command="gossip bench",
-    )
+    write_page(tmp_path / "docs" / "page.md", shown, outcomes(shown), plot=True)
     page = (tmp_path / "docs" / "page.md").read_text("utf-8")
     assert "page-2-of-6.png" in page
     assert "\n    gossip bench\n" in page
@@ -337,15 +337,13 @@ def test_a_page_says_what_calculated_its_runs(tmp_path: Path) -> None:
         )
         for trial, outcome in outcomes(shown).items()
     }
-    robustness_page.write(page, [shown], found, "digits", plot=False, command="gossip bench")
+    write_page(page, shown, found)
     assert (
         "Calculated with torch 2.13.0, AVX2 and torch 2.13.0, AVX512. Other processors"
         in page.read_text("utf-8").replace("\n", " ")
     )
     assert shown.as_data(found)["arithmetic"] == ["torch 2.13.0, AVX2", "torch 2.13.0, AVX512"]
-    robustness_page.write(
-        page, [shown], outcomes(shown), "digits", plot=False, command="gossip bench"
-    )
+    write_page(page, shown, outcomes(shown))
     assert "Calculated" not in page.read_text("utf-8"), "runs of which it was not kept"
 
 
@@ -430,8 +428,9 @@ def test_the_command_runs_only_what_is_missing(
 ) -> None:
     def bench(seeds: int) -> list[dict[str, object]]:
         bench_robustness.robustness(
-            rules=["mean trimmed-mean"], attacks=["none scale"], n=[5], f=[1], seeds=seeds, rounds=5, batch=4, lr=0.5, hidden=8,
-            sender="", non_iid=False, data="digits", jobs=1, into=tmp_path, out=None, fails_below=0.9, plot=False, as_json=True,
+            rules=["mean trimmed-mean"], attacks=["none scale"], n=[5], f=[1], seeds=seeds,
+            rounds=5, batch=4, lr=0.5, hidden=8, sender="", non_iid=False, data="digits", jobs=1,
+            into=tmp_path, out=None, fails_below=0.9, plot=False, as_json=True,
         )  # fmt: skip
         parsed: list[dict[str, object]] = json.loads(capsys.readouterr().out)
         return parsed
@@ -450,8 +449,9 @@ def test_the_command_says_of_each_table_how_many_lie(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench_robustness.robustness(
-        rules=["mean"], attacks=["none"], n=[5, 6], f=[1, 2], seeds=1, rounds=2, batch=4, lr=0.5, hidden=8,
-        sender="", non_iid=False, data="digits", jobs=1, into=tmp_path, out=None, fails_below=0.9, plot=False, as_json=False,
+        rules=["mean"], attacks=["none"], n=[5, 6], f=[1, 2], seeds=1, rounds=2, batch=4, lr=0.5,
+        hidden=8, sender="", non_iid=False, data="digits", jobs=1, into=tmp_path, out=None,
+        fails_below=0.9, plot=False, as_json=False,
     )  # fmt: skip
     said = capsys.readouterr().out
     assert (

@@ -276,7 +276,9 @@ def test_only_the_end_of_a_large_log_is_looked_at_for_its_last_lines(tmp_path: P
     assert 0 < 2**40 - begin <= 5 * run_logs.LINE_BYTES_MAX
 
 
-def test_a_log_that_is_followed_while_its_run_is_removed_ends(tmp_path: Path) -> None:
+def test_a_log_that_is_followed_while_its_run_is_removed_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "one"
     (run / "peer-0").mkdir(parents=True)
     (run / "peer-07").mkdir()
@@ -286,13 +288,13 @@ def test_a_log_that_is_followed_while_its_run_is_removed_ends(tmp_path: Path) ->
     tails = show(run, [0], None, lambda peer, line: None)
     shutil.rmtree(run)
     turns = iter([True, False])
+    monkeypatch.setattr(run_logs, "sleep", lambda seconds: None)
     run_logs.follow(
         run,
         tails,
         lambda peer: True,
         lambda: next(turns),
         lambda peer, line: None,
-        lambda seconds: None,
     )
     assert tails[0].why_not.endswith("is gone")
 

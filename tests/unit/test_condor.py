@@ -15,6 +15,7 @@ import pytest
 
 # whether a rule goes with so many peers is then found out in this process
 import torch  # noqa: F401
+import zygote
 from condor import Description, Wrong, read_dag, words
 
 from gossip.config import resolve
@@ -34,6 +35,7 @@ from gossip.launch.contrib.condor.contact import (
     read_lines,
 )
 from gossip.launch.contrib.condor.files import quoted
+from gossip.launch.schedulers import task_words
 from gossip.launch.schedulers.condor_job import condor_task, run_of
 from gossip.run.keys import read_pair
 from gossip.run.rendezvous import SeedFolder
@@ -74,6 +76,7 @@ def gossip(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Any:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(task_words, "subprocess", SimpleNamespace(run=zygote.run))
     (tmp_path / "train.py").write_text("pass\n")
 
     def call(*given: str) -> tuple[int, str, str]:
@@ -194,7 +197,7 @@ def test_settings_that_stand_in_variables_go_with_the_jobs(
         (["--", "--aggregator", "kurm", "train.py"], "Did you mean 'krum'?"),
         (["--", "--run-dir", "/x", "train.py"], "run_dir is set (flag)"),
         (["--", "-n", "3", "train.py"], "peers is set (flag)"),
-        (["--", "--no-keys", "train.py"], "without keys whoever reaches them"),
+        (["--", "--no-keys", "train.py"], "without keys anybody who reaches them"),
         (["--", "--aggregator", "my.py:rule", "train.py"], "my.py"),
         (["--name", "a b", "train.py"], "letters, digits"),
         (["--input", "data.csv", "train.py"], "there is no data.csv"),

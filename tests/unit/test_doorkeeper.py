@@ -361,7 +361,7 @@ def test_of_its_own_peers_a_door_believes_nobody() -> None:
     ).lost == (2,)
 
 
-def test_who_has_ended_may_be_followed_by_anybody_but_not_by_a_life_that_leaves_no_room_for_the_next():
+def test_who_has_ended_may_be_followed_by_any_life_that_leaves_room_for_the_next():
     join_server = met()
     join_server.hear([PeerEntry(3, 0, LET_IN, B, ended=True)], [], B, all_answer)
     assert join_server.entries[3].ended

@@ -417,7 +417,7 @@ def test_only_what_two_honest_views_cannot_differ_by_is_charged() -> None:
         )
 
 
-def test_among_few_a_roster_is_doubted_for_more_than_f_alone_and_with_no_liars_to_bear_for_nothing():
+def test_among_few_a_roster_is_doubted_for_more_than_f_alone_and_never_with_no_liars_to_bear():
     assert ResultBench(3, f=1).why(roster=(0, 2)) == ""
     assert ResultBench(3, f=1).why(roster=(0, 1)) == ""
     assert "leaves out [1, 2]" in ResultBench(3, f=1).why(roster=(0,))
@@ -452,7 +452,7 @@ def test_who_has_waited_for_a_result_in_vain_says_so() -> None:
     assert desk.result_validator.accusations() == (Accusation(0, 7, silent=True),)
 
 
-def test_a_server_that_has_no_majority_within_reach_is_not_blamed_nor_anybody_where_none_are_to_be_borne():
+def test_a_server_with_no_majority_in_reach_is_not_blamed_nor_anybody_where_f_is_zero():
     desk = ResultBench(8, f=2)
     # six are there, five are needed, and two of the six may be liars
     desk.skipped = dict.fromkeys((2, 3), "disconnected")

@@ -9,8 +9,8 @@ import pytest
 
 from gossip.errors import BadFault
 from gossip.faults.drills import Drill, DrillFile, write
-from gossip.faults.plan import ByzantineFault, Slow
-from gossip.faults.syntax import peers_of, seconds_of
+from gossip.faults.kinds import ByzantineFault, Slow
+from gossip.faults.reader import peers_of, seconds_of
 from gossip.faults.world import Partition
 from gossip.launch.drill import impact
 from gossip.launch.drill.command import drawn, healed
@@ -54,7 +54,9 @@ def test_the_pace_is_told_before_during_and_after_with_the_dip_the_longest_pause
 def test_a_run_that_is_no_slower_meanwhile_is_not_said_to_be() -> None:
     for rate, said in ((12.0, "during,"), (5.0, "during (-50%),")):
         made = rounds((94.0, 100.0, 10.0), (100.0, 104.0, rate), (104.0, 110.0, 10.0))
-        assert said in "\n".join(impact.lines(impact.impact(3, [], made, 100.0, 104.0, 110.0)))
+        assert said in "\n".join(
+            impact.lines(impact.impact(3, [], made, impact.DrillWindow(100.0, 104.0, 110.0)))
+        )
 
 
 def test_a_run_that_stays_slower_is_not_said_to_have_recovered() -> None:
@@ -62,7 +64,9 @@ def test_a_run_that_stays_slower_is_not_said_to_have_recovered() -> None:
     found = impact.pace(made, since=100.0, until=101.0, now=112.0)
     assert (found["recovery_ms"], found["after"]) == (None, pytest.approx(5.0, abs=0.3))
     assert "not yet at its pace of before" in "\n".join(
-        impact.lines(impact.impact(3, [], rounds((99.0, 100.0, 10.0)), 100, 101, 110))
+        impact.lines(
+            impact.impact(3, [], rounds((99.0, 100.0, 10.0)), impact.DrillWindow(100, 101, 110))
+        )
     )
 
 
@@ -89,7 +93,9 @@ def test_a_kill_is_told_with_who_noticed_when_and_when_it_was_back() -> None:
         {"t": 105.0, "peer": 0, "event": "metrics", "loss": 0.6, "accuracy": 0.9},
         {"t": 50.0, "peer": 0, "event": "lost_round", "round": 3, "reason": "before the drill"},
     ]
-    found = impact.impact(3, events, rounds((95.0, 106.0, 10.0)), 100.0, 102.0, 106.0)
+    found = impact.impact(
+        3, events, rounds((95.0, 106.0, 10.0)), impact.DrillWindow(100.0, 102.0, 106.0)
+    )
     (hit,) = found["hit"]
     assert (hit["peer"], hit["kind"], hit["first_skip_ms"], hit["skip_ms"], hit["dead_ms"]) == (
         2,
@@ -202,7 +208,9 @@ def test_who_came_later_counts_and_who_left_is_told() -> None:
         },
         {"t": 101.1, "peer": 0, "event": "skip", "subject": 5, "reason": "disconnected"},
     ]
-    found = impact.impact(3, events, rounds((95.0, 106.0, 10.0)), 100.0, 102.0, 106.0)
+    found = impact.impact(
+        3, events, rounds((95.0, 106.0, 10.0)), impact.DrillWindow(100.0, 102.0, 106.0)
+    )
     assert found["left"] == [
         {"peer": 4, "round": 7, "after_ms": 400.0},
         {"peer": 1, "round": 7, "after_ms": None},

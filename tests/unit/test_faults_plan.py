@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 
 from gossip.errors import BadFault
 from gossip.faults import plan as faults
-from gossip.faults.plan import ATTACKS, KINDS, ByzantineFault, Crash, FaultPlan, Hang, Restart, Slow
+from gossip.faults.declare import KINDS, Fault, Kind
+from gossip.faults.kinds import ATTACKS, ByzantineFault, Crash, Hang, Restart, Slow
+from gossip.faults.plan import FaultPlan
+from gossip.faults.units import Peers, Seconds, of
 from gossip.faults.world import RESULT_ATTACKS, NodeAttack
 
 
@@ -25,7 +29,10 @@ from gossip.faults.world import RESULT_ATTACKS, NodeAttack
         ("sign_flip:5,6*10", (ByzantineFault("sign_flip", (5, 6), 10.0),)),
         ("sign-flip:5,6*10", (ByzantineFault("sign_flip", (5, 6), 10.0),)),
         ("sign_flip:5", (ByzantineFault("sign_flip", (5,), 1.0),)),
-        ("bit_flip:5", (ByzantineFault("bit_flip", (5,), 1.0),)),
+        ("bit_flip:5", (ByzantineFault("bit_flip", (5,), 0.1),)),
+        ("bit_flip:5*0.5", (ByzantineFault("bit_flip", (5,), 0.5),)),
+        ("alie:5,6", (ByzantineFault("alie", (5, 6), None),)),
+        ("adaptive:5", (ByzantineFault("adaptive", (5,), 10.0),)),
         ("gaussian:5*200", (ByzantineFault("gaussian", (5,), 200.0),)),
         ("scale:5*1e3", (ByzantineFault("scale", (5,), 1000.0),)),
         ("nan:5", (ByzantineFault("nan", (5,), 1.0),)),
@@ -78,7 +85,7 @@ def test_a_bad_word_is_refused_with_the_place_and_what_was_expected(spec: str, s
 def test_an_unknown_kind_lists_all_kinds() -> None:
     with pytest.raises(BadFault) as caught:
         faults.parse("explode:3")
-    assert all(kind in str(caught.value.hint) for kind in KINDS)
+    assert all(kind in str(caught.value.hint) for kind in KINDS if KINDS[kind].real)
 
 
 def test_a_peer_that_does_not_exist_is_refused() -> None:
@@ -139,6 +146,14 @@ def test_each_peer_gets_its_own_faults_and_those_of_whoever_serves() -> None:
     assert set(plan.byzantine) == {3, 4}
 
 
+def test_an_attack_that_does_nothing_without_a_strength_is_refused() -> None:
+    with pytest.raises(BadFault, match="does nothing where 2 of 8 lie") as caught:
+        faults.parse("alie:5,6").checked(peers=8)
+    assert "alie:5,6*1.5" in str(caught.value.hint)
+    faults.parse("alie:5,6*1.5").checked(peers=8)
+    faults.parse("alie:0-3").checked(peers=20)  # the paper's z is 0.16
+
+
 ALL = [
     "crash:3@50",
     "crash:server@60",
@@ -196,6 +211,30 @@ def test_a_bad_plan_file_is_refused_with_the_table_at_fault(text: str, says: str
 def test_a_plan_file_that_is_not_there_is_the_users_error(tmp_path) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(BadFault, match="cannot read the fault plan"):
         faults.load(tmp_path / "none.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Toy(Fault):
+    """The clock of the peers stands still for a while."""
+
+    peers: tuple[int, ...] = of(Peers())
+    for_s: float = of(Seconds())
+
+
+def test_a_new_kind_has_word_usage_and_table_from_its_declaration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(KINDS, "toy", Kind("toy", Toy, "{peers}*{for_s}", "5*2s", real=True))
+    plan = faults.parse("toy:1-3*500ms")
+    assert plan.faults == (Toy((1, 2, 3), 0.5),)
+    assert str(plan.faults[0]) == "toy:1-3*500ms"
+    assert faults.from_toml(plan.to_toml()) == plan
+    assert plan.faults[0].victims == (1, 2, 3)
+    with pytest.raises(BadFault, match=r"expected '\*' and a duration, found the end") as caught:
+        faults.parse("toy:1")
+    assert caught.value.hint == "toy:PEERS*DURATION, for example toy:5*2s"
+    with pytest.raises(BadFault, match=r"toy has no 'for'\. Did you mean 'for_s'\?"):
+        faults.from_toml('[[fault]]\nkind = "toy"\npeers = [1]\nfor = 1\n')
 
 
 def test_every_attack_has_a_word_for_what_it_does() -> None:

@@ -80,7 +80,7 @@ def test_a_word_that_cannot_be_taken_costs_that_word_and_is_told_once() -> None:
     ):
         remote._give(frame)
     assert heard == [
-        {"kind": "say", "text": "! some of what it tells is lost: KeyError: 'peer'"},
+        {"kind": "say", "text": "! some of its output is lost: KeyError: 'peer'"},
         {"peer": 3},
     ]
     on_frame_that_says_nothing = RemoteAgent.__new__(RemoteAgent)

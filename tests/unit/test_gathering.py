@@ -34,7 +34,7 @@ class FixedView:
     def speaks_on(self, peer: PeerId, now: float) -> bool:
         return False
 
-    def note_load(self, now: float) -> None:
+    def note_load(self, now: float, for_s: float = 0.0) -> None:
         pass
 
     def has_ended(self, peer: PeerId) -> bool:

@@ -69,7 +69,7 @@ def test_only_those_that_trainers_see_count(
 def test_a_machine_without_the_tool_has_none_and_that_is_no_error(machine: Path) -> None:
     assert gpus.look() == Gpus()
     (finding,) = checks.on_gpus()
-    assert (finding.level, finding.said) == ("skip", "none that nvidia-smi tells of")
+    assert (finding.level, finding.said) == ("skip", "none that nvidia-smi lists")
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,11 @@ def test_a_machine_without_the_tool_has_none_and_that_is_no_error(machine: Path)
         ("sys.exit(9)", "nvidia-smi: exit code 9"),
         (
             "print('0, GPU-a, GB10, [N/A], [N/A]')",
-            "nvidia-smi said something else than asked: '0, GPU-a, GB10, [N/A], [N/A]'",
+            "nvidia-smi printed an unexpected answer: '0, GPU-a, GB10, [N/A], [N/A]'",
         ),
         (
             "sys.stdout.buffer.write(bytes([255, 10]))",
-            "nvidia-smi said something else than asked: '\ufffd'",
+            "nvidia-smi printed an unexpected answer: '\ufffd'",
         ),
     ],
 )

@@ -20,12 +20,12 @@ def test_a_file_is_in_the_syntax_of_deepspeed_and_may_say_more() -> None:
     text = """
     # two lab machines
     nodea slots=2            # the first
-    user@nodeb:2222 slots=1 python=/opt/venv/bin/python workdir='/scratch/my runs' address=10.0.0.0/8
+    user@nodeb:2222 slots=1 python=/opt/bin/python workdir='/scratch/my runs' address=10.0.0.0/8
     [fd00::7]
     """
     assert parse_file(text, "hosts.txt") == (
         Host("nodea", 2),
-        Host("nodeb", 1, "user", 2222, "/opt/venv/bin/python", "/scratch/my runs", "10.0.0.0/8"),
+        Host("nodeb", 1, "user", 2222, "/opt/bin/python", "/scratch/my runs", "10.0.0.0/8"),
         Host("fd00::7"),
     )
 

@@ -34,11 +34,12 @@ sys.stdin.read()
 
 
 def remote(ended: list[str], *argv: str) -> RemoteAgent:
-    nobody = cast(Any, SimpleNamespace(watch=lambda process: None, forget=lambda process: None))
+    nobody = cast(
+        Any, SimpleNamespace(token="token", watch=lambda process: None, forget=lambda process: None)
+    )
     return RemoteAgent(
         Host("a"),
         argv,
-        "token",
         nobody,
         lambda remote, frame: None,
         lambda remote: ended.append(remote.name),

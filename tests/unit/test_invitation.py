@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gossip.config import RunConfig, resolve
-from gossip.launch.local.invitation import invitation, names_code, of_many_hosts
+from gossip.launch.local.invitation import Invitation, names_code, of_many_hosts
 
 FAR = ["10.0.0.1:7000"]
 
@@ -19,9 +19,11 @@ def config(**options: Any) -> RunConfig:
 
 
 def line_of(given: RunConfig, join_servers: list[str], key: Path | None, *words: str) -> str:
-    return invitation("room for 2 more", given, join_servers, key, words or ["train.py"], "only")[
-        -1
-    ].strip()
+    return (
+        Invitation(given, join_servers, key, words or ["train.py"])
+        .told("room for 2 more", "only")[-1]
+        .strip()
+    )
 
 
 def test_of_many_hosts_several_doors_are_named_and_the_key_that_has_to_be_copied(

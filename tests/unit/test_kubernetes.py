@@ -16,6 +16,7 @@ import pytest
 
 # whether a rule goes with so many peers is then found out in this process
 import torch  # noqa: F401
+import zygote
 from kube import read
 
 from gossip.config import RunConfig
@@ -24,6 +25,7 @@ from gossip.launch.cli import commands as cli
 from gossip.launch.contrib.kubernetes import peer as kubernetes_peer
 from gossip.launch.registry.door import JoinServer
 from gossip.launch.registry.doorkeeper import LISTENING, PeerEntry
+from gossip.launch.schedulers import task_words
 from gossip.run.keys import make_pair, parse_pair, read_pair
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -37,6 +39,7 @@ def gossip(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Any:
     monkeypatch.chdir(tmp_path)  # the script is not on this machine
+    monkeypatch.setattr(task_words, "subprocess", SimpleNamespace(run=zygote.run))
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["gossip", "kubernetes", *words])
@@ -168,7 +171,7 @@ def test_settings_of_this_shell_come_along_and_what_does_not_is_said(
     assert carried == {"GOSSIP_LISTEN": None, "OMP_NUM_THREADS": "1", "GOSSIP_SEED": "7"}
     assert err.splitlines() == [
         "! --config mine.toml is read by every pod: it has to be there, in the image",
-        "! not carried into the pods, as they say something about this machine: GOSSIP_KEY",
+        "! not passed to the pods, because they describe this machine: GOSSIP_KEY",
     ]
 
 
@@ -190,8 +193,8 @@ def test_settings_of_this_shell_come_along_and_what_does_not_is_said(
         (["--name", "My_Run", "train.py"], "small letters, digits and -"),
         (["--name", "x" * 49, "train.py"], "48 at most"),
         (["--claim", "c", "--mount", "shared", "train.py"], "is no path from the root"),
-        (["--mount", "/shared", "train.py"], "--mount says where a volume is, and there is none"),
-        (["--", "--no-keys", "train.py"], "without keys whoever reaches them could take part"),
+        (["--mount", "/shared", "train.py"], "--mount is the path of a volume, and there is none"),
+        (["--", "--no-keys", "train.py"], "without keys anybody who reaches them could take part"),
         (["--", "-f", "1", "--aggregator", "krum", "train.py"], "krum"),
         (
             ["--claim", "c", "--", "-f", "1", "--aggregator", "krum", "train.py"],

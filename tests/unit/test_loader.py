@@ -17,6 +17,7 @@ from torch.utils.data import (
 
 from gossip.core.events import EpochReport
 from gossip.errors import ConfigError
+from gossip.inject.faulty_trainer import LabelFlip
 from gossip.ipc.messages import StartRoundCommand
 from gossip.training.loader import ShardedLoader, loader_of
 
@@ -86,7 +87,8 @@ def sharded(
 ) -> ShardedLoader:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ShardedLoader(loader, script, seed, flip, classes)
+        alter = LabelFlip(loader.dataset, classes) if flip else None
+        return ShardedLoader(loader, script, seed, alter)
 
 
 def epoch_of(script: ScriptedRounds, loader: ShardedLoader) -> list[list[int]]:
@@ -292,9 +294,7 @@ def test_a_batch_sampler_of_the_users_own_is_refused():
 
 def test_what_has_no_effect_is_said_once():
     with pytest.warns(UserWarning, match="ignores drop_last, shuffle=False") as seen:
-        ShardedLoader(
-            DataLoader(numbers(), batch_size=2, drop_last=True), ScriptedRounds([]), 0, False, None
-        )
+        ShardedLoader(DataLoader(numbers(), batch_size=2, drop_last=True), ScriptedRounds([]), 0)
     assert len(seen) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -302,8 +302,6 @@ def test_what_has_no_effect_is_said_once():
             DataLoader(numbers(), batch_size=2, shuffle=True, num_workers=2),
             ScriptedRounds([]),
             0,
-            False,
-            None,
         )
 
 
@@ -315,8 +313,6 @@ def test_a_data_set_may_be_given_without_a_loader():
             loader_of(dataset, 4, {"collate_fn": len}),
             ScriptedRounds([(0, ((0, 3),))]),
             0,
-            False,
-            None,
         )
         assert (made.dataset, made.batch_size, list(made)) == (dataset, 4, [3])
         loader = DataLoader(dataset, batch_size=2)

@@ -50,7 +50,7 @@ def test_one_that_came_up_again_before_the_news_is_used() -> None:
     assert bench.core.skip_reason(1) == ""
 
 
-def test_a_connection_that_comes_up_while_the_address_of_the_new_life_is_unknown_counts_once_it_is_known_to_be_the_same():
+def test_a_connection_made_before_the_new_lifes_address_is_known_counts_once_it_is_the_same():
     bench = MemberBench(3)
     bench.speak_again(1)
     bench.gossip(2, rumor(1, "alive", NEXT_LIFE))

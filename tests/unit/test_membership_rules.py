@@ -355,7 +355,7 @@ def _expiry(bench: MemberBench, peer: int) -> Any:
     return bench.timers.fire(suspicion.token)
 
 
-def test_a_death_that_others_tell_of_is_believed_where_there_is_a_case_and_is_one_more_accusation_elsewhere():
+def test_a_death_told_by_others_is_believed_where_there_is_a_case_and_else_is_one_accusation():
     bench = MemberBench(6)
     bench.mute = {1}
     bench.gossip(2, rumor(1, "dead", 0, origin=2))
@@ -563,7 +563,7 @@ def test_a_life_that_others_invented_gives_way_to_what_the_peer_says_of_itself()
     assert (member.status, member.standing, member.control) == ("alive", 0, "c1")
 
 
-def test_who_was_told_false_lives_of_each_other_looks_where_others_know_the_peer_and_goes_back_where_nobody_answers():
+def test_who_was_told_false_lives_looks_where_others_know_the_peer_and_goes_back_unanswered():
     """Simulation seed 487: neither called the other where it was, and the word of those who knew
     better was not heeded."""
     bench = MemberBench(4)

@@ -141,7 +141,7 @@ def test_a_launcher_of_one_peer_names_whom_that_lacks_and_who_has_come() -> None
     assert view.awaited(16.0) == [], "it would have said so again"
     begun = {"event": "ready", "peer": 0, "present": [0, 1, 2], "t": 5.2}
     assert view.feed(begun) == [
-        "! it begins without 3: whoever of them comes takes the state of the others"
+        "! it begins without 3: those that come later take the state of the others"
     ]
 
 

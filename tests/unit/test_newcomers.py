@@ -37,7 +37,7 @@ class AllHere:
     def speaks_on(self, peer: int, now: float) -> bool:
         return False
 
-    def note_load(self, now: float) -> None:
+    def note_load(self, now: float, for_s: float = 0.0) -> None:
         pass
 
     def has_ended(self, peer: int) -> bool:

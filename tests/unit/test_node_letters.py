@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gossip.config import RunConfig
 from gossip.core.digests import digest_of, digests_of
 from gossip.core.events import Payload, SnapshotTaken
 from gossip.core.messages import (
@@ -25,6 +26,7 @@ from gossip.core.messages import (
 from gossip.core.transfer.donor import attested_digest
 from gossip.faults import plan as faults
 from gossip.faults.world import FINAL_ROUND_ATTACKS, REAL_ATTACKS, RESULT_ATTACKS, STATE_ATTACKS
+from gossip.inject.faulty_node import FaultyNode, Site
 from gossip.inject.message_attacks import LIES
 from gossip.inject.outbox import Outbox
 from gossip.inject.state_attacks import FAR_ROUNDS
@@ -56,13 +58,19 @@ def outbox_of(
     sent: Sent,
     folder: Path | None = None,
     core: Any = None,
-    peer: PeerId = ATTACKER,
     rounds: int | None = None,
 ) -> Outbox:
-    plan = faults.parse(word)
-    journal = Journal(peer, folder, None)
-    who = (plan, peer, 4, "seed", sent, UpdateAttack(plan, peer, 7, 4), journal)
-    return Outbox(*who, lambda: core, lambda: 9, rounds=rounds)  # type: ignore[arg-type]
+    return tampering(word, sent, Journal(ATTACKER, folder, None), core, rounds)
+
+
+def tampering(
+    word: str, sent: Sent, journal: Journal, core: Any = None, rounds: int | None = None
+) -> Outbox:
+    plan, peer = faults.parse(word), ATTACKER
+    config = RunConfig(peers=4, rounds=rounds, seed=7, faults=tuple(word.split()))
+    node = FaultyNode(Site(config, peer, 0, None, journal), lambda updates: updates[0])
+    node.core, node.round_id = core, 9
+    return Outbox(sent.send, UpdateAttack(plan, peer, 7, 4), node.attacker(), node.first_told)
 
 
 def commit(server: PeerId = ATTACKER) -> Commit:
@@ -191,17 +199,18 @@ def test_what_a_liar_has_made_of_a_result_is_not_lied_about_again_when_it_comes_
 
 def test_a_lie_is_told_of_once_and_counted(tmp_path: Path) -> None:
     sent = Sent()
-    outbox = outbox_of("wrong_results:1", sent, tmp_path)
+    journal = Journal(ATTACKER, tmp_path, None)
+    outbox = tampering("wrong_results:1", sent, journal)
     for peer in TOLD:
         outbox.send(peer, commit(), TRUTH)
-    outbox._journal.close()
+    journal.close()
     rows = (tmp_path / "events.jsonl").read_text().splitlines()
     assert [
         row.count('"fault": "wrong_results:1"') + row.count('"fault":"wrong_results:1"')
         for row in rows
     ].count(1) == 1
-    assert outbox.ended_with == {"attacks": {"wrong_results": len(TOLD)}}
-    assert outbox_of("nan:1", sent).ended_with == {}
+    assert journal.last_words == {"attacks": {"wrong_results": len(TOLD)}}
+    assert outbox_of("nan:1", sent).attacker is None
 
 
 def offer() -> tuple[StateOffer, Payload]:
@@ -250,4 +259,4 @@ def test_a_state_is_broken_swapped_hollow_kept_or_of_a_round_that_nobody_has_com
 def test_every_lie_of_a_real_run_has_a_word_and_a_liar_who_can_tell_it() -> None:
     assert {*RESULT_ATTACKS, *FINAL_ROUND_ATTACKS, *STATE_ATTACKS} == set(REAL_ATTACKS) <= set(LIES)
     for lie in REAL_ATTACKS:
-        assert outbox_of(f"{lie}:1", Sent()).ended_with == {"attacks": {}}
+        assert outbox_of(f"{lie}:1", Sent()).attacker is not None

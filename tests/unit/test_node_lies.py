@@ -12,7 +12,7 @@ from gossip.core.events import Apply, Payload
 from gossip.core.messages import Ping, Push
 from gossip.errors import BadFault
 from gossip.faults import plan as faults
-from gossip.faults.plan import ATTACKS
+from gossip.faults.kinds import ATTACKS, ByzantineFault
 from gossip.inject.update_attacks import UpdateAttack, rule_of
 
 D = 40
@@ -31,14 +31,14 @@ def push(what: str = "gradient") -> Push:
     return Push(b"lineage!", 3, what, 4, None, b"")  # type: ignore[arg-type]
 
 
-def test_the_fault_plan_knows_every_attack_with_a_strength_where_the_library_has_one() -> None:
+def test_real_runs_the_simulator_and_benchmarks_have_one_table_of_attacks() -> None:
     assert set(ATTACKS) == {*attacks.names(), *DATA_ATTACKS}
     for name in attacks.names():
-        kind = attacks.KINDS[name]
-        if name != "bit_flip":  # its share of coordinates is a fraction, and words have counts
-            assert bool(ATTACKS[name].unit) == bool(kind.meaning), name
-        if kind.strength is not None and not kind.tries and ATTACKS[name].unit:
-            assert ATTACKS[name].strength == kind.strength, name
+        assert ATTACKS[name] is attacks.KINDS[name]
+        (typed,) = faults.parse(f"{name}:1")
+        assert isinstance(typed, ByzantineFault)
+        if ATTACKS[name].meaning:
+            assert typed.strength == attacks.make(name).strength, name
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,10 @@ def test_equivocation_tells_odd_and_even_neighbours_the_opposite() -> None:
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [("mimic:1", "does not see in time"), ("negated_copies:1", "hand each other an update")],
+    [
+        ("mimic:1", "does not see in time"),
+        ("negated_copies:1", "exchange an update within the round"),
+    ],
 )
 def test_real_processes_refuse_what_would_take_another_peers_update(words: str, says: str) -> None:
     plan = faults.parse(words)

@@ -162,7 +162,7 @@ def test_the_name_of_anothers_run_is_not_waited_for(tmp_path: Path, what: str) -
 async def test_a_status_line_deep_in_brackets_is_told_and_the_next_is_read() -> None:
     ours, theirs = socket.socketpair()
     told: list[dict[str, Any]] = []
-    peer = SimpleNamespace(_status=ours, peer=3, _on_event=told.append)
+    peer = SimpleNamespace(_status=ours, peer=3, _listener=SimpleNamespace(on_event=told.append))
     theirs.sendall(DEEP + b'\n{"event": "ready"}\n')
     theirs.close()
     await asyncio.wait_for(PeerProcess._read_status(peer), 30)  # type: ignore[arg-type]

@@ -285,7 +285,7 @@ def test_a_state_that_the_trainer_refuses_is_offered_anew_and_its_pieces_are_not
     assert len(bench.restores) == 2
 
 
-def test_a_state_with_the_memory_of_an_optimizer_is_taken_by_one_that_has_none_yet_and_none_without_end():
+def test_a_state_with_an_optimizers_memory_is_taken_by_one_with_none_yet_and_not_without_end():
     bench = RecoveryBench(f=0)
     bench.core.state_bytes = 2**22
     bench.begin()

@@ -78,7 +78,7 @@ def test_a_step_is_with_the_swarms_numbers_and_they_are_put_back() -> None:
         assert rates_of(mine) == rates_of(groups())
 
 
-def test_a_peer_whose_scheduler_is_behind_steps_as_the_others_do_and_its_scheduler_goes_on_by_itself():
+def test_a_peer_whose_scheduler_lags_steps_as_the_others_do_and_its_scheduler_goes_on():
     model, optimizer = small_model()
     twin, twin_optimizer = small_model()
     result = np.random.default_rng(0).standard_normal(66).astype(np.float32)

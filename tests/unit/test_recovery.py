@@ -229,7 +229,7 @@ def test_two_lying_donors_of_five_that_agree_on_a_lie_are_not_followed_whoever_a
         "other settings",
     ],
 )
-def test_a_donor_that_does_not_send_what_it_vouched_for_gives_way_to_the_next_and_nothing_is_restored(
+def test_a_donor_that_does_not_send_what_it_vouched_for_gives_way_and_nothing_is_restored(
     what: str,
 ) -> None:
     bench = RecoveryBench()
@@ -341,7 +341,7 @@ def test_while_enough_may_have_a_state_the_word_of_few_is_not_taken_however_long
     assert bench.asked("state") == {}, "of five within reach two may lie, and three are silent"
 
 
-def test_those_who_are_too_few_to_outvote_the_liars_are_followed_after_a_while_and_that_is_reported():
+def test_those_too_few_to_outvote_the_liars_are_followed_after_a_while_and_that_is_reported():
     bench = RecoveryBench()
     bench.others.gone = {4, 5}
     bench.begin()

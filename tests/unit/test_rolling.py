@@ -67,7 +67,7 @@ class SkippedByHand:
     def speaks_on(self, peer: int, now: float) -> bool:
         return False
 
-    def note_load(self, now: float) -> None:
+    def note_load(self, now: float, for_s: float = 0.0) -> None:
         pass
 
     def has_ended(self, peer: int) -> bool:
@@ -136,33 +136,37 @@ class RollingTable:
 
     def run(self, i: int, effects: list[Effect]) -> None:
         for effect in effects:
-            match effect:
-                case Send(peer=to, message=message, payload=payload):
-                    self.sent.append((i, to, message))
-                    if not self.lose(i, to, message):
-                        self.mail.append((i, to, message, payload))
-                case SetTimer(token=token, at=at):
-                    self.due[i][token] = at
-                case CancelTimer(token=token):
-                    self.due[i].pop(token, None)
-                case Aggregate():
-                    self.aggregations += 1
-                    self.asked.append(effect)
-                    if self.held_back is not None:
-                        self.held_back.append((i, effect))
-                    else:
-                        self.answer(i, effect)
-                case Apply(round_id=round_id, payloads=payloads):
-                    self.applied[i].append((round_id, b"".join(p.digest for p in payloads)))
-                    self.run(i, self.peers[i].on_applied(Applied(round_id), self.now))
-                case StartRound(round_id=round_id):
-                    self.go[i] = round_id
-                case Report():
-                    self.reports[i].append(effect)
-                case Committed(commit=commit, made=True):
-                    self.made.append(commit)
-                case _:
-                    pass
+            self.carry_out(i, effect)
+
+    def carry_out(self, i: int, effect: Effect) -> None:
+        match effect:
+            case Send(peer=to, message=message, payload=payload):
+                self.sent.append((i, to, message))
+                if not self.lose(i, to, message):
+                    self.mail.append((i, to, message, payload))
+            case SetTimer(token=token, at=at):
+                self.due[i][token] = at
+            case CancelTimer(token=token):
+                self.due[i].pop(token, None)
+            case Aggregate():
+                self.aggregate(i, effect)
+            case Apply(round_id=round_id, payloads=payloads):
+                self.applied[i].append((round_id, b"".join(p.digest for p in payloads)))
+                self.run(i, self.peers[i].on_applied(Applied(round_id), self.now))
+            case StartRound(round_id=round_id):
+                self.go[i] = round_id
+            case Report():
+                self.reports[i].append(effect)
+            case Committed(commit=commit, made=True):
+                self.made.append(commit)
+
+    def aggregate(self, i: int, effect: Aggregate) -> None:
+        self.aggregations += 1
+        self.asked.append(effect)
+        if self.held_back is not None:
+            self.held_back.append((i, effect))
+        else:
+            self.answer(i, effect)
 
     def answer(self, i: int, ask: Aggregate) -> None:
         if not ask.rows:

@@ -55,7 +55,9 @@ def test_nothing_is_shown_of_an_empty_log(run: LoggedRun) -> None:
     assert run.seen == []
 
 
-def test_following_shows_newcomers_and_what_was_written_last(run: LoggedRun) -> None:
+def test_following_shows_newcomers_and_what_was_written_last(
+    run: LoggedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run.write(0, b"old\nolder\n")
     tails = run_logs.show(run.folder, [0], 1, run.note)
     happenings = iter(
@@ -78,7 +80,8 @@ def test_following_shows_newcomers_and_what_was_written_last(run: LoggedRun) -> 
             run.write(0, b"no end")
         return more
 
-    run_logs.follow(run.folder, tails, lambda peer: True, goes_on, run.note, sleep)
+    monkeypatch.setattr(run_logs, "sleep", sleep)
+    run_logs.follow(run.folder, tails, lambda peer: True, goes_on, run.note)
     assert run.seen == [(0, "older"), (0, "new"), (0, "no end"), (7, "hello")]
 
 

@@ -438,7 +438,7 @@ def test_a_snapshot_is_the_state_of_its_round():
         assert snapshots == [pack_state(model, optimizer, {})]
 
 
-def test_a_snapshot_that_is_asked_for_while_a_round_can_be_computed_is_made_when_that_is_on_its_way():
+def test_a_snapshot_asked_for_while_a_round_can_be_computed_is_made_when_that_is_on_its_way():
     """Then the scheduler has stepped on every peer alike, and the training waits anyway."""
     model, optimizer = small_model()
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
@@ -941,7 +941,7 @@ def test_a_peer_with_flipped_labels_reads_them_wrong():
 
 
 def test_a_slow_peer_takes_its_time_before_it_contributes(monkeypatch):
-    from gossip.training import session as module
+    from gossip.inject import faulty_trainer as module
 
     naps = []
     monkeypatch.setattr(module.time, "sleep", naps.append)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from nursery import Nursery, Script
+import zygote
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.xdist_group("nursery")  # one serves them all
+Script = subprocess.Popen[str]
 
 PREAMBLE = """
 import os, sys, threading, time
@@ -37,8 +37,9 @@ def node(n):
     try:
         SCRIPT(n)
     finally:
-        say("closed:", [m.reason for m in n.heard if isinstance(m, control.Close)], "contributions:",
-            sum(isinstance(m, control.Contribute) for m in n.heard))
+        reasons = [m.reason for m in n.heard if isinstance(m, control.Close)]
+        contributions = sum(isinstance(m, control.Contribute) for m in n.heard)
+        say("closed:", reasons, "contributions:", contributions)
 
 def begin(**place):
     global SCRIPT
@@ -53,29 +54,31 @@ model, optimizer = small_model()
 """
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    one = Nursery()
-    yield one
-    one.close()
-
-
-Start = Callable[..., Script]
-
-
 @pytest.fixture
-def start(nursery: Nursery) -> Iterator[Start]:
+def start() -> Iterator[Callable[..., Script]]:
     """Begins a script, of which nothing must be left when the test ends."""
     begun: list[Script] = []
 
     def begin(body: str, pass_fds: Sequence[int] = ()) -> Script:
+        code = PREAMBLE.format(here=str(HERE)) + textwrap.dedent(body)
         begun.append(
-            nursery.start(PREAMBLE.format(here=str(HERE)) + textwrap.dedent(body), pass_fds)
+            zygote.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=pass_fds,
+                start_new_session=True,
+                text=True,
+            )
         )
         return begun[-1]
 
     yield begin
-    ended = [script.close() for script in begun]
+    ended = [script.poll() is not None for script in begun]
+    for script in begun:
+        script.kill()
+        script.communicate()
     assert all(ended), "a script had not ended"
 
 

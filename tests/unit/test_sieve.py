@@ -14,12 +14,12 @@ from gossip.errors import BadFault
 from gossip.faults.plan import parse
 from gossip.faults.world import Delay, Flap, LinkFault, Loss, Partition, Ring, Trickle
 from gossip.inject.links import links_at
+from gossip.inject.sieve import RECONNECT_S, Fault, FaultyTransport
 from gossip.testing.transport_world import RUN
 from gossip.testing.transports import TRANSPORT_CHECKS, TransportCheck
 from gossip.transport.base import LINK_TIMEOUT_S as SILENT_S
 from gossip.transport.base import Arrival
 from gossip.transport.memory import Hub, MemoryTransport
-from gossip.transport.sieve import RECONNECT_S, Fault, FaultyTransport
 
 
 def maker():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from gossip.inject.faulty_trainer import LabelFlip
 from gossip.ipc.messages import StartRoundCommand
 from gossip.training.streaming import ShardedStream, _Every
 
@@ -68,7 +69,8 @@ def stream(rounds: Rounds, dataset: Any, flip: bool = False, **options: Any) -> 
     options.setdefault("batch_size", 2)
     if options.get("num_workers"):
         options["multiprocessing_context"] = "fork"
-    return ShardedStream(DataLoader(dataset, **options), rounds, 7, flip, None)
+    alter = LabelFlip(dataset, None) if flip else None
+    return ShardedStream(DataLoader(dataset, **options), rounds, 7, alter)
 
 
 def one_pass(rounds: Rounds, data: ShardedStream) -> list[list[int]]:
@@ -207,7 +209,7 @@ def test_a_part_of_a_stream_survives_the_way_to_a_worker() -> None:
 def test_of_a_stream_several_batches_make_one_step_and_what_is_left_of_it_is_left_out() -> None:
     rounds = Rounds()
     for at, _ in enumerate(
-        ShardedStream(DataLoader(Count(21), batch_size=2), rounds, 7, False, None, accumulate=4)
+        ShardedStream(DataLoader(Count(21), batch_size=2), rounds, 7, accumulate=4)
     ):
         if at % 4 == 3:
             rounds.step()

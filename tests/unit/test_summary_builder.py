@@ -320,7 +320,7 @@ def test_suspects_are_named_and_their_reasons_kept(tmp_path: Path) -> None:
     assert made["byzantine"] == [2, 3]
 
 
-def test_who_could_not_tell_whether_its_end_is_everybodys_is_named_unless_it_took_over_the_others_state(
+def test_who_cannot_tell_if_its_end_is_everybodys_is_named_unless_it_took_the_others_state(
     tmp_path: Path,
 ) -> None:
     rows = [

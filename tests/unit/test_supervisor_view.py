@@ -165,7 +165,7 @@ def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:
         event("trusted", 1, 7.0, subject=2, round=200),
     )
     assert lines == [
-        "? 2 suspected of lying at round 6: trust 0.48 (7 of the last 7 updates stood out)",
+        "? 2 suspected Byzantine at round 6: trust 0.48 (7 of the last 7 updates stood out)",
         "- 2 quarantined at round 15: trust 0.18 (7 of the last 7 updates stood out)",
         "~ 2 on parole from round 115",
         "~ 2 is trusted again",

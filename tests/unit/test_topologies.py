@@ -19,7 +19,8 @@ from gossip.topologies import Plan, topology
 
 @topology
 def star(roster, round_id, seed, *, hub=0, label="x"):
-    return Plan(pushes={p: (hub,) if p != hub else tuple(q for q in roster if q != hub) for p in roster})
+    leaves = tuple(p for p in roster if p != hub)
+    return Plan(pushes={p: (hub,) if p != hub else leaves for p in roster})
 
 def plain(roster, round_id, seed):
     return Plan(pushes={})

@@ -57,10 +57,10 @@ def test_what_a_stranger_puts_in_is_counted_and_nothing_more():
 
 def test_the_suite_says_which_promise_was_broken():
     class Deaf(MemoryTransport):
-        def _announce(self, address, down, only=None):
+        def announce(self, address, down, only=None):
             """Never tells that a link closed."""
             if down is None:
-                super()._announce(address, down, only)
+                super().announce(address, down, only)
 
     hub = Hub()
 

@@ -44,8 +44,8 @@ def test_another_optimizer_than_the_prepared_one_is_named(watch: UnexchangedWarn
     watch.prepared([sgd()])
     (said,) = steps(torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))]), STEPS)
     assert (
-        "peer.prepare() was given another optimizer (SGD) than the one that steps here (AdamW)"
-        in str(said.message)
+        "peer.prepare() was given another optimizer (SGD) than the optimizer that steps here "
+        "(AdamW)" in str(said.message)
     )
 
 

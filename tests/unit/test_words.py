@@ -51,6 +51,7 @@ def test_a_run_of_one_that_is_full_says_so_of_one(most: int, wanted: int, said: 
 )
 def test_the_batch_of_one_peer_is_said_of_one(n: int, local: int, said: str) -> None:
     batch = {
+        "peer": 0,
         "event": "batch",
         "round": 0,
         "policy": "scale",
@@ -58,7 +59,7 @@ def test_the_batch_of_one_peer_is_said_of_one(n: int, local: int, said: str) -> 
         "local": local,
         "samples": n * local,
     }
-    (line,) = RunView(n, cast(Any, SimpleNamespace(byzantine=[])))._batch(batch)
+    (line,) = RunView(n, cast(Any, SimpleNamespace(byzantine=[]))).feed(batch)
     assert line.startswith(f"= batch: {said}, {n * local} a round (scale)")
 
 

@@ -5,9 +5,10 @@ lateness are no evidence: only what a peer has sent is. What it has sent as a se
 others when they serve (``Accusation``): once more than f have said so of the same round, one of
 them is honest. A peer's life in the table:
 
-    normal --score < quarantine_below--> quarantined --quarantine_rounds--> on parole --parole_rounds--> normal
-                                              ^                               |
-                                              +------score < quarantine_below-+
+    normal --score < quarantine_below--> quarantined
+    quarantined --quarantine_rounds--> on parole
+    on parole --score < quarantine_below--> quarantined
+    on parole --parole_rounds--> normal
 
 Both are counted in the rounds that the table learns from, never by the number of a round: a peer
 may go on from a round that is far away, at a liar's word even, and nobody is freed by that.

@@ -20,9 +20,6 @@ from .table import Member, MemberTable
 RELAYS_MAX = 256  # probes under way for others; more are refused with a Nack
 # of the probe timeout, so that a helper's Nack is there before the asker's verdict
 NACK_AFTER = 0.8
-LOADED_S = 60.0
-"""How old the news may be that large payloads move. They come again in the next round, all at once,
-and the first answers that wait behind them do so before any news of them is here."""
 LOADED_VERDICT_S = 1.5
 """No verdict sooner after the first ping while they do. A lost segment is sent again after 0.2 s,
 and once more after 0.4 s; queues on the way add theirs."""
@@ -195,7 +192,7 @@ class Prober:
     def is_loaded(self, now: float) -> bool:
         """Whether large payloads move. Answers may wait behind them, wherever they come from: links
         share their cables."""
-        return now - self.view.loaded_at <= LOADED_S
+        return now <= self.view.loaded_until
 
     def _verdict_at(self, probe: Probe, now: float) -> float:
         return probe.began + LOADED_VERDICT_S if self.is_loaded(now) else probe.ends

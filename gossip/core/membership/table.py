@@ -22,6 +22,10 @@ SPEAKS_ON_S = 2.0
 """Who was heard no longer ago, over a link that stands, is there:
 whoever leaves closes its links."""
 
+LOADED_S = 2.0
+"""How old the news may be that large payloads move: they come one after the other,
+with pauses in between."""
+
 REFUTATIONS = 2**24  # in one life; lives and refutations together stay below ROUND_MAX = 2**48
 
 LARGE = 64
@@ -153,7 +157,7 @@ class MemberTable:
         # for good, and who is on its way: by the word of whoever starts them
         self._ended: set[PeerId] = set()
         self.coming: set[PeerId] = set()
-        self.loaded_at = float("-inf")  # when large payloads were last known to move
+        self.loaded_until = float("-inf")  # large payloads move until then, or may
 
     def __len__(self) -> int:
         """Members that were met and are neither dead nor left, the local one included:
@@ -232,9 +236,10 @@ class MemberTable:
         }
         return (there | self.coming).difference(roster)
 
-    def note_load(self, now: float) -> None:
-        """Large payloads move, here or elsewhere: answers may wait behind them."""
-        self.loaded_at = now
+    def note_load(self, now: float, for_s: float = 0.0) -> None:
+        """Large payloads move, here or elsewhere: answers may wait behind them, for so long at
+        least."""
+        self.loaded_until = max(self.loaded_until, now + max(LOADED_S, for_s))
 
     # --- what changes -----------------------------------------------------------------------------
 

@@ -270,7 +270,7 @@ class LagDetector:
             or notice.shard
         ):
             return self.behind(peer, round_id, now)
-        self._open = None
+        self._open, self._answer_ends = None, -1
         self._ahead[peer] = max(round_id, self._ahead.get(peer, 0))
         if not self.is_credible(self._beyond(here), now):
             return self.behind(peer, round_id, now)
@@ -335,8 +335,7 @@ class LagDetector:
             self.is_on_other_branch(peer, hello.chain, now)
         self._weigh()
         if stance != "fork":
-            ahead = stance == "same" and hello.round_id > self.lineage.next_round
-            return self.behind(peer, hello.round_id, now) if ahead else []
+            return []
         where = (self.settings.lineage, hello.round_id, 0, 0)
         return [
             Send(

@@ -66,6 +66,9 @@ BEHIND_MAX, BEHIND_S = 2, 0.5
 SMALL_BYTES = 2**20
 """Results up to this size are sent once more to whoever may lack them."""
 
+LOADED_ROUNDS = 3
+"""For how many usual rounds payloads that take time are remembered."""
+
 RollingTimer: TypeAlias = RoundTimer | CatchUpOverdue
 Mode: TypeAlias = Literal["off", "following", "active"]
 
@@ -314,10 +317,15 @@ class RollingRounds:
         if isinstance(message, ReceivingPayload):
             self.server.transfer_tracker.told(sender, message.received, now)
             if self.server.transfer_tracker.is_busy(sender, now):
-                self.view.note_load(now)
+                self._note_load(now)
             return []
         heard = self._heard(sender, message.round_id, isinstance(message, Update), now)
         return heard + self._on_heard(event, now) if heard else self._on_heard(event, now)
+
+    def _note_load(self, now: float) -> None:
+        """They come again in the next round, all at once. The first answers that wait behind them
+        do so before any news of them is here."""
+        self.view.note_load(now, LOADED_ROUNDS * self.deadline.typical_round_s())
 
     def _heard(self, peer: PeerId, round_id: int, contributes: bool, now: float) -> list[Effect]:
         """It says where it is. Until then nobody was to be served by it;
@@ -699,7 +707,7 @@ class RollingRounds:
             return effects + self._on_update(self.local, shard, update, payload, now)
         effects.append(Send(server, update, payload))
         if payload is not None and self.server.transfer_tracker.may_take_time:
-            self.view.note_load(now)
+            self._note_load(now)
         return effects
 
     def _advance(self, shard: ShardRound, reason: str, now: float) -> list[Effect]:

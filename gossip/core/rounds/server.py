@@ -322,7 +322,6 @@ class Server:
             self.settings.lineage, self.round_id, shard.index, attempt, self.parent
         )
         expected = self.expected()
-        shard.asked.intersection_update(expected)
         missing = [
             peer
             for peer in expected

@@ -213,7 +213,8 @@ def say(message: Message) -> str:
         case messages.Nack(_, target):
             return f"Nack of {target}"
         case messages.PushPull(members, reply):
-            return f"PushPull{' reply' if reply else ''}{_rumors(tuple(m for m in members if m.status != 'alive'))}"
+            missing = tuple(member for member in members if member.status != "alive")
+            return f"PushPull{' reply' if reply else ''}{_rumors(missing)}"
         case messages.Gossip(rumors):
             return f"Gossip{_rumors(rumors)}"
 

@@ -2,9 +2,9 @@
 time, peers that stand still.
 
 A swarm of one; all peers stopped at once; links and processors for which updates and states are
-large, without a fault or with peers that stop; a newcomer whose link carries less than the rounds need; payloads
-that trickle; the last holder of the state, to whom newcomers come. A share of the random schedules
-is of one of these.
+large, without a fault or with peers that stop; a newcomer whose link carries less than the rounds
+need; payloads that trickle; the last holder of the state, to whom newcomers come. A share of the
+random schedules is of one of these.
 """
 
 from __future__ import annotations

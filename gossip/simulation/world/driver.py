@@ -4,7 +4,12 @@ peer, for a whole swarm.
 The same seed gives the same run, to the last bit: ``Swarm.trace_hash`` says so. Messages travel as
 the codec's bytes.
 
-    swarm = Swarm(lambda peer, incarnation: Peer(...), n=8, seed=1, make_trainer=lambda peer, inc: ToyTrainer(peer, 1))
+    swarm = Swarm(
+        lambda peer, incarnation: Peer(...),
+        n=8,
+        seed=1,
+        make_trainer=lambda peer, incarnation: ToyTrainer(peer, 1),
+    )
     swarm.run_until(lambda: swarm.cores[0].round_id >= 10, limit_s=5)
     swarm.crash(3)
     swarm.run_for(2.0)

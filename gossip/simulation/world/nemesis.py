@@ -52,7 +52,6 @@ from gossip.faults import (
     StartFault,
     Trickle,
     Weather,
-    kind_of,
     near,
     severed,
 )
@@ -74,10 +73,6 @@ if TYPE_CHECKING:
 def name_of(fault: Fault) -> str:
     """What a fault is counted as."""
     match fault:
-        case Crash() | Restart() | Hang() | Slow():
-            return type(fault).__name__.lower()
-        case ByzantineFault():
-            return fault.attack
         case NodeAttack():
             return f"lie_{fault.lie}"
         case Partition(one_way=True):
@@ -85,7 +80,7 @@ def name_of(fault: Fault) -> str:
         case Narrow() if drops(fault):
             return "queue_full"
         case _:
-            return kind_of(fault)
+            return fault.kind
 
 
 class Nemesis(Observer):

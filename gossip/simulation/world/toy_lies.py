@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossip.aggregators.attacks import KINDS, Attack, AttackerGroup, make
+from gossip.aggregators.attacks import ATTACKS, Attack, AttackerGroup, make
 from gossip.core import Envelope, Payload, PeerId, Push
-from gossip.faults import ATTACKS, ByzantineFault, FaultPlan
+from gossip.faults import ByzantineFault, FaultPlan
 from gossip.inject import OutMessage
 
 from .toy_trainer import NOISE, STEP_SIZE, Vector, noise_of, payload_of
@@ -48,20 +48,23 @@ class ToyAttack:
     def tells_each(self) -> bool:
         """Whether it tells each neighbour something else (``PerReceiverAttack``),
         and the trainer the truth."""
-        return self.attacker.attack in KINDS and KINDS[self.attacker.attack].shape == "apart"
+        return ATTACKS[self.attacker.attack].shape == "apart"
 
     def __call__(self, update: Vector, round_id: int) -> Vector:
         if self.tells_each:
             return update
         self.told += 1
-        strength = self.attacker.strength
+        # None: of an attack of the library, which has its own
+        strength = 1.0 if self.attacker.strength is None else self.attacker.strength
         match self.attacker.attack:
             case "sign_flip":
                 return -update * np.float32(strength)
             case "label_flip":
                 return -update  # who learns from wrong labels steps away from the target
             case "bit_flip":
-                return (update.view(np.uint32) ^ np.uint32(1 << 30)).view(np.float32)
+                rng = np.random.default_rng([self.seed, 5, self.peer, round_id])
+                hit = rng.random(len(update)) < strength
+                return (update.view(np.uint32) ^ (np.uint32(1 << 30) * hit)).view(np.float32)
             case "gaussian":
                 noise = np.random.default_rng([self.seed, 4, self.peer, round_id]).standard_normal(
                     len(update)
@@ -101,7 +104,7 @@ class ToyAttack:
         import torch
 
         attack = self._ready()
-        if KINDS[attack.name].shape == "alone":
+        if ATTACKS[attack.name].shape == "alone":
             return attack(torch.tensor(update), round_id).numpy()
         own = np.array(noise_of(f"{self.seed}/{self.peer}/{round_id}", len(update)))
 
@@ -129,7 +132,7 @@ class ToyAttack:
             from gossip.aggregators import load
 
             torch.set_num_threads(1)
-            strength = self.attacker.strength if ATTACKS[self.attacker.attack].unit else None
+            strength = self.attacker.strength if ATTACKS[self.attacker.attack].meaning else None
             attacker_group = AttackerGroup(
                 max(1, len(self._honest)), max(1, len(self._alike)), seed=self.seed
             )

@@ -90,12 +90,13 @@ def condor(
         bool, typer.Option("--submit", help="Send it with condor_submit_dag, too.")
     ] = False,
 ) -> None:
-    """Write, or --submit, a DAG for HTCondor whose jobs are peers:
+    """Write, or --submit, a DAG for HTCondor whose jobs are peers (no real cluster has run it yet):
     gossip condor -n 8 -- train.py --lr 0.1
 
-    Without --shared, settings, key and script go with the jobs, which find each other by a contact
-    file on the machine of the submission (condor_chirp) and must reach each other's machines. No
-    HTCondor pool has run this yet: docs/schedulers.md.
+    Without --shared, the settings, the key and the script are transferred with the jobs. The jobs
+    find each other by a contact file on the submitting machine (condor_chirp), and connect to each
+    other's machines directly. No real HTCondor pool has run this yet: docs/schedulers.md has what
+    was tested instead.
     """
     from .files import DAG, MORE_SUB, Submission
 
@@ -118,7 +119,7 @@ def condor(
         )
     elsewhere = {
         "run_dir": "each submission has a folder of its own",
-        "peers": "that is what -n says",
+        "peers": "-n already gives it",
         "name": "it is for --name",
     }
     refuse(shown, elsewhere, "leave it out behind --")

@@ -1,10 +1,9 @@
-"""The contact file of a submission to HTCondor: who of which run is where, for jobs that share no
-folder with each other.
+"""The contact file of a submission to HTCondor: addresses of peers, for jobs that share no folder.
 
-It lies on the machine that the jobs were submitted from. A job reads it and appends to it through
-HTCondor (``condor_chirp``), which needs no network of ours. All that comes from jobs is appended by
-that one machine, so no line is lost or cut. It says addresses, and nothing secret: who may knock at
-a door there is known by the swarm key.
+It is on the machine that the jobs were submitted from. A job reads it and appends to it through
+HTCondor (``condor_chirp``), which needs no network of ours. That one machine appends the lines of
+all jobs, so no line is lost or cut. The file has addresses and no secret: the swarm key decides
+which peers a join server admits.
 """
 
 from __future__ import annotations

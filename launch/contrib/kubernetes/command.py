@@ -70,7 +70,10 @@ def kubernetes(
         ),
     ] = "",
     port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Without --claim: of the door of each pod.")
+        int,
+        typer.Option(
+            min=1, max=65535, help="Without --claim: port of the join server of each pod."
+        ),
     ] = JOIN_SERVER,
     workdir: Annotated[
         str, typer.Option(help="Folder that the script is started in.", show_default=False)
@@ -79,7 +82,7 @@ def kubernetes(
         int | None,
         typer.Option(
             min=0,
-            help="Number that the pods run under, if not as the image says.",
+            help="User id of the pods, by default that of the image.",
             show_default=False,
         ),
     ] = None,
@@ -100,11 +103,12 @@ def kubernetes(
         Path | None, typer.Option("-o", "--out", help="Write it there, for you alone to read.")
     ] = None,
 ) -> None:
-    """Print a job whose pods are peers: gossip kubernetes -n 8 --image IMAGE -- train.py --lr 0.1 |
-    kubectl apply -f -
+    """Print a job for Kubernetes whose pods are peers (no real cluster has run it yet):
+    gossip kubernetes -n 8 --image IMAGE -- train.py --lr 0.1 | kubectl apply -f -
 
-    Pods find each other by the names that a headless service gives them, and need no volume;
-    settings and swarm key are in a secret. No cluster has run this yet: docs/schedulers.md.
+    Pods find each other by the names that a headless service gives them, and need no volume. The
+    settings and the swarm key are in a secret. No real Kubernetes cluster has run this yet:
+    docs/schedulers.md has what was tested instead.
     """
     from .files import CONFIG, GIVEN, OWN, Pods, escaped
 
@@ -115,7 +119,7 @@ def kubernetes(
         )
     if mount and not claim:
         raise ConfigError(
-            "--mount says where a volume is, and there is none", "--claim PVC, or leave it out"
+            "--mount is the path of a volume, and there is none", "--claim PVC, or leave it out"
         )
     mount = mount or SHARED
     if not PurePosixPath(mount).is_absolute() or ".." in PurePosixPath(mount).parts:
@@ -125,7 +129,7 @@ def kubernetes(
     folder = f"{mount.rstrip('/')}/runs/{name}" if claim else f"{OWN}/{name}"
     elsewhere = {
         "run_dir": f"the run's folder is {folder}",
-        "peers": "that is what -n says",
+        "peers": "-n already gives it",
         "name": "it is for --name",
     }
     refuse(
@@ -217,7 +221,6 @@ def remark(config: Path | None) -> None:
         )
     if left := left_behind():
         print(
-            "! not carried into the pods, as they say something about this machine: "
-            f"{', '.join(left)}",
+            f"! not passed to the pods, because they describe this machine: {', '.join(left)}",
             file=sys.stderr,
         )

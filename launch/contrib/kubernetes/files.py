@@ -20,7 +20,9 @@ FROM_POD = {
     "GOSSIP_LISTEN": "status.podIP",
     "JOB_UID": "metadata.labels['batch.kubernetes.io/controller-uid']",
     "JOB_FAILURES": "metadata.annotations['batch.kubernetes.io/job-index-failure-count']",
-    "JOB_FAILURES_IGNORED": "metadata.annotations['batch.kubernetes.io/job-index-ignored-failure-count']",
+    "JOB_FAILURES_IGNORED": (
+        "metadata.annotations['batch.kubernetes.io/job-index-ignored-failure-count']"
+    ),
 }
 """What Kubernetes tells a pod of itself: which job it is of,
 and how often it has failed before, counted or not."""
@@ -72,7 +74,7 @@ class Pods:
             )
         else:
             meets = (
-                f"by their names, {self.name}-INDEX.{self.name}: any one that is there tells of "
+                f"by their names, {self.name}-INDEX.{self.name}: any pod that is there knows "
                 "all others"
             )
             told = (
@@ -80,7 +82,8 @@ class Pods:
                 "as long as the pods are kept."
             )
         secret = (
-            f"# The secret holds {SWARM_KEY}: who has it can take part. Keep this to yourself.\n"
+            f"# The secret holds {SWARM_KEY}: with it anybody can take part. Keep this file "
+            "secret.\n"
             if SWARM_KEY in self.given
             else ""
         )

@@ -1,10 +1,10 @@
 """``python -m gossip.launch.contrib.kubernetes.peer``: a pod of an indexed job that shares no
 volume with the others.
 
-Settings and swarm key come as files. Each pod has a name, and a door at the same port as all:
-whoever comes knocks at all names, and any pod that is there tells of all others; none is special.
-One that is started again has the same number and mostly another address: it asks the others which
-life of its peer they know, and comes back as the next.
+Settings and swarm key come as files. Each pod has a stable name, and a join server at the same port
+as all others. A new pod tries all names, and any pod that answers sends the addresses of all
+others. No pod is special. A restarted pod has the same number and mostly another address. It asks
+the others which life of its peer they know, and comes back as the next one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import zmq.asyncio
@@ -76,8 +76,10 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
     )
     others = [other for other in range(config.peers) if other != peer]
     names = dict(zip(others, names_of(name, others), strict=True))
+    question = says.RegistryPull(config.run_id, join_server, b"")
+    within_s = FIND_S if failures else 0.0
     found, former = asyncio.run(
-        find(config, key, peer, join_server, names.values(), port, FIND_S if failures else 0.0)
+        find(question, key, peer, lambda: look_up(names.values(), port), within_s)
     )
     incarnation = max(failures, former + 1)
     if incarnation:
@@ -134,8 +136,8 @@ def take_key(path: Path, folder: Path) -> KeyPair:
         pair = parse_pair(path.read_bytes(), str(path))
     except OSError as error:
         hint = (
-            "gossip kubernetes --user UID: a secret's files are for the user that the pod is said "
-            "to run as"
+            "gossip kubernetes --user UID: a secret's files are readable by the user that the "
+            "manifest names"
         )
         raise ConfigError(f"cannot read the swarm key {path}: {error.strerror}", hint) from error
     write_pair(folder / SWARM_KEY, pair)
@@ -143,19 +145,18 @@ def take_key(path: Path, folder: Path) -> KeyPair:
 
 
 async def find(
-    config: RunConfig,
+    question: says.RegistryPull,
     key: KeyPair | None,
     peer: int,
-    join_server: ServerEntry,
-    names: Collection[str],
-    port: int,
+    pods: Callable[[], Awaitable[list[str]]],
     within_s: float,
 ) -> tuple[tuple[str, ...], int]:
     """Asks every pod that has a name which life of this peer it knows; again until one answers,
     within ``within_s``.
 
     Args:
-        door: The own, which opens after this.
+        question: In the name of the own server, which opens after this.
+        pods: Looks up the addresses of those that have a name.
     Returns: Addresses behind the names, and the last incarnation that was heard of; -1: none.
     """
     clock = asyncio.get_running_loop().time
@@ -163,8 +164,7 @@ async def find(
     context = zmq.asyncio.Context()
     try:
         while True:
-            addresses = await look_up(names, port)
-            question = says.RegistryPull(config.run_id, join_server, b"")
+            addresses = await pods()
             asked = (ask(context, address, question, ASK_S, key) for address in addresses)
             answers = await asyncio.gather(*asked, return_exceptions=True)
             told = [answer for answer in answers if isinstance(answer, says.RegistryState)]

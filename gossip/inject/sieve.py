@@ -1,10 +1,10 @@
-"""A transport whose links fail as told: what would be sent, or has come, is dropped, held up, or
-let through bit by bit.
+"""A transport whose links fail on command: messages are dropped, delayed, or passed at a limited
+rate, on sending or on arrival.
 
-For faults that are injected into real runs. A cut link is silent, as one is whose cable was pulled:
-nobody is told, and what is sent goes nowhere. Like the ZeroMQ below, which hears no heartbeat then,
-it reports the link down after a while, and up again a little after the cut is mended. What was on
-its way is lost, though TCP might have saved it when the cut was short.
+It injects faults into real runs. A cut link is silent, like one whose cable was pulled: no peer is
+notified, and what is sent is lost. ZeroMQ below would miss heartbeats then, so the link is reported
+down after a while, and up again a little after the cut ends. What was in flight is lost, though TCP
+might have saved it when the cut was short.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.core import Arriving, LinkDown, LinkUp, Message, Payload, PeerId, Received
-
-from .assembly import TOLD_EVERY_S
-from .base import Arrival, Transport
+from gossip.transport import TOLD_EVERY_S, Arrival, Transport
 
 RECONNECT_S = 0.1  # it tries again after 0.05 s, then less and less often, at least once a second
 TRICKLE_STEP_S = 0.02

@@ -1,0 +1,214 @@
+"""What a fault kind says of itself, once. Its word, its usage, its table in a plan file and its row
+in ``docs/faults.md`` follow from that.
+
+    @declared("{peer}*{factor}", "2*4", real=True)
+    @dataclass(frozen=True, slots=True)
+    class Slow(Fault):
+        ...docstring: the row of the page...
+
+        peer: int = of(Peer())
+        factor: float = of(Number("FACTOR", "a factor", 1.0))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from gossip.errors import BadFault
+
+from .reader import Reader
+from .units import Peer, Table, Unit, nearest
+
+_PIECE = re.compile(r"(\[?)([^{\[\]]*)\{(\w+)\}\]?")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Base of all kinds: frozen dataclasses whose fields are the keys of a table."""
+
+    @property
+    def kind(self) -> str:
+        """The word for it in a plan file."""
+        return name_of(type(self))
+
+    @property
+    def victims(self) -> tuple[Any, ...]:
+        """Whom it names; of one that names nobody by its kind, "server"."""
+        fields = [field for field in dataclasses.fields(self) if _names_peers(field)]
+        if not fields:
+            return ("server",)
+        return tuple(
+            peer
+            for field in fields
+            for peer in field.metadata["unit"].victims(getattr(self, field.name))
+        )
+
+    def __str__(self) -> str:
+        return KINDS[self.kind].show(self)
+
+
+_Made = TypeVar("_Made", bound=type[Fault])
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault, by the name that it has in words and tables.
+
+    Attributes:
+        word: What is typed behind the name and a colon: each ``{field}`` with what stands before
+            it; what is in brackets may be left out at the end.
+        example: Of that.
+        real: Whether real processes carry it out. Only then it can be typed.
+        fixed: Fields that follow from the name.
+        otherwise: Values of fields that are left out, where the class has none.
+        note: Goes behind the usage.
+        check: Says which faults make no sense, though each field does. Takes the fault, where it
+            was found, and its usage. Raises: BadFault.
+    """
+
+    name: str
+    made: type[Fault]
+    word: str
+    example: str
+    real: bool
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    otherwise: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    note: str = ""
+    check: Callable[[Any, str, str], None] = lambda fault, where, usage: None
+
+    @cached_property
+    def units(self) -> dict[str, Unit]:
+        """By the fields that are not fixed."""
+        return {
+            field.name: field.metadata["unit"]
+            for field in dataclasses.fields(self.made)
+            if field.name not in self.fixed
+        }
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        own = {
+            field.name: field.default
+            for field in dataclasses.fields(self.made)
+            if field.default is not dataclasses.MISSING
+        }
+        return {**own, **self.otherwise}
+
+    @property
+    def usage(self) -> str:
+        units = self.units
+        shape = re.sub(r"\{(\w+)\}", lambda match: units[match[1]].usage, self.word)
+        notes = "".join(unit.note for unit in units.values()) + self.note
+        example = f"{self.name}:{self.example}"
+        quoted = f"'{example}'" if "|" in example else example
+        return f"{self.name}:{re.sub(r'[][]', '', shape)}{notes}, for example {quoted}"
+
+    # --- as a word --------------------------------------------------------------------------------
+
+    def read(self, reader: Reader) -> tuple[Fault, ...]:
+        """The faults of a word, from its colon on: one for each peer, of kinds with one."""
+        reader.take(":", "':'")
+        values: dict[str, Any] = {}
+        for optional, mark, name in _PIECE.findall(self.word):
+            unit = self.units[name]
+            if optional and reader.at_end:
+                break
+            if mark:
+                reader.take(re.escape(mark), f"{mark!r} and {unit.named}")
+            values |= unit.read(reader, name)
+        reader.end()
+        single = [name for name in values if isinstance(self.units[name], Peer)]
+        return tuple(
+            self._build(
+                {**values, **dict(zip(single, each, strict=True))}, f"bad fault {reader.word!r}"
+            )
+            for each in itertools.product(*(values[name] for name in single))
+        )
+
+    def show(self, fault: Fault) -> str:
+        pieces = [
+            mark + self.units[name].show(fault, name)
+            for optional, mark, name in _PIECE.findall(self.word)
+            if not optional or getattr(fault, name) is not None
+        ]
+        return f"{self.name}:{''.join(pieces)}"
+
+    # --- as a table -------------------------------------------------------------------------------
+
+    def take(self, table: Table) -> Fault:
+        """Raises: BadFault."""
+        self._check_keys(table)
+        values = {
+            name: unit.take(table, name) for name, unit in self.units.items() if name in table.keys
+        }
+        return self._build(values, table.where)
+
+    def _check_keys(self, table: Table) -> None:
+        known, hint = tuple(self.units), f"it has {', '.join(self.units)}"
+        for key in table.keys:
+            if key != "kind" and key not in known:
+                raise table.bad(f"{self.name} has no {key!r}.{nearest(key, known, 0.4)}", hint)
+        for key in known:
+            if key not in table.keys and key not in self.defaults:
+                raise table.bad(f"{self.name} needs {key!r}", hint)
+        if "round" in known and ("round" in table.keys) == ("at_s" in table.keys):
+            raise table.bad(
+                f"{self.name} needs 'round' or 'at_s', and not both", "for example round = 50"
+            )
+
+    def row(self, fault: Fault) -> dict[str, Any]:
+        """The keys that ``take`` reads back."""
+        values = {name: getattr(fault, name) for name in self.units}
+        return {name: value for name, value in values.items() if value not in ((), None)}
+
+    def _build(self, values: dict[str, Any], where: str) -> Fault:
+        fault = self.made(**{**self.fixed, **self.defaults, **values})
+        self.check(fault, where, self.usage)
+        return fault
+
+
+KINDS: dict[str, Kind] = {}
+"""All kinds, in the order of their declaration."""
+
+
+def declared(word: str, example: str, *, real: bool = False) -> Callable[[_Made], _Made]:
+    """Declares a kind, named as its class."""
+
+    def decorate(made: _Made) -> _Made:
+        struck = {"round": None} if "{round}" in word else {}  # or it has its moment in at_s
+        add(Kind(name_of(made), made, word, example, real, otherwise=struck))
+        return made
+
+    return decorate
+
+
+def add(kind: Kind) -> None:
+    KINDS[kind.name] = kind
+
+
+def typed_kinds() -> tuple[str, ...]:
+    """Of the faults that can be typed: those that real runs carry out."""
+    return tuple(kind.name for kind in KINDS.values() if kind.real)
+
+
+def unknown_kind(kind: str, where: str, known: tuple[str, ...]) -> BadFault:
+    """The error for a kind that there is not, with its nearest neighbour."""
+    return BadFault(
+        f"{where}: unknown kind {kind!r}.{nearest(kind, known)}", f"kinds: {', '.join(known)}"
+    )
+
+
+def name_of(made: type[Fault]) -> str:
+    """``LateStart`` is ``late_start``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", made.__name__).lower()
+
+
+def _names_peers(field: Any) -> bool:
+    unit = field.metadata.get("unit")
+    return unit is not None and type(unit).victims is not Unit.victims

@@ -1,0 +1,304 @@
+"""What the fields of faults hold. Each unit knows how its value is typed, how it stands in a plan
+file, and which values make sense."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
+from typing import Any
+
+from gossip.errors import BadFault
+
+from .reader import Reader, duration, peers_word
+
+SECONDS_MAX = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of a plan file. ``where`` names it in errors."""
+
+    kind: str
+    keys: Mapping[str, Any]
+    where: str
+
+    def bad(self, why: str, hint: str = "") -> BadFault:
+        return BadFault(f"{self.where}: {why}", hint or f"a key of {self.kind}")
+
+    def number(self, key: str, least: float, most: float) -> float:
+        value = self.keys[key]
+        number = (
+            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        )
+        if not number or not least <= value <= most:
+            raise self.bad(f"{key} = {value!r} is not a number {_bounds(least, most)}")
+        return float(value)
+
+    def peer(self, value: object) -> int:
+        return self.whole(value, "a peer", "peers are numbered from 0")
+
+    def whole(self, value: object, what: str, hint: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self.bad(f"{value!r} is not {what}", hint)
+        return value
+
+    def peers(self, value: object, key: str) -> tuple[int, ...]:
+        example = f"for example {key} = [5, 6]"
+        if not isinstance(value, list) or not value:
+            raise self.bad(f"{key} = {value!r} is not a list of peers", example)
+        named = tuple(map(self.peer, value))
+        if len(set(named)) != len(named):
+            raise self.bad(f"a peer is named twice in {value!r}", example)
+        return named
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a field holds.
+
+    Attributes:
+        usage: Stands for it in the usage of a word.
+        named: Names it in errors.
+        note: Goes behind the usage.
+    """
+
+    usage: str = ""
+    named: str = ""
+    note: str = ""
+
+    def read(self, reader: Reader, name: str) -> dict[str, Any]:
+        """The values of a typed word, by field."""
+        raise NotImplementedError
+
+    def show(self, fault: Any, name: str) -> str:
+        """As it is typed."""
+        raise NotImplementedError
+
+    def take(self, table: Table, key: str) -> Any:
+        """The value of a key."""
+        raise NotImplementedError
+
+    def victims(self, value: Any) -> tuple[Any, ...]:
+        """The peers that it names."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Unit):
+    """``expected``: what is to be typed; ``beyond``: why others make no sense."""
+
+    least: float = 0.0
+    most: float = math.inf
+    expected: str = ""
+    suffix: str = ""
+    beyond: str = ""
+
+    def read(self, reader: Reader, name: str) -> dict[str, Any]:
+        value = reader.number(self.expected or self.named)
+        if not self.least <= value <= self.most:
+            why = self.beyond or f"is not {_bounds(self.least, self.most)}"
+            raise reader.bad(f"{self.named} of {value:g}{self.suffix} {why}")
+        return {name: value}
+
+    def show(self, fault: Any, name: str) -> str:
+        return f"{getattr(fault, name):.12g}"
+
+    def take(self, table: Table, key: str) -> float:
+        return table.number(key, self.least, self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Strength(Number):
+    """Of an attack, which says which of them make sense."""
+
+    usage: str = "STRENGTH"
+    named: str = "a strength"
+
+    def read(self, reader: Reader, name: str) -> dict[str, Any]:
+        return {name: reader.number(self.named)}
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds(Unit):
+    usage: str = "DURATION"
+    named: str = "a duration"
+    least: float = 0.0
+
+    def read(self, reader: Reader, name: str) -> dict[str, Any]:
+        value = reader.seconds()
+        if value < self.least:
+            raise reader.bad(f"{self.named} of {value:g} s is too short")
+        return {name: value}
+
+    def show(self, fault: Any, name: str) -> str:
+        return duration(getattr(fault, name))
+
+    def take(self, table: Table, key: str) -> float:
+        return table.number(key, self.least, SECONDS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Round(Unit):
+    """A round. In a word, a number with a unit of time is ``at_s`` in its place."""
+
+    usage: str = "ROUND"
+    named: str = "a round"
+
+    def read(self, reader: Reader, name: str) -> dict[str, Any]:
+        if reader.is_time():
+            return {name: None, "at_s": reader.seconds()}
+        return {name: int(reader.take(r"\d{1,12}", self.named)), "at_s": None}
+
+    def show(self, fault: Any, name: str) -> str:
+        return str(getattr(fault, name)) if fault.at_s is None else duration(fault.at_s)
+
+    def take(self, table: Table, key: str) -> int:
+        return table.whole(table.keys[key], self.named, "rounds are numbered from 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Unit):
+    def show(self, fault: Any, name: str) -> str:
+        return str(getattr(fault, name))
+
+    def take(self, table: Table, key: str) -> int:
+        return table.whole(table.keys[key], "a count", "0, 1, 2, ...")
+
+
+@dataclass(frozen=True, slots=True)
+class Truth(Unit):
+    def take(self, table: Table, key: str) -> bool:
+        value = table.keys[key]
+        if not isinstance(value, bool):
+            raise table.bad(f"{key} = {value!r} is neither true nor false")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Unit):
+    choices: Sequence[str] = ()
+
+    def show(self, fault: Any, name: str) -> str:
+        return str(getattr(fault, name))
+
+    def take(self, table: Table, key: str) -> str:
+        value = table.keys[key]
+        if not isinstance(value, str) or value not in self.choices:
+            raise table.bad(
+                f"{table.kind} knows no {key} {value!r}.{nearest(str(value), self.choices)}",
+                f"it knows {', '.join(self.choices)}",
+            )
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Peer(Unit):
+    """One peer. A word may name several, and then means one fault each."""
+
+    usage: str = "PEER"
+    server: bool = False  # or whoever serves
+
+    def read(self, reader: Reader, name: str) -> dict[str, Any]:
+        if self.server and reader.skip("server"):
+            return {name: ("server",)}
+        return {name: reader.peers("a peer's number" + (" or 'server'" if self.server else ""))}
+
+    def show(self, fault: Any, name: str) -> str:
+        return str(getattr(fault, name))
+
+    def take(self, table: Table, key: str) -> Any:
+        value = table.keys[key]
+        return value if self.server and value == "server" else table.peer(value)
+
+    def victims(self, value: Any) -> tuple[Any, ...]:
+        return (value,)
+
+
+@dataclass(frozen=True, slots=True)
+class Peers(Unit):
+    """``everybody``: ``all`` may be typed, or the key left out. ``wrong``: why a group of so many
+    makes no sense, "" where it does. ``idle``: why it makes none to type it."""
+
+    usage: str = "PEERS"
+    everybody: bool = False
+    rows: bool = True  # typed as 0-4
+    wrong: Callable[[int], str] = lambda number: ""
+    idle: Callable[[int], str] = lambda number: ""
+
+    def read(self, reader: Reader, name: str) -> dict[str, Any]:
+        peers = () if self.everybody and reader.skip("all") else reader.peers()
+        if why := self.wrong(len(peers)) or self.idle(len(peers)):
+            raise reader.bad(why)
+        return {name: peers}
+
+    def show(self, fault: Any, name: str) -> str:
+        peers = getattr(fault, name)
+        return (peers_word(peers) if self.rows else ",".join(map(str, peers))) or "all"
+
+    def take(self, table: Table, key: str) -> tuple[int, ...]:
+        peers = table.peers(table.keys[key], key)
+        if why := self.wrong(len(peers)):
+            raise table.bad(why, f"for example {key} = [0, 3]")
+        return peers
+
+    def victims(self, value: Any) -> tuple[Any, ...]:
+        return tuple(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Sides(Unit):
+    """Of a partition; what stands between them in a word says whether it is ``one_way``."""
+
+    usage: str = "PEERS|PEERS"
+    note: str = " (> in place of |: one way)"
+
+    def read(self, reader: Reader, name: str) -> dict[str, Any]:
+        sides = [reader.peers()]
+        mark = reader.take(r"[|>]", "'|' (or '>', one way) and the other side")
+        sides.append(reader.peers())
+        while reader.skip(mark):
+            sides.append(reader.peers())
+        if _overlap(sides):
+            raise reader.bad("a peer is on two sides")
+        return {name: tuple(sides), "one_way": mark == ">"}
+
+    def show(self, fault: Any, name: str) -> str:
+        return (">" if fault.one_way else "|").join(map(peers_word, getattr(fault, name)))
+
+    def take(self, table: Table, key: str) -> tuple[tuple[int, ...], ...]:
+        value = table.keys[key]
+        if not isinstance(value, list) or len(value) < 2:
+            raise table.bad(
+                f"{key} = {value!r} is not a list of sides",
+                f"for example {key} = [[0, 1], [2, 3, 4]]",
+            )
+        sides = tuple(table.peers(side, key) for side in value)
+        if _overlap(sides):
+            raise table.bad(
+                f"a peer is on two sides in {value!r}", "a peer on no side reaches everyone"
+            )
+        return sides
+
+    def victims(self, value: Any) -> tuple[Any, ...]:
+        return tuple(peer for side in value for peer in side)
+
+
+def of(unit: Unit, default: Any = MISSING) -> Any:
+    """A field of a fault."""
+    return field(default=default, metadata={"unit": unit})
+
+
+def nearest(word: str, known: Sequence[str], cutoff: float = 0.6) -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _overlap(sides: Sequence[tuple[int, ...]]) -> bool:
+    everyone = [peer for side in sides for peer in side]
+    return len(set(everyone)) != len(everyone)
+
+
+def _bounds(least: float, most: float) -> str:
+    return f"from {least:g} up" if most == math.inf else f"from {least:g} to {most:g}"

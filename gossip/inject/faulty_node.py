@@ -1,0 +1,185 @@
+"""Carries out at one node what its run's plan and drills have for it: around its transport and
+around its core, which know nothing of it. Made only for peers that have faults."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from gossip.config import RunConfig
+from gossip.core import Admission, Effect, Event, Message, Payload, PeerId, Received, events
+from gossip.faults import DrillFile, NodeAttack
+from gossip.run import Journal
+from gossip.transport import Arrival, Transport
+from gossip.vectors import is_finite, sketch
+
+from .byzantine import ByzantinePeer
+from .links import LinkFaults
+from .outbox import Outbox
+from .process import FaultInjector
+from .sieve import FaultyTransport
+from .update_attacks import UpdateAttack
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Which node it is."""
+
+    config: RunConfig
+    peer: PeerId
+    incarnation: int
+    run_dir: Path | None
+    journal: Journal
+
+
+class Core(Protocol):
+    """What is decorated."""
+
+    def handle(self, event: Event, now: float) -> Any: ...
+
+    def admit(self, sender: PeerId, message: Message) -> Admission: ...
+
+    @property
+    def incarnation(self) -> int: ...
+
+
+class FaultyNode:
+    """What befalls one node. ``rule``: the run's, for attacks that try themselves on it."""
+
+    def __init__(self, site: Site, rule: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        config, plan, peer = site.config, site.config.plan, site.peer
+        self.site, self.round_id = site, -1
+        self.drills = DrillFile(
+            site.run_dir / "faults" if config.drills and site.run_dir is not None else None
+        )
+        self.injector = FaultInjector(plan, peer, site.incarnation, site.run_dir, site.journal)
+        self.links = LinkFaults(plan, peer, config.peers_max, self.injector.claims, site.journal)
+        self.update_attack = UpdateAttack(plan, peer, config.seed, config.peers, rule)
+        self.core: Core | None = None
+        self._planned = {fault.lie: str(fault) for fault in plan if isinstance(fault, NodeAttack)}
+
+    def around_transport(self, transport: Transport) -> Transport:
+        """The transport to use in place of this one."""
+        return DisturbedTransport(transport, self)
+
+    def around_core(self, core: Core, sketch_seed: int) -> FaultyCore:
+        """The core to use in place of this one."""
+        self.core = core
+        return FaultyCore(core, self, sketch_seed)
+
+    def attacker(self) -> ByzantinePeer | None:
+        """Who lies in this node's messages, if its plan has such lies."""
+        config, peer = self.site.config, self.site.peer
+        lies = config.plan.lies_of(peer)
+        if not lies:
+            return None
+        from .message_attacks import LIES  # for liars only
+
+        assert LIES.keys() >= set(lies), "the plan was checked"
+        rng = Random(f"{config.seed}/{self.site.incarnation}/{peer}")
+        liar = ByzantinePeer(
+            peer, tuple(range(config.peers)), lambda: self.core, rng, lies, rounds=config.rounds
+        )
+        self.site.journal.last_words["attacks"] = liar.told
+        return liar
+
+    def first_told(self, lie: str) -> None:
+        self.site.journal.event("fault", kind=lie, round=self.round_id, fault=self._planned[lie])
+
+    def reached(self, round_id: int) -> None:
+        self.injector.reached(round_id, timed=bool(self.links.planned))
+
+    def tick(self, now: float) -> None:
+        """Time passes; to be called often."""
+        self.injector.tick(now)
+        self.links.tick(now, self.injector.began, self.injector.round_id, self.drills.on(now))
+        self.update_attack.drill(self.drills.lie(self.site.peer, now))
+
+
+class DisturbedTransport(FaultyTransport):
+    """Also says what liars say, and lets them listen."""
+
+    def __init__(self, inner: Transport, node: FaultyNode) -> None:
+        super().__init__(inner, node.site.peer)
+        self._node = node
+        node.links.on_change = self.fail
+        self._outbox = Outbox(super().send, node.update_attack, node.attacker(), node.first_told)
+
+    def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
+        self._outbox.send(peer, message, payload)
+        return True
+
+    def poll(
+        self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0
+    ) -> list[Arrival]:
+        arrivals = super().poll(timeout_s, wake, awake_s)
+        self._node.tick(time.monotonic())
+        for arrival in arrivals:
+            if isinstance(arrival, Received):
+                self._node.update_attack.heard(arrival.sender, arrival.message, arrival.payload)
+        return arrivals
+
+
+class FaultyCore:
+    """Hears of another update than the trainer's where the peer lies about it, and lets the process
+    be struck when a round begins or is served."""
+
+    def __init__(self, core: Core, node: FaultyNode, sketch_seed: int) -> None:
+        self._core, self._node, self._sketch_seed = core, node, sketch_seed
+
+    @property
+    def incarnation(self) -> int:
+        return self._core.incarnation
+
+    def admit(self, sender: PeerId, message: Message) -> Admission:
+        return self._core.admit(sender, message)
+
+    def handle(self, event: Event, now: float) -> Iterator[Effect]:
+        """The effects one by one: a blow falls when those before it are carried out."""
+        if isinstance(event, events.Contributed) and self._node.update_attack.lies:
+            event = self._tampered(event)
+        for effect in self._core.handle(event, now):
+            self._see(effect)
+            yield effect
+
+    def _see(self, effect: Effect) -> None:
+        match effect:
+            case events.Apply():
+                self._node.update_attack.saw(effect)
+            case events.StartRound():
+                self._node.reached(effect.round_id)
+            case events.Aggregate(shard=0, step="whole" | "measure"):
+                self._node.injector.serves(effect.round_id)
+            case events.Report(event="round"):
+                self._node.round_id = effect.fields.get("round", self._node.round_id)
+
+    def _tampered(self, told: events.Contributed) -> events.Contributed:
+        """The truth stays with the core, as its own."""
+        attack = self._node.update_attack
+        if told.payloads:
+            truth = np.concatenate([payload.data for payload in told.payloads])
+            lie = attack.tamper_with(truth, told.round_id, "update")
+            bounds = pairwise(accumulate([len(part.data) for part in told.payloads], initial=0))
+            parts = tuple([_payload(lie[start:stop]) for start, stop in bounds])
+            told = replace(told, payloads=parts, own=_payload(truth))
+        if told.parameters is not None:
+            lie = attack.tamper_with(told.parameters.data, told.round_id, "parameters")
+            told = replace(
+                told,
+                parameters=_payload(lie),
+                sketch=sketch(lie, self._sketch_seed),
+                own_parameters=told.parameters,
+            )
+        return told
+
+
+def _payload(vector: np.ndarray) -> Payload:
+    return Payload(vector, vector.nbytes, is_finite(vector))

@@ -1,0 +1,81 @@
+"""Carries out what the plan and drills have for one trainer: it is slow, or learns from wrong
+labels. Made only for peers that have faults."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from gossip.aggregators.attacks import DATA_ATTACKS, flip_labels
+from gossip.config import RunConfig
+from gossip.errors import ConfigError
+from gossip.faults import DrillFile, Slow
+
+
+class FaultyTrainer:
+    """Stands where a session has ``gossip.training.steps.Steps``."""
+
+    def __init__(self, config: RunConfig, peer: int, run_dir: Path | None) -> None:
+        self._peer = peer
+        self._slowness = math.prod(
+            fault.factor for fault in config.plan.for_peer(peer) if isinstance(fault, Slow)
+        )
+        self._drills = DrillFile(
+            run_dir / "faults" if config.drills and run_dir is not None else None
+        )
+        lie = config.plan.attackers.get(peer)
+        self._flips = lie is not None and lie.attack in DATA_ATTACKS
+
+    def computed(self, since: float) -> None:
+        """An update is ready that was computed ``since`` then: it takes longer."""
+        now = time.monotonic()
+        slowness = self._slowness * self._drills.slowness(self._peer, now)
+        if slowness > 1:
+            time.sleep((slowness - 1) * (now - since))
+
+    def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any] | None:
+        """What is made of each batch."""
+        return LabelFlip(dataset, classes) if self._flips else None
+
+
+class LabelFlip:
+    """The label_flip fault: integer targets y become classes - 1 - y."""
+
+    def __init__(self, dataset: Any, classes: int | None) -> None:
+        """``classes``: how many there are; else what the data set tells,
+        else what has been seen."""
+        self._classes = classes or _count_classes(dataset)
+        self._known = self._classes > 0
+
+    def __call__(self, batch: Any) -> Any:
+        """The batch, a pair of inputs and targets, with other targets.
+        The data set itself is not touched."""
+        target = batch[1] if isinstance(batch, list | tuple) and len(batch) >= 2 else None
+        if not isinstance(target, Tensor) or target.is_floating_point() or target.is_complex():
+            raise ConfigError(
+                "label_flip needs batches (inputs, targets) with a tensor of integer targets",
+                "choose another fault for this peer",
+            )
+        if not self._known and target.numel():
+            self._classes = max(self._classes, int(target.max()) + 1)
+        changed = [*batch]
+        changed[1] = flip_labels(target, self._classes)
+        return changed if isinstance(batch, list) else tuple(changed)
+
+
+def _count_classes(dataset: Any) -> int:
+    targets: Any = getattr(dataset, "targets", None)
+    if targets is None and isinstance(dataset, TensorDataset) and len(dataset.tensors) > 1:
+        targets = dataset.tensors[1]
+    if isinstance(targets, Sequence):
+        targets = torch.as_tensor(targets)
+    if isinstance(targets, Tensor) and targets.numel() and not targets.is_floating_point():
+        return int(targets.max()) + 1
+    return 0
