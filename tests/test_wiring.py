@@ -98,7 +98,7 @@ def test_a_breach_of_the_wiring_is_found(find, planted: str, found: str) -> None
     assert [what for _, what in find(ast.parse(planted))] == [found]
 
 
-# --- what runs --------------------------------------------------------------------------------------
+# --- what runs ------------------------------------------------------------------------------
 
 
 def running_peer() -> Peer:
