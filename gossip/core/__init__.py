@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from .events import TrainerLost as TrainerLost
     from .events import TrainerProgress as TrainerProgress
     from .frozen import record as record
+    from .inspection import GossipInspection as GossipInspection
+    from .inspection import Inspection as Inspection
+    from .inspection import MembershipInspection as MembershipInspection
+    from .inspection import RollingInspection as RollingInspection
     from .ledger import AHEAD_MAX as AHEAD_MAX
     from .ledger import HISTORY_ROUNDS as HISTORY_ROUNDS
     from .ledger import RATES_MAX as RATES_MAX
@@ -74,6 +78,7 @@ if TYPE_CHECKING:
     from .membership import Change as Change
     from .membership import Member as Member
     from .membership import Membership as Membership
+    from .membership import MemberTable as MemberTable
     from .membership import Probe as Probe
     from .membership import incarnation_of as incarnation_of
     from .membership import longest_s as longest_s
@@ -194,6 +199,12 @@ else:
                 "events",
             ),
             "frozen": ("record",),
+            "inspection": (
+                "GossipInspection",
+                "Inspection",
+                "MembershipInspection",
+                "RollingInspection",
+            ),
             "ledger": (
                 "AHEAD_MAX",
                 "HISTORY_ROUNDS",
@@ -214,6 +225,7 @@ else:
                 "Change",
                 "LAST_WORDS_S",
                 "Member",
+                "MemberTable",
                 "Membership",
                 "Probe",
                 "REFUTATIONS",

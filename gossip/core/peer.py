@@ -145,7 +145,8 @@ class Peer:
         self.membership = Membership(
             local, incarnation, settings.membership, self.timers, rng, allowed, control, bulk
         )
-        own = (local, settings, topology, self.membership, self.timers)
+        members = self.membership.view  # what all the others see of it
+        own = (local, settings, topology, members, self.timers)
         self.rounds: RollingRounds | GossipRounds = (
             RollingRounds(*own) if topology.rolling else GossipRounds(*own, rng)
         )
@@ -154,14 +155,16 @@ class Peer:
         self._loaded_tolerance_s = max(
             self._tolerance_s, min(LOADED_STILL_S, settings.membership.link_timeout_s / 2)
         )
-        self.bootstrap = begins = Bootstrap(local, settings, self.membership)
+        self.bootstrap = begins = Bootstrap(local, settings, members)
         self.hello_exchange = HelloExchange(
-            local, settings, self.membership, self.rounds, (control, bulk), lambda: begins.may_begin
+            local, settings, members, self.rounds, (control, bulk), lambda: begins.may_begin
         )
-        self.peer_progress = PeerProgress(local, self.membership, self.rounds, self.bootstrap)
-        self.shutdown = Shutdown(local, settings, self.membership, self.rounds, self.timers)
+        self.peer_progress = PeerProgress(local, members, self.rounds, self.bootstrap)
         self.final_check = FinalCheck(
-            local, self._rolling, self.membership, self.hello_exchange, self.shutdown, self.timers
+            local, self._rolling, members, self.hello_exchange, self.timers
+        )
+        self.shutdown = Shutdown(
+            local, settings, members, self.rounds, self.timers, self.final_check.differs
         )
         self._leaving = LocalLeave(settings, self._rolling, self.timers)
         self._returning: Rejoin | None = None
@@ -178,7 +181,7 @@ class Peer:
             settings.f + 1 if topology.rolling else 1,
         )
         self.quorum_watch = QuorumWatch(
-            local, settings, (self._rolling or self.membership).skip_reason, self.shutdown
+            local, settings, (self._rolling or members).skip_reason, self.shutdown
         )
         self.phase: Phase = "unprepared"
         self._seeds = {peer: at for peer, at in (seeds or {}).items() if peer != local}
@@ -197,7 +200,8 @@ class Peer:
         still_s, self._handled_at = now - self._handled_at, now
         # What a server put off until its commit was on its way comes before anything else.
         kind, rolling = type(event), self._rolling
-        self.timers.firing = fires = event.token if kind is TimerFired else None  # type: ignore[union-attr]
+        fires = event.token if kind is TimerFired else None  # type: ignore[union-attr]
+        self.timers.fires(fires)
         effects = rolling.hold_made(now, fires) if rolling is not None else []
         # Silence alone is no sign of that: a peer with nothing to do has none either. An overdue
         # timer is, also without silence.
@@ -317,13 +321,13 @@ class Peer:
                 halt = Halt(f"the trainer is gone: {event.reason}", 1)
                 return self._end(halt, self.membership.announce_own_death(event.reason, now))
             case PeerEnded(peer):
-                self.membership.note_end(peer)
+                self.membership.view.note_end(peer)
                 return []
             case PeerExpected(peer):
-                self.membership.note_claim(peer)
+                self.membership.view.note_claim(peer)
                 return []
             case AddressLearned(peer, control, bulk, incarnation):
-                self.membership.note_address(peer)
+                self.membership.view.note_address(peer)
                 return self.membership.learn(peer, control, bulk, incarnation, now)
             case ConfirmState():
                 return self.recovery.giving.close() + self.final_check.ask(
@@ -416,11 +420,9 @@ class Peer:
 
     def _on_prepared(self, event: Prepared, now: float) -> list[Effect]:
         self.hello_exchange.prepare(event)
-        self.rounds.sizes, self.recovery.state_bytes, self.bootstrap.holds = (
-            event.sizes,
-            event.state_bytes,
-            event.round_id > 0,
-        )
+        self.rounds.prepare(event.sizes)
+        self.recovery.prepare(event.state_bytes)
+        self.bootstrap.prepare(holds=event.round_id > 0)
         if self.phase != "unprepared":
             return [Report("error", {"message": "the trainer prepared twice"})]
         self._enter("prepared")
@@ -440,7 +442,7 @@ class Peer:
             case gathering.BeginFresh(present):
                 self._enter("quorum is here")
                 self.hello_exchange.begin()
-                self.rounds.future_buffer.absent_at_start = self.bootstrap.unheard()
+                self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
                 ready = Report(
                     "ready",
                     {"present": list(present), "waited_s": round(self.bootstrap.waited_s(now), 3)},
@@ -452,7 +454,7 @@ class Peer:
                     *self.rounds.start(now),
                 ]
             case gathering.TakeState(donor, reason):
-                self.rounds.future_buffer.absent_at_start = self.bootstrap.missed_by(donor)
+                self.rounds.future_buffer.begin_without(self.bootstrap.missed_by(donor))
                 return self._recover(donor, reason, now)
             case (
                 gathering.HaltModelDiffers()
@@ -517,7 +519,8 @@ class Peer:
                 return effects
         else:
             self._fell_behind = 0
-        self._recover_at = rolling.lag_detector.lost_track = None
+        self._recover_at = None
+        rolling.lag_detector.find_track()
         if self.phase == "running" and self.final_check.lets_go():
             effects += self._recover(donor, reason, now)
         return effects
@@ -547,9 +550,7 @@ class Peer:
         effects, done = self.recovery.on_restored(event, now)
         if done and self.phase == "recovering":
             self._enter("state restored")
-            self.hello_exchange.begun = True
-            # whoever has the same needs none of ours
-            self.hello_exchange.state = self.bootstrap.said_by(self.recovery.donor)
+            self.hello_exchange.adopt(self.bootstrap.said_by(self.recovery.donor))
             # Whoever saw our last life go expects nothing of us until we tell of a round.
             effects += [
                 *self._configured(),
@@ -584,7 +585,7 @@ class Peer:
             return (
                 [self._again("watch", now + WATCH_INTERVAL_S)] if self.phase == "gathering" else []
             )
-        self.membership.stall_after_s = STALL_ROUNDS * self.rounds.deadline.round_timeout_s()
+        self.membership.expect_steps(STALL_ROUNDS * self.rounds.deadline.round_timeout_s())
         reports, halt = self.quorum_watch.look(
             self.rounds.roster, self.rounds.quorum(), self.rounds.round_id, now
         )
@@ -595,10 +596,8 @@ class Peer:
     # --- leaving ----------------------------------------------------------------------------------
 
     def _on_contributed(self, event: Contributed, now: float) -> list[Effect]:
-        self.shutdown.wanted, self.recovery.giving.closing = (
-            event.round_id,
-            self.phase == "draining",
-        )
+        self.shutdown.offered(event.round_id)
+        self.recovery.giving.expect_rounds(self.phase != "draining")
         halt = self.shutdown.verdict(now)
         return (
             self.rounds.on_contributed(event, now)
@@ -641,7 +640,7 @@ class Peer:
         effects = self.rounds.stop(now) + self.recovery.giving.close()
         self.final_check.stop()
         self._enter("stops")
-        self.hello_exchange.stage = "completed" if event.completed else "leaving"
+        self.hello_exchange.end("completed" if event.completed else "leaving")
         if not helpful:
             return effects + self._leave(now)
         return [

@@ -25,6 +25,10 @@ class Timers(Generic[What]):
         self._next = 1
         self._pending: dict[Token, tuple[float, What]] = {}
 
+    def fires(self, token: Token | None) -> None:
+        """An event is handled now: the timer of that token, or none."""
+        self.firing = token
+
     def set(self, at: float, what: What) -> SetTimer:
         token = self._next
         self._next += 1

@@ -122,7 +122,7 @@ def test_l4_one_that_leaves_somebody_who_takes_its_state_is_caught(plant: Plant 
 
 
 def leaves_out_who_speaks(core: Peer) -> None:
-    core.membership.speaks_on = lambda peer, now: False  # type: ignore[method-assign]
+    core.membership.view.speaks_on = lambda peer, now: False  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("plant", [leaves_out_who_speaks, None])

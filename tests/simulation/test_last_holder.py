@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.membership.swim import Membership
+from gossip.core import MemberTable
 from gossip.faults.kinds import Crash
 from gossip.faults.world import Partition
 from gossip.simulation.campaign.play import run
@@ -45,7 +45,7 @@ def test_who_comes_in_vain_is_too_few() -> None:
 
 def test_l10_giving_up_while_newcomers_come_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was: nobody but the roster counted."""
-    monkeypatch.setattr(Membership, "newcomers", lambda self, roster: set())
+    monkeypatch.setattr(MemberTable, "newcomers", lambda self, roster: set())
     violation = run(LAST).violation
     assert violation is not None
     assert violation.invariant == "L10"
@@ -59,7 +59,7 @@ def test_s10_newcomers_do_not_stand_in_for_one_who_may_be_alive(
         LAST, faults=(Crash(1, at_s=5.0), Partition(((0,), (2, 3)), 5.0, 15.0))
     )
     assert run(is_partitioned).violation is None
-    monkeypatch.setattr(Membership, "has_ended", lambda self, peer: self.skip_reason(peer) != "")
+    monkeypatch.setattr(MemberTable, "has_ended", lambda self, peer: self.skip_reason(peer) != "")
     violation = run(is_partitioned).violation
     assert violation is not None
     assert violation.invariant == "S10"

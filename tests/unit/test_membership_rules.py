@@ -848,7 +848,7 @@ def test_while_payloads_move_a_verdict_waits_for_what_is_sent_again(
     while (1, "suspect") not in bench.changes():
         assert bench.now - began < most_s
         if loaded:
-            bench.core.note_load(bench.now)
+            bench.core.view.note_load(bench.now)
         bench.advance(0.05)
     assert bench.now - began >= least_s
 

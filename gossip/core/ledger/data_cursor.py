@@ -107,6 +107,10 @@ class DataCursor:
             self.commit(roster, contributors)
         self.at_least = at_least
 
+    def require(self, peers: int) -> None:
+        """So many must get samples in the next round for its rule to work."""
+        self.at_least = peers
+
     def round_samples(self, n: int) -> int:
         """How many samples a round of n peers gives out while there are enough,
         and nobody is slow."""

@@ -37,6 +37,10 @@ class CursorLookahead:
         self._steps: deque[tuple[tuple[Any, ...], int, Ranges]] = deque()
         self._shadow = DataCursor()
 
+    def reach(self, ahead: int) -> None:
+        """So many rounds ahead."""
+        self.ahead = min(ahead, AHEAD_MAX)
+
     def look(self, cursor: DataCursor, sharers: tuple[PeerId, ...], local: PeerId) -> Coming:
         """The rounds behind the one that ``cursor`` is about to give out to ``sharers``."""
         if not self.ahead or not cursor.configured or local not in sharers:

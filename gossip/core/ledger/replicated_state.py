@@ -19,7 +19,7 @@ from .data_cursor import DataCursor, Ranges
 from .equivocation import EquivocationDetector
 from .log import Held
 from .omissions import OmissionTracker
-from .prefetch import AHEAD_MAX, CursorLookahead
+from .prefetch import CursorLookahead
 from .rates import are_sound
 from .trust import TrustTable
 
@@ -54,9 +54,8 @@ class ReplicatedState:
         round_id, locked = self.lineage.next_round, self.trust.quarantined()
         self._sharers = self._next_sharers(locked)
         # Who is proven faulty is out of f: the rule works with the updates of fewer.
-        self.cursor.at_least = self.settings.updates_needed(
-            self.settings.f - len(locked.intersection(self.roster.peers))
-        )
+        proven = len(locked.intersection(self.roster.peers))
+        self.cursor.require(self.settings.updates_needed(self.settings.f - proven))
         self._slices = self.cursor.assign(self._sharers)
         self._snapshots[round_id] = (self.roster.peers, *[table.pack() for table in self._tables()])
         while len(self._snapshots) > SNAPSHOTS_KEPT:
@@ -68,7 +67,7 @@ class ReplicatedState:
         return tuple([peer for peer in self.roster.peers if peer not in locked])
 
     def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:
-        self.lookahead.ahead = min(ahead, AHEAD_MAX)
+        self.lookahead.reach(ahead)
         self.cursor.configure(samples_total, batch)
         self._slices = self.cursor.assign(self._sharers)
         return self._tell_batch(len(self._sharers))

@@ -103,6 +103,10 @@ class Bootstrap:
         # since when so many are here that they may begin without the others
         self._enough_at: float | None = None
 
+    def prepare(self, holds: bool) -> None:
+        """``holds``: the trainer has the state of a round already."""
+        self.holds = holds
+
     def start(self, now: float) -> None:
         """The patience with those who are missing begins."""
         self._started_at = self._reported_at = now

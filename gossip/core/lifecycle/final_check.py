@@ -16,13 +16,12 @@ from collections import Counter
 from typing import Any
 
 from gossip.core.events import Effect, Report, StateConfirmed
-from gossip.core.membership import Membership
+from gossip.core.membership import MemberTable
 from gossip.core.messages import Commit, Hello, Message, PeerId
 from gossip.core.rounds import PeerTimer, RollingRounds
 from gossip.core.timers import Timers
 
 from .hello import HelloExchange
-from .shutdown import Shutdown
 
 ASK_EVERY_S = 0.25
 LATER_ROUNDS = 3.0  # usual ones: the result comes late, and a state for who was told another
@@ -39,14 +38,13 @@ class FinalCheck:
         self,
         local: PeerId,
         rounds: RollingRounds | None,
-        membership: Membership,
+        members: MemberTable,
         hello_exchange: HelloExchange,
-        shutdown: Shutdown,
         timers: Timers[Any],
     ) -> None:
-        self.local, self.membership, self.hello_exchange, self.timers = (
+        self.local, self.members, self.hello_exchange, self.timers = (
             local,
-            membership,
+            members,
             hello_exchange,
             timers,
         )
@@ -61,7 +59,6 @@ class FinalCheck:
         # the H that was given up for another: once is enough, no liar sends us to and fro
         self._left: bytes | None = None
         self._changes = False
-        shutdown.differs = self.differs
 
     def ask(self, round_id: int, phase: str, now: float) -> list[Effect]:
         """The trainer of a peer in that ``phase`` has had all its rounds before ``round_id``."""
@@ -74,7 +71,7 @@ class FinalCheck:
         if round_id != self._last:
             self._last, self._since, self._left = round_id, now, None
         self.round_id = round_id
-        self.hello_exchange.asks = True
+        self.hello_exchange.ask(True)
         return self._tell(now)
 
     def hear(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
@@ -127,7 +124,7 @@ class FinalCheck:
         missing = [
             peer
             for peer in rounds.roster
-            if not self._has_said(peer) and not self.membership.skip_reason(peer)
+            if not self._has_said(peer) and not self.members.skip_reason(peer)
         ]
         voices = Counter([chain for at, chain in self._said.values() if at == asked])
         ours, f = 1 + voices.pop(rounds.chain, 0), rounds.settings.f
@@ -198,7 +195,8 @@ class FinalCheck:
 
     def stop(self) -> None:
         """The trainer does not wait any more."""
-        self.round_id, self.hello_exchange.asks = None, False
+        self.round_id = None
+        self.hello_exchange.ask(False)
 
     def _has_said(self, peer: PeerId) -> bool:
         return peer == self.local or self._said.get(peer, (-1, b""))[0] == self.round_id
@@ -208,9 +206,8 @@ class FinalCheck:
         self._left, self._changes, lag_detector = self.rounds.chain, True, self.rounds.lag_detector
         there = sorted(peer for peer, said in self._said.items() if said == (self.round_id, chain))
         lag_detector.fork_choice.choose(there)
-        lag_detector.lost_track = (
-            there[0],
-            f"{theirs} peers hold another result of the last round, {ours} ours",
+        lag_detector.lose_track(
+            there[0], f"{theirs} peers hold another result of the last round, {ours} ours"
         )
         return []
 

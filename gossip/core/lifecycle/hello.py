@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gossip.core.events import Effect, Prepared, Received, Send
-from gossip.core.membership import Membership
+from gossip.core.membership import MemberTable
 from gossip.core.messages import Hello, PeerId, Stage, Update, UpdateRequest
 from gossip.core.settings import CoreSettings
 
@@ -19,6 +19,13 @@ class RoundsForHello(Protocol):
     """The rounds, as far as a hello tells of them."""
 
     round_id: int
+
+    def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
+        """H of the last round, and who has contributed lately where branches may
+        live side by side."""
+
+    def begin_branch(self, state: bytes) -> None:
+        """Binds H to the weights of a start."""
 
 
 class HelloExchange:
@@ -33,15 +40,15 @@ class HelloExchange:
         self,
         local: PeerId,
         settings: CoreSettings,
-        membership: Membership,
+        members: MemberTable,
         rounds: RoundsForHello,
         address: tuple[str, str],
         may_begin: Callable[[], bool],
     ) -> None:
-        self.local, self.settings, self.membership, self.rounds, self.address = (
+        self.local, self.settings, self.members, self.rounds, self.address = (
             local,
             settings,
-            membership,
+            members,
             rounds,
             address,
         )
@@ -50,24 +57,31 @@ class HelloExchange:
         self.stage: Stage = "ready"
         self.asks = self.begun = False
         self._may_begin = may_begin
-        self.branch: Callable[[], tuple[bytes, tuple[PeerId, ...]]] = lambda: (b"", ())
-        """H of the last round, and who has contributed lately where branches may
-        live side by side."""
-        self.begin_branch: Callable[[bytes], None] = lambda state: None
-        """Binds H to the weights of a start."""
         self._answered: dict[PeerId, tuple[int, float]] = {}  # which life of a peer, and when
 
     def prepare(self, event: Prepared) -> None:
         """The trainer has built its model."""
         self.layout, self.state = event.layout, event.state
 
+    def adopt(self, state: bytes) -> None:
+        """The run goes on here with another's state. ``state``: the weights that it began with;
+        whoever has the same needs none of ours."""
+        self.begun, self.state = True, state
+
+    def ask(self, asks: bool) -> None:
+        """Whether others are to say what they hold."""
+        self.asks = asks
+
+    def end(self, stage: Stage) -> None:
+        self.stage = stage
+
     def begin(self) -> None:
         """The run begins with our weights."""
         self.begun = True
-        self.begin_branch(self.state)
+        self.rounds.begin_branch(self.state)
 
     def hello(self) -> Hello:
-        chain, side = self.branch() if self.begun else (b"", ())
+        chain, side = self.rounds.branch() if self.begun else (b"", ())
         return Hello(
             lineage=self.settings.lineage,
             layout=self.layout,
@@ -106,4 +120,4 @@ class HelloExchange:
         """Also to those who have not spoken yet: one that was told a false address of ours
         can only hear us."""
         hello = self.hello()
-        return [Send(peer, hello) for peer in self.membership.within_reach()]
+        return [Send(peer, hello) for peer in self.members.within_reach()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gossip.core.membership import Membership
+from gossip.core.membership import MemberTable
 from gossip.core.messages import Hello, PeerId
 from gossip.core.rounds import GossipRounds, RollingRounds
 
@@ -13,13 +13,13 @@ class PeerProgress:
     def __init__(
         self,
         local: PeerId,
-        membership: Membership,
+        members: MemberTable,
         rounds: RollingRounds | GossipRounds,
         bootstrap: Bootstrap,
     ) -> None:
-        self.local, self.membership, self.rounds, self.bootstrap = (
+        self.local, self.members, self.rounds, self.bootstrap = (
             local,
-            membership,
+            members,
             rounds,
             bootstrap,
         )
@@ -39,9 +39,7 @@ class PeerProgress:
         """Who may have the state: alive and not skipped. Those of the side that we want to be on
         first, then the furthest."""
         usable = [
-            p
-            for p in self.membership.alive()
-            if p != self.local and not self.membership.skip_reason(p)
+            p for p in self.members.alive() if p != self.local and not self.members.skip_reason(p)
         ]
         return tuple(
             sorted(usable, key=lambda peer: (not self._wanted(peer), -self.round_of(peer), peer))
@@ -81,7 +79,7 @@ class PeerProgress:
 
     def round_of(self, peer: PeerId) -> int:
         """The latest round that it says it is in."""
-        hello, member = self.bootstrap.hellos.get(peer), self.membership.members.get(peer)
+        hello, member = self.bootstrap.hellos.get(peer), self.members.members.get(peer)
         applied = member.progress.step if member is not None and member.progress is not None else 0
         return max(
             self.rounds.future_buffer.seen.get(peer, 0),
@@ -95,8 +93,8 @@ class PeerProgress:
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether it is dead or has left."""
-        return self.membership.is_gone(peer)
+        return self.members.is_gone(peer)
 
     def met(self) -> tuple[PeerId, ...]:
         """Whoever is known to be there, or to have been."""
-        return self.membership.met()
+        return self.members.met()

@@ -62,13 +62,11 @@ class QuorumWatch:
         waited_s = now - self._missing_since
         # Who is back at a rule's service need not be of the roster yet; to agree on anything, it
         # takes those who are.
-        ended = self.shutdown.membership.has_ended
+        ended = self.shutdown.members.has_ended
         come_back = [peer for peer in roster if peer not in here and not ended(peer)]
         others = [peer for peer in self.settings.everybody if peer not in here and not ended(peer)]
         # Where all the others have ended, newcomers stand in for them.
-        enough = (
-            len(here) + len(come_back) + len(self.shutdown.membership.newcomers(roster)) >= quorum
-        )
+        enough = len(here) + len(come_back) + len(self.shutdown.members.newcomers(roster)) >= quorum
         possible = enough and len(here) + len(others) >= need
         if waited_s < self.settings.rounds.quorum_timeout_s and possible:
             return [], None

@@ -42,10 +42,6 @@ class Rejoin:
             peer_progress,
             shutdown,
         )
-        hello_exchange.branch, hello_exchange.begin_branch = (
-            rounds.lag_detector.fork_choice.told,
-            rounds.replicated.lineage.begin,
-        )
         self._under_way = False
         self._turns = 0
 

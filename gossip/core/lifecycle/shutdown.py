@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from gossip.core.events import Effect, Halt, Report
 from gossip.core.frozen import record
-from gossip.core.membership import Change, Membership
+from gossip.core.membership import Change, MemberTable
 from gossip.core.messages import Hello, Message, PeerId, StateRequest
 from gossip.core.rounds import FutureBuffer
 from gossip.core.settings import CoreSettings
@@ -47,14 +47,16 @@ class Shutdown:
         self,
         local: PeerId,
         settings: CoreSettings,
-        membership: Membership,
+        members: MemberTable,
         rounds: RoundsForShutdown,
         timers: Timers[Any],
+        differs: Callable[[PeerId], bool],
     ) -> None:
-        self.local, self.settings, self.membership, self.rounds, self.timers = (
+        """``differs``: whether a peer says that it holds another state of our round."""
+        self.local, self.settings, self.members, self.rounds, self.timers = (
             local,
             settings,
-            membership,
+            members,
             rounds,
             timers,
         )
@@ -63,14 +65,13 @@ class Shutdown:
         self._back_at: dict[PeerId, float] = {}
         self._asked_in: dict[PeerId, int] = {}  # our round when it asked for our state last
         self.wanted = -1  # the round that our trainer has offered an update for last
-        # whether it says that it holds another state of our round
-        self.differs: Callable[[PeerId], bool] = lambda peer: False
+        self.differs = differs
         self._stopped_at = inf
         self._completing = False
 
     def _others(self) -> list[PeerId]:
         """Whoever is known of: nobody waits for one who was never heard of."""
-        return [peer for peer in self.membership.members if peer != self.local]
+        return [peer for peer in self.members.members if peer != self.local]
 
     # --- what happens -----------------------------------------------------------------------------
 
@@ -87,10 +88,14 @@ class Shutdown:
         if change.what in ("skip", "suspect", "dead"):
             self._lost_at.setdefault(change.peer, now)
         elif (
-            not self.membership.skip_reason(change.peer)
+            not self.members.skip_reason(change.peer)
             and self._lost_at.pop(change.peer, None) is not None
         ):
             self._back_at[change.peer] = now
+
+    def offered(self, round_id: int) -> None:
+        """Our trainer has offered an update for that round."""
+        self.wanted = round_id
 
     def asked(self, peer: PeerId, message: Message, now: float) -> None:
         """Who is about to take our state has its time with us anew: a large one takes long."""
@@ -114,7 +119,7 @@ class Shutdown:
         lost = sorted(
             peer
             for peer in self._others()
-            if self.membership.skip_reason(peer) and self._needed_until(peer) > now
+            if self.members.skip_reason(peer) and self._needed_until(peer) > now
         )
         told = (
             [Report("lingering", {"for": lost, "at_most_s": round(until - now, 1)})] if lost else []
@@ -143,7 +148,7 @@ class Shutdown:
         # and not have said so but by asking.
         here = here and self._asked_in.get(peer) != self.rounds.round_id
         behind = peer not in self.completed and not here
-        if not self.membership.skip_reason(peer):
+        if not self.members.skip_reason(peer):
             return (
                 max(self._stopped_at, self._back_at.get(peer, -inf)) + drain_s if behind else -inf
             )
@@ -156,12 +161,12 @@ class Shutdown:
 
     def _expected_until(self, peer: PeerId) -> float:
         """Until when it is worth to wait for a peer to come back; ``inf``: it is here."""
-        member = self.membership.members.get(peer)
+        member = self.members.members.get(peer)
         if (
             member is None
             or not member.met
             or member.status == "left"
-            or self.membership.has_ended(peer)
+            or self.members.has_ended(peer)
         ):
             return -inf
         return (
@@ -199,7 +204,7 @@ class Shutdown:
         training = [
             peer
             for peer in self._others()
-            if peer not in self.completed and not self.membership.skip_reason(peer)
+            if peer not in self.completed and not self.members.skip_reason(peer)
         ]
         return bool(self.completed) and not training
 

@@ -13,5 +13,6 @@ from .swim import Membership as Membership
 from .swim import table_interval_s as table_interval_s
 from .table import REFUTATIONS as REFUTATIONS
 from .table import Member as Member
+from .table import MemberTable as MemberTable
 from .table import incarnation_of as incarnation_of
 from .transitions import CONNECT_GRACE_S as CONNECT_GRACE_S

@@ -20,9 +20,6 @@ from .table import Member, MemberTable
 RELAYS_MAX = 256  # probes under way for others; more are refused with a Nack
 # of the probe timeout, so that a helper's Nack is there before the asker's verdict
 NACK_AFTER = 0.8
-LOADED_S = 2.0
-"""How old the news may be that large payloads move: they come one after the other,
-with pauses in between."""
 LOADED_VERDICT_S = 1.5
 """No verdict sooner after the first ping while they do. A lost segment is sent again after 0.2 s,
 and once more after 0.4 s; queues on the way add theirs."""
@@ -107,7 +104,6 @@ class Prober:
         # when helpers were asked last, by whom it was about
         self._asked_at: dict[PeerId, float] = {}
         self.relays: dict[int, Relay] = {}
-        self.loaded_until = float("-inf")  # large payloads move until then, or may
         self._circle: list[PeerId] = []  # whom to probe, in this order, round and round
         self._place = 0
 
@@ -196,11 +192,7 @@ class Prober:
     def is_loaded(self, now: float) -> bool:
         """Whether large payloads move. Answers may wait behind them, wherever they come from: links
         share their cables."""
-        return now <= self.loaded_until
-
-    def note_load(self, now: float, for_s: float) -> None:
-        """Large payloads move, and may for so long at least."""
-        self.loaded_until = max(self.loaded_until, now + max(LOADED_S, for_s))
+        return now <= self.view.loaded_until
 
     def _verdict_at(self, probe: Probe, now: float) -> float:
         return probe.began + LOADED_VERDICT_S if self.is_loaded(now) else probe.ends

@@ -174,7 +174,7 @@ class RumorHandler:
         if rumor.incarnation < self.me.standing:  # refuted, which the speaker has missed
             return [Send(sender, Gossip((self.me.rumor(),)))] if sender in self.view.members else []
         self.awareness.worsen()
-        self.me.standing = rumor.incarnation + 1
+        self.me.refute(rumor.incarnation)
         denial = self.me.rumor()
         self.rumors.add(denial)
         if now - self._broadcast_at < self.settings.gossip_interval_s:

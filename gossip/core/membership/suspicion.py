@@ -52,6 +52,10 @@ class Suspicion:
     expired: bool = False  # the time is up, only the evidence is missing
     token: Token | None = None
 
+    def begin_again(self, now: float) -> None:
+        """The accused has all its time again."""
+        self.since, self.expired = now, False
+
     def deadline(self, n: int, settings: MembershipSettings) -> float:
         confirmers = len(self.accusers) - 1
         return self.since + (

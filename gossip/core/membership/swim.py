@@ -10,7 +10,6 @@ settings as in memberlist, with more retransmissions in small swarms.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
 from math import ceil, log2
 from typing import Any, Literal, TypeAlias, assert_never
 
@@ -118,6 +117,13 @@ class Membership:
         )
         self.view = MemberTable(me)
         self.me = me
+        table = self.view
+        self.skip_reason, self.is_gone, self.has_ended = (
+            table.skip_reason,
+            table.is_gone,
+            table.has_ended,
+        )
+        self.met, self.alive, self.newcomers = table.met, table.alive, table.newcomers
         self.rumors = RumorQueue(settings)
         self.awareness = Awareness(settings.awareness_max)
         self.prober = Prober(settings, timers, rng, self.view, self.awareness, self._talk)
@@ -132,9 +138,6 @@ class Membership:
         self.stall_after_s = 2.0
         self._turns = 0
         self._exchanged = False  # tables, with anybody
-        # for good, and who is on its way: by the word of whoever starts them
-        self._ended: set[PeerId] = set()
-        self.coming: set[PeerId] = set()
         self.speaks = False  # a gossip tick is due: there is something to tell
 
     # --- what others read -------------------------------------------------------------------------
@@ -149,60 +152,14 @@ class Membership:
         """Of the local peer: raised by every refutation."""
         return self.me.standing
 
-    def skip_reason(self, peer: PeerId) -> str:
-        """Why not to wait for or rely on a peer now; "" when it is usable."""
-        member = self.view.members.get(peer)
-        return "unknown" if member is None else member.skip
-
-    @property
-    def version(self) -> int:
-        """Changes whenever ``is_gone`` or ``met`` may say something else of anybody."""
-        return self.view.version
-
-    def is_gone(self, peer: PeerId) -> bool:
-        """Known to be dead, or to have left. Of a peer never met nothing is known."""
-        member = self.view.members.get(peer)
-        return member is not None and member.gone
-
-    def has_ended(self, peer: PeerId) -> bool:
-        """Known not to come back: whoever starts the peers says so,
-        which sees their processes end."""
-        return peer in self._ended
-
-    def speaks_on(self, peer: PeerId, now: float) -> bool:
-        """Whether a peer that is said to have left is there all the same."""
-        return self.view.members[peer].speaks_on(now)
-
-    def met(self) -> tuple[PeerId, ...]:
-        """Whoever is known to be there, or to have been, the local peer included: it, or a member
-        that knows it, has spoken."""
-        return tuple([member.peer for member in self.view.members.values() if member.met])
-
-    def alive(self) -> tuple[PeerId, ...]:
-        """Members that were met and are neither dead nor left, sorted;
-        a suspect is alive until it is dead."""
-        return tuple(sorted(member.peer for member in self.view.present()))
-
-    def within_reach(self) -> tuple[PeerId, ...]:
-        """Others, sorted, who are neither dead nor left,
-        and were met or have a connection that stands."""
-        return tuple(
-            sorted(
-                member.peer
-                for member in self.view.others()
-                if not member.gone and (member.met or member.linked)
-            )
-        )
-
     def drain(self) -> list[Change]:
         """The changes since the last call, in order."""
-        changes, self.view.changes = self.view.changes, []
-        return changes
+        return self.view.drain()
 
     # --- events -----------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Effect]:
-        self.me.known_since = now
+        self.me.appear(now)
         self.rumors.add(self.me.rumor())
         first = (
             (self.settings.probe_interval_s, ProbeTick),
@@ -211,31 +168,6 @@ class Membership:
         # A random phase each, or all peers that start together would probe in step for ever.
         ticks = [(now + self.rng.uniform(0.0, interval_s), kind) for interval_s, kind in first]
         return [self.timers.set(at, kind(at)) for at, kind in ticks]
-
-    def note_end(self, peer: PeerId) -> None:
-        """Whoever starts the peers says so."""
-        self._ended.add(peer)
-        self.coming.discard(peer)
-
-    def note_claim(self, peer: PeerId) -> None:
-        """Whoever starts the peers says that it is on its way: it has its id,
-        and no address yet."""
-        self._ended.discard(peer)  # its id was given to another
-        self.coming.add(peer)
-
-    def note_address(self, peer: PeerId) -> None:
-        """It has an address."""
-        self._ended.discard(peer)
-        self.coming.discard(peer)
-
-    def newcomers(self, roster: Collection[PeerId]) -> set[PeerId]:
-        """Who is none of ``roster`` and is there, or on its way."""
-        there = {
-            member.peer
-            for member in self.view.others()
-            if not member.gone and not self.has_ended(member.peer)
-        }
-        return (there | self.coming).difference(roster)
 
     def learn(
         self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float
@@ -427,14 +359,9 @@ class Membership:
 
     def sends(self, peer: PeerId, now: float) -> None:
         """A large payload of this peer is on its way here, and some of it has just come."""
-        self.note_load(now)
+        self.view.note_load(now)
         if (member := self.view.members.get(peer)) is not None:
             member.sending_at = now
-
-    def note_load(self, now: float, for_s: float = 0.0) -> None:
-        """Large payloads move, here or elsewhere: answers may wait behind them, for so long at
-        least."""
-        self.prober.note_load(now, for_s)
 
     def on_clock_jump(self, late_s: float, now: float) -> list[Effect]:
         """This process stood still: nobody may be accused for that time, and others may have
@@ -470,7 +397,7 @@ class Membership:
     def _go(self, status: Literal["left", "dead"], now: float) -> list[Effect]:
         if self.me.gone:
             return []
-        self.me.gone_at = now
+        self.me.go(now)
         self.view.place(self.me, status, met=True)
         farewell = self.me.rumor()
         self.rumors.add(farewell)
@@ -487,6 +414,10 @@ class Membership:
         than this moment."""
         since = now if self._stepped_at is None else self._stepped_at
         return Progress(self._step, max(0, round((now - since) * 1000)))
+
+    def expect_steps(self, every_s: float) -> None:
+        """A trainer that makes none for so long is stalled."""
+        self.stall_after_s = every_s
 
     def _is_stalled(self, theirs: Progress) -> bool:
         """No progress for long, while we had some: where the whole swarm waits for something,

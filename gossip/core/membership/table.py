@@ -9,7 +9,7 @@ having to know it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, TypeAlias
@@ -21,6 +21,10 @@ from .suspicion import Suspicion
 SPEAKS_ON_S = 2.0
 """Who was heard no longer ago, over a link that stands, is there:
 whoever leaves closes its links."""
+
+LOADED_S = 2.0
+"""How old the news may be that large payloads move: they come one after the other,
+with pauses in between."""
 
 REFUTATIONS = 2**24  # in one life; lives and refutations together stay below ROUND_MAX = 2**48
 
@@ -91,6 +95,18 @@ class Member:
         """Whether it is there, though it is said to have left."""
         return self.status == "left" and self.linked and now - self.heard_at < SPEAKS_ON_S
 
+    def appear(self, now: float) -> None:
+        """This life of it is known of from now on."""
+        self.known_since = now
+
+    def refute(self, standing: int) -> None:
+        """Of the local peer: it outranks what was said of it at that standing."""
+        self.standing = standing + 1
+
+    def go(self, now: float) -> None:
+        """It dies or leaves now."""
+        self.gone_at = now
+
     def rumor(self) -> Rumor:
         return Rumor(
             self.peer, self.status, self.standing, self.control, self.bulk, max(0, self.origin)
@@ -138,11 +154,94 @@ class MemberTable:
         # of what ``gone`` says of all members: what follows from it is made anew only
         # when this changes
         self.version = 0
+        # for good, and who is on its way: by the word of whoever starts them
+        self._ended: set[PeerId] = set()
+        self.coming: set[PeerId] = set()
+        self.loaded_until = float("-inf")  # large payloads move until then, or may
 
     def __len__(self) -> int:
         """Members that were met and are neither dead nor left, the local one included:
         the n of all formulas."""
         return self._present
+
+    def drain(self) -> list[Change]:
+        """The changes since the last call, in order."""
+        changes, self.changes = self.changes, []
+        return changes
+
+    # --- what the rest of the core reads ----------------------------------------------------------
+
+    def skip_reason(self, peer: PeerId) -> str:
+        """Why not to wait for or rely on a peer now; "" when it is usable."""
+        member = self.members.get(peer)
+        return "unknown" if member is None else member.skip
+
+    def is_gone(self, peer: PeerId) -> bool:
+        """Known to be dead, or to have left. Of a peer never met nothing is known."""
+        member = self.members.get(peer)
+        return member is not None and member.gone
+
+    def has_ended(self, peer: PeerId) -> bool:
+        """Known not to come back: whoever starts the peers says so,
+        which sees their processes end."""
+        return peer in self._ended
+
+    def speaks_on(self, peer: PeerId, now: float) -> bool:
+        """Whether a peer that is said to have left is there all the same."""
+        return self.members[peer].speaks_on(now)
+
+    def met(self) -> tuple[PeerId, ...]:
+        """Whoever is known to be there, or to have been, the local peer included: it, or a member
+        that knows it, has spoken."""
+        return tuple([member.peer for member in self.members.values() if member.met])
+
+    def alive(self) -> tuple[PeerId, ...]:
+        """Members that were met and are neither dead nor left, sorted;
+        a suspect is alive until it is dead."""
+        return tuple(sorted(member.peer for member in self.present()))
+
+    def within_reach(self) -> tuple[PeerId, ...]:
+        """Others, sorted, who are neither dead nor left,
+        and were met or have a connection that stands."""
+        return tuple(
+            sorted(
+                member.peer
+                for member in self._others
+                if not member.gone and (member.met or member.linked)
+            )
+        )
+
+    def note_end(self, peer: PeerId) -> None:
+        """Whoever starts the peers says so."""
+        self._ended.add(peer)
+        self.coming.discard(peer)
+
+    def note_claim(self, peer: PeerId) -> None:
+        """Whoever starts the peers says that it is on its way: it has its id,
+        and no address yet."""
+        self._ended.discard(peer)  # its id was given to another
+        self.coming.add(peer)
+
+    def note_address(self, peer: PeerId) -> None:
+        """It has an address."""
+        self._ended.discard(peer)
+        self.coming.discard(peer)
+
+    def newcomers(self, roster: Collection[PeerId]) -> set[PeerId]:
+        """Who is none of ``roster`` and is there, or on its way."""
+        there = {
+            member.peer
+            for member in self._others
+            if not member.gone and not self.has_ended(member.peer)
+        }
+        return (there | self.coming).difference(roster)
+
+    def note_load(self, now: float, for_s: float = 0.0) -> None:
+        """Large payloads move, here or elsewhere: answers may wait behind them, for so long at
+        least."""
+        self.loaded_until = max(self.loaded_until, now + max(LOADED_S, for_s))
+
+    # --- what changes -----------------------------------------------------------------------------
 
     def add(self, member: Member) -> None:
         """A new one, that nobody has met yet."""

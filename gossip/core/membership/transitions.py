@@ -214,7 +214,7 @@ class StatusTransitions:
         effects: list[Effect] = []
         for member in self.view.others():
             if member.suspicion is not None:
-                member.suspicion.since, member.suspicion.expired = now, False
+                member.suspicion.begin_again(now)
                 effects += self.arm(member, member.suspicion, now)
         return effects
 

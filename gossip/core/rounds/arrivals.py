@@ -56,6 +56,10 @@ class WordCredit:
         self.most_s = float("inf")
         self._spent: dict[PeerId, tuple[float, float]] = {}  # how much (s), and as of when
 
+    def limit(self, most_s: float) -> None:
+        """So long somebody is waited for in vain at most."""
+        self.most_s = most_s
+
     def spent_s(self, peer: PeerId, now: float) -> float:
         spent, as_of = self._spent.get(peer, (0.0, now))
         return max(0.0, spent - CREDIT_REGAINED * (now - as_of))
@@ -158,6 +162,11 @@ class TransferTracker:
         self._told: dict[PeerId, tuple[float, int]] = {}
         self._busy_at: dict[PeerId, float] = {}
         self.credit = WordCredit()
+
+    def begin_round(self, payload_bytes: int, most_s: float) -> None:
+        """``most_s``: when all patience is at its end."""
+        self.fair_bytes_per_s = payload_bytes / most_s
+        self.credit.limit(most_s)
 
     def grew(self, event: Arriving, now: float) -> None:
         self.takes_time = True

@@ -380,13 +380,9 @@ class CrossShardRound:
             if each.commit is None:
                 effects += self.server.give_time(each, now)
         first = self.shards[0]
-        if (
-            first.commit is None
-            and first.cross_shard_progress is not None
-            and first.cross_shard_progress.step == "decide"
-        ):
+        if first.commit is None and first.cross_shard_progress is not None:
             # somebody has decided already, or lies: then there is none
-            first.cross_shard_progress.step = "measured"
+            first.cross_shard_progress.take_back()
         return effects + self.go_on(now)
 
     def _want(self) -> None:
@@ -395,8 +391,8 @@ class CrossShardRound:
         if not self.active or all(shard.commit is None for shard in self.shards):
             return
         first = self.shards[0].commit  # without it: somebody may yet have it
-        self.server.wanted = frozenset(
-            self.server.roster if first is None else [c.peer for c in first.contributors]
+        self.server.wait_for(
+            frozenset(self.server.roster if first is None else [c.peer for c in first.contributors])
         )
 
     # --- messages ---------------------------------------------------------------------------------

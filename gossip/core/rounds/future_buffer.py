@@ -28,6 +28,10 @@ class FutureBuffer:
         if round_id > 0 or contributes:
             self._unheard.discard(peer)
 
+    def begin_without(self, peers: set[PeerId]) -> None:
+        """The run begins, and they have not come."""
+        self.absent_at_start = peers
+
     def on_disconnect(self, peer: PeerId) -> None:
         """The link to it broke. Behind the next one may be another life, whose node is there long
         before its trainer's state."""

@@ -141,6 +141,17 @@ class GossipRounds:
         """Nobody has to agree to anything: one peer can go on alone."""
         return 1
 
+    def prepare(self, sizes: tuple[int, ...]) -> None:
+        """The trainer has built its model: coordinates of its one shard."""
+        self.sizes = sizes
+
+    def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
+        """There is no history."""
+        return b"", ()
+
+    def begin_branch(self, state: bytes) -> None:
+        """There is no history to bind to the weights of a start."""
+
     def start(self, now: float) -> list[Effect]:
         """Round ``round_id`` begins here: the trainer holds the state before it."""
         return self.begin(self.round_id, now)

@@ -101,6 +101,18 @@ class LagDetector:
         # between two requests, and when the next one may be made
         self._pause_s, self._not_before = 0.0, float("-inf")
 
+    def start(self, shards: Sequence[ShardRound], now: float, follows: bool) -> None:
+        """These are the shards of the present round, which begins now."""
+        self.shards, self.began_at, self.follows = shards, now, follows
+
+    def lose_track(self, donor: PeerId, why: str) -> None:
+        """Nothing but the state of another peer can help."""
+        self.lost_track = donor, why
+
+    def find_track(self) -> None:
+        """The state of another is being taken over, or that is not the time for it."""
+        self.lost_track = None
+
     def begin(self) -> None:
         """Another round begins: who is on which branch is open again."""
         self._branches.clear()

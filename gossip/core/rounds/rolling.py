@@ -164,6 +164,19 @@ class RollingRounds:
             peer != self.local and not self.skip_reason(peer) for peer in self.roster
         )
 
+    def prepare(self, sizes: tuple[int, ...]) -> None:
+        """The trainer has built its model: coordinates of each shard."""
+        self.sizes = sizes
+
+    def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
+        """H of the last round, and who has contributed lately where branches may
+        live side by side."""
+        return self.lag_detector.fork_choice.told()
+
+    def begin_branch(self, state: bytes) -> None:
+        """Binds H to the weights of a start."""
+        self.replicated.lineage.begin(state)
+
     def start(self, now: float) -> list[Effect]:
         """Round ``round_id`` begins here: the trainer holds the state before it."""
         self._applied = self.round_id - 1
@@ -645,22 +658,12 @@ class RollingRounds:
             self.settings.seed,
             shards=len(self.sizes),
         )
-        transfer_tracker, most_s = (
-            self.server.transfer_tracker,
-            TRANSFER_FACTOR * self.deadline.cap_s,
+        self.server.transfer_tracker.begin_round(
+            4 * max(self.sizes, default=0), TRANSFER_FACTOR * self.deadline.cap_s
         )
-        transfer_tracker.fair_bytes_per_s, transfer_tracker.credit.most_s = (
-            4 * max(self.sizes, default=0) / most_s,
-            most_s,
-        )
-        self._shards = self.lag_detector.shards = [
-            ShardRound(index, order) for index, order in enumerate(plan.servers)
-        ]
-        self._own, self.lag_detector.began_at, self.lag_detector.follows = (
-            None,
-            now,
-            self.mode == "following",
-        )
+        self._shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
+        self._own = None
+        self.lag_detector.start(self._shards, now, self.mode == "following")
         common = (self.round_id, self.roster, self.replicated.begin(), self.chain)
         self.server.begin(*common, self.log.previous, len(self._shards))
         self._attempt_locks.recall(self.round_id, self.chain, self._shards)

@@ -116,6 +116,10 @@ class Server:
         self.cross_shard, self.wanted = self.settings.cross_shard and shards > 1, frozenset()
         self._tickets.clear()
 
+    def wait_for(self, peers: frozenset[PeerId]) -> None:
+        """Without their updates no shard helps any more."""
+        self.wanted = peers
+
     def quorum(self) -> int:
         """Answers without which a round is not closed, by the size of the last committed roster,
         without those who have left it.

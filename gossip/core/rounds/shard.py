@@ -42,6 +42,11 @@ class CrossShardProgress:
     measured: tuple[bytes, ...] = ()  # digests of what the decision is made on
     why: str = ""
 
+    def take_back(self) -> None:
+        """What the rule is asked to decide is of no use any more."""
+        if self.step == "decide":
+            self.step = "measured"
+
 
 @dataclass(slots=True)
 class ShardRound:

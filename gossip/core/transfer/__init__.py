@@ -1,6 +1,8 @@
 """Handing over the state of a training to who joins, returns or has lost the thread."""
 
+from .attestation import Poll as Poll
 from .chunks import PIECE_BYTES as PIECE_BYTES
+from .chunks import PieceFetcher as PieceFetcher
 from .chunks import described as described
 from .chunks import outline_of as outline_of
 from .donor import COPIES_MAX as COPIES_MAX

@@ -86,6 +86,18 @@ class Poll:
     hurried: bool = False  # enough have answered, or all but f: the others have a moment left
     paused: bool = False  # it is over, and nothing came of it
 
+    def ask(self, peers: Iterable[PeerId]) -> None:
+        self.asked += tuple(peers)
+
+    def give_time(self, until: float) -> None:
+        self.until = until
+
+    def hurry(self) -> None:
+        self.hurried = True
+
+    def pause(self) -> None:
+        self.paused = True
+
     @property
     def empty(self) -> int:
         """Answers of those who have no state to vouch for."""

@@ -158,6 +158,10 @@ class Donor:
         self._look_ahead()
         return [self._refuse(peer, ask, TOO_EARLY) for peer, ask in waiting]
 
+    def expect_rounds(self, come: bool) -> None:
+        """Whether rounds come after this one."""
+        self.closing = not come
+
     def restart(self) -> None:
         """Another state was taken over: no copy of the one before is given or vouched for, nor one
         that is still to come. It may be of the very same round, and of a branch that all have left.

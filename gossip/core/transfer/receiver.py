@@ -175,6 +175,10 @@ class Recovery:
 
     # --- asking -----------------------------------------------------------------------------------
 
+    def prepare(self, state_bytes: int) -> None:
+        """The trainer has built its model: its own state, packed, is so large."""
+        self.state_bytes = state_bytes
+
     def begin(
         self, first: PeerId | None, reason: str, now: float, has_own: bool = False
     ) -> list[Effect]:
@@ -367,8 +371,8 @@ class Recovery:
         if self._tries == 1:
             fresh = fresh[: max(0, 2 * self.need - 1 - len(self.poll.asked) + self.poll.empty)]
         if fresh and not self.poll.asked:
-            self.poll.until = now + self.settings.rounds.round_timeout_s
-        self.poll.asked += tuple(fresh)
+            self.poll.give_time(now + self.settings.rounds.round_timeout_s)
+        self.poll.ask(fresh)
         return self._ask_for_attestations(fresh)
 
     def _ask_for_attestations(self, peers: Iterable[PeerId]) -> list[Effect]:
@@ -409,7 +413,7 @@ class Recovery:
         if not self.poll.hurried and (
             answered >= self.need or len(self.poll.votes) > max(0, len(self.poll.asked) - self.need)
         ):
-            self.poll.hurried = True
+            self.poll.hurry()
             timer = self.timers.set(now + HURRY_S, DonorTimeout(self._nonce))
             cancelled, self._patience = self.timers.cancel(self._patience), timer.token
             return [*cancelled, timer]
@@ -432,7 +436,7 @@ class Recovery:
         return self._pause(now)
 
     def _pause(self, now: float) -> list[Effect]:
-        self.poll.paused = True
+        self.poll.pause()
         self._no_state.turn_is_over(self._has_waited(now))
         return self._wait("polling", None, self.settings.membership.probe_interval_s, now)
 

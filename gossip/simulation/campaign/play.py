@@ -280,7 +280,11 @@ class _Pace:
         self._compute_s = schedule.compute_s[0]
 
     def judge(self, swarm: Swarm[Peer]) -> None:
-        running = {peer: host.core for peer, host in swarm.hosts.items() if host.running}
+        running = {
+            peer: core
+            for peer, host in swarm.hosts.items()
+            if host.running and (core := host.inspection) is not None
+        }
         if not running or not all(rule_has_enough(core, running) for core in running.values()):
             return
         least, done = (

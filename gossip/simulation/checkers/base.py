@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gossip.core import CoreSettings, Membership, Peer, PeerId
+from gossip.core import CoreSettings, Inspection, PeerId
 from gossip.faults import CLAIM_ATTACKS, STATE_ATTACKS
 from gossip.simulation.world import Observer
 
@@ -241,14 +241,6 @@ def life_of(swarm: Swarm[Any], peer: PeerId) -> Life:
     return peer, swarm.hosts[peer].incarnation
 
 
-def membership_of(core: Any) -> Membership | None:
-    """Of a ``Peer``, or of any core that has one."""
-    membership = getattr(core, "membership", None)
-    return (
-        membership if type(membership) is Membership or isinstance(membership, Membership) else None
-    )
-
-
 def updates_needed(
     settings: CoreSettings, roster: Iterable[PeerId], locked: Collection[PeerId]
 ) -> int:
@@ -257,11 +249,11 @@ def updates_needed(
     return settings.updates_needed(settings.f - sum(1 for peer in roster if peer in locked))
 
 
-def peer_core(swarm: Swarm[Any], peer: PeerId) -> Peer | None:
+def peer_core(swarm: Swarm[Any], peer: PeerId) -> Inspection | None:
     """The core of a peer's present life, when it is a whole peer; a liar's roster may name some who
     were never there."""
     host = swarm.hosts.get(peer)
-    return host.core if host is not None and isinstance(host.core, Peer) else None
+    return host.inspection if host is not None else None
 
 
 def lose_start(

@@ -28,7 +28,7 @@ from gossip.core import (
     Send,
 )
 
-from .base import PassiveObserver, membership_of
+from .base import PassiveObserver
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -123,7 +123,7 @@ class Hearing(PassiveObserver):
             return
         heard = self.of(peer, target)
         heard.failed, heard.nonce = False, -1
-        membership = membership_of(swarm.hosts[peer].core)
+        membership = swarm.hosts[peer].membership
         member = membership.members[target] if membership is not None else None
         if (
             member is not None
@@ -151,5 +151,5 @@ class Hearing(PassiveObserver):
 
 def probe_of(swarm: Swarm[Any], peer: PeerId, nonce: int) -> Probe | None:
     """The probe of ``peer`` itself that is under way with this nonce."""
-    membership = membership_of(swarm.hosts[peer].core)
-    return membership.prober.probes.get(nonce) if membership is not None else None
+    membership = swarm.hosts[peer].membership
+    return membership.probes.get(nonce) if membership is not None else None

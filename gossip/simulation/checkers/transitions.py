@@ -10,9 +10,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from gossip.core import Event, Member, Membership, PeerId, Status, incarnation_of
+from gossip.core import Event, Member, MembershipInspection, PeerId, Status, incarnation_of
 
-from .base import Checker, membership_of
+from .base import Checker
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -66,7 +66,7 @@ class TableWatch:
     or ``members`` is not as long as ``count``.
     """
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: MembershipInspection) -> None:
         self.members = membership.members
         self.sink: list[TableTransition] = []
         self.count = 0
@@ -135,7 +135,7 @@ class TableChecker(Checker):
 
 def watch_life(watches: dict[PeerId, TableWatch], swarm: Swarm[Any], peer: PeerId) -> None:
     """A life begins: watches its table, when it has one."""
-    membership = membership_of(swarm.hosts[peer].core)
+    membership = swarm.hosts[peer].membership
     if membership is not None:
         watches[peer] = TableWatch(membership)
     else:

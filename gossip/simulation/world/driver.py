@@ -139,7 +139,7 @@ class Swarm(Timeline, Generic[C]):
         self._delivered = self._trace.delivered
         self._links: Links[C] = Links(self)
         self._wire = Wire(self, self._links)
-        self._slow_nodes: SlowNodes[C] = SlowNodes(self)
+        self._slow_nodes: SlowNodes[C] = SlowNodes(self, self._handle)
         self._carry_out: dict[type, Callable[[SimProcess[C], Any], None]] = {
             Send: self._wire.send,
             events.SetTimer: self._set_timer,

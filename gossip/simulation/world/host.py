@@ -8,7 +8,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from gossip.core import Admission, Effect, Event, Message, PeerId, Token, events
+from gossip.core import (
+    Admission,
+    Effect,
+    Event,
+    Inspection,
+    Membership,
+    MembershipInspection,
+    Message,
+    Peer,
+    PeerId,
+    Token,
+    events,
+)
 
 from .machine import Machine
 from .toy_trainer import Trainer
@@ -73,9 +85,18 @@ class SimProcess(Generic[C]):
     halt: events.Halt | None = None
     admit: Callable[[PeerId, Message], Admission] | None = None
     """What the transport asks before it takes a payload; a core without that takes any."""
+    inspection: Inspection | None = None
+    """What checkers see of a whole peer."""
+    membership: MembershipInspection | None = None
+    """Likewise, of any core that has one."""
 
     def __post_init__(self) -> None:
         self.admit = getattr(self.core, "admit", None)
+        if isinstance(self.core, Peer):
+            self.inspection = Inspection(self.core)
+            self.membership = self.inspection.membership
+        elif isinstance(membership := getattr(self.core, "membership", None), Membership):
+            self.membership = MembershipInspection(membership)
 
     @property
     def running(self) -> bool:

@@ -11,22 +11,24 @@ from gossip.core import Event, TimerFired
 from .host import C, SimProcess
 
 
-class NodeEnvironment(Protocol[C]):
+class NodeEnvironment(Protocol):
     """The swarm, as its slow nodes see it."""
 
     now_ns: int
 
     def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
 
-    def _handle(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> None: ...
-
 
 class SlowNodes(Generic[C]):
     """``SimProcess.waiting`` is what a node had no time for yet,
-    ``Machine.free_at_ns`` when it has."""
+    ``Machine.free_at_ns`` when it has. ``handle_now`` hands an event to a core."""
 
-    def __init__(self, swarm: NodeEnvironment[C]) -> None:
-        self.swarm = swarm
+    def __init__(
+        self,
+        swarm: NodeEnvironment,
+        handle_now: Callable[[SimProcess[C], Event, bytes | None], None],
+    ) -> None:
+        self.swarm, self.handle_now = swarm, handle_now
 
     def puts_off(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> bool:
         """Whether the event has to wait, as it does from now on. If not,
@@ -58,7 +60,7 @@ class SlowNodes(Generic[C]):
         """Something that has waited."""
         if type(event) is TimerFired and host.timers.pop(event.token, None) is None:
             return  # cancelled while it waited
-        self.swarm._handle(host, event, said)
+        self.handle_now(host, event, said)
 
     def catch_up(self, host: SimProcess[C]) -> None:
         """It is slow no more: all that waits is handled at once."""

@@ -207,7 +207,7 @@ class Wire:
         if (
             host.state == "up"
             and (said.sender, to) not in swarm.network.cuts
-            and self._expects(host, said, under_way.nbytes)
+            and _expects(host, said, under_way.nbytes)
         ):
             share = (now_ns - under_way.begins_ns) / (under_way.ends_ns - under_way.begins_ns)
             received = int(share * under_way.nbytes)
@@ -300,18 +300,7 @@ class Wire:
     @staticmethod
     def _takes(host: SimProcess[Any], envelope: Envelope, payload: Payload) -> bool:
         """What the transports' gate lets in."""
-        return Wire._expects(host, envelope, payload.nbytes)
-
-    @staticmethod
-    def _expects(host: SimProcess[Any], envelope: Envelope, nbytes: int) -> bool:
-        message = envelope.message
-        if type(message) not in _BULK:
-            return False
-        if host.admit is None:
-            return True
-        limit = host.admit(envelope.sender, message).nbytes
-        wanted = message.nbytes if type(message) is StateOffer else limit
-        return limit >= 0 and nbytes <= limit and nbytes == wanted
+        return _expects(host, envelope, payload.nbytes)
 
 
 def _chance(lot: int, number: int) -> float:
@@ -388,3 +377,14 @@ def _spoiled(payload: Payload, said: Envelope | bytes, place: float) -> Payload 
     if isinstance(message, StateOffer):
         return Payload(damaged, damaged.nbytes, True, *digests_of(damaged, message.parts))
     return payload_of(damaged, digest=isinstance(message, Commit))
+
+
+def _expects(host: SimProcess[Any], envelope: Envelope, nbytes: int) -> bool:
+    message = envelope.message
+    if type(message) not in _BULK:
+        return False
+    if host.admit is None:
+        return True
+    limit = host.admit(envelope.sender, message).nbytes
+    wanted = message.nbytes if type(message) is StateOffer else limit
+    return limit >= 0 and nbytes <= limit and nbytes == wanted

@@ -55,11 +55,7 @@ class JoinsTheLarger(Checker):
             or not isinstance(event.message, Update | NotServing)
         ):
             return
-        if (
-            core.phase != "running"
-            or rounds.mode != "active"
-            or rounds.lag_detector.fork_choice.may_differ
-        ):
+        if core.phase != "running" or rounds.mode != "active" or rounds.may_differ:
             return
         timeout_s = core.settings.rounds.round_timeout_s
         if (
@@ -67,10 +63,10 @@ class JoinsTheLarger(Checker):
             and swarm.now - self._back_at[peer] <= timeout_s + AT_ONCE_S
         ):
             return
-        message, seen = event.message, rounds.lag_detector._branches
+        message, seen = event.message, rounds.branches
         asked = message.asked_round if isinstance(message, NotServing) else message.round_id
         theirs = message.parent if isinstance(message, Update) else message.chain
-        if not message.round_id == asked == rounds.round_id or message.shard >= len(rounds._shards):
+        if not message.round_id == asked == rounds.round_id or message.shard >= len(rounds.shards):
             return
         # Who is not of the roster is not heard in it.
         if (

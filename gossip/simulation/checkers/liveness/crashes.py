@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gossip.core import Effect, Peer, PeerId, Report
+from gossip.core import Effect, Inspection, PeerId, Report
 from gossip.simulation.checkers.base import Checker, RunConditions, peer_core, updates_needed
 from gossip.simulation.checkers.disturbances import NEVER, Disturbances
 from gossip.simulation.checkers.safety import rolling_of
@@ -118,7 +118,7 @@ class CrashCostsLittle(Checker):
         )
 
     def _are_enough(
-        self, swarm: Swarm[Any], cores: Sequence[Peer], hung: Sequence[PeerId] = ()
+        self, swarm: Swarm[Any], cores: Sequence[Inspection], hung: Sequence[PeerId] = ()
     ) -> bool:
         """Whether rounds go on, and do not come to nothing for want of updates. A liar may have
         said that others have left.

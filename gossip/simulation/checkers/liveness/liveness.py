@@ -16,10 +16,10 @@ from gossip.core import (
     CoreSettings,
     Effect,
     Event,
-    GossipRounds,
+    GossipInspection,
     Halt,
+    Inspection,
     MembershipSettings,
-    Peer,
     PeerId,
     Restore,
     Stop,
@@ -29,7 +29,6 @@ from gossip.simulation.checkers.base import (
     Checker,
     RunConditions,
     TaintedStates,
-    membership_of,
     peer_core,
     updates_needed,
 )
@@ -52,7 +51,7 @@ Shortcoming = tuple[PeerId, str] | None
 def converged_after_s(settings: MembershipSettings, n: int) -> float:
     """L1: a table exchange, a suspicion that began with the last fault and one that it led to,
     and the news of it."""
-    stretch = ceil(log2(n) - 5) + 1 if n > 32 else 1  # as Membership._exchange_tables
+    stretch = ceil(log2(n) - 5) + 1 if n > 32 else 1  # as ``table_interval_s``
     spread_s = settings.gossip_interval_s * (ceil(log2(n)) + 1) if n > 1 else 0.0
     return settings.push_pull_interval_s * stretch + 2.0 * longest_s(n, settings) + spread_s
 
@@ -110,9 +109,7 @@ class Converges(Liveness):
     invariant = "L1"
 
     def takes_s(self, swarm: Swarm[Any]) -> float:
-        memberships = [
-            m for host in swarm.hosts.values() if (m := membership_of(host.core)) is not None
-        ]
+        memberships = [m for host in swarm.hosts.values() if (m := host.membership) is not None]
         return converged_after_s(memberships[0].settings, len(swarm.hosts)) if memberships else 0.0
 
     def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
@@ -120,11 +117,11 @@ class Converges(Liveness):
         for peer, host in swarm.hosts.items():
             if host.state == "starting":
                 return peer, "it has not started"
-            membership = membership_of(host.core)
+            membership = host.membership
             if host.running and membership is not None and membership.me.status == "alive":
                 standings[peer] = membership.standing
         for peer in standings:
-            membership = membership_of(swarm.hosts[peer].core)
+            membership = swarm.hosts[peer].membership
             assert membership is not None
             for subject in swarm.hosts:
                 row = membership.members.get(subject)
@@ -162,7 +159,7 @@ class RoundLiveness(Liveness):
             + 4.0 * swarm.travel_s
         )
 
-    def participants(self, swarm: Swarm[Any]) -> list[tuple[PeerId, Peer]]:
+    def participants(self, swarm: Swarm[Any]) -> list[tuple[PeerId, Inspection]]:
         """Who runs and goes on; nobody when too few are left for a round anywhere."""
         cores = {p: core for p in swarm.up if (core := peer_core(swarm, p)) is not None}
         here = [(p, core) for p, core in cores.items() if core.phase not in ("draining", "halted")]
@@ -329,12 +326,12 @@ class OneLineage(RoundLiveness):
         at = {peer: core.rounds.round_id for peer, core in participants}
         ahead = max(at, key=lambda peer: at[peer])
         behind = min(at, key=lambda peer: at[peer])
-        if isinstance(participants[0][1].rounds, GossipRounds):
+        if isinstance(participants[0][1].rounds, GossipInspection):
             return self._left_behind(participants, at) or self._finite(swarm)
         return self._one_chain(participants, at[behind], ahead)
 
     def _left_behind(
-        self, participants: list[tuple[PeerId, Peer]], at: dict[PeerId, int]
+        self, participants: list[tuple[PeerId, Inspection]], at: dict[PeerId, int]
     ) -> Shortcoming:
         """Nobody is far behind those it hears. In a ring those are two,
         and the far side may be further.
@@ -343,8 +340,8 @@ class OneLineage(RoundLiveness):
         of f peers alone.
         """
         for peer, core in participants:
-            assert isinstance(core.rounds, GossipRounds)
-            sources = [source for source in core.rounds._sources if source not in self._misled]
+            assert isinstance(core.rounds, GossipInspection)
+            sources = [source for source in core.rounds.sources if source not in self._misled]
             ahead = [
                 source for source in sources if at.get(source, 0) - at[peer] > BEHIND_ROUNDS + 2
             ]
@@ -363,7 +360,7 @@ class OneLineage(RoundLiveness):
             ]
             if (
                 peer not in self._misled
-                and len(behind) == len(core.rounds._sources) > core.settings.f
+                and len(behind) == len(core.rounds.sources) > core.settings.f
             ):
                 return (
                     peer,
@@ -375,7 +372,7 @@ class OneLineage(RoundLiveness):
         return None
 
     def _one_chain(
-        self, participants: list[tuple[PeerId, Peer]], last: int, ahead: PeerId
+        self, participants: list[tuple[PeerId, Inspection]], last: int, ahead: PeerId
     ) -> Shortcoming:
         ids = [peer for peer, _ in participants]
         first: tuple[PeerId, bytes | None] | None = None
@@ -527,5 +524,6 @@ class StopEnds(Checker):
 def settings_of(swarm: Swarm[Any]) -> CoreSettings | None:
     """Of the first whole peer; they are the same for all."""
     return next(
-        (host.core.settings for host in swarm.hosts.values() if isinstance(host.core, Peer)), None
+        (core.settings for host in swarm.hosts.values() if (core := host.inspection) is not None),
+        None,
     )

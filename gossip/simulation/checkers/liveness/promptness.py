@@ -18,13 +18,13 @@ from gossip.core import (
     Effect,
     Event,
     Hello,
+    Inspection,
     NotServing,
-    Peer,
     PeerId,
     Received,
     Report,
     Restore,
-    RollingRounds,
+    RollingInspection,
     Send,
     ShardRound,
     StateRequest,
@@ -84,8 +84,8 @@ class NobodyWaitsForTheSkipped(Checker):
                 # Who asks for an update gets it, whatever we think of its health.
                 if core is None or rounds is None or asked == (update.round_id, update.attempt):
                     return
-                if update.round_id == rounds.round_id and update.shard < len(rounds._shards):
-                    shard = rounds._shards[update.shard]
+                if update.round_id == rounds.round_id and update.shard < len(rounds.shards):
+                    shard = rounds.shards[update.shard]
                     if shard.attempt == update.attempt:
                         self._judge(swarm, peer, core, rounds, shard)
             case _:
@@ -108,12 +108,17 @@ class NobodyWaitsForTheSkipped(Checker):
         rounds = rolling_of(core)
         if core is None or rounds is None or rounds.round_id != round_id:
             return
-        for shard in rounds._shards:
+        for shard in rounds.shards:
             if shard.server(shard.attempt) == subject:
                 self._judge(swarm, peer, core, rounds, shard)
 
     def _judge(
-        self, swarm: Swarm[Any], peer: PeerId, core: Peer, rounds: RollingRounds, shard: ShardRound
+        self,
+        swarm: Swarm[Any],
+        peer: PeerId,
+        core: Inspection,
+        rounds: RollingInspection,
+        shard: ShardRound,
     ) -> None:
         if core.phase != "running" or rounds.mode != "active" or shard.commit is not None:
             return
@@ -136,8 +141,8 @@ class NobodyWaitsForTheSkipped(Checker):
             )
 
 
-def _serves(core: Peer, rounds: RollingRounds) -> bool:
-    return rounds._serves(core._handled_at)
+def _serves(core: Inspection, rounds: RollingInspection) -> bool:
+    return rounds.serves(core.handled_at)
 
 
 @dataclass(slots=True)
@@ -321,13 +326,13 @@ class NobodyIsStuck(Checker):
                 )
                 raise self.violated(swarm, other, f"{where}; at most {most_s:.2f} s")
 
-    def _all_well(self, swarm: Swarm[Any]) -> dict[PeerId, Peer] | None:
+    def _all_well(self, swarm: Swarm[Any]) -> dict[PeerId, Inspection] | None:
         """All who run, when they see each other and nothing disturbs them."""
         if swarm.network.cuts:
             return None
         if self.circumstances.delaying and not self._calm:
             return None
-        cores: dict[PeerId, Peer] = {}
+        cores: dict[PeerId, Inspection] = {}
         for peer, host in swarm.hosts.items():
             if host.state in ("crashed", "halted"):
                 continue
@@ -347,7 +352,7 @@ class NobodyIsStuck(Checker):
         return cores
 
 
-def _carried_s(swarm: Swarm[Any], core: Peer) -> float:
+def _carried_s(swarm: Swarm[Any], core: Inspection) -> float:
     """How long links carry the updates and the results of two attempts."""
     rate, payload_bytes = swarm.network.default.bytes_per_s, 4 * max(core.rounds.sizes, default=0)
     return 4.0 * payload_bytes / rate if rate else 0.0
@@ -393,8 +398,8 @@ class AsksForWhatItLacks(Checker):
             self._told_at.pop(peer, None)
             return
         told_at = self._told_at.setdefault(peer, swarm.now)
-        waits = core._recover_at is not None and swarm.now < core._recover_at
-        if waits or swarm.now - core._handled_at > STILL_S or _is_sent_payloads(swarm, peer):
+        waits = core.recover_at is not None and swarm.now < core.recover_at
+        if waits or swarm.now - core.handled_at > STILL_S or _is_sent_payloads(swarm, peer):
             # it could not keep up and says so, stood still, or what it lacks may be on its way
             self._told_at[peer] = swarm.now
         else:
@@ -436,7 +441,7 @@ class TakesAStateInstead(Checker):
             core.phase != "running"
             or member is None
             or event.incarnation != member.incarnation
-            or rounds._made is not None
+            or rounds.holds_back
         ):
             return
         if (
@@ -450,13 +455,13 @@ class TakesAStateInstead(Checker):
             not_kept = (
                 not_kept
                 and message.attempt == message.shard == 0
-                and rounds.lag_detector._open == (event.sender, here)
+                and rounds.asked == (event.sender, here)
             )
             far = here + core.settings.rounds.commit_log
             beyond = here if not_kept else far
             ahead = {
                 event.sender,
-                *(other for other, told in rounds.lag_detector._ahead.items() if told > beyond),
+                *(other for other, told in rounds.ahead.items() if told > beyond),
             }
             if (not_kept or message.round_id > far) and len(ahead) > core.settings.f:
                 self._lost[peer] = here
@@ -469,7 +474,7 @@ class TakesAStateInstead(Checker):
                 "state"
             )
             # it tries again later
-            self.demand(core.phase != "running" or core._recover_at is not None, swarm, peer, text)
+            self.demand(core.phase != "running" or core.recover_at is not None, swarm, peer, text)
 
 
 def _round_told(event: Received) -> int:
@@ -484,7 +489,7 @@ def _round_told(event: Received) -> int:
     )
 
 
-def _is_of_old(core: Peer, event: Received) -> bool:
+def _is_of_old(core: Inspection, event: Received) -> bool:
     """Whether the message is of a stranger or of a former life, which counts for nothing."""
     member = core.membership.members.get(event.sender)
     return not core.settings.may_be(event.sender) or (

@@ -127,9 +127,9 @@ class WaitsForSomebody(Checker):
         ):
             return
         self.judged += 1
-        if not any(is_worth_waiting(core, rounds, source) for source in rounds._sources):
+        if not any(is_worth_waiting(core, rounds, source) for source in rounds.sources):
             text = (
-                f"waits in round {rounds.round_id} for peers {list(rounds._sources)}, of none of "
+                f"waits in round {rounds.round_id} for peers {list(rounds.sources)}, of none of "
                 "whom anything is to come"
             )
             raise self.violated(swarm, peer, text)

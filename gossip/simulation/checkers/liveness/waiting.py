@@ -20,7 +20,7 @@ from gossip.core import (
     PeerId,
     Received,
     Report,
-    RollingRounds,
+    RollingInspection,
     Send,
     StateAttestation,
     Update,
@@ -78,12 +78,10 @@ class WaitsForNobodyInVain(Checker):
             if rounds is not None and rounds.round_id > 0:
                 # What it has said of a round that has not begun here is kept,
                 # and counts when that begins.
-                ahead = rounds.future_buffer.seen.get(event.peer, 0) - rounds.round_id
-                (
-                    silent.discard
-                    if ahead > 0 or (ahead == 0 and not rounds._shards)
-                    else silent.add
-                )(event.peer)
+                ahead = rounds.seen.get(event.peer, 0) - rounds.round_id
+                (silent.discard if ahead > 0 or (ahead == 0 and not rounds.shards) else silent.add)(
+                    event.peer
+                )
         elif silent and type(event) is Received:
             message = event.message
             if isinstance(message, Ack):
@@ -176,7 +174,7 @@ class NoRoundStands(Checker):
             or not core.settings.f
         ):
             return
-        order, once_round = rounds._shards[where[1]].order, self._once_round[peer]
+        order, once_round = rounds.shards[where[1]].order, self._once_round[peer]
         if attempt < len(order):
             return
         # One who slept leaps over many: the second turns are counted from where it is then.
@@ -199,7 +197,7 @@ class NoRoundStands(Checker):
         self,
         swarm: Swarm[Any],
         peer: PeerId,
-        rounds: RollingRounds,
+        rounds: RollingInspection,
         refused: set[PeerId],
         since_s: float,
     ) -> bool:
@@ -250,7 +248,7 @@ class LetsInWhoIsReady(Checker):
         if not ready or not isinstance(event, Received):
             return
         quorum, expected = quorum_of(core.settings, len(rounds.roster)), rounds.server.expected()
-        for shard in rounds._shards:
+        for shard in rounds.shards:
             # Only who was just heard is sure to have been counted: that one is skipped no more may
             # be noticed a little later.
             heard = event.sender in (ready if isinstance(event.message, Hello) else shard.answers)

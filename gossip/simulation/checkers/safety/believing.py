@@ -3,11 +3,11 @@ and what it must refuse while at most f peers say so."""
 
 from __future__ import annotations
 
-from gossip.core import Commit, Peer, PeerId, ResultSimilarity, RollingRounds
+from gossip.core import Commit, Inspection, PeerId, ResultSimilarity, RollingInspection
 
 
 def is_doubtful(
-    core: Peer, rounds: RollingRounds, commit: Commit, similarity: ResultSimilarity | None
+    core: Inspection, rounds: RollingInspection, commit: Commit, similarity: ResultSimilarity | None
 ) -> bool:
     """Whether a peer may find it false: its numbers, as opposed to the own update, or too long for
     all that it knows; its rates; or its roster."""
@@ -22,12 +22,12 @@ def is_doubtful(
     if _steps(rounds, commit) != "as ever":
         return True
     # Who catches up cannot tell who was there in the rounds that the others have had meanwhile.
-    past = rounds.lag_detector.is_passed(commit.round_id)
+    past = rounds.is_passed(commit.round_id)
     return not past and bool(_left_out(core, rounds, commit) or _put_in(core, rounds, commit))
 
 
 def must_be_refused(
-    core: Peer, rounds: RollingRounds, commit: Commit, similarity: ResultSimilarity | None
+    core: Inspection, rounds: RollingInspection, commit: Commit, similarity: ResultSimilarity | None
 ) -> str:
     """Why, in words that follow "although"; "" when it may be taken. It may be too long, too."""
     if _is_opposed(core, similarity):
@@ -37,9 +37,7 @@ def must_be_refused(
     if _steps(rounds, commit) == "far" and len(rounds.roster) >= 2 * core.settings.f + 2:
         return f"it steps with {commit.rates}, and its own rates are others by far"
     left_out, put_in = _left_out(core, rounds, commit), _put_in(core, rounds, commit)
-    if len(left_out) + len(put_in) > core.settings.f and not rounds.lag_detector.is_passed(
-        commit.round_id
-    ):
+    if len(left_out) + len(put_in) > core.settings.f and not rounds.is_passed(commit.round_id):
         return (
             f"the next roster leaves out {left_out}, who are here, and takes in {put_in}, who are "
             "not"
@@ -47,21 +45,21 @@ def must_be_refused(
     return ""
 
 
-def _is_opposed(core: Peer, similarity: ResultSimilarity | None) -> bool:
+def _is_opposed(core: Inspection, similarity: ResultSimilarity | None) -> bool:
     return (
         similarity is not None
         and similarity.product < core.settings.results.opposed * similarity.length * similarity.own
     )
 
 
-def _speaks_for_all(core: Peer, rounds: RollingRounds, commit: Commit) -> bool:
+def _speaks_for_all(core: Inspection, rounds: RollingInspection, commit: Commit) -> bool:
     return bool(core.settings.f) and commit.shard == 0 and core.local in rounds.roster
 
 
-def _steps(rounds: RollingRounds, commit: Commit) -> str:
+def _steps(rounds: RollingInspection, commit: Commit) -> str:
     """With rates ``as ever``, or with ``others``; ``far`` when all that this peer knows of
     are ten times off."""
-    own = rounds._own.rates if rounds._own is not None else ()
+    own = rounds.own.rates if rounds.own is not None else ()
     known = [rates for rates in (own, rounds.replicated.rates) if rates]
     if not commit.digest or not known or all(rates == commit.rates for rates in known):
         return "as ever"
@@ -74,7 +72,7 @@ def _steps(rounds: RollingRounds, commit: Commit) -> str:
     return "far" if all(off) else "others"
 
 
-def _left_out(core: Peer, rounds: RollingRounds, commit: Commit) -> list[PeerId]:
+def _left_out(core: Inspection, rounds: RollingInspection, commit: Commit) -> list[PeerId]:
     """Those who are here as far as this peer can tell, itself included."""
     missing = [
         peer
@@ -84,7 +82,7 @@ def _left_out(core: Peer, rounds: RollingRounds, commit: Commit) -> list[PeerId]
     return [peer for peer in missing if peer == core.local or not rounds.skip_reason(peer)]
 
 
-def _put_in(core: Peer, rounds: RollingRounds, commit: Commit) -> list[PeerId]:
+def _put_in(core: Inspection, rounds: RollingInspection, commit: Commit) -> list[PeerId]:
     """Those who are dead as far as it can tell, or of whom it has never heard."""
     members = core.membership.members
     come = [peer for peer in commit.roster if peer not in rounds.roster]

@@ -16,15 +16,15 @@ from gossip.core import (
     Contributed,
     Effect,
     Event,
+    Inspection,
     Payload,
-    Peer,
     PeerId,
     Ranges,
     Received,
     Report,
     Restore,
     Restored,
-    RollingRounds,
+    RollingInspection,
     Row,
     Send,
     SnapshotTaken,
@@ -228,7 +228,7 @@ class Conserved(Checker):
                 raise self.violated(swarm, peer, text)
 
     def _judge_epoch(
-        self, swarm: Swarm[Any], peer: PeerId, before: _Branch, first: Committed, core: Peer
+        self, swarm: Swarm[Any], peer: PeerId, before: _Branch, first: Committed, core: Inspection
     ) -> None:
         if before.used is None:
             return
@@ -384,17 +384,17 @@ class CheckedBeforeUse(Checker):
         ):
             return
         core = peer_core(swarm, peer)
-        if core is None or not isinstance(core.rounds, RollingRounds):
+        if core is None or not isinstance(core.rounds, RollingInspection):
             return
         # Two things come before any event, whatever it says: a server holds the commit that it has
         # spread, and one that stood still hands on what it serves.
-        still_s = swarm.hosts[peer].machine.clock_s(swarm.now_ns) - core._handled_at
-        if core.rounds._made is not None or still_s > core._tolerance_s:
+        still_s = swarm.hosts[peer].machine.clock_s(swarm.now_ns) - core.handled_at
+        if core.rounds.holds_back or still_s > core.tolerance_s:
             return
         if reason := self._why_refused(core, core.rounds, event):
             self._refusable[peer] = (reason, _state_of(core, core.rounds))
 
-    def _why_refused(self, core: Peer, rounds: RollingRounds, event: Received) -> str:
+    def _why_refused(self, core: Inspection, rounds: RollingInspection, event: Received) -> str:
         message, member = event.message, core.membership.members.get(event.sender)
         if not core.settings.may_be(event.sender):
             return "a stranger"
@@ -404,7 +404,7 @@ class CheckedBeforeUse(Checker):
             return f"a former life, {event.incarnation}"
         if isinstance(message, StateOffer):
             taker = core.recovery
-            asked = message.nonce == taker._nonce and event.sender in taker.waits_for
+            asked = message.nonce == taker.nonce and event.sender in taker.waits_for
             asked = asked and (
                 taker.pieces is None or (event.sender, message.piece) in taker.pieces.asked
             )
@@ -432,7 +432,7 @@ class CheckedBeforeUse(Checker):
         if (
             not reason
             or core is None
-            or not isinstance(core.rounds, RollingRounds)
+            or not isinstance(core.rounds, RollingInspection)
             or core.phase == "recovering"
         ):
             return
@@ -473,7 +473,7 @@ class CheckedBeforeUse(Checker):
             case _:
                 return
 
-    def _on_apply(self, swarm: Swarm[Any], peer: PeerId, core: Peer, apply: Apply) -> None:
+    def _on_apply(self, swarm: Swarm[Any], peer: PeerId, core: Inspection, apply: Apply) -> None:
         commits, self._commits[peer] = self._commits[peer], []
         sizes = core.rounds.sizes
         for shard, payload in enumerate(apply.payloads):
@@ -505,7 +505,7 @@ class CheckedBeforeUse(Checker):
             raise self.violated(swarm, peer, f"{what} is not finite")
 
 
-def _state_of(core: Peer, rounds: RollingRounds) -> tuple[Any, ...]:
+def _state_of(core: Inspection, rounds: RollingInspection) -> tuple[Any, ...]:
     """What a message may change that is used: how far the rounds and a recovery are."""
-    shards = tuple((shard.commit is None, len(shard.answers)) for shard in rounds._shards)
-    return rounds.round_id, rounds.chain, core.recovery.stage, len(core.recovery._kept), shards
+    shards = tuple((shard.commit is None, len(shard.answers)) for shard in rounds.shards)
+    return rounds.round_id, rounds.chain, core.recovery.stage, len(core.recovery.kept), shards

@@ -29,7 +29,7 @@ from gossip.core import (
     StateRequest,
     TimerFired,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, membership_of, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 from gossip.simulation.checkers.hearing import Hearing
 from gossip.simulation.checkers.reach import Reach
 from gossip.simulation.checkers.transitions import TableChecker, TableTransition
@@ -66,7 +66,7 @@ class NoUnfoundedDeath(TableChecker):
         if is_invented(self.circumstances, swarm, peer, subject) or _own_word(event, subject):
             return
         heard = self.hearing.of(peer, subject)
-        membership = membership_of(swarm.hosts[peer].core)
+        membership = swarm.hosts[peer].membership
         linked = membership is not None and membership.members[subject].linked
         own = not linked or self.hearing.own_evidence(swarm, peer, subject)
         accusers = [accuser for accuser in heard.accusers.get(standing, ()) if accuser != subject]
@@ -109,7 +109,7 @@ class NoUnfoundedAccusation(TableChecker):
             or not _ends_a_probe(event)
         ):
             return
-        membership = membership_of(swarm.hosts[peer].core)
+        membership = swarm.hosts[peer].membership
         if membership is None:
             return
         self.judged += 1
@@ -158,7 +158,7 @@ class AnAnswerEndsTheSkip(Checker):
         self.hearing = hearing
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        membership = membership_of(swarm.hosts[peer].core)
+        membership = swarm.hosts[peer].membership
         if membership is None or type(event) is not Received or type(event.message) is not Ack:
             return
         subject = event.message.target
@@ -192,7 +192,7 @@ class ClosedIsSkipped(Checker):
     afters = (LinkDown,)
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        membership = membership_of(swarm.hosts[peer].core)
+        membership = swarm.hosts[peer].membership
         if type(event) is LinkDown and membership is not None and not membership.me.gone:
             skipped = membership.skip_reason(event.peer) != ""
             self.demand(
@@ -214,7 +214,7 @@ class FormerLivesAreNotAnswered(Checker):
         event = swarm.handling
         if type(effect) is not Send or type(event) is not Received or effect.peer != event.sender:
             return
-        membership = membership_of(swarm.hosts[peer].core)
+        membership = swarm.hosts[peer].membership
         if membership is None or type(effect.message) not in self.effects:
             return
         self.judged += 1
@@ -240,7 +240,7 @@ class TheAccusedHear(Checker):
         event = swarm.handling
         if type(effect) is not Send or type(event) is not Received or effect.peer != event.sender:
             return
-        membership = membership_of(swarm.hosts[peer].core)
+        membership = swarm.hosts[peer].membership
         member = None if membership is None else membership.members.get(effect.peer)
         if (
             type(effect.message) is Ack
@@ -268,7 +268,7 @@ class NobodyAsksTheDead(Checker):
     afters = (LinkDown, TimerFired)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        membership = membership_of(swarm.hosts[peer].core)
+        membership = swarm.hosts[peer].membership
         if type(effect) is Send and type(effect.message) is StateRequest and membership is not None:
             text = (
                 f"asks peer {effect.peer} for its state, which is "
@@ -314,7 +314,7 @@ def _own_word(event: Event | None, subject: PeerId) -> bool:
 
 def _takes_part(swarm: Swarm[Any], peer: PeerId, incarnation: int) -> bool:
     host = swarm.hosts[peer]
-    membership = membership_of(host.core)
+    membership = host.membership
     return (
         host.running
         and host.incarnation == incarnation

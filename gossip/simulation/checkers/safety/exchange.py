@@ -14,9 +14,9 @@ from gossip.core import (
     Contributed,
     Effect,
     Event,
-    GossipRounds,
+    GossipInspection,
+    Inspection,
     Payload,
-    Peer,
     PeerId,
     Push,
     Received,
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 Kind = Literal["gradient", "parameters"]
 
 
-def gossip_of(core: Peer | None) -> GossipRounds | None:
+def gossip_of(core: Inspection | None) -> GossipInspection | None:
     """The gossip rounds of a core, when it has such."""
-    return core.rounds if core is not None and isinstance(core.rounds, GossipRounds) else None
+    return core.rounds if core is not None and isinstance(core.rounds, GossipInspection) else None
 
 
-def members_of(core: Peer) -> tuple[PeerId, ...]:
+def members_of(core: Inspection) -> tuple[PeerId, ...]:
     """Whom a peer plans with: those who are not gone as far as it knows."""
     is_gone = core.membership.is_gone
     return tuple([peer for peer in everybody_of(core) if peer == core.local or not is_gone(peer)])
 
 
-def everybody_of(core: Peer) -> tuple[PeerId, ...]:
+def everybody_of(core: Inspection) -> tuple[PeerId, ...]:
     """Who the run began with, and whoever has come since, as far as it knows."""
     come = (peer for peer, member in core.membership.members.items() if member.met)
     return tuple(sorted({*core.settings.peers, core.local, *come}))
 
 
 def targets_of(
-    core: Peer, sender: PeerId, round_id: int, members: tuple[PeerId, ...]
+    core: Inspection, sender: PeerId, round_id: int, members: tuple[PeerId, ...]
 ) -> tuple[PeerId, ...]:
     """Whom ``sender`` pushes to by the plan of those members."""
     plan = core.topology(Roster(members, core.settings.lineage), round_id, core.settings.seed)
@@ -59,14 +59,14 @@ def targets_of(
     return plan.pushes.get(sender, ())
 
 
-def sources_of(core: Peer, round_id: int) -> tuple[PeerId, ...]:
+def sources_of(core: Inspection, round_id: int) -> tuple[PeerId, ...]:
     plan = core.topology(
         Roster(members_of(core), core.settings.lineage), round_id, core.settings.seed
     )
     return plan.sources(core.local)
 
 
-def is_worth_waiting(core: Peer, rounds: GossipRounds, source: PeerId) -> bool:
+def is_worth_waiting(core: Inspection, rounds: GossipInspection, source: PeerId) -> bool:
     """Whether anything can be expected of it that will be used."""
     if core.membership.skip_reason(source) or source in rounds.finished:
         return False
@@ -196,8 +196,8 @@ class TakesWhatItWasPushed(Checker):
         self,
         swarm: Swarm[Any],
         peer: PeerId,
-        core: Peer,
-        rounds: GossipRounds,
+        core: Inspection,
+        rounds: GossipInspection,
         event: Received,
         push: Push,
     ) -> None:
@@ -275,29 +275,29 @@ class TakesWhatItWasPushed(Checker):
         self,
         swarm: Swarm[Any],
         peer: PeerId,
-        core: Peer,
-        rounds: GossipRounds,
+        core: Inspection,
+        rounds: GossipInspection,
         desk: _Desk,
         round_id: int,
     ) -> None:
         if desk.round is None or desk.round.round_id != round_id:
             self.judged += 1
             named = sources_of(core, round_id)
-            if rounds._sources != named:
+            if rounds.sources != named:
                 text = (
-                    f"expects something of peers {list(rounds._sources)} in round {round_id}; its "
+                    f"expects something of peers {list(rounds.sources)} in round {round_id}; its "
                     f"plan names {list(named)}"
                 )
                 raise self.violated(swarm, peer, text)
         elif desk.round.own is None:
             return  # it is told again, with samples
-        desk.round = _ExchangeRound(round_id, rounds._sources)
+        desk.round = _ExchangeRound(round_id, rounds.sources)
 
     def _on_late(
         self,
         swarm: Swarm[Any],
         peer: PeerId,
-        core: Peer,
+        core: Inspection,
         desk: _Desk,
         doing: _ExchangeRound,
         missing: Collection[PeerId],
@@ -333,8 +333,8 @@ class TakesWhatItWasPushed(Checker):
         self,
         swarm: Swarm[Any],
         peer: PeerId,
-        core: Peer,
-        rounds: GossipRounds,
+        core: Inspection,
+        rounds: GossipInspection,
         desk: _Desk,
         doing: _ExchangeRound,
     ) -> dict[Kind, dict[PeerId, _Arrived]]:
@@ -408,7 +408,7 @@ class TakesWhatItWasPushed(Checker):
                 raise self.violated(swarm, peer, text)
 
 
-def _is_heard(swarm: Swarm[Any], peer: PeerId, core: Peer, event: Received) -> bool:
+def _is_heard(swarm: Swarm[Any], peer: PeerId, core: Inspection, event: Received) -> bool:
     """Whether the message is not a stranger's, nor of a life after which another one has spoken or
     is known to have begun."""
     member = core.membership.members.get(event.sender)

@@ -13,12 +13,12 @@ from gossip.core import (
     CommitRequest,
     Effect,
     Event,
+    Inspection,
     NotServing,
-    Peer,
     PeerId,
     Received,
     Report,
-    RollingRounds,
+    RollingInspection,
     Send,
     Update,
     UpdateRequest,
@@ -172,9 +172,9 @@ class TakesWhatWasCommitted(Checker):
         if (commit.round_id, commit.parent) != (
             rounds.round_id,
             rounds.chain,
-        ) or commit.shard >= len(rounds._shards):
+        ) or commit.shard >= len(rounds.shards):
             return
-        shard = rounds._shards[commit.shard]
+        shard = rounds.shards[commit.shard]
         serves = shard.server(shard.attempt) == peer
         if shard.commit is not None:
             return
@@ -207,7 +207,7 @@ class TakesWhatWasCommitted(Checker):
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         heard = self._heard.pop(peer, None)
         rounds = rolling_of(peer_core(swarm, peer)) if heard is not None else None
-        if heard is None or rounds is None or not rounds._shards:
+        if heard is None or rounds is None or not rounds.shards:
             return
         commit = heard.commit
         if heard.refusable:
@@ -215,7 +215,7 @@ class TakesWhatWasCommitted(Checker):
                 rounds.log.get(commit.round_id) if rounds.round_id == commit.round_id + 1 else None
             )
             taken = (
-                kept[commit.shard][0] if kept is not None else rounds._shards[commit.shard].commit
+                kept[commit.shard][0] if kept is not None else rounds.shards[commit.shard].commit
             )
             same = taken is not None and replace(taken, attempt=commit.attempt) == commit
             where = f"round {commit.round_id}, shard {commit.shard}, made by peer {commit.server}"
@@ -223,7 +223,7 @@ class TakesWhatWasCommitted(Checker):
                 not same, swarm, peer, f"takes a result of {where}, although {heard.refusable}"
             )
         elif rounds.round_id == commit.round_id and rounds.chain == commit.parent:
-            shard = rounds._shards[commit.shard]
+            shard = rounds.shards[commit.shard]
             if shard.attempt != heard.attempt:
                 return  # it stood still before it heard this, and serves no more
             where = f"round {commit.round_id}, shard {commit.shard}, of attempt {commit.attempt}"
@@ -276,7 +276,7 @@ class GivesWhatIsAskedFor(Checker):
             core is None
             or rounds is None
             or not _counts(core, rounds, event, asked)
-            or rounds._made is not None
+            or rounds.holds_back
         ):
             return
         kept = (
@@ -324,8 +324,8 @@ class GivesWhatIsAskedFor(Checker):
 
 
 def _counts(
-    core: Peer,
-    rounds: RollingRounds,
+    core: Inspection,
+    rounds: RollingInspection,
     event: Received,
     message: UpdateRequest | Update | Commit | CommitRequest,
 ) -> bool:
@@ -341,15 +341,15 @@ def _counts(
     return core.phase == "running" and event.sender in rounds.roster
 
 
-def _held(rounds: RollingRounds, message: UpdateRequest | Update) -> Commit | None:
+def _held(rounds: RollingInspection, message: UpdateRequest | Update) -> Commit | None:
     """The commit that the sender of ``message`` lacks. One of a round that is over is on its way to
     it, unless its attempt is a later one."""
-    if rounds._made is not None:
+    if rounds.holds_back:
         # what it has spread is held before it hears this, and the round may be over by that
         return None
     if message.round_id == rounds.round_id:
-        known = message.parent == rounds.chain and message.shard < len(rounds._shards)
-        return rounds._shards[message.shard].commit if known else None
+        known = message.parent == rounds.chain and message.shard < len(rounds.shards)
+        return rounds.shards[message.shard].commit if known else None
     held = rounds.log.get(message.round_id)
     if held is None or message.shard >= len(held):
         return None

@@ -16,19 +16,18 @@ from gossip.core import (
     CancelTimer,
     Effect,
     Event,
-    GossipRounds,
+    GossipInspection,
     Halt,
-    Membership,
-    Peer,
+    Inspection,
+    MembershipInspection,
     PeerId,
     Received,
-    RollingRounds,
     Send,
     SetTimer,
     TimerFired,
     Token,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, Violation, membership_of
+from gossip.simulation.checkers.base import Checker, RunConditions, Violation, peer_core
 from gossip.simulation.world import MANY
 
 if TYPE_CHECKING:
@@ -56,10 +55,10 @@ class NothingRaises(Checker):
         self._most: dict[PeerId, int] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        core, shards = swarm.hosts[peer].core, 16
-        n = len(core.settings.everybody) if isinstance(core, Peer) else len(swarm.hosts)
+        core, shards = peer_core(swarm, peer), 16
+        n = len(core.settings.everybody) if core is not None else len(swarm.hosts)
         self._most[peer] = PER_TICK * n + (
-            core.settings.rounds.commit_log * shards if isinstance(core, Peer) else 0
+            core.settings.rounds.commit_log * shards if core is not None else 0
         )
         assert self._most[peer] >= MANY, "fewer are not looked at"
 
@@ -77,8 +76,8 @@ class NothingRaises(Checker):
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Halt):
-            core, event = swarm.hosts[peer].core, swarm.handling
-            if isinstance(core, Peer) and core._stop_reason == effect.reason:
+            core, event = peer_core(swarm, peer), swarm.handling
+            if core is not None and core.stop_reason == effect.reason:
                 return  # it was asked to leave, and nobody needs it any more
             if isinstance(event, Received) and event.sender in self.circumstances.attackers:
                 raise self.violated(
@@ -127,98 +126,87 @@ class Bounded(Checker):
 
     def look(self, swarm: Swarm[Any], peer: PeerId) -> None:
         """Compares all that a core keeps with its bounds."""
-        core, n = swarm.hosts[peer].core, len(swarm.hosts)
+        host, n = swarm.hosts[peer], len(swarm.hosts)
         self.judged += 1
-        membership = membership_of(core)
-        if membership is not None:
-            for what, size, most in table_sizes(membership, n):
-                self._judge(swarm, peer, what, size, most)
-        if isinstance(core, Peer):
-            for what, size, most in core_sizes(core, n):
-                self._judge(swarm, peer, what, size, most)
+        if host.membership is not None:
+            self._judge(swarm, peer, host.membership.stores(), table_bounds(host.membership, n))
+        if host.inspection is not None:
+            self._judge(swarm, peer, host.inspection.stores(), core_bounds(host.inspection, n))
 
-    def _judge(self, swarm: Swarm[Any], peer: PeerId, what: str, size: int, most: int) -> None:
-        if size > most:
-            raise self.violated(swarm, peer, f"{size} {what}, at most {most} are allowed")
-
-
-def table_sizes(membership: Membership, n: int) -> list[tuple[str, int, int]]:
-    """(what, how many, at most) of what a membership keeps among ``n`` peers."""
-    rumors = membership.rumors
-    return [
-        ("members in the table", len(membership.members), n),
-        ("rumours waiting", len(rumors), n * rumors.accusers_max),
-        ("probes under way", len(membership.prober.probes), n),
-        ("probes for others under way", len(membership.prober.relays), RELAYS_MAX),
-        ("peers on the probing circle", len(membership.prober._circle), n),
-        ("voices without an address", len(membership._voices), n),
-        ("changes that nobody was told of", len(membership.view.changes), 0),
-    ]
+    def _judge(
+        self, swarm: Swarm[Any], peer: PeerId, stores: dict[str, int], bounds: dict[str, int]
+    ) -> None:
+        for what, size in stores.items():
+            if size > bounds[what]:
+                text = f"{size} {what}, at most {bounds[what]} are allowed"
+                raise self.violated(swarm, peer, text)
 
 
-def core_sizes(core: Peer, n: int) -> list[tuple[str, int, int]]:
+def table_bounds(membership: MembershipInspection, n: int) -> dict[str, int]:
+    """How much a membership may keep among ``n`` peers."""
+    return {
+        "members in the table": n,
+        "rumours waiting": n * membership.accusers_max,
+        "probes under way": n,
+        "probes for others under way": RELAYS_MAX,
+        "peers on the probing circle": n,
+        "voices without an address": n,
+        "changes that nobody was told of": 0,
+    }
+
+
+def core_bounds(core: Inspection, n: int) -> dict[str, int]:
     """Likewise, of what a whole peer keeps beside its membership."""
     rounds, shards = core.rounds, max(1, len(core.rounds.sizes))
-    sizes = [
-        ("timers pending", len(core.timers), 16 + RELAYS_MAX + 4 * n + 4 * shards),
-        ("hellos", len(core.bootstrap.hellos), n),
-        (
-            "takers of the state",
-            sum([ask.what == "state" for ask in core.recovery.giving.asks.values()]),
-            TAKERS_MAX,
+    return {
+        "timers pending": 16 + RELAYS_MAX + 4 * n + 4 * shards,
+        "hellos": n,
+        "takers of the state": TAKERS_MAX,
+        "who waits for a voucher": n,
+        "states that are kept": COPIES_MAX,
+        "takers of pieces": TAKERS_MAX,
+        "pieces of a state": PIECES_MAX,
+        "peers heard of in other rounds": n,
+        **(
+            _gossip_bounds(core, n)
+            if isinstance(rounds, GossipInspection)
+            else _rolling_bounds(core, n, shards)
         ),
-        ("who waits for a voucher", len(core.recovery.giving.asks), n),
-        ("states that are kept", len(core.recovery.giving.copies), COPIES_MAX),
-        ("takers of pieces", len(core.recovery.giving._takers), TAKERS_MAX),
-        ("pieces of a state", len(core.recovery._kept), PIECES_MAX),
-        ("peers heard of in other rounds", len(rounds.future_buffer.seen), n),
-        (
-            "peers with a standing",
-            len(rounds.trust.pack()) if isinstance(rounds, GossipRounds) else 0,
-            n,
-        ),
-    ]
-    if isinstance(rounds, GossipRounds):
-        return sizes + _gossip_sizes(core, rounds, n)
-    return sizes + _rolling_sizes(core, rounds, n, shards)
+    }
 
 
-def _rolling_sizes(
-    core: Peer, rounds: RollingRounds, n: int, shards: int
-) -> list[tuple[str, int, int]]:
-    settings, log, agreed = core.settings.rounds, rounds.log, rounds.replicated
-    round_bytes = 4 * sum(rounds.sizes)
-    # Each round's updates, queries, commits, and what was measured or is overdue, one of a kind,
-    # sender and shard.
-    stashed = sum(len(kept) for kept in rounds.future_buffer._stash.values())
-    return [
-        ("commits kept, in rounds", len(log._rounds), max(2, settings.commit_log)),
-        ("commits kept, in bytes", log._bytes, max(settings.commit_log_bytes, 2 * round_bytes)),
-        ("messages kept for later rounds", stashed, STASH_MAX * 5 * n * shards),
-        ("rounds with messages kept", len(rounds.future_buffer._stash), STASH_MAX),
-        ("answers of a shard", max((len(shard.answers) for shard in rounds._shards), default=0), n),
-        ("rules asked", len(rounds.server._tickets), n * shards + shards),
-        ("measures of shards", len(rounds.cross_shard._parts), shards),
-        ("measures that were asked for", len(rounds.cross_shard._asked), n * shards),
-        ("peers that want to join", len(rounds.joining), n),
-        ("peers that have finished", len(rounds.departures), n),
-        ("branches heard of", len(rounds.lag_detector._branches), n),
-        ("hashes of the lineage", len(agreed.lineage._history), HISTORY_ROUNDS),
-        ("snapshots", len(agreed._snapshots), 8),
-    ]
+def _rolling_bounds(core: Inspection, n: int, shards: int) -> dict[str, int]:
+    settings, round_bytes = core.settings.rounds, 4 * sum(core.rounds.sizes)
+    return {
+        "commits kept, in rounds": max(2, settings.commit_log),
+        "commits kept, in bytes": max(settings.commit_log_bytes, 2 * round_bytes),
+        # Each round's updates, queries, commits, and what was measured or is overdue, one of a
+        # kind, sender and shard.
+        "messages kept for later rounds": STASH_MAX * 5 * n * shards,
+        "rounds with messages kept": STASH_MAX,
+        "answers of a shard": n,
+        "rules asked": n * shards + shards,
+        "measures of shards": shards,
+        "measures that were asked for": n * shards,
+        "peers that want to join": n,
+        "peers that have finished": n,
+        "branches heard of": n,
+        "hashes of the lineage": HISTORY_ROUNDS,
+        "snapshots": 8,
+    }
 
 
-def _gossip_sizes(core: Peer, rounds: GossipRounds, n: int) -> list[tuple[str, int, int]]:
-    kept = core.settings.gossip.staleness_max + 1
-    return [
-        ("pushes kept", len(rounds.pushes), 2 * n * kept),
-        ("peers heard pushing", len(rounds.pushes._heard), 2 * n),
-        ("sketches", len(rounds.mixing._sketches), n),
-        ("plans", len(rounds._plans), PLANS_KEPT),
-        ("times of contributions", len(rounds._contributed_at), TIMES_KEPT),
-        ("rules asked", len(rounds._tickets), 2),
-        ("peers that have finished", len(rounds.finished), n),
-    ]
+def _gossip_bounds(core: Inspection, n: int) -> dict[str, int]:
+    return {
+        "pushes kept": 2 * n * (core.settings.gossip.staleness_max + 1),
+        "peers heard pushing": 2 * n,
+        "sketches": n,
+        "plans": PLANS_KEPT,
+        "times of contributions": TIMES_KEPT,
+        "rules asked": 2,
+        "peers that have finished": n,
+        "peers with a standing": n,
+    }
 
 
 class TimersAndHalt(Checker):
@@ -269,4 +257,4 @@ class TimersAndHalt(Checker):
                 raise self.violated(swarm, peer, f"asks for {repr(later[0])[:400]} after it halted")
 
 
-__all__ = ["Bounded", "NothingRaises", "TimersAndHalt", "core_sizes", "table_sizes"]
+__all__ = ["Bounded", "NothingRaises", "TimersAndHalt", "core_bounds", "table_bounds"]

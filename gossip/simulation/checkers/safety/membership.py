@@ -14,7 +14,7 @@ from gossip.core import (
     longest_s,
     shortest_s,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, membership_of
+from gossip.simulation.checkers.base import Checker, RunConditions
 from gossip.simulation.checkers.disturbances import Disturbances
 from gossip.simulation.checkers.transitions import TableChecker, TableTransition
 
@@ -29,7 +29,7 @@ def is_invented(
 ) -> bool:
     """Whether a liar may have invented the life of ``subject`` that ``peer`` knows of,
     and has not heard from."""
-    membership = membership_of(swarm.hosts[peer].core) if circumstances.invented_lives else None
+    membership = swarm.hosts[peer].membership if circumstances.invented_lives else None
     return membership is not None and peer != subject and not membership.members[subject].spoken
 
 
@@ -49,7 +49,7 @@ class StandingNeverFalls(TableChecker):
         self._note(swarm, peer)
 
     def _note(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        membership = membership_of(swarm.hosts[peer].core)
+        membership = swarm.hosts[peer].membership
         if membership is not None:
             self._highest[peer] = max(self._highest.get(peer, 0), membership.standing)
 
@@ -180,7 +180,7 @@ class OneAddressALife(TableChecker):
 
     def _note(self, swarm: Swarm[Any], peer: PeerId) -> None:
         host = swarm.hosts[peer]
-        membership = membership_of(host.core)
+        membership = host.membership
         if membership is not None:
             self._lives.setdefault(peer, {})[membership.me.control, membership.me.bulk] = (
                 host.incarnation
@@ -189,9 +189,7 @@ class OneAddressALife(TableChecker):
     def _is_mended(self, swarm: Swarm[Any], subject: PeerId, control: str) -> bool:
         """A liar may have named a life before it began, with an address of its own; the true one
         takes its place."""
-        membership = (
-            membership_of(swarm.hosts[subject].core) if self.circumstances.invented_lives else None
-        )
+        membership = swarm.hosts[subject].membership if self.circumstances.invented_lives else None
         return membership is not None and membership.me.control == control
 
     def judge(
@@ -250,7 +248,7 @@ class NoFalseDeath(TableChecker):
         subject = transition.subject
         if transition.field != "status" or transition.status != "dead" or subject == peer:
             return
-        membership = membership_of(swarm.hosts[peer].core)
+        membership = swarm.hosts[peer].membership
         if membership is None or not _lives(swarm, subject, transition.incarnation):
             return
         if self.circumstances.unfounded_deaths and not membership.members[subject].spoken:
@@ -284,7 +282,7 @@ class NoDeathByAStalledPeer(TableChecker):
         subject = transition.subject
         if transition.field != "status" or transition.status != "dead" or subject == peer:
             return
-        membership = membership_of(swarm.hosts[peer].core)
+        membership = swarm.hosts[peer].membership
         if membership is None or not _lives(swarm, subject, transition.incarnation):
             return
         own_verdict = membership.members[subject].origin == peer
@@ -293,7 +291,7 @@ class NoDeathByAStalledPeer(TableChecker):
         # Shorter pauses than twice the probe interval may pass for jitter.
         if not own_verdict or long_s <= 2.0 * membership.settings.probe_interval_s:
             return
-        least_s = shortest_s(len(membership.view), membership.settings)
+        least_s = shortest_s(membership.n, membership.settings)
         self.judged += 1
         if awake_s < least_s - 1e-6:
             text = (
@@ -313,7 +311,7 @@ def memory_s(settings: MembershipSettings, n: int) -> float:
 def _lives(swarm: Swarm[Any], peer: PeerId, incarnation: int) -> bool:
     """Whether that very life of a peer runs, and takes part."""
     host = swarm.hosts[peer]
-    membership = membership_of(host.core)
+    membership = host.membership
     if not host.running or host.incarnation != incarnation or membership is None:
         return False
     return membership.me.status == "alive"

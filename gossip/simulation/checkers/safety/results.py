@@ -70,8 +70,8 @@ class CommitsWhatTheRuleSaid(Checker):
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Aggregate):
             rounds = rolling_of(peer_core(swarm, peer))
-            if rounds is not None and effect.shard < len(rounds._shards):
-                shard = rounds._shards[effect.shard]
+            if rounds is not None and effect.shard < len(rounds.shards):
+                shard = rounds.shards[effect.shard]
                 questions = self._questions[peer]
                 questions[effect.ticket] = _Question(
                     effect, shard.serving if shard.ticket == effect.ticket else None

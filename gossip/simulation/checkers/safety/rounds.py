@@ -14,15 +14,15 @@ from gossip.core import (
     Effect,
     Event,
     Hello,
+    Inspection,
     Payload,
-    Peer,
     PeerId,
     Push,
     Received,
     Report,
     Restore,
     Restored,
-    RollingRounds,
+    RollingInspection,
     Send,
     StartRound,
     Update,
@@ -52,7 +52,7 @@ second commit of a round comes. Who slept through it goes from attempt to attemp
 gives it the commit again (seed 1980: 6.02 s)."""
 
 
-def rule_has_enough(core: Peer, here: Collection[PeerId]) -> bool:
+def rule_has_enough(core: Inspection, here: Collection[PeerId]) -> bool:
     """Whether the rule can make something of the updates of those who are ``here``; if not, a
     quorum of ``majority`` waits."""
     rounds = rolling_of(core)
@@ -64,9 +64,9 @@ def rule_has_enough(core: Peer, here: Collection[PeerId]) -> bool:
     )
 
 
-def rolling_of(core: Peer | None) -> RollingRounds | None:
+def rolling_of(core: Inspection | None) -> RollingInspection | None:
     """The rolling rounds of a core, when it has such."""
-    return core.rounds if core is not None and isinstance(core.rounds, RollingRounds) else None
+    return core.rounds if core is not None and isinstance(core.rounds, RollingInspection) else None
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class AppliedOnce(Checker):
         if place.restored is None or core is None:
             return
         place.next_round, place.restored = place.restored, None
-        if isinstance(core.rounds, RollingRounds):
+        if isinstance(core.rounds, RollingInspection):
             place.head = core.rounds.replicated.lineage.at(place.next_round - 1) or b""
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
@@ -357,7 +357,9 @@ class _Promise:
     may_reissue: bool  # it serves that attempt
 
 
-def _with_newcomers(swarm: Swarm[Any], core: Peer, rounds: RollingRounds, need: int) -> int:
+def _with_newcomers(
+    swarm: Swarm[Any], core: Inspection, rounds: RollingInspection, need: int
+) -> int:
     """How many must answer where newcomers stand in for those of the roster who have ended:
     all who have not."""
     left = [
@@ -419,10 +421,10 @@ class OneHistory(Checker):
         if (
             rounds is None
             or commit.round_id != rounds.round_id
-            or commit.shard >= len(rounds._shards)
+            or commit.shard >= len(rounds.shards)
         ):
             return
-        shard = rounds._shards[commit.shard]
+        shard = rounds.shards[commit.shard]
         if shard.commit is None:
             may_reissue = shard.server(shard.attempt) == peer
             self._promised[peer] = _Promise(
@@ -432,9 +434,9 @@ class OneHistory(Checker):
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         promise = self._promised.pop(peer, None)
         rounds = rolling_of(peer_core(swarm, peer)) if promise is not None else None
-        if promise is None or rounds is None or not rounds._shards:
+        if promise is None or rounds is None or not rounds.shards:
             return
-        if rounds.round_id > promise.round_id or rounds._shards[promise.shard].commit is not None:
+        if rounds.round_id > promise.round_id or rounds.shards[promise.shard].commit is not None:
             self.judged += 1
             if promise.offered < promise.attempt and not promise.may_reissue:
                 text = (
@@ -509,10 +511,10 @@ class OneHistory(Checker):
             core is None
             or rounds is None
             or ask.round_id != rounds.round_id
-            or ask.shard >= len(rounds._shards)
+            or ask.shard >= len(rounds.shards)
         ):
             return
-        shard = rounds._shards[ask.shard]
+        shard = rounds.shards[ask.shard]
         if shard.commit is not None or shard.ticket != ask.ticket:
             return  # answered within the same event
         where = f"round {ask.round_id}, shard {ask.shard}, attempt {shard.serving}"
@@ -626,9 +628,9 @@ class OneHistory(Checker):
 
     def _on_go(self, swarm: Swarm[Any], peer: PeerId, go: StartRound) -> None:
         rounds = rolling_of(peer_core(swarm, peer))
-        if rounds is None or rounds.round_id != go.round_id or not rounds._shards:
+        if rounds is None or rounds.round_id != go.round_id or not rounds.shards:
             return
-        orders = tuple(shard.order for shard in rounds._shards)
+        orders = tuple(shard.order for shard in rounds.shards)
         known = self._orders.setdefault((go.round_id, rounds.chain), orders)
         self.judged += 1
         if known != orders:

@@ -105,11 +105,11 @@ class DecidesTogether(Checker):
         if (
             rounds is None
             or not rounds.cross_shard.active
-            or not rounds._shards
-            or (first := rounds._shards[0]).commit is not None
+            or not rounds.shards
+            or (first := rounds.shards[0]).commit is not None
         ):
             return
-        committed = [shard.index for shard in rounds._shards if shard.commit is not None]
+        committed = [shard.index for shard in rounds.shards if shard.commit is not None]
         if committed and first.cross_shard_progress is not None and first.serving == first.attempt:
             text = (
                 f"would decide in round {rounds.round_id} anew, though it holds the results of "
@@ -123,7 +123,7 @@ class DecidesTogether(Checker):
         rounds = rolling_of(peer_core(swarm, peer))
         if rounds is None or rounds.round_id != ask.round_id:
             return  # it has gone on within the same event
-        where, first = f"round {ask.round_id}, shard {ask.shard}", rounds._shards[0].commit
+        where, first = f"round {ask.round_id}, shard {ask.shard}", rounds.shards[0].commit
         if first is None:
             raise self.violated(swarm, peer, f"combines {where}, and knows of no decision")
         meant = self._own[peer].get((ask.round_id, ask.shard)) == first.measured[ask.shard]

@@ -24,7 +24,7 @@ from gossip.core import (
     Received,
     Report,
     Restored,
-    RollingRounds,
+    RollingInspection,
     Send,
     StateAttestation,
     StateOffer,
@@ -160,12 +160,14 @@ class CommitsForAReason(Checker):
             raise self.violated(swarm, peer, f"{text}, and has had reason for {reasons}")
 
 
-def _calls_for_a_commit(rounds: RollingRounds, message: Commit | Update | UpdateRequest) -> bool:
+def _calls_for_a_commit(
+    rounds: RollingInspection, message: Commit | Update | UpdateRequest
+) -> bool:
     """Whether a message is a reason to send the commit of its shard to somebody."""
-    if message.round_id != rounds.round_id or message.shard >= len(rounds._shards):
+    if message.round_id != rounds.round_id or message.shard >= len(rounds.shards):
         return True  # it may be, when its round has come
-    shard = rounds._shards[message.shard]
-    held = shard.commit is not None or rounds._made is not None
+    shard = rounds.shards[message.shard]
+    held = shard.commit is not None or rounds.holds_back
     if not isinstance(message, Commit):
         return held  # else it is waited for
     return not held and (

@@ -16,7 +16,7 @@ from gossip.core import (
     Gossip,
     Hello,
     LinkUp,
-    Membership,
+    MembershipInspection,
     Nack,
     PeerId,
     Ping,
@@ -29,7 +29,7 @@ from gossip.core import (
     TimerFired,
     retransmit_limit,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, membership_of
+from gossip.simulation.checkers.base import Checker, RunConditions
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -51,7 +51,7 @@ RUMORS_KINDS = (Ping, PingRequest, Gossip)
 by accusing faster than it is answered."""
 
 
-def needed_a_second(membership: Membership, n: int) -> dict[type, float]:
+def needed_a_second(membership: MembershipInspection, n: int) -> dict[type, float]:
     """What one of ``n`` peers says by itself in the busiest second: each of the others comes, goes
     or is accused once in it.
 
@@ -75,7 +75,7 @@ def needed_a_second(membership: Membership, n: int) -> dict[type, float]:
     }
 
 
-def needed_in_the_calm(membership: Membership, n: int) -> dict[type, float]:
+def needed_in_the_calm(membership: MembershipInspection, n: int) -> dict[type, float]:
     """What it says in a second when all see each other. One that has been away hears from others'
     tables who has died meanwhile, and tells that as often as it takes."""
     settings = membership.settings
@@ -184,7 +184,7 @@ class SpeaksInMeasure(Checker):
         said.append(now)
 
     def _bounds(self, swarm: Swarm[Any], peer: PeerId, calm: bool) -> dict[type, int]:
-        membership = membership_of(swarm.hosts[peer].core)
+        membership = swarm.hosts[peer].membership
         if membership is None:
             return {}
         # Where payloads fill queues, answers go on being late, and others are asked about who is
@@ -220,12 +220,12 @@ class FallsSilent(Checker):
             or type(swarm.handling) is not TimerFired
         ):
             return
-        membership, now = membership_of(swarm.hosts[peer].core), swarm.now
+        membership, now = swarm.hosts[peer].membership, swarm.now
         if membership is None:
             return
-        news, settings = membership.rumors._order, membership.settings
+        news, settings = membership.news, membership.settings
         known, since, told_at = self._news.get(peer, (-1, 0.0, 0.0))
-        listeners = sum(member.linked and not member.gone for member in membership.view.others())
+        listeners = sum(member.linked and not member.gone for member in membership.others())
         if news != known or now - told_at > PAUSE_S or listeners < LISTENERS:
             since = now
         self._news[peer] = news, since, now

@@ -22,7 +22,6 @@ from gossip.simulation.checkers.base import (
     Life,
     RunConditions,
     life_of,
-    membership_of,
     peer_core,
 )
 from gossip.simulation.checkers.safety import rolling_of
@@ -60,7 +59,7 @@ class NewsGrowOld(Checker):
         rumors = effect.message.rumors  # type: ignore[union-attr]
         if not rumors:
             return
-        membership, life = membership_of(swarm.hosts[peer].core), life_of(swarm, peer)
+        membership, life = swarm.hosts[peer].membership, life_of(swarm, peer)
         if membership is None:
             return
         most = AGAIN * retransmit_limit(len(swarm.hosts), membership.settings)

@@ -21,7 +21,7 @@ from gossip.core import (
     StateRequest,
     digest_of,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, membership_of, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -47,7 +47,7 @@ def _right_piece(swarm: Swarm[Any], peer: PeerId, event: Event) -> bytes | None:
         or pieces.length(event.sender, offer.piece) < 0
     ):
         return None
-    if offer.nonce != core.recovery._nonce or core.recovery.stage != "asking":
+    if offer.nonce != core.recovery.nonce or core.recovery.stage != "asking":
         return None
     found = digest_of(np.asarray(event.payload.data))
     return found if found == pieces.outline.digests[offer.piece - 1] else b""
@@ -131,7 +131,7 @@ class FetchesInMeasure(Checker):
             or not effect.message.piece
         ):
             return
-        membership = membership_of(swarm.hosts[peer].core)
+        membership = swarm.hosts[peer].membership
         if membership is None:
             return
         asked = self._asked[peer].setdefault(effect.peer, deque())
@@ -173,7 +173,7 @@ class GivesInMeasure(Checker):
         ):
             return
         offer = effect.message
-        copy = core.recovery.giving.copies.get(offer.round_id)
+        copy = core.recovery.copies.get(offer.round_id)
         if copy is None:
             return  # it is not kept for anybody to ask again
         known = self._given[peer].get(offer.round_id)

@@ -15,7 +15,7 @@ from gossip.core import (
     Effect,
     Event,
     Halt,
-    Peer,
+    Inspection,
     PeerId,
     Received,
     Report,
@@ -75,13 +75,13 @@ class RemindsTheSilent(Checker):
             return
         poll, now_s = core.recovery.poll, _clock_s(swarm, peer)
         if (
-            core.recovery._nonce != self._nonce[peer]
+            core.recovery.nonce != self._nonce[peer]
             or poll.paused
             or poll.hurried
-            or core.timers.overdue_s(now_s) > 0.0
+            or core.overdue_s(now_s) > 0.0
         ):
             return
-        silent = poll.unanswered(core.peer_progress.donors())
+        silent = poll.unanswered(core.donors())
         since = self._since[peer] = {other: self._since[peer].get(other, now_s) for other in silent}
         for other, since_s in since.items():
             text = (
@@ -117,9 +117,7 @@ class SaysThatNoRoundComes(Checker):
         core = peer_core(swarm, peer)
         if core is None or not isinstance(event, Received):
             return
-        if core.phase != "draining" and (
-            core.phase != "running" or core.final_check.round_id is None
-        ):
+        if core.phase != "draining" and (core.phase != "running" or core.confirms is None):
             return
         ask = event.message
         if isinstance(ask, StateRequest) and ask.round_id > core.rounds.round_id:
@@ -168,13 +166,13 @@ class StaysForTakers(Checker):
             not isinstance(effect, Halt)
             or effect.exit_code
             or core is None
-            or core.hello_exchange.stage != "completed"
+            or core.stage != "completed"
         ):
             return
         if self._urged[peer] > 1:
             return
         now_s, rounds = _clock_s(swarm, peer), core.settings.rounds
-        least_s = core.shutdown._stopped_at + rounds.drain_timeout_s + rounds.linger_s
+        least_s = core.stopped_at + rounds.drain_timeout_s + rounds.linger_s
         for other, asked_s in self._takers(swarm, peer, core):
             until_s = min(asked_s + rounds.drain_timeout_s, least_s)
             if now_s < until_s:
@@ -185,12 +183,12 @@ class StaysForTakers(Checker):
                 raise self.violated(swarm, peer, text)
 
     def _takers(
-        self, swarm: Swarm[Any], peer: PeerId, core: Peer
+        self, swarm: Swarm[Any], peer: PeerId, core: Inspection
     ) -> Iterator[tuple[PeerId, float]]:
         """Who has asked, is within reach, and has not been given all of it."""
         for other, asked_s in self._asked[peer].items():
             host = swarm.hosts[other]
-            taker = host.core if host.running and isinstance(host.core, Peer) else None
+            taker = host.inspection if host.running else None
             if taker is None or taker.phase != "recovering" or taker.recovery.stage == "restoring":
                 continue
             mine, theirs = rolling_of(core), rolling_of(taker)
@@ -200,11 +198,7 @@ class StaysForTakers(Checker):
                 and theirs is not None
                 and (mine.round_id, mine.chain) == (theirs.round_id, theirs.chain)
             )
-            if (
-                not alike
-                and not core.membership.skip_reason(other)
-                and other not in core.shutdown.completed
-            ):
+            if not alike and not core.membership.skip_reason(other) and other not in core.completed:
                 yield other, asked_s
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gossip.core import (
     Effect,
     Event,
-    Peer,
+    Inspection,
     PeerId,
     Received,
     Report,
@@ -64,7 +64,7 @@ class TakesNoFewersWord(Checker):
             attestation = event.message
             self._vouched[peer] |= (
                 {event.sender: attestation}
-                if attestation.digest and attestation.nonce == core.recovery._nonce
+                if attestation.digest and attestation.nonce == core.recovery.nonce
                 else {}
             )
 
@@ -99,12 +99,12 @@ class TakesNoFewersWord(Checker):
         self,
         swarm: Swarm[Any],
         peer: PeerId,
-        core: Peer,
+        core: Inspection,
         agreed: StateAttestation,
         restore: Restore,
     ) -> None:
         """That the bytes are what their digests say is for ``TakesOverTheDonorsState`` to see."""
-        offer = core.recovery._offer
+        offer = core.recovery.offer
         state, settings = parts_of(restore.payload)
         where = f"a state of round {restore.round_id} from peer {core.recovery.donor}"
         self.judged += 1
@@ -126,7 +126,7 @@ class TakesNoFewersWord(Checker):
                 swarm, peer, f"restores {where} with settings that nobody has vouched for"
             )
 
-    def _judge_few(self, swarm: Swarm[Any], peer: PeerId, core: Peer) -> None:
+    def _judge_few(self, swarm: Swarm[Any], peer: PeerId, core: Inspection) -> None:
         f, waited_s = core.settings.f, swarm.now - self._began[peer]
         able = [other for other in swarm.hosts if self._has_a_state(swarm, core, other)]
         what = f"takes the word of fewer than {f + 1} for the state, and peers {able} have one"
@@ -138,7 +138,7 @@ class TakesNoFewersWord(Checker):
             f"{what}; it has asked for {waited_s:.2f} s",
         )
 
-    def _has_a_state(self, swarm: Swarm[Any], core: Peer, other: PeerId) -> bool:
+    def _has_a_state(self, swarm: Swarm[Any], core: Inspection, other: PeerId) -> bool:
         """Whether it can be asked for one, and could when ``core`` asked last."""
         host = swarm.hosts[other]
         able = (

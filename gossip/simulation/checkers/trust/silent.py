@@ -16,7 +16,7 @@ from gossip.core import (
     Commit,
     Committed,
     Effect,
-    Peer,
+    Inspection,
     PeerId,
     Report,
     Send,
@@ -218,7 +218,7 @@ class OmissionsFollowTheCommits(Checker):
             if done and done[0].chain not in self._histories:
                 self._follow(swarm, peer, core, done, turns)
 
-    def _on_wait(self, peer: PeerId, core: Peer, report: Report) -> None:
+    def _on_wait(self, peer: PeerId, core: Inspection, report: Report) -> None:
         rounds = rolling_of(core)
         assert rounds is not None
         # Without a majority within its reach, and f more who may keep their updates to themselves,
@@ -236,7 +236,7 @@ class OmissionsFollowTheCommits(Checker):
             del waited[next(iter(waited))]
 
     def _judge_accusations(
-        self, swarm: Swarm[Any], peer: PeerId, core: Peer, commit: Commit
+        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, commit: Commit
     ) -> None:
         history = self._histories.get(commit.parent)
         if history is None or len(commit.accusations) >= ACCUSATIONS_MAX:
@@ -263,7 +263,7 @@ class OmissionsFollowTheCommits(Checker):
         self,
         swarm: Swarm[Any],
         peer: PeerId,
-        core: Peer,
+        core: Inspection,
         done: list[Committed],
         turns: list[tuple[PeerId, str]],
     ) -> None:

@@ -16,7 +16,7 @@ from gossip.core import (
     Committed,
     Effect,
     Event,
-    Peer,
+    Inspection,
     PeerId,
     Push,
     Received,
@@ -77,7 +77,7 @@ class TrustFollowsTheCommits(Checker):
         self,
         swarm: Swarm[Any],
         peer: PeerId,
-        core: Peer,
+        core: Inspection,
         done: list[Committed],
         changes: list[tuple[PeerId, str]],
     ) -> None:
@@ -113,7 +113,7 @@ class TrustFollowsTheCommits(Checker):
             del self._ledgers[next(iter(self._ledgers))]
 
     def _judge_commit(
-        self, swarm: Swarm[Any], peer: PeerId, core: Peer, before: Ledger, commit: Commit
+        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, before: Ledger, commit: Commit
     ) -> None:
         if commit.server in self.circumstances.equivocating:
             return
@@ -134,7 +134,7 @@ class TrustFollowsTheCommits(Checker):
         if core is None or rounds is None or not core.settings.f or rounds.round_id != ask.round_id:
             return
         ledger = self._ledgers.get(rounds.chain)
-        shard = rounds._shards[ask.shard] if ask.shard < len(rounds._shards) else None
+        shard = rounds.shards[ask.shard] if ask.shard < len(rounds.shards) else None
         if (
             ledger is None
             or shard is None
@@ -240,7 +240,7 @@ class TrustFollowsExperience(Checker):
             self._ledgers[peer] = after
 
     def _on_aggregate(
-        self, swarm: Swarm[Any], peer: PeerId, core: Peer, ledger: Ledger, ask: Aggregate
+        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, ledger: Ledger, ask: Aggregate
     ) -> None:
         if not ask.mix:
             self._asked[peer] = {ask.ticket: ask}

@@ -1,0 +1,303 @@
+"""What checkers and the simulator may see of a running peer, to read and not to change.
+
+This is the one place outside of a part that knows where the part keeps something: a part that is
+rewritten breaks this file, in which mypy finds it, and no checker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence, Set
+
+from gossip.topologies import Roster
+
+from .events import Contributed
+from .lifecycle import Phase
+from .membership import Member, Membership
+from .messages import Hello, PeerId, Stage, StateAttestation, StateOffer, StateRequest
+from .peer import Peer
+from .rounds import GossipRounds, RollingRounds, ShardRound
+from .transfer import PieceFetcher, Poll
+
+
+class MembershipInspection:
+    """Of one peer's membership."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self.settings, self.local = membership.settings, membership.local
+        self.incarnation, self.me = membership.incarnation, membership.me
+        self.skip_reason, self.is_gone = membership.skip_reason, membership.is_gone
+        self.has_ended, self.alive = membership.has_ended, membership.alive
+        self.others = membership.view.others
+        self.members: Mapping[PeerId, Member] = membership.members
+        self.probes = membership.prober.probes
+
+    @property
+    def standing(self) -> int:
+        return self._membership.standing
+
+    @property
+    def n(self) -> int:
+        """Members that are there: what all formulas mean by it."""
+        return len(self._membership.view)
+
+    @property
+    def news(self) -> int:
+        """How many rumors it has had to tell so far."""
+        return self._membership.rumors._order
+
+    @property
+    def accusers_max(self) -> int:
+        """Whose accusations of one peer it passes on."""
+        return self._membership.rumors.accusers_max
+
+    def stores(self) -> dict[str, int]:
+        """How much there is of what is bounded."""
+        membership, prober = self._membership, self._membership.prober
+        return {
+            "members in the table": len(membership.members),
+            "rumours waiting": len(membership.rumors),
+            "probes under way": len(prober.probes),
+            "probes for others under way": len(prober.relays),
+            "peers on the probing circle": len(prober._circle),
+            "voices without an address": len(membership._voices),
+            "changes that nobody was told of": len(membership.view.changes),
+        }
+
+
+class RoundsInspection:
+    """Of one peer's rounds, of either kind."""
+
+    def __init__(self, rounds: RollingRounds | GossipRounds) -> None:
+        self._either = rounds
+        self.settings, self.local, self.topology = rounds.settings, rounds.local, rounds.topology
+        self.deadline, self.quorum = rounds.deadline, rounds.quorum
+        self.seen: Mapping[PeerId, int] = rounds.future_buffer.seen
+
+    @property
+    def round_id(self) -> int:
+        return self._either.round_id
+
+    @property
+    def roster(self) -> Roster:
+        return self._either.roster
+
+    @property
+    def mode(self) -> str:
+        return self._either.mode
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of the shards, in coordinates."""
+        return self._either.sizes
+
+
+class RollingInspection(RoundsInspection):
+    def __init__(self, rounds: RollingRounds) -> None:
+        super().__init__(rounds)
+        self._rounds, self._lag = rounds, rounds.lag_detector
+        self.log, self.server, self.departures = rounds.log, rounds.server, rounds.departures
+        self.replicated, self.cross_shard = rounds.replicated, rounds.cross_shard
+        self.joining: Set[PeerId] = rounds.joining
+        self.skip_reason, self.serves = rounds.skip_reason, rounds._serves
+        self.snapshot, self.is_passed = rounds.snapshot, self._lag.is_passed
+        self.must_stay = rounds.must_stay
+
+    @property
+    def chain(self) -> bytes:
+        return self._rounds.chain
+
+    @property
+    def shards(self) -> Sequence[ShardRound]:
+        """Of the present round."""
+        return self._rounds._shards
+
+    @property
+    def own(self) -> Contributed | None:
+        """The local update of the present round."""
+        return self._rounds._own
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether a commit was made and spread that is not held here yet."""
+        return self._rounds._made is not None
+
+    @property
+    def ahead(self) -> Mapping[PeerId, int]:
+        """Who says that it is in which later round."""
+        return self._lag._ahead
+
+    @property
+    def branches(self) -> Mapping[PeerId, bytes]:
+        """The hash of the last round of each peer that has told of the present one."""
+        return self._lag._branches
+
+    @property
+    def asked(self) -> tuple[PeerId, int] | None:
+        """Who was asked for the commits from which round on."""
+        return self._lag._open
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether two sides of a partition may both have gone on."""
+        return self._lag.fork_choice.may_differ
+
+    def stores(self) -> dict[str, int]:
+        """How much there is of what is bounded."""
+        rounds, stash = self._rounds, self._rounds.future_buffer._stash
+        return {
+            "commits kept, in rounds": len(rounds.log._rounds),
+            "commits kept, in bytes": rounds.log._bytes,
+            "messages kept for later rounds": sum(len(kept) for kept in stash.values()),
+            "rounds with messages kept": len(stash),
+            "answers of a shard": max((len(shard.answers) for shard in self.shards), default=0),
+            "rules asked": len(rounds.server._tickets),
+            "measures of shards": len(rounds.cross_shard._parts),
+            "measures that were asked for": len(rounds.cross_shard._asked),
+            "peers that want to join": len(rounds.joining),
+            "peers that have finished": len(rounds.departures),
+            "branches heard of": len(self._lag._branches),
+            "hashes of the lineage": len(rounds.replicated.lineage._history),
+            "snapshots": len(rounds.replicated._snapshots),
+        }
+
+
+class GossipInspection(RoundsInspection):
+    def __init__(self, rounds: GossipRounds) -> None:
+        super().__init__(rounds)
+        self._rounds, self.trust = rounds, rounds.trust
+        self.finished: Collection[PeerId] = rounds.finished
+
+    @property
+    def phase(self) -> str:
+        return self._rounds.phase
+
+    @property
+    def sources(self) -> tuple[PeerId, ...]:
+        """Whose pushes this round waits for."""
+        return self._rounds._sources
+
+    def stores(self) -> dict[str, int]:
+        """How much there is of what is bounded."""
+        rounds = self._rounds
+        return {
+            "pushes kept": len(rounds.pushes),
+            "peers heard pushing": len(rounds.pushes._heard),
+            "sketches": len(rounds.mixing._sketches),
+            "plans": len(rounds._plans),
+            "times of contributions": len(rounds._contributed_at),
+            "rules asked": len(rounds._tickets),
+            "peers that have finished": len(rounds.finished),
+            "peers with a standing": len(rounds.trust.pack()),
+        }
+
+
+class TransferInspection:
+    """Of what one peer does to take over a state, and to give its own."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._recovery = recovery = peer.recovery
+        self.need = recovery.need
+        self.asks: Mapping[PeerId, StateRequest] = recovery.giving.asks
+        self.copies = recovery.giving.copies
+        self.kept: Collection[bytes] = recovery._kept
+
+    @property
+    def poll(self) -> Poll:
+        return self._recovery.poll
+
+    @property
+    def stage(self) -> str:
+        return self._recovery.stage
+
+    @property
+    def donor(self) -> PeerId | None:
+        return self._recovery.donor
+
+    @property
+    def nonce(self) -> int:
+        """What the last question was asked under."""
+        return self._recovery._nonce
+
+    @property
+    def offer(self) -> StateOffer | None:
+        return self._recovery._offer
+
+    @property
+    def pieces(self) -> PieceFetcher | None:
+        return self._recovery.pieces
+
+    @property
+    def attestation(self) -> StateAttestation | None:
+        """What the state must be."""
+        return self._recovery.attestation
+
+    @property
+    def waits_for(self) -> set[PeerId]:
+        return self._recovery.waits_for
+
+
+class Inspection:
+    """Of one peer in one of its lives."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self.local, self.settings, self.topology = peer.local, peer.settings, peer.topology
+        self.membership = MembershipInspection(peer.membership)
+        self.rounds: RollingInspection | GossipInspection = (
+            RollingInspection(peer.rounds)
+            if isinstance(peer.rounds, RollingRounds)
+            else GossipInspection(peer.rounds)
+        )
+        self.recovery = TransferInspection(peer)
+        self.donors, self.overdue_s = peer.peer_progress.donors, peer.timers.overdue_s
+        self.hellos: Mapping[PeerId, Hello] = peer.bootstrap.hellos
+        self.completed: Mapping[PeerId, int] = peer.shutdown.completed
+        self.tolerance_s = peer._tolerance_s
+
+    @property
+    def phase(self) -> Phase:
+        return self._peer.phase
+
+    @property
+    def stage(self) -> Stage:
+        """What its hello says of whether it goes on."""
+        return self._peer.hello_exchange.stage
+
+    @property
+    def confirms(self) -> int | None:
+        """The round before which it asks others for their result."""
+        return self._peer.final_check.round_id
+
+    @property
+    def handled_at(self) -> float:
+        return self._peer._handled_at
+
+    @property
+    def recover_at(self) -> float | None:
+        """When it may take over a state again, after one that it could not keep up from."""
+        return self._peer._recover_at
+
+    @property
+    def stopped_at(self) -> float:
+        """When it was asked to leave."""
+        return self._peer.shutdown._stopped_at
+
+    @property
+    def stop_reason(self) -> str:
+        return self._peer._stop_reason
+
+    def stores(self) -> dict[str, int]:
+        """How much there is of what is bounded, beside the membership's."""
+        giving = self._peer.recovery.giving
+        return {
+            "timers pending": len(self._peer.timers),
+            "hellos": len(self.hellos),
+            "takers of the state": sum([ask.what == "state" for ask in giving.asks.values()]),
+            "who waits for a voucher": len(giving.asks),
+            "states that are kept": len(giving.copies),
+            "takers of pieces": len(giving._takers),
+            "pieces of a state": len(self.recovery.kept),
+            "peers heard of in other rounds": len(self.rounds.seen),
+            **self.rounds.stores(),
+        }
