@@ -144,9 +144,9 @@ def run(
     if settled.room > settled.peers:
         screen.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
     feasible.say_of_gpus(settled.peers, screen.say)
-    entrance = JoinEndpoint(port=port) if port else None
+    endpoint = JoinEndpoint(port=port) if port else None
     outcome = runs.train(
-        settled, script_command(script, arguments or []), screen, entrance=entrance
+        settled, script_command(script, arguments or []), screen, endpoint=endpoint
     )
     raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
 

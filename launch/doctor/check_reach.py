@@ -13,7 +13,7 @@ import zmq.asyncio
 
 from gossip.errors import ConfigError
 from gossip.launch.registry import JoinServerUnreachable, ask, join, source_towards, split
-from gossip.launch.registry import door_messages as says
+from gossip.launch.registry import join_messages as says
 from gossip.launch.report import counted
 from gossip.run import fingerprint, read_pair
 from gossip.transport import KeyPair, is_loopback
@@ -132,7 +132,8 @@ def _closed(host: str, port: int, error: OSError) -> Finding:
 
 
 def _what(where: str, greeting: bytes, key: KeyPair | None) -> list[Finding]:
-    """What listens there, by how it greets, and by what it answers to a question for a door."""
+    """What listens there, by how it greets,
+    and by what it answers to a question for a join server."""
     if greeting[:1] != b"\xff" or greeting[9:10] != b"\x7f":
         words = greeting.split(b"\r")[0].split(b"\n")[0].decode("ascii", "replace")
         shown = f": it says {words!r}" if words and words.isprintable() else " that says nothing"

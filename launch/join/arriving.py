@@ -30,7 +30,7 @@ from gossip.launch.registry import (
     source_towards,
     split,
 )
-from gossip.launch.registry import door_messages as says
+from gossip.launch.registry import join_messages as says
 from gossip.launch.report import RUNS, counted
 from gossip.run import (
     SWARM_KEY,
@@ -55,9 +55,10 @@ class JoinTicket:
     """What a newcomer asks for.
 
     Attributes:
-        doors: Addresses, HOST:PORT; any one that answers will do.
-        advertise: The own address, an interface or a network; "": the one that the door would see.
-        port: Of the own door.
+        join_servers: Addresses, HOST:PORT; any one that answers will do.
+        advertise: The own address, an interface or a network; "":
+            the one that the join server would see.
+        port: Of the own join server.
         run_dir: Folder to make; None: runs/NAME,
             with a number behind it where there is one already.
         code: Files and modules, as the run's settings name them, that the user agrees to run here.
@@ -81,7 +82,7 @@ class JoinSetup:
 
     config: RunConfig
     newcomers: dict[int, int]
-    entrance: JoinEndpoint
+    endpoint: JoinEndpoint
     command: tuple[str, ...]
     where: Path
 
@@ -97,7 +98,7 @@ def arrive(
     ids from others.
 
     Raises:
-        NobodyAnswers: No door does.
+        NobodyAnswers: No join server does.
         Refused: The key or a version is another one than the swarm's.
         ConfigError: The run is over or full, the script is not here,
             or the addresses do not go together.
@@ -141,12 +142,12 @@ class _JoinClient:
             if not join_server.ended and join_server.join_server != self._join_server
         ]
         self._furnish(config, welcome, command, where, argv)
-        entrance = JoinEndpoint(
+        endpoint = JoinEndpoint(
             tuple(dict.fromkeys([at, *others])), host, self._ticket.port, self._join_server
         )
-        return JoinSetup(config, dict(welcome.ids), entrance, command, where)
+        return JoinSetup(config, dict(welcome.ids), endpoint, command, where)
 
-    # --- doors ------------------------------------------------------------------------------------
+    # --- join servers --------------------------------------------------------------------------
 
     def _resolved(self) -> list[str]:
         """Numbers in place of names. Raises: ConfigError: An address is none, or is not to be
@@ -181,7 +182,7 @@ class _JoinClient:
     async def _answered(
         self, join_servers: Sequence[str], question: says.Question
     ) -> tuple[str, says.Said]:
-        """What the first door says that answers, and its address. Raises: NobodyAnswers,
+        """What the first join server says that answers, and its address. Raises: NobodyAnswers,
         Refused, ConfigError."""
         waits = ""
         while True:
@@ -245,8 +246,8 @@ class _JoinClient:
         if script is None:
             others = printable(shlex.join(here.command) or "train.py")
             raise ConfigError(
-                "joining by an address, name the script: what runs here is not for a door to say. "
-                f"The others run {others}",
+                "joining by an address, name the script: what runs here is not for a join server "
+                f"to say. The others run {others}",
                 f"gossip join {at} -- {others}",
             )
         feasible.check_script(script)
@@ -306,8 +307,8 @@ class _JoinClient:
             ) from None
 
     def _own_list(self, theirs: str) -> str:
-        """Of who is allowed, as this machine's own user keeps it; "": there is none. A door could
-        let in anybody by its own."""
+        """Of who is allowed, as this machine's own user keeps it; "": there is none. A join server
+        could let in anybody by its own."""
         own = os.environ.get("GOSSIP_ALLOWED", "")
         if theirs and not own:
             list_ = (

@@ -1,5 +1,5 @@
 """``gossip join``: adds peers to a run that trains,
-by its folder or by the address of one of its doors."""
+by its folder or by the address of one of its join servers."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def join(
     os.chdir(arrival.where)
     feasible.say_of_gpus(count, screen.say)
     outcome = runs.train(
-        arrival.config, arrival.command, screen, arrival.newcomers, arrival.entrance
+        arrival.config, arrival.command, screen, arrival.newcomers, arrival.endpoint
     )
     raise typer.Exit(runs.finish(Path(arrival.config.run_dir), outcome, screen, as_json))
 

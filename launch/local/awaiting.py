@@ -32,7 +32,7 @@ def waiting(  # noqa: PLR0913
     Args:
         seconds: Since it began.
         name: Of a peer.
-        elsewhere: Others that are missing, as far as doors know.
+        elsewhere: Others that are missing, as far as join servers know.
     """
     lacking = {*view.awaited(now), *elsewhere}
     # who hears nothing of the others knows of ours alone

@@ -56,16 +56,16 @@ def check_script(script: Path) -> None:
 
 def check_port(host: str, port: int) -> None:
     """Raises AddressInUse when somebody has it already; better before a folder is made than
-    when the door opens."""
+    when the join server opens."""
     plain = host.strip("[]")
     with socket.socket(socket.AF_INET6 if ":" in plain else socket.AF_INET) as end:
-        # as the door will: who has just left keeps nobody out
+        # as the join server will: who has just left keeps nobody out
         end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             end.bind((plain, port))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                return  # whatever it is, the door says it
+                return  # whatever it is, the join server says it
             from gossip.transport import holder_of
 
             holder = holder_of(port)

@@ -66,12 +66,12 @@ class Invitation:
 def of_many_hosts(
     config: RunConfig, folder: Path, join_servers: Sequence[str], command: Sequence[str]
 ) -> list[str]:
-    """What the launcher of many hosts says once all of them have a door; nothing when there is room
-    for nobody else.
+    """What the launcher of many hosts says once all of them have a join server; nothing when there
+    is room for nobody else.
 
     Args:
         folder: Of the launcher, where the key lies.
-        doors: Of all hosts; "": not yet.
+        join servers: Of all hosts; "": not yet.
     """
     more = config.room - config.peers
     if more <= 0 or not all(join_servers):

@@ -72,10 +72,10 @@ def train(
     command: Sequence[str],
     screen: Screen,
     newcomers: Mapping[int, int] | None = None,
-    entrance: JoinEndpoint | None = None,
+    endpoint: JoinEndpoint | None = None,
 ) -> RunOutcome:
     """Starts the peers in a folder that ``begin`` made, and returns when they are gone.
-    ``newcomers``, ``entrance``: see ``Supervisor``.
+    ``newcomers``, ``endpoint``: see ``Supervisor``.
 
     What they run is written down: whoever joins later runs the same, unless told otherwise.
     """
@@ -87,7 +87,7 @@ def train(
         Path(config.run_dir), range(config.peers) if newcomers is None else newcomers
     ):
         return asyncio.run(
-            Supervisor(config, command, screen, newcomers=newcomers, entrance=entrance).run()
+            Supervisor(config, command, screen, newcomers=newcomers, endpoint=endpoint).run()
         )
 
 

@@ -30,9 +30,9 @@ from gossip.run import (
 
 from . import lost_state
 from .awaiting import INSECURE, INSECURE_EVERY_S, ReachabilityProbe, waiting
-from .doorway import JoinService
 from .drilling import DrillServer
 from .failures import explain
+from .join_service import JoinService
 from .outcome import RunOutcome, Stop
 from .pauses import StoppedProcesses
 from .peer_process import Guardian, PeerCommand, PeerListener, PeerProcess, ProcessLife
@@ -59,7 +59,7 @@ class Supervisor:
             None: begins the run.
         share: Of the peers that begin it: which to start here, and with which incarnations; others
             start the rest. None: all.
-        entrance: Of its door. None: it has one only where somebody may join.
+        endpoint: Of its join server. None: it has one only where somebody may join.
         files: Goes into the names of the files that a launcher appends to,
             where several share the run's folder.
     """
@@ -73,7 +73,7 @@ class Supervisor:
         environment: Mapping[str, str] | None = None,
         newcomers: Mapping[int, int] | None = None,
         share: Mapping[int, int] | None = None,
-        entrance: JoinEndpoint | None = None,
+        endpoint: JoinEndpoint | None = None,
         files: str = "",
     ) -> None:
         self.config, self.command, self.screen = config, list(command), screen
@@ -100,10 +100,10 @@ class Supervisor:
         self._desk = DrillServer(self, alone) if config.drills else None
         self._tries = ReachabilityProbe(self.folder, self.peers, self.view.unannounced)
         self._lost: set[int] = set()  # ids that turned out to be somebody else's
-        has_join_server = entrance is not None or config.room > config.peers
+        has_join_server = endpoint is not None or config.room > config.peers
         listens = self._environment.get("GOSSIP_LISTEN", "")
         self.join_service = (
-            JoinService(self, entrance or JoinEndpoint(host=listens)) if has_join_server else None
+            JoinService(self, endpoint or JoinEndpoint(host=listens)) if has_join_server else None
         )
 
     async def run(self) -> RunOutcome:
@@ -199,8 +199,8 @@ class Supervisor:
         self._dismiss_latecomers()
 
     def lose(self, peer: int) -> None:
-        """An id of ours was given away a second time, by a door that ours could not reach, and the
-        other has it now."""
+        """An id of ours was given away a second time, by a join server that ours could not reach,
+        and the other has it now."""
         process = self._processes.get(peer)
         if process is not None:
             self._lost.add(peer)

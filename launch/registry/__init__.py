@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from . import door_messages as door_messages
-    from .door import JoinServer as JoinServer
-    from .door import JoinServerCallbacks as JoinServerCallbacks
-    from .door_calls import JoinServerUnreachable as JoinServerUnreachable
-    from .door_calls import ask as ask
-    from .door_calls import join as join
-    from .door_calls import source_towards as source_towards
-    from .door_calls import split as split
-    from .door_calls import why_silent as why_silent
-    from .door_folder import RegistryFolder as RegistryFolder
-    from .doorkeeper import JOIN_SERVER_ID_BYTES as JOIN_SERVER_ID_BYTES
-    from .doorkeeper import JUMP_MAX as JUMP_MAX
-    from .doorkeeper import ServerEntry as ServerEntry
-    from .entrance import JoinEndpoint as JoinEndpoint
+    from . import join_messages as join_messages
+    from .join_calls import JoinServerUnreachable as JoinServerUnreachable
+    from .join_calls import ask as ask
+    from .join_calls import join as join
+    from .join_calls import source_towards as source_towards
+    from .join_calls import split as split
+    from .join_calls import why_silent as why_silent
+    from .join_endpoint import JoinEndpoint as JoinEndpoint
+    from .join_server import JoinServer as JoinServer
+    from .join_server import JoinServerCallbacks as JoinServerCallbacks
+    from .registry import JOIN_SERVER_ID_BYTES as JOIN_SERVER_ID_BYTES
+    from .registry import JUMP_MAX as JUMP_MAX
+    from .registry import ServerEntry as ServerEntry
+    from .registry_folder import RegistryFolder as RegistryFolder
 else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "door": ("JoinServer", "JoinServerCallbacks"),
-            "door_calls": (
+            "join_server": ("JoinServer", "JoinServerCallbacks"),
+            "join_calls": (
                 "JoinServerUnreachable",
                 "ask",
                 "join",
@@ -34,13 +34,13 @@ else:
                 "split",
                 "why_silent",
             ),
-            "door_folder": ("RegistryFolder",),
-            "door_messages": ("door_messages",),
-            "doorkeeper": (
+            "registry_folder": ("RegistryFolder",),
+            "join_messages": ("join_messages",),
+            "registry": (
                 "JOIN_SERVER_ID_BYTES",
                 "ServerEntry",
                 "JUMP_MAX",
             ),
-            "entrance": ("JoinEndpoint",),
+            "join_endpoint": ("JoinEndpoint",),
         },
     )

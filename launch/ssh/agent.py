@@ -172,7 +172,9 @@ class _Supervisor(Supervisor):
         self.view.feed(row)
 
     def _remind(self, text: str) -> None:
-        if text.startswith("!   "):  # what came back from peers and doors that were tried from here
+        if text.startswith(
+            "!   "
+        ):  # what came back from peers and join servers that were tried from here
             self.screen.say(text)
 
 
@@ -222,7 +224,7 @@ class Agent:
             self._supervisor.end("terminate", "the launcher is gone: stopping", STOP_S)
             asyncio.get_running_loop().call_later(STOP_S + LEAVE_S, _leave, self._supervisor.token)
             if self._supervisor.join_service is not None:
-                # the other doors of the run close in this moment, too
+                # the other join servers of the run close in this moment, too
                 self._supervisor.join_service.join_server.goodbye_s = GOODBYE_S
         else:
             self._supervisor.record("launcher_lost", None, silent_s=round(silent_s, 1))
@@ -357,11 +359,11 @@ class Agent:
         key = folder / SWARM_KEY if order["key"] is not None else None
         if key is not None and not key.exists():
             write_pair(key, KeyPair(**order["key"]))
-        entrance = JoinEndpoint(
+        endpoint = JoinEndpoint(
             tuple(order["join_servers"]), host=order["address"], key=key, invites=False
         )
         supervisor = _Supervisor(
-            given, command, _Screen(self._outbox), environment, share=share, entrance=entrance
+            given, command, _Screen(self._outbox), environment, share=share, endpoint=endpoint
         )
         found = guardian.stat(os.getpid())
         assert found is not None

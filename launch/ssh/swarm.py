@@ -382,8 +382,8 @@ class HostsLauncher:
             self._say(shown(line))
 
     def _introduce(self, found: HostState, join_server: str) -> None:
-        """Tells the doors of the other hosts where the new one is, and once there are all of them,
-        how others join."""
+        """Tells the join servers of the other hosts where the new one is, and once there are all of
+        them, how others join."""
         found.join_server = join_server
         for other in self.places.values():
             if other is not found:

@@ -20,8 +20,8 @@ from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError, NobodyAnswers, Refused
 from gossip.launch.join import arriving
 from gossip.launch.join.arriving import JoinSetup, JoinTicket, _JoinClient
-from gossip.launch.registry.door import JoinServer
-from gossip.launch.registry.entrance import JoinEndpoint
+from gossip.launch.registry.join_endpoint import JoinEndpoint
+from gossip.launch.registry.join_server import JoinServer
 from gossip.run.keys import make_pair
 from gossip.run.rendezvous import SeedFolder, announce_end, claim, peers_in
 
@@ -85,8 +85,8 @@ async def test_a_newcomer_makes_a_folder_of_its_own(tmp_path: Path, here: Path) 
         )
         assert arrival.newcomers == {1: 0}
         assert arrival.command == (sys.executable, "-u", "train.py", "--lr", "2")
-        assert arrival.entrance.seeds == (join_server.address,)
-        assert join_server.keeper.entries[1].owner == arrival.entrance.join_server
+        assert arrival.endpoint.seeds == (join_server.address,)
+        assert join_server.keeper.entries[1].owner == arrival.endpoint.join_server
         assert json.loads((run / "seeds" / "0.addr").read_text())["key"] == "k" * 40
         assert peers_in(run / "seeds") == [0], "its own peers write theirs"
         assert stat.S_IMODE((run / "swarm.key").stat().st_mode) == 0o600

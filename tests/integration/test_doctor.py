@@ -20,8 +20,8 @@ from gossip.config import resolve
 from gossip.launch.doctor import check_reach, check_speed
 from gossip.launch.doctor.check_reach import reach
 from gossip.launch.doctor.findings import Finding
-from gossip.launch.registry import door_messages
-from gossip.launch.registry.door import JoinEndpoint, JoinServer
+from gossip.launch.registry import join_messages
+from gossip.launch.registry.join_server import JoinEndpoint, JoinServer
 from gossip.run.keys import make_pair
 
 
@@ -174,9 +174,9 @@ def test_a_door_says_which_run_it_is_of(join_server: str) -> None:
 def test_a_door_of_other_versions_is_told_with_both(
     join_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = door_messages.Versions.here()
-    other = door_messages.Versions(here.protocol, here.gossip, here.python, "2.99.0")
-    monkeypatch.setattr(door_messages.Versions, "here", classmethod(lambda cls: other))
+    here = join_messages.Versions.here()
+    other = join_messages.Versions(here.protocol, here.gossip, here.python, "2.99.0")
+    monkeypatch.setattr(join_messages.Versions, "here", classmethod(lambda cls: other))
     _, _, versions = reach(join_server)
     assert versions.level == "fail"
     assert versions.said == f"this machine could not join: torch 2.99.0 here, {here.torch} there"

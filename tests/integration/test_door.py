@@ -18,13 +18,13 @@ import zmq
 import zmq.asyncio
 
 from gossip.config import RunConfig, resolve
-from gossip.launch.registry import door as doors
-from gossip.launch.registry import door_messages as says
-from gossip.launch.registry import neighbours
-from gossip.launch.registry.door import JoinServer, JoinServerCallbacks
-from gossip.launch.registry.door_calls import NUMBER_BYTES, JoinServerUnreachable, ask
-from gossip.launch.registry.doorkeeper import CLAIMED, LET_IN, UNMET_MAX, PeerEntry, ServerEntry
-from gossip.launch.registry.entrance import JoinEndpoint
+from gossip.launch.registry import join_messages as says
+from gossip.launch.registry import join_server as servers
+from gossip.launch.registry import remote_servers
+from gossip.launch.registry.join_calls import NUMBER_BYTES, JoinServerUnreachable, ask
+from gossip.launch.registry.join_endpoint import JoinEndpoint
+from gossip.launch.registry.join_server import JoinServer, JoinServerCallbacks
+from gossip.launch.registry.registry import CLAIMED, LET_IN, UNMET_MAX, PeerEntry, ServerEntry
 from gossip.run.keys import make_pair
 from gossip.run.rendezvous import SeedFolder, announce_end, claim, peers_in, read_seed, take_claim
 
@@ -44,10 +44,10 @@ async def join_server_in(
     folder: Path, own: tuple[int, ...] = (), *seeds: str, **options: Any
 ) -> AsyncIterator[JoinServer]:
     folder.mkdir(exist_ok=True)
-    entrance = JoinEndpoint(seeds, key=options.pop("key", None))
+    endpoint = JoinEndpoint(seeds, key=options.pop("key", None))
     given = options.pop("config", config())
     callbacks = JoinServerCallbacks(**options)
-    join_server = JoinServer(given, folder, dict.fromkeys(own, 0), entrance, callbacks)
+    join_server = JoinServer(given, folder, dict.fromkeys(own, 0), endpoint, callbacks)
     await join_server.open()
     try:
         yield join_server
@@ -149,7 +149,7 @@ async def test_who_leaves_before_its_first_visit_is_answered_says_goodbye_too(
     async with join_server_in(b) as second:
         monkeypatch.setattr(JoinServer, "_ask", unheard)
         async with join_server_in(a, (0,), second.address):
-            await until(lambda: second.neighbours.there)
+            await until(lambda: second.remote_servers.there)
         await until(lambda: sum(entry.ended for entry in second.keeper.join_servers.values()) == 1)
 
 
@@ -331,8 +331,8 @@ async def test_bytes_of_strangers_are_counted_and_nothing_else(tmp_path: Path) -
 async def test_who_asks_too_much_is_not_heard_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors, "UNITS_A_S", 0.001)
-    monkeypatch.setattr(doors, "UNITS_AT_ONCE", 10.0)
+    monkeypatch.setattr(servers, "UNITS_A_S", 0.001)
+    monkeypatch.setattr(servers, "UNITS_AT_ONCE", 10.0)
     async with join_server_in(tmp_path / "a", (0,)) as join_server:
         context = zmq.asyncio.Context()
         floods = [context.socket(zmq.DEALER) for _ in range(15)]
@@ -400,7 +400,8 @@ async def test_a_door_that_hears_of_an_end_in_its_last_moment_closes_all_the_sam
         announce(b, 1)
         await until(lambda: read_seed(a / "seeds", 1))
         # between two visits
-        await until(lambda: all(other.wake._waiters for other in second.neighbours.all.values()))
+        others = second.remote_servers.all
+        await until(lambda: all(other.wake._waiters for other in others.values()))
         announce_end(b / "seeds", 1)
         closing = asyncio.create_task(second.close())
         await asyncio.wait([closing], timeout=20.0)
@@ -445,7 +446,7 @@ async def test_a_full_disk_costs_an_answer_and_not_the_door(
 async def met(*open_join_servers: JoinServer) -> None:
     await until(
         lambda: all(
-            len(one.neighbours.there) == len(open_join_servers) - 1 for one in open_join_servers
+            len(one.remote_servers.there) == len(open_join_servers) - 1 for one in open_join_servers
         )
     )
 
@@ -499,7 +500,7 @@ async def test_what_a_door_says_at_its_end_is_believed_when_it_does_not_answer_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # it looks when it opens, and once more when it closes
-    monkeypatch.setattr(doors, "LOOK_S", 3600.0)
+    monkeypatch.setattr(servers, "LOOK_S", 3600.0)
     a, b = tmp_path / "a", tmp_path / "b"
     b.mkdir()
     announce(b, 1)
@@ -510,14 +511,14 @@ async def test_what_a_door_says_at_its_end_is_believed_when_it_does_not_answer_a
             announce_end(b / "seeds", 1)
         await until(lambda: read_seed(a / "seeds", 1).ended)  # type: ignore[union-attr]
         await until(
-            lambda: one.keeper.join_servers[other.join_server].ended and not one.neighbours.all
+            lambda: one.keeper.join_servers[other.join_server].ended and not one.remote_servers.all
         )
 
 
 async def test_doors_that_are_made_up_are_forgotten_and_do_not_fill_the_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "BACK_OFF_MAX_S", 0.2)
+    monkeypatch.setattr(remote_servers, "BACK_OFF_MAX_S", 0.2)
     async with (
         join_server_in(tmp_path / "a", (0,)) as one,
         join_server_in(tmp_path / "b", (1,), one.address) as other,
@@ -531,7 +532,7 @@ async def test_doors_that_are_made_up_are_forgotten_and_do_not_fill_the_list(
                 ]
             )
             await asked(one, says.RegistryPush(config().run_id, made_up[0], (), made_up))
-            assert len(one.neighbours.all) <= UNMET_MAX + 2
+            assert len(one.remote_servers.all) <= UNMET_MAX + 2
             assert len(one.keeper.join_servers) <= UNMET_MAX + 3
         assert (
             await asked(one, says.RegistryPull(config().run_id, other.keeper.local, b""))
@@ -540,7 +541,7 @@ async def test_doors_that_are_made_up_are_forgotten_and_do_not_fill_the_list(
             one.join_server,
             other.join_server,
         }
-        await until(lambda: list(one.neighbours.all) == [other.address])
+        await until(lambda: list(one.remote_servers.all) == [other.address])
         assert set(one.keeper.join_servers) == {one.join_server, other.join_server}
 
 

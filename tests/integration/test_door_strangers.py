@@ -20,10 +20,9 @@ import zmq.asyncio
 from test_door import asked, join_server_in, until
 from zeromq_rig import GREETING, READY
 
-from gossip.launch.registry import door_messages as says
-from gossip.launch.registry.door import JoinServer
-from gossip.launch.registry.door_calls import JoinServerUnreachable, ask
-from gossip.launch.registry.door_proxy import (
+from gossip.launch.registry import join_messages as says
+from gossip.launch.registry.join_calls import JoinServerUnreachable, ask
+from gossip.launch.registry.join_proxy import (
     BYTES_MAX,
     FRAMES_MAX,
     HELD_BYTES_MAX,
@@ -32,6 +31,7 @@ from gossip.launch.registry.door_proxy import (
     HeldBytes,
     LimitExceeded,
 )
+from gossip.launch.registry.join_server import JoinServer
 from gossip.run.keys import make_pair, read_pair
 
 MIB = 2**20

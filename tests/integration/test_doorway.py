@@ -17,8 +17,8 @@ from gossip.errors import AddressInUse
 from gossip.launch.local import supervisor as supervisors
 from gossip.launch.local.peer_setup import script_command
 from gossip.launch.local.supervisor import Supervisor
-from gossip.launch.registry.doorkeeper import LET_IN, PeerEntry
-from gossip.launch.registry.entrance import JoinEndpoint
+from gossip.launch.registry.join_endpoint import JoinEndpoint
+from gossip.launch.registry.registry import LET_IN, PeerEntry
 from gossip.launch.report.view import RunView
 from gossip.launch.ssh.agent import Agent, LauncherBacklog
 from gossip.launch.ssh.frames import encode
@@ -73,7 +73,7 @@ async def test_a_start_names_who_is_missing_and_what_came_back(
         script_command(FAKE, ["raise-early-all-but-0"]),
         heard,
         share={0: 0},
-        entrance=JoinEndpoint(("127.0.0.1:9",)),
+        endpoint=JoinEndpoint(("127.0.0.1:9",)),
     )
     waits = lambda text: lambda view: any(text in line for line in heard.said)  # noqa: E731
     heard.when.append((waits("waiting for peers 1, 2 "), lambda: announce(folder, 2)))
@@ -97,7 +97,7 @@ async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
         script_command(FAKE, ["raise-early-all-but-0"]),
         heard,
         share={0: 0},
-        entrance=JoinEndpoint(),
+        endpoint=JoinEndpoint(),
     )
     announce(folder, 1)
     mine.view.feed(
@@ -235,7 +235,7 @@ async def test_the_line_to_paste_names_the_address_the_key_and_what_to_run(tmp_p
         config,
         script_command(FAKE, ["finish", "--lr", "0.1"]),
         heard,
-        entrance=JoinEndpoint(key=key),
+        endpoint=JoinEndpoint(key=key),
     )
     await asyncio.wait_for(mine.run(), 60)
     (line,) = [line for line in heard.said if line.startswith("room for 4 more: ")]
@@ -265,7 +265,7 @@ async def test_a_door_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> No
                 other,
                 script_command(FAKE, ["finish"]),
                 CallbackScreen(),
-                entrance=JoinEndpoint(port=port),
+                endpoint=JoinEndpoint(port=port),
             ).run()
         except AddressInUse as error:
             raised.append(error)

@@ -9,7 +9,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.launch.registry.doorkeeper import PeerEntry, Registry, ServerEntry
+from gossip.launch.registry.registry import PeerEntry, Registry, ServerEntry
 from gossip.run.rendezvous import Seed
 
 IDS, FIRST = 5, 2

@@ -10,7 +10,7 @@ import pytest
 
 from gossip.errors import ConfigError
 from gossip.launch.local.advertise import own_address, own_addresses
-from gossip.launch.registry.door_calls import join, source_towards, split
+from gossip.launch.registry.join_calls import join, source_towards, split
 
 ADDRESSES = {
     "lo": ["127.0.0.1", "::1"],

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gossip.errors import ConfigError
-from gossip.launch.registry.door_folder import RegistryFolder
+from gossip.launch.registry.registry_folder import RegistryFolder
 from gossip.launch.report import run_logs, run_state
 from gossip.launch.report.run_logs import Tail, peers_with_logs, show
 from gossip.run import completion as aftermath

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gossip.launch.registry.door_rates import SENDERS_MAX, SenderRateLimiter
+from gossip.launch.registry.sender_rates import SENDERS_MAX, SenderRateLimiter
 
 
 def test_so_many_at_once_and_then_so_many_a_second() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from gossip.launch.registry.doorkeeper import (
+from gossip.launch.registry.registry import (
     CLAIM_S,
     CLAIMED,
     GRANT_S,

@@ -23,8 +23,8 @@ from gossip.config import RunConfig
 from gossip.errors import ConfigError
 from gossip.launch.cli import commands as cli
 from gossip.launch.contrib.kubernetes import peer as kubernetes_peer
-from gossip.launch.registry.door import JoinServer
-from gossip.launch.registry.doorkeeper import LISTENING, PeerEntry
+from gossip.launch.registry.join_server import JoinServer
+from gossip.launch.registry.registry import LISTENING, PeerEntry
 from gossip.launch.schedulers import task_words
 from gossip.run.keys import make_pair, parse_pair, read_pair
 
@@ -305,7 +305,7 @@ def test_a_pod_looks_up_who_is_missing_and_no_other(monkeypatch: pytest.MonkeyPa
         class FakeJoinServer:
             address = "10.0.0.1:7421"
             keeper = SimpleNamespace(entries=entries)
-            neighbours = SimpleNamespace(answers=lambda join_server: join_server == b"a")
+            remote_servers = SimpleNamespace(answers=lambda join_server: join_server == b"a")
             is_met = JoinServer.is_met
 
             def meet(self, addresses: list[str]) -> None:

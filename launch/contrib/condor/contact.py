@@ -26,7 +26,7 @@ class ContactLine:
     """``RUN PEER INCARNATION WHAT``.
 
     Attributes:
-        what: The address of its launcher's door; COMES: its job has started; DONE:
+        what: The address of its launcher's join server; COMES: its job has started; DONE:
             it has come to the end.
     """
 

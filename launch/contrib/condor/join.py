@@ -1,8 +1,8 @@
 """``python -m gossip.launch.contrib.condor.join``: a job of HTCondor that adds a peer to a run that
 other jobs have begun.
 
-With a contact file it joins at the doors that stand there; without one, by the run's folder, which
-then all machines share.
+With a contact file it joins at the join servers that stand there; without one, by the run's folder,
+which then all machines share.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def by_contact(path: str, words: Sequence[str]) -> int:
     )
     try:
         return runs.train(
-            arrival.config, arrival.command, screen, arrival.newcomers, arrival.entrance
+            arrival.config, arrival.command, screen, arrival.newcomers, arrival.endpoint
         ).exit_code
     finally:
         bring_back(folder, results, arrival.newcomers)

@@ -69,7 +69,7 @@ def train(contact_path: str, words: Sequence[str]) -> int:
         screen,
         {**os.environ, "GOSSIP_LISTEN": listen},
         share={task.peer: incarnation},
-        entrance=JoinEndpoint(join_servers(lines), host=listen, key=key, invites=False),
+        endpoint=JoinEndpoint(join_servers(lines), host=listen, key=key, invites=False),
         files=f"-{task.peer}",
     )
     try:
@@ -87,9 +87,9 @@ def train(contact_path: str, words: Sequence[str]) -> int:
 async def keep_in_contact(
     supervisor: Supervisor, contact: Contact, peer: int, incarnation: int
 ) -> None:
-    """Says where the own door is, and then looks who else is there: of two who do so one has seen
-    the other. Looks again while somebody is missing. A node that was started anew by its trainer is
-    another life, too."""
+    """Says where the own join server is, and then looks who else is there: of two who do so one has
+    seen the other. Looks again while somebody is missing. A node that was started anew by its
+    trainer is another life, too."""
     assert supervisor.join_service is not None
     join_server, told, tried = supervisor.join_service.join_server, -1, -1
     clock = asyncio.get_running_loop().time

@@ -35,7 +35,7 @@ class Pods:
     Attributes:
         command: Behind ``python -m``, with ``words``: of what each pod runs.
         claim: The volume that all share, and ``mount``: where; "": they share none.
-        port: Of each pod's door.
+        port: Of each pod's join server.
         user: The number that all processes run under; -1: as the image says.
         given: Names and texts of the files in the secret; none: there is none.
     """

@@ -32,7 +32,7 @@ from gossip.launch.registry import (
     ask,
     join,
 )
-from gossip.launch.registry import door_messages as says
+from gossip.launch.registry import join_messages as says
 from gossip.launch.report import PlainScreen, counted, launchers, print_error
 from gossip.run import SWARM_KEY, Task, number, own_address, parse_pair, write_pair
 from gossip.transport import KeyPair
@@ -96,7 +96,7 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
         screen,
         {**os.environ, "GOSSIP_LISTEN": listen},
         share={peer: incarnation},
-        entrance=JoinEndpoint(
+        endpoint=JoinEndpoint(
             found, host=listen, port=port, join_server=join_server_id, invites=False
         ),
     )

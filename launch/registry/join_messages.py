@@ -14,10 +14,10 @@ from typing import Literal, TypeAlias, get_args
 from gossip.errors import Malformed
 from gossip.transport import PROTOCOL_VERSION, Codec, Limits
 
-from .doorkeeper import JOIN_SERVERS_MAX, PeerEntry, ServerEntry
+from .registry import JOIN_SERVERS_MAX, PeerEntry, ServerEntry
 
 VERSION = b"GDR1"
-MESSAGE_BYTES_MAX = 512 * 1024  # 1024 peers and as many doors are a third of that
+MESSAGE_BYTES_MAX = 512 * 1024  # 1024 peers and as many join servers are a third of that
 CONFIG_BYTES_MAX = 64 * 1024
 WORD_MAX = 4096
 WORDS_MAX = 1024
@@ -72,7 +72,7 @@ class RunQuery:
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
     """``count`` newcomers want to join. ``join_server``:
-    the number of the door that their launcher will have."""
+    the number of the join server that their launcher will have."""
 
     join_server: bytes
     count: int
@@ -162,8 +162,8 @@ class GrantedIds:
 
 @dataclass(frozen=True, slots=True)
 class RegistryState:
-    """To ``RegistryPull`` and ``RegistryPush``: the digest of what this door knows. After a pull
-    that differs, also all of it."""
+    """To ``RegistryPull`` and ``RegistryPush``: the digest of what this join server knows. After a
+    pull that differs, also all of it."""
 
     join_server: ServerEntry
     digest: bytes
@@ -206,11 +206,11 @@ def decode(data: bytes | memoryview) -> Said:
         raise Malformed(
             f"{version[3:].decode('ascii', 'replace')!r} is another version of the join protocol"
             if is_other
-            else "not of a door"
+            else "not of a join server"
         )
     return _CODEC.decode(data[len(VERSION) :])
 
 
 def is_other_version(data: bytes) -> bool:
-    """Whether it is of a door that speaks another version."""
+    """Whether it is of a join server that speaks another version."""
     return data[:3] == VERSION[:3] and data[: len(VERSION)] != VERSION

@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 class JoinService:
-    """The door of one supervisor.
+    """The join server of one supervisor.
 
     Args:
         run: Whose peers they are.
     """
 
-    def __init__(self, run: Supervisor, entrance: JoinEndpoint) -> None:
+    def __init__(self, run: Supervisor, endpoint: JoinEndpoint) -> None:
         # Here and not at the top: ZeroMQ and the codec take 0.2 s to import,
-        # and few launchers have a door.
+        # and few launchers have a join server.
         from gossip.launch.registry import JoinServer, JoinServerCallbacks
 
-        self._run, self._config, self._invites = run, run.config, entrance.invites
-        if entrance.key is None and (run.folder / SWARM_KEY).is_file():
-            entrance = replace(entrance, key=run.folder / SWARM_KEY)
+        self._run, self._config, self._invites = run, run.config, endpoint.invites
+        if endpoint.key is None and (run.folder / SWARM_KEY).is_file():
+            endpoint = replace(endpoint, key=run.folder / SWARM_KEY)
         self.join_server = JoinServer(
             run.config,
             run.folder,
             run.peers,
-            entrance,
+            endpoint,
             JoinServerCallbacks(self._let_in, run.lose, run.screen.say),
         )
 
@@ -51,7 +51,8 @@ class JoinService:
         await self.join_server.close()
 
     def _invite(self) -> None:
-        """Says what to type on another machine, or here when this door is on a loopback address."""
+        """Says what to type on another machine,
+        or here when this join server is on a loopback address."""
         config, join_server = self._config, self.join_server
         head = "others join" if self._run.joins else f"room for {config.room - config.peers} more"
         only = "for others: gossip run --advertise ADDRESS"
@@ -80,5 +81,5 @@ class JoinService:
         return sorted(set(self.join_server.missing) - set(self._run.peers))
 
     def troubles(self) -> list[str]:
-        """What came back from doors that were tried."""
+        """What came back from join servers that were tried."""
         return self.join_server.troubles()

@@ -1,4 +1,4 @@
-"""Asking another door something, and saying what came back when it was no answer."""
+"""Asking another join server something, and saying what came back when it was no answer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import zmq.asyncio
 from gossip.errors import GossipError, Malformed
 from gossip.transport import KeyPair, as_client
 
-from . import door_messages as says
-from .door_proxy import FrameMeter, HeldBytes, LimitExceeded, bind_inside, pass_on
+from . import join_messages as says
+from .join_proxy import FrameMeter, HeldBytes, LimitExceeded, bind_inside, pass_on
 
 NUMBER_BYTES = 8
 CONNECT_S = 1.0
@@ -45,8 +45,8 @@ _numbers = itertools.count(1)
 
 
 class JoinServerUnreachable(GossipError):
-    """A door gave no answer. ``why`` says what came back instead; ``by_key``: it does not talk to
-    who has our key, or none."""
+    """A join server gave no answer. ``why`` says what came back instead; ``by_key``: it does not
+    talk to who has our key, or none."""
 
     def __init__(self, why: str, by_key: bool = False) -> None:
         super().__init__(why, by_key)
@@ -57,8 +57,8 @@ class JoinServerUnreachable(GossipError):
 
 
 def new_socket(context: zmq.asyncio.Context, kind: int) -> zmq.asyncio.Socket:
-    """``kind`` is ROUTER, of a door, or DEALER, of who asks. To be bound inside
-    (``door_proxy``)."""
+    """``kind`` is ROUTER, of a join server, or DEALER, of who asks. To be bound inside
+    (``join_proxy``)."""
     socket = context.socket(kind)
     for option, value in _OPTIONS.items():
         socket.set(option, value)
@@ -83,7 +83,8 @@ async def ask(
     timeout_s: float,
     key: KeyPair | None = None,
 ) -> says.Said:
-    """The answer of the door at ``address`` (``HOST:PORT``, numbers only). ``key``: the swarm's.
+    """The answer of the join server at ``address`` (``HOST:PORT``, numbers only).
+    ``key``: the swarm's.
     Raises: Unanswered."""
     dealer = new_socket(context, zmq.DEALER)
     if key is not None:
@@ -93,7 +94,7 @@ async def ask(
         asyncio.create_task(_ask(dealer, question)),
         asyncio.create_task(_refusal(monitor, key is not None)),
     ]
-    # What answers there may be anything: it says no more than an answer has (``door_proxy``).
+    # What answers there may be anything: it says no more than an answer has (``join_proxy``).
     passage = asyncio.create_task(_connect(address, bind_inside(plain(dealer))))
     try:
         done, _ = await asyncio.wait(

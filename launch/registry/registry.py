@@ -22,13 +22,14 @@ from gossip.run import Seed
 JOIN_SERVER_ID_BYTES = 8
 JOIN_SERVERS_MAX = 1024
 GRANT_S = 10.0
-"""Who was granted an id has told all doors by then, or does not take it."""
+"""Who was granted an id has told all join servers by then, or does not take it."""
 LEASE_S = 60.0
-"""Who was given an id opens a door of its own at once; whoever has not by then will not come."""
+"""Who was given an id opens a join server of its own at once;
+whoever has not by then will not come."""
 CLAIM_S = 300.0
 """A newcomer has an address by then, or its id goes back, whoever has claimed it."""
 UNMET_MAX = 64
-"""Doors that were named and have not answered yet:
+"""Join servers that were named and have not answered yet:
 whoever makes them up fills no more than this."""
 JUMP_MAX = 2**16
 """So many lives further may somebody else say that a peer is: what comes after the last number
@@ -48,7 +49,7 @@ class PeerEntry:
     Attributes:
         progress: CLAIMED: its id is taken; LISTENING: it has an address; LET_IN: it trains with the
             others. It only grows.
-        owner: The door whose launcher runs it; b"": one that has no door.
+        owner: The join server whose launcher runs it; b"": one that has no join server.
         ended: It is not started again, and who comes may have its id, under a higher incarnation.
     """
 
@@ -64,8 +65,8 @@ class PeerEntry:
     @property
     def order(self) -> Order:
         """Of two entries for an id the greater counts: the later life; of two that were given the
-        same by doors that could not reach each other whoever got further, then whose door has the
-        greater number, which is drawn and so nobody's choice."""
+        same by join servers that could not reach each other whoever got further, then whose join
+        server has the greater number, which is drawn and so nobody's choice."""
         return (
             self.incarnation,
             self.progress,
@@ -88,10 +89,11 @@ class PeerEntry:
 
 @dataclass(frozen=True, slots=True)
 class ServerEntry:
-    """A door.
+    """A join server.
 
     Attributes:
-        place: Of its run's folder: doors that share one do not write each other's entries into it.
+        place: Of its run's folder: join servers that share one do not write each other's
+            entries into it.
     """
 
     join_server: bytes
@@ -106,12 +108,12 @@ class ServerEntry:
 
 @dataclass(frozen=True, slots=True)
 class RegistryDelta:
-    """What a door did not know yet."""
+    """What a join server did not know yet."""
 
     entries: tuple[PeerEntry, ...] = ()
     join_servers: tuple[ServerEntry, ...] = ()
     lost: tuple[int, ...] = ()  # own ids that turned out to be somebody else's
-    # doors that are said to have closed: whoever visits them finds out
+    # join servers that are said to have closed: whoever visits them finds out
     closed: tuple[ServerEntry, ...] = ()
 
     def __bool__(self) -> bool:
@@ -120,14 +122,14 @@ class RegistryDelta:
 
 @dataclass(slots=True)
 class IdProposal:
-    """Ids that this door wants to give away, until the others have agreed."""
+    """Ids that this join server wants to give away, until the others have agreed."""
 
     entries: tuple[PeerEntry, ...]
     yielded: set[int] = field(default_factory=set)
 
 
 class Registry:
-    """The knowledge of one door.
+    """The knowledge of one join server.
 
     Args:
         own: Ids that this launcher runs, and the incarnations that they begin with.
@@ -144,8 +146,10 @@ class Registry:
         self._leases: dict[int, tuple[PeerEntry, float]] = {}
         # of newcomers, and until when they count
         self._claims: dict[int, tuple[PeerEntry, float]] = {}
-        self._vouched: set[int] = set()  # ids whose entry is the word of the door that it names
-        self._met: set[bytes] = set()  # doors that have answered
+        self._vouched: set[int] = (
+            set()
+        )  # ids whose entry is the word of the join server that it names
+        self._met: set[bytes] = set()  # join servers that have answered
         self.merge(
             [
                 PeerEntry(peer, incarnation, CLAIMED, local.join_server)
@@ -158,7 +162,7 @@ class Registry:
     def merge(
         self, entries: Iterable[PeerEntry] = (), join_servers: Iterable[ServerEntry] = ()
     ) -> RegistryDelta:
-        """Takes in what another door says, or what was found in the folder.
+        """Takes in what another join server says, or what was found in the folder.
         Returns what of it was new."""
         new = tuple([taken for entry in entries if self._take(taken := self._disowned(entry))])
         lost = tuple(
@@ -185,8 +189,9 @@ class Registry:
         """As ``merge``, for what was said by somebody: takes what that one may say.
 
         Args:
-            source: The door that has said it at its own address; b"": somebody has sent it here.
-            answers: Whether a door of that number answers at present.
+            source: The join server that has said it at its own address; b"":
+                somebody has sent it here.
+            answers: Whether a join server of that number answers at present.
         """
         new: list[PeerEntry] = []
         lost: list[int] = []
@@ -235,12 +240,12 @@ class Registry:
         vouched = entry.peer in self._vouched and answers(known.owner)
         if not vouched or entry.owner == known.owner == source:
             return True
-        # Its door is there, and has said how it is: another door may have been given the id as
-        # well, or have it next.
+        # Its join server is there, and has said how it is: another join server may have been given
+        # the id as well, or have it next.
         return known.ended if later else own_word
 
     def _takes_named(self, join_server: ServerEntry) -> bool:
-        """A door has one address, and when it has closed others cannot know better than
+        """A join server has one address, and when it has closed others cannot know better than
         whoever visits it."""
         known = self.join_servers.get(join_server.join_server)
         unmet = [
@@ -259,7 +264,7 @@ class Registry:
         return self._take_server(join_server)
 
     def meet(self, join_server: ServerEntry) -> bool:
-        """A door has answered, at the address that this says. False:
+        """A join server has answered, at the address that this says. False:
         one of its number is known elsewhere."""
         known = self.join_servers.get(join_server.join_server)
         if join_server.ended or join_server.join_server == self.local.join_server:
@@ -287,7 +292,7 @@ class Registry:
 
     @property
     def told(self) -> tuple[ServerEntry, ...]:
-        """The doors that others are told of: those where we have seen that somebody
+        """The join servers that others are told of: those where we have seen that somebody
         is there, or was."""
         return tuple(
             [
@@ -335,11 +340,11 @@ class Registry:
 
     def publish(self, seed: Seed, let_in: bool = False) -> RegistryDelta:
         """What the file of a peer in this run's folder says: of an own one,
-        or of one that has no door."""
+        or of one that has no join server."""
         known, own = self.entries.get(seed.peer), seed.peer in self.own
         same = known is not None and known.incarnation == seed.incarnation
         if known is not None and same and not own and known.owner:
-            return RegistryDelta()  # its door knows better
+            return RegistryDelta()  # its join server knows better
         progress: Progress = LET_IN if let_in else CLAIMED if seed.ended else LISTENING
         if known is not None and same and known.progress > progress:
             progress = known.progress
@@ -353,11 +358,11 @@ class Registry:
         return news
 
     def claimed(self, peer: int, incarnation: int) -> RegistryDelta:
-        """Somebody without a door has taken an id: there is the file of a claim."""
+        """Somebody without a join server has taken an id: there is the file of a claim."""
         return self.merge([PeerEntry(peer, incarnation, CLAIMED, b"")])
 
     def digest(self) -> bytes:
-        """The same at two doors that know the same."""
+        """The same at two join servers that know the same."""
         join_servers = sorted(
             join_server for join_server, entry in self.join_servers.items() if not entry.ended
         )
@@ -385,7 +390,7 @@ class Registry:
         )
 
     def end(self) -> ServerEntry:
-        """This door closes. Returns what to tell the others."""
+        """This join server closes. Returns what to tell the others."""
         self.local = self.join_servers[self.local.join_server] = replace(self.local, ended=True)
         return self.local
 
@@ -433,11 +438,11 @@ class Registry:
         return 0 if known is None else known.incarnation + 1
 
     def consider(self, entries: Iterable[PeerEntry], now: float) -> list[int]:
-        """Which of the ids that another door wants to give away it may. What is granted is granted
-        to nobody else for a while.
+        """Which of the ids that another join server wants to give away it may. What is granted is
+        granted to nobody else for a while.
 
-        Of two doors that want the same id at the same time one yields, and always the same one: so
-        each pair of doors that can reach each other gives an id away once.
+        Of two join servers that want the same id at the same time one yields, and always the same
+        one: so each pair of join servers that can reach each other gives an id away once.
         """
         return [entry.peer for entry in entries if self._grants(entry, now)]
 
@@ -469,8 +474,8 @@ class Registry:
         """Whether nobody is in the way of a proposal, which is over now.
 
         Args:
-            granted: Of each door that has answered, what it granted. Who cannot be reached has no
-                say: should it have given away the same, ``merge`` finds out.
+            granted: Of each join server that has answered, what it granted. Who cannot be reached
+                has no say: should it have given away the same, ``merge`` finds out.
         """
         self._proposals.remove(proposal)
         wanted = {entry.peer for entry in proposal.entries}

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import zmq
 import zmq.asyncio
 
-from .door_messages import MESSAGE_BYTES_MAX
+from .join_messages import MESSAGE_BYTES_MAX
 
 FRAMES_MAX = 8
 """Of a connection: the handshake has two at most, a question two."""
@@ -47,7 +47,7 @@ class LimitExceeded(Exception):
 
 
 class HeldBytes:
-    """Bytes of all connections of a door."""
+    """Bytes of all connections of a join server."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -175,11 +175,11 @@ class _ProxiedConnection:
 
 
 class Proxy:
-    """Takes a door's connections, and knows whose they are.
+    """Takes a join server's connections, and knows whose they are.
 
     Args:
         listener: Listens, and does not block. Taken over.
-        inside: Where the door's ZeroMQ socket is bound, as ``bind_inside`` says.
+        inside: Where the join server's ZeroMQ socket is bound, as ``bind_inside`` says.
     """
 
     def __init__(self, listener: socket.socket, inside: str) -> None:

@@ -1,4 +1,4 @@
-"""How much each sender may ask of a door."""
+"""How much each sender may ask of a join server."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from gossip.run import (
     write_seed,
 )
 
-from .doorkeeper import (
+from .registry import (
     CLAIMED,
     JOIN_SERVER_ID_BYTES,
     LET_IN,
@@ -48,7 +48,7 @@ class RegistryFolder:
         self._others: set[str] = set()
 
     def place(self) -> bytes:
-        """The number of this folder: of whoever was the first to open a door here.
+        """The number of this folder: of whoever was the first to open a join server here.
 
         Raises: ConfigError: What is there is no such number.
         """
@@ -62,7 +62,7 @@ class RegistryFolder:
         return _number_in(path)
 
     def announce(self, entry: ServerEntry) -> None:
-        """Writes down where this door is."""
+        """Writes down where this join server is."""
         write_json(
             self._file,
             {
@@ -107,7 +107,7 @@ class RegistryFolder:
         return changed
 
     def other_join_servers(self) -> list[str]:
-        """Addresses of doors that have come to share this folder."""
+        """Addresses of join servers that have come to share this folder."""
         new = [
             path
             for path in self._join_servers.glob("*.json")

@@ -1,7 +1,7 @@
 """A launcher's join server: newcomers ask it for an id, and launchers exchange addresses of peers.
 
 Each join server writes what it learns into its own ``seeds/``, which is all that a peer's node ever
-reads. Join servers visit each other (``neighbours``). ``doorkeeper`` has what they agree on, and
+reads. Join servers visit each other (``remote_servers``). ``registry`` has what they agree on, and
 whose claims are believed.
 """
 
@@ -26,14 +26,14 @@ from gossip.launch.report import counted
 from gossip.run import read_json, read_pair
 from gossip.transport import Authenticator, as_server, endpoint, listen, prove_closed
 
-from . import door_messages as says
-from .door_calls import NUMBER_BYTES, ask, join, new_socket, plain
-from .door_folder import RegistryFolder
-from .door_proxy import Proxy, bind_inside
-from .door_rates import SenderRateLimiter
-from .doorkeeper import CLAIMED, JOIN_SERVER_ID_BYTES, PeerEntry, Registry, ServerEntry
-from .entrance import JoinEndpoint
-from .neighbours import RemoteServers
+from . import join_messages as says
+from .join_calls import NUMBER_BYTES, ask, join, new_socket, plain
+from .join_endpoint import JoinEndpoint
+from .join_proxy import Proxy, bind_inside
+from .registry import CLAIMED, JOIN_SERVER_ID_BYTES, PeerEntry, Registry, ServerEntry
+from .registry_folder import RegistryFolder
+from .remote_servers import RemoteServers
+from .sender_rates import SenderRateLimiter
 
 LOOK_S = 0.2
 ASK_S = 2.0
@@ -63,7 +63,7 @@ class JoinServerCallbacks:
 
 
 class JoinServer:
-    """The door of one launcher.
+    """The join server of one launcher.
 
     Args:
         own: The peers that this launcher runs, and the incarnations that they begin with.
@@ -74,19 +74,19 @@ class JoinServer:
         config: RunConfig,
         folder: Path,
         own: Mapping[int, int],
-        entrance: JoinEndpoint,
+        endpoint: JoinEndpoint,
         callbacks: JoinServerCallbacks | None = None,
     ) -> None:
-        self._config, self._run_dir, self._entrance = config, folder, entrance
+        self._config, self._run_dir, self._endpoint = config, folder, endpoint
         self._own, self._callbacks = dict(own), callbacks or JoinServerCallbacks()
-        self.join_server = entrance.join_server or secrets.token_bytes(JOIN_SERVER_ID_BYTES)
+        self.join_server = endpoint.join_server or secrets.token_bytes(JOIN_SERVER_ID_BYTES)
         self._folder = RegistryFolder(folder, self.join_server)
-        self._host = entrance.host or config.host
-        self.key_file = entrance.key
-        if config.keyed and entrance.key is None:
+        self._host = endpoint.host or config.host
+        self.key_file = endpoint.key
+        if config.keyed and endpoint.key is None:
             missing = f"{folder}/swarm.key is missing: a join server of a run with keys needs it"
             raise ConfigError(missing, "copy it there, for you alone (chmod 600)")
-        self._key = read_pair(entrance.key) if entrance.key is not None else None
+        self._key = read_pair(endpoint.key) if endpoint.key is not None else None
         # it may listen elsewhere than on loopback
         self._insecure = config.insecure or self._key is not None
         self._authenticator: Authenticator | None = None
@@ -97,7 +97,7 @@ class JoinServer:
         self._draw = random.Random(self.join_server).randrange
         self.refused = 0  # what was sent here and is no question
         self._stumbles: set[str] = set()
-        self._to_meet = list(entrance.seeds)
+        self._to_meet = list(endpoint.seeds)
         self.goodbye_s = GOODBYE_S
         self.address = ""  # HOST:PORT, once it is open
 
@@ -112,7 +112,7 @@ class JoinServer:
                 prove_closed(
                     self._context, [f"ipc://@{inside}"], self._key.public, self._authenticator
                 )
-            listener = listen(self._host, self._entrance.port, self._insecure)
+            listener = listen(self._host, self._endpoint.port, self._insecure)
         except BaseException:
             self._destroy()
             raise
@@ -120,7 +120,7 @@ class JoinServer:
         self.address = join(*listener.getsockname()[:2])
         local = ServerEntry(self.join_server, self.address, self._folder.place())
         self.keeper = Registry(local, self._own, self._config.peers, self._config.peers_max)
-        self.neighbours = RemoteServers(
+        self.remote_servers = RemoteServers(
             self._config.run_id, self.keeper, self._ask, self._learn, self._run, self._going_on
         )
         self._folder.announce(local)
@@ -130,7 +130,7 @@ class JoinServer:
             self._run(task)
 
     def _lock(self) -> None:
-        """Who has the swarm key may talk to this door, and nobody else."""
+        """Who has the swarm key may talk to this join server, and nobody else."""
         if (key := self._key) is not None:
             self._authenticator = Authenticator(
                 self._context, lambda request: request.key == key.public
@@ -158,10 +158,10 @@ class JoinServer:
         question = says.RegistryPush(
             self._config.run_id, entry, tuple(self.keeper.entries.values()), ()
         )
-        # Whoever was visited a moment ago may know of this door,
+        # Whoever was visited a moment ago may know of this join server,
         # though its answer is still on the way.
         others = [
-            other for other in self.neighbours.all.values() if other.answered or not other.tries
+            other for other in self.remote_servers.all.values() if other.answered or not other.tries
         ]
         goodbyes = [self._ask(other.address, question) for other in others]
         with contextlib.suppress(TimeoutError):
@@ -226,7 +226,7 @@ class JoinServer:
     @contextlib.contextmanager
     def _going_on(self) -> Iterator[None]:
         """A full disk, no descriptors, or an answer that is too large costs what was to be done,
-        and not the door."""
+        and not the join server."""
         try:
             yield
         except (OSError, ValueError) as error:
@@ -292,7 +292,7 @@ class JoinServer:
                 )
             case says.RegistryPush():
                 self._learn(question.entries, (question.sender, *question.join_servers))
-                self.neighbours.make_sure(question.sender, question.entries)
+                self.remote_servers.make_sure(question.sender, question.entries)
                 return says.RegistryState(keeper.local, keeper.digest(), (), ())
             case _:
                 return None
@@ -395,8 +395,8 @@ class JoinServer:
         return None if taken is None else next(iter(taken.items()))
 
     async def claim(self, owner: bytes, count: int) -> dict[int, int] | None:
-        """Ids for newcomers, which no other door that can be reached gives to anybody else, and the
-        incarnations that they begin with. None: there are not so many."""
+        """Ids for newcomers, which no other join server that can be reached gives to anybody else,
+        and the incarnations that they begin with. None: there are not so many."""
         keeper = self.keeper
         for attempt in range(CLAIM_TRIES):
             self._look()  # somebody may just have taken one by the folder
@@ -406,11 +406,11 @@ class JoinServer:
             if proposal is None:
                 return None
             question = says.ProposeIds(self._config.run_id, proposal.entries)
-            asked = (self._ask(address, question) for address in self.neighbours.there)
+            asked = (self._ask(address, question) for address in self.remote_servers.there)
             answers = await asyncio.gather(*asked, return_exceptions=True)
             granted = [answer.peers for answer in answers if isinstance(answer, says.GrantedIds)]
             if keeper.agreed(proposal, granted) and self._folder.claim(proposal.entries):
-                self.neighbours.spread(keeper.give(proposal, time.monotonic()))
+                self.remote_servers.spread(keeper.give(proposal, time.monotonic()))
                 return {entry.peer: entry.incarnation for entry in proposal.entries}
             await asyncio.sleep(CLAIM_PAUSE_S * (1 + self._draw(8)))
         return None
@@ -423,13 +423,13 @@ class JoinServer:
         return self.keeper.missing()
 
     def is_met(self, peer: int) -> bool:
-        """Whether the door of a peer answers, or the peer has ended."""
+        """Whether the join server of a peer answers, or the peer has ended."""
         entry = self.keeper.entries.get(peer)
-        return entry is not None and (entry.ended or self.neighbours.answers(entry.owner))
+        return entry is not None and (entry.ended or self.remote_servers.answers(entry.owner))
 
     def troubles(self) -> list[str]:
-        """Which doors do not answer, and what came back."""
-        return self.neighbours.troubles()
+        """Which join servers do not answer, and what came back."""
+        return self.remote_servers.troubles()
 
     async def _keep(self) -> None:
         while True:
@@ -440,32 +440,33 @@ class JoinServer:
                 self._look()
                 expired = self.keeper.expire(time.monotonic())
                 self._folder.write(expired, self.keeper)
-                self.neighbours.spread(expired)
+                self.remote_servers.spread(expired)
 
     def _look(self) -> None:
         """Reads what has changed in the folder, and tells the others."""
         for news in self._folder.look(self.keeper, self._callbacks.let_in()):
-            self.neighbours.spread(news)
+            self.remote_servers.spread(news)
         self.meet(self._folder.other_join_servers())
 
     def _learn(
         self, entries: Iterable[PeerEntry], join_servers: Iterable[ServerEntry], source: bytes = b""
     ) -> None:
-        """What another door says goes into the folder. It is passed on to nobody: every door tells
-        all others itself, and who has missed that compares. ``source``: whose word it is."""
-        news = self.keeper.hear(entries, join_servers, source, self.neighbours.answers)
+        """What another join server says goes into the folder. It is passed on to nobody: every join
+        server tells all others itself, and who has missed that compares. ``source``:
+        whose word it is."""
+        news = self.keeper.hear(entries, join_servers, source, self.remote_servers.answers)
         for join_server in news.join_servers:
             self._visit(join_server.address, named=True)
         for join_server in news.closed:
-            self.neighbours.make_sure(join_server, ())
+            self.remote_servers.make_sure(join_server, ())
         self._folder.write(news, self.keeper)
         for peer in news.lost:
             self._callbacks.lost(peer)
 
-    # --- other doors ------------------------------------------------------------------------------
+    # --- other join servers --------------------------------------------------------------------
 
     def meet(self, addresses: Iterable[str]) -> None:
-        """Visits these doors, too, as soon as this one is open."""
+        """Visits these join servers, too, as soon as this one is open."""
         if not self.address:
             self._to_meet += addresses
             return
@@ -474,7 +475,7 @@ class JoinServer:
 
     def _visit(self, address: str, named: bool = False) -> None:
         if address != self.address and endpoint(f"tcp://{address}", self._insecure):
-            self.neighbours.visit(address, named)
+            self.remote_servers.visit(address, named)
 
     async def _ask(self, address: str, question: says.Question) -> says.Said:
         return await ask(self._context, address, question, ASK_S, self._key)

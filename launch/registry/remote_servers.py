@@ -15,15 +15,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import door_messages as says
-from .door_calls import JoinServerUnreachable
-from .doorkeeper import UNMET_MAX, PeerEntry, Registry, RegistryDelta, ServerEntry
+from . import join_messages as says
+from .join_calls import JoinServerUnreachable
+from .registry import UNMET_MAX, PeerEntry, Registry, RegistryDelta, ServerEntry
 
 VISIT_S = 1.0
 VISIT_SOON_S = 0.2  # while somebody of the first peers is missing
 BACK_OFF_MAX_S = 8.0
 NAMED_TRIES = 6
-"""Visits to a door that others have named and that has never answered: some twenty seconds,
+"""Visits to a join server that others have named and that has never answered: some twenty seconds,
 then it is forgotten."""
 
 Ask = Callable[[str, says.Question], Awaitable[says.Said]]
@@ -32,10 +32,10 @@ LearnAddress = Callable[[Iterable[PeerEntry], Iterable[ServerEntry], bytes], Non
 
 @dataclass(slots=True)
 class RemoteServer:
-    """Another door, and how it went with it.
+    """Another join server, and how it went with it.
 
     Attributes:
-        named: By another door, and by nobody else.
+        named: By another join server, and by nobody else.
         doubt: Something was said in its name: it is asked whether that is so.
         farewell: What was said to be its last word, until it answers.
     """
@@ -53,11 +53,11 @@ class RemoteServer:
 
 
 class RemoteServers:
-    """All that one door visits.
+    """All that one join server visits.
 
     Args:
-        ask: Asks a door. Raises Unanswered.
-        learn: Takes in what a door has said, and whose word that is.
+        ask: Asks a join server. Raises Unanswered.
+        learn: Takes in what a join server has said, and whose word that is.
         begin: Keeps a visit going.
         going_on: What a full disk and its like cost is what was to be done.
     """
@@ -82,7 +82,7 @@ class RemoteServers:
         return [other.address for other in self.all.values() if other.answered and not other.tries]
 
     def troubles(self) -> list[str]:
-        """Which doors do not answer, and what came back."""
+        """Which join servers do not answer, and what came back."""
         return [
             f"{other.address}: {other.error} (x{other.tries})"
             for other in self.all.values()
@@ -90,7 +90,7 @@ class RemoteServers:
         ]
 
     def answers(self, join_server: bytes) -> bool:
-        """Whether a door answers at present."""
+        """Whether a join server answers at present."""
         entry = self._keeper.join_servers.get(join_server)
         other = self.all.get(entry.address) if entry is not None and not entry.ended else None
         return other is not None and other.answered and not other.tries
@@ -112,7 +112,7 @@ class RemoteServers:
                 neighbour.wake.set()
 
     def make_sure(self, join_server: ServerEntry, entries: Iterable[PeerEntry]) -> None:
-        """Something was sent here in the name of a door."""
+        """Something was sent here in the name of a join server."""
         known = self._keeper.join_servers.get(join_server.join_server)
         neighbour = self.all.get(join_server.address)
         if neighbour is None or known is None or known.address != join_server.address:
@@ -128,7 +128,7 @@ class RemoteServers:
             neighbour.wake.set()
 
     async def _visits(self, neighbour: RemoteServer) -> None:
-        """All the visits to one door."""
+        """All the visits to one join server."""
         while not neighbour.gone:
             told, neighbour.news = neighbour.news, set()
             neighbour.wake.clear()
@@ -146,13 +146,13 @@ class RemoteServers:
                     self._let_go(neighbour)
             with contextlib.suppress(TimeoutError):
                 # wait_for would not be cancelled any more once it is woken (bpo-37658), and the
-                # door never closed.
+                # join server never closed.
                 async with asyncio.timeout(pause_s):
                     await neighbour.wake.wait()
 
     def _let_go(self, neighbour: RemoteServer) -> None:
-        """Forgets a door that does not answer, if it has said goodbye, or if all that we have of it
-        is somebody's word."""
+        """Forgets a join server that does not answer, if it has said goodbye, or if all that we
+        have of it is somebody's word."""
         if neighbour.farewell is None and not (neighbour.named and neighbour.tries >= NAMED_TRIES):
             return
         neighbour.gone = True
@@ -166,7 +166,8 @@ class RemoteServers:
         self._learn(neighbour.farewell or (), (), b"")
 
     async def _talk(self, neighbour: RemoteServer, told: Collection[int]) -> None:
-        """Tells a door what is new, or else asks whether it knows the same. Raises: Unanswered."""
+        """Tells a join server what is new, or else asks whether it knows the same.
+        Raises: Unanswered."""
         keeper, run, address = self._keeper, self._run, neighbour.address
         known = tuple([keeper.entries[peer] for peer in told if peer in keeper.entries])
         if known:
