@@ -85,6 +85,14 @@ class ToyPause(Fault):
 
 '''
 
+ATTACK = '''@attack(strength=3.0, meaning="what is added")
+def toy_shift(update: Tensor, *, strength: float) -> Tensor:
+    """Adds the strength to each number."""
+    return update + strength
+
+
+'''
+
 MESSAGE = '''@record
 class ToyEcho:
     """Say this again."""
@@ -151,6 +159,11 @@ CHANGES: dict[str, Change] = {
                 "        time.sleep(self._pause_s)\n        now = time.monotonic()\n",
             ),
         ),
+    },
+    "attack on updates": {
+        "aggregators/attacks/alone.py": changed(
+            ("@attack()\ndef nan(", ATTACK + "@attack()\ndef nan(")
+        )
     },
     "lie of a node": {
         "gossip/faults/world.py": changed(
@@ -230,7 +243,7 @@ def nan(''',
         ),
         "gossip/transport/assembly.py": changed(
             ("np.isfinite(chunk.view(np.float32))", "np.isfinite(from_toy(chunk))"),
-            ("self.data = self._raw.view(np.float32)", "self.data = self._raw.view(np.uint16)"),
+            ("self.data = self._raw.view(np.float32)", "self.data = self._raw[:]"),
             (
                 "payload = Payload(self.data, ",
                 "data = self.data if self.data is self._raw else from_toy(self._raw)\n"
@@ -273,6 +286,7 @@ from gossip.errors import BadFault
 from gossip.faults import KINDS, plan
 from gossip.inject import ByzantinePeer, FaultyTrainer
 from gossip.inject.message_attacks import LIES
+from gossip.inject.update_attacks import UpdateAttack
 from gossip.simulation.campaign.chart import say
 from gossip.topologies import Roster
 from gossip.node.reducer import as_payload
@@ -320,6 +334,16 @@ found["fault"] = {
     "listed": "toy_pause" in refusal("nonsense:2"),
     "refused": refusal("toy_pause:2*9"),
     "paused": [took_s[1] >= 0.05, took_s[2] >= 0.05],
+}
+
+(shift,) = plan.parse("toy_shift:1*2")
+found["attack on updates"] = {
+    "read": [type(shift).__name__, shift.attack, shift.strength],
+    "usage": KINDS["toy_shift"].usage,
+    "listed": "toy_shift" in refusal("nonsense:2"),
+    "said": UpdateAttack(plan.parse("toy_shift:1*2"), 1, 0, 4, None)
+    .tamper_with(np.array([1.0, -3.0], np.float32), 0, "update")
+    .tolist(),
 }
 
 vector = np.array([1.0, -3.0], np.float32)
@@ -464,6 +488,17 @@ def test_a_fault_is_declared_in_one_file_and_carried_out_in_another(found: dict[
     assert cost("fault") == 2
 
 
+def test_an_attack_on_updates_is_a_function_in_one_file(found: dict[str, Any]) -> None:
+    usage = "toy_shift:PEERS*STRENGTH (what is added), for example toy_shift:5,6*3"
+    assert found["attack on updates"] == {
+        "read": ["ByzantineFault", "toy_shift", 2.0],
+        "usage": usage,
+        "listed": True,
+        "said": [3.0, -1.0],
+    }
+    assert cost("attack on updates") == 1
+
+
 def test_a_lie_of_a_node_is_named_in_one_file_and_told_in_another(found: dict[str, Any]) -> None:
     assert found["lie of a node"] == {
         "read": True,
@@ -486,6 +521,6 @@ def test_an_encoding_of_updates_touches_eight_files(found: dict[str, Any]) -> No
     told = found["encoding"]
     assert told.pop("vector") == pytest.approx([1.0, -0.3333333, 1e30, 7.0], rel=2**-7)
     assert told == {"memory": passed, "zeromq": passed, "unix": passed}
-    # On top come a setting that chooses it, and what forges payloads or carries them otherwise:
-    # gossip/inject/byzantine.py and the simulator's wire and toy trainer.
+    # It is for all runs then. On top come the setting that chooses it (2 files), and what makes
+    # payloads by itself: gossip/inject/byzantine.py and the simulator's wire and toy trainer.
     assert cost("encoding") == 8
