@@ -1,5 +1,6 @@
 """Faults as data: what kinds there are, how they are typed, how they stand in a plan file."""
 
+from . import kinds as kinds
 from . import plan as plan
 from .declare import KINDS as KINDS
 from .declare import Fault as Fault

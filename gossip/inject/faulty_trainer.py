@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from gossip.aggregators.attacks import DATA_ATTACKS, flip_labels
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
-from gossip.faults import DrillFile, Slow
+from gossip.faults import DrillFile, kinds
 
 
 class FaultyTrainer:
@@ -25,7 +25,7 @@ class FaultyTrainer:
     def __init__(self, config: RunConfig, peer: int, run_dir: Path | None) -> None:
         self._peer = peer
         self._slowness = math.prod(
-            fault.factor for fault in config.plan.for_peer(peer) if isinstance(fault, Slow)
+            fault.factor for fault in config.plan.for_peer(peer) if isinstance(fault, kinds.Slow)
         )
         self._drills = DrillFile(
             run_dir / "faults" if config.drills and run_dir is not None else None
