@@ -16,6 +16,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -331,7 +332,8 @@ class CondorJob:
             *psutil.Process(self.process.pid).children(recursive=True),
         ]
         for one in family:
-            one.kill()
+            with suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
+                one.kill()
         return self.process.wait()
 
     def finish(self) -> int:

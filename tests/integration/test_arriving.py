@@ -280,7 +280,7 @@ async def test_what_the_door_saw_is_compared_with_the_own_address(
         assert newcomer._own_host("127.0.0.1:1", "127.0.0.9") == "127.0.0.1"
         assert said == [
             (
-                "! this machine's address is 127.0.0.1, and the door at 127.0.0.1:1 saw "
+                "! this machine's address is 127.0.0.1, and the join server at 127.0.0.1:1 saw "
                 "127.0.0.9: something in between translates addresses. The others connect to "
                 "127.0.0.1"
             )

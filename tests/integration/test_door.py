@@ -381,10 +381,10 @@ async def test_doors_with_the_swarm_key_talk_and_others_are_told_that_it_is_the_
         ):
             await until(lambda: other.troubles() and none.troubles())
             assert other.troubles()[0].startswith(
-                f"{one.address}: refused by key: this is not the key of that door"
+                f"{one.address}: refused by key: this is not the key of that join server"
             )
             assert none.troubles()[0].startswith(
-                f"{one.address}: refused by key: that door wants one (--key FILE)"
+                f"{one.address}: refused by key: that join server needs one (--key FILE)"
             )
             assert peers_in(tmp_path / "c" / "seeds") == peers_in(tmp_path / "d" / "seeds") == []
         assert (one.refused, len(one.keeper.join_servers)) == (0, 2), (
@@ -436,8 +436,8 @@ async def test_a_full_disk_costs_an_answer_and_not_the_door(
         assert isinstance(await asked(join_server, says.RunQuery()), says.RunInfo)
     assert [line for line in said if "No space left" in line] == [
         (
-            f"! the door at {join_server.address} could not do something, and goes on: OSError: "
-            "[Errno 28] No space left on device"
+            f"! the join server at {join_server.address} could not do something, and goes on: "
+            "OSError: [Errno 28] No space left on device"
         )
     ]
 

@@ -179,7 +179,7 @@ async def test_a_peer_whose_id_is_somebody_elses_comes_again_under_another(tmp_p
     outcome = await asyncio.wait_for(mine.run(), 60)
     assert [(life.peer, life.code) for life in outcome.lives] == [(3, 0)]
     assert outcome.unplanned == []
-    assert any("id 2 was given away twice" in line for line in heard.said)
+    assert any("id 2 was assigned twice" in line for line in heard.said)
     seeds = {peer: json.loads((folder / "seeds" / f"{peer}.addr").read_text()) for peer in (2, 3)}
     assert seeds[2]["control"] == "tcp://127.0.0.1:7", "and the other is not said to have ended"
     assert seeds[3] == {"ended": True, "incarnation": 0}

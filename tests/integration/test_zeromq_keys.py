@@ -509,6 +509,6 @@ def test_of_one_that_takes_connections_and_says_nothing_nobody_says_that_it_is_t
             watched.until(lambda: bool(notices(one)), "a line")
         finally:
             one.close()
-    assert "says nothing" in notices(one)[0]
+    assert "sends nothing" in notices(one)[0]
     assert "it is stopped, hangs, or is no peer of gossip" in notices(one)[0]
     assert "key" not in notices(one)[0]

@@ -52,7 +52,10 @@ class ResultBench:
             skip_reason=lambda peer: self.skipped.get(peer, ""),
         )
         lag_detector: Any = SimpleNamespace(
-            is_passed=lambda round_id: self.passed, shards=[self.shard], forked={}
+            is_passed=lambda round_id: self.passed,
+            on_refusal=lambda: None,
+            shards=[self.shard],
+            forked={},
         )
         view: Any = SimpleNamespace(is_gone=self.is_gone, met=lambda: {*range(16)} - self.unknown)
         self.trust = self.agreed.trust
