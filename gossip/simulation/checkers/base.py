@@ -145,7 +145,8 @@ class RunConditions:
         trickling: Collection[PeerId] = (),
         **conditions: bool,
     ) -> RunConditions:
-        """Some lies fork the history like a network that loses commits."""
+        """Some lies fork the history like a network that loses commits. ``conditions``: the other
+        attributes, by name."""
         found = RunConditions(
             attackers=frozenset(attackers),
             equivocating=frozenset(equivocating),
