@@ -162,9 +162,38 @@ class Chart(Observer):
         self.lines.append(ChartLine(swarm.now, peer, what, text))
 
 
+_Membership = (
+    messages.Ping
+    | messages.PingRequest
+    | messages.Ack
+    | messages.Nack
+    | messages.PushPull
+    | messages.Gossip
+)
+_Rounds = (
+    messages.Update
+    | messages.Commit
+    | messages.UpdateRequest
+    | messages.PartialStatistics
+    | messages.PartialOverdue
+    | messages.ReceivingPayload
+    | messages.NotServing
+    | messages.CommitRequest
+    | messages.Push
+)
+_Joining = messages.Hello | messages.StateRequest | messages.StateAttestation | messages.StateOffer
+
+
 def say(message: Message) -> str:
     """A message in a few words."""
-    name = type(message).__name__
+    if isinstance(message, _Membership):
+        return _say_of_membership(message)
+    if isinstance(message, _Joining):
+        return _say_of_joining(message)
+    return _say_of_rounds(message)
+
+
+def _say_of_rounds(message: _Rounds) -> str:
     match message:
         case messages.Update(_, round_id, shard, attempt, _, samples):
             return f"Update r{round_id}{_shard(shard)}{_attempt(attempt)} {samples} samples"
@@ -194,10 +223,14 @@ def say(message: Message) -> str:
             return f"CommitRequest from r{first}{_attempt(attempt)}"
         case messages.Push(_, round_id, what):
             return f"Push {what} r{round_id}"
+
+
+def _say_of_joining(message: _Joining) -> str:
+    match message:
         case messages.Hello():
             return f"Hello r{message.round_id} {message.stage}"
         case messages.StateRequest(_, _, round_id, what):
-            return f"{name} {what}" + (f" r{round_id}" if round_id else "")
+            return f"StateRequest {what}" + (f" r{round_id}" if round_id else "")
         case messages.StateAttestation():
             return f"Voucher r{message.round_id} {message.digest.hex()[:6] or message.reason}"
         case messages.StateOffer():
@@ -206,6 +239,11 @@ def say(message: Message) -> str:
                 if message.digest
                 else f"StateOffer none: {message.reason}"
             )
+
+
+def _say_of_membership(message: _Membership) -> str:
+    name = type(message).__name__
+    match message:
         case messages.Ping(_, target, rumors) | messages.PingRequest(_, target, rumors):
             return f"{name} {target}{_rumors(rumors)}"
         case messages.Ack(_, target, _, rumors):

@@ -19,6 +19,7 @@ from .play import SimulationResult
 
 ROWS = 90
 ROW_PX, COLUMN_PX, LEFT_PX, RIGHT_PX, TOP_PX = 18, 170, 110, 190, 30
+BOLD = ' font-weight="bold"'
 STUB = 0.3  # of the way, for a message that never arrived
 COLOURS = {"rounds": "#1f5fbf", "joining": "#8a3fbf", "membership": "#7a7a7a"}
 GREEN, RED, ORANGE, INK = "#16803c", "#c81e1e", "#b45309", "#222222"
@@ -91,7 +92,10 @@ def draw(outcome: SimulationResult, chart: Chart, rows: int = ROWS) -> str:
     bottom = top + ROW_PX * (len(lines) + 1)
     height = bottom + 30 + 16 * len(ending)
     body = [
-        *(_text(12, TOP_PX + 16 * i, words, bold=i == 0) for i, words in enumerate(heading)),
+        *(
+            _text(12, TOP_PX + 16 * i, words, style=BOLD if i == 0 else "")
+            for i, words in enumerate(heading)
+        ),
         *_lifelines(lines, x, top, bottom),
         *_times(lines, top),
     ]
@@ -108,9 +112,7 @@ def draw(outcome: SimulationResult, chart: Chart, rows: int = ROWS) -> str:
         f'<rect x="8" y="{bottom + 8}" width="{width - 16}" height="{14 + 16 * len(ending)}" '
         f'fill="{colour}" fill-opacity="0.1"/>'
     )
-    body += [
-        _text(14, bottom + 26 + 16 * i, words, colour, bold=True) for i, words in enumerate(ending)
-    ]
+    body += [_text(14, bottom + 26 + 16 * i, words, colour, BOLD) for i, words in enumerate(ending)]
     return (
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -180,7 +182,7 @@ def _draw_arrow(arrow: _Arrow, x: dict[PeerId, int], top: int, rows: int) -> lis
         y, towards = _y(top, arrow.arrived[0]), 1 if x[line.other] > x[line.peer] else -1
         start = x[line.peer] + towards * 40
         return [
-            _path(start, y, x[line.peer], y, colour, "2 3"),
+            _path((start, y), (x[line.peer], y), colour, "2 3"),
             _label(start, y, line.text, towards, colour),
         ]
     x1, x2, y1 = x[line.peer], x[line.other], _y(top, arrow.sent)
@@ -189,7 +191,7 @@ def _draw_arrow(arrow: _Arrow, x: dict[PeerId, int], top: int, rows: int) -> lis
         _label(x1, y1, f"lied: {line.text}" if line.what == "lied" else line.text, towards, colour)
     ]
     for number, row in enumerate(arrow.arrived):
-        shapes.append(_path(x1, y1, x2, _y(top, row), colour, "5 3" if number else ""))
+        shapes.append(_path((x1, y1), (x2, _y(top, row)), colour, "5 3" if number else ""))
     if not arrow.arrived:
         x3, y3 = x1 + STUB * (x2 - x1), y1 + 6
         shapes.append(
@@ -213,7 +215,7 @@ def _draw_note(line: ChartLine, x: int, top: int, row: int) -> list[str]:
     y, colour = _y(top, row), _WORDS.get(line.what, INK)
     word = {"reported": "", "link": "link "}.get(line.what, f"{line.what} ")
     mark = (
-        _text(x - 5, y + 5, "✖", RED, bold=True, size=15)
+        _text(x - 5, y + 5, "✖", RED, f'{BOLD} font-size="15"')
         if line.what in ("died", "halted")
         else f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"/>'
     )
@@ -226,7 +228,7 @@ def _lifelines(
     """Full while the peer runs, dotted while it does not."""
     shapes = []
     for peer, at in x.items():
-        shapes.append(_text(at - 22, top - 12, f"peer {peer}", bold=True))
+        shapes.append(_text(at - 22, top - 12, f"peer {peer}", style=BOLD))
         begins, alive = top, True
         own = [
             (row, line)
@@ -259,7 +261,8 @@ def _y(top: int, row: int) -> int:
     return top + ROW_PX * row + ROW_PX // 2
 
 
-def _path(x1: float, y1: float, x2: float, y2: float, colour: str, dashes: str) -> str:
+def _path(begins: tuple[float, float], ends: tuple[float, float], colour: str, dashes: str) -> str:
+    (x1, y1), (x2, y2) = begins, ends
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     return (
         f'<path d="M{x1:.0f},{y1} L{x2:.0f},{y2}" stroke="{colour}" fill="none"{dashed} '
@@ -275,8 +278,5 @@ def _label(x: float, y: float, words: str, towards: int, colour: str) -> str:
     return f'<text {place} fill="{colour}" font-size="10" {edge}>{escape(words)}</text>'
 
 
-def _text(
-    x: float, y: float, words: str, colour: str = INK, *, bold: bool = False, size: int = 0
-) -> str:
-    style = (' font-weight="bold"' if bold else "") + (f' font-size="{size}"' if size else "")
+def _text(x: float, y: float, words: str, colour: str = INK, style: str = "") -> str:
     return f'<text x="{x:.0f}" y="{y:.0f}" fill="{colour}"{style}>{escape(words)}</text>'

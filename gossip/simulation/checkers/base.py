@@ -140,25 +140,21 @@ class RunConditions:
     def of(
         attackers: Collection[PeerId] = (),
         *,
-        forks: bool = False,
         equivocating: Collection[PeerId] = (),
         lies: Collection[str] = (),
-        forgetting: bool = False,
-        untolerated: bool = False,
-        faultless: bool = False,
         trickling: Collection[PeerId] = (),
+        **conditions: bool,
     ) -> RunConditions:
-        """Some lies fork the history like a network that loses commits."""
+        """Some lies fork the history like a network that loses commits. ``conditions``: the other
+        attributes, by name."""
         found = RunConditions(
-            frozenset(attackers),
-            forks,
-            frozenset(equivocating),
-            frozenset(lies),
-            forgetting,
-            untolerated,
-            faultless,
+            attackers=frozenset(attackers),
+            equivocating=frozenset(equivocating),
+            lies=frozenset(lies),
+            trickling=frozenset(trickling),
+            **conditions,
         )
-        return replace(found, forks=forks or found.forking_lies, trickling=frozenset(trickling))
+        return replace(found, forks=found.forks or found.forking_lies)
 
     @property
     def forking_lies(self) -> bool:

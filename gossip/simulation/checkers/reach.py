@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import ClockJumped, Event, PeerId, TimerFired, TrainerProgress
-from gossip.simulation.world import Link, LinkModel
+from gossip.simulation.world import Link, LinkModel, Network
 
 from .base import PassiveObserver
 
@@ -86,7 +86,10 @@ class Reach(PassiveObserver):
         return since < since_s
 
     def _look(self, swarm: Swarm[Any]) -> None:
-        now, network = swarm.now, swarm.network
+        self._look_at_links(swarm.now, swarm.network)
+        self._look_at_processes(swarm)
+
+    def _look_at_links(self, now: float, network: Network) -> None:
         if network.changed != self._changed or network.cuts:
             before, self._cuts = self._cuts, dict.fromkeys(network.cuts)
             differ = sum(link not in before for link in self._cuts) + sum(
@@ -102,6 +105,9 @@ class Reach(PassiveObserver):
         for link, model in network.models.items():
             if is_bad(model):
                 self._bad_until[link] = now
+
+    def _look_at_processes(self, swarm: Swarm[Any]) -> None:
+        now = swarm.now
         asleep = tuple(peer for peer, host in swarm.hosts.items() if host.state == "paused")
         paused = swarm.counts["paused"]
         if asleep or self._asleep or paused != self._paused:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
+from gossip.core import PeerId
 from gossip.faults import (
     STATE_ATTACKS,
     Crash,
@@ -21,6 +24,49 @@ from gossip.faults import (
     Ring,
 )
 
+SOME_SERVER, SOME_MAKER = -1, -2  # whoever it will be
+
+
+@dataclass(frozen=True, slots=True)
+class _Losses:
+    """What ``n`` peers bear already: who is ``gone`` for good, and who is without the state that it
+    had, for a while at least (``mortal``)."""
+
+    n: int
+    mortal: list[PeerId | str]
+    gone: list[PeerId | str] = field(default_factory=list)
+
+    def bear(self, fault: Fault) -> bool:
+        """Counts a fault; False: it is one too many."""
+        match fault:
+            case Crash(peer="server"):
+                return self._lose(SOME_SERVER)
+            case Crash(peer=victim) | Leave(peer=victim):
+                if victim in self.gone or not self._lose(victim):
+                    return False
+                self.mortal.append(victim)
+            case Restart(peer=victim) | CrashMidway(peer=victim) | KillTrainer(peer=victim):
+                if victim in self.gone or not (victim in self.mortal or self._may_forget()):
+                    return False
+                if victim not in self.mortal:
+                    self.mortal.append(victim)
+            case CrashBroadcast():
+                if not self._may_forget():
+                    return False
+                self.mortal.append(SOME_MAKER)
+            case Hang(peer=victim):
+                return victim not in self.gone
+        return True
+
+    def _lose(self, victim: PeerId | str) -> bool:
+        if len(self.gone) + 1 >= (self.n + 1) // 2 or len(self.mortal) + 1 >= self.n:
+            return False
+        self.gone.append(victim)
+        return True
+
+    def _may_forget(self) -> bool:
+        return len(self.mortal) + 1 < self.n - (SOME_SERVER in self.gone)
+
 
 def bearable_of(faults: list[Fault], n: int) -> tuple[Fault, ...]:
     """Leaves out what the protocol does not promise to survive, and nothing else.
@@ -30,8 +76,7 @@ def bearable_of(faults: list[Fault], n: int) -> tuple[Fault, ...]:
     and does not lie about its state: without checkpoints that lives in memory alone. Who is late
     has none until it is there.
     """
-    gone: list[int] = []
-    mortal = [
+    mortal: list[PeerId | str] = [
         peer
         for fault in faults
         if isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS
@@ -39,32 +84,9 @@ def bearable_of(faults: list[Fault], n: int) -> tuple[Fault, ...]:
     ]
     mortal += [fault.peer for fault in faults if isinstance(fault, LateStart | LateTrainer)]
     n -= sum(isinstance(fault, NeverStarts) for fault in faults)
-    kept: list[Fault] = []
-    for fault in faults:
-        match fault:
-            case Crash(peer="server"):
-                if len(gone) + 1 >= (n + 1) // 2 or len(mortal) + 1 >= n:
-                    continue
-                gone.append(-1)  # whoever it will be
-            case Crash(peer=victim) | Leave(peer=victim):
-                if len(gone) + 1 >= (n + 1) // 2 or len(mortal) + 1 >= n or victim in gone:
-                    continue
-                assert isinstance(victim, int)
-                gone.append(victim)
-                mortal.append(victim)
-            case Restart(peer=victim) | CrashMidway(peer=victim) | KillTrainer(peer=victim):
-                if victim in gone or (victim not in mortal and len(mortal) + 1 >= n - (-1 in gone)):
-                    continue
-                if victim not in mortal:
-                    mortal.append(victim)
-            case CrashBroadcast():
-                if len(mortal) + 1 >= n - (-1 in gone):
-                    continue
-                mortal.append(-2)  # likewise
-            case Hang(peer=victim) if victim in gone:
-                continue
-        kept.append(fault)
-    crowd = len(mortal) > (n - 1) // 2
+    losses = _Losses(n, mortal)
+    kept = [fault for fault in faults if losses.bear(fault)]
+    crowd = len(losses.mortal) > (n - 1) // 2
     return tuple(
         fault
         for fault in kept

@@ -175,30 +175,13 @@ def generate(
         prepare_s=prepare_s,
         faults=(),
     )
-    # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).
-    order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))
-    made = [
-        kind.draw(FaultSampler(Random(f"schedule/{seed}/{kind.name}"), n, base.active_s))
-        for kind in KINDS
-    ]
-    if not topologies.load(chosen_topology).rolling:
-        # nobody serves there
-        made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]
     pieces = draw_pieces(seed)
     doubts = (
         draw_attacker_of_pieces(seed, n, base.active_s)
         if rolling and pieces is not None and world is None
         else []
     )
-    bearable: tuple[Fault, ...] = ()
-    # Some that were drawn cannot be borne together with others: then more kinds make up for them.
-    while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
-        picked = [fault for number in sorted(order[:chosen]) for fault in made[number]]
-        bearable = bearable_of(
-            [fault for fault in picked if not (doubts and isinstance(fault, NodeAttack))] + doubts,
-            n,
-        )
-        chosen += 1
+    bearable = _draw_faults(base, lots, chosen, doubts)
     # With one to spare, or a single crash would cost every round from then on; and with as many as
     # are gone for good.
     spare = max(1, sum(isinstance(fault, Crash | Leave) for fault in bearable))
@@ -235,22 +218,60 @@ def generate(
                 for fault in bearable
             ]
         )
-    lot = Random(f"schedule/{seed}/claims")
-    if base.aggregator != "mean" and lot.random() < CLAIM_ATTACK_SHARE:
-        told, lies = lot.choice(CLAIM_ATTACKS), SERVER_ATTACKS
-        bearable = tuple(
-            [
-                replace(f, lie=told) if isinstance(f, NodeAttack) and f.lie in lies else f
-                for f in bearable
-            ]
-        )
     if world is None and pieces is not None:
         base = replace(base, piece_bytes=pieces)
-    made_up = replace(base, faults=bearable)
-    chosen_by_all = (peers, topology, aggregator, world) != (None, None, None, None)
-    if chosen_by_all:
-        return made_up
-    need = (RULES | CROSS_SHARD)[base.aggregator]
+    drawn = replace(base, faults=_with_claims(base, bearable))
+    is_free = (peers, topology, aggregator, world) == (None, None, None, None)
+    return _weighted(_placed(drawn)) if is_free else drawn
+
+
+def _draw_faults(
+    base: Schedule, lots: list[float], chosen: int, doubts: list[Fault]
+) -> tuple[Fault, ...]:
+    """What a swarm can bear of ``chosen`` kinds of faults, or of more. ``lots`` order the kinds;
+    ``doubts`` are there in any case, in place of other attacks of nodes."""
+    # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).
+    order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))
+    made = [
+        kind.draw(
+            FaultSampler(Random(f"schedule/{base.seed}/{kind.name}"), base.peers, base.active_s)
+        )
+        for kind in KINDS
+    ]
+    if not topologies.load(base.topology).rolling:
+        # nobody serves there
+        made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]
+    bearable: tuple[Fault, ...] = ()
+    # Some that were drawn cannot be borne together with others: then more kinds make up for them.
+    while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
+        picked = [fault for number in sorted(order[:chosen]) for fault in made[number]]
+        bearable = bearable_of(
+            [fault for fault in picked if not (doubts and isinstance(fault, NodeAttack))] + doubts,
+            base.peers,
+        )
+        chosen += 1
+    return bearable
+
+
+def _with_claims(base: Schedule, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """Servers may lie about what a result says beside its numbers, where a rule bears a liar."""
+    lot = Random(f"schedule/{base.seed}/claims")
+    if base.aggregator == "mean" or lot.random() >= CLAIM_ATTACK_SHARE:
+        return faults
+    told = lot.choice(CLAIM_ATTACKS)
+    return tuple(
+        [
+            replace(fault, lie=told)
+            if isinstance(fault, NodeAttack) and fault.lie in SERVER_ATTACKS
+            else fault
+            for fault in faults
+        ]
+    )
+
+
+def _placed(drawn: Schedule) -> Schedule:
+    """The same in a special situation, in some of them: the first for which it is drawn."""
+    need = (RULES | CROSS_SHARD)[drawn.aggregator]
     for make in (
         situated,
         lambda drawn: begun_late(drawn, need),
@@ -258,9 +279,9 @@ def generate(
         strained,
         lambda drawn: disturbed(drawn, need),
     ):
-        if (other := make(made_up)) is not made_up:
-            return _weighted(other)
-    return _weighted(made_up)
+        if (other := make(drawn)) is not drawn:
+            return other
+    return drawn
 
 
 def _weighted(drawn: Schedule) -> Schedule:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,77 +147,86 @@ class Schedule:
 
     def checked(self) -> Schedule:
         """The schedule itself. Raises: ConfigError: It cannot be played."""
-        if not 1 <= self.peers <= PEERS_MAX:
-            raise ConfigError(f"peers = {self.peers}: a simulated swarm has 1 to {PEERS_MAX} peers")
-        if self.everybody > PEERS_MAX:
-            raise ConfigError(f"joins_s: {self.everybody} peers, at most {PEERS_MAX}")
-        if not all(0 < at_s <= self.active_s for at_s in self.joins_s):
-            raise ConfigError(
-                f"joins_s = {list(self.joins_s)}: above 0, and no later than active_s = "
-                f"{self.active_s:g}"
-            )
-        if not 0 <= self.active_s <= self.duration_s <= 86_400:
-            raise ConfigError(
-                f"active_s = {self.active_s:g}, duration_s = {self.duration_s:g}: 0 <= active_s "
-                "<= duration_s <= 86400"
-            )
-        for name in ("compute_s", "delay_s"):
-            least, most = getattr(self, name)
-            if not 0 < least <= most:
-                raise ConfigError(
-                    f"{name} = [{least:g}, {most:g}]: bounds above 0, the lower one first"
-                )
-        if not 0 <= self.rule_s <= self.round_timeout_s:
-            raise ConfigError(
-                f"rule_s = {self.rule_s:g}: at least 0, and no more than round_timeout_s = "
-                f"{self.round_timeout_s:g}"
-            )
-        if not 0 < self.prepare_s <= self.start_timeout_s:
-            raise ConfigError(
-                f"prepare_s = {self.prepare_s:g}: above 0, no more than start_timeout_s = "
-                f"{self.start_timeout_s:g}"
-            )
-        if not PROBE_INTERVAL_S[0] <= self.probe_interval_s <= PROBE_INTERVAL_S[1]:
-            raise ConfigError(
-                f"probe_interval_s = {self.probe_interval_s:g}: {PROBE_INTERVAL_S[0]:g} to "
-                f"{PROBE_INTERVAL_S[1]:g}"
-            )
-        if not 0 <= self.min_peers <= self.peers:
-            raise ConfigError(f"min_peers = {self.min_peers}: 0 to peers = {self.peers}")
-        if not 0 < self.patience_s <= self.start_timeout_s:
-            raise ConfigError(
-                f"patience_s = {self.patience_s:g}: above 0, no more than start_timeout_s = "
-                f"{self.start_timeout_s:g}"
-            )
-        if not 1 <= self.commit_log <= COMMIT_LOG_MAX:
-            raise ConfigError(f"commit_log = {self.commit_log}: 1 to {COMMIT_LOG_MAX} rounds")
-        if self.piece_bytes < 1:
-            raise ConfigError(f"piece_bytes = {self.piece_bytes}: at least 1")
-        if not self.shards or min(self.shards) < 1:
-            raise ConfigError(
-                f"shards = {list(self.shards)}: at least one, each with at least one element"
-            )
-        if not topologies.load(self.topology).rolling and len(self.shards) > 1:
-            raise ConfigError(
-                f"shards = {list(self.shards)}: {self.topology} exchanges whole vectors",
-                "shards = [8]",
-            )
+        for holds, *text in self._demands():
+            if not holds:
+                raise ConfigError(*text)
         rolling = topologies.load(self.weighted_topology).rolling
-        if max(read_weights(self.server_weights), default=0) >= self.everybody:
-            raise ConfigError(
-                f"server_weights = {self.server_weights!r}: there are {self.everybody} peers"
-            )
-        if self.batch_policy not in (
-            ("fixed_local", "fixed_global") if rolling else ("fixed_local",)
-        ):
-            raise ConfigError(
-                f"batch_policy = {self.batch_policy!r}: fixed_local, or with rolling rounds "
-                "fixed_global"
-            )
         FaultPlan(self.faults).checked(self.everybody).fits(
             self.topology, rolling, self.aggregator, idle=True
         )
         return self
+
+    def _demands(self) -> Iterator[tuple[bool, *tuple[str, ...]]]:
+        """What must hold, in turn; what to say where it does not, and a hint."""
+        yield (
+            1 <= self.peers <= PEERS_MAX,
+            f"peers = {self.peers}: a simulated swarm has 1 to {PEERS_MAX} peers",
+        )
+        yield self.everybody <= PEERS_MAX, f"joins_s: {self.everybody} peers, at most {PEERS_MAX}"
+        yield (
+            all(0 < at_s <= self.active_s for at_s in self.joins_s),
+            f"joins_s = {list(self.joins_s)}: above 0, and no later than active_s = "
+            f"{self.active_s:g}",
+        )
+        yield (
+            0 <= self.active_s <= self.duration_s <= 86_400,
+            f"active_s = {self.active_s:g}, duration_s = {self.duration_s:g}: 0 <= active_s "
+            "<= duration_s <= 86400",
+        )
+        for name in ("compute_s", "delay_s"):
+            least, most = getattr(self, name)
+            yield (
+                0 < least <= most,
+                f"{name} = [{least:g}, {most:g}]: bounds above 0, the lower one first",
+            )
+        yield (
+            0 <= self.rule_s <= self.round_timeout_s,
+            f"rule_s = {self.rule_s:g}: at least 0, and no more than round_timeout_s = "
+            f"{self.round_timeout_s:g}",
+        )
+        yield (
+            0 < self.prepare_s <= self.start_timeout_s,
+            f"prepare_s = {self.prepare_s:g}: above 0, no more than start_timeout_s = "
+            f"{self.start_timeout_s:g}",
+        )
+        yield (
+            PROBE_INTERVAL_S[0] <= self.probe_interval_s <= PROBE_INTERVAL_S[1],
+            f"probe_interval_s = {self.probe_interval_s:g}: {PROBE_INTERVAL_S[0]:g} to "
+            f"{PROBE_INTERVAL_S[1]:g}",
+        )
+        yield (
+            0 <= self.min_peers <= self.peers,
+            f"min_peers = {self.min_peers}: 0 to peers = {self.peers}",
+        )
+        yield (
+            0 < self.patience_s <= self.start_timeout_s,
+            f"patience_s = {self.patience_s:g}: above 0, no more than start_timeout_s = "
+            f"{self.start_timeout_s:g}",
+        )
+        yield (
+            1 <= self.commit_log <= COMMIT_LOG_MAX,
+            f"commit_log = {self.commit_log}: 1 to {COMMIT_LOG_MAX} rounds",
+        )
+        yield self.piece_bytes >= 1, f"piece_bytes = {self.piece_bytes}: at least 1"
+        yield (
+            bool(self.shards) and min(self.shards) >= 1,
+            f"shards = {list(self.shards)}: at least one, each with at least one element",
+        )
+        yield (
+            topologies.load(self.topology).rolling or len(self.shards) <= 1,
+            f"shards = {list(self.shards)}: {self.topology} exchanges whole vectors",
+            "shards = [8]",
+        )
+        rolling = topologies.load(self.weighted_topology).rolling
+        yield (
+            max(read_weights(self.server_weights), default=0) < self.everybody,
+            f"server_weights = {self.server_weights!r}: there are {self.everybody} peers",
+        )
+        yield (
+            self.batch_policy in (("fixed_local", "fixed_global") if rolling else ("fixed_local",)),
+            f"batch_policy = {self.batch_policy!r}: fixed_local, or with rolling rounds "
+            "fixed_global",
+        )
 
 
 def _check_world(world: Mapping[str, Any]) -> None:

@@ -65,6 +65,15 @@ def _too_many(swarm: Swarm[Any]) -> Exception:
     )
 
 
+def _as_handled(host: SimProcess[Any], event: Event) -> tuple[type, Event]:
+    """The type that hooks choose it by, and the event with what a node adds to it."""
+    if not isinstance(event, Received):
+        return type(event), event
+    if type(event.message) is Commit and host.admit is not None:
+        event = compared(event, host.admit)
+    return type(event.message), event
+
+
 def node_rng(seed: int, peer: PeerId, incarnation: int) -> random.Random:
     """The one source of randomness of a node's life."""
     return random.Random(f"node/{seed}/{peer}/{incarnation}")
@@ -101,7 +110,8 @@ class Swarm(Timeline, Generic[C]):
         outgoing: what Byzantine peers make of what their cores want to say; None: all are honest.
     """
 
-    def __init__(
+    # A test or a campaign varies one of the world's options, by name.
+    def __init__(  # noqa: PLR0913
         self,
         make_core: Callable[[PeerId, int], C],
         n: int,
@@ -421,26 +431,29 @@ class Swarm(Timeline, Generic[C]):
         self.deliveries += 1
         if self.deliveries > self.deliveries_max:
             raise self.too_many(self)
-        hooks, carry_out, machine = self.hooks, self._carry_out, host.machine
+        hooks, machine = self.hooks, host.machine
         self._delivered(self.now_ns, peer, event, said)
-        kind: type = type(event)
-        if kind is Received:
-            kind = type(event.message)  # type: ignore[union-attr]
-            if kind is Commit and host.admit is not None:
-                event = compared(event, host.admit)  # type: ignore[arg-type]
+        kind, event = _as_handled(host, event)
         for see in hooks.event[kind]:
             see(self, peer, event)
         if host.state == CRASHED:
             return
-        self.asked = effects = host.core.handle(
+        self.asked = host.core.handle(
             event, self.now_ns / NS if machine.true else machine.clock_s(self.now_ns)
         )
-        if len(effects) > MANY:
+        if len(self.asked) > MANY:
             for see in hooks.flood:
                 see(self, peer, event)
+        if self._carry_out_all(host, self.asked):
+            for see in hooks.after[kind]:
+                see(self, peer, event)
+
+    def _carry_out_all(self, host: SimProcess[C], effects: Sequence[Effect]) -> bool:
+        """False: the process was killed before the last of them."""
+        peer, seeing, carry_out = host.peer, self.hooks.effect, self._carry_out
         for effect in effects:
             asked: type = type(effect)
-            for see in hooks.effect[type(effect.message) if asked is Send else asked]:  # type: ignore[union-attr]
+            for see in seeing[type(effect.message) if asked is Send else asked]:  # type: ignore[union-attr]
                 see(self, peer, effect)
             if host.effects_left is not None:
                 host.effects_left -= 1
@@ -450,10 +463,9 @@ class Swarm(Timeline, Generic[C]):
             if host.state != "up":
                 assert host.halt is None, f"peer {peer} asks for {effect} after it halted"
                 if host.state == CRASHED:
-                    return  # killed by the one who watches: what was not carried out is lost
+                    return False  # killed by who watches: what was not carried out is lost
             carry_out[asked](host, effect)
-        for see in hooks.after[kind]:
-            see(self, peer, event)
+        return True
 
     def _set_timer(self, host: SimProcess[C], effect: events.SetTimer) -> None:
         # A token that names two timers in one life is how stale timers kill the healthy

@@ -52,6 +52,11 @@ class Lane:
     # what is on its way on a link that a fault makes slow
     slowed: list[tuple[Any, ...]] = field(default_factory=list)
 
+    def in_order(self, arrives_ns: int, bulk: bool) -> int:
+        """When something arrives that overtakes nothing."""
+        self.arrives_ns[bulk] = max(arrives_ns, self.arrives_ns[bulk])
+        return self.arrives_ns[bulk]
+
 
 @dataclass(slots=True)
 class SimProcess(Generic[C]):

@@ -4,6 +4,7 @@ would only cost time."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from gossip.core import (
@@ -25,30 +26,33 @@ Listener = Callable[[float, PeerId, Change], None]
 """``(when, by whom noticed, change)``."""
 
 
-class MemberCore:
-    """Knows everybody's first address from the start, as from a folder of seeds.
+@dataclass(frozen=True, slots=True)
+class MemberSetup:
+    """What all cores of a swarm are made with.
 
-    Args:
-        listen: is told of every change; without it they are kept in ``changes``.
+    Attributes:
+        listen: is told of every change; without it each core keeps its own in ``changes``.
     """
 
-    def __init__(
-        self,
-        peer: PeerId,
-        incarnation: int,
-        n: int,
-        seed: int,
-        timers: Timers[Any],
-        listen: Listener | None = None,
-    ) -> None:
-        self.peer, self.n, self.timers, self.listen = peer, n, timers, listen
+    n: int
+    seed: int
+    timers: Callable[[], Timers[Any]] = Timers
+    listen: Listener | None = None
+
+
+class MemberCore:
+    """Knows everybody's first address from the start, as from a folder of seeds."""
+
+    def __init__(self, peer: PeerId, incarnation: int, setup: MemberSetup) -> None:
+        self.peer, self.n, self.listen = peer, setup.n, setup.listen
+        self.timers = setup.timers()
         self.membership = Membership(
             peer,
             incarnation,
             MembershipSettings(),
-            timers,
-            node_rng(seed, peer, incarnation),
-            frozenset(range(n)),
+            self.timers,
+            node_rng(setup.seed, peer, incarnation),
+            frozenset(range(setup.n)),
             *address(peer, incarnation),
         )
         self.changes: list[tuple[float, Change]] = []
@@ -66,13 +70,16 @@ class MemberCore:
                 self.listen(now, self.peer, change)
         return effects + self.membership.speak(now)
 
+    def _start(self, now: float) -> list[Effect]:
+        effects = self.membership.start(now)
+        for peer in range(self.n):
+            effects += self.membership.learn(peer, *address(peer), 0, now)
+        return effects
+
     def _dispatch(self, event: Event, now: float) -> list[Effect]:
         match event:
             case events.Started():
-                effects = self.membership.start(now)
-                for peer in range(self.n):
-                    effects += self.membership.learn(peer, *address(peer), 0, now)
-                return effects
+                return self._start(now)
             case events.Received(sender, incarnation, message):
                 if not self.membership.heard(sender, incarnation, now):
                     return []
@@ -94,7 +101,8 @@ class MemberCore:
         raise AssertionError(event)
 
 
-def member_swarm(
+# A test or a campaign varies one of these, by name.
+def member_swarm(  # noqa: PLR0913
     n: int,
     seed: int,
     network: Network | None = None,
@@ -104,13 +112,8 @@ def member_swarm(
     listen: Listener | None = None,
     make: type[MemberCore] = MemberCore,
 ) -> Swarm[MemberCore]:
-    return Swarm(
-        lambda peer, life: make(peer, life, n, seed, timers(), listen),
-        n,
-        seed,
-        network,
-        encoded=encoded,
-    )
+    setup = MemberSetup(n, seed, timers, listen)
+    return Swarm(lambda peer, life: make(peer, life, setup), n, seed, network, encoded=encoded)
 
 
 class StallBlindCore(MemberCore):

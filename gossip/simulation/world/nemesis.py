@@ -132,16 +132,7 @@ class Nemesis(Observer):
         It looks on only when it has to wait for a moment, and then as the last: others see the
         effect that a peer dies before.
         """
-        attackers: dict[PeerId, list[str]] = {}
-        for fault in self.schedule.faults:
-            if isinstance(fault, NodeAttack):
-                for peer in fault.peers:
-                    attackers.setdefault(peer, []).append(fault.lie)
-        if attackers:
-            swarm.outgoing = self._attackers = ByzantinePeers(swarm, attackers)
-        apart = {peer: lie for peer, lie in self.lies.items() if lie.tells_each}
-        if apart:
-            swarm.outgoing = PerReceiverAttack(apart, swarm.outgoing)
+        self._arm_attackers(swarm)
         if any(
             isinstance(f, CrashMidway | ServerFault)
             or getattr(f, "peer", 0) == "server"
@@ -152,29 +143,44 @@ class Nemesis(Observer):
         if any(isinstance(fault, NetworkFault) for fault in self.schedule.faults):
             swarm.hooks.append(self._proofs)
         for number, fault in enumerate(self.schedule.faults):
-            if isinstance(fault, NetworkFault):
-                self._later(swarm, fault.at_s, partial(self._on, swarm, number, fault))
-                self._later(
-                    swarm, fault.at_s + fault.for_s, partial(self._off, swarm, number, fault)
-                )
-            elif isinstance(fault, ProcessFault):
-                self._later(swarm, fault.at_s, partial(self._strike, swarm, fault))
-            elif isinstance(fault, StartFault):
-                if not isinstance(fault, NeverStarts):
-                    swarm.at(fault.at_s, partial(self._come, swarm, fault))
-            elif isinstance(fault, ServerFault):
-                self._later(swarm, fault.at_s, partial(self._servers.append, fault))
-            elif isinstance(fault, Blow) and fault.at_s is None:
-                self._at_round.append(fault)
-            elif isinstance(fault, Blow):
-                self._later(swarm, fault.at_s or 0.0, partial(self._blow, swarm, fault))
-            # Who is slow or lies is so from the first round on, in the trainer.
+            self._plan(swarm, number, fault)
         if self._launchers is not None:
             self._launchers.begin(
                 swarm, dict(enumerate(self.schedule.joins_s, self.schedule.peers))
             )
         for number, at_s in enumerate(self.schedule.joins_s):
             swarm.at(at_s, partial(self._join, swarm, self.schedule.peers + number))
+
+    def _arm_attackers(self, swarm: Swarm[Any]) -> None:
+        attackers: dict[PeerId, list[str]] = {}
+        for fault in self.schedule.faults:
+            if isinstance(fault, NodeAttack):
+                for peer in fault.peers:
+                    attackers.setdefault(peer, []).append(fault.lie)
+        if attackers:
+            swarm.outgoing = self._attackers = ByzantinePeers(swarm, attackers)
+        apart = {peer: lie for peer, lie in self.lies.items() if lie.tells_each}
+        if apart:
+            swarm.outgoing = PerReceiverAttack(apart, swarm.outgoing)
+
+    def _plan(self, swarm: Swarm[Any], number: int, fault: Fault) -> None:
+        """Schedules a fault, or lets it wait for its moment. Who is slow or lies is so from the
+        first round on, in the trainer."""
+        if isinstance(fault, NetworkFault):
+            self._later(swarm, fault.at_s, partial(self._on, swarm, number, fault))
+            self._later(swarm, fault.at_s + fault.for_s, partial(self._off, swarm, number, fault))
+        elif isinstance(fault, ProcessFault):
+            self._later(swarm, fault.at_s, partial(self._strike, swarm, fault))
+        elif isinstance(fault, StartFault):
+            if not isinstance(fault, NeverStarts):
+                swarm.at(fault.at_s, partial(self._come, swarm, fault))
+        elif isinstance(fault, ServerFault):
+            self._later(swarm, fault.at_s, partial(self._servers.append, fault))
+        elif isinstance(fault, Blow):
+            if fault.at_s is None:
+                self._at_round.append(fault)
+            else:
+                self._later(swarm, fault.at_s, partial(self._blow, swarm, fault))
 
     def _come(self, swarm: Swarm[Any], fault: StartFault) -> None:
         """It is there, or was waited for in vain until the calm. Took place if the others have

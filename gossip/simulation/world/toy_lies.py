@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 
 Lie = Callable[[Vector, int], Vector]
 
+PLAIN: dict[str, Callable[[Vector, np.float32], Vector]] = {
+    "sign_flip": lambda update, strength: -update * strength,
+    # who learns from wrong labels steps away from the target
+    "label_flip": lambda update, strength: -update,
+    "scale": lambda update, strength: update * strength,
+    "nan": lambda update, strength: np.full_like(update, np.nan),
+    "inf": lambda update, strength: np.copysign(np.float32(np.inf), update),
+    "zero": lambda update, strength: np.zeros_like(update),
+}
+"""Attacks whose lie follows from the update alone: ``(update, strength) -> what is said``."""
+
 
 class ToyAttack:
     """``lie(update, round_id) -> what is said``, and how often it was told."""
@@ -56,11 +67,9 @@ class ToyAttack:
         self.told += 1
         # None: of an attack of the library, which has its own
         strength = 1.0 if self.attacker.strength is None else self.attacker.strength
+        if self.attacker.attack in PLAIN:
+            return PLAIN[self.attacker.attack](update, np.float32(strength))
         match self.attacker.attack:
-            case "sign_flip":
-                return -update * np.float32(strength)
-            case "label_flip":
-                return -update  # who learns from wrong labels steps away from the target
             case "bit_flip":
                 rng = np.random.default_rng([self.seed, 5, self.peer, round_id])
                 hit = rng.random(len(update)) < strength
@@ -70,14 +79,6 @@ class ToyAttack:
                     len(update)
                 )
                 return (noise * strength).astype(np.float32)
-            case "scale":
-                return update * np.float32(strength)
-            case "nan":
-                return np.full_like(update, np.nan)
-            case "inf":
-                return np.copysign(np.float32(np.inf), update)
-            case "zero":
-                return np.zeros_like(update)
             case "stale":
                 self._old = [*self._old[-int(strength) :], update.copy()]
                 return self._old[0]

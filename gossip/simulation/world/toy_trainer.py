@@ -9,6 +9,7 @@ import random
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from math import isfinite, sqrt
 from typing import Any, NamedTuple, Protocol, assert_never
@@ -167,6 +168,7 @@ def weighted_mean(
     return [value / everything for value in total]
 
 
+@dataclass(eq=False, repr=False)
 class ToyTrainer:
     """A float32 vector with the interface of a trainer.
 
@@ -190,51 +192,39 @@ class ToyTrainer:
         piece_bytes: of a piece of its state.
     """
 
-    def __init__(
-        self,
-        peer: PeerId,
-        seed: int,
-        *,
-        incarnation: int = 0,
-        sizes: tuple[int, ...] = (8,),
-        batch: int = 4,
-        compute_s: tuple[float, float] = (0.005, 0.015),
-        rule_s: float = 0.0001,
-        slowness: float = 1.0,
-        step_size: float = STEP_SIZE,
-        noise: float = NOISE,
-        lie: Callable[[Vector, int], Vector] | None = None,
-        reducer: Reducer = weighted_mean,
-        step: Step | None = None,
-        samples_total: int | None = None,
-        initial: int | None = None,
-        rates: tuple[float, ...] = (),
-        rounds: int | None = None,
-        prepare_s: float = PREPARE_S,
-        snapshot_s: float = SNAPSHOT_S,
-        by_samples: bool = False,
-        piece_bytes: int = PIECE_BYTES,
-    ) -> None:
-        self.peer, self.seed, self.sizes, self.batch = peer, seed, sizes, batch
-        self.compute_s, self.rule_s = compute_s, rule_s
-        self.slowness, self.step_size, self.noise = slowness, step_size, noise
-        self.lie, self.reducer, self.samples_total, self.rounds = (
-            lie,
-            reducer,
-            samples_total,
-            rounds,
-        )
-        self.step, self.prepare_s, self.by_samples, self.rates = step, prepare_s, by_samples, rates
-        self.snapshot_s = snapshot_s
-        self.piece_bytes = piece_bytes
-        self.rng = random.Random(f"toy/{seed}/{peer}/{incarnation}")
-        elements = sum(sizes)
-        self.target = target_of(seed, elements)
+    peer: PeerId
+    seed: int
+    _: KW_ONLY
+    incarnation: int = 0
+    sizes: tuple[int, ...] = (8,)
+    batch: int = 4
+    compute_s: tuple[float, float] = (0.005, 0.015)
+    rule_s: float = 0.0001
+    slowness: float = 1.0
+    step_size: float = STEP_SIZE
+    noise: float = NOISE
+    lie: Callable[[Vector, int], Vector] | None = None
+    reducer: Reducer = weighted_mean
+    step: Step | None = None
+    samples_total: int | None = None
+    initial: int | None = None
+    rates: tuple[float, ...] = ()
+    rounds: int | None = None
+    prepare_s: float = PREPARE_S
+    snapshot_s: float = SNAPSHOT_S
+    by_samples: bool = False
+    piece_bytes: int = PIECE_BYTES
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(f"toy/{self.seed}/{self.peer}/{self.incarnation}")
+        elements = sum(self.sizes)
+        self.target = target_of(self.seed, elements)
         self._target: list[float] = self.target.tolist()
         self._here = array("f", bytes(4 * elements))  # the parameters
         # a peer begins with weights of its own and has to take over the swarm's
-        if initial is not None:
-            self.parameters = np.random.default_rng([seed, 2, initial]).standard_normal(elements)
+        if self.initial is not None:
+            draw = np.random.default_rng([self.seed, 2, self.initial])
+            self.parameters = draw.standard_normal(elements)
         self.next_round = 0
         self.confirmed: events.StateConfirmed | None = None
         self._asked = -1  # the round before which it waits for others' word, or has

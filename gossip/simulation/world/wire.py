@@ -102,89 +102,109 @@ class Wire:
     ) -> None:
         """Puts one message on the link to ``to``. What may befall it follows from two lots, drawn
         whether they matter or not: switching one fault off leaves the others as they were."""
-        swarm, note, sender = self.swarm, self._note, host.peer
-        network, link = swarm.network, (sender, to)
-        model = network.models.get(link, network.default)
+        swarm, sender = self.swarm, host.peer
+        model = swarm.network.model((sender, to))
         lot, roll = host.dice.getrandbits(64), host.dice.random()
         fate = _fate(model, lot) if model.disturbs else NOTHING
-        least, most = model.delay_s
-        delay_s = least + (most - least) * roll
         swarm.counts["sent"] += 1
         lane = host.lanes.get(to)
         if lane is None or not lane.up:
-            note("no_link", sender, to, said)
+            self._note("no_link", sender, to, said)
             return
+        bulk = type(said.message) in _BULK if type(said) is Envelope else payload is not None
+        sending = _Sending(sender, to, said, payload, lane, bulk, model, fate, lot, roll)
+        parcel = self._parcel(sending)
+        if fate.broken:
+            self._note("reset", sender, to, said)
+            self.links.reset(host, to, lane)
+        elif fate.lost or (sender, to) in swarm.network.cuts:
+            self._note("lost" if fate.lost else "cut", sender, to, said)
+        elif (leaves_ns := self._leaves_ns(sending)) is not None:
+            self._put_on_the_way(sending, parcel, leaves_ns)
+
+    def _parcel(self, sending: _Sending) -> Envelope | bytes:
+        """What travels: a damaged message always does as bytes."""
+        said, damaged = sending.said, sending.fate.damaged
         parcel: Envelope | bytes = said
-        if type(said) is Envelope and (swarm.encoded or fate.damaged):
+        if type(said) is Envelope and (self.swarm.encoded or damaged):
             if said is not self._said:
                 self._said, self._encoded = said, encode(said)
             parcel = self._encoded
-        if fate.damaged:
-            note("corrupted", sender, to, said)
-            parcel = _flipped(parcel, _chance(lot, 8))
-        if fate.broken:
-            note("reset", sender, to, said)
-            self.links.reset(host, to, lane)
-            return
-        if fate.lost or (network.cuts and link in network.cuts):
-            note("lost" if fate.lost else "cut", sender, to, said)
-            return
-        bulk = type(said.message) in _BULK if type(said) is Envelope else payload is not None
-        leaves_ns = swarm.now_ns
-        if model.bytes_per_s is not None and bulk and payload is not None:
-            waiting_s = max(0, lane.free_at_ns - leaves_ns) / 1e9
-            if model.queue_bytes is not None and waiting_s * model.bytes_per_s > model.queue_bytes:
-                note("queue_full", sender, to, said)
-                return
-            if waiting_s > 0.0:
-                note("queued", sender, to, said)
-            begins_ns = max(leaves_ns, lane.free_at_ns)
-            leaves_ns = lane.free_at_ns = begins_ns + to_ns(payload.nbytes / model.bytes_per_s)
-            if model.queue_s:
-                network.loaded_until_ns = max(network.loaded_until_ns, leaves_ns)
-            if leaves_ns - begins_ns > TOLD_EVERY_NS and type(said) is Envelope:
-                life = (lane.to_incarnation, lane.breaks, lane.let_go)
-                under_way = _InFlight(said, payload.nbytes, begins_ns, leaves_ns, lane, life)
-                swarm.at_ns(begins_ns + TOLD_EVERY_NS, self._tell, under_way, to)
-        elif model.queue_s and swarm.now_ns < network.loaded_until_ns:
-            delay_s += _chance(lot, 12) * model.queue_s
+        if damaged:
+            self._note("corrupted", sending.sender, sending.to, said)
+            parcel = _flipped(parcel, _chance(sending.lot, 8))
+        return parcel
+
+    def _leaves_ns(self, sending: _Sending) -> int | None:
+        """When the sender's end of the link is done with it; None: its queue is full."""
+        swarm, model, lane, payload = self.swarm, sending.model, sending.lane, sending.payload
+        leaves_ns, network = swarm.now_ns, swarm.network
+        if not sending.takes_bandwidth or payload is None or model.bytes_per_s is None:
+            return leaves_ns
+        sender, to, said = sending.sender, sending.to, sending.said
+        waiting_s = max(0, lane.free_at_ns - leaves_ns) / 1e9
+        if model.queue_bytes is not None and waiting_s * model.bytes_per_s > model.queue_bytes:
+            self._note("queue_full", sender, to, said)
+            return None
+        if waiting_s > 0.0:
+            self._note("queued", sender, to, said)
+        begins_ns = max(leaves_ns, lane.free_at_ns)
+        leaves_ns = lane.free_at_ns = begins_ns + to_ns(payload.nbytes / model.bytes_per_s)
+        if model.queue_s:
+            network.loaded_until_ns = max(network.loaded_until_ns, leaves_ns)
+        if leaves_ns - begins_ns > TOLD_EVERY_NS and type(said) is Envelope:
+            life = (lane.to_incarnation, lane.breaks, lane.let_go)
+            under_way = _InFlight(said, payload.nbytes, begins_ns, leaves_ns, lane, life)
+            swarm.at_ns(begins_ns + TOLD_EVERY_NS, self._tell, under_way, to)
+        return leaves_ns
+
+    def _delay_s(self, sending: _Sending) -> float:
+        """How long it takes from there on."""
+        swarm, model, (least, most) = self.swarm, sending.model, sending.model.delay_s
+        network = swarm.network
+        delay_s = least + (most - least) * sending.roll
+        queues = model.queue_s and not sending.takes_bandwidth
+        if queues and swarm.now_ns < network.loaded_until_ns:
+            delay_s += _chance(sending.lot, 12) * model.queue_s
         if delay_s > network.default.delay_s[1]:
-            note("delayed", sender, to, said)
-        if fate.spiked:
-            note("spiked", sender, to, said)
-            delay_s += _chance(lot, 10) * model.spike_s
+            self._note("delayed", sending.sender, sending.to, sending.said)
+        if sending.fate.spiked:
+            self._note("spiked", sending.sender, sending.to, sending.said)
+            delay_s += _chance(sending.lot, 10) * model.spike_s
+        return delay_s
+
+    def _put_on_the_way(self, sending: _Sending, parcel: Envelope | bytes, leaves_ns: int) -> None:
+        sender, to, said, payload, lane, bulk, model, fate, lot, _ = sending
+        swarm, fifo = self.swarm, self.swarm.network.fifo
+        arrives_ns = leaves_ns + round(self._delay_s(sending) * NS)
         if fate.spoiled and payload is not None:
-            note("spoiled", sender, to, said)
+            self._note("spoiled", sender, to, said)
             if (payload := _spoiled(payload, said, _chance(lot, 8))) is None:
                 return
-        arrives_ns = leaves_ns + round(delay_s * NS)
         if fate.held_up:
-            note("reordered", sender, to, said)
+            self._note("reordered", sender, to, said)
             arrives_ns += to_ns(_chance(lot, 9) * model.reorder_s)
-        elif network.fifo:
-            if arrives_ns < lane.arrives_ns[bulk]:
-                arrives_ns = lane.arrives_ns[bulk]
-            lane.arrives_ns[bulk] = arrives_ns
-        trip = (sender, to, said, lane, lane.to_incarnation, lane.breaks, parcel, payload)
+        elif fifo:
+            arrives_ns = lane.in_order(arrives_ns, bulk)
+        trip = _Trip(sender, to, said, lane, lane.to_incarnation, lane.breaks, parcel, payload)
         if model.slowed and bulk and payload is not None:
-            note("slowed", sender, to, said)
+            self._note("slowed", sender, to, said)
             lane.slowed.append(trip)
             swarm.at_ns(arrives_ns, self._got_through, trip)
             return
-        swarm.at_ns(arrives_ns, self._arrive, *trip)
+        swarm.at_ns(arrives_ns, self._arrive, trip)
         if fate.doubled:
-            note("duplicated", sender, to, said)
+            self._note("duplicated", sender, to, said)
+            least, most = model.delay_s
             arrives_ns = leaves_ns + to_ns(least + (most - least) * _chance(lot, 11))
-            if network.fifo:
-                arrives_ns = lane.arrives_ns[bulk] = max(arrives_ns, lane.arrives_ns[bulk])
-            swarm.at_ns(arrives_ns, self._arrive, *trip)
+            swarm.at_ns(lane.in_order(arrives_ns, bulk) if fifo else arrives_ns, self._arrive, trip)
 
-    def _got_through(self, trip: tuple[Any, ...]) -> None:
+    def _got_through(self, trip: _Trip) -> None:
         """A payload is there that a fault has slowed down, unless it got through sooner."""
-        lane: Lane = trip[3]
+        lane = trip.lane
         if any(waiting is trip for waiting in lane.slowed):
             lane.slowed = [waiting for waiting in lane.slowed if waiting is not trip]
-            self._arrive(*trip)
+            self._arrive(trip)
 
     def let_go(self, sender: PeerId, to: PeerId) -> None:
         """The link is as fast as it was: what is on its way gets through."""
@@ -193,7 +213,7 @@ class Wire:
             trips, lane.slowed, lane.free_at_ns = lane.slowed, [], self.swarm.now_ns
             lane.let_go, lane.arrives_ns[True] = lane.let_go + 1, self.swarm.now_ns
             for trip in trips:
-                self.swarm.at_ns(self.swarm.now_ns, self._arrive, *trip)
+                self.swarm.at_ns(self.swarm.now_ns, self._arrive, trip)
 
     def _tell(self, under_way: _InFlight, to: PeerId) -> None:
         """The receiver's transport says how much of a payload has come, now and then."""
@@ -224,17 +244,8 @@ class Wire:
         for see in swarm.hooks.mishap:
             see(swarm, sender, to, what, said.message if type(said) is Envelope else None)
 
-    def _arrive(
-        self,
-        source: PeerId,
-        to: PeerId,
-        sent: Envelope | bytes,
-        lane: Lane,
-        incarnation: int,
-        breaks: int,
-        parcel: Envelope | bytes,
-        payload: Payload | None,
-    ) -> None:
+    def _arrive(self, trip: _Trip) -> None:
+        source, to, sent, lane, incarnation, breaks, parcel, payload = trip
         swarm = self.swarm
         host = swarm.hosts[to]
         if host.incarnation != incarnation or host.state not in _RUNNING:
@@ -310,6 +321,38 @@ def _chance(lot: int, number: int) -> float:
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
     return (mixed ^ (mixed >> 31)) / 2.0**64
+
+
+class _Sending(NamedTuple):
+    """A message that is put on a link, and what decides what befalls it there."""
+
+    sender: PeerId
+    to: PeerId
+    said: Envelope | bytes
+    payload: Payload | None
+    lane: Lane
+    bulk: bool
+    model: LinkModel
+    fate: _Fate
+    lot: int
+    roll: float
+
+    @property
+    def takes_bandwidth(self) -> bool:
+        return self.model.bytes_per_s is not None and self.bulk and self.payload is not None
+
+
+class _Trip(NamedTuple):
+    """A message on its way, over the lane as it was when it left."""
+
+    source: PeerId
+    to: PeerId
+    sent: Envelope | bytes
+    lane: Lane
+    incarnation: int
+    breaks: int
+    parcel: Envelope | bytes
+    payload: Payload | None
 
 
 class _InFlight(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,25 @@ LOST_BY_A_BYZANTINE_SERVER = "what the decision was made on is lost"
 """So ends a round of which a later shard is served by one that tells wrong measures, or whose
 result is refused: nobody else can have measured them."""
 BEFORE_S = 3.0  # a crash comes by itself when nothing else has happened for so long
+
+
+@dataclass(frozen=True, slots=True)
+class _Crash:
+    """A crash, and how things stood then.
+
+    Attributes:
+        furthest: Round of the others.
+        lost: Rounds that had come to nothing.
+        within_s: After that time the others must be in a further round.
+        hung: Whose trainer had no update to give.
+    """
+
+    victim: PeerId
+    at_s: float
+    furthest: int
+    lost: int
+    within_s: float
+    hung: tuple[PeerId, ...]
 
 
 class CrashCostsLittle(Checker):
@@ -72,27 +92,16 @@ class CrashCostsLittle(Checker):
         ]
         if settings is None or not cores or rolling_of(cores[0]) is None:
             return
-        furthest, lost = max(core.rounds.round_id for core in cores), len(self._lost)
+        furthest = max(core.rounds.round_id for core in cores)
         # A closed connection is noticed at once, and a silent one with the next heartbeats.
         notice_s = max(swarm.network.closing_s[1], *(swarm.network.heartbeat_s or (0.0,)))
         within_s = notice_s + settings.rounds.round_timeout_s + ROUND_S
         hung = tuple([other for other in swarm.up if swarm.hosts[other].trainer_stopped])
-        swarm.at(
-            swarm.now + within_s,
-            partial(self._judge, swarm, peer, swarm.now, furthest, lost, within_s, hung),
-        )
+        crash = _Crash(peer, swarm.now, furthest, len(self._lost), within_s, hung)
+        swarm.at(swarm.now + within_s, partial(self._judge, swarm, crash))
 
-    def _judge(
-        self,
-        swarm: Swarm[Any],
-        victim: PeerId,
-        at: float,
-        furthest: int,
-        lost: int,
-        within_s: float,
-        hung: Sequence[PeerId],
-    ) -> None:
-        since_s = at - BEFORE_S
+    def _judge(self, swarm: Swarm[Any], crash: _Crash) -> None:
+        victim, since_s = crash.victim, crash.at_s - BEFORE_S
         if self._started_at > since_s or not self.disturbances.all_undisturbed_since(
             swarm, since_s, but=victim
         ):
@@ -104,18 +113,16 @@ class CrashCostsLittle(Checker):
             for other in swarm.up
             if (core := peer_core(swarm, other)) is not None and core.phase == "running"
         ]
-        if not self._are_enough(swarm, cores, hung):
+        if not self._are_enough(swarm, cores, crash.hung):
             return
         reached = max(core.rounds.round_id for core in cores)
         text = (
-            f"{within_s:.2f} s after its crash the others are in round {reached}, as they were "
-            f"then ({furthest})"
+            f"{crash.within_s:.2f} s after its crash the others are in round {reached}, as they "
+            f"were then ({crash.furthest})"
         )
-        self.demand(reached > furthest, swarm, victim, text)
-        gone = len(self._lost) - lost
-        self.demand(
-            gone <= 1, swarm, victim, f"its crash cost {gone} rounds: {list(self._lost)[lost:]}"
-        )
+        self.demand(reached > crash.furthest, swarm, victim, text)
+        gone = list(self._lost)[crash.lost :]
+        self.demand(len(gone) <= 1, swarm, victim, f"its crash cost {len(gone)} rounds: {gone}")
 
     def _are_enough(
         self, swarm: Swarm[Any], cores: Sequence[Inspection], hung: Sequence[PeerId] = ()

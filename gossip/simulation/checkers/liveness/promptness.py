@@ -342,14 +342,16 @@ class NobodyIsStuck(Checker):
             if core.phase != "running" or core.rounds.mode == "off":
                 return None
             cores[peer] = core
-        for peer, core in cores.items():
-            if any(other not in cores for other in core.rounds.roster):
-                return None
-            if any(other != peer and core.membership.skip_reason(other) for other in cores):
-                return None
-            if not rule_has_enough(core, cores):
-                return None
-        return cores
+        return cores if all(_sees_all(core, cores) for core in cores.values()) else None
+
+
+def _sees_all(core: Inspection, cores: dict[PeerId, Inspection]) -> bool:
+    """Whether its roster is there, nobody is skipped, and the rule has enough updates."""
+    return (
+        all(other in cores for other in core.rounds.roster)
+        and not any(other != core.local and core.membership.skip_reason(other) for other in cores)
+        and rule_has_enough(core, cores)
+    )
 
 
 def _carried_s(swarm: Swarm[Any], core: Inspection) -> float:

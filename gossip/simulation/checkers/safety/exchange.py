@@ -183,7 +183,7 @@ class TakesWhatItWasPushed(Checker):
             and isinstance(event.message, Push)
             and core.phase not in ("unprepared", "halted")
         ):
-            self._on_push(swarm, peer, core, rounds, event, event.message)
+            self._on_push(swarm, peer, core, event, event.message)
 
     def _note_said(self, peer: PeerId, event: Contributed) -> None:
         said = self._said.setdefault(peer, {})
@@ -193,13 +193,7 @@ class TakesWhatItWasPushed(Checker):
             del said[next(iter(said))]
 
     def _on_push(
-        self,
-        swarm: Swarm[Any],
-        peer: PeerId,
-        core: Inspection,
-        rounds: GossipInspection,
-        event: Received,
-        push: Push,
+        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, event: Received, push: Push
     ) -> None:
         sender, desk = event.sender, self._desks[peer]
         if (
@@ -221,7 +215,7 @@ class TakesWhatItWasPushed(Checker):
             desk.lives[sender] = event.incarnation
             desk.inboxes[sender] = {"gradient": PushInbox(), "parameters": PushInbox()}
         staleness = core.settings.gossip.staleness_max
-        if push.round_id < rounds.round_id - staleness:
+        if push.round_id < core.rounds.round_id - staleness:
             return
         payload = event.payload if event.payload is not None and event.payload.finite else None
         if payload is not None and sender not in self.circumstances.equivocating:
@@ -250,22 +244,21 @@ class TakesWhatItWasPushed(Checker):
         rounds = gossip_of(core)
         if core is None or rounds is None:
             return
-        desk = self._desks[peer]
         if isinstance(effect, StartRound):
-            self._on_go(swarm, peer, core, rounds, desk, effect.round_id)
+            self._on_go(swarm, peer, core, rounds, effect.round_id)
             return
-        doing = desk.round
+        doing = self._desks[peer].round
         if doing is None:
             return
         if isinstance(effect, Report):
             if effect.event == "late":
-                self._on_late(swarm, peer, core, desk, doing, effect.fields["missing"])
+                self._on_late(swarm, peer, core, doing, effect.fields["missing"])
             elif effect.event == "parole" and doing.expected is None:
                 # with this round: it was locked up while rows were taken
                 doing.released.append(effect.fields["subject"])
         elif isinstance(effect, Aggregate | Apply) and effect.round_id == doing.round_id:
             if doing.expected is None:
-                doing.expected = self._close(swarm, peer, core, rounds, desk, doing)
+                doing.expected = self._close(swarm, peer, core, rounds, doing)
             if isinstance(effect, Aggregate):
                 self._on_aggregate(swarm, peer, doing, effect)
             else:
@@ -277,9 +270,9 @@ class TakesWhatItWasPushed(Checker):
         peer: PeerId,
         core: Inspection,
         rounds: GossipInspection,
-        desk: _Desk,
         round_id: int,
     ) -> None:
+        desk = self._desks[peer]
         if desk.round is None or desk.round.round_id != round_id:
             self.judged += 1
             named = sources_of(core, round_id)
@@ -298,7 +291,6 @@ class TakesWhatItWasPushed(Checker):
         swarm: Swarm[Any],
         peer: PeerId,
         core: Inspection,
-        desk: _Desk,
         doing: _ExchangeRound,
         missing: Collection[PeerId],
     ) -> None:
@@ -335,10 +327,9 @@ class TakesWhatItWasPushed(Checker):
         peer: PeerId,
         core: Inspection,
         rounds: GossipInspection,
-        desk: _Desk,
         doing: _ExchangeRound,
     ) -> dict[Kind, dict[PeerId, _Arrived]]:
-        settings = core.settings.gossip
+        settings, desk = core.settings.gossip, self._desks[peer]
         mixes = doing.round_id % settings.mix_every == settings.mix_every - 1
         kinds: tuple[Kind, ...] = ("gradient", "parameters") if mixes else ("gradient",)
         self.judged += 1

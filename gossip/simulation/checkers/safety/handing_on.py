@@ -15,6 +15,7 @@ from gossip.core import (
     Event,
     Inspection,
     NotServing,
+    Payload,
     PeerId,
     Received,
     Report,
@@ -121,6 +122,17 @@ class _Heard:
     refusable: str  # why it must not be taken; no more than f have handed it over
 
 
+def _is_lacking(rounds: RollingInspection, commit: Commit, payload: Payload | None) -> bool:
+    """Whether a sound commit of a server whose turn it was is the one that its shard lacks."""
+    if (commit.round_id, commit.parent) != (rounds.round_id, rounds.chain):
+        return False
+    if commit.shard >= len(rounds.shards):
+        return False
+    shard = rounds.shards[commit.shard]
+    in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
+    return shard.commit is None and in_turn and rounds.replicated.is_sound(commit, payload)
+
+
 class TakesWhatWasCommitted(Checker):
     """S10: whoever hears of a sound commit of its round takes it, unless it has promised not to.
     The server of a later attempt has not: it spreads that one under its own attempt, and does not
@@ -169,40 +181,39 @@ class TakesWhatWasCommitted(Checker):
         rounds = rolling_of(core)
         if core is None or rounds is None or not _counts(core, rounds, event, commit):
             return
-        if (commit.round_id, commit.parent) != (
-            rounds.round_id,
-            rounds.chain,
-        ) or commit.shard >= len(rounds.shards):
+        if not _is_lacking(rounds, commit, event.payload):
             return
         shard = rounds.shards[commit.shard]
         serves = shard.server(shard.attempt) == peer
-        if shard.commit is not None:
-            return
         # not to take it: but who hands it over is heard all the same
         promised = commit.attempt < shard.attempt and not serves
-        in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
-        if not in_turn or not rounds.replicated.is_sound(commit, event.payload):
-            return
+        refusable: str | None = ""
         if is_doubtful(core, rounds, commit, event.similarity):
-            doubted, where = (
-                self._doubted.setdefault(peer, {}),
-                (commit.round_id, commit.shard, commit.parent),
-            )
-            doubted.setdefault(where, set()).add(event.sender)
-            if len(doubted) > ROUNDS_KEPT:
-                del doubted[next(iter(doubted))]
-            refused = self._refused[peer].get(where[:2], set())  # for its length, too
-            if len(doubted[where] | refused) <= core.settings.f:
-                if (
-                    why := must_be_refused(core, rounds, commit, event.similarity)
-                ) and not promised:
-                    self._heard[peer] = _Heard(commit, shard.attempt, serves, why)
-                return
-            # Before its own update was there it may have found nothing wrong with it.
-            if len(refused | {event.sender}) <= core.settings.f:
-                return
-        if not promised:
-            self._heard[peer] = _Heard(commit, shard.attempt, serves, "")
+            refusable = self._refusable(peer, core, rounds, event, commit)
+        if refusable is not None and not promised:
+            self._heard[peer] = _Heard(commit, shard.attempt, serves, refusable)
+
+    def _refusable(
+        self,
+        peer: PeerId,
+        core: Inspection,
+        rounds: RollingInspection,
+        event: Received,
+        commit: Commit,
+    ) -> str | None:
+        """Why a doubtful commit must not be taken; "": it must be; None: either will do."""
+        doubted, where = (
+            self._doubted.setdefault(peer, {}),
+            (commit.round_id, commit.shard, commit.parent),
+        )
+        doubted.setdefault(where, set()).add(event.sender)
+        if len(doubted) > ROUNDS_KEPT:
+            del doubted[next(iter(doubted))]
+        refused = self._refused[peer].get(where[:2], set())  # for its length, too
+        if len(doubted[where] | refused) <= core.settings.f:
+            return must_be_refused(core, rounds, commit, event.similarity) or None
+        # Before its own update was there it may have found nothing wrong with it.
+        return None if len(refused | {event.sender}) <= core.settings.f else ""
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         heard = self._heard.pop(peer, None)

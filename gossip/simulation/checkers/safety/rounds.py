@@ -126,17 +126,7 @@ class AppliedOnce(Checker):
         elif isinstance(effect, Restore):
             self._told.pop(peer, None)  # from another state the same round is another one
         elif isinstance(effect, StartRound):
-            before, self._told[peer] = self._told.get(peer), effect
-            # It may be told again when it becomes known which samples the round has.
-            self.judged += 1
-            if not (
-                before is None
-                or effect.round_id > before.round_id
-                or (before.samples is None) > (effect.samples is None)
-            ):
-                raise self.violated(
-                    swarm, peer, f"tells its trainer to compute round {effect.round_id} again"
-                )
+            self._on_start_round(swarm, peer, effect)
         elif isinstance(effect, Report):
             if effect.event == "restored":
                 self._settle(swarm, peer)
@@ -146,18 +136,32 @@ class AppliedOnce(Checker):
             ):
                 self._places[peer].head = rounds.chain
         elif isinstance(effect, Apply):
-            place, core = self._places[peer], peer_core(swarm, peer)
-            rolling = rolling_of(core) is not None
-            self.judged += 1
-            if effect.round_id < place.next_round or (
-                rolling and effect.round_id > place.next_round
-            ):
-                raise self.violated(
-                    swarm, peer, f"applies round {effect.round_id}, and {place.next_round} is next"
-                )
-            if rolling:
-                place.head = self._follow(swarm, peer, effect.round_id, place.head)
-            place.next_round = effect.round_id + 1
+            self._on_apply(swarm, peer, effect.round_id)
+
+    def _on_start_round(self, swarm: Swarm[Any], peer: PeerId, told: StartRound) -> None:
+        before, self._told[peer] = self._told.get(peer), told
+        # It may be told again when it becomes known which samples the round has.
+        self.judged += 1
+        if not (
+            before is None
+            or told.round_id > before.round_id
+            or (before.samples is None) > (told.samples is None)
+        ):
+            raise self.violated(
+                swarm, peer, f"tells its trainer to compute round {told.round_id} again"
+            )
+
+    def _on_apply(self, swarm: Swarm[Any], peer: PeerId, round_id: int) -> None:
+        place = self._places[peer]
+        rolling = rolling_of(peer_core(swarm, peer)) is not None
+        self.judged += 1
+        if round_id < place.next_round or (rolling and round_id > place.next_round):
+            raise self.violated(
+                swarm, peer, f"applies round {round_id}, and {place.next_round} is next"
+            )
+        if rolling:
+            place.head = self._follow(swarm, peer, round_id, place.head)
+        place.next_round = round_id + 1
 
     def _follow(self, swarm: Swarm[Any], peer: PeerId, round_id: int, head: bytes) -> bytes:
         done, self._pending[peer] = self._pending[peer], []
@@ -255,6 +259,9 @@ class UsedOnce(Checker):
                 del used[next(iter(used))]
 
 
+PARAMETERS, AGREED = "parameters", "roster, trust or data cursor"
+
+
 class IdenticalReplicas(Checker):
     """S9: whoever holds the same round with the same history holds the same parameters, roster,
     trust and data cursor, to the last bit."""
@@ -266,14 +273,17 @@ class IdenticalReplicas(Checker):
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._misled = TaintedStates(self.circumstances)
-        self._parameters: dict[tuple[int, bytes], tuple[bytes, PeerId]] = {}
-        self._agreed: dict[tuple[int, bytes], tuple[Any, PeerId]] = {}
+        # what it is -> round and history -> it, and who held it first
+        self._known: dict[str, dict[tuple[int, bytes], tuple[Any, PeerId]]] = {
+            PARAMETERS: {},
+            AGREED: {},
+        }
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._misled.forget(peer)
 
     def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        lose_start(self._parameters, swarm, peer)
+        lose_start(self._known[PARAMETERS], swarm, peer)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Apply):
@@ -304,34 +314,14 @@ class IdenticalReplicas(Checker):
             return
         lineage = rounds.replicated.lineage
         if (chain := lineage.at(trainer.next_round - 1)) is not None:
-            self._same(
-                swarm,
-                peer,
-                self._parameters,
-                (trainer.next_round, chain),
-                trainer.digest,
-                "parameters",
-            )
+            self._same(swarm, peer, PARAMETERS, (trainer.next_round, chain), trainer.digest)
         if (kept := rounds.snapshot(rounds.round_id)) is not None:
-            self._same(
-                swarm,
-                peer,
-                self._agreed,
-                (rounds.round_id, kept[0]),
-                kept[1],
-                "roster, trust or data cursor",
-            )
+            self._same(swarm, peer, AGREED, (rounds.round_id, kept[0]), kept[1])
 
     def _same(
-        self,
-        swarm: Swarm[Any],
-        peer: PeerId,
-        known: dict[tuple[int, bytes], tuple[Any, PeerId]],
-        key: tuple[int, bytes],
-        value: Any,
-        what: str,
+        self, swarm: Swarm[Any], peer: PeerId, what: str, key: tuple[int, bytes], value: Any
     ) -> None:
-        first, holder = known.setdefault(key, (value, peer))
+        first, holder = self._known[what].setdefault(key, (value, peer))
         if holder != peer or first is not value:
             self.judged += 1
             if first != value:

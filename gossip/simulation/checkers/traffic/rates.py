@@ -137,30 +137,10 @@ class SpeaksInMeasure(Checker):
         calm = self._quiet_from != float("inf")
         if calm and now < self._quiet_from:
             return
-        if kind is PushPull and effect.message.reply:  # type: ignore[union-attr]
+        if self._is_called_for(swarm, peer, effect):
             return
-        if kind is StateRequest and effect.message.piece:  # type: ignore[union-attr]
-            return  # see FetchesInMeasure
-        if kind is StateRequest and peer in self.circumstances.equivocating:
-            # it holds what it has lied about, and nobody else does: after each of its turns it
-            # needs the others' state
-            return
-        if kind in (Hello, Ping) and _is_greeting(swarm, kind, effect.peer):
-            return  # a link comes up as often as the network resets it
-        if kind is Ping and _is_relayed(swarm, effect.peer):
-            return
-        if (
-            kind is Gossip
-            and type(swarm.handling) is Received
-            and swarm.handling.sender == effect.peer
-        ):
-            return  # a denial, to one that accuses it
-        if (
-            not calm
-            and kind in RUMORS_KINDS
-            and self.circumstances.lies
-            and self.circumstances.defaming
-        ):
+        accused = self.circumstances.lies and self.circumstances.defaming
+        if accused and not calm and kind in RUMORS_KINDS:
             return
         bounds = self._most.get(peer)
         if bounds is None:
@@ -182,6 +162,23 @@ class SpeaksInMeasure(Checker):
                 "needed",
             )
         said.append(now)
+
+    def _is_called_for(self, swarm: Swarm[Any], peer: PeerId, send: Send) -> bool:
+        """Whether something else than the clock decides how often it is said."""
+        kind, message = type(send.message), send.message
+        if isinstance(message, PushPull):
+            return message.reply
+        if isinstance(message, StateRequest):
+            # A piece: see FetchesInMeasure. Who equivocates holds what it has lied about, and
+            # nobody else does: after each of its turns it needs the others' state.
+            return bool(message.piece) or peer in self.circumstances.equivocating
+        if kind in (Hello, Ping) and _is_greeting(swarm, kind, send.peer):
+            return True  # a link comes up as often as the network resets it
+        if kind is Ping:
+            return _is_relayed(swarm, send.peer)
+        # a denial, to one that accuses it
+        asked = swarm.handling
+        return kind is Gossip and type(asked) is Received and asked.sender == send.peer
 
     def _bounds(self, swarm: Swarm[Any], peer: PeerId, calm: bool) -> dict[type, int]:
         membership = swarm.hosts[peer].membership

@@ -34,6 +34,21 @@ NOTHING = Record()
 
 
 @dataclass(frozen=True, slots=True)
+class RoundEvidence:
+    """What one round has against peers.
+
+    Attributes:
+        judged: Whom the rule has seen, or who is proven faulty, and whether it stood out.
+        charged: Who says that it has refused whose result of which round.
+        stated: Who says that whose result of which round and turn was what.
+    """
+
+    judged: Iterable[tuple[PeerId, bool]]
+    charged: Iterable[tuple[PeerId, PeerId, int]] = ()
+    stated: Iterable[tuple[PeerId, PeerId, int, bytes, bytes]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """The records after one round. ``wrong`` says what trust has made of it that
     does not follow."""
@@ -74,61 +89,24 @@ class Ledger:
     def after(
         self,
         round_id: int,
-        judged: Iterable[tuple[PeerId, bool]],
+        evidence: RoundEvidence,
         changes: Iterable[tuple[PeerId, str]],
         members: Collection[PeerId],
-        charged: Iterable[tuple[PeerId, PeerId, int]] = (),
-        stated: Iterable[tuple[PeerId, PeerId, int, bytes, bytes]] = (),
     ) -> Ledger:
         """What one more round makes of it.
 
         Args:
-            judged: Whom the rule has seen, or who is proven faulty, and whether it stood out.
             changes: What trust says: ``(peer, "quarantined" or "parole")``.
-            charged: Who says that it has refused whose result of which round.
-            stated: Who says that whose result of which round and turn was what.
         """
-        records, wrong = {peer: _a_round_on(record) for peer, record in self.records.items()}, None
-        for peer, stood_out in judged:
-            record = records.get(peer, NOTHING)
-            if record.locked_for < 0:
-                row, counts = (
-                    (record.in_a_row + 1, record.counts + 1) if stood_out else (0, record.counts)
-                )
-                records[peer] = replace(record, in_a_row=row, counts=counts)
-        accusations = dict(self.accusations)
-        for accuser, peer, of_round in charged:
-            before = accusations.get((peer, of_round), frozenset())
-            accusations[peer, of_round] = by = before | {accuser}
-            if len(before) <= self.f < len(by):
-                record = records.get(peer, NOTHING)
-                records[peer] = replace(record, refused=record.refused + 1)
-        equivocations = dict(self.equivocations)
-        for witness, peer, of_round, turn, content in stated:
-            said = equivocations[peer, of_round, turn] = dict(
-                equivocations.get((peer, of_round, turn), {})
-            )
-            twice = sum(len(by) > self.f for by in said.values()) > 1
-            said[content] = said.get(content, frozenset()) | {witness}
-            if not twice and sum(len(by) > self.f for by in said.values()) > 1:
-                record = records.get(peer, NOTHING)
-                worth = ceil(log(self.settings.twice_memory) / log(self.settings.served_memory))
-                records[peer] = replace(record, refused=record.refused + worth)
+        records = {peer: _a_round_on(record) for peer, record in self.records.items()}
+        _count_standing_out(records, evidence.judged)
+        accusations = self._count_refusals(records, evidence.charged)
+        equivocations = self._count_equivocations(records, evidence.stated)
+        wrong = None
         for peer, change in changes:
             record = records.get(peer, NOTHING)
             if change == "quarantined":
-                # On parole a score begins between the thresholds.
-                between = (self.settings.suspect_below + self.settings.quarantine_below) / 2
-                start = 1.0 if record.released_for < 0 else between
-                least = self.most(start)
-                results = ceil(
-                    log(self.settings.quarantine_below / start) / log(self.settings.served_memory)
-                )
-                if record.counts < least and record.refused < results:
-                    why = (
-                        f"{record.counts} rounds of standing out, it takes {least}; "
-                        f"{record.refused} results, of {results}"
-                    )
+                if why := self._lacks_grounds(record):
                     wrong = peer, f"is locked up with round {round_id} for {why}"
                 records[peer] = replace(record, locked_for=0)
             elif change == "parole":
@@ -143,6 +121,56 @@ class Ledger:
         wrong = wrong or self._lacks(round_id, records, members)
         return replace(
             self, records=records, accusations=accusations, equivocations=equivocations, wrong=wrong
+        )
+
+    def _count_refusals(
+        self, records: dict[PeerId, Record], charged: Iterable[tuple[PeerId, PeerId, int]]
+    ) -> dict[tuple[PeerId, int], frozenset[PeerId]]:
+        accusations = dict(self.accusations)
+        for accuser, peer, of_round in charged:
+            before = accusations.get((peer, of_round), frozenset())
+            accusations[peer, of_round] = by = before | {accuser}
+            if len(before) <= self.f < len(by):
+                _refuse(records, peer, 1)
+        return accusations
+
+    def _count_equivocations(
+        self,
+        records: dict[PeerId, Record],
+        stated: Iterable[tuple[PeerId, PeerId, int, bytes, bytes]],
+    ) -> dict[tuple[PeerId, int, bytes], dict[bytes, frozenset[PeerId]]]:
+        equivocations = dict(self.equivocations)
+        for witness, peer, of_round, turn, content in stated:
+            said = equivocations[peer, of_round, turn] = dict(
+                equivocations.get((peer, of_round, turn), {})
+            )
+            twice = self._is_twice(said)
+            said[content] = said.get(content, frozenset()) | {witness}
+            if not twice and self._is_twice(said):
+                settings = self.settings
+                _refuse(
+                    records, peer, ceil(log(settings.twice_memory) / log(settings.served_memory))
+                )
+        return equivocations
+
+    def _is_twice(self, said: dict[bytes, frozenset[PeerId]]) -> bool:
+        """Whether more than f were handed one result, and more than f another."""
+        return sum(len(by) > self.f for by in said.values()) > 1
+
+    def _lacks_grounds(self, record: Record) -> str:
+        """What there is against a peer that is locked up, when that is not enough."""
+        # On parole a score begins between the thresholds.
+        between = (self.settings.suspect_below + self.settings.quarantine_below) / 2
+        start = 1.0 if record.released_for < 0 else between
+        least = self.most(start)
+        results = ceil(
+            log(self.settings.quarantine_below / start) / log(self.settings.served_memory)
+        )
+        if record.counts >= least or record.refused >= results:
+            return ""
+        return (
+            f"{record.counts} rounds of standing out, it takes {least}; "
+            f"{record.refused} results, of {results}"
         )
 
     def _lacks(
@@ -168,6 +196,23 @@ class Ledger:
                     ),
                 )
         return None
+
+
+def _count_standing_out(
+    records: dict[PeerId, Record], judged: Iterable[tuple[PeerId, bool]]
+) -> None:
+    for peer, stood_out in judged:
+        record = records.get(peer, NOTHING)
+        if record.locked_for < 0:
+            row, counts = (
+                (record.in_a_row + 1, record.counts + 1) if stood_out else (0, record.counts)
+            )
+            records[peer] = replace(record, in_a_row=row, counts=counts)
+
+
+def _refuse(records: dict[PeerId, Record], peer: PeerId, results: int) -> None:
+    record = records.get(peer, NOTHING)
+    records[peer] = replace(record, refused=record.refused + results)
 
 
 def _a_round_on(record: Record) -> Record:

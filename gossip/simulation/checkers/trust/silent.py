@@ -36,6 +36,29 @@ OPEN_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
+class _RoundTurns:
+    """Who serves after a round, and what that has to follow from.
+
+    Attributes:
+        rounds: As in ``Waits``, with this round.
+        out: Who was passed over or in quarantine already.
+        again: Who was passed over before.
+        due: Who has been passed over for long enough.
+        passed_over: Who is so from now on.
+        back: Who serves again.
+    """
+
+    round_id: int
+    roster: Collection[PeerId]
+    rounds: dict[PeerId, tuple[int, int]]
+    out: set[PeerId]
+    again: frozenset[PeerId]
+    due: list[PeerId]
+    passed_over: list[PeerId]
+    back: list[PeerId]
+
+
+@dataclass(frozen=True, slots=True)
 class Waits:
     """What a history says of who has waited for whose results in vain. ``wrong`` says what was made
     of it that does not follow.
@@ -115,30 +138,20 @@ class Waits:
                             number + 1 for number in rounds.get(accusation.peer, (0, 0))
                         )  # type: ignore[assignment]
         out, again = {*rests, *locked}, self.again | set(due)
-        wrong = self._why(round_id, roster, rounds, out, again, due, passed_over, back)
+        wrong = self._why(_RoundTurns(round_id, roster, rounds, out, again, due, passed_over, back))
         for peer in passed_over:
             rests[peer], rounds[peer] = self.settings.quarantine_rounds, (0, 0)
         said = {key: by for key, by in said.items() if key[1] >= round_id - self.window}
         return replace(self, said=said, rounds=rounds, rests=rests, again=again, wrong=wrong)
 
-    def _why(
-        self,
-        round_id: int,
-        roster: Collection[PeerId],
-        rounds: dict[PeerId, tuple[int, int]],
-        out: set[PeerId],
-        again: frozenset[PeerId],
-        due: list[PeerId],
-        passed_over: list[PeerId],
-        back: list[PeerId],
-    ) -> tuple[PeerId, str] | None:
-        for peer in {*due} ^ {*back}:
-            return (
-                peer,
-                f"{'serves' if peer in back else 'does not serve'} again after round {round_id}",
-            )
+    def _why(self, turn: _RoundTurns) -> tuple[PeerId, str] | None:
+        round_id, roster, rounds, out = turn.round_id, turn.roster, turn.rounds, turn.out
+        passed_over = turn.passed_over
+        for peer in {*turn.due} ^ {*turn.back}:
+            does = "serves" if peer in turn.back else "does not serve"
+            return peer, f"{does} again after round {round_id}"
         for peer in passed_over:
-            least = self.enough(self.settings.suspect_below if peer in again else 1.0)
+            least = self.enough(self.settings.suspect_below if peer in turn.again else 1.0)
             if (number := rounds.get(peer, (0, 0))[0]) < least:
                 return (
                     peer,
@@ -195,14 +208,7 @@ class OmissionsFollowTheCommits(Checker):
         if core is None or not core.settings.f or rolling_of(core) is None:
             return
         if isinstance(effect, Report):
-            if effect.event in TURNS:
-                self._turns[peer].append((effect.fields["subject"], effect.event))
-            elif effect.event == "attempt" and effect.fields["reason"].endswith("in time"):
-                self._on_wait(peer, core, effect)
-            elif effect.event == "ready" and (rounds := rolling_of(core)) is not None:
-                self._histories.setdefault(
-                    rounds.chain, Waits(core.settings.trust, core.settings.f)
-                )
+            self._on_report(peer, core, effect)
         elif isinstance(effect, Send):
             if (
                 isinstance(effect.message, Commit)
@@ -217,6 +223,14 @@ class OmissionsFollowTheCommits(Checker):
             turns, self._turns[peer] = self._turns[peer], []
             if done and done[0].chain not in self._histories:
                 self._follow(swarm, peer, core, done, turns)
+
+    def _on_report(self, peer: PeerId, core: Inspection, report: Report) -> None:
+        if report.event in TURNS:
+            self._turns[peer].append((report.fields["subject"], report.event))
+        elif report.event == "attempt" and report.fields["reason"].endswith("in time"):
+            self._on_wait(peer, core, report)
+        elif report.event == "ready" and (rounds := rolling_of(core)) is not None:
+            self._histories.setdefault(rounds.chain, Waits(core.settings.trust, core.settings.f))
 
     def _on_wait(self, peer: PeerId, core: Inspection, report: Report) -> None:
         rounds = rolling_of(core)

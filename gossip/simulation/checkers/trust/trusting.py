@@ -26,7 +26,7 @@ from gossip.core import (
 from gossip.simulation.checkers.base import REFUSALS, Checker, RunConditions, peer_core
 from gossip.simulation.checkers.safety import gossip_of, members_of, rolling_of
 
-from .ledger import Ledger
+from .ledger import Ledger, RoundEvidence
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -102,9 +102,8 @@ class TrustFollowsTheCommits(Checker):
             (by, c.peer, c.round_id, c.turn, c.content) for by, c in told if c.turn and by != c.peer
         ]
         judged = _judged(commits, core.settings.trust.outlying)
-        ledger = before.after(
-            commits[0].round_id, judged, changes, commits[0].roster, charged, stated
-        )
+        evidence = RoundEvidence(judged, charged, stated)
+        ledger = before.after(commits[0].round_id, evidence, changes, commits[0].roster)
         self.judged += 1
         if ledger.wrong is not None:
             raise self.violated(swarm, peer, f"peer {ledger.wrong[0]} {ledger.wrong[1]}")
@@ -233,7 +232,8 @@ class TrustFollowsExperience(Checker):
         elif isinstance(effect, Apply):
             judged, self._judged[peer] = self._judged[peer], {}
             changes, self._changes[peer] = self._changes[peer], []
-            after = ledger.after(effect.round_id, sorted(judged.items()), changes, members_of(core))
+            evidence = RoundEvidence(sorted(judged.items()))
+            after = ledger.after(effect.round_id, evidence, changes, members_of(core))
             self.judged += 1
             if after.wrong is not None:
                 raise self.violated(swarm, peer, f"peer {after.wrong[0]} {after.wrong[1]}")
