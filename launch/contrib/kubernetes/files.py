@@ -174,7 +174,7 @@ class Pods:
                     for name, value in self.environment.items()
                 ),
             ],
-            **({} if self.claim else {"ports": [{"name": "door", "containerPort": self.port}]}),
+            **({} if self.claim else {"ports": [{"name": "join", "containerPort": self.port}]}),
             "resources": {
                 "requests": {"cpu": str(self.cpus), "memory": self.memory},
                 "limits": limits,
