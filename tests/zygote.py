@@ -225,6 +225,8 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None]
     """Makes this process what ``exec`` would have made of it. Returns what it has to run."""
     if request["session"]:
         os.setsid()
+    # who runs tests in the background of a shell ignores it, and so would each child
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     place(fds, request["fds"])
     os.chdir(request["folder"])
     os.environ.clear()
@@ -339,7 +341,6 @@ class Spare:
             if not request:
                 os._exit(0)
             theirs.detach()
-            signal.signal(signal.SIGINT, signal.default_int_handler)
             become(json.loads(request), fds)()
             sys.exit()
         theirs.close()
