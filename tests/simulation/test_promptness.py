@@ -429,3 +429,10 @@ def test_seed_20261267_who_comes_after_the_others_were_asked_is_asked_too(
     violation = run(generate(20261267)).violation
     assert violation is not None
     assert violation.invariant == "L2"
+
+
+def test_l5_seed_584_who_stood_still_was_not_silent_for_that_long() -> None:
+    """It had asked, heard once more that others are ahead, and was stopped; pings came first when
+    it went on, and the checker took the pause for silence."""
+    outcome = run(generate(584))
+    assert outcome.violation is None, outcome.violation

@@ -384,6 +384,10 @@ class AsksForWhatItLacks(Checker):
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._told_at.pop(peer, None)
 
+    def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        # It could not ask meanwhile, and what is not about rounds may be handled first.
+        self._told_at.pop(peer, None)
+
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received) or type(event.message) not in TELLING:
             return
