@@ -108,7 +108,7 @@ from .transfer import DonorTimeout, Recovery, SnapshotExpired
 # longer than a node is ever idle, and less than it takes until others find it silent and
 # go on without it
 STOOD_STILL_S = 0.25
-LOADED_STILL_S = 0.5
+LOADED_STILL_S = 1.0
 """The same while large payloads move, which takes time to copy, hash and sum; where links stay up
 for longer than that, so that the others do not go on without it meanwhile."""
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gossip.core import Token
+from gossip.transport import Arrival
+
+PILED_UP_S = 0.02
+"""After it stood still a node waits so long for more of what came meanwhile."""
+READ_ON_MAX_S = 0.2
+"""It reads on no longer than this, or than half of the time for which it stood still: its own
+timers are overdue meanwhile."""
 
 
 class TimerHeap:
@@ -73,3 +80,13 @@ class StallDetector:
     def expect(self, at: float) -> None:
         """The loop means to look again at ``at`` or before."""
         self._expected = at
+
+
+def piled_up(
+    poll: Callable[[float], list[Arrival]], late_s: float, clock: Callable[[], float]
+) -> Iterator[list[Arrival]]:
+    """What came while the loop stood still for ``late_s``. The transport's own threads stood still
+    too and need a moment to read it."""
+    until = clock() + min(late_s / 2, READ_ON_MAX_S)
+    while clock() < until and (arrivals := poll(PILED_UP_S)):
+        yield arrivals

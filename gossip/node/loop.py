@@ -33,7 +33,7 @@ from gossip.run import Announcement, Journal, RunProgress, SeedFolder, write_err
 from gossip.transport import Arrival, Hub
 from gossip.vectors import shard_sizes
 
-from .alarms import StallDetector, TimerHeap
+from .alarms import StallDetector, TimerHeap, piled_up
 from .comparison import ResultComparator
 from .plan_cache import PlanCache
 from .reducer import Reducer, TrainerJudge
@@ -61,8 +61,6 @@ AWAKE_S = 0.005
 """A node does not sleep for so long after its trainer's update came: the processor would have
 nothing else to do, and a virtual one takes 50 us and more to come back. Not in a thread of the
 trainer, nor where there are more peers than processors."""
-DRAIN_S = 0.02
-DRAIN_TURNS = 10
 LINGER_S = 1.0
 TERMINATION_GRACE_S = 3.0
 ANNOUNCE_S = 2.0
@@ -302,7 +300,8 @@ class Node:
         self._stall_detector.expect(now)
         self._take(arrivals, now)
         if late_s:
-            self._drain()
+            for arrivals in piled_up(self.transport.poll, late_s, clock):
+                self._take(arrivals, clock())
             now = clock()
         if self.transport.woken or late_s:
             self._receive(now, everything=late_s > 0)
@@ -324,15 +323,6 @@ class Node:
         self._settle(now)  # what the trainer waits for goes before what can wait
         self._chores(now)
         self._settle(now)
-
-    def _drain(self) -> None:
-        """Reads what piled up while we slept. The transport's own threads slept too and need a
-        moment to read it."""
-        for _ in range(DRAIN_TURNS):
-            arrivals = self.transport.poll(DRAIN_S)
-            if not arrivals:
-                return
-            self._take(arrivals, time.monotonic())
 
     def _take(self, arrivals: list[Arrival], now: float) -> None:
         for arrival in arrivals:

@@ -75,14 +75,19 @@ def test_l8_a_verdict_that_does_not_wait_for_what_is_sent_again_is_caught(
     assert violation.invariant == "L8"
 
 
-HICCUPS = tuple(Hang(peer, None, 0.28, 10.0 + 3.1 * peer) for peer in range(4))
-"""A node that copies, hashes and sums what has come, while others want the processor, too."""
+def hiccups(seconds: float, first_at: float) -> tuple[Hang, ...]:
+    """Nodes that copy, hash and sum what has come, while others want the processor, too."""
+    return tuple([Hang(peer, None, seconds, first_at + 3.1 * peer) for peer in range(4)])
 
 
-def test_a_server_that_is_busy_with_what_has_come_does_not_hand_on() -> None:
+HICCUPS = hiccups(0.28, 10.0)
+
+
+@pytest.mark.parametrize("faults", [HICCUPS, hiccups(0.7, 10.0)])
+def test_a_server_that_is_busy_with_what_has_come_does_not_hand_on(faults: tuple[Hang, ...]) -> None:
     outcome = run(
         replace(
-            LARGE, peers=4, shards=(8,) * 4, bytes_per_s=30.0, link_timeout_s=2.0, faults=HICCUPS
+            LARGE, peers=4, shards=(8,) * 4, bytes_per_s=30.0, link_timeout_s=2.0, faults=faults
         )
     )
     assert outcome.violation is None, outcome.violation

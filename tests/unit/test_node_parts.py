@@ -16,13 +16,13 @@ from node_fakes import socket_pair
 
 from gossip import aggregators, topologies
 from gossip.core.digests import digest_of
-from gossip.core.events import Aggregate, Aggregated, Committed, Payload, Row
+from gossip.core.events import Aggregate, Aggregated, Committed, LinkUp, Payload, Row
 from gossip.core.messages import Commit
 from gossip.errors import BadFault
 from gossip.faults.plan import parse
 from gossip.inject.process import FaultInjector
 from gossip.inject.update_attacks import UpdateAttack
-from gossip.node.alarms import StallDetector, TimerHeap
+from gossip.node.alarms import StallDetector, TimerHeap, piled_up
 from gossip.node.plan_cache import PlanCache
 from gossip.node.reducer import Reducer, answer
 from gossip.node.worker import Worker
@@ -80,6 +80,24 @@ def test_being_a_little_late_is_nothing_and_being_very_late_is_told() -> None:
     assert sleep.look(10.25) == 0.0
     sleep.expect(10.3)
     assert sleep.look(11.3) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("late_s", "turns"), [(0.3, 3), (10.0, 4)])
+def test_who_stood_still_reads_on_for_a_while_only(late_s: float, turns: int) -> None:
+    """On a busy machine each look takes longer than it is to take: ten of them took 0.5 s, during
+    which no timer fired."""
+    now = 0.0
+
+    def poll(wait_s: float) -> list[LinkUp]:
+        nonlocal now
+        now += 0.05
+        return [LinkUp(1)]
+
+    assert len(list(piled_up(poll, late_s, lambda: now))) == turns
+
+
+def test_it_goes_on_when_nothing_more_comes() -> None:
+    assert list(piled_up(lambda wait_s: [], 10.0, lambda: 0.0)) == []
 
 
 # --- the journal ----------------------------------------------------------------------------------

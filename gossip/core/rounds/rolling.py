@@ -325,7 +325,8 @@ class RollingRounds:
     def _note_load(self, now: float) -> None:
         """They come again in the next round, all at once. The first answers that wait behind them
         do so before any news of them is here."""
-        self.view.note_load(now, LOADED_ROUNDS * self.deadline.typical_round_s())
+        usual_s = self.deadline.typical_round_s() or self.deadline.round_timeout_s()
+        self.view.note_load(now, LOADED_ROUNDS * usual_s)
 
     def _heard(self, peer: PeerId, round_id: int, contributes: bool, now: float) -> list[Effect]:
         """It says where it is. Until then nobody was to be served by it;
