@@ -84,7 +84,9 @@ HICCUPS = hiccups(0.28, 10.0)
 
 
 @pytest.mark.parametrize("faults", [HICCUPS, hiccups(0.7, 10.0)])
-def test_a_server_that_is_busy_with_what_has_come_does_not_hand_on(faults: tuple[Hang, ...]) -> None:
+def test_a_server_that_is_busy_with_what_has_come_does_not_hand_on(
+    faults: tuple[Hang, ...],
+) -> None:
     outcome = run(
         replace(
             LARGE, peers=4, shards=(8,) * 4, bytes_per_s=30.0, link_timeout_s=2.0, faults=faults
