@@ -139,6 +139,21 @@ class RunConfig(BaseModel):
     quorum_timeout_s: Seconds = Field(
         default=60.0, description="how long a run without quorum waits for peers to come back"
     )
+    resume: str = Field(
+        default="",
+        max_length=4096,
+        description=(
+            "goes on from a checkpoint: auto (the newest one where the script saves to), a run, "
+            "or a folder of checkpoints, with @STEP if need be"
+        ),
+    )
+    deterministic: bool = Field(
+        default=False,
+        description=(
+            "equal slices, and each round waits for everybody who lives: runs of one seed and as "
+            "many peers give the same bits, resumed ones too"
+        ),
+    )
     begin_anew: bool = Field(
         default=False,
         description=(
@@ -322,7 +337,7 @@ class RunConfig(BaseModel):
                 probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s
             ),
             batch_policy=self.batch_policy,
-            slices=self.slices,
+            slices="equal" if self.deterministic else self.slices,
             begin_anew=self.begin_anew,
             rounds=RoundSettings(
                 quorum=self.quorum,
@@ -332,6 +347,8 @@ class RunConfig(BaseModel):
                 min_peers=self.min_peers or 0,
                 patience_s=self.patience_s,
                 quorum_timeout_s=self.quorum_timeout_s,
+                # Nobody who lives is left out of a round for being late.
+                **({"grace_floor_s": self.round_timeout_s} if self.deterministic else {}),
             ),
             gossip=GossipSettings(
                 mix_every=self.mix_every, mixing=self.mixing, staleness_max=self.staleness_max

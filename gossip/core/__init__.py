@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from .events import EpochReport as EpochReport
     from .events import Event as Event
     from .events import Halt as Halt
+    from .events import LedgerReply as LedgerReply
+    from .events import LedgerRequest as LedgerRequest
     from .events import LinkDown as LinkDown
     from .events import LinkUp as LinkUp
     from .events import Payload as Payload
@@ -169,6 +171,8 @@ else:
                 "PeerExpected",
                 "Committed",
                 "ConfirmState",
+                "LedgerReply",
+                "LedgerRequest",
                 "StateConfirmed",
                 "Contributed",
                 "Effect",

@@ -138,8 +138,10 @@ class Prepared:
     sizes: tuple[int, ...]
     state_bytes: int = 0  # of the packed state: bounds what a donor may send
     # the next round to run on this state; not 0 when the node was started again beside
-    # a living trainer
+    # a living trainer, or when the trainer has loaded a checkpoint
     round_id: int = 0
+    # what belonged to the state of the checkpoint beside the trainer's, as ``LedgerReply`` gave it
+    ledger: bytes = b""
 
 
 @record
@@ -266,6 +268,11 @@ class ConfirmState:
 
 
 @record
+class LedgerRequest:
+    """The trainer saves a checkpoint, and asks for what belongs to it beside its own state."""
+
+
+@record
 class Stop:
     """Leave politely: say so, help those who are behind, halt.
 
@@ -298,6 +305,7 @@ Event: TypeAlias = (
     | PeerExpected
     | AddressLearned
     | ConfirmState
+    | LedgerRequest
     | Stop
 )
 
@@ -480,6 +488,15 @@ class StateConfirmed:
 
 
 @record
+class LedgerReply:
+    """The answer to ``LedgerRequest``: what all peers hold alike before ``round_id`` beside the
+    trainer's state. ``ledger`` is empty when there is none now."""
+
+    round_id: int
+    ledger: bytes
+
+
+@record
 class Report:
     """Something that a person or a report wants to know. Becomes a line in ``events.jsonl``."""
 
@@ -522,6 +539,7 @@ Effect: TypeAlias = (
     | TakeSnapshot
     | Restore
     | StateConfirmed
+    | LedgerReply
     | Report
     | Committed
     | Halt

@@ -34,6 +34,8 @@ from .events import (
     Effect,
     Event,
     Halt,
+    LedgerReply,
+    LedgerRequest,
     LinkDown,
     LinkUp,
     PeerEnded,
@@ -49,6 +51,7 @@ from .events import (
     TrainerLost,
     TrainerProgress,
 )
+from .ledger import pack_ledger, unpack_ledger
 from .lifecycle import (
     HELLO_INTERVAL_S,
     STALL_ROUNDS,
@@ -112,6 +115,7 @@ LOADED_STILL_S = 1.0
 """The same while large payloads move, which takes time to copy, hash and sum; where links stay up
 for longer than that, so that the others do not go on without it meanwhile."""
 
+TRAINING = ("running", "draining")  # phases in which the state is that of the rounds
 FELL_BEHIND_S, FELL_BEHIND_MAX_S = 0.5, 5.0
 """Before one that could not keep up twice takes over another state; twice as long each time."""
 
@@ -333,6 +337,8 @@ class Peer:
                 return self.recovery.giving.close() + self.final_check.ask(
                     event.round_id, self.phase, now
                 )
+            case LedgerRequest():
+                return [self._ledger()]
             case Stop():
                 return self._on_stop(event, now)
             case _:
@@ -425,8 +431,29 @@ class Peer:
         self.bootstrap.prepare(holds=event.round_id > 0)
         if self.phase != "unprepared":
             return [Report("error", {"message": "the trainer prepared twice"})]
+        if event.ledger and (halt := self._load(event)) is not None:
+            return self._end(halt)
         self._enter("prepared")
         return [self._again("watch", now + WATCH_INTERVAL_S), *self._gather(now)]
+
+    def _load(self, event: Prepared) -> Halt | None:
+        """The trainer has loaded a checkpoint: its round is the next one here."""
+        try:
+            chain, snapshot, whole = unpack_ledger(event.ledger, self.settings.peers)
+            self.rounds.adopt(event.round_id, chain, snapshot)
+        except (ValueError, OverflowError) as error:
+            return Halt(f"the checkpoint of step {event.round_id} cannot be used: {error}", 2)
+        if self._rolling is not None:
+            self._rolling.replicated.resume(whole)
+        return None
+
+    def _ledger(self) -> LedgerReply:
+        """What belongs to the state before this round, as far as it can be told now."""
+        rolling, round_id = self._rolling, self.rounds.round_id
+        kept = rolling.snapshot(round_id) if rolling and self.phase in TRAINING else None
+        if rolling is None or kept is None:
+            return LedgerReply(round_id, b"")
+        return LedgerReply(round_id, pack_ledger(*kept, rolling.replicated.whole))
 
     def _gather(self, now: float) -> list[Effect]:
         self.bootstrap.hear(self.local, self.hello_exchange.hello(), now)

@@ -15,5 +15,7 @@ from .messages import ConfirmReply as ConfirmReply
 from .messages import ConfirmRequest as ConfirmRequest
 from .messages import JudgeCommand as JudgeCommand
 from .messages import JudgeReply as JudgeReply
+from .messages import LedgerReply as LedgerReply
+from .messages import LedgerRequest as LedgerRequest
 from .messages import Snapshot as Snapshot
 from .messages import StartRoundCommand as StartRoundCommand

@@ -24,6 +24,8 @@ A life, seen from the trainer:
              <- Restore?  it was told another result of the last one than most
     Restored ->
              <- Confirmed
+    Ledger   ->           (at any time) a checkpoint is to be saved
+             <- Ledger(r) what belongs to it beside the trainer's state
     Close    ->           polite end; the node drains and answers Halted
 """
 
@@ -52,8 +54,9 @@ class Prepare:
     learning_rate: float
     has_judge: bool  # there is a loss to ask for
     # the next round to run on this state: not 0 when a node is started again beside
-    # a living trainer
+    # a living trainer, or when the trainer has loaded a checkpoint
     round_id: int = 0
+    ledger: bytes = b""  # of the checkpoint
 
 
 @record
@@ -125,6 +128,11 @@ class ConfirmRequest:
     do others hold the same?"""
 
     round_id: int
+
+
+@record
+class LedgerRequest:
+    """A checkpoint is to be saved: what belongs to it beside the trainer's state?"""
 
 
 @record
@@ -213,6 +221,14 @@ class ConfirmReply:
 
 
 @record
+class LedgerReply:
+    """Behind all rounds before ``round_id``. Empty: there is none now."""
+
+    round_id: int
+    ledger: bytes
+
+
+@record
 class Halted:
     reason: str
     exit_code: int
@@ -245,6 +261,7 @@ FromTrainer: TypeAlias = (
     | RestoredReply
     | Log
     | ConfirmRequest
+    | LedgerRequest
     | Close
 )
 FromNode: TypeAlias = (
@@ -254,5 +271,6 @@ FromNode: TypeAlias = (
     | SnapshotCommand
     | RestoreCommand
     | ConfirmReply
+    | LedgerReply
     | Halted
 )

@@ -390,7 +390,11 @@ class Node:
             case events.SetTimer() | events.CancelTimer():
                 self._set_alarm(effect)
             case (
-                events.Apply() | events.TakeSnapshot() | events.Restore() | events.StateConfirmed()
+                events.Apply()
+                | events.TakeSnapshot()
+                | events.Restore()
+                | events.StateConfirmed()
+                | events.LedgerReply()
             ):
                 self._hand_to_trainer(effect)
             case events.StartRound():
@@ -418,7 +422,12 @@ class Node:
                 assert_never(never)
 
     def _hand_to_trainer(
-        self, effect: events.Apply | events.TakeSnapshot | events.Restore | events.StateConfirmed
+        self,
+        effect: events.Apply
+        | events.TakeSnapshot
+        | events.Restore
+        | events.StateConfirmed
+        | events.LedgerReply,
     ) -> None:
         match effect:
             case events.Apply():
@@ -430,6 +439,8 @@ class Node:
                 self.trainer.restore(effect)
             case events.StateConfirmed():
                 self.trainer.confirmed(effect)
+            case events.LedgerReply():
+                self.trainer.give_ledger(effect)
             case _ as never:
                 assert_never(never)
 

@@ -154,6 +154,10 @@ class TrainerLink:
         """Behind the state that it may have to take over first."""
         self._outbox.append(_Outgoing(control.ConfirmReply(effect.round_id, effect.agreed)))
 
+    def give_ledger(self, effect: events.LedgerReply) -> None:
+        """Behind the rounds that it comes after."""
+        self._outbox.append(_Outgoing(control.LedgerReply(effect.round_id, effect.ledger)))
+
     def halted(self, reason: str, exit_code: int) -> None:
         """The last word, at once: rounds that wait for a slot are not for this trainer any more."""
         self.flush()
@@ -292,7 +296,12 @@ class TrainerLink:
                 self._prepare(message, fds.popleft())
             case control.Snapshot():
                 self._snapshot(message, fds)
-            case control.Shard() | control.RestoredReply() | control.ConfirmRequest():
+            case (
+                control.Shard()
+                | control.RestoredReply()
+                | control.ConfirmRequest()
+                | control.LedgerRequest()
+            ):
                 self._emit(_as_event(message))
             case control.Close():
                 self.closed = True
@@ -316,7 +325,9 @@ class TrainerLink:
         self._offered.clear()
         self.learning_rate, self.has_judge = said.learning_rate, said.has_judge
         self._prepared(
-            events.Prepared(said.layout, said.state, sizes, said.state_bytes, said.round_id)
+            events.Prepared(
+                said.layout, said.state, sizes, said.state_bytes, said.round_id, said.ledger
+            )
         )
 
     def _contribute(self, said: control.Contribute) -> None:
@@ -469,7 +480,9 @@ def pid_behind(channel: Channel) -> int:
     return pid
 
 
-def _as_event(said: control.Shard | control.RestoredReply | control.ConfirmRequest) -> Event:
+def _as_event(
+    said: control.Shard | control.RestoredReply | control.ConfirmRequest | control.LedgerRequest,
+) -> Event:
     """What the core has to know of, and nobody before it."""
     match said:
         case control.Shard():
@@ -478,5 +491,7 @@ def _as_event(said: control.Shard | control.RestoredReply | control.ConfirmReque
             return events.Restored(said.round_id, said.error)
         case control.ConfirmRequest():
             return events.ConfirmState(said.round_id)
+        case control.LedgerRequest():
+            return events.LedgerRequest()
         case _ as never:
             assert_never(never)

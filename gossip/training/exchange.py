@@ -108,6 +108,8 @@ class Exchange:
         # whether steps are short; when we last handed over to the user
         self._brief, self._left_at = False, 0.0
         self._prepared = False
+        self._loaded: tuple[int, bytes] | None = None  # round and ledger, until the first round
+        self._ledger: control.LedgerReply | None = None  # the answer to the last request
         # asked for while a round could be computed: they wait for the next time that we wait anyway
         self._snapshots_due = 0
 
@@ -151,6 +153,7 @@ class Exchange:
             learning_rate_of(self._trained.optimizer.param_groups),
             self._judging.able,
             self.round_id,
+            b"" if self._loaded is None else self._loaded[1],
         )
         self._say(about, os.dup(self._arena.fd))
         if self._shard is not None:
@@ -165,6 +168,32 @@ class Exchange:
         if self._prepared:
             self._say(self._shard)
             self._flush()
+
+    def load(self, round_id: int, ledger: bytes) -> None:
+        """The model was loaded from a checkpoint, and is to go on with round ``round_id``. Before
+        ``prepare``."""
+        self.round_id, self._loaded = round_id, (round_id, ledger)
+
+    def ledger(self) -> bytes:
+        """What belongs to a checkpoint of the state as it is, beside the trainer's; waits for it.
+        Empty: there is none now."""
+        self._ledger = None
+        self._say(control.LedgerRequest())
+        self._flush()
+        self._serve(lambda: self._ledger is not None or self._halted is not None)
+        said = self._ledger
+        return said.ledger if said is not None and said.round_id == self.round_id else b""
+
+    def serve_while(self, busy: Callable[[], bool]) -> None:
+        """Answers the node for as long as ``busy``, looked at about twice a second or oftener, and
+        as long as it lives. No round is applied that the caller does not see in ``round_id``."""
+        while busy() and self._halted is None:
+            self._snapshot()
+            self._flush()
+            try:
+                self._hear(*self._channel.receive(BRIEF_S))
+            except ChannelClosed:
+                return
 
     # --- rounds -----------------------------------------------------------------------------------
 
@@ -368,7 +397,7 @@ class Exchange:
                 self._apply(message)
             case control.StartRoundCommand():
                 self.go = message
-                self.round_id = message.round_id
+                self.round_id, self._loaded = message.round_id, None
                 self.peers, self.alive = message.peers, message.alive
             case control.JudgeCommand():
                 self._say(
@@ -383,6 +412,8 @@ class Exchange:
                 self._restore(message, fds.popleft())
             case control.ConfirmReply():
                 self.confirmation.said = message
+            case control.LedgerReply():
+                self._ledger = message
             case control.Halted():
                 self._halted = message
             case _ as never:
@@ -484,6 +515,7 @@ class Exchange:
             self._node.kill()
         self._incarnation += 1
         self.go = None
+        self._ledger = control.LedgerReply(-1, b"")  # nobody will answer any more
         self._judging.forget()
         self._outbox.drop()
         self._channel, self._node = connect(self._start, self._incarnation)

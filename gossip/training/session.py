@@ -5,9 +5,10 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +18,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from gossip import topologies
+from gossip import __version__, topologies
 from gossip.aggregators import senders
 from gossip.errors import ConfigError, GossipError
 from gossip.ipc import Channel, StartRoundCommand
+from gossip.run import checkpoints
+from gossip.topologies import draw
 
 from .batches import BatchTracker, check_accumulate
 from .checks import check_model, plain_model
@@ -32,18 +35,24 @@ from .layout import Layout
 from .loader import ShardedLoader, loader_of
 from .metrics import line_of
 from .optimizer import StepCoordinator, check_optimizers
+from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver
+from .seeding import seed_generators
 from .several import as_one
 from .spawn import NodeHandle, PeerPlace, StartNode
+from .state import MODEL_FILE, TRAINING_FILE, StateMismatch, load_checkpoint, plan_checkpoint
 from .steps import steps_of
 from .streaming import ShardedStream
 from .unexchanged import UnexchangedWarning
 from .watch import ExceptHook, TerminationHandler, watch_launcher, write_error
 
+AUTO, ALONE = "auto", "alone"
 CLOSE_S = 45.0
 """More than a node takes that waits for those who were lost shortly before the end: ``linger_s``
 and ``drain_timeout_s``."""
 HURRIED_CLOSE_S = 2.0
 EXIT_SIGTERM = 143
+SAVED_S = 20.0
+"""For the last checkpoint to be durable, when there is no hurry."""
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 Optimizers = TypeVar("Optimizers", bound=torch.optim.Optimizer | Sequence[torch.optim.Optimizer])
@@ -78,10 +87,14 @@ class Session:
         self._kept_states: dict[str, Any] = {}
         self._optimizer: torch.optim.Optimizer | None = None  # or what stands for several
         self._group_settings: list[dict[str, Any]] = []  # as they came with a state
-        self._in_round = False
+        self._in_round = self._counting = False
+        self._join: Callable[[], None] | None = None  # put off until it is known where we resume
+        self._saver: CheckpointSaver | None = None
+        self._boundary_due = False  # a step was made, and nothing was saved since
         self._unexchanged = UnexchangedWarning()
         self._steps = steps_of(place)
         self._termination = termination
+        termination.in_step = lambda: self._in_round or self._counting
         self._exchange = Exchange(
             start, connection, place, self._look_around, senders.load(self._config.sender)
         )
@@ -146,10 +159,21 @@ class Session:
         self._unexchanged.prepared(optimizers)
         with compared(self.run_dir, self.id, layout):
             inner_step = StepCoordinator(optimizers, self._step).inner
-            trained = TrainedModel(plain, together, inner_step, layout)
+            self._trained = trained = TrainedModel(plain, together, inner_step, layout)
             judging = JudgeService(bench, rule if bench is not None else None, layout.elements)
-            self._exchange.prepare(trained, judging, self._extra_state, self._take_extra_state)
         self._model = model
+        extra = self._extra_state, self._take_extra_state
+
+        def join() -> None:
+            with compared(self.run_dir, self.id, layout):
+                self._exchange.prepare(trained, judging, *extra)
+
+        self._join = join
+        if not self._resumes:
+            self._join_now()
+        elif self._config.resume != AUTO:
+            self._resume(*checkpoints.resolve(self._config.resume))
+            self._join_now()
         self._computing_since = time.monotonic()
         return model, optimizer
 
@@ -256,6 +280,97 @@ class Session:
                 ):
                     group.update(settings)
 
+    def save_every(self, folder: str | Path, every: int | None = None, keep: int = 3) -> None:
+        """Saves checkpoints of the run: one every so many steps, one at the end, one at Ctrl-C and
+        one at SIGTERM. Call it after ``prepare`` and ``keep``, before the first step.
+
+        A checkpoint has the model, the optimizer, what ``keep`` was given, the position in the
+        data and the history of the run. One of the living peers writes it, while training goes on.
+        ``model.safetensors`` in it is a plain file. With ``gossip run --resume auto`` the run goes
+        on from the newest one in ``folder`` (``docs/checkpoints.md``).
+
+        Args:
+            folder: Where to; a path relative to the working folder.
+            every: Steps between two checkpoints; None: only at the end.
+            keep: How many are kept, the newest ones.
+        Raises:
+            ConfigError: ``prepare`` was not called, a number is wrong, it was called twice, or the
+                checkpoint to resume from does not fit the model.
+        """
+        self._check_open()
+        if self._model is None or self._saver is not None:
+            raise ConfigError(
+                "save_every was called "
+                + ("twice" if self._saver is not None else "before prepare"),
+                "call it once, after peer.prepare and peer.keep",
+            )
+        for name, value in (("every", 1 if every is None else every), ("keep", keep)):
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} is {value!r}, not a number of at least 1")
+        if not topologies.load(self._config.topology).rolling:
+            raise ConfigError(
+                "checkpoints are saved of rolling rounds only: in gossip rounds peers differ",
+                "save the model of each peer yourself",
+            )
+        place = Path(folder).absolute()
+        self._saver = CheckpointSaver(place, every, keep, self._about_run(), self._say)
+        if self.run_dir is not None:
+            with suppress(OSError):  # the run's records may be incomplete, and say so elsewhere
+                checkpoints.note_folder(self.run_dir, place)
+        if self._join is not None:
+            self._resume(place, None)
+            self._join_now()
+
+    def steps(
+        self,
+        total: int,
+        *,
+        save: str | Path | None = None,
+        every: int | None = None,
+        keep: int = 3,
+    ) -> Iterator[int]:
+        """Yields the numbers of the steps that remain, from 0 to ``total`` - 1: those of the run,
+        the same on every peer.
+
+        A peer that joined late, returned, or resumed from a checkpoint begins where the run is.
+        All peers leave the loop after the same step. A body without ``optimizer.step()`` passes
+        its step: the others do it.
+
+        Args:
+            total: Steps of the whole run.
+            save, every, keep: As for ``save_every``; without ``save`` nothing is saved.
+        Raises: ConfigError: As ``save_every``, or ``total`` is no number of steps.
+        """
+        if not isinstance(total, int) or total < 0:
+            raise ConfigError(f"steps({total!r}) is not a number of steps")
+        if save is not None:
+            self.save_every(save, every, keep)
+        elif every is not None:
+            raise ConfigError("every without save", "say where: peer.steps(N, save='checkpoints')")
+        return self._steps_to(total)
+
+    def _steps_to(self, total: int) -> Iterator[int]:
+        if total and self.next_round() is None:
+            return
+        self._counting = True
+        try:
+            while (step := self.round) < total and not self.finished:
+                yield step
+                if self.round == step and not self.finished:
+                    self.pass_round()
+                self._between_steps()
+        finally:
+            self._counting = False
+        if self.round < total:
+            self._say(f"the run ended before step {total}: this peer has the state of {self.round}")
+        self._end_training()
+
+    def _end_training(self) -> None:
+        """The loop is over: others confirm the final state, and it is saved."""
+        self._confirm(self._look_around)
+        if self._saver is not None:
+            self._save_last(self._saver, SAVED_S)
+
     def epochs(self, total: int) -> Iterator[int]:
         """Yields the epochs that remain, as numbers from 0.
 
@@ -272,7 +387,7 @@ class Session:
                     return
                 epoch = max(epoch, go.epoch)
             if epoch >= total:
-                self._confirm(self._look_around)
+                self._end_training()
                 return
             yield epoch
             epoch += 1
@@ -340,6 +455,9 @@ class Session:
         try:
             if reason == "finished":
                 self._confirm(hurry)
+            if self._saver is not None:
+                self._save_last(self._saver, SAVED_S if reason == "finished" else HURRIED_CLOSE_S)
+                self._saver.close()
             self._exchange.close(reason, patience_s, hurry)
         except KeyboardInterrupt:
             self._exchange.close(reason, HURRIED_CLOSE_S)  # said twice, it means now
@@ -375,7 +493,11 @@ class Session:
         self._check_open()
         self._unexchanged.over()
         self._batches.check_step()
+        self._check_joined()
+        self._between_steps()
         if self.finished:
+            if self._counting:
+                return  # the loop ends behind this step, which changes nothing
             raise SystemExit(0)
         samples = self._batches.take() if self._loader is not None else 1
         if overflow:
@@ -388,13 +510,19 @@ class Session:
         try:
             computed = partial(self._steps.computed, self._computing_since)
             self._exchange.contribute(samples, loss, computed)
+        except SystemExit:
+            if not (self._counting and self.finished):
+                raise
         finally:
             self._in_round = False
         if self._out_of_rounds:
             self._confirm(self._look_around)
-        self._computing_since = time.monotonic()
-        if self._termination.since is not None:
+        if self._saver is not None:
+            self._boundary_due = True
+        elif self._termination.since is not None:
             self._stop()
+        self._draw()
+        self._computing_since = time.monotonic()
 
     def _confirm(self, given_up: Callable[[], object]) -> None:
         """There is no round after this in which a lie would be found out."""
@@ -419,6 +547,8 @@ class Session:
                 "the sharded loader was used before prepare",
                 "call peer.prepare(model, optimizer) first",
             )
+        self._check_joined()
+        self._between_steps()
         if self.finished:
             return None
         try:
@@ -427,6 +557,7 @@ class Session:
             if self.finished:
                 return None
             raise
+        self._draw()
         self._computing_since = time.monotonic()
         return None if self._out_of_rounds else go
 
@@ -460,6 +591,110 @@ class Session:
     def unused(self) -> bool:
         """Whether samples were handed out that no step has used yet. Loaders read it."""
         return self._batches.unused
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    @property
+    def _resumes(self) -> bool:
+        """Whether this life begins with a checkpoint. Who comes back takes the swarm's state."""
+        return bool(self._config.resume) and self._place.incarnation < 2
+
+    def _join_now(self) -> None:
+        join, self._join = self._join, None
+        assert join is not None
+        join()
+        self._draw()
+
+    def _check_joined(self) -> None:
+        if self._join is not None:
+            raise ConfigError(
+                "--resume auto, and the script does not say where its checkpoints are",
+                "write peer.steps(N, save='checkpoints') or peer.save_every('checkpoints')",
+            )
+
+    def _resume(self, folder: Path, step: int | None) -> None:
+        """Loads the newest good checkpoint of ``folder``, or that of ``step``. None there: this
+        run begins."""
+        found, passed_over = checkpoints.newest_good(folder, step, whole=self._config.deterministic)
+        for line in passed_over:
+            self._say(line)
+        if found is None:
+            return
+        files = {name: found.read(name) for name in (MODEL_FILE, TRAINING_FILE)}
+        trained = self._trained
+        try:
+            extra = load_checkpoint(files, trained.model, trained.optimizer)
+        except StateMismatch as error:
+            raise ConfigError(
+                f"{found.path} does not fit this script: {error}",
+                "build the same model and optimizer, or begin anew without --resume",
+            ) from error
+        self._take_extra_state(extra)
+        self._exchange.load(found.step, found.read(LEDGER_FILE))
+        if self.id == 0:
+            self._say(f"goes on from step {found.step}: {found.path}")
+
+    def _between_steps(self) -> None:
+        """What follows a step of the optimizer has been done, such as that of a scheduler: now the
+        state is the one that the next step begins with, and can be saved."""
+        if self._saver is None or not self._boundary_due:
+            return
+        self._boundary_due = False
+        if self._termination.since is not None:
+            self._stop()
+        if self._saver.is_due(self.round):
+            self._save(self._saver)
+
+    def _about_run(self) -> dict[str, Any]:
+        config = self._config
+        return {
+            "run": config.name,
+            "seed": config.seed,
+            "peers": config.peers,
+            "aggregator": config.aggregator,
+            "versions": {"torch": torch.__version__, "gossip": __version__},
+        }
+
+    def _save(self, saver: CheckpointSaver) -> None:
+        """Of the state as it is, if it is this peer that saves."""
+        if not saver.is_writer() or not (ledger := self._exchange.ledger()):
+            return
+        trained, step = self._trained, self.round
+        files = plan_checkpoint(trained.model, trained.optimizer, self._extra_state())
+        about = {
+            "writer": self.id,
+            "parameters": trained.layout.digest_parameters().hex(),
+            "whole": json.loads(ledger)["whole"],
+        }
+        saver.save(step, files, ledger, about)
+
+    def _save_last(self, saver: CheckpointSaver, within_s: float) -> None:
+        """The state as it is becomes durable, by this peer or another."""
+        step, began = self.round, time.monotonic()
+        if step == 0:
+            return
+
+        def waits() -> bool:
+            if saver.is_writer():
+                return not saver.is_idle
+            return not saver.has(step) and time.monotonic() - began < HANDED_OVER_S
+
+        if saver.is_writer() and saver.newest != step and not saver.has(step):
+            self._save(saver)
+        self._exchange.serve_while(lambda: waits() and time.monotonic() - began < within_s)
+        saver.wait()
+        if not saver.has(step) and within_s == SAVED_S:
+            self._say(f"the checkpoint of step {step} is not there: {saver.failed or 'no ledger'}")
+
+    def _say(self, line: str) -> None:
+        print(f"gossip: peer {self.id}: {line}", file=sys.stderr, flush=True)
+
+    def _draw(self) -> None:
+        """Seeds the generators for the next step, each peer's with its own: what is drawn in it
+        depends on nothing that was drawn before, so a resumed run draws the same. A script that
+        was started alone draws as it would without gossip."""
+        if self._config.name != ALONE:
+            seed_generators(draw("step", self._config.seed, self.id, self.round))
 
     # --- state beside the model -------------------------------------------------------------------
 
@@ -505,6 +740,8 @@ class Session:
 
     def _stop(self) -> None:
         self.close("stopped")
+        if self._termination.interrupted:
+            raise KeyboardInterrupt
         raise SystemExit(EXIT_SIGTERM)
 
     def _raised(self, error: BaseException) -> None:

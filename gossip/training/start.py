@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,12 +110,11 @@ def _among(task: Task, overrides: dict[str, Any]) -> PeerPlace:
 
 
 def _seed(seed: int) -> None:
-    import numpy as np
     import torch
 
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
+    from .seeding import seed_generators
+
+    seed_generators(seed)
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if threads.isdigit() and int(threads) > 0:
         torch.set_num_threads(int(threads))

@@ -27,6 +27,7 @@ from gossip.errors import ConfigError, UnsupportedModel
 
 FORMAT = 2
 PARTS = ("state", "settings", "own")
+MODEL_FILE, TRAINING_FILE = "model.safetensors", "training.safetensors"
 _KEY = "gossip"
 _DOCUMENT_BYTES_MAX = 64 * 2**20
 _ALIGNMENT = 8
@@ -53,7 +54,7 @@ class StateMismatch(ConfigError):
     """A packed state does not fit this model or optimizer. Nothing was changed."""
 
 
-class _File:
+class StateFile:
     """A safetensors file: its header, and where its tensors go.
     They are read when it is written."""
 
@@ -79,7 +80,9 @@ class _File:
         data = json.dumps(header, separators=(",", ":")).encode()
         data += b" " * (-len(data) % _ALIGNMENT)
         self._header = struct.pack("<Q", len(data)) + data
-        self.nbytes = _aligned(len(self._header) + end)
+        self.length = len(self._header) + end
+        """Bytes of the file itself. ``nbytes`` has what is between it and a file behind it, too."""
+        self.nbytes = _aligned(self.length)
 
     def write(self, memory: memoryview) -> None:
         """Copies everything into ``memory``, which is zero and has ``nbytes``."""
@@ -99,7 +102,7 @@ class PackingPlan:
         nbytes: Of all.
     """
 
-    def __init__(self, files: Sequence[_File]) -> None:
+    def __init__(self, files: Sequence[StateFile]) -> None:
         self._files = files
         self.parts = tuple([file.nbytes for file in files])
         self.nbytes = sum(self.parts)
@@ -127,11 +130,47 @@ def plan_state(
     own = {name: value for name, value in of_model.items() if name not in alike}
     return PackingPlan(
         (
-            _File({"model": parameters, "optimizer": of_optimizer["state"]}),
-            _File({"groups": of_optimizer["param_groups"], "extra": dict(extra)}),
-            _File({"model": own}),
+            StateFile({"model": parameters, "optimizer": of_optimizer["state"]}),
+            StateFile({"groups": of_optimizer["param_groups"], "extra": dict(extra)}),
+            StateFile({"model": own}),
         )
     )
+
+
+def plan_checkpoint(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]
+) -> dict[str, StateFile]:
+    """The files of a checkpoint, by name. ``model.safetensors`` has the model's tensors under
+    their own names, so that anybody can load it.
+
+    Raises: UnsupportedModel: Something cannot be kept; the message says where.
+    """
+    of_optimizer = optimizer.state_dict()
+    training = {
+        "optimizer": of_optimizer["state"],
+        "groups": of_optimizer["param_groups"],
+        "extra": dict(extra),
+    }
+    return {MODEL_FILE: StateFile(dict(model.state_dict())), TRAINING_FILE: StateFile(training)}
+
+
+def load_checkpoint(
+    files: Mapping[str, bytes], model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> dict[str, Any]:
+    """Loads the files of ``plan_checkpoint``. Returns and raises as ``unpack_state``."""
+    try:
+        of_model, training = [
+            {key: _decode(part, tensors) for key, part in document.items()}
+            for document, tensors in (_read(files[MODEL_FILE]), _read(files[TRAINING_FILE]))
+        ]
+        of_optimizer = {"state": training["optimizer"], "param_groups": training["groups"]}
+        extra = training["extra"]
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise StateMismatch(
+            f"the checkpoint is damaged: {type(error).__name__}: {error}"
+        ) from error
+    _load(of_model, of_optimizer, model, optimizer)
+    return dict(extra)
 
 
 def pack_state(
@@ -183,6 +222,17 @@ def unpack_state(
         ) from error
     if not isinstance(extra, dict):
         raise StateMismatch("the packed state is damaged: a part is not a dict")
+    _load(of_model, of_optimizer, model, optimizer)
+    return extra
+
+
+def _load(
+    of_model: dict[str, Any],
+    of_optimizer: dict[str, Any],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """Raises StateMismatch, and then nothing was changed."""
     _compare_model(of_model, model)
     _compare_optimizer(of_optimizer, optimizer)
     before = optimizer.state, optimizer.param_groups
@@ -196,7 +246,6 @@ def unpack_state(
             f"the optimizer refuses the packed state: {type(error).__name__}: {error}"
         ) from error
     model.load_state_dict(of_model)
-    return extra
 
 
 # --- bytes ----------------------------------------------------------------------------------------

@@ -32,15 +32,19 @@ hands it on: twice is once."""
 
 class TerminationHandler:
     """Notes SIGTERM instead of dying of it; another one that comes ``TOGETHER_S`` later or
-    more kills as usual.
+    more kills as usual. Notes Ctrl-C, too, while ``in_step`` says so; a second one interrupts.
 
     Attributes:
-        since: When it came, on the monotonic clock; None: it has not.
+        since: When one came, on the monotonic clock; None: none has.
+        in_step: Whether a step is under way, which Ctrl-C lets end first.
+        interrupted: Whether it was Ctrl-C.
     """
 
     def __init__(self) -> None:
         self.since: float | None = None
-        self._installed = False
+        self.in_step: Callable[[], bool] = lambda: False
+        self.interrupted = False
+        self._installed = self._interrupts = False
 
     def install(self) -> None:
         """Only in the main thread, and only where nobody else handles SIGTERM already: a script's
@@ -49,6 +53,14 @@ class TerminationHandler:
         if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._came)
             self._installed = True
+        if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._interrupt)
+            self._interrupts = True
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.since is not None or not self.in_step():
+            raise KeyboardInterrupt
+        self.since, self.interrupted = time.monotonic(), True
 
     def _came(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
@@ -59,9 +71,13 @@ class TerminationHandler:
             os.kill(os.getpid(), number)
 
     def uninstall(self) -> None:
-        if self._installed and threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if self._installed:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self._installed = False
+        if self._interrupts:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._installed = self._interrupts = False
 
 
 def watch_launcher(status_fd: int, gone: Callable[[], None]) -> None:

@@ -48,6 +48,7 @@ class ReplicatedState:
         self._sharers: tuple[PeerId, ...] = ()  # those who get samples this round
         self._slices: dict[PeerId, Ranges] = {}
         self._told = 0  # how many they were when somebody was told of the batch last
+        self.whole = True  # every round so far had an update of each of the run's first peers
 
     def begin(self) -> frozenset[PeerId]:
         """The next round begins: gives out its samples. Returns who is in quarantine in it."""
@@ -134,6 +135,7 @@ class ReplicatedState:
             if lost
             else set.intersection(*[{c.peer for c in commit.contributors} for commit in commits])
         )
+        self.whole = self.whole and used.issuperset(self.settings.peers)
         effects: list[Effect] = [
             Report(
                 t.change,
@@ -271,6 +273,10 @@ class ReplicatedState:
             raise ValueError(f"{snapshot[0]} is not a roster of {self.settings.everybody}")
         for table, packed in zip(self._tables(), snapshot[1:], strict=True):
             copy(table).unpack(packed)
+
+    def resume(self, whole: bool) -> None:
+        """Goes on from a checkpoint. ``whole``: every round before it had everybody's update."""
+        self.whole = whole
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Takes over what another peer held before ``round_id``. Raises as ``check`` does; then

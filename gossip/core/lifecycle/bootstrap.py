@@ -220,7 +220,10 @@ class Bootstrap:
             - gone
             - unreachable
         )
-        ahead_of_us = {peer for peer, hello in self.hellos.items() if hello.round_id > 0} | apart
+        # With a checkpoint loaded we are in a later round than the first, too.
+        ahead_of_us = {
+            peer for peer, hello in self.hellos.items() if hello.round_id > own.round_id
+        } | apart
         ahead_of_us -= self._stale | {self.local}
         # Those that were followed in vain are taken for liars, as long as there may be so many.
         running = sorted(
@@ -235,7 +238,7 @@ class Bootstrap:
                 f"the swarm trains a model of layout {layout.hex()}, this peer one of layout "
                 f"{own.layout.hex()}"
             )
-        if running and own.round_id == 0 and own.layout == layout:
+        if running and own.layout == layout:
             ahead = max(running, key=lambda peer: self.hellos[peer].round_id)
             return self._follow(ahead, f"the swarm is in round {self.hellos[ahead].round_id}", now)
         if self.local not in expected:
@@ -250,7 +253,7 @@ class Bootstrap:
         )
         if any(peer not in gone for peer in missing) and not time_is_up:
             return WaitForPeers(missing)
-        if not any(self.hellos[peer].state for peer in present):
+        if own.round_id == 0 and not any(self.hellos[peer].state for peer in present):
             held = (
                 f"the run has been in round {self.had_round}, and nobody who has its state came "
                 f"in {self.waited_s(now):.0f} s"
@@ -263,6 +266,8 @@ class Bootstrap:
                 f"{len(present)} of {self.needed} needed peers came in {self.waited_s(now):.0f} s"
             )
             return HaltTooFewPeers(f"{came}; missing: {', '.join(map(str, missing))}")
+        if own.round_id > 0:
+            return BeginFresh(present)
         states = {peer: self.hellos[peer].state for peer in present if self.hellos[peer].state}
         states = {
             peer: state for peer, state in states.items() if peer not in self._passed

@@ -76,9 +76,11 @@ class HelloExchange:
         self.stage = stage
 
     def begin(self) -> None:
-        """The run begins with our weights."""
+        """The run begins with our weights, or goes on from the checkpoint that all have loaded:
+        then H goes on, too."""
         self.begun = True
-        self.rounds.begin_branch(self.state)
+        if self.rounds.round_id == 0:
+            self.rounds.begin_branch(self.state)
 
     def hello(self) -> Hello:
         chain, side = self.rounds.branch() if self.begun else (b"", ())

@@ -63,6 +63,7 @@ TRAINER_EFFECTS = (
     events.TakeSnapshot,
     events.Restore,
     events.StateConfirmed,
+    events.LedgerReply,
 )
 
 
@@ -227,6 +228,7 @@ class ToyTrainer:
             self.parameters = draw.standard_normal(elements)
         self.next_round = 0
         self.confirmed: events.StateConfirmed | None = None
+        self.ledger: events.LedgerReply | None = None
         self._asked = -1  # the round before which it waits for others' word, or has
         self.computing: events.Contributed | None = None  # from the parameters as they are
         self._put_off: list[Effect] = []  # while it computes
@@ -316,6 +318,9 @@ class ToyTrainer:
             case events.StateConfirmed():
                 self.confirmed = effect
                 return [(0.0002, events.Stop("finished", completed=True))]
+            case events.LedgerReply():
+                self.ledger = effect
+                return []
             case (
                 events.Send()
                 | events.SetTimer()

@@ -1,0 +1,43 @@
+"""What belongs to a checkpoint beside the trainer's state: the hash of the history, and the tables
+that follow from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from gossip.core.messages import DIGEST_BYTES, PeerId
+
+FORMAT = 1
+
+
+def pack_ledger(chain: bytes, snapshot: tuple[Any, ...], whole: bool) -> bytes:
+    """
+    Args:
+        chain: H of the round before.
+        snapshot: Roster, trust, data cursor and what else a peer that joins is given.
+        whole: Whether every round of the run had an update of every peer.
+    """
+    document = {"format": FORMAT, "chain": chain.hex(), "whole": whole, "tables": snapshot}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def unpack_ledger(data: bytes, roster: Sequence[PeerId]) -> tuple[bytes, tuple[Any, ...], bool]:
+    """Args:
+        roster: Who trains now, in place of who did then: all of them begin together again.
+    Returns: chain, snapshot and whole, as for ``pack_ledger``.
+    Raises: ValueError: It is no ledger of this version.
+    """
+    document = json.loads(data)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ValueError("the ledger of the checkpoint is of another version of gossip")
+    try:
+        chain = bytes.fromhex(document["chain"])
+        tables = tuple(document["tables"])
+        whole = bool(document["whole"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the ledger of the checkpoint lacks {error}") from error
+    if len(chain) != DIGEST_BYTES or not tables:
+        raise ValueError("the ledger of the checkpoint has no history")
+    return chain, (list(roster), *tables[1:]), whole

@@ -1,0 +1,159 @@
+"""Checkpoints of the run: which peer writes them, when, and beside the training."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gossip.errors import ConfigError
+from gossip.run import checkpoints
+
+from .state import StateFile
+
+LOCK = ".writer.lock"
+LEDGER_FILE = "ledger.json"
+HANDED_OVER_S = 5.0
+"""Who holds the lock has so long for the last checkpoint; then each peer that lacks it writes it.
+It may hang, and equal files do no harm."""
+
+
+class CheckpointSaver:
+    """Saves into one folder. Of the peers that reach that folder one writes: who has its lock,
+    which the system frees when that process dies.
+
+    Attributes:
+        folder: Where checkpoints go.
+        failed: What went wrong with the last one; empty while nothing did.
+        newest: The step of the last one that this peer has begun to write.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        every: int | None,
+        keep: int,
+        about: Mapping[str, Any],
+        say: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            every: Steps between two checkpoints; None: only at the end.
+            about: What the manifest says beside the step and the files.
+            say: Told once when checkpoints cannot be written, and once when they can be again.
+        """
+        self.folder, self._every, self._keep = folder, every, keep
+        self._about, self._say = dict(about), say
+        self.failed = ""
+        self.newest = -1
+        self._lock_fd = -1
+        self._memory: dict[str, bytearray] = {}
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._thread: threading.Thread | None = None
+
+    def is_due(self, step: int) -> bool:
+        """Whether there is to be a checkpoint of ``step``."""
+        return self._every is not None and step % self._every == 0
+
+    def is_writer(self) -> bool:
+        """Whether this peer writes for the folder. Who becomes it stays it."""
+        if self._lock_fd >= 0:
+            return True
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # No flag of its own keeps a forked child from holding such a lock: it never does.
+            fd = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            self._fails(f"{error}")
+            return False
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)  # another peer has it, or the file system knows no locks
+            return False
+        self._lock_fd = fd
+        return True
+
+    def has(self, step: int) -> bool:
+        """Whether there is a whole checkpoint of ``step``."""
+        try:
+            checkpoints.open_at(self.folder / checkpoints.name_of(step))
+        except (OSError, ConfigError):
+            return False
+        return True
+
+    def save(
+        self, step: int, files: Mapping[str, StateFile], ledger: bytes, about: Mapping[str, Any]
+    ) -> None:
+        """Copies the state, and writes it in another thread. Waits for the save before, if that is
+        still under way."""
+        self.newest = step
+        if not self._idle.is_set():
+            began = time.monotonic()
+            self._idle.wait()
+            waited_s = time.monotonic() - began
+            self._say(f"step {step} waited {waited_s:.1f} s for the checkpoint before it")
+        data: dict[str, bytes | memoryview] = {LEDGER_FILE: ledger}
+        for name, file in files.items():
+            if len(self._memory.get(name, b"")) != file.nbytes:
+                self._memory[name] = bytearray(file.nbytes)
+            file.write(memoryview(self._memory[name]))
+            data[name] = memoryview(self._memory[name])[: file.length]
+        told = {**self._about, **about}
+        self._idle.clear()
+        self._submit(lambda: self._write(step, data, told))
+
+    def wait(self) -> None:
+        """Until what was given to ``save`` is durable, or has failed."""
+        self._idle.wait()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being written."""
+        return self._idle.is_set()
+
+    def close(self) -> None:
+        """Waits, and lets another peer write."""
+        self.wait()
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _submit(self, job: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gossip-checkpoint", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            finally:
+                self._idle.set()
+
+    def _write(self, step: int, data: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+        try:
+            checkpoints.write(self.folder, step, data, about, self._keep)
+        except (OSError, ConfigError) as error:
+            self._fails(f"step {step}: {error}")
+        else:
+            if self.failed:
+                self._say(f"checkpoints are written again, from step {step} on")
+            self.failed = ""
+
+    def _fails(self, why: str) -> None:
+        if not self.failed:
+            self._say(f"cannot save checkpoints to {self.folder}: {why}; training goes on")
+        self.failed = why
