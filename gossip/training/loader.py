@@ -36,8 +36,8 @@ class RoundSource(Protocol):
         ...
 
     @property
-    def peers(self) -> int:
-        """Size of the roster."""
+    def count(self) -> int:
+        """Peers that the run begins with."""
         ...
 
     def next_round(self) -> StartRoundCommand | None:
@@ -115,9 +115,9 @@ class ShardedLoader:
         self.report: EpochReport | None = None
 
     def __len__(self) -> int:
-        """Batches per epoch, with the peers that are there now."""
+        """Batches per epoch of a run in which nobody fails. It never changes."""
         return self._accumulate * -(
-            -self.samples_total // (self.batch_size * self._accumulate * max(1, self._rounds.peers))
+            -self.samples_total // (self.batch_size * self._accumulate * self._rounds.count)
         )
 
     def __iter__(self) -> Iterator[Any]:

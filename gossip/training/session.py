@@ -104,7 +104,7 @@ class Session:
         # A forked child, say of a DataLoader, must not keep the node believing that we live.
         os.register_at_fork(after_in_child=self._forked)
         atexit.register(self.close)
-        self._hook = ExceptHook(self._raised)
+        self._hook = ExceptHook(self._raised, lambda: termination.interrupted)
         if place.status_fd is not None:
             watch_launcher(place.status_fd, self._launcher_gone)
 
@@ -403,6 +403,11 @@ class Session:
         return self._exchange.round_id
 
     @property
+    def count(self) -> int:
+        """Number of peers that the run begins with. It never changes."""
+        return self._config.peers
+
+    @property
     def peers(self) -> int:
         """Number of peers in the roster, this one included."""
         return self._exchange.peers
@@ -464,7 +469,8 @@ class Session:
             raise
         finally:
             self._unexchanged.over()
-            self._hook.uninstall()
+            if not self._termination.interrupted:  # else it keeps the traceback back
+                self._hook.uninstall()
             self._termination.uninstall()
             atexit.unregister(self.close)
 
@@ -734,7 +740,7 @@ class Session:
     def _look_around(self) -> None:
         """Called about twice a second in every wait. A step that was begun is finished, if that
         does not take long."""
-        since = self._termination.since
+        since = None if self.closed else self._termination.since
         if since is not None and (not self._in_round or time.monotonic() - since > HURRIED_CLOSE_S):
             self._stop()
 

@@ -55,7 +55,7 @@ def init(**overrides: Any) -> Session:
         task = torchrun_task(os.environ)
         place = _alone(overrides) if task is None or task.peers == 1 else _among(task, overrides)
     termination = TerminationHandler()
-    termination.install()
+    termination.install(launched=place.status_fd is not None)
     start = starter(place)
     # Before torch is imported here: the node needs a second for that too,
     # and so they need it together.

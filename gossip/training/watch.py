@@ -46,14 +46,20 @@ class TerminationHandler:
         self.interrupted = False
         self._installed = self._interrupts = False
 
-    def install(self) -> None:
-        """Only in the main thread, and only where nobody else handles SIGTERM already: a script's
-        own handler stays."""
+    def install(self, launched: bool = False) -> None:
+        """Only in the main thread, and only where nobody else handles them already: a script's own
+        handler stays.
+
+        Args:
+            launched: Whether a launcher sends Ctrl-C on. It is heard then, too, where that was
+                started in the background, which leaves it ignored.
+        """
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._came)
             self._installed = True
-        if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        ours = (signal.default_int_handler, signal.SIG_IGN if launched else None)
+        if in_main and signal.getsignal(signal.SIGINT) in ours:
             signal.signal(signal.SIGINT, self._interrupt)
             self._interrupts = True
 
@@ -147,8 +153,11 @@ class ExceptHook:
     """Prints an exception that nobody caught as usual, calls ``raised`` with it, and exits with its
     exit code if it has one."""
 
-    def __init__(self, raised: Callable[[BaseException], None]) -> None:
-        self._raised = raised
+    def __init__(
+        self, raised: Callable[[BaseException], None], quiet: Callable[[], bool] = lambda: False
+    ) -> None:
+        """``quiet``: whether a KeyboardInterrupt has been waited for."""
+        self._raised, self._quiet = raised, quiet
         self._before = sys.excepthook
         sys.excepthook = self
 
@@ -158,6 +167,8 @@ class ExceptHook:
         if isinstance(error, SwarmError | RemoteError | LocalError):
             # Nothing in the script is wrong: where it was says nothing.
             print(f"{kind.__name__}: {shown_lines(error)}", file=sys.stderr)
+        elif isinstance(error, KeyboardInterrupt) and self._quiet():
+            pass  # it was let end its step: there is nothing to find out
         else:
             self._before(kind, error, trace)
         hint = getattr(error, "hint", None)

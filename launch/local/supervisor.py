@@ -535,8 +535,10 @@ class Supervisor:
         if say:
             self._say(say)
         self.record("stopping", None, reason=why)
+        # Ctrl-C is a KeyboardInterrupt in every script, as it is in one that runs alone.
+        number = signal.SIGINT if why == "interrupt" else signal.SIGTERM
         for process in self._processes.values():
-            process.send_trainer(signal.SIGTERM)
+            process.send_trainer(number)
             process.send_all(signal.SIGCONT)  # whoever sleeps could not leave
         asyncio.get_running_loop().call_later(grace_s, self.kill, f"not gone after {grace_s:.0f} s")
 
