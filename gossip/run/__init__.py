@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
+    from . import checkpoints as checkpoints
     from . import fitting as fitting
     from . import recorder as recorder
     from .completion import RunProgress as RunProgress
@@ -81,6 +82,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "checkpoints": ("checkpoints",),
             "completion": (
                 "RunProgress",
                 "nobody_left",

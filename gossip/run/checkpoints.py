@@ -1,0 +1,647 @@
+"""Checkpoints on disk: ``FOLDER/step-000000500/`` with data files and a manifest that has the
+digest of each.
+
+A checkpoint is there as a whole or not at all, and what is there is durable: each file is synced,
+then the folder with their names, which then gets its own name, which is synced too. Only after that
+an older checkpoint may go. Bits that flip later are found by digests: those of data are in the
+manifest, that of the manifest is in itself.
+
+Whoever may write into such a folder may put anything there, so it is read as in ``untrusted``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, TypeAlias
+
+from gossip.errors import ConfigError
+
+from .untrusted import object_in, open_in, read_at_most, read_object, shown, whole
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+LATEST = "latest"
+NOTE = "checkpoints.json"
+RUNS = "runs"
+MANIFEST_BYTES_MAX = 16 * 2**20
+"""A list of 1,024 peers with all that is known of each has less than 1 MiB."""
+CHUNK_BYTES = 4 * 2**20
+DIGEST_BYTES = 16
+FILES_MAX = 4096
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_STEP = re.compile(r"step-([0-9]{9,18})")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SCRATCH = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>[0-9]{1,9})\.incomplete")
+_OURS = ("format", "step", "wall_time_s", "files", "digest")
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS)
+_one_writer = threading.Lock()  # so that what carries this process's id is never in use
+
+
+class DamagedCheckpoint(ConfigError):
+    """A file of a checkpoint is not what was written."""
+
+    def __init__(self, file: str, expected: str, found: str, hint: str | None = None) -> None:
+        super().__init__(f"{shown(file)} is damaged: expected {expected}, found {found}", hint)
+        self.args = (file, expected, found, hint)
+        self.file, self.expected, self.found = file, expected, found
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One whose manifest is sound. Its data are verified when they are read."""
+
+    path: Path
+    step: int
+    manifest: dict[str, Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all data files."""
+        return sum([entry["bytes"] for entry in self.manifest["files"].values()])
+
+    def read(self, name: str) -> bytes:
+        """All of a data file.
+
+        Raises:
+            DamagedCheckpoint: It is not what was written; the message says what differs.
+            ConfigError: The checkpoint has no such file.
+        """
+        if name not in self.manifest["files"]:
+            raise ConfigError(
+                f"{shown(self.path)} has no file {shown(name)}",
+                f"it has {', '.join(self.manifest['files'])}",
+            )
+        return b"".join(self._chunks(name))
+
+    def copy(self, name: str, out: Path) -> None:
+        """Copies a data file to ``out``, whole and verified or not at all.
+
+        Raises: DamagedCheckpoint: It is not what was written. OSError: ``out`` cannot be written.
+        """
+        scratch = out.with_name(f".{out.name}.{_own()}.incomplete")
+        try:
+            _store(scratch, self._chunks(name))
+            os.rename(scratch, out)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(scratch)
+        _sync(out.parent)
+
+    def _chunks(self, name: str) -> Iterator[bytes]:
+        """A data file in pieces. Raises DamagedCheckpoint, at the latest after the last piece."""
+        entry, where = self.manifest["files"][name], str(self.path / name)
+        digest, left = blake2b(digest_size=DIGEST_BYTES), entry["bytes"]
+        try:
+            with open_in(self.path.parent, f"{self.path.name}/{name}") as file:
+                _check_size(file, entry["bytes"], where)
+                while left and (chunk := file.read(min(left, CHUNK_BYTES))):
+                    digest.update(chunk)
+                    left -= len(chunk)
+                    yield chunk
+        except (OSError, ConfigError) as error:
+            _not_readable(where, f"{entry['bytes']} bytes", error)
+        if left:
+            raise DamagedCheckpoint(
+                where, f"{entry['bytes']} bytes", f"{entry['bytes'] - left} bytes"
+            )
+        if digest.hexdigest() != entry["blake2b"]:
+            raise DamagedCheckpoint(
+                where, f"blake2b {entry['blake2b']}", f"blake2b {digest.hexdigest()}"
+            )
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def write(
+    folder: Path, step: int, files: Mapping[str, Buffer], about: Mapping[str, Any], keep: int
+) -> Path:
+    """Writes the checkpoint of ``step``, and returns its folder when it is durable.
+
+    One of this step that is there and intact stays as it is. A damaged one is moved aside. When the
+    new one is durable, older ones go.
+
+    Args:
+        files: Name -> contents. Nothing may change them meanwhile.
+        about: What the manifest says beside the files: JSON, all numbers finite.
+        keep: How many of the checkpoints up to this one stay: this one does in any case.
+    Raises: OSError: It could not be written. Those that were there are as they were.
+    """
+    assert 0 <= step < 10**18, step
+    assert all(_FILE.fullmatch(name) and name != MANIFEST for name in files), list(files)
+    assert not set(about) & set(_OURS), list(about)
+    folder = folder.absolute()
+    place = folder / name_of(step)
+    with _one_writer:
+        _make_folder(folder)
+        if not _is_intact(place):
+            scratch = folder / f".{place.name}.{_own()}.incomplete"
+            try:
+                _remove(scratch)
+                _fill(scratch, step, files, about)
+                _put(scratch, place)
+            finally:
+                with contextlib.suppress(OSError):
+                    _remove(scratch)
+        _sync(folder)
+        _point_latest(folder)
+        _tidy(folder, step, max(1, keep))
+    return place
+
+
+def name_of(step: int) -> str:
+    """Of the folder of a checkpoint."""
+    return f"step-{step:09d}"
+
+
+def _fill(scratch: Path, step: int, files: Mapping[str, Buffer], about: Mapping[str, Any]) -> None:
+    os.mkdir(scratch)
+    written = {name: _store(scratch / name, _pieces(data)) for name, data in files.items()}
+    manifest = {
+        **about,
+        "format": FORMAT,
+        "step": step,
+        "wall_time_s": round(time.time(), 3),
+        "files": written,
+    }
+    text = _manifest_text({**manifest, "digest": _manifest_digest(manifest)})
+    assert len(text) <= MANIFEST_BYTES_MAX, f"the manifest has {len(text)} bytes"
+    _store(scratch / MANIFEST, _pieces(text))
+    _sync(scratch)
+
+
+def _put(scratch: Path, place: Path) -> None:
+    """Gives a folder its name. What has that name and is damaged is moved aside; where another
+    process was faster, its checkpoint stays."""
+    if os.path.lexists(place):
+        if _is_intact(place):
+            return
+        aside = place.with_name(f".{place.name}.damaged")
+        _remove(aside)
+        os.rename(place, aside)
+    try:
+        os.rename(scratch, place)
+    except OSError:
+        if not _is_intact(place):
+            raise
+
+
+def _pieces(data: Buffer) -> Iterator[memoryview]:
+    view = memoryview(data)
+    if view.nbytes:
+        view = view.cast("B")
+        for at in range(0, view.nbytes, CHUNK_BYTES):
+            yield view[at : at + CHUNK_BYTES]
+
+
+def _store(path: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str, Any]:
+    """Writes a new file, durably. Returns what the manifest says of it."""
+    digest, size = blake2b(digest_size=DIGEST_BYTES), 0
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        for piece in pieces:
+            digest.update(piece)
+            size += len(piece)
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return {"bytes": size, "blake2b": digest.hexdigest()}
+
+
+def _sync(folder: Path) -> None:
+    """So that the names in it outlive a loss of power. Some file systems cannot do that for
+    a folder: they do it by themselves, or not at all."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(fd)
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+        _sync(folder.parent)
+
+
+def _point_latest(folder: Path) -> None:
+    """``latest`` has the name of the newest checkpoint, for people and scripts. Nothing here
+    reads it."""
+    newest = next(
+        (path.name for _, path in reversed(_listed(folder)) if _opened(path) is not None), None
+    )
+    if newest is None or _text_in(folder, LATEST) == newest:
+        return
+    scratch = folder / f".{LATEST}.{_own()}.incomplete"
+    _replace(folder / LATEST, scratch, f"{newest}\n".encode())
+
+
+def _replace(path: Path, scratch: Path, data: bytes) -> None:
+    """Writes a small file, whole and durable or not at all."""
+    try:
+        _remove(scratch)
+        _store(scratch, _pieces(data))
+        os.rename(scratch, path)
+    finally:
+        with contextlib.suppress(OSError):
+            _remove(scratch)
+    _sync(path.parent)
+
+
+def _text_in(folder: Path, name: str) -> str:
+    try:
+        with open_in(folder, name) as file:
+            return read_at_most(file, 256, folder / name).decode("utf-8", "replace").strip()
+    except (OSError, ConfigError):
+        return ""
+
+
+def _tidy(folder: Path, step: int, keep: int) -> None:
+    """Removes checkpoints older than the ``keep`` newest whole ones up to ``step``, and what dead
+    processes of this host left half done. What cannot be removed stays."""
+    older = [(each, path) for each, path in _listed(folder) if each <= step]
+    wholes = [each for each, path in older if _opened(path) is not None]
+    oldest = min(wholes[-keep:], default=0)
+    with contextlib.suppress(OSError):
+        for each, path in older:
+            if each < oldest:
+                # A folder that is removed by half must not look like a checkpoint.
+                doomed = folder / f".{path.name}.{_own()}.incomplete"
+                with contextlib.suppress(OSError):
+                    os.rename(path, doomed)
+        for name in os.listdir(folder):
+            if _is_left(name) or _is_aside_of(name, oldest):
+                with contextlib.suppress(OSError):
+                    _remove(folder / name)
+
+
+def _is_left(name: str) -> bool:
+    """Whether it is half done, and nobody is at it any more: only for this host can that be told.
+    What carries the id of this process is left by one that had it before, or is to go."""
+    found = _SCRATCH.fullmatch(name)
+    if found is None or found["host"] != _host():
+        return False
+    pid = int(found["pid"])
+    return pid in (0, os.getpid()) or not _lives(pid)
+
+
+def _is_aside_of(name: str, oldest: int) -> bool:
+    found = re.fullmatch(rf"\.{_STEP.pattern}\.damaged", name)
+    return found is not None and int(found[1]) < oldest
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass  # it is somebody else's
+    return True
+
+
+def _remove(path: Path) -> None:
+    """Whatever it is; links are not followed."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:64] or "localhost"
+
+
+def _own() -> str:
+    return f"{_host()}.{os.getpid()}"
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def open_at(path: Path) -> Checkpoint:
+    """The checkpoint in a folder: its manifest, and whether all files are there with their sizes.
+    Digests of data are looked at when they are read, or by ``verify``.
+
+    Raises:
+        DamagedCheckpoint: Something is not as it was written.
+        ConfigError: There is no such folder.
+    """
+    path = path.absolute()
+    if not path.is_dir():
+        raise ConfigError(f"there is no checkpoint {shown(path)}")
+    manifest = _read_manifest(path)
+    if (step := _step_of(path.name)) is not None and step != manifest["step"]:
+        raise DamagedCheckpoint(str(path / MANIFEST), f"step {step}", f"step {manifest['step']}")
+    for name, entry in manifest["files"].items():
+        where = str(path / name)
+        try:
+            with open_in(path.parent, f"{path.name}/{name}") as file:
+                _check_size(file, entry["bytes"], where)
+        except (OSError, ConfigError) as error:
+            _not_readable(where, f"{entry['bytes']} bytes", error)
+    return Checkpoint(path, manifest["step"], manifest)
+
+
+def verify(checkpoint: Checkpoint) -> list[str]:
+    """Reads all its files. Returns: a line for each that is not what was written."""
+    problems = []
+    for name in checkpoint.manifest["files"]:
+        try:
+            for _ in checkpoint._chunks(name):  # noqa: SLF001 - of this very module
+                pass
+        except DamagedCheckpoint as error:
+            problems.append(str(error))
+    return problems
+
+
+def listed(folder: Path) -> list[tuple[int, Path]]:
+    """Steps and folders of all checkpoints, damaged ones among them, ascending. None where there
+    is no such folder. Raises: ConfigError: It cannot be listed."""
+    try:
+        return _listed(folder.absolute())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ConfigError(
+            f"the checkpoints in {shown(folder)} cannot be listed: {error.strerror}"
+        ) from error
+
+
+def newest_good(folder: Path, step: int | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint all of whose files are what was written, or the one of ``step``.
+
+    Returns: It, or None; and a line on each newer one that is damaged.
+    Raises:
+        DamagedCheckpoint: That of ``step`` is; the hint names the last good one.
+        ConfigError: There is none of ``step``; the message names those that there are.
+    """
+    there = listed(folder)
+    if step is not None:
+        return _good_at(folder, step, there), []
+    passed_over: list[str] = []
+    for _, path in reversed(there):
+        try:
+            checkpoint = open_at(path)
+            problems = verify(checkpoint)
+        except ConfigError as error:
+            if not os.path.lexists(path):
+                continue  # it was old, and somebody has just removed it
+            problems = [str(error)]
+        else:
+            if not problems:
+                return checkpoint, passed_over
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        passed_over.append(problems[0] + more)
+    return None, passed_over
+
+
+def _good_at(folder: Path, step: int, there: list[tuple[int, Path]]) -> Checkpoint:
+    path = next((path for each, path in there if each == step), None)
+    if path is None:
+        steps = [str(each) for each, _ in there]
+        which = ", ".join([*(["..."] if len(steps) > 20 else []), *steps[-20:]]) or "none"
+        raise ConfigError(
+            f"there is no checkpoint of step {step} in {shown(folder)}", f"there are: {which}"
+        )
+    try:
+        checkpoint = open_at(path)
+        for name in checkpoint.manifest["files"]:
+            for _ in checkpoint._chunks(name):  # noqa: SLF001 - of this very module
+                pass
+    except DamagedCheckpoint as error:
+        good, _ = newest_good(folder)
+        hint = (
+            f"the last good one is of step {good.step}: {shown(folder)}@{good.step}"
+            if good is not None
+            else "there is no good one beside it"
+        )
+        raise DamagedCheckpoint(error.file, error.expected, error.found, hint) from error
+    return checkpoint
+
+
+def _opened(path: Path) -> Checkpoint | None:
+    try:
+        return open_at(path)
+    except ConfigError:
+        return None
+
+
+def _is_intact(place: Path) -> bool:
+    """Whether there is a checkpoint, and all its files are what was written."""
+    if place.is_symlink() or (checkpoint := _opened(place)) is None:
+        return False
+    return not verify(checkpoint)
+
+
+def _listed(folder: Path) -> list[tuple[int, Path]]:
+    with os.scandir(folder) as entries:
+        found = [
+            (step, folder / entry.name)
+            for entry in entries
+            if (step := _step_of(entry.name)) is not None and entry.is_dir(follow_symlinks=False)
+        ]
+    return sorted(found)
+
+
+def _step_of(name: str) -> int | None:
+    found = _STEP.fullmatch(name)
+    if found is None or name_of(int(found[1])) != name:
+        return None
+    return int(found[1])
+
+
+# --- the manifest ---------------------------------------------------------------------------------
+
+
+def _manifest_text(manifest: Mapping[str, Any]) -> bytes:
+    return json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
+def _manifest_digest(manifest: Mapping[str, Any]) -> str:
+    """Of all that is in it but the digest."""
+    rest = {key: value for key, value in manifest.items() if key != "digest"}
+    text = json.dumps(rest, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    return blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """Raises: DamagedCheckpoint: It is not as it was written. ConfigError: Another version of
+    gossip has written it."""
+    where = str(path / MANIFEST)
+    try:
+        with open_in(path.parent, f"{path.name}/{MANIFEST}") as file:
+            data = read_at_most(file, MANIFEST_BYTES_MAX, where)
+        manifest = object_in(data, path / MANIFEST)
+        digest, text = _manifest_digest(manifest), _manifest_text(manifest)
+    except (OSError, ConfigError) as error:
+        _not_readable(where, "a manifest", error)
+    except (ValueError, RecursionError) as error:
+        raise DamagedCheckpoint(where, "a manifest", f"no such JSON: {shown(error)}") from error
+    if (said := manifest.get("digest")) != digest:
+        raise DamagedCheckpoint(where, f"digest {_short(said)}", f"digest {digest}")
+    if manifest.get("format") != FORMAT:
+        raise ConfigError(
+            f"{shown(where)} has format {_short(manifest.get('format'))}, this gossip reads "
+            f"{FORMAT}",
+            "use the version of gossip that has written it",
+        )
+    # A bit can flip in a JSON text and leave its meaning alone: 1e-05 and 1E-05.
+    if text != data:
+        raise DamagedCheckpoint(where, "the very bytes that were written", "others")
+    if whole(manifest.get("step")) is None or not _are_files(manifest.get("files")):
+        raise DamagedCheckpoint(where, "a step and files", "something else")
+    return manifest
+
+
+def _are_files(files: object) -> bool:
+    return (
+        isinstance(files, dict)
+        and len(files) <= FILES_MAX
+        and all(
+            _FILE.fullmatch(name)
+            and isinstance(entry, dict)
+            and whole(entry.get("bytes")) is not None
+            and isinstance(entry.get("blake2b"), str)
+            and re.fullmatch(rf"[0-9a-f]{{{2 * DIGEST_BYTES}}}", entry["blake2b"])
+            for name, entry in files.items()
+        )
+    )
+
+
+def _check_size(file: BinaryIO, expected: int, where: str) -> None:
+    if (size := os.fstat(file.fileno()).st_size) != expected:
+        raise DamagedCheckpoint(where, f"{expected} bytes", f"{size} bytes")
+
+
+def _not_readable(where: str, expected: str, error: OSError | ConfigError) -> NoReturn:
+    match error:
+        case DamagedCheckpoint():
+            raise error
+        case FileNotFoundError():
+            found = "no such file"
+        case OSError():
+            found = f"that it cannot be read: {error.strerror or error}"
+        case _:
+            found = str(error).removeprefix(f"{shown(where)} ")
+    raise DamagedCheckpoint(where, expected, found) from error
+
+
+def _short(value: object) -> str:
+    text = shown(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+# --- where a run saves to -------------------------------------------------------------------------
+
+
+def note_folder(run_dir: Path, folder: Path) -> None:
+    """Writes down in a run's folder where it saves to. Raises OSError."""
+    saved = {"folder": str(folder.absolute())}
+    with contextlib.suppress(ConfigError):
+        if read_object(run_dir, NOTE) == saved:
+            return
+    scratch = run_dir / f".{NOTE}.{_own()}.incomplete"
+    _replace(run_dir / NOTE, scratch, json.dumps(saved, indent=1).encode() + b"\n")
+
+
+def folder_of(run_dir: Path) -> Path | None:
+    """Where a run saves to; None: it has not said so. Raises: ConfigError: What it says is no
+    folder's path."""
+    found = read_object(run_dir, NOTE)
+    if found is None:
+        return None
+    folder = found.get("folder")
+    if not isinstance(folder, str) or not os.path.isabs(folder) or "\0" in folder:
+        raise ConfigError(f"{shown(run_dir / NOTE)} does not say where the run saves to")
+    return Path(folder)
+
+
+def resolve(resume: str) -> tuple[Path, int | None]:
+    """The folder of checkpoints, and the step if there is one, that ``RUN|PATH[@STEP]`` means: a
+    run's folder or its name under ``runs/``, a folder of checkpoints, or one checkpoint.
+
+    Raises: ConfigError: It is none of these.
+    """
+    said, step = resume, None
+    if not _exists(resume):
+        said, at, number = resume.rpartition("@")
+        if not at:
+            said = resume
+        elif not (number.isascii() and number.isdecimal() and len(number) <= 18):
+            raise ConfigError(
+                f"{shown(resume)}: there is no such folder, and {shown(number)!r} is no step",
+                "a step is a whole number, as in ckpt@500",
+            )
+        else:
+            step = int(number)
+    place = next((each for each in (Path(said), Path(RUNS) / said) if said and _exists(each)), None)
+    if place is None:
+        raise ConfigError(
+            f"there is no run or folder of checkpoints {shown(said)!r}",
+            f"give a run's folder, its name under {RUNS}/, or the folder that it saves to",
+        )
+    place = place.resolve()
+    if not place.is_dir():
+        raise ConfigError(f"{shown(place)} is no folder", "give the folder that the file is in")
+    if (single := _step_of(place.name)) is not None:
+        if step not in (None, single):
+            raise ConfigError(f"{shown(place)} is the checkpoint of step {single}, not of {step}")
+        return place.parent, single
+    return _folder_at(place), step
+
+
+def _folder_at(place: Path) -> Path:
+    saves_to = folder_of(place)
+    if saves_to is not None:
+        if not saves_to.is_dir():
+            raise ConfigError(
+                f"the run in {shown(place)} saved to {shown(saves_to)}, which is not there",
+                "give the folder that its checkpoints are in now",
+            )
+        return saves_to
+    if listed(place):
+        return place
+    if os.path.lexists(place / "config.json"):
+        raise ConfigError(
+            f"the run in {shown(place)} has saved no checkpoint",
+            "a script saves by peer.steps(N, save=FOLDER, every=500)",
+        )
+    if os.path.lexists(place / MANIFEST):
+        raise ConfigError(
+            f"{shown(place)} is not named by its step",
+            "give a checkpoint the name that it was written with, such as step-000000500",
+        )
+    raise ConfigError(f"there is no checkpoint in {shown(place)}")
+
+
+def _exists(path: Path | str) -> bool:
+    try:
+        return bool(path) and os.path.exists(path)
+    except ValueError:  # no such name can be
+        return False
