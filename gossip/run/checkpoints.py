@@ -85,7 +85,14 @@ class Checkpoint:
                 f"{shown(self.path)} has no file {shown(name)}",
                 f"it has {', '.join(self.manifest['files'])}",
             )
-        return b"".join(self._chunks(name))
+        entry, where = self.manifest["files"][name], str(self.path / name)
+        try:
+            with self._file(name) as file:
+                data = file.read(entry["bytes"])
+        except (OSError, ConfigError) as error:
+            _not_readable(where, f"{entry['bytes']} bytes", error)
+        _check_digest(where, entry, len(data), blake2b(data, digest_size=DIGEST_BYTES).hexdigest())
+        return data
 
     def copy(self, name: str, out: Path) -> None:
         """Copies a data file to ``out``, whole and verified or not at all.
@@ -101,27 +108,43 @@ class Checkpoint:
                 os.unlink(scratch)
         _sync(out.parent)
 
+    def look(self, name: str) -> None:
+        """Whether a data file is there with its size. Raises: DamagedCheckpoint: It is not."""
+        try:
+            self._file(name).close()
+        except (OSError, ConfigError) as error:
+            expected = f"{self.manifest['files'][name]['bytes']} bytes"
+            _not_readable(str(self.path / name), expected, error)
+
+    def verify(self, name: str) -> None:
+        """Reads a data file. Raises: DamagedCheckpoint: It is not what was written."""
+        for _ in self._chunks(name):
+            pass
+
+    def _file(self, name: str) -> BinaryIO:
+        """Opened, of the size that the manifest says."""
+        file = open_in(self.path.parent, f"{self.path.name}/{name}")
+        expected, size = self.manifest["files"][name]["bytes"], os.fstat(file.fileno()).st_size
+        if size != expected:
+            file.close()
+            raise DamagedCheckpoint(str(self.path / name), f"{expected} bytes", f"{size} bytes")
+        return file
+
     def _chunks(self, name: str) -> Iterator[bytes]:
         """A data file in pieces. Raises DamagedCheckpoint, at the latest after the last piece."""
         entry, where = self.manifest["files"][name], str(self.path / name)
-        digest, left = blake2b(digest_size=DIGEST_BYTES), entry["bytes"]
+        digest, size = blake2b(digest_size=DIGEST_BYTES), 0
         try:
-            with open_in(self.path.parent, f"{self.path.name}/{name}") as file:
-                _check_size(file, entry["bytes"], where)
-                while left and (chunk := file.read(min(left, CHUNK_BYTES))):
+            with self._file(name) as file:
+                while size < entry["bytes"] and (
+                    chunk := file.read(min(entry["bytes"] - size, CHUNK_BYTES))
+                ):
                     digest.update(chunk)
-                    left -= len(chunk)
+                    size += len(chunk)
                     yield chunk
         except (OSError, ConfigError) as error:
             _not_readable(where, f"{entry['bytes']} bytes", error)
-        if left:
-            raise DamagedCheckpoint(
-                where, f"{entry['bytes']} bytes", f"{entry['bytes'] - left} bytes"
-            )
-        if digest.hexdigest() != entry["blake2b"]:
-            raise DamagedCheckpoint(
-                where, f"blake2b {entry['blake2b']}", f"blake2b {digest.hexdigest()}"
-            )
+        _check_digest(where, entry, size, digest.hexdigest())
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -132,12 +155,13 @@ def write(
 ) -> Path:
     """Writes the checkpoint of ``step``, and returns its folder when it is durable.
 
-    One of this step that is there and intact stays as it is. A damaged one is moved aside. When the
-    new one is durable, older ones go.
+    One of this step that is there and intact stays as it is. One that is damaged, or of another
+    history, is moved aside. When the new one is durable, older ones go.
 
     Args:
         files: Name -> contents. Nothing may change them meanwhile.
-        about: What the manifest says beside the files: JSON, all numbers finite.
+        about: What the manifest says beside the files: JSON, all numbers finite. Two checkpoints of
+            one step are the same if its ``history`` is, where they have one.
         keep: How many of the checkpoints up to this one stay: this one does in any case.
     Raises: OSError: It could not be written. Those that were there are as they were.
     """
@@ -148,12 +172,12 @@ def write(
     place = folder / name_of(step)
     with _one_writer:
         _make_folder(folder)
-        if not _is_intact(place):
+        if not _is_there(place, about):
             scratch = folder / f".{place.name}.{_own()}.incomplete"
             try:
                 _remove(scratch)
                 _fill(scratch, step, files, about)
-                _put(scratch, place)
+                _put(scratch, place, about)
             finally:
                 with contextlib.suppress(OSError):
                     _remove(scratch)
@@ -184,19 +208,18 @@ def _fill(scratch: Path, step: int, files: Mapping[str, Buffer], about: Mapping[
     _sync(scratch)
 
 
-def _put(scratch: Path, place: Path) -> None:
-    """Gives a folder its name. What has that name and is damaged is moved aside; where another
-    process was faster, its checkpoint stays."""
+def _put(scratch: Path, place: Path, about: Mapping[str, Any]) -> None:
+    """Gives a folder its name. Where another process was faster, its checkpoint stays."""
     if os.path.lexists(place):
-        if _is_intact(place):
+        if _is_there(place, about):
             return
-        aside = place.with_name(f".{place.name}.damaged")
+        aside = place.with_name(f".{place.name}.aside")
         _remove(aside)
         os.rename(place, aside)
     try:
         os.rename(scratch, place)
     except OSError:
-        if not _is_intact(place):
+        if not _is_there(place, about):
             raise
 
 
@@ -308,7 +331,7 @@ def _is_left(name: str) -> bool:
 
 
 def _is_aside_of(name: str, oldest: int) -> bool:
-    found = re.fullmatch(rf"\.{_STEP.pattern}\.damaged", name)
+    found = re.fullmatch(rf"\.{_STEP.pattern}\.aside", name)
     return found is not None and int(found[1]) < oldest
 
 
@@ -358,14 +381,10 @@ def open_at(path: Path) -> Checkpoint:
     manifest = _read_manifest(path)
     if (step := _step_of(path.name)) is not None and step != manifest["step"]:
         raise DamagedCheckpoint(str(path / MANIFEST), f"step {step}", f"step {manifest['step']}")
-    for name, entry in manifest["files"].items():
-        where = str(path / name)
-        try:
-            with open_in(path.parent, f"{path.name}/{name}") as file:
-                _check_size(file, entry["bytes"], where)
-        except (OSError, ConfigError) as error:
-            _not_readable(where, f"{entry['bytes']} bytes", error)
-    return Checkpoint(path, manifest["step"], manifest)
+    checkpoint = Checkpoint(path, manifest["step"], manifest)
+    for name in manifest["files"]:
+        checkpoint.look(name)
+    return checkpoint
 
 
 def verify(checkpoint: Checkpoint) -> list[str]:
@@ -373,8 +392,7 @@ def verify(checkpoint: Checkpoint) -> list[str]:
     problems = []
     for name in checkpoint.manifest["files"]:
         try:
-            for _ in checkpoint._chunks(name):  # noqa: SLF001 - of this very module
-                pass
+            checkpoint.verify(name)
         except DamagedCheckpoint as error:
             problems.append(str(error))
     return problems
@@ -432,8 +450,7 @@ def _good_at(folder: Path, step: int, there: list[tuple[int, Path]]) -> Checkpoi
     try:
         checkpoint = open_at(path)
         for name in checkpoint.manifest["files"]:
-            for _ in checkpoint._chunks(name):  # noqa: SLF001 - of this very module
-                pass
+            checkpoint.verify(name)
     except DamagedCheckpoint as error:
         good, _ = newest_good(folder)
         hint = (
@@ -452,11 +469,12 @@ def _opened(path: Path) -> Checkpoint | None:
         return None
 
 
-def _is_intact(place: Path) -> bool:
-    """Whether there is a checkpoint, and all its files are what was written."""
+def _is_there(place: Path, about: Mapping[str, Any]) -> bool:
+    """Whether there is a checkpoint of this history, and all its files are what was written."""
     if place.is_symlink() or (checkpoint := _opened(place)) is None:
         return False
-    return not verify(checkpoint)
+    same = checkpoint.manifest.get("history") == about.get("history")
+    return same and not verify(checkpoint)
 
 
 def _listed(folder: Path) -> list[tuple[int, Path]]:
@@ -534,9 +552,11 @@ def _are_files(files: object) -> bool:
     )
 
 
-def _check_size(file: BinaryIO, expected: int, where: str) -> None:
-    if (size := os.fstat(file.fileno()).st_size) != expected:
-        raise DamagedCheckpoint(where, f"{expected} bytes", f"{size} bytes")
+def _check_digest(where: str, entry: Mapping[str, Any], size: int, digest: str) -> None:
+    if size != entry["bytes"]:
+        raise DamagedCheckpoint(where, f"{entry['bytes']} bytes", f"{size} bytes")
+    if digest != entry["blake2b"]:
+        raise DamagedCheckpoint(where, f"blake2b {entry['blake2b']}", f"blake2b {digest}")
 
 
 def _not_readable(where: str, expected: str, error: OSError | ConfigError) -> NoReturn:
