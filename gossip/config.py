@@ -145,6 +145,18 @@ class RunConfig(BaseModel):
             "begin again with fresh weights, when all peers that had the state of the run are lost"
         ),
     )
+    resume: str = Field(
+        default="",
+        max_length=4096,
+        description=("auto, a run, or a folder of checkpoints, with @STEP: goes on from there"),
+    )
+    deterministic: bool = Field(
+        default=False,
+        description=(
+            "two runs with the same seed and peers give the same bits; a round waits for "
+            "everybody who lives"
+        ),
+    )
     insecure: bool = Field(
         default=False,
         description=(
@@ -322,7 +334,7 @@ class RunConfig(BaseModel):
                 probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s
             ),
             batch_policy=self.batch_policy,
-            slices=self.slices,
+            slices="equal" if self.deterministic else self.slices,
             begin_anew=self.begin_anew,
             rounds=RoundSettings(
                 quorum=self.quorum,
@@ -418,7 +430,22 @@ def resolve(
     _check_names(given, "the command line")
     values.update(given)
     sources.update(dict.fromkeys(given, "flag"))
-    return Resolved(_validated(values, sources), sources)
+    return _implied(Resolved(_validated(values, sources), sources))
+
+
+def _implied(resolved: Resolved) -> Resolved:
+    """With what follows from options that were given. Raises: ConfigError: Another that was given
+    contradicts it."""
+    if not resolved.config.deterministic or resolved.config.slices == "equal":
+        return resolved
+    if (source := resolved.sources["slices"]) != "default":
+        raise ConfigError(
+            f"slices = {resolved.config.slices} ({source}): batches that depend on how fast peers "
+            "are make no two runs alike, and deterministic is set "
+            f"({resolved.sources['deterministic']})",
+            "leave out one of both",
+        )
+    return resolved.with_values("deterministic", slices="equal")
 
 
 def _outside(file: Path | str | None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .rendezvous import read_seed as read_seed
     from .rendezvous import take_claim as take_claim
     from .rendezvous import write_seed as write_seed
+    from .resuming import settled_resume as settled_resume
     from .scheduler_env import Task as Task
     from .scheduler_env import make as make
     from .scheduler_env import meet as meet
@@ -132,6 +133,7 @@ else:
                 "take_claim",
                 "write_seed",
             ),
+            "resuming": ("settled_resume",),
             "scheduler_env": (
                 "Task",
                 "make",
