@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -298,32 +299,28 @@ def test_a_disk_that_is_full_or_broken_leaves_what_was_there(
     assert steps(two) == [1500]
 
 
-def test_a_folder_that_is_read_only_leaves_what_was_there(two: Path) -> None:
+def test_a_folder_that_is_read_only_leaves_what_was_there() -> None:
     """Root writes everywhere, so where tests run as root a process of nobody tries it."""
     code = (
         "import os, sys\nfrom pathlib import Path\nfrom gossip.run import checkpoints\n"
         "checkpoints.write\nif os.geteuid() == 0:\n"
         "    os.setgroups([])\n    os.setgid(65534)\n    os.setuid(65534)\n"
-        "os.chdir(sys.argv[1])\nos.fsync = os.fstat\n"
-        "try:\n    checkpoints.write(Path('.'), 1500, {'a': b'x'}, {}, 1)\n"
+        "try:\n    checkpoints.write(Path(sys.argv[1]), 1500, {'a': b'x'}, {}, 1)\n"
         "except PermissionError:\n    print('refused')\n"
     )
-    base = two.parent
-    opened = [path for path in (base, base.parent, base.parent.parent) if path != Path("/tmp")]
-    modes = [path.stat().st_mode for path in opened]
-    two.chmod(0o555)
-    for path in opened:
-        path.chmod(0o755)
-    try:
+    # pytest's own folders are closed to others.
+    with tempfile.TemporaryDirectory() as open_to_all:
+        os.chmod(open_to_all, 0o755)
+        folder = Path(open_to_all, "ckpt")
+        write(folder, 500)
+        write(folder, 1000)
+        folder.chmod(0o555)
         done = subprocess.run(
-            [sys.executable, "-c", code, str(two)], capture_output=True, text=True, check=False
+            [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False
         )
-    finally:
-        two.chmod(0o755)
-        for path, mode in zip(opened, modes, strict=True):
-            path.chmod(mode & 0o7777)
-    assert done.stdout.split() == ["refused"], done.stderr
-    assert_as_before(two)
+        folder.chmod(0o755)
+        assert done.stdout.split() == ["refused"], done.stderr
+        assert_as_before(folder)
 
 
 def test_a_file_in_place_of_the_folder_is_an_oserror(tmp_path: Path) -> None:
