@@ -139,25 +139,22 @@ class RunConfig(BaseModel):
     quorum_timeout_s: Seconds = Field(
         default=60.0, description="how long a run without quorum waits for peers to come back"
     )
-    resume: str = Field(
-        default="",
-        max_length=4096,
-        description=(
-            "goes on from a checkpoint: auto (the newest one where the script saves to), a run, "
-            "or a folder of checkpoints, with @STEP if need be"
-        ),
-    )
-    deterministic: bool = Field(
-        default=False,
-        description=(
-            "equal slices, and each round waits for everybody who lives: runs of one seed and as "
-            "many peers give the same bits, resumed ones too"
-        ),
-    )
     begin_anew: bool = Field(
         default=False,
         description=(
             "begin again with fresh weights, when all peers that had the state of the run are lost"
+        ),
+    )
+    resume: str = Field(
+        default="",
+        max_length=4096,
+        description=("auto, a run, or a folder of checkpoints, with @STEP: goes on from there"),
+    )
+    deterministic: bool = Field(
+        default=False,
+        description=(
+            "two runs with the same seed and peers give the same bits; a round waits for "
+            "everybody who lives"
         ),
     )
     insecure: bool = Field(
@@ -337,7 +334,7 @@ class RunConfig(BaseModel):
                 probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s
             ),
             batch_policy=self.batch_policy,
-            slices="equal" if self.deterministic else self.slices,
+            slices=self.slices,
             begin_anew=self.begin_anew,
             rounds=RoundSettings(
                 quorum=self.quorum,
@@ -348,7 +345,9 @@ class RunConfig(BaseModel):
                 patience_s=self.patience_s,
                 quorum_timeout_s=self.quorum_timeout_s,
                 # Nobody who lives is left out of a round for being late.
-                **({"grace_floor_s": self.round_timeout_s} if self.deterministic else {}),
+                grace_floor_s=self.round_timeout_s
+                if self.deterministic
+                else RoundSettings().grace_floor_s,
             ),
             gossip=GossipSettings(
                 mix_every=self.mix_every, mixing=self.mixing, staleness_max=self.staleness_max
@@ -435,7 +434,22 @@ def resolve(
     _check_names(given, "the command line")
     values.update(given)
     sources.update(dict.fromkeys(given, "flag"))
-    return Resolved(_validated(values, sources), sources)
+    return _implied(Resolved(_validated(values, sources), sources))
+
+
+def _implied(resolved: Resolved) -> Resolved:
+    """With what follows from options that were given. Raises: ConfigError: Another that was given
+    contradicts it."""
+    if not resolved.config.deterministic or resolved.config.slices == "equal":
+        return resolved
+    if (source := resolved.sources["slices"]) != "default":
+        raise ConfigError(
+            f"slices = {resolved.config.slices} ({source}): batches that depend on how fast peers "
+            "are make no two runs alike, and deterministic is set "
+            f"({resolved.sources['deterministic']})",
+            "leave out one of both",
+        )
+    return resolved.with_values("deterministic", slices="equal")
 
 
 def _outside(file: Path | str | None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -179,6 +179,26 @@ BeginAnew = Annotated[
         ),
     ),
 ]
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        help=(
+            "Go on from a checkpoint: auto (the newest where the script saves to), a run, or a "
+            "folder; @STEP behind it."
+        ),
+        show_default=False,
+    ),
+]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        help=(
+            "Two runs with the same seed and peers give the same bits; a round waits for everybody "
+            "who lives."
+        ),
+    ),
+]
 Record = Annotated[
     bool,
     typer.Option(
@@ -268,10 +288,14 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "start_timeout": (StartTimeout, None),
     "round_timeout": (RoundTimeout, None),
     "begin_anew": (BeginAnew, False),
+    "resume": (Resume, None),
+    "deterministic": (Deterministic, False),
     "record": (Record, False),
     "drills": (Drills, False),
 }
 """What of a run can be said wherever one is started, one machine or many: types and defaults."""
+FLAGS = ("begin_anew", "deterministic", "record", "drills")
+"""Those that are typed without a value."""
 SETTING_OF = {
     "byzantine": "f",
     "patience": "patience_s",
@@ -337,5 +361,5 @@ def flags(
         **{SETTING_OF.get(name, name): value for name, value in others.items()},
         "faults": specs,
         "run_dir": str(run_dir) if run_dir is not None else None,
-        **{name: others.get(name) or None for name in ("begin_anew", "record", "drills")},
+        **{name: others.get(name) or None for name in FLAGS},
     }

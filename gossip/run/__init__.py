@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
+    from . import checkpoints as checkpoints
     from . import fitting as fitting
     from . import recorder as recorder
     from .completion import RunProgress as RunProgress
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from .rendezvous import read_seed as read_seed
     from .rendezvous import take_claim as take_claim
     from .rendezvous import write_seed as write_seed
+    from .resuming import settled_resume as settled_resume
     from .scheduler_env import Task as Task
     from .scheduler_env import make as make
     from .scheduler_env import meet as meet
@@ -81,6 +83,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "checkpoints": ("checkpoints",),
             "completion": (
                 "RunProgress",
                 "nobody_left",
@@ -130,6 +133,7 @@ else:
                 "take_claim",
                 "write_seed",
             ),
+            "resuming": ("settled_resume",),
             "scheduler_env": (
                 "Task",
                 "make",

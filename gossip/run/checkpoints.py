@@ -1,72 +1,155 @@
-"""Checkpoints on disk: a folder for each step, with a manifest that has a digest of each file.
+"""Checkpoints on disk: ``FOLDER/step-000000500/`` with data files and a manifest that has the
+digest of each.
 
-``FOLDER/step-000000500/`` is there as a whole or not at all: it is written under another name,
-made durable and then renamed. ``FOLDER/latest`` names the newest one.
+A checkpoint is there as a whole or not at all, and what is there is durable: each file is synced,
+then the folder with their names, which then gets its own name, which is synced too. Only after that
+an older checkpoint may go. Bits that flip later are found by digests: those of data are in the
+manifest, that of the manifest is in itself.
+
+Whoever may write into such a folder may put anything there, so it is read as in ``untrusted``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import re
 import shutil
 import socket
-import stat
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, NoReturn, TypeAlias
 
 from gossip.errors import ConfigError
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from .untrusted import object_in, open_in, read_at_most, read_object, shown, whole
 
 FORMAT = 1
-MANIFEST, LATEST, NOTE = "manifest.json", "latest", "checkpoints.json"
-MANIFEST_BYTES_MAX = 2**20
-PIECE_BYTES = 2**24
-_STEP = re.compile(r"step-(\d{9,19})")
-_SCRATCH = re.compile(r"\.step-\d+\.(?P<host>.+)\.(?P<pid>\d+)\.incomplete")
+MANIFEST = "manifest.json"
+LATEST = "latest"
+NOTE = "checkpoints.json"
+RUNS = "runs"
+MANIFEST_BYTES_MAX = 16 * 2**20
+"""A list of 1,024 peers with all that is known of each has less than 1 MiB."""
+CHUNK_BYTES = 4 * 2**20
+DIGEST_BYTES = 16
+FILES_MAX = 4096
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_STEP = re.compile(r"step-([0-9]{9,18})")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SCRATCH = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>[0-9]{1,9})\.incomplete")
+_OURS = ("format", "step", "wall_time_s", "files", "digest")
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS)
+_one_writer = threading.Lock()  # so that what carries this process's id is never in use
 
 
 class DamagedCheckpoint(ConfigError):
-    """Something in a checkpoint is not what was written."""
+    """A file of a checkpoint is not what was written."""
+
+    def __init__(self, file: str, expected: str, found: str, hint: str | None = None) -> None:
+        super().__init__(f"{shown(file)} is damaged: expected {expected}, found {found}", hint)
+        self.args = (file, expected, found, hint)
+        self.file, self.expected, self.found = file, expected, found
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One whose manifest is whole, and whose files are there with their sizes."""
+    """One whose manifest is sound. Its data are verified when they are read."""
 
     path: Path
     step: int
-    manifest: Mapping[str, Any]
+    manifest: dict[str, Any]
 
     @property
-    def whole(self) -> bool:
+    def everybody(self) -> bool:
         """Whether every round before it had an update of every peer."""
-        return bool(self.manifest.get("whole", True))
+        return self.manifest.get("everybody", True) is True
+
+    @property
+    def nbytes(self) -> int:
+        """Of all data files."""
+        return sum([entry["bytes"] for entry in self.manifest["files"].values()])
 
     def read(self, name: str) -> bytes:
-        """A file of it. Raises DamagedCheckpoint: It is not what was written."""
-        said = self.manifest["files"].get(name)
-        if said is None:
-            raise DamagedCheckpoint(f"{self.path} has no {name}")
-        data = _read(self.path / name, said["bytes"])
-        found = blake2b(data, digest_size=16).hexdigest()
-        if found != said["blake2b"]:
-            raise DamagedCheckpoint(
-                f"{self.path / name} is damaged: its digest is {found}, the manifest says "
-                f"{said['blake2b']}"
+        """All of a data file.
+
+        Raises:
+            DamagedCheckpoint: It is not what was written; the message says what differs.
+            ConfigError: The checkpoint has no such file.
+        """
+        if name not in self.manifest["files"]:
+            raise ConfigError(
+                f"{shown(self.path)} has no file {shown(name)}",
+                f"it has {', '.join(self.manifest['files'])}",
             )
+        entry, where = self.manifest["files"][name], str(self.path / name)
+        try:
+            with self._file(name) as file:
+                data = file.read(entry["bytes"])
+        except (OSError, ConfigError) as error:
+            _not_readable(where, f"{entry['bytes']} bytes", error)
+        _check_digest(where, entry, len(data), blake2b(data, digest_size=DIGEST_BYTES).hexdigest())
         return data
 
+    def copy(self, name: str, out: Path) -> None:
+        """Copies a data file to ``out``, whole and verified or not at all.
 
-def name_of(step: int) -> str:
-    """The folder of a step."""
-    return f"step-{step:09d}"
+        Raises: DamagedCheckpoint: It is not what was written. OSError: ``out`` cannot be written.
+        """
+        scratch = out.with_name(f".{out.name}.{_own()}.incomplete")
+        try:
+            _store(scratch, self._chunks(name))
+            os.rename(scratch, out)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(scratch)
+        _sync(out.parent)
+
+    def look(self, name: str) -> None:
+        """Whether a data file is there with its size. Raises: DamagedCheckpoint: It is not."""
+        try:
+            self._file(name).close()
+        except (OSError, ConfigError) as error:
+            expected = f"{self.manifest['files'][name]['bytes']} bytes"
+            _not_readable(str(self.path / name), expected, error)
+
+    def verify(self, name: str) -> None:
+        """Reads a data file. Raises: DamagedCheckpoint: It is not what was written."""
+        for _ in self._chunks(name):
+            pass
+
+    def _file(self, name: str) -> BinaryIO:
+        """Opened, of the size that the manifest says."""
+        file = open_in(self.path.parent, f"{self.path.name}/{name}")
+        expected, size = self.manifest["files"][name]["bytes"], os.fstat(file.fileno()).st_size
+        if size != expected:
+            file.close()
+            raise DamagedCheckpoint(str(self.path / name), f"{expected} bytes", f"{size} bytes")
+        return file
+
+    def _chunks(self, name: str) -> Iterator[bytes]:
+        """A data file in pieces. Raises DamagedCheckpoint, at the latest after the last piece."""
+        entry, where = self.manifest["files"][name], str(self.path / name)
+        digest, size = blake2b(digest_size=DIGEST_BYTES), 0
+        try:
+            with self._file(name) as file:
+                while size < entry["bytes"] and (
+                    chunk := file.read(min(entry["bytes"] - size, CHUNK_BYTES))
+                ):
+                    digest.update(chunk)
+                    size += len(chunk)
+                    yield chunk
+        except (OSError, ConfigError) as error:
+            _not_readable(where, f"{entry['bytes']} bytes", error)
+        _check_digest(where, entry, size, digest.hexdigest())
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -75,277 +158,523 @@ def name_of(step: int) -> str:
 def write(
     folder: Path, step: int, files: Mapping[str, Buffer], about: Mapping[str, Any], keep: int
 ) -> Path:
-    """Makes a checkpoint durable, then removes older ones.
+    """Writes the checkpoint of ``step``, and returns its folder when it is durable.
 
-    One of the same step that is whole stays, and nothing is written. One that is damaged is
-    replaced.
+    One of this step that is there and intact stays as it is. One that is damaged, or of another
+    history, is moved aside. When the new one is durable, older ones go.
 
     Args:
-        about: What the manifest says beside step and files; JSON.
-        keep: How many stay: the newest, and beside them the newest that is ``whole``.
-    Raises: OSError: Nothing has changed then, but that a scratch folder may be left.
+        files: Name -> contents. Nothing may change them meanwhile.
+        about: What the manifest says beside the files: JSON, all numbers finite. Two checkpoints of
+            one step are the same if its ``history`` is, where they have one.
+        keep: How many of the checkpoints up to this one stay: this one does in any case.
+    Raises: OSError: It could not be written. Those that were there are as they were.
     """
+    assert 0 <= step < 10**18, step
+    assert all(_FILE.fullmatch(name) and name != MANIFEST for name in files), list(files)
+    assert not set(about) & set(_OURS), list(about)
+    folder = folder.absolute()
     place = folder / name_of(step)
-    if place.exists() and not _damage_at(place):
-        return place
-    folder.mkdir(parents=True, exist_ok=True)
-    scratch = folder / f".{name_of(step)}.{socket.gethostname()}.{os.getpid()}.incomplete"
-    shutil.rmtree(scratch, ignore_errors=True)
-    try:
-        scratch.mkdir()
-        written = {name: _write(scratch / name, data) for name, data in files.items()}
-        manifest = {**about, "format": FORMAT, "step": step, "wall": time.time(), "files": written}
-        _write(scratch / MANIFEST, _sealed(manifest))
-        _sync(scratch)
-        if place.exists():
-            place.rename(folder / f".{place.name}.{time.time_ns()}.damaged")
-        scratch.rename(place)
+    with _one_writer:
+        _make_folder(folder)
+        if not _is_there(place, about):
+            scratch = folder / f".{place.name}.{_own()}.incomplete"
+            try:
+                _remove(scratch)
+                _fill(scratch, step, files, about)
+                _put(scratch, place, about)
+            finally:
+                with contextlib.suppress(OSError):
+                    _remove(scratch)
         _sync(folder)
-        _point(folder, place.name)
-    except OSError:
-        shutil.rmtree(scratch, ignore_errors=True)
-        if place.exists() and not _damage_at(place):
-            return place  # another peer was faster
-        raise
-    _prune(folder, keep)
+        _point_latest(folder)
+        _tidy(folder, step, max(1, keep))
     return place
 
 
-def _point(folder: Path, name: str) -> None:
-    scratch = folder / f".{LATEST}.{socket.gethostname()}.{os.getpid()}"
-    scratch.unlink(missing_ok=True)
-    _write(scratch, f"{name}\n".encode())
-    scratch.rename(folder / LATEST)
-    _sync(folder)
+def name_of(step: int) -> str:
+    """Of the folder of a checkpoint."""
+    return f"step-{step:09d}"
 
 
-def _prune(folder: Path, keep: int) -> None:
-    """Never the newest, nor the newest whole one. What cannot be removed stays."""
-    kept, whole = 0, False
-    for _, path in reversed(listed(folder)):
-        try:
-            checkpoint = open_at(path)
-        except (OSError, ConfigError):
-            continue  # it is for somebody to look at
-        if kept < keep or (checkpoint.whole and not whole):
-            kept, whole = kept + 1, whole or checkpoint.whole
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-    for path in folder.glob(".step-*.incomplete"):
-        match = _SCRATCH.fullmatch(path.name)
-        if match and match["host"] == socket.gethostname() and not _lives(int(match["pid"])):
-            shutil.rmtree(path, ignore_errors=True)
+def _fill(scratch: Path, step: int, files: Mapping[str, Buffer], about: Mapping[str, Any]) -> None:
+    os.mkdir(scratch)
+    written = {name: _store(scratch / name, _pieces(data)) for name, data in files.items()}
+    manifest = {
+        **about,
+        "format": FORMAT,
+        "step": step,
+        "wall_time_s": round(time.time(), 3),
+        "files": written,
+    }
+    text = _manifest_text({**manifest, "digest": _manifest_digest(manifest)})
+    assert len(text) <= MANIFEST_BYTES_MAX, f"the manifest has {len(text)} bytes"
+    _store(scratch / MANIFEST, _pieces(text))
+    _sync(scratch)
+
+
+def _put(scratch: Path, place: Path, about: Mapping[str, Any]) -> None:
+    """Gives a folder its name. Where another process was faster, its checkpoint stays."""
+    if os.path.lexists(place):
+        if _is_there(place, about):
+            return
+        aside = place.with_name(f".{place.name}.aside")
+        _remove(aside)
+        os.rename(place, aside)
+    try:
+        os.rename(scratch, place)
+    except OSError:
+        if not _is_there(place, about):
+            raise
+
+
+def _pieces(data: Buffer) -> Iterator[memoryview]:
+    view = memoryview(data)
+    if view.nbytes:
+        view = view.cast("B")
+        for at in range(0, view.nbytes, CHUNK_BYTES):
+            yield view[at : at + CHUNK_BYTES]
+
+
+def _store(path: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str, Any]:
+    """Writes a new file, durably. Returns what the manifest says of it."""
+    digest, size = blake2b(digest_size=DIGEST_BYTES), 0
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        for piece in pieces:
+            digest.update(piece)
+            size += len(piece)
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return {"bytes": size, "blake2b": digest.hexdigest()}
+
+
+def _sync(folder: Path) -> None:
+    """So that the names in it outlive a loss of power. Some file systems cannot do that for
+    a folder: they do it by themselves, or not at all."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(fd)
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+        _sync(folder.parent)
+
+
+def _point_latest(folder: Path) -> None:
+    """``latest`` has the name of the newest checkpoint, for people and scripts. Nothing here
+    reads it."""
+    newest = next(
+        (path.name for _, path in reversed(_listed(folder)) if _opened(path) is not None), None
+    )
+    if newest is None or _text_in(folder, LATEST) == newest:
+        return
+    scratch = folder / f".{LATEST}.{_own()}.incomplete"
+    _replace(folder / LATEST, scratch, f"{newest}\n".encode())
+
+
+def _replace(path: Path, scratch: Path, data: bytes) -> None:
+    """Writes a small file, whole and durable or not at all."""
+    try:
+        _remove(scratch)
+        _store(scratch, _pieces(data))
+        os.rename(scratch, path)
+    finally:
+        with contextlib.suppress(OSError):
+            _remove(scratch)
+    _sync(path.parent)
+
+
+def _text_in(folder: Path, name: str) -> str:
+    try:
+        with open_in(folder, name) as file:
+            return read_at_most(file, 256, folder / name).decode("utf-8", "replace").strip()
+    except (OSError, ConfigError):
+        return ""
+
+
+def _tidy(folder: Path, step: int, keep: int) -> None:
+    """Removes checkpoints older than the ``keep`` newest whole ones up to ``step``, and what dead
+    processes of this host left half done. What cannot be removed stays."""
+    older = [(each, path) for each, path in _listed(folder) if each <= step]
+    opened = {each: found for each, path in older if (found := _opened(path)) is not None}
+    oldest = min(list(opened)[-keep:], default=0)
+    # A deterministic run goes on from this one only, if some of its peers died before others.
+    spared = max([each for each, found in opened.items() if found.everybody], default=0)
+    with contextlib.suppress(OSError):
+        for each, path in older:
+            if each < oldest and each != spared:
+                # A folder that is removed by half must not look like a checkpoint.
+                doomed = folder / f".{path.name}.{_own()}.incomplete"
+                with contextlib.suppress(OSError):
+                    os.rename(path, doomed)
+        for name in os.listdir(folder):
+            if _is_left(name) or _is_aside_of(name, oldest):
+                with contextlib.suppress(OSError):
+                    _remove(folder / name)
+
+
+def _is_left(name: str) -> bool:
+    """Whether it is half done, and nobody is at it any more: only for this host can that be told.
+    What carries the id of this process is left by one that had it before, or is to go."""
+    found = _SCRATCH.fullmatch(name)
+    if found is None or found["host"] != _host():
+        return False
+    pid = int(found["pid"])
+    return pid in (0, os.getpid()) or not _lives(pid)
+
+
+def _is_aside_of(name: str, oldest: int) -> bool:
+    found = re.fullmatch(rf"\.{_STEP.pattern}\.aside", name)
+    return found is not None and int(found[1]) < oldest
 
 
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
-        return True
+    except OSError:
+        pass  # it is somebody else's
     return True
 
 
-def _write(path: Path, data: Buffer) -> dict[str, Any]:
-    view, digest = memoryview(data).cast("B"), blake2b(digest_size=16)
-    with path.open("xb") as file:
-        for at in range(0, len(view), PIECE_BYTES):
-            file.write(view[at : at + PIECE_BYTES])
-            digest.update(view[at : at + PIECE_BYTES])
-        file.flush()
-        os.fsync(file.fileno())
-    return {"bytes": len(view), "blake2b": digest.hexdigest()}
+def _remove(path: Path) -> None:
+    """Whatever it is; links are not followed."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
 
 
-def _sync(folder: Path) -> None:
-    """So that the names in it outlive a loss of power.
-    Some file systems cannot do that for a folder."""
-    with suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:64] or "localhost"
 
 
-def _canonical(manifest: Mapping[str, Any]) -> bytes:
-    return json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _sealed(manifest: Mapping[str, Any]) -> bytes:
-    digest = blake2b(_canonical(manifest), digest_size=16).hexdigest()
-    return json.dumps({**manifest, "digest": digest}, indent=1, sort_keys=True).encode() + b"\n"
+def _own() -> str:
+    return f"{_host()}.{os.getpid()}"
 
 
 # --- reading --------------------------------------------------------------------------------------
 
 
-def listed(folder: Path) -> list[tuple[int, Path]]:
-    """Steps and folders of the checkpoints there, ascending, damaged ones among them."""
-    try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    found = [(match, folder / name) for name in names if (match := _STEP.fullmatch(name))]
-    return sorted([(int(match[1]), path) for match, path in found])
-
-
 def open_at(path: Path) -> Checkpoint:
-    """Looks at the manifest, and at the sizes of the files.
+    """The checkpoint in a folder: its manifest, and whether all files are there with their sizes.
+    Digests of data are looked at when they are read, or by ``verify``.
 
-    Raises: DamagedCheckpoint: Something is missing, or not what was written.
+    Raises:
+        DamagedCheckpoint: Something is not as it was written.
+        ConfigError: There is no such folder.
     """
-    match = _STEP.fullmatch(path.name)
-    if match is None:
-        raise ConfigError(f"{path} is no checkpoint", "its name would be step-000000500 or alike")
-    place = path / MANIFEST
-    try:
-        manifest = json.loads(_read(place, None))
-        digest = manifest.pop("digest")
-        files = {name: (said["bytes"], said["blake2b"]) for name, said in manifest["files"].items()}
-        step, version = manifest["step"], manifest["format"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedCheckpoint(f"{place} is damaged: {type(error).__name__}: {error}") from error
-    if blake2b(_canonical(manifest), digest_size=16).hexdigest() != digest:
-        raise DamagedCheckpoint(f"{place} is damaged: it does not have the digest that it names")
-    if version != FORMAT:
-        raise ConfigError(f"{place} has format {version}, this version of gossip reads {FORMAT}")
-    if step != int(match[1]):
-        raise DamagedCheckpoint(f"{place} is of step {step}, its folder of step {int(match[1])}")
-    for name, (nbytes, _) in files.items():
-        _check_size(path / name, nbytes)
-    return Checkpoint(path, step, manifest)
+    path = path.absolute()
+    if not path.is_dir():
+        raise ConfigError(f"there is no checkpoint {shown(path)}")
+    manifest = _read_manifest(path)
+    if (step := _step_of(path.name)) is not None and step != manifest["step"]:
+        raise DamagedCheckpoint(str(path / MANIFEST), f"step {step}", f"step {manifest['step']}")
+    checkpoint = Checkpoint(path, manifest["step"], manifest)
+    for name in manifest["files"]:
+        checkpoint.look(name)
+    return checkpoint
 
 
 def verify(checkpoint: Checkpoint) -> list[str]:
-    """What is wrong with its files, all of which are read; nothing: it is whole."""
+    """Reads all its files. Returns: a line for each that is not what was written."""
     problems = []
     for name in checkpoint.manifest["files"]:
         try:
-            checkpoint.read(name)
+            checkpoint.verify(name)
         except DamagedCheckpoint as error:
             problems.append(str(error))
     return problems
 
 
+def listed(folder: Path) -> list[tuple[int, Path]]:
+    """Steps and folders of all checkpoints, damaged ones among them, ascending. None where there
+    is no such folder. Raises: ConfigError: It cannot be listed."""
+    try:
+        return _listed(folder.absolute())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ConfigError(
+            f"the checkpoints in {shown(folder)} cannot be listed: {error.strerror}"
+        ) from error
+
+
 def newest_good(
-    folder: Path, step: int | None = None, whole: bool = False
+    folder: Path, step: int | None = None, everybody: bool = False
 ) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint of ``folder`` that is not damaged, or that of ``step``. All its files
-    are read.
+    """The newest checkpoint all of whose files are what was written, or the one of ``step``.
 
     Args:
-        whole: Only one before which every round had an update of every peer.
-    Returns: None when there is none; and a line for each newer one that was passed over, and why.
-    Raises: ConfigError: That of ``step`` is not there, or damaged.
+        everybody: Pass over those before which a round lacked the update of a peer.
+    Returns: It, or None; and a line on each newer one that is damaged.
+    Raises:
+        DamagedCheckpoint: That of ``step`` is; the hint names the last good one.
+        ConfigError: There is none of ``step``; the message names those that there are.
     """
-    there, passed_over = listed(folder), []
-    if step is not None and step not in [known for known, _ in there]:
-        known = ", ".join(str(known) for known, _ in there) or "none"
-        raise ConfigError(f"{folder} has no checkpoint of step {step}; there are: {known}")
-    for known, path in reversed(there):
-        if step is not None and known != step:
-            continue
-        if damage := _damage_at(path):
-            if step is not None:
-                last, _ = newest_good(folder, None, whole)
-                hint = "" if last is None else f"the last good one is of step {last.step}"
-                raise DamagedCheckpoint(damage, hint or "there is no other")
-            passed_over.append(f"passed over: {damage}")
-            continue
-        found = open_at(path)
-        if whole and not found.whole and step is None:
-            passed_over.append(
-                f"passed over: {path} (--deterministic: a round before it lacked a peer's update)"
-            )
-            continue
-        return found, passed_over
-    if there and not passed_over:
-        return None, passed_over
-    if passed_over:
-        raise DamagedCheckpoint(
-            f"no checkpoint in {folder} can be used: {'; '.join(passed_over)}",
-            "begin anew with another folder, or mend what is there",
-        )
+    there = listed(folder)
+    if step is not None:
+        return _good_at(folder, step, there), []
+    passed_over: list[str] = []
+    for _, path in reversed(there):
+        try:
+            checkpoint = open_at(path)
+            problems = verify(checkpoint)
+        except ConfigError as error:
+            if not os.path.lexists(path):
+                continue  # it was old, and somebody has just removed it
+            problems = [str(error)]
+        else:
+            if not problems and everybody and not checkpoint.everybody:
+                continue
+            if not problems:
+                return checkpoint, passed_over
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        passed_over.append(problems[0] + more)
     return None, passed_over
 
 
-def _damage_at(path: Path) -> str:
-    """What is wrong with a checkpoint; empty: nothing."""
+def _good_at(folder: Path, step: int, there: list[tuple[int, Path]]) -> Checkpoint:
+    path = next((path for each, path in there if each == step), None)
+    if path is None:
+        steps = [str(each) for each, _ in there]
+        which = ", ".join([*(["..."] if len(steps) > 20 else []), *steps[-20:]]) or "none"
+        raise ConfigError(
+            f"there is no checkpoint of step {step} in {shown(folder)}", f"there are: {which}"
+        )
     try:
-        problems = verify(open_at(path))
+        checkpoint = open_at(path)
+        for name in checkpoint.manifest["files"]:
+            checkpoint.verify(name)
     except DamagedCheckpoint as error:
-        return str(error)
-    return "; ".join(problems)
+        good, _ = newest_good(folder)
+        hint = (
+            f"the last good one is of step {good.step}: {shown(folder)}@{good.step}"
+            if good is not None
+            else "there is no good one beside it"
+        )
+        raise DamagedCheckpoint(error.file, error.expected, error.found, hint) from error
+    return checkpoint
 
 
-def _check_size(path: Path, nbytes: int) -> None:
+def _opened(path: Path) -> Checkpoint | None:
     try:
-        found = path.lstat()
-    except OSError as error:
-        raise DamagedCheckpoint(f"{path} is missing") from error
-    if not stat.S_ISREG(found.st_mode):
-        raise DamagedCheckpoint(f"{path} is no plain file")
-    if found.st_size != nbytes:
-        raise DamagedCheckpoint(f"{path} has {found.st_size} bytes, the manifest says {nbytes}")
-
-
-def _read(path: Path, nbytes: int | None) -> bytes:
-    """``nbytes``: how many it must have; None: few. Raises DamagedCheckpoint."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise DamagedCheckpoint(f"{path} cannot be read: {error.strerror}") from error
-    with open(fd, "rb") as file:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise DamagedCheckpoint(f"{path} is no plain file")
-        if nbytes is None and found.st_size > MANIFEST_BYTES_MAX:
-            raise DamagedCheckpoint(f"{path} has {found.st_size} bytes, too many for a manifest")
-        if nbytes is not None and found.st_size != nbytes:
-            raise DamagedCheckpoint(f"{path} has {found.st_size} bytes, the manifest says {nbytes}")
-        return file.read()
-
-
-# --- where ----------------------------------------------------------------------------------------
-
-
-def note_folder(run_dir: Path, folder: Path) -> None:
-    """The run in ``run_dir`` saves to ``folder``."""
-    scratch = run_dir / f".{NOTE}.{os.getpid()}"
-    scratch.write_text(json.dumps({"folder": str(folder)}) + "\n", "utf-8")
-    scratch.replace(run_dir / NOTE)
-
-
-def folder_of(run_dir: Path) -> Path | None:
-    """Where the run in ``run_dir`` saves to, if it does."""
-    try:
-        said = json.loads(_read(run_dir / NOTE, None))
-        return Path(said["folder"])
-    except (DamagedCheckpoint, ValueError, KeyError, TypeError):
+        return open_at(path)
+    except ConfigError:
         return None
 
 
-def resolve(resume: str, runs: Sequence[Path] = (Path("runs"),)) -> tuple[Path, int | None]:
-    """What ``RUN|PATH[@STEP]`` means: a folder of checkpoints, and a step if one was said.
+def _is_there(place: Path, about: Mapping[str, Any]) -> bool:
+    """Whether there is a checkpoint of this history, and all its files are what was written."""
+    if place.is_symlink() or (checkpoint := _opened(place)) is None:
+        return False
+    same = checkpoint.manifest.get("history") == about.get("history")
+    return same and not verify(checkpoint)
 
-    Args:
-        runs: Folders in which runs are looked for by their names.
-    Raises: ConfigError: There is no such run or folder.
-    """
-    place, at, said = resume.rpartition("@")
-    if not at or not said.isdigit():
-        place, said = resume, ""
-    step = int(said) if said else None
-    for path in (Path(place), *[folder / place for folder in runs]):
-        if _STEP.fullmatch(path.name) and path.is_dir():
-            return path.parent.absolute(), int(path.name.removeprefix("step-"))
-        if (folder := folder_of(path)) is not None:
-            return folder, step
-        if listed(path):
-            return path.absolute(), step
-    raise ConfigError(
-        f"there is no run and no folder of checkpoints {place}",
-        "gossip ls lists the runs; gossip checkpoints FOLDER lists checkpoints",
+
+def _listed(folder: Path) -> list[tuple[int, Path]]:
+    with os.scandir(folder) as entries:
+        found = [
+            (step, folder / entry.name)
+            for entry in entries
+            if (step := _step_of(entry.name)) is not None and entry.is_dir(follow_symlinks=False)
+        ]
+    return sorted(found)
+
+
+def _step_of(name: str) -> int | None:
+    found = _STEP.fullmatch(name)
+    if found is None or name_of(int(found[1])) != name:
+        return None
+    return int(found[1])
+
+
+# --- the manifest ---------------------------------------------------------------------------------
+
+
+def _manifest_text(manifest: Mapping[str, Any]) -> bytes:
+    return json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
+def _manifest_digest(manifest: Mapping[str, Any]) -> str:
+    """Of all that is in it but the digest."""
+    rest = {key: value for key, value in manifest.items() if key != "digest"}
+    text = json.dumps(rest, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    return blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """Raises: DamagedCheckpoint: It is not as it was written. ConfigError: Another version of
+    gossip has written it."""
+    where = str(path / MANIFEST)
+    try:
+        with open_in(path.parent, f"{path.name}/{MANIFEST}") as file:
+            data = read_at_most(file, MANIFEST_BYTES_MAX, where)
+        manifest = object_in(data, path / MANIFEST)
+        digest, text = _manifest_digest(manifest), _manifest_text(manifest)
+    except (OSError, ConfigError) as error:
+        _not_readable(where, "a manifest", error)
+    except (ValueError, RecursionError) as error:
+        raise DamagedCheckpoint(where, "a manifest", f"no such JSON: {shown(error)}") from error
+    if (said := manifest.get("digest")) != digest:
+        raise DamagedCheckpoint(where, f"digest {_short(said)}", f"digest {digest}")
+    if manifest.get("format") != FORMAT:
+        raise ConfigError(
+            f"{shown(where)} has format {_short(manifest.get('format'))}, this gossip reads "
+            f"{FORMAT}",
+            "use the version of gossip that has written it",
+        )
+    # A bit can flip in a JSON text and leave its meaning alone: 1e-05 and 1E-05.
+    if text != data:
+        raise DamagedCheckpoint(where, "the very bytes that were written", "others")
+    if whole(manifest.get("step")) is None or not _are_files(manifest.get("files")):
+        raise DamagedCheckpoint(where, "a step and files", "something else")
+    return manifest
+
+
+def _are_files(files: object) -> bool:
+    return (
+        isinstance(files, dict)
+        and len(files) <= FILES_MAX
+        and all(
+            _FILE.fullmatch(name)
+            and isinstance(entry, dict)
+            and whole(entry.get("bytes")) is not None
+            and isinstance(entry.get("blake2b"), str)
+            and re.fullmatch(rf"[0-9a-f]{{{2 * DIGEST_BYTES}}}", entry["blake2b"])
+            for name, entry in files.items()
+        )
     )
+
+
+def _check_digest(where: str, entry: Mapping[str, Any], size: int, digest: str) -> None:
+    if size != entry["bytes"]:
+        raise DamagedCheckpoint(where, f"{entry['bytes']} bytes", f"{size} bytes")
+    if digest != entry["blake2b"]:
+        raise DamagedCheckpoint(where, f"blake2b {entry['blake2b']}", f"blake2b {digest}")
+
+
+def _not_readable(where: str, expected: str, error: OSError | ConfigError) -> NoReturn:
+    match error:
+        case DamagedCheckpoint():
+            raise error
+        case FileNotFoundError():
+            found = "no such file"
+        case OSError():
+            found = f"that it cannot be read: {error.strerror or error}"
+        case _:
+            found = str(error).removeprefix(f"{shown(where)} ")
+    raise DamagedCheckpoint(where, expected, found) from error
+
+
+def _short(value: object) -> str:
+    text = shown(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+# --- where a run saves to -------------------------------------------------------------------------
+
+
+def note_folder(run_dir: Path, folder: Path) -> None:
+    """Writes down in a run's folder where it saves to. Raises OSError."""
+    saved = {"folder": str(folder.absolute())}
+    with contextlib.suppress(ConfigError):
+        if read_object(run_dir, NOTE) == saved:
+            return
+    scratch = run_dir / f".{NOTE}.{_own()}.incomplete"
+    _replace(run_dir / NOTE, scratch, json.dumps(saved, indent=1).encode() + b"\n")
+
+
+def folder_of(run_dir: Path) -> Path | None:
+    """Where a run saves to; None: it has not said so. Raises: ConfigError: What it says is no
+    folder's path."""
+    found = read_object(run_dir, NOTE)
+    if found is None:
+        return None
+    folder = found.get("folder")
+    if not isinstance(folder, str) or not os.path.isabs(folder) or "\0" in folder:
+        raise ConfigError(f"{shown(run_dir / NOTE)} does not say where the run saves to")
+    return Path(folder)
+
+
+def resolve(resume: str) -> tuple[Path, int | None]:
+    """The folder of checkpoints, and the step if there is one, that ``RUN|PATH[@STEP]`` means: a
+    run's folder or its name under ``runs/``, a folder of checkpoints, or one checkpoint.
+
+    Raises: ConfigError: It is none of these.
+    """
+    said, step = resume, None
+    if not _exists(resume):
+        said, at, number = resume.rpartition("@")
+        if not at:
+            said = resume
+        elif not (number.isascii() and number.isdecimal() and len(number) <= 18):
+            raise ConfigError(
+                f"{shown(resume)}: there is no such folder, and {shown(number)!r} is no step",
+                "a step is a whole number, as in ckpt@500",
+            )
+        else:
+            step = int(number)
+    place = next((each for each in (Path(said), Path(RUNS) / said) if said and _exists(each)), None)
+    if place is None:
+        raise ConfigError(
+            f"there is no run or folder of checkpoints {shown(said)!r}",
+            f"give a run's folder, its name under {RUNS}/, or the folder that it saves to",
+        )
+    place = place.resolve()
+    if not place.is_dir():
+        raise ConfigError(f"{shown(place)} is no folder", "give the folder that the file is in")
+    if (single := _step_of(place.name)) is not None:
+        if step not in (None, single):
+            raise ConfigError(f"{shown(place)} is the checkpoint of step {single}, not of {step}")
+        return place.parent, single
+    return _folder_at(place), step
+
+
+def _folder_at(place: Path) -> Path:
+    saves_to = folder_of(place)
+    if saves_to is not None:
+        if not saves_to.is_dir():
+            raise ConfigError(
+                f"the run in {shown(place)} saved to {shown(saves_to)}, which is not there",
+                "give the folder that its checkpoints are in now",
+            )
+        return saves_to
+    if listed(place):
+        return place
+    if os.path.lexists(place / "config.json"):
+        raise ConfigError(
+            f"the run in {shown(place)} has saved no checkpoint",
+            "a script saves by peer.steps(N, save=FOLDER, every=500)",
+        )
+    if os.path.lexists(place / MANIFEST):
+        raise ConfigError(
+            f"{shown(place)} is not named by its step",
+            "give a checkpoint the name that it was written with, such as step-000000500",
+        )
+    raise ConfigError(f"there is no checkpoint in {shown(place)}")
+
+
+def _exists(path: Path | str) -> bool:
+    try:
+        return bool(path) and os.path.exists(path)
+    except ValueError:  # no such name can be
+        return False

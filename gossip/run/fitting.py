@@ -50,6 +50,7 @@ def check(config: RunConfig) -> None:
             "leave it out, or --topology rolling",
         )
     topologies.load(config.weighted_topology)
+    _check_alike(config, topology.rolling)
     given = {"server_weights": config.server_weights}
     if topology.name == "rolling":  # what another makes of weights of its own is its matter
         given[f"topology {config.topology}: weights"] = str(topology.bound.get("weights", ""))
@@ -59,6 +60,29 @@ def check(config: RunConfig) -> None:
                 f"{what} = {weights!r}: there is no peer {last} of {config.peers_max}",
                 f"peers are 0 to {config.peers_max - 1}",
             )
+
+
+def _check_alike(config: RunConfig, rolling: bool) -> None:
+    """Whether there is a state that all peers have alike, where it is asked for.
+    Raises ConfigError."""
+    if config.resume and not rolling:
+        raise ConfigError(
+            f"resume = {config.resume!r}: in {config.topology} rounds each peer has a model of its "
+            "own, and there is no checkpoint of all",
+            "leave it out, or --topology rolling",
+        )
+    if config.deterministic and not rolling:
+        raise ConfigError(
+            f"deterministic: in {config.topology} rounds nobody waits for the others, and no two "
+            "runs are alike",
+            "leave it out, or --topology rolling",
+        )
+    if config.deterministic and config.min_peers is not None and config.min_peers < config.peers:
+        raise ConfigError(
+            f"deterministic: with min_peers = {config.min_peers} of {config.peers} it depends on "
+            "the clock who begins",
+            "leave out one of both",
+        )
 
 
 def check_rule(resolved: Resolved) -> Resolved:

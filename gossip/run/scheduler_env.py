@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -26,11 +27,13 @@ from . import fitting
 from .completion import over
 from .keys import SWARM_KEY, write_pair
 from .rendezvous import claim_life, is_answered
+from .resuming import settled_resume
 from .telemetry import environment, write_json
 
 RUNS = "runs"
 SEEN_S = 10.0  # what one host has made, another sees after a moment on some shared file systems
-OWN = {"run", "name", "run_dir", "f", "host"}  # settings that are drawn, derived or each host's own
+# Settings that are drawn, derived or each host's own; ``resume`` becomes an absolute path.
+OWN = {"run", "name", "run_dir", "f", "host", "resume"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,8 @@ def meet(
         resolved = resolved.with_values(f"{task.scheduler}, on several machines", keys=True)
     folder = Path(asked.run_dir or Path(RUNS) / (asked.name or task.run)).resolve()
     if not (folder / "config.json").is_file():
-        make(folder, settled(resolved, folder), argv, code)
+        found = settled_resume(resolved, lambda line: print(f"! {line}", file=sys.stderr))
+        make(folder, settled(found, folder), argv, code)
     config = _agreed(folder, resolved, task)
     incarnation = claim_life(folder / "seeds", task.peer)
     if incarnation is None:

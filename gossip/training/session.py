@@ -621,9 +621,14 @@ class Session:
     def _resume(self, folder: Path, step: int | None) -> None:
         """Loads the newest good checkpoint of ``folder``, or that of ``step``. None there: this
         run begins."""
-        found, passed_over = checkpoints.newest_good(folder, step, whole=self._config.deterministic)
-        for line in passed_over:
-            self._say(line)
+        found, damaged = checkpoints.newest_good(folder, step, everybody=self._config.deterministic)
+        if found is None and damaged:
+            raise ConfigError(
+                f"no checkpoint in {folder} can be used: {'; '.join(damaged)}",
+                "mend or remove them; without --resume the run begins anew",
+            )
+        for line in damaged if self.id == 0 else ():
+            self._say(f"passed over: {line}")
         if found is None:
             return
         files = {name: found.read(name) for name in (MODEL_FILE, TRAINING_FILE)}
@@ -670,7 +675,8 @@ class Session:
         about = {
             "writer": self.id,
             "parameters": trained.layout.digest_parameters().hex(),
-            "whole": json.loads(ledger)["whole"],
+            "history": json.loads(ledger)["chain"],
+            "everybody": json.loads(ledger)["whole"],
         }
         saver.save(step, files, ledger, about)
 

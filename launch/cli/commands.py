@@ -13,6 +13,7 @@ import typer
 from gossip.errors import ConfigError, GossipError
 from gossip.launch import options
 from gossip.launch.bench import command as bench
+from gossip.launch.checkpoints import command as checkpoints
 from gossip.launch.contrib.condor import condor
 from gossip.launch.contrib.kubernetes import kubernetes
 from gossip.launch.doctor import doctor
@@ -61,6 +62,8 @@ NOT_OF_DEMO = (
     "start_timeout",
     "round_timeout",
     "begin_anew",
+    "resume",
+    "deterministic",
     "record",
     "drills",
 )
@@ -196,6 +199,7 @@ app.command(context_settings={"allow_interspersed_args": False})(condor)
 for command in (doctor, keygen.keygen, *tend.COMMANDS):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
+app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(drill.app, name="drill")
 
 

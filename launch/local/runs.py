@@ -16,7 +16,15 @@ from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError, GossipError
 from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import RUNS, Screen, alone, counted, launchers, missed, summary
-from gossip.run import SWARM_KEY, fitting, tell_on_stderr, write_json, write_pair, write_settings
+from gossip.run import (
+    SWARM_KEY,
+    fitting,
+    settled_resume,
+    tell_on_stderr,
+    write_json,
+    write_pair,
+    write_settings,
+)
 from gossip.transport import KeyPair, new_pair
 
 from . import feasible
@@ -39,6 +47,7 @@ def settle(resolved: Resolved, kind: str, here: int | None = None) -> Resolved:
     fitting.check(config)
     _ = config.plan  # raises for faults that this run cannot have
     feasible.check_memory(config.peers if here is None else here)
+    resolved = settled_resume(resolved, lambda line: print(f"! {line}", file=sys.stderr))
     resolved = fitting.check_rule(resolved)
     run = secrets.token_hex(8)
     resolved = resolved.with_values("drawn", run=run)

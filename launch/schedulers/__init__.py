@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .task_words import check as check
     from .task_words import check_fit as check_fit
     from .task_words import check_options as check_options
+    from .task_words import check_resume_elsewhere as check_resume_elsewhere
     from .task_words import environment_of as environment_of
     from .task_words import left_behind as left_behind
     from .task_words import parsed as parsed
@@ -50,6 +51,7 @@ else:
                 "check",
                 "check_fit",
                 "check_options",
+                "check_resume_elsewhere",
                 "environment_of",
                 "left_behind",
                 "parsed",

@@ -60,11 +60,13 @@ def ray(
         import ray as the_ray
     except ImportError:
         raise ConfigError("Ray is not installed", "pip install 'gossip-train[ray]'") from None
-    from .task_words import check, script_of
+    from gossip.run import settled_resume
+
+    from .task_words import check, script_of, to_stderr
 
     if strategy not in STRATEGIES:
         raise ConfigError(f"--strategy {strategy}: it should be one of {', '.join(STRATEGIES)}")
-    resolved = _resolved(check(words, peers), peers)
+    resolved = settled_resume(_resolved(check(words, peers), peers), to_stderr)
     script = script_of(words)
     at = (
         len(words) - 1 - words[::-1].index(script)

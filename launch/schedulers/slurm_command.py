@@ -14,15 +14,15 @@ import typer
 
 from gossip.errors import ConfigError
 
-from .task_words import check, check_fit, script_of
+from .task_words import check, check_fit, check_resume, script_of
 
 SCRIPT = """\
 #!/bin/bash
 {options}
 # --no-kill, here and for srun: a lost node takes its own tasks with it, not the job.
 # --signal: every task hears SIGTERM before the time is up, and its peer leaves after its round.
-# --requeue: a job that is started again is another run, in another folder: there is no state
-# left to go on from.
+# --requeue: a job that is started again is another run, in another folder. With --resume auto it
+# goes on from the newest checkpoint; without one there is no state left to go on from.
 
 cd "$SLURM_SUBMIT_DIR" || exit 2
 {environment}run="runs/slurm-$SLURM_JOB_ID"
@@ -90,7 +90,9 @@ def slurm(
     Inside of any srun with several tasks, gossip run train.py is one peer of them, with or without
     this: docs/schedulers.md.
     """
-    check_fit(check(words, nodes * per_node), nodes * per_node)
+    shown = check(words, nodes * per_node)
+    check_resume(shown)
+    check_fit(shown, nodes * per_node)
     options = {
         "job-name": Path(script_of(words)).stem,
         "nodes": str(nodes),

@@ -144,6 +144,30 @@ def check_fit(shown: Mapping[str, Any], peers: int) -> None:
     settled(_given(shown, peers, "run"), Path("run"))
 
 
+def check_resume(shown: Mapping[str, Any]) -> None:
+    """Looks now for what the tasks will go on from, where they see the same folders.
+    Raises: ConfigError: There is no such checkpoint, or it is damaged."""
+    from gossip.run import settled_resume
+
+    settled_resume(_given(shown, int(shown["peers"]["value"]), "run"), to_stderr)
+
+
+def check_resume_elsewhere(shown: Mapping[str, Any]) -> None:
+    """Raises: ConfigError: The tasks are told to go on from a folder of this machine."""
+    resume = shown["resume"]["value"]
+    if resume not in ("", "auto") and not Path(resume).is_absolute():
+        raise ConfigError(
+            f"resume = {resume!r} names a folder by where it is from here: the peers would look "
+            "elsewhere",
+            "give the path from / at which the peers have it",
+        )
+
+
+def to_stderr(line: str) -> None:
+    """A word to the user beside what is printed."""
+    print(f"! {line}", file=sys.stderr)
+
+
 def _given(shown: Mapping[str, Any], peers: int, name: str) -> Resolved:
     from gossip.config import Resolved, RunConfig
 

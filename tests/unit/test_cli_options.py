@@ -118,6 +118,31 @@ def test_version_is_printed(gossip: Gossip) -> None:
             "zeno leaves out b=1 updates, but f=4 of them may be",
         ),
         (("run", "-n", "1024", "x.py"), "1024 peers need about"),
+        (
+            ("run", "--resume", "none", "x.py"),
+            "there is no run or folder of checkpoints 'none'",
+        ),
+        (("run", "--resume", "full@5", "x.py"), "there is no checkpoint in"),
+        (
+            ("run", "--resume", "auto", "--topology", "ring", "x.py"),
+            "resume = 'auto': in ring rounds each peer has a model of its own",
+        ),
+        (
+            ("run", "--deterministic", "--topology", "random-k", "x.py"),
+            "deterministic: in random-k rounds nobody waits",
+        ),
+        (
+            ("run", "--deterministic", "--slices", "speed", "x.py"),
+            "slices = speed (flag): batches that depend on how fast peers are",
+        ),
+        (
+            ("run", "-n", "4", "--deterministic", "--min-peers", "3", "x.py"),
+            "deterministic: with min_peers = 3 of 4",
+        ),
+        (
+            ("hosts", "-H", "localhost:2", "--resume", "none@3", "x.py"),
+            "there is no run or folder of checkpoints 'none'",
+        ),
         (("run", "--aggregator", "rules.py:nothing", "x.py"), "rules.py"),
         (("demo", "--aggregator", "suspicoin"), "Did you mean 'suspicion'?"),
         (("demo", "--topology", "rimg"), "Did you mean 'ring'?"),
@@ -322,12 +347,14 @@ SAID = {
 SAID_OF_A_RUN = {
     **SAID,
     "--room": ("9", "room", 9),
-    "--min-peers": ("3", "min_peers", 3),
+    "--min-peers": ("5", "min_peers", 5),
     "--patience": ("2.5", "patience_s", 2.5),
     "--on-minority": ("continue", "on_minority", "continue"),
     "--start-timeout": ("33", "start_timeout_s", 33.0),
     "--round-timeout": ("4", "round_timeout_s", 4.0),
     "--begin-anew": (None, "begin_anew", True),
+    "--resume": ("auto", "resume", "auto"),
+    "--deterministic": (None, "deterministic", True),
     "--record": (None, "record", True),
     "--drills": (None, "drills", True),
 }

@@ -46,8 +46,8 @@ GOLDEN = """\
 #SBATCH --mem=8G
 # --no-kill, here and for srun: a lost node takes its own tasks with it, not the job.
 # --signal: every task hears SIGTERM before the time is up, and its peer leaves after its round.
-# --requeue: a job that is started again is another run, in another folder: there is no state
-# left to go on from.
+# --requeue: a job that is started again is another run, in another folder. With --resume auto it
+# goes on from the newest checkpoint; without one there is no state left to go on from.
 
 cd "$SLURM_SUBMIT_DIR" || exit 2
 export OMP_NUM_THREADS=1

@@ -74,7 +74,9 @@ class Trainer(Protocol):
         """Events for the core and the seconds after which each happens."""
         ...
 
-    def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
+    def on_effect(  # noqa: C901 - a case for each effect
+        self, effect: Effect, now: float
+    ) -> list[tuple[float, Event]]:
         """Likewise, for an effect of ``TRAINER_EFFECTS``."""
         ...
 
@@ -281,7 +283,9 @@ class ToyTrainer:
         waiting, self._put_off = self._put_off, []
         return waiting
 
-    def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
+    def on_effect(  # noqa: C901 - a case for each effect
+        self, effect: Effect, now: float
+    ) -> list[tuple[float, Event]]:
         if isinstance(effect, events.Aggregate):  # the node itself does that
             return [(self.rule_s, self._aggregate(effect))]
         if self.computing is not None and not isinstance(effect, events.StartRound):

@@ -15,7 +15,15 @@ import typer
 
 from gossip.errors import ConfigError, RunExists
 from gossip.launch.report import counted
-from gossip.launch.schedulers import check, environment_of, parsed, patient, refuse, resolved_for
+from gossip.launch.schedulers import (
+    check,
+    check_resume_elsewhere,
+    environment_of,
+    parsed,
+    patient,
+    refuse,
+    resolved_for,
+)
 
 if TYPE_CHECKING:
     from gossip.config import Resolved
@@ -123,6 +131,7 @@ def condor(
         "name": "it is for --name",
     }
     refuse(shown, elsewhere, "leave it out behind --")
+    check_resume_elsewhere(shown)
     folder = (out or Path(f"condor-{name}")).resolve()
     for path in (folder, Path.cwd()):
         check_path(path)

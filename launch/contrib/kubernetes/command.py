@@ -16,6 +16,7 @@ from gossip.errors import ConfigError
 from gossip.launch.schedulers import (
     check_fit,
     check_options,
+    check_resume_elsewhere,
     environment_of,
     left_behind,
     parsed,
@@ -135,6 +136,7 @@ def kubernetes(
     refuse(
         shown, elsewhere, "leave it out behind --: -n and --name, or with --claim --mount, say it"
     )
+    check_resume_elsewhere(shown)
     if claim:
         check_fit(shown, peers)
         command = [

@@ -1,0 +1,45 @@
+"""From where a run goes on that is told to: looked at before any of its peers starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gossip.config import Resolved
+from gossip.errors import ConfigError
+
+from .checkpoints import listed, newest_good, resolve
+from .untrusted import shown
+
+AUTO = "auto"
+"""The newest checkpoint in the folder that the script saves to: only the script knows which."""
+
+
+def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:
+    """The same with an absolute path in ``resume``, which means the same to all peers, when there
+    is a checkpoint to go on from.
+
+    Args:
+        tell: Gets a line on each damaged checkpoint that is passed over, and on what else the user
+            may not expect.
+    Raises: ConfigError: There is no such checkpoint, or it is damaged.
+    """
+    said = resolved.config.resume
+    if said in ("", AUTO):
+        return resolved
+    folder, step = resolve(said)
+    checkpoint, damaged = newest_good(folder, step)
+    for line in damaged:
+        tell(line)
+    if checkpoint is None:
+        raise ConfigError(
+            f"resume = {said!r}: no checkpoint in {shown(folder)} is whole",
+            "gossip checkpoints --verify says what is damaged",
+        )
+    later = [str(each) for each, _ in listed(folder) if each > checkpoint.step]
+    if step is not None and later:
+        tell(
+            f"{shown(folder)} keeps later checkpoints ({', '.join(later)}): --resume auto would go "
+            "on from them, so move them away if they are not wanted"
+        )
+    where = str(folder) if step is None else f"{folder}@{step}"
+    return resolved.with_values(resolved.sources.get("resume", "default"), resume=where)

@@ -1,0 +1,12 @@
+"""``gossip checkpoints``: what a run has saved, and whether it is whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from . import command as command
+else:
+    __getattr__, __dir__ = lazy(__name__, {"command": ("command",)})

@@ -1,0 +1,181 @@
+"""``gossip checkpoints``: lists the checkpoints of a run, verifies them, and copies a model out."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from gossip.errors import ConfigError
+from gossip.launch.report import words
+from gossip.run import real, shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MODEL = "model.safetensors"
+WHERE_HELP = "A run's folder, its name under runs/, or a folder of checkpoints; @STEP behind it."
+
+
+class _ListsByDefault(TyperGroup):
+    """``gossip checkpoints RUN`` is ``gossip checkpoints list RUN``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_ListsByDefault,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help=(
+        "List the checkpoints of a run or a folder, or copy the model out of one: "
+        "gossip checkpoints RUN --verify"
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is known of one checkpoint. ``problems``: a line on each damaged file."""
+
+    step: int
+    path: Path
+    wall_time_s: float | None
+    nbytes: int | None
+    problems: tuple[str, ...]
+    verified: bool
+
+    @property
+    def state(self) -> str:
+        return "damaged" if self.problems else "intact" if self.verified else "complete"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "path": str(self.path),
+            "wall_time_s": self.wall_time_s,
+            "bytes": self.nbytes,
+            "state": self.state,
+            "problems": list(self.problems),
+        }
+
+
+@app.command("list")
+def list_(
+    where: Annotated[
+        str, typer.Argument(metavar="RUN|FOLDER", help=WHERE_HELP, show_default=False)
+    ],
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Read all files; exit with 1 when one is damaged."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """List the checkpoints of a run or a folder: step, time, size, and what is damaged."""
+    from gossip.run import checkpoints
+
+    folder, step = checkpoints.resolve(where)
+    found = [
+        look(each, path, verify)
+        for each, path in checkpoints.listed(folder)
+        if step in (None, each)
+    ]
+    if not found:
+        raise ConfigError(f"there is no checkpoint {shown(where)}")
+    if as_json:
+        rows = [row.to_json() for row in found]
+        print(json.dumps({"folder": str(folder), "checkpoints": rows}))
+    else:
+        _print(table(found))
+    damaged = any(row.problems for row in found)
+    raise typer.Exit(1 if verify and damaged else 0)
+
+
+def look(step: int, path: Path, verify: bool) -> Row:
+    """At one checkpoint: its manifest and the sizes of its files, or every byte of them."""
+    from gossip.run import checkpoints
+
+    try:
+        found = checkpoints.open_at(path)
+    except ConfigError as error:
+        return Row(step, path, None, None, (str(error),), verify)
+    problems = tuple(checkpoints.verify(found)) if verify else ()
+    wall_time_s = real(found.manifest.get("wall_time_s"))
+    return Row(step, path, wall_time_s, found.nbytes, problems, verify)
+
+
+def table(rows: list[Row]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name, justify in (("step", "right"), ("time", "left"), ("size", "right")):
+        made.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
+    made.add_column("state", overflow="fold")
+    for row in rows:
+        made.add_row(
+            str(row.step),
+            _time(row.wall_time_s),
+            "-" if row.nbytes is None else words.bytes_word(row.nbytes),
+            Text("\n".join(row.problems) or row.state),
+        )
+    return made
+
+
+def _time(wall_time_s: float | None) -> str:
+    try:
+        when = datetime.datetime.fromtimestamp(wall_time_s if wall_time_s is not None else -1e300)
+    except (OverflowError, ValueError, OSError):
+        return "-"
+    return when.isoformat(sep=" ", timespec="seconds")
+
+
+def _print(what: Table) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=4096)
+    with console.capture() as told:
+        console.print(what)
+    print("\n".join([line.rstrip() for line in told.get().splitlines()]))
+
+
+@app.command()
+def export(
+    where: Annotated[
+        str,
+        typer.Argument(metavar="FOLDER[@STEP]", help=WHERE_HELP, show_default=False),
+    ],
+    out: Annotated[
+        Path, typer.Argument(help="A file, or a folder to put it into.", show_default=False)
+    ],
+) -> None:
+    """Copy model.safetensors out of a checkpoint, the newest by default, when it is whole."""
+    from gossip.run import checkpoints
+
+    folder, step = checkpoints.resolve(where)
+    found, damaged = checkpoints.newest_good(folder, step)
+    for line in damaged:
+        print(f"! {line}", file=sys.stderr)
+    if found is None:
+        raise ConfigError(
+            f"no checkpoint in {shown(folder)} is whole",
+            "gossip checkpoints --verify says what is damaged",
+        )
+    place = out / MODEL if out.is_dir() else out
+    try:
+        found.copy(MODEL, place)
+    except OSError as error:
+        raise ConfigError(f"cannot write {shown(place)}: {error.strerror}") from error
+    print(f"{shown(place)}: the model of step {found.step}")
