@@ -80,7 +80,9 @@ class SeedFolder:
         """What is new in the folder since the last look, when the time for one has come."""
         if now >= self._next_look:
             self._next_look = now + (WATCH_S if all_linked else SEARCH_S)
-            self.read()
+            # No descriptor is left, or the disk fails: what was read is kept, until the next look.
+            with contextlib.suppress(OSError):
+                self.read()
         untold, self._untold = self._untold, []
         return untold
 

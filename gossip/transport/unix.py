@@ -88,8 +88,11 @@ class UnixLane:
 
     def retry(self) -> bool:
         """Nobody listening there, or somebody of another user, is no error:
-        the right one may come."""
-        end = socket.socket(socket.AF_UNIX, _KIND)
+        the right one may come. Nor is it that we have no descriptor left: one may come free."""
+        try:
+            end = socket.socket(socket.AF_UNIX, _KIND)
+        except OSError:
+            return False
         try:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
             end.connect(f"\0{self._name}")

@@ -346,6 +346,7 @@ class Guardian:
         """Nothing is left to guard."""
         self._say("done")
         self._close_pipe()
+        self._process.send_signal(signal.SIGCONT)  # somebody may have stopped it
         self._process.wait()
 
     def _close_pipe(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from gossip.launch import guardian
 from gossip.launch.guardian import carries, members, stat
+from gossip.launch.local.peer_process import Guardian
 from gossip.launch.ssh import agent
 from gossip.run.telemetry import read_lines
 
@@ -181,3 +182,15 @@ def test_a_guardian_that_is_told_that_all_is_done_kills_nobody() -> None:
     finally:
         bystander.send_signal(signal.SIGKILL)
         bystander.wait()
+
+
+def test_a_guardian_that_somebody_has_stopped_does_not_keep_its_launcher() -> None:
+    ours = Guardian("word")
+    os.kill(ours.pid, signal.SIGSTOP)
+    closing = threading.Thread(target=ours.close, daemon=True)
+    closing.start()
+    closing.join(30.0)
+    kept = closing.is_alive()
+    if kept:
+        os.kill(ours.pid, signal.SIGKILL)
+    assert not kept

@@ -3,15 +3,20 @@ counts, and nothing else."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
 import socket
 import struct
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from zeromq_rig import WatchedTransport, header, transport, update
 
+from gossip.run.rendezvous import SeedFolder
 from gossip.transport.chunks import AHEAD_MARK, BEHIND_MARK, FIRST, FIRST_MARK, NEXT
-from gossip.transport.unix import CHUNK_BYTES
+from gossip.transport.unix import CHUNK_BYTES, UnixLane
 
 VECTOR = np.arange(100, dtype=np.float32)
 
@@ -79,3 +84,32 @@ def test_what_is_wrong_is_counted_and_the_next_is_heard(victim, stranger, packet
     assert len(received) == 1
     assert received[0].payload.data.tobytes() == VECTOR.tobytes()
     assert victim.traffic.dropped == dropped
+
+
+@contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open("/dev/null", os.O_RDONLY)
+    os.close(free)  # the lowest that is free: none below it
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_lane_for_which_no_descriptor_is_left_is_made_once_there_is_one(victim):
+    lane = UnixLane(victim.bulk)
+    with no_descriptor_left():
+        assert not lane.retry()
+        assert lane.again_s == 0.0
+    assert lane.retry()
+    lane.close(0)
+
+
+def test_a_folder_for_which_no_descriptor_is_left_is_read_once_there_is_one(tmp_path):
+    SeedFolder(tmp_path, 1, 2).announce("tcp://a:1", "tcp://a:2", 0)
+    ours = SeedFolder(tmp_path, 0, 2)
+    with no_descriptor_left():
+        assert ours.look(0.0, all_linked=False) == []
+    assert [seed.peer for seed in ours.look(1.0, all_linked=False)] == [1]
