@@ -155,3 +155,27 @@ def test_who_says_that_it_has_begun_and_has_given_nothing_is_one_of_f_liars(
     bench.all_say_hello()
     bench.hear(0, begun=True)
     assert isinstance(bench.decided(), TakeState) is follows
+
+
+def test_those_who_have_loaded_a_checkpoint_wait_for_each_other_and_begin() -> None:
+    bench = BootstrapBench()
+    for peer in PEERS[:-1]:
+        bench.hear(peer, round_id=7, state=b"")
+    bench.view.gone.add(3)
+    bench.decided()
+    bench.view.gone.clear()
+    assert bench.decided() == WaitForPeers((3,)), "it has said hello in another life"
+    bench.hear(3, round_id=7, state=b"")
+    assert bench.decided() == BeginFresh(PEERS)
+
+
+def test_who_has_an_older_one_or_none_takes_the_state_of_who_has_the_newest() -> None:
+    bench = BootstrapBench()
+    for peer in PEERS:
+        bench.hear(peer, round_id=7 if peer < 3 else 9, state=b"")
+    assert bench.followed() == 3
+    bench.hear(1, round_id=0)
+    assert bench.followed() == 3
+    bench.hear(1, round_id=9, state=b"")
+    bench.hear(0, round_id=0)
+    assert bench.decided() == BeginFresh(PEERS), "who has none waits for us to begin"

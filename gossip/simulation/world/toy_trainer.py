@@ -74,9 +74,7 @@ class Trainer(Protocol):
         """Events for the core and the seconds after which each happens."""
         ...
 
-    def on_effect(  # noqa: C901 - a case for each effect
-        self, effect: Effect, now: float
-    ) -> list[tuple[float, Event]]:
+    def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
         """Likewise, for an effect of ``TRAINER_EFFECTS``."""
         ...
 
@@ -283,21 +281,22 @@ class ToyTrainer:
         waiting, self._put_off = self._put_off, []
         return waiting
 
-    def on_effect(  # noqa: C901 - a case for each effect
-        self, effect: Effect, now: float
-    ) -> list[tuple[float, Event]]:
+    def _start(self, effect: events.StartRound) -> list[tuple[float, Event]]:
+        if self.rounds is None or effect.round_id < self.rounds:
+            return self._compute(effect)
+        # with another state of it
+        again, self._asked = self._asked == effect.round_id, effect.round_id
+        return [] if again else [(0.0002, events.ConfirmState(effect.round_id))]
+
+    def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
         if isinstance(effect, events.Aggregate):  # the node itself does that
             return [(self.rule_s, self._aggregate(effect))]
         if self.computing is not None and not isinstance(effect, events.StartRound):
             self._put_off.append(effect)
             return []
         match effect:
-            case events.StartRound(round_id):
-                if self.rounds is not None and round_id >= self.rounds:
-                    # with another state of it
-                    again, self._asked = self._asked == round_id, round_id
-                    return [] if again else [(0.0002, events.ConfirmState(round_id))]
-                return self._compute(effect)
+            case events.StartRound():
+                return self._start(effect)
             case events.Apply():
                 self._apply(effect, now)
                 return [(0.0002, events.Applied(effect.round_id))]

@@ -1,0 +1,77 @@
+"""What belongs to a checkpoint beside the trainer's state, and a core that begins with it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gossip.core import events
+from gossip.core.ledger import pack_ledger, unpack_ledger
+from gossip.core.peer import Peer
+from gossip.core.settings import CoreSettings
+from gossip.topologies import load
+
+CHAIN = bytes(range(16))
+TABLES = ([0, 1, 2], [], [1, 2], [], [])
+
+
+def test_a_ledger_comes_back_with_the_roster_of_those_who_train_now() -> None:
+    packed = pack_ledger(CHAIN, TABLES, whole=False)
+    assert unpack_ledger(packed, (0, 1)) == (CHAIN, ([0, 1], [], [1, 2], [], []), False)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"format": 99}, "another version"),
+        ({"chain": "00"}, "no history"),
+        ({"chain": "no hex"}, "fromhex"),
+        ({"tables": []}, "no history"),
+        ({"tables": 3}, "lacks"),
+    ],
+)
+def test_what_is_no_ledger_is_refused(change: dict[str, object], why: str) -> None:
+    document = {**json.loads(pack_ledger(CHAIN, TABLES, whole=True)), **change}
+    with pytest.raises(ValueError, match=why):
+        unpack_ledger(json.dumps(document).encode(), (0, 1))
+
+
+def peer_alone() -> Peer:
+    settings = CoreSettings(b"run-0001", b"lineage!", 1, (0,))
+    return Peer(0, 1, settings, load("rolling"), control="c", bulk="b")
+
+
+def asked(peer: Peer) -> events.LedgerReply:
+    (reply,) = peer.handle(events.LedgerRequest(), 1.0)
+    assert isinstance(reply, events.LedgerReply)
+    return reply
+
+
+def prepared(peer: Peer, round_id: int = 0, ledger: bytes = b"") -> list[events.Effect]:
+    said = events.Prepared(b"layout", b"state", (4,), 8, round_id, ledger)
+    return [*peer.handle(events.Started(), 0.0), *peer.handle(said, 0.5)]
+
+
+def test_a_core_that_is_given_its_ledger_goes_on_with_that_round_and_history() -> None:
+    first = peer_alone()
+    prepared(first)
+    ledger = asked(first)
+    assert ledger.round_id == 0
+    second = peer_alone()
+    effects = prepared(second, 7, ledger.ledger)
+    assert [effect.round_id for effect in effects if isinstance(effect, events.StartRound)] == [7]
+    again = asked(second)
+    assert again.round_id == 7
+    assert json.loads(again.ledger)["chain"] == json.loads(ledger.ledger)["chain"]
+
+
+def test_a_ledger_that_is_damaged_ends_the_peer_and_says_so() -> None:
+    peer = peer_alone()
+    halts = [e for e in prepared(peer, 7, b"{}") if isinstance(e, events.Halt)]
+    assert [halt.exit_code for halt in halts] == [2]
+    assert "the checkpoint of step 7 cannot be used" in halts[0].reason
+
+
+def test_before_the_first_round_there_is_no_ledger() -> None:
+    assert asked(peer_alone()).ledger == b""
