@@ -334,7 +334,7 @@ class RunConfig(BaseModel):
                 probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s
             ),
             batch_policy=self.batch_policy,
-            slices=self.slices,
+            slices="equal" if self.deterministic else self.slices,
             begin_anew=self.begin_anew,
             rounds=RoundSettings(
                 quorum=self.quorum,

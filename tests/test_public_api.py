@@ -33,8 +33,9 @@ def test_the_public_names_are_these():
 
 def test_a_session_offers_this_and_no_more():
     public = {name for name, _ in inspect.getmembers(Session) if not name.startswith("_")}
-    of_the_user = {"prepare", "shard", "log", "keep", "epochs", "no_sync", "close"}
-    facts = {"id", "round", "peers", "alive", "run_dir", "finished", "confirmed"}
+    of_the_user = {"prepare", "shard", "log", "keep", "epochs", "steps", "save_every"}
+    of_the_user |= {"no_sync", "close"}
+    facts = {"id", "round", "count", "peers", "alive", "run_dir", "finished", "confirmed"}
     of_the_loader = {"next_round", "pass_round", "hand_out", "least", "unused"}
     assert public == of_the_user | facts | of_the_loader
 

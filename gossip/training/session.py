@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from gossip import __version__, topologies
+from gossip import topologies
 from gossip.aggregators import senders
 from gossip.errors import ConfigError, GossipError
 from gossip.ipc import Channel, StartRoundCommand
@@ -663,7 +663,7 @@ class Session:
             "seed": config.seed,
             "peers": config.peers,
             "aggregator": config.aggregator,
-            "versions": {"torch": torch.__version__, "gossip": __version__},
+            "torch": torch.__version__,
         }
 
     def _save(self, saver: CheckpointSaver) -> None:

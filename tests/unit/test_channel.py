@@ -32,6 +32,7 @@ EXAMPLES = [
     control.RestoredReply(5, "no"),
     control.Log("{}"),
     control.ConfirmRequest(400),
+    control.LedgerRequest(),
     control.Close("finished"),
     control.StartRoundCommand(6, 2, True, 1, ((0, 32), (64, 70)), False, 8, 7),
     control.ApplyCommand(6, -1, 0.0),
@@ -39,6 +40,7 @@ EXAMPLES = [
     control.SnapshotCommand(),
     control.RestoreCommand(7, 100),
     control.ConfirmReply(400, True),
+    control.LedgerReply(400, b"ledger"),
     control.Halted("too few peers", 5),
 ]
 
