@@ -44,6 +44,7 @@ from gossip.topologies import read_weights, with_option, write_weights
 from gossip.transport import is_loopback, is_one_host
 
 PEERS_MAX = 1024  # what a list in a message has room for
+RESTARTS_MAX = 1_000_000
 NEVER = -1.0  # a trust score is never below this
 NOT_OPTIONS = (
     "peer",
@@ -184,6 +185,12 @@ class RunConfig(BaseModel):
     warm: bool = Field(
         default=True,
         description="fork peers from a process that has imported torch, which takes milliseconds",
+    )
+    restarts: int = Field(
+        default=0,
+        ge=0,
+        le=RESTARTS_MAX,
+        description="how often a launcher starts each peer again that has died by itself",
     )
     drills: bool = Field(
         default=False,

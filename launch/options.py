@@ -264,6 +264,16 @@ ShowConfig = Annotated[
 ]
 
 
+Restarts = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="How often each peer that dies by itself is started again; 0 by default.",
+        show_default=False,
+    ),
+]
+
+
 Settings: TypeAlias = Mapping[str, Any]
 UNSET: Settings = MappingProxyType({})
 SETTINGS: dict[str, tuple[Any, Any]] = {

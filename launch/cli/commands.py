@@ -31,6 +31,7 @@ from gossip.launch.options import (
     Peers,
     Port,
     Quiet,
+    Restarts,
     Settings,
     ShowConfig,
     SwarmKey,
@@ -96,6 +97,7 @@ def run(
     ] = None,
     peers: Peers = None,
     settings: Settings = UNSET,
+    restarts: Restarts = None,
     keys: Keys = None,
     key: SwarmKey = None,
     allowed: Allowed = None,
@@ -119,6 +121,7 @@ def run(
     flags = {
         **settings,
         "peers": peers,
+        "restarts": restarts,
         **keygen.flags(keys, key, allowed),
         "insecure": insecure or None,
     }

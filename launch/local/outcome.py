@@ -74,7 +74,7 @@ def exit_code(outcome: RunOutcome) -> int:
         return 0
     # What the peers themselves say is more than what their processes' codes can.
     judged = [life for life in outcome.last_lives.values() if life.peer not in outcome.dismissed]
-    codes = [_code(life, outcome.view.halted.get(life.peer, {})) for life in judged]
+    codes = [code_of(life, outcome.view.halted.get(life.peer, {})) for life in judged]
     code = telling(codes)
     # Who is started again and finds nobody says that the run never started,
     # of one that has had rounds.
@@ -98,7 +98,8 @@ def _all_done(outcome: RunOutcome) -> bool:
     return bool(done) and all(done) and len(done) == len(outcome.last_lives)
 
 
-def _code(life: ProcessLife, halted: Mapping[str, Any]) -> int:
+def code_of(life: ProcessLife, halted: Mapping[str, Any]) -> int:
+    """The exit code of a peer: what its node said, where its process's says less."""
     said = halted.get("exit_code")
     if isinstance(said, int) and said > 1 and life.code not in (None, 0):
         return said

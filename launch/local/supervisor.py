@@ -37,6 +37,7 @@ from .outcome import RunOutcome, Stop
 from .pauses import StoppedProcesses
 from .peer_process import Guardian, PeerCommand, PeerListener, PeerProcess, ProcessLife
 from .peer_setup import peer_environment
+from .restarts import RestartCounter, died_by_itself
 from .warm import ForkServerGone, WarmStart, is_possible
 
 WAITING_EVERY_S = 5.0
@@ -99,6 +100,7 @@ class Supervisor:
         alone = min(self.peers) if self.joins or files else None
         self._desk = DrillServer(self, alone) if config.drills else None
         self._tries = ReachabilityProbe(self.folder, self.peers, self.view.unannounced)
+        self._restarts = RestartCounter(config.restarts)
         self._lost: set[int] = set()  # ids that turned out to be somebody else's
         has_join_server = endpoint is not None or config.room > config.peers
         listens = self._environment.get("GOSSIP_LISTEN", "")
@@ -187,7 +189,7 @@ class Supervisor:
             self.outcome.lives.append(life)
             if not await self._starts_again(peer, life):
                 break
-            if self.outcome.finished and len(self._ended) == len(self.peers) - 1:
+            if self._others_are_done:
                 self._say(f"! peer {peer} is not started again: the others are done")
                 break
             # its node may have been started more than once
@@ -333,9 +335,14 @@ class Supervisor:
         return process
 
     async def _starts_again(self, peer: int, life: ProcessLife) -> bool:
-        """Waits until the plan starts a peer again that it has killed; false when it does not."""
-        after_s = self.view.restarts.pop(peer, None)
-        if after_s is None or life.signal != signal.SIGKILL:
+        """Waits until a peer is started again that the plan has killed, or that has died by itself;
+        false when it is not."""
+        planned_s = self.view.restarts.pop(peer, None)
+        if self._is_planned(life):
+            after_s = planned_s
+        else:
+            after_s = self._back_off_s(life)
+        if after_s is None:
             return False
         lost_state.look(self)
         wait_s = max(0.0, life.ended_at + after_s - time.monotonic())
@@ -345,10 +352,38 @@ class Supervisor:
             return not lost_state.look(self)
         return False
 
-    def _on_exit(self, life: ProcessLife) -> None:
+    def _back_off_s(self, life: ProcessLife) -> float | None:
+        """How long to wait before a peer that the plan has not killed is started again; None: it is
+        not, and why is told."""
+        peer = life.peer
+        if not self.config.restarts or self._stop.is_set() or peer in self._late:
+            return None
+        if not died_by_itself(life, self.view.halted.get(peer, {})):
+            return None
+        if self._others_are_done:
+            self._say(f"! peer {peer} is not started again: the others are done")
+            return None
+        restart = self._restarts.take(life)
+        if restart == "used up":
+            self.record("restarts_used_up", peer, of=self.config.restarts, why=life.how)
+            return None
+        of, number, wait_s = self.config.restarts, restart.number, restart.wait_s
+        self.record("restarting", peer, number=number, of=of, wait_s=wait_s, why=life.how)
+        return wait_s
+
+    @property
+    def _others_are_done(self) -> bool:
+        """Whether all but one will not come back, and the training has come to its end."""
+        return bool(self.outcome.finished) and len(self._ended) == len(self.peers) - 1
+
+    def _is_planned(self, life: ProcessLife) -> bool:
+        """Whether a fault of the plan, or a drill, has killed it."""
         blow = self.view.blow(life.peer)
         struck = blow is not None and blow.kind in ("crash", "restart") and blow.at >= life.began_at
-        planned = struck and life.signal == signal.SIGKILL
+        return struck and life.signal == signal.SIGKILL
+
+    def _on_exit(self, life: ProcessLife) -> None:
+        blow, planned = self.view.blow(life.peer), self._is_planned(life)
         if blow is not None and blow.planned and life.code in TOO_LATE and self.outcome.finished:
             # The plan kept it away until the others were done.
             self._late.add(life.peer)
@@ -506,7 +541,7 @@ class Supervisor:
             self._remind(f"!   {trouble}")
 
     def _give_up(self, waited_s: float) -> None:
-        missing = self.view.missing
+        missing = self.view.awaited(time.monotonic())  # one that starts again is not missing here
         error = NeverStarted(self._need, tuple(self.view.here), tuple(missing), waited_s)
         self._say(f"x {error}")
         self._say(f"  hint: {error.hint}: {self.folder / f'peer-{missing[0]}' / 'out.log'}")

@@ -62,6 +62,19 @@ class RejoinRecord:
 
 
 @dataclass(slots=True)
+class RestartRecord:
+    """A peer that died by itself and was to be started again (``--restarts``), or was not, because
+    its restarts were used up (``number`` is None then)."""
+
+    peer: int
+    round: int
+    why: str
+    number: int | None
+    wait_s: float = 0.0
+    incarnation: int | None = None  # of the life that came of it; None: none did
+
+
+@dataclass(slots=True)
 class PartitionRecord:
     """Links that were cut, or made worse, and who was apart meanwhile.
     Times are monotonic seconds."""

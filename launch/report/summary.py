@@ -216,6 +216,23 @@ def build(
             }
             for rejoin in view.rejoins
         ],
+        "restarts": [
+            {
+                "peer": each.peer,
+                "round": each.round,
+                "why": each.why,
+                "number": each.number,
+                "wait_s": each.wait_s,
+                "incarnation": each.incarnation,
+            }
+            for each in view.own_restarts
+            if each.number is not None
+        ],
+        "restarts_used_up": [
+            {"peer": each.peer, "round": each.round, "why": each.why}
+            for each in view.own_restarts
+            if each.number is None
+        ],
         "joins": joins(view, commits),
         "remote_peers": elsewhere,
         "begun_anew": view.anew,

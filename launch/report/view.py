@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from gossip.faults import LINK_KINDS, FaultPlan
 from gossip.run import ROOM_HINT, in_words
 
-from .happenings import SLACK_S, Blow, PartitionRecord, RejoinRecord
+from .happenings import SLACK_S, Blow, PartitionRecord, RejoinRecord, RestartRecord
 from .holders import StateHolders
 from .words import counted
 
@@ -87,7 +87,9 @@ class RunView:
         self.unannounced: dict[int, str] = {}  # whose address cannot be written down, and why
         # who could not tell whether others hold the parameters that it has ended with
         self.unconfirmed: set[int] = set()
-        self.restarts: dict[int, float] = {}  # peer -> seconds after which to start it again
+        # peer that the plan has killed -> seconds after which to start it again
+        self.restarts: dict[int, float] = {}
+        self.own_restarts: list[RestartRecord] = []  # of those that died by themselves
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
         self.halted: dict[int, Mapping[str, Any]] = {}
         # completed ones, as the first peer that came to their end tells
@@ -164,7 +166,25 @@ class RunView:
         if event.get("joins"):
             self.joins.append(RejoinRecord(row.peer, int(event.get("incarnation") or 0), t))
             row.state = "starting"
+        # it may end before it says anything itself
+        row.incarnation = int(event.get("incarnation") or 0)
+        waits = [each for each in self.own_restarts if each.peer == row.peer]
+        if waits and waits[-1].number is not None and waits[-1].incarnation is None:
+            waits[-1].incarnation = row.incarnation
         return []
+
+    def _restarting(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        number, wait_s = int(event.get("number") or 0), _number(event.get("wait_s"), 0.0) or 0.0
+        why = str(event.get("why"))
+        self.own_restarts.append(RestartRecord(row.peer, row.round, why, number, wait_s))
+        of = f"restart {number} of {event.get('of')}"
+        return [f"+ {row.peer} is started again in {wait_s:g} s ({of}): {why}"]
+
+    def _restarts_used_up(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        why, of = str(event.get("why")), int(event.get("of") or 0)
+        self.own_restarts.append(RestartRecord(row.peer, row.round, why, None))
+        used = "its restart is" if of == 1 else f"its {of} restarts are"
+        return [f"x {row.peer} is not started again, {used} used up: {why}"]
 
     def _waiting(self, row: PeerRow, event: Row, t: float) -> list[str]:
         if self._is_new(row):
@@ -660,6 +680,8 @@ class RunView:
         "ready": _ready,
         "recovering": _recovering,
         "reduced_tolerance": _reduced_tolerance,
+        "restarting": _restarting,
+        "restarts_used_up": _restarts_used_up,
         "restored": _restored,
         "resumed": _resumed,
         "round": _round,

@@ -86,7 +86,7 @@ def main() -> None:
     ends_early(mine)
     if mine in ("polite", "stubborn", "stopped", "workers", "orphans"):
         goes_on(mine)
-    if mode.startswith(("late@", "restart@", "restart-when-told@")) and mine == "finish":
+    if mode.startswith(("late@", "restart@", "restart-when-told@", "dies-")) and mine == "finish":
         wait_for("go")
     tell(
         "halted",
@@ -140,6 +140,15 @@ def is_struck(mine: str) -> None:
 
 
 def ends_early(mine: str) -> None:
+    if mine == "dies-always" or (mine == "dies-once" and INCARNATION == 0):
+        raise ValueError("no luck")
+    if mine == "dies-of-crash" and INCARNATION == 0:
+        tell("fault", kind="crash", round=1)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    if mine == "dies-by-segv" and INCARNATION == 0:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if mine.startswith("dies-with-"):
+        sys.exit(int(mine.rsplit("-", 1)[1]))
     if mine == "killed":
         os.killpg(os.getpgrp(), signal.SIGKILL)
     if mine == "trainer-dies":

@@ -1,0 +1,73 @@
+"""Whether a peer that has died by itself is started again, and when (``--restarts``).
+
+What the fault plan kills and starts again is no matter of this file, and neither is a peer that was
+asked to leave.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gossip.launch.report import EXIT_ASKED
+
+from .outcome import code_of
+from .peer_process import ProcessLife
+
+FIRST_S = 1.0
+MOST_S = 30.0
+DOUBLINGS_MAX = 16  # the longest wait is reached long before
+STEADY_S = 60.0  # who has run for so long is waited for as if it had never died
+ASKED_BY = (signal.SIGINT, signal.SIGTERM)
+FINAL = (0, 2, 4, 5, 6, 7, 130, EXIT_ASKED)
+"""Exit codes that are no accident: it came to the end, it was asked to, its command line is wrong,
+or the swarm has no use for it (``docs/exit_codes.md``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """``number``: 1 for the first of this peer."""
+
+    number: int
+    wait_s: float
+
+
+class RestartCounter:
+    """What is left of the restarts of each peer of a launcher.
+
+    Args:
+        most: For each peer; 0: none is started again.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._used = Counter[int]()
+        self._in_a_row = Counter[int]()
+
+    def take(self, life: ProcessLife) -> Restart | Literal["used up"]:
+        """The next restart of a peer that has died by itself."""
+        peer = life.peer
+        if self._used[peer] >= self.most:
+            return "used up"
+        if life.ended_at - life.began_at >= STEADY_S:
+            self._in_a_row[peer] = 0
+        wait_s = min(MOST_S, FIRST_S * 2.0 ** min(self._in_a_row[peer], DOUBLINGS_MAX))
+        self._used[peer] += 1
+        self._in_a_row[peer] += 1
+        return Restart(self._used[peer], wait_s)
+
+
+def died_by_itself(life: ProcessLife, halted: Mapping[str, Any]) -> bool:
+    """Whether nobody wanted this end, and another life may end better.
+
+    Args:
+        halted: What the peer's node said last of why it stops; that of a former life counts for
+            nothing.
+    """
+    if life.signal is not None:
+        return life.signal not in ASKED_BY
+    said = halted if float(halted.get("t") or 0.0) >= life.began_at else {}
+    return code_of(life, said) not in FINAL
