@@ -11,7 +11,7 @@ from types import FunctionType, MethodType
 
 import pytest
 
-from gossip.core import CoreSettings, Membership, Peer, PeerId
+from gossip.core import CoreSettings, Membership, Peer, PeerId, RollingRounds
 from gossip.simulation.world import Swarm, ToyTrainer, address
 from gossip.topologies import load
 
@@ -154,6 +154,12 @@ def holders(root: object, kind: type) -> set[str]:
 def test_nobody_but_the_peer_holds_the_membership() -> None:
     """The others read its table. The prober asks it what rides on a probe."""
     assert holders(running_peer(), Membership) == {"Peer", "Prober"}
+
+
+def test_few_hold_the_rounds() -> None:
+    """Two of its own parts, which hand a shard on to its next server. The others read how far the
+    rounds are, or are told."""
+    assert holders(running_peer(), RollingRounds) == {"Peer", "CrossShardRound", "ResultValidator"}
 
 
 def test_a_holder_is_found_however_it_holds() -> None:

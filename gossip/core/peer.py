@@ -100,6 +100,7 @@ from .rounds import (
     GossipRounds,
     GossipTimer,
     LocalLeave,
+    LocalProgress,
     PeerTimer,
     RollingRounds,
     RoundTimer,
@@ -149,7 +150,7 @@ class Peer:
         self.membership = Membership(
             local, incarnation, settings.membership, self.timers, rng, allowed, control, bulk
         )
-        members = self.membership.view  # what all the others see of it
+        members, timers = self.membership.view, self.timers  # what all the others see of it
         own = (local, settings, topology, members, self.timers)
         self.rounds: RollingRounds | GossipRounds = (
             RollingRounds(*own) if topology.rolling else GossipRounds(*own, rng)
@@ -159,33 +160,40 @@ class Peer:
         self._loaded_tolerance_s = max(
             self._tolerance_s, min(LOADED_STILL_S, settings.membership.link_timeout_s / 2)
         )
+        progress: LocalProgress = self.rounds.progress  # what all the others see of the rounds
+        lag = self._rolling.lag_detector if self._rolling is not None else None
         self.bootstrap = begins = Bootstrap(local, settings, members)
-        self.hello_exchange = HelloExchange(
-            local, settings, members, self.rounds, (control, bulk), lambda: begins.may_begin
+        self.hello_exchange = hellos = HelloExchange(
+            settings, members, progress, (control, bulk), lambda: begins.may_begin
         )
-        self.peer_progress = PeerProgress(local, members, self.rounds, self.bootstrap)
-        self.final_check = FinalCheck(
-            local, self._rolling, members, self.hello_exchange, self.timers
+        self.peer_progress = PeerProgress(
+            members,
+            begins,
+            progress,
+            self.rounds.future_buffer,
+            lag.fork_choice if lag is not None else None,
         )
+        self.final_check = FinalCheck(progress, lag, members, hellos, timers)
         self.shutdown = Shutdown(
-            local, settings, members, self.rounds, self.timers, self.final_check.differs
+            settings, members, self.peer_progress, timers, self.final_check.differs
         )
-        self._leaving = LocalLeave(settings, self._rolling, self.timers)
-        self._returning: Rejoin | None = None
-        if self._rolling is not None:
-            self._returning = Rejoin(
-                self._rolling, self.timers, self.hello_exchange, self.peer_progress, self.shutdown
-            )
+        self._leaving = LocalLeave(settings, timers)
+        self._returning = (
+            Rejoin(lag, timers, hellos, self.peer_progress) if lag is not None else None
+        )
         self.recovery = Recovery(
             local,
             settings,
-            self.rounds,
-            self.timers,
+            progress,
+            timers,
             self.peer_progress,
             settings.f + 1 if topology.rolling else 1,
         )
         self.quorum_watch = QuorumWatch(
-            local, settings, (self._rolling or members).skip_reason, self.shutdown
+            local,
+            settings,
+            self._rolling.attendance.skip_reason if self._rolling else members.skip_reason,
+            self.shutdown,
         )
         self.phase: Phase = "unprepared"
         self._seeds = {peer: at for peer, at in (seeds or {}).items() if peer != local}
@@ -226,7 +234,8 @@ class Peer:
         membership = self.membership
         for change in membership.drain() if membership.view.changes else ():
             effects += self._on_change(change, now)
-        effects += self.final_check.look(now) if self.final_check.round_id is not None else ()
+        if self.final_check.round_id is not None:
+            effects += self.final_check.look(self.rounds.mode != "off", now)
         if rolling is not None and rolling.lag_detector.lost_track is not None:
             effects += self._lost_track(rolling, rolling.lag_detector.lost_track, now)
         effects += (
@@ -234,12 +243,12 @@ class Peer:
             if self.recovery.giving.next_named <= self.rounds.round_id
             else ()
         )
-        if self._returning is not None and self.phase == "running" and self._returning.is_due:
-            effects += self._returning.go_on(True, now)
+        if rolling is not None and rolling.mode == "following" and self.phase == "running":
+            effects += self._return(rolling, now, begins=True)
         if (
             self._leaving.asked is not None
             and self.phase == "running"
-            and self._leaving.is_due(now)
+            and self._leaving.is_due(self.rounds.round_id, self._must_stay(), now)
         ):
             effects += self._on_stop(self._leaving.asked, now)
         if self.phase == "draining" and self.shutdown.linger_until() <= now:
@@ -397,8 +406,8 @@ class Peer:
                     else self.recovery.on_timer(what, now)
                 )
             case RejoinRetry():
-                assert self._returning is not None
-                return self._returning.go_on(self.phase == "running", now)
+                assert self._rolling is not None
+                return self._return(self._rolling, now)
             case LingerExpired():
                 return self.shutdown.stay(now)
             case PeerTimer("watch"):
@@ -469,6 +478,7 @@ class Peer:
             case gathering.BeginFresh(present):
                 self._enter("quorum is here")
                 self.hello_exchange.begin()
+                self.rounds.begin_branch(self.hello_exchange.state)
                 self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
                 ready = Report(
                     "ready",
@@ -524,6 +534,21 @@ class Peer:
 
     # --- returning --------------------------------------------------------------------------------
 
+    def _return(self, rolling: RollingRounds, now: float, begins: bool = False) -> list[Effect]:
+        """Follows the rounds until a commit names us. ``begins``: it is to begin with that, unless
+        it has."""
+        returning = self._returning
+        assert returning is not None
+        if begins and returning.under_way:
+            return []
+        follows = self.phase == "running" and rolling.mode == "following"
+        effects = returning.go_on(follows, now)
+        if follows and self.shutdown.had_last_round():
+            # No commit will name us any more. Our trainer may see for itself that it has
+            # had all its rounds.
+            effects += rolling.let_go()
+        return effects
+
     def _lost_track(
         self, rolling: RollingRounds, found: tuple[PeerId, str], now: float
     ) -> list[Effect]:
@@ -574,7 +599,7 @@ class Peer:
         ]
 
     def _on_restored(self, event: Restored, now: float) -> list[Effect]:
-        effects, done = self.recovery.on_restored(event, now)
+        effects, done = self.recovery.on_restored(event, self.rounds.adopt, now)
         if done and self.phase == "recovering":
             self._enter("state restored")
             self.hello_exchange.adopt(self.bootstrap.said_by(self.recovery.donor))
@@ -657,10 +682,13 @@ class Peer:
         if self.phase == "draining":
             return self._leave(now)  # asked twice: now
         helpful, self._stop_reason = self.phase == "running", self._stop_reason or event.reason
-        if helpful and (waits := self._leaving.put_off(event, now)) is not None:
+        round_id, must_stay = self.rounds.round_id, self._must_stay()
+        if helpful and (
+            (waits := self._leaving.put_off(event, round_id, must_stay, now)) is not None
+        ):
             return waits
         cut_off = not event.completed and self._rolling is not None and self._rolling.has_answered()
-        if self._leaving.breaks_obligation() or (helpful and cut_off):
+        if self._leaving.breaks_obligation(must_stay) or (helpful and cut_off):
             # its answer is with some of those whom it does not reach:
             # it cannot say that there is none
             return self._leave(now)
@@ -675,6 +703,10 @@ class Peer:
             *self.hello_exchange.to_all(),
             *self.shutdown.stop(event.completed, self._leaving.since(now), now),
         ]
+
+    def _must_stay(self) -> bool:
+        """Whether others may count on what this peer has said in the present round."""
+        return self._rolling is not None and self._rolling.must_stay()
 
     def _leave(self, now: float) -> list[Effect]:
         self._enter("leaves")

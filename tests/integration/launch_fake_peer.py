@@ -106,6 +106,10 @@ def before_the_node(mode: str, mine: str) -> None:
         raise ImportError("no module named pickles")
 
 
+ASKED = signal.SIGTERM, signal.SIGINT
+"""What a launcher asks a peer to leave with, the second after Ctrl-C."""
+
+
 def before_ready(mode: str, mine: str) -> None:
     if mine == "late" and INCARNATION > 0:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -115,9 +119,11 @@ def before_ready(mode: str, mine: str) -> None:
         leave_when_the_launcher_goes()
         time.sleep(3600)
     if mine in ("polite", "asleep"):  # before others know of it: whoever does may end it at once
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        for number in ASKED:
+            signal.signal(number, lambda *_: sys.exit(0))
     elif mine in ("stubborn", "stopped", "workers", "orphans"):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in ASKED:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def is_struck(mine: str) -> None:

@@ -176,7 +176,7 @@ def test_the_pieces_are_asked_from_all_who_vouch_at_once_and_restored_together()
     (restore,) = bench.restores
     assert b"".join(part.tobytes() for part in restore.payload.data) == TRUE.data.tobytes()
     assert (restore.payload.digest, restore.payload.parts) == (TRUE.digest, TRUE.parts)
-    bench.do(bench.core.on_restored(Restored(9), bench.now)[0])
+    bench.do(bench.core.on_restored(Restored(9), bench.rounds.adopt, bench.now)[0])
     assert [round_id for round_id, _, _ in bench.rounds.adopted] == [9]
     assert bench.reports[-1].fields["nbytes"] == TRUE.nbytes
     assert not bench.core._kept, "nothing of it is kept"
@@ -278,7 +278,9 @@ def test_a_state_that_the_trainer_refuses_is_offered_anew_and_its_pieces_are_not
     bench = offered()
     for sender, piece in wanted(bench):
         give(bench, sender, piece)
-    bench.do(bench.core.on_restored(Restored(9, "it does not fit"), bench.now)[0])
+    bench.do(
+        bench.core.on_restored(Restored(9, "it does not fit"), bench.rounds.adopt, bench.now)[0]
+    )
     assert set(bench.asked("state")) == {2}
     offer(bench, 2)
     assert wanted(bench) == []

@@ -200,7 +200,7 @@ def test_what_f_plus_1_vouch_for_is_asked_for_compared_and_restored() -> None:
     assert {peer: request.round_id for peer, request in bench.asked("state").items()} == {1: 9}
     bench.offer(1, 9)
     assert [(restore.round_id, restore.settings) for restore in bench.restores] == [(9, True)]
-    bench.do(bench.core.on_restored(Restored(9), bench.now)[0])
+    bench.do(bench.core.on_restored(Restored(9), bench.rounds.adopt, bench.now)[0])
     assert [round_id for round_id, _, _ in bench.rounds.adopted] == [9]
 
 
@@ -706,7 +706,9 @@ def test_who_has_begun_to_load_a_state_has_none_of_its_own_to_begin_with() -> No
     bench = RecoveryBench(n=3, f=0)
     bench.begin()
     bench.offer(1, 0)
-    bench.do(bench.core.on_restored(Restored(0, "it does not fit"), bench.now)[0])
+    bench.do(
+        bench.core.on_restored(Restored(0, "it does not fit"), bench.rounds.adopt, bench.now)[0]
+    )
     for _ in range(4):
         while asked := bench.asked("state"):
             for peer in asked:

@@ -3,6 +3,8 @@
 from . import bootstrap as bootstrap
 from .bootstrap import HELLO_INTERVAL_S as HELLO_INTERVAL_S
 from .bootstrap import Bootstrap as Bootstrap
+from .exit_codes import QUORUM_LOST as QUORUM_LOST
+from .exit_codes import STATE_LOST as STATE_LOST
 from .final_check import FinalCheck as FinalCheck
 from .hello import HelloExchange as HelloExchange
 from .phases import Phase as Phase
@@ -16,7 +18,5 @@ from .rejoin import RETURN_HELLO_EVERY as RETURN_HELLO_EVERY
 from .rejoin import RETURN_INTERVAL_S as RETURN_INTERVAL_S
 from .rejoin import Rejoin as Rejoin
 from .rejoin import RejoinRetry as RejoinRetry
-from .shutdown import QUORUM_LOST as QUORUM_LOST
-from .shutdown import STATE_LOST as STATE_LOST
 from .shutdown import LingerExpired as LingerExpired
 from .shutdown import Shutdown as Shutdown

@@ -13,7 +13,7 @@ from gossip.core.rounds import quorum_of
 from gossip.core.settings import CoreSettings
 from gossip.core.view import View
 
-from .shutdown import STATE_LOST
+from .exit_codes import STATE_LOST
 
 REFUSED, NEVER_STARTED = 6, 4  # exit codes
 HELLO_INTERVAL_S = 0.25

@@ -18,7 +18,7 @@ from typing import Any
 from gossip.core.events import Effect, Report, StateConfirmed
 from gossip.core.membership import MemberTable
 from gossip.core.messages import Commit, Hello, Message, PeerId
-from gossip.core.rounds import PeerTimer, RollingRounds
+from gossip.core.rounds import LagDetector, LocalProgress, PeerTimer
 from gossip.core.timers import Timers
 
 from .hello import HelloExchange
@@ -36,20 +36,21 @@ class FinalCheck:
 
     def __init__(
         self,
-        local: PeerId,
-        rounds: RollingRounds | None,
+        progress: LocalProgress,
+        lag_detector: LagDetector | None,
         members: MemberTable,
         hello_exchange: HelloExchange,
         timers: Timers[Any],
     ) -> None:
-        self.local, self.members, self.hello_exchange, self.timers = (
-            local,
+        self.local, self.progress, self.members, self.hello_exchange, self.timers = (
+            members.local,
+            progress,
             members,
             hello_exchange,
             timers,
         )
         # else there is nothing to confirm
-        self.rounds = rounds if rounds is not None and rounds.settings.f else None
+        self.lag = lag_detector if lag_detector is not None and lag_detector.settings.f else None
         self.round_id: int | None = None
         # the round that each is in, and its H of the one before
         self._said: dict[PeerId, tuple[int, bytes]] = {}
@@ -63,8 +64,8 @@ class FinalCheck:
     def ask(self, round_id: int, phase: str, now: float) -> list[Effect]:
         """The trainer of a peer in that ``phase`` has had all its rounds before ``round_id``."""
         # then there are no others to ask
-        if self.rounds is None or phase not in ("running", "recovering"):
-            return [StateConfirmed(round_id, self.rounds is None)]
+        if self.lag is None or phase not in ("running", "recovering"):
+            return [StateConfirmed(round_id, self.lag is None)]
         if self.round_id == round_id:
             return []
         # who asks again has had its time, and is told what is known by then
@@ -76,28 +77,26 @@ class FinalCheck:
 
     def hear(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
         """Who waits itself asks again and again, so that it need not answer."""
-        if self.rounds is None or not hello.chain:
+        if self.lag is None or not hello.chain:
             return []
         self._said[peer] = hello.round_id, hello.chain
-        answers = hello.asks and self.round_id is None and hello.round_id == self.rounds.round_id
+        answers = hello.asks and self.round_id is None and hello.round_id == self.progress.round_id
         return self.hello_exchange.answer(peer, incarnation, now) if answers else []
 
     def differs(self, peer: PeerId) -> bool:
         """Whether it holds another state before our round than we do."""
-        if self.rounds is None:
+        if self.lag is None:
             return False
         at, chain = self._said.get(peer, (-1, b""))
-        return at == self.rounds.round_id and chain != self.rounds.chain
+        return at == self.progress.round_id and chain != self.lag.lineage.head
 
     def bars(self, message: Message) -> bool:
         """Whether this commit is of a round after the last one. Nobody here has an update for it,
         so nothing of ours could tell that it is a lie:
         it takes more than f who say that they are past it."""
-        if self.rounds is None or self.round_id is None or not isinstance(message, Commit):
+        if self.lag is None or self.round_id is None or not isinstance(message, Commit):
             return False
-        return message.round_id == self.round_id and not self.rounds.lag_detector.is_passed(
-            message.round_id
-        )
+        return message.round_id == self.round_id and not self.lag.is_passed(message.round_id)
 
     def lets_go(self) -> bool:
         """Whether the rounds may be left for another's state. While others' word is waited for only
@@ -107,37 +106,37 @@ class FinalCheck:
         return (
             weighed
             or self.round_id is None
-            or (self.rounds is not None and self.rounds.lag_detector.fork_choice.may_differ)
+            or (self.lag is not None and self.lag.fork_choice.may_differ)
         )
 
-    def look(self, now: float) -> list[Effect]:
-        """To be called after whatever happens, while ``round_id`` is not None."""
-        rounds, asked = self.rounds, self.round_id
-        assert rounds is not None
+    def look(self, takes_part: bool, now: float) -> list[Effect]:
+        """To be called after whatever happens, while ``round_id`` is not None. ``takes_part``: in
+        the rounds, which it does not while it takes over a state."""
+        lag, asked, here = self.lag, self.round_id, self.progress.round_id
+        assert lag is not None
         assert asked is not None
-        if rounds.mode == "off" or rounds.lag_detector.lost_track is not None:
+        if not takes_part or lag.lost_track is not None:
             return self._await_state(now)
         self._taking_since = None
-        if rounds.round_id != asked:  # more than f are past it
-            over = now >= self._since + self._patience_s(rounds, False)
-            return self._confirm(rounds.round_id > asked) if over or rounds.round_id > asked else []
+        if here != asked:  # more than f are past it
+            over = now >= self._since + self._patience_s(lag, False)
+            return self._confirm(here > asked) if over or here > asked else []
         missing = [
             peer
-            for peer in rounds.roster
+            for peer in self.progress.roster
             if not self._has_said(peer) and not self.members.skip_reason(peer)
         ]
         voices = Counter([chain for at, chain in self._said.values() if at == asked])
-        ours, f = 1 + voices.pop(rounds.chain, 0), rounds.settings.f
+        own, f = lag.lineage.head, lag.settings.f
+        ours = 1 + voices.pop(own, 0)
         others, waited = sum(voices.values()), now >= self._since + GRACE_S
-        over = now >= self._since + self._patience_s(rounds, others > 0)
+        over = now >= self._since + self._patience_s(lag, others > 0)
         chain, theirs = min(
             voices.items(), key=lambda voice: (-voice[1], voice[0]), default=(b"", 0)
         )
         # Who could give us a state may have been about to take one over itself, and gave none.
-        may_change = (
-            self._left in (None, rounds.chain) and not rounds.lag_detector.fork_choice.may_differ
-        )
-        if theirs > f and (theirs, rounds.chain) > (ours, chain) and may_change:
+        may_change = self._left in (None, own) and not lag.fork_choice.may_differ
+        if theirs > f and (theirs, own) > (ours, chain) and may_change:
             if (
                 over
                 or not missing
@@ -155,35 +154,31 @@ class FinalCheck:
             return self._give_up(ours, dict(voices), missing)
         return self._tell(now) if now >= self._again_at else []
 
-    def _patience_s(self, rounds: RollingRounds, differ: bool) -> float:
+    def _patience_s(self, lag: LagDetector, differ: bool) -> float:
         """How long others' word is waited for. Where results take long to arrive, some have the
         last one later than we do; and where some hold another one, they need time to take over
         ours, or we theirs."""
-        usual_s = (
-            rounds.deadline.typical_round_s() if rounds.server.transfer_tracker.takes_time else None
-        )
-        taken_over_s = rounds.deadline.cap_s if differ else 0.0
-        return (
-            rounds.settings.rounds.drain_timeout_s + LATER_ROUNDS * (usual_s or 0.0) + taken_over_s
-        )
+        usual_s = lag.deadline.typical_round_s() if lag.transfer_tracker.takes_time else None
+        taken_over_s = lag.deadline.cap_s if differ else 0.0
+        return lag.settings.rounds.drain_timeout_s + LATER_ROUNDS * (usual_s or 0.0) + taken_over_s
 
     def _await_state(self, now: float) -> list[Effect]:
         """It takes over a state, and looks again then.
         Whoever could give it one stays no longer than that."""
-        assert self.rounds is not None
+        assert self.lag is not None
         self._taking_since = now if self._taking_since is None else self._taking_since
-        settings = self.rounds.settings.rounds
+        settings = self.lag.settings.rounds
         if now < self._taking_since + settings.drain_timeout_s + settings.linger_s:
             return []
         voices = Counter(
             [
                 chain
                 for at, chain in self._said.values()
-                if at == self.round_id and chain != self.rounds.chain
+                if at == self.round_id and chain != self.lag.lineage.head
             ]
         )
         return self._give_up(
-            0, dict(voices), [peer for peer in self.rounds.roster if not self._has_said(peer)]
+            0, dict(voices), [peer for peer in self.progress.roster if not self._has_said(peer)]
         )
 
     def _tell(self, now: float) -> list[Effect]:
@@ -202,11 +197,11 @@ class FinalCheck:
         return peer == self.local or self._said.get(peer, (-1, b""))[0] == self.round_id
 
     def _change(self, chain: bytes, theirs: int, ours: int) -> list[Effect]:
-        assert self.rounds is not None
-        self._left, self._changes, lag_detector = self.rounds.chain, True, self.rounds.lag_detector
+        assert self.lag is not None
+        self._left, self._changes = self.lag.lineage.head, True
         there = sorted(peer for peer, said in self._said.items() if said == (self.round_id, chain))
-        lag_detector.fork_choice.choose(there)
-        lag_detector.lose_track(
+        self.lag.fork_choice.choose(there)
+        self.lag.lose_track(
             there[0], f"{theirs} peers hold another result of the last round, {ours} ours"
         )
         return []
@@ -219,8 +214,8 @@ class FinalCheck:
 
     def _give_up(self, ours: int, others: dict[bytes, int], missing: list[PeerId]) -> list[Effect]:
         """Time is up: what speaks for our result has to do."""
-        assert self.rounds is not None
-        agreed = ours > self.rounds.settings.f + sum(others.values())
+        assert self.lag is not None
+        agreed = ours > self.lag.settings.f + sum(others.values())
         told = {
             "round": self.round_id,
             "same": ours,

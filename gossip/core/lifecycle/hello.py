@@ -4,28 +4,15 @@ where it is reached."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from gossip.core.events import Effect, Prepared, Received, Send
 from gossip.core.membership import MemberTable
 from gossip.core.messages import Hello, PeerId, Stage, Update, UpdateRequest
+from gossip.core.rounds import LocalProgress
 from gossip.core.settings import CoreSettings
 
 # to the same life of a peer: two that are in round 0 would answer each other's answers for ever
 ANSWER_EVERY_S = 0.1
-
-
-class RoundsForHello(Protocol):
-    """The rounds, as far as a hello tells of them."""
-
-    round_id: int
-
-    def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
-        """H of the last round, and who has contributed lately where branches may
-        live side by side."""
-
-    def begin_branch(self, state: bytes) -> None:
-        """Binds H to the weights of a start."""
 
 
 class HelloExchange:
@@ -38,18 +25,16 @@ class HelloExchange:
 
     def __init__(
         self,
-        local: PeerId,
         settings: CoreSettings,
         members: MemberTable,
-        rounds: RoundsForHello,
+        progress: LocalProgress,
         address: tuple[str, str],
         may_begin: Callable[[], bool],
     ) -> None:
-        self.local, self.settings, self.members, self.rounds, self.address = (
-            local,
+        self.settings, self.members, self.progress, self.address = (
             settings,
             members,
-            rounds,
+            progress,
             address,
         )
         self.layout = b""
@@ -76,21 +61,18 @@ class HelloExchange:
         self.stage = stage
 
     def begin(self) -> None:
-        """The run begins with our weights, or goes on from the checkpoint that all have loaded:
-        then H goes on, too."""
+        """The run begins with our weights, or goes on from the checkpoint that all have loaded."""
         self.begun = True
-        if self.rounds.round_id == 0:
-            self.rounds.begin_branch(self.state)
 
     def hello(self) -> Hello:
-        chain, side = self.rounds.branch() if self.begun else (b"", ())
+        chain, side = self.progress.branch() if self.begun else (b"", ())
         return Hello(
             lineage=self.settings.lineage,
             layout=self.layout,
             state=self.state
-            if self.rounds.round_id == 0 and (self.begun or self._may_begin())
+            if self.progress.round_id == 0 and (self.begun or self._may_begin())
             else b"",
-            round_id=self.rounds.round_id,
+            round_id=self.progress.round_id,
             stage=self.stage,
             address=self.address[0],
             bulk=self.address[1],

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from gossip.core.membership import MemberTable
 from gossip.core.messages import Hello, PeerId
-from gossip.core.rounds import GossipRounds, RollingRounds
+from gossip.core.rounds import ForkChoice, FutureBuffer, LocalProgress
 
 from .bootstrap import Bootstrap
 
 
 class PeerProgress:
+    """``local_progress``: our own. ``fork_choice``: None where rounds have no history, so that
+    nobody can be on another branch of it."""
+
     def __init__(
         self,
-        local: PeerId,
         members: MemberTable,
-        rounds: RollingRounds | GossipRounds,
         bootstrap: Bootstrap,
+        local_progress: LocalProgress,
+        future_buffer: FutureBuffer,
+        fork_choice: ForkChoice | None,
     ) -> None:
-        self.local, self.members, self.rounds, self.bootstrap = (
-            local,
-            members,
-            rounds,
-            bootstrap,
+        self.local, self.members, self.bootstrap = members.local, members, bootstrap
+        self.local_progress, self.future_buffer, self.fork_choice = (
+            local_progress,
+            future_buffer,
+            fork_choice,
         )
         self._turn = 0
         self._lives: dict[PeerId, int] = {}  # the latest that each has spoken in
@@ -32,7 +36,7 @@ class PeerProgress:
         if incarnation > self._lives.get(peer, -1):
             self._lives[peer] = incarnation
             self.bootstrap.begins_anew(peer)
-            self.rounds.future_buffer.begins_anew(peer, incarnation)
+            self.future_buffer.begins_anew(peer, incarnation)
         return self.bootstrap.hear(peer, hello, now)
 
     def donors(self) -> tuple[PeerId, ...]:
@@ -49,7 +53,7 @@ class PeerProgress:
         """Another donor each time, so that none is asked for everything. None: there is none.
         Newcomers like us keep no commits from before they came."""
         donors = self.donors()
-        donors = tuple([peer for peer in donors if peer in self.rounds.roster]) or donors
+        donors = tuple([peer for peer in donors if peer in self.local_progress.roster]) or donors
         if not donors:
             return None
         self._turn += 1
@@ -57,39 +61,33 @@ class PeerProgress:
 
     def is_on_other_branch(self, peer: PeerId) -> bool:
         """Whether it has shown to be on another branch of history."""
-        return isinstance(
-            self.rounds, RollingRounds
-        ) and self.rounds.lag_detector.fork_choice.is_on_other_branch(peer)
+        return self.fork_choice is not None and self.fork_choice.is_on_other_branch(peer)
 
     def may_be_on_other_branch(self, peer: PeerId, hello: Hello) -> bool:
         """Whether it is on another branch, or ahead of us and perhaps on one: only it can tell, and
         what it said when it heard our hello is lost if that came before there was a way back."""
-        is_partitioned = isinstance(
-            self.rounds, RollingRounds
-        ) and self.rounds.lag_detector.fork_choice.is_partitioned(peer)
+        is_partitioned = self.fork_choice is not None and self.fork_choice.is_partitioned(peer)
         return self.is_on_other_branch(peer) or (
-            is_partitioned and hello.round_id > self.rounds.round_id
+            is_partitioned and hello.round_id > self.local_progress.round_id
         )
 
     def _wanted(self, peer: PeerId) -> bool:
         """Not of the side that we are about to leave, if there is another."""
-        return not isinstance(
-            self.rounds, RollingRounds
-        ) or self.rounds.lag_detector.fork_choice.prefers(peer)
+        return self.fork_choice is None or self.fork_choice.prefers(peer)
 
     def round_of(self, peer: PeerId) -> int:
         """The latest round that it says it is in."""
         hello, member = self.bootstrap.hellos.get(peer), self.members.members.get(peer)
         applied = member.progress.step if member is not None and member.progress is not None else 0
         return max(
-            self.rounds.future_buffer.seen.get(peer, 0),
+            self.future_buffer.seen.get(peer, 0),
             hello.round_id if hello is not None else 0,
             applied,
         )
 
     def heard_in(self, peer: PeerId, round_id: int) -> None:
         """It says that it is in that round."""
-        self.rounds.future_buffer.heard(peer, round_id)
+        self.future_buffer.heard(peer, round_id)
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether it is dead or has left."""

@@ -9,7 +9,8 @@ from gossip.core.messages import PeerId
 from gossip.core.rounds import quorum_of
 from gossip.core.settings import CoreSettings
 
-from .shutdown import QUORUM_LOST, Shutdown
+from .exit_codes import QUORUM_LOST
+from .shutdown import Shutdown
 
 WATCH_INTERVAL_S = 1.0
 STALL_ROUNDS = 2.0  # round timeouts without progress after which a trainer counts as stalled

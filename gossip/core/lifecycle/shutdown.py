@@ -12,27 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 from gossip.core.events import Effect, Halt, Report
 from gossip.core.frozen import record
 from gossip.core.membership import Change, MemberTable
 from gossip.core.messages import Hello, Message, PeerId, StateRequest
-from gossip.core.rounds import FutureBuffer
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 
-QUORUM_LOST = 5  # exit code
-STATE_LOST = 7  # exit code
-
-
-class RoundsForShutdown(Protocol):
-    """The rounds, as far as the end hangs on them."""
-
-    round_id: int
-    future_buffer: FutureBuffer
-
-    def quorum(self) -> int: ...
+from .exit_codes import QUORUM_LOST
+from .progress import PeerProgress
 
 
 @record
@@ -45,33 +35,27 @@ class Shutdown:
 
     def __init__(
         self,
-        local: PeerId,
         settings: CoreSettings,
         members: MemberTable,
-        rounds: RoundsForShutdown,
+        peer_progress: PeerProgress,
         timers: Timers[Any],
         differs: Callable[[PeerId], bool],
     ) -> None:
         """``differs``: whether a peer says that it holds another state of our round."""
-        self.local, self.settings, self.members, self.rounds, self.timers = (
-            local,
-            settings,
-            members,
-            rounds,
-            timers,
-        )
+        self.settings, self.members, self.timers = settings, members, timers
+        self.progress, self.seen = peer_progress.local_progress, peer_progress.future_buffer.seen
+        self.differs = differs
         self.completed: dict[PeerId, int] = {}
         self._lost_at: dict[PeerId, float] = {}
         self._back_at: dict[PeerId, float] = {}
         self._asked_in: dict[PeerId, int] = {}  # our round when it asked for our state last
         self.wanted = -1  # the round that our trainer has offered an update for last
-        self.differs = differs
         self._stopped_at = inf
         self._completing = False
 
     def _others(self) -> list[PeerId]:
         """Whoever is known of: nobody waits for one who was never heard of."""
-        return [peer for peer in self.members.members if peer != self.local]
+        return [peer for peer in self.members.members if peer != self.members.local]
 
     # --- what happens -----------------------------------------------------------------------------
 
@@ -100,7 +84,7 @@ class Shutdown:
     def asked(self, peer: PeerId, message: Message, now: float) -> None:
         """Who is about to take our state has its time with us anew: a large one takes long."""
         if isinstance(message, StateRequest):
-            self._back_at[peer], self._asked_in[peer] = now, self.rounds.round_id
+            self._back_at[peer], self._asked_in[peer] = now, self.progress.round_id
 
     # --- for whom we stay -------------------------------------------------------------------------
 
@@ -141,12 +125,10 @@ class Shutdown:
 
     def _needed_until(self, peer: PeerId) -> float:
         drain_s = self.settings.rounds.drain_timeout_s
-        here = self.rounds.future_buffer.seen.get(
-            peer, 0
-        ) >= self.rounds.round_id and not self.differs(peer)
+        here = self.seen.get(peer, 0) >= self.progress.round_id and not self.differs(peer)
         # One that is in our round may have another result of it,
         # and not have said so but by asking.
-        here = here and self._asked_in.get(peer) != self.rounds.round_id
+        here = here and self._asked_in.get(peer) != self.progress.round_id
         behind = peer not in self.completed and not here
         if not self.members.skip_reason(peer):
             return (
@@ -188,7 +170,7 @@ class Shutdown:
         if not self._nobody_trains():
             return False
         completed_at = self.completed_at(min(self.settings.f + 1, len(self.completed)))
-        return completed_at is not None and completed_at <= self.rounds.round_id
+        return completed_at is not None and completed_at <= self.progress.round_id
 
     def left_behind(self, most: int) -> bool:
         """Whether whoever can be reached has completed the training,
@@ -197,7 +179,7 @@ class Shutdown:
         return (
             completed_at is not None
             and self._nobody_trains()
-            and completed_at > self.rounds.round_id + most
+            and completed_at > self.progress.round_id + most
         )
 
     def _nobody_trains(self) -> bool:
@@ -221,7 +203,7 @@ class Shutdown:
     def verdict(self, now: float) -> Halt | None:
         """How this peer ends, when the training is over and its trainer does not find
         that out by itself."""
-        over_at, here = self.over_at(now), self.rounds.round_id
+        over_at, here = self.over_at(now), self.progress.round_id
         if over_at is None:
             return None
         if here >= over_at:
@@ -231,7 +213,7 @@ class Shutdown:
                 if enough
                 else None
             )
-        if self.rounds.quorum() == 1 or any(
+        if self.progress.quorum() == 1 or any(
             self._expected_until(peer) > now for peer in self._others()
         ):
             return None

@@ -11,7 +11,7 @@ and still no two sides of a partition both can.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from gossip.core.events import Effect, Stop
 from gossip.core.frozen import record
@@ -70,42 +70,32 @@ class PeerTimer:
     what: Literal["hello", "watch", "leave", "confirm"]
 
 
-class LeaveObligations(Protocol):
-    """The rounds, as far as they keep one who wants to leave."""
-
-    round_id: int
-
-    def must_stay(self) -> bool:
-        """Whether others may count on what this peer has said in the present round."""
-
-
 class LocalLeave:
     """The local peer's own leave. ``asked``: it has been asked to,
-    and waits for the end of its round."""
+    and waits for the end of its round.
 
-    def __init__(
-        self, settings: CoreSettings, rounds: LeaveObligations | None, timers: Timers[Any]
-    ) -> None:
-        self.settings, self.rounds, self.timers = settings, rounds, timers
+    ``must_stay``, where it is asked for: whether others may count on what this peer has said in the
+    present round, ``round_id``.
+    """
+
+    def __init__(self, settings: CoreSettings, timers: Timers[Any]) -> None:
+        self.settings, self.timers = settings, timers
         self.asked: Stop | None = None
         self._round, self._until, self._urged = -1, 0.0, False
 
-    def put_off(self, event: Stop, now: float) -> list[Effect] | None:
+    def put_off(
+        self, event: Stop, round_id: int, must_stay: bool, now: float
+    ) -> list[Effect] | None:
         """None: it goes now, for nobody counts on it, or because it is asked again and again: a
         trainer that was sent SIGTERM asks twice, and a third time when it is gone."""
-        if self.breaks_obligation() and not self._urged:
+        if self.breaks_obligation(must_stay) and not self._urged:
             self._urged = True
             return []
-        if (
-            self.rounds is None
-            or event.completed
-            or self.asked is not None
-            or not self.rounds.must_stay()
-        ):
+        if event.completed or self.asked is not None or not must_stay:
             return None
         self.asked, self._round, self._until = (
             event,
-            self.rounds.round_id,
+            round_id,
             now + self.settings.rounds.drain_timeout_s,
         )
         return [self.timers.set(self._until, PeerTimer("leave"))]
@@ -119,15 +109,11 @@ class LocalLeave:
             else min(now, self._until - self.settings.rounds.drain_timeout_s)
         )
 
-    def breaks_obligation(self) -> bool:
+    def breaks_obligation(self, must_stay: bool) -> bool:
         """Whether it goes although it was asked to stay for the end of its round: nobody may be
         told that it has not answered."""
-        return self.asked is not None and self.rounds is not None and self.rounds.must_stay()
+        return self.asked is not None and must_stay
 
-    def is_due(self, now: float) -> bool:
+    def is_due(self, round_id: int, must_stay: bool, now: float) -> bool:
         """Whether that time is over."""
-        return (
-            not self.breaks_obligation()
-            or (self.rounds is not None and self.rounds.round_id > self._round)
-            or now >= self._until
-        )
+        return not self.breaks_obligation(must_stay) or round_id > self._round or now >= self._until

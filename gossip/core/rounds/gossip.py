@@ -187,6 +187,11 @@ class GossipRounds:
         is our own experience."""
         return genesis(self.settings.run, self.settings.lineage), ()
 
+    @property
+    def progress(self) -> GossipRounds:
+        """What others may know of these rounds."""
+        return self
+
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Raises ValueError unless they are of gossip rounds of this run."""
         if chain != genesis(self.settings.run, self.settings.lineage) or snapshot:

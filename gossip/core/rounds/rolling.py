@@ -50,7 +50,8 @@ from .cross_shard import CrossShardRound
 from .departures import Departures
 from .future_buffer import FutureBuffer
 from .lag import CatchUpOverdue, LagDetector
-from .roster import next_roster, spread
+from .progress import RollingProgress
+from .roster import Attendance, spread
 from .server import RoundTimer, Server
 from .shard import ShardRound, attempt_report, bytes_of
 from .timeouts import Deadline
@@ -104,7 +105,11 @@ class RollingRounds:
         )
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
         self.joining: set[PeerId] = set()  # ready to be in the roster
-        self.departures = Departures(rounds.commit_log)
+        self.departures, self.future_buffer = Departures(rounds.commit_log), FutureBuffer()
+        self.attendance = Attendance(
+            local, view, self.replicated.lineage, self.departures, self.future_buffer
+        )
+        self.skip_reason = self.attendance.skip_reason
         self.server = Server(
             local,
             settings,
@@ -121,7 +126,7 @@ class RollingRounds:
         self.result_validator = ResultValidator(
             self.replicated, self.lag_detector, self.server, view, self._advance
         )
-        self.future_buffer = FutureBuffer()
+        self.progress = RollingProgress(self.replicated, self.server, self.lag_detector.fork_choice)
         self.mode: Mode = "off"
         self.round_id = 0
         self.sizes: tuple[int, ...] = ()
@@ -168,14 +173,10 @@ class RollingRounds:
         """The trainer has built its model: coordinates of each shard."""
         self.sizes = sizes
 
-    def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
-        """H of the last round, and who has contributed lately where branches may
-        live side by side."""
-        return self.lag_detector.fork_choice.told()
-
     def begin_branch(self, state: bytes) -> None:
-        """Binds H to the weights of a start."""
-        self.replicated.lineage.begin(state)
+        """Binds H to the weights of a start. Behind a checkpoint H goes on."""
+        if self.round_id == 0:
+            self.replicated.lineage.begin(state)
 
     def start(self, now: float) -> list[Effect]:
         """Round ``round_id`` begins here: the trainer holds the state before it."""
@@ -200,11 +201,8 @@ class RollingRounds:
         self.mode, self._shards = "off", []
         return effects
 
-    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        self.replicated.check(snapshot)
-
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Takes over a peer's state before ``round_id``. Raises as ``check`` does,
+        """Takes over a peer's state before ``round_id``. Raises as ``LocalProgress.check`` does,
         nothing changed."""
         self.replicated.adopt(round_id, chain, snapshot)
         self.log.clear()
@@ -262,15 +260,7 @@ class RollingRounds:
             return []
         if (measured := self.server.measured(event)) is not None:
             return self.cross_shard.on_measured(measured, now)
-        roster = next_roster(
-            self.local,
-            self.view,
-            self.roster,
-            self.joining,
-            self.departures,
-            self.future_buffer,
-            now,
-        )
+        roster = self.attendance.next_roster(self.roster, self.joining, now)
         made = self.server.finish(event, roster, self.result_validator.accusations())
         if made is None:
             return []
@@ -797,9 +787,10 @@ class RollingRounds:
         alive = sum(
             [peer == self.local or not self.skip_reason(peer) for peer in held[0][0].roster]
         )
+        expected = self.server.expected()  # in this round: the next begins with what is appended
         effects = self.replicated.append(held, [shard.made_here for shard in self._shards], alive)
         self.deadline.observe_round(now - self.lag_detector.began_at)
-        self.server.lateness.committed(self.roster, self.server.expected(), _in_all(held))
+        self.server.lateness.committed(self.roster, expected, _in_all(held))
         self.lag_detector.fork_choice.committed([c.peer for c in held[0][0].contributors])
         self.joining.difference_update(self.roster)
         if self._own is not None and self._applied == self.round_id - 1:
@@ -833,11 +824,6 @@ class RollingRounds:
         """The link to it broke."""
         self.future_buffer.on_disconnect(peer)
         self.lag_detector.on_disconnect(peer)
-
-    def skip_reason(self, peer: PeerId) -> str:
-        if self.departures.is_done(peer, self.round_id):
-            return "it has finished"
-        return self.view.skip_reason(peer) or self.future_buffer.why_not(peer)
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
         """What the payload of ``message`` must measure, by our own layout;

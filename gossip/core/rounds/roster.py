@@ -1,10 +1,11 @@
-"""Whom a commit names for the next round, and whom it is sent to."""
+"""Who can be expected in a round, whom a commit names for the next, and whom it is sent to."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from gossip.core.events import Effect, Payload, Send
+from gossip.core.ledger import Lineage
 from gossip.core.messages import Commit, PeerId
 from gossip.core.view import View
 from gossip.topologies import Roster
@@ -13,30 +14,50 @@ from .departures import Departures
 from .future_buffer import FutureBuffer
 
 
-def next_roster(
-    local: PeerId,
-    view: View,
-    roster: Roster,
-    joining: Collection[PeerId],
-    departures: Departures,
-    future_buffer: FutureBuffer,
-    now: float,
-) -> tuple[PeerId, ...]:
-    """Who takes part in the next round: those who do, are not gone and do not leave, and who is
-    ready to. Whom the run has begun without, and who has not come since,
-    comes in like a newcomer."""
+class Attendance:
+    """Who is there for the present round, by what the membership says, by the link, and by each
+    peer's own word."""
 
-    def stays(peer: PeerId) -> bool:
-        # A farewell that was forged for this server alone would cost it others' trust,
-        # who see that peer.
-        return not view.is_gone(peer) or (
-            view.speaks_on(peer, now) and not departures.said_so(peer)
-        )
+    def __init__(
+        self,
+        local: PeerId,
+        view: View,
+        lineage: Lineage,
+        departures: Departures,
+        future_buffer: FutureBuffer,
+    ) -> None:
+        self.local, self.view, self.lineage = local, view, lineage
+        self.departures, self.future_buffer = departures, future_buffer
 
-    came = [peer for peer in roster if peer not in future_buffer.absent_at_start]
-    stay = {peer for peer in came if peer == local or (stays(peer) and not departures.leaves(peer))}
-    come = {peer for peer in joining if not view.skip_reason(peer)}
-    return tuple(sorted(stay | come))
+    def skip_reason(self, peer: PeerId) -> str:
+        """Why nothing is expected of it now; "" when it is."""
+        if self.departures.is_done(peer, self.lineage.next_round):
+            return "it has finished"
+        return self.view.skip_reason(peer) or self.future_buffer.why_not(peer)
+
+    def next_roster(
+        self, roster: Roster, joining: Collection[PeerId], now: float
+    ) -> tuple[PeerId, ...]:
+        """Who takes part in the next round: those who do, are not gone and do not leave, and who is
+        ready to. Whom the run has begun without, and who has not come since,
+        comes in like a newcomer."""
+        view, departures, absent = self.view, self.departures, self.future_buffer.absent_at_start
+
+        def stays(peer: PeerId) -> bool:
+            # A farewell that was forged for this server alone would cost it others' trust,
+            # who see that peer.
+            return not view.is_gone(peer) or (
+                view.speaks_on(peer, now) and not departures.said_so(peer)
+            )
+
+        came = [peer for peer in roster if peer not in absent]
+        stay = {
+            peer
+            for peer in came
+            if peer == self.local or (stays(peer) and not departures.leaves(peer))
+        }
+        come = {peer for peer in joining if not view.skip_reason(peer)}
+        return tuple(sorted(stay | come))
 
 
 def spread(

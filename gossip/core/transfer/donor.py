@@ -67,20 +67,14 @@ NO_SUCH_PIECE = "has no such piece"
 
 
 class DonorRounds(Protocol):
-    """The rounds, as recovery sees them."""
+    """The rounds, as recovery sees them: of ``LocalProgress`` what it needs."""
 
-    round_id: int
+    @property
+    def round_id(self) -> int: ...
 
-    def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """H of the round before, and what belongs to the state before ``round_id`` beside the
-        trainer's; None: not kept."""
+    def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None: ...
 
-    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Raises ValueError or OverflowError unless both can be adopted; changes nothing."""
-
-    def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """The trainer was given the state before ``round_id``, which all that belongs to.
-        Raises as ``check`` does."""
+    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None: ...
 
 
 def attested_digest(

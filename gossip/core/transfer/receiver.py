@@ -22,7 +22,7 @@ one donor after the other is asked until one delivers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -96,6 +96,10 @@ class DonorTimeout:
 
     nonce: int
 
+
+Adopt: TypeAlias = Callable[[int, bytes, tuple[Any, ...]], None]
+"""Tells the rounds which round comes next, H of the one before and the snapshot, which belong to
+the state that the trainer was given. Raises as ``LocalProgress.check`` does."""
 
 Stage: TypeAlias = Literal["idle", "polling", "asking", "restoring"]
 RecoveryTimer: TypeAlias = DonorTimeout | SnapshotExpired
@@ -604,7 +608,7 @@ class Recovery:
             == attestation.digest
         )
 
-    def on_restored(self, event: Restored, now: float) -> tuple[list[Effect], bool]:
+    def on_restored(self, event: Restored, adopt: Adopt, now: float) -> tuple[list[Effect], bool]:
         """Returns effects, and whether the rounds may go on from the new state."""
         if (
             self.stage != "restoring"
@@ -616,7 +620,7 @@ class Recovery:
         problem = event.error
         if not problem:
             try:
-                self.source.adopt(offer.round_id, offer.chain, core_of(offer))
+                adopt(offer.round_id, offer.chain, core_of(offer))
             except (ValueError, OverflowError) as error:
                 problem = str(error)
         if problem:

@@ -1,0 +1,63 @@
+"""How far the rounds of the local peer are, as the other parts of it may know."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from gossip.core.ledger import ReplicatedState
+from gossip.core.messages import PeerId
+from gossip.topologies import Roster
+
+from .fork_choice import ForkChoice
+from .server import Server
+
+
+class LocalProgress(Protocol):
+    """Where the local peer is. Nobody but its rounds moves it on."""
+
+    @property
+    def round_id(self) -> int:
+        """The present round."""
+
+    @property
+    def roster(self) -> Roster:
+        """Who takes part in it."""
+
+    def quorum(self) -> int:
+        """Answers without which it is not closed."""
+
+    def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
+        """H of the last round, and who has contributed lately where branches may
+        live side by side."""
+
+    def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
+        """H of the round before, and what belongs to the state before ``round_id`` beside the
+        trainer's; None: not kept."""
+
+    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        """Raises ValueError or OverflowError unless both can be adopted; changes nothing."""
+
+
+class RollingProgress:
+    """Of rolling rounds: what follows from the commits so far."""
+
+    def __init__(
+        self, replicated: ReplicatedState, server: Server, fork_choice: ForkChoice
+    ) -> None:
+        self.replicated, self.lineage = replicated, replicated.lineage
+        self.snapshot, self.quorum, self.branch = (
+            replicated.snapshot,
+            server.quorum,
+            fork_choice.told,
+        )
+
+    @property
+    def round_id(self) -> int:
+        return self.lineage.next_round
+
+    @property
+    def roster(self) -> Roster:
+        return self.replicated.roster
+
+    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        self.replicated.check(snapshot)
