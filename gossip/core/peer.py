@@ -442,6 +442,8 @@ class Peer:
             return [Report("error", {"message": "the trainer prepared twice"})]
         if event.ledger and (halt := self._load(event)) is not None:
             return self._end(halt)
+        if self._rolling is not None and not event.ledger:
+            self._rolling.replicated.resume_count(event.collectives)
         self._enter("prepared")
         return [self._again("watch", now + WATCH_INTERVAL_S), *self._gather(now)]
 
@@ -462,7 +464,7 @@ class Peer:
         kept = rolling.snapshot(round_id) if rolling and self.phase in TRAINING else None
         if rolling is None or kept is None:
             return LedgerReply(round_id, b"")
-        return LedgerReply(round_id, pack_ledger(*kept, rolling.replicated.whole))
+        return LedgerReply(round_id, pack_ledger(round_id, *kept, rolling.replicated.whole))
 
     def _gather(self, now: float) -> list[Effect]:
         self.bootstrap.hear(self.local, self.hello_exchange.hello(), now)

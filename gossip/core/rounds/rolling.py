@@ -680,7 +680,12 @@ class RollingRounds:
 
     def _go(self) -> StartRound:
         self._go_round = self.round_id
-        return StartRound(self.round_id, self.replicated.slice_of(self.local))
+        return StartRound(
+            self.round_id,
+            self.replicated.slice_of(self.local),
+            main=min(self.replicated.serving_roster().peers),
+            collectives=self.replicated.collectives,
+        )
 
     def _offer(self, shard: ShardRound, now: float) -> list[Effect]:
         """Sends our update to whoever serves our attempt, and gives that server its time."""
@@ -690,10 +695,17 @@ class RollingRounds:
             return effects
         payload = own.payloads[shard.index] if own.samples else None
         where = (self.settings.lineage, self.round_id, shard.index, shard.attempt, self.chain)
+        first = shard.index == 0
         update = Update(
-            *where, own.samples, own.loss, () if shard.index else own.rates, own.took_us
+            *where,
+            own.samples,
+            own.loss,
+            own.rates if first else (),
+            own.took_us,
+            own.collective if first else b"",
         )
-        effects += self.server.give_time(shard, now) if self.cross_shard.is_timed(shard) else []
+        if self.cross_shard.is_timed(shard):
+            effects += self.server.give_time(shard, now, bool(own.collective))
         if (server := shard.server(shard.attempt)) == self.local:
             return effects + self._on_update(self.local, shard, update, payload, now)
         effects.append(Send(server, update, payload))
@@ -789,7 +801,8 @@ class RollingRounds:
         )
         expected = self.server.expected()  # in this round: the next begins with what is appended
         effects = self.replicated.append(held, [shard.made_here for shard in self._shards], alive)
-        self.deadline.observe_round(now - self.lag_detector.began_at)
+        if self.replicated.was_step:  # else its length is that of what scripts did before it
+            self.deadline.observe_round(now - self.lag_detector.began_at)
         self.server.lateness.committed(self.roster, expected, _in_all(held))
         self.lag_detector.fork_choice.committed([c.peer for c in held[0][0].contributors])
         self.joining.difference_update(self.roster)

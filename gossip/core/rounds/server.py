@@ -214,8 +214,9 @@ class Server:
         before, shard.pulse = shard.pulse, timer.token
         return [*self.timers.cancel(before), timer]
 
-    def give_time(self, shard: ShardRound, now: float) -> list[Effect]:
-        """The server of the attempt that we are at has its time from now on."""
+    def give_time(self, shard: ShardRound, now: float, collective: bool = False) -> list[Effect]:
+        """The server of the attempt that we are at has its time from now on. For a ``collective``
+        operation it waits longer for the others."""
         if shard.given_to != shard.attempt:
             # the server of the last attempt had more time in vain
             self._spend(shard.given_on_word, now)
@@ -227,9 +228,8 @@ class Server:
             if self.transfer_tracker.takes_time
             else 0
         )
-        timer = self.timers.set(
-            now + self.deadline.round_timeout_s() * 2**turns, RoundTimer("give_up", *where)
-        )
+        time_s = self.deadline.cap_s if collective else self.deadline.round_timeout_s()
+        timer = self.timers.set(now + time_s * 2**turns, RoundTimer("give_up", *where))
         before, shard.give_up = shard.give_up, timer.token
         return [*self.timers.cancel(before), timer]
 
@@ -381,8 +381,11 @@ class Server:
         return self._take_word(awaited, shard.awaited_on_word, now)
 
     def _patience_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
-        """How long after the first update the last one may come;
-        longer while the rule has too few to work with."""
+        """How long after the first update the last one may come; longer while the rule has too few
+        to work with, and as long as a round may take for a collective operation: what a script does
+        before one, as to evaluate, takes each peer another time."""
+        if shard.callers > self.settings.f:
+            return CLOSE_BEFORE_GIVING_UP * self.deadline.cap_s
         timeout_s = CLOSE_BEFORE_GIVING_UP * self.deadline.round_timeout_s()
         usable = sum(1 for update, _ in shard.answers.values() if update.samples)
         enough = (
@@ -393,7 +396,7 @@ class Server:
 
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
         self._spend(shard.awaited_on_word, now, came=shard.answers)
-        shard.close(self.locked)
+        shard.close(self.locked, self.settings.f)
         effects: list[Effect] = []
         of = len(self.roster) - self.departures.absent(self.roster.peers, self.round_id)
         if shard.index == 0 and len(shard.answers) + len(self.keep_to_others(shard)) < quorum_of(

@@ -10,7 +10,15 @@ from typing import Literal
 
 from gossip.core.events import Aggregated, Payload, Report, Row, Token
 from gossip.core.ledger import agree
-from gossip.core.messages import Commit, Contribution, PeerId, Rejection, Update
+from gossip.core.messages import (
+    COLLECTED_BYTES_MAX,
+    Collected,
+    Commit,
+    Contribution,
+    PeerId,
+    Rejection,
+    Update,
+)
 
 from .arrivals import Transfer
 
@@ -74,6 +82,7 @@ class ShardRound:
     serving: int | None = None
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
+    collected: tuple[Collected, ...] = ()
     first_at: float = 0.0
     grace: Token | None = None
     grace_at: float = 0.0
@@ -128,13 +137,29 @@ class ShardRound:
         self._passed_on[key] = self.attempt
         return True
 
-    def close(self, quarantined: Collection[PeerId]) -> None:
-        """Fixes which updates go into the rule: finite ones with samples,
-        of peers that are not in quarantine."""
+    @property
+    def callers(self) -> int:
+        """How many have given something to a collective operation, and no update."""
+        return sum([1 for update, _ in self.answers.values() if update.collective])
+
+    def close(self, quarantined: Collection[PeerId], f: int) -> None:
+        """Fixes which updates go into the rule: finite ones with samples, of peers that are not in
+        quarantine. None in a collective operation, which up to ``f`` alone cannot make of it."""
+        self.collected = _fitting(
+            [
+                Collected(peer, update.collective)
+                for peer, (update, _) in sorted(self.answers.items())
+                if update.collective
+            ]
+        )
         self.rows = tuple(
             Row(peer, payload, update.samples)
             for peer, (update, payload) in sorted(self.answers.items())
-            if payload is not None and payload.finite and update.samples and peer not in quarantined
+            if payload is not None
+            and payload.finite
+            and update.samples
+            and peer not in quarantined
+            and len(self.collected) <= f
         )
 
     @property
@@ -190,6 +215,7 @@ class ShardRound:
             decision=result.decision if decides else (),
             measured=progress.measured if decides else (),
             rates=agree(self.answers[row.peer][0].rates for row in progress.rows),
+            collected=self.collected,
         )
 
     def _mean_loss(self, rows: tuple[Row, ...]) -> float | None:
@@ -204,10 +230,22 @@ class ShardRound:
     def hold(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
         self.commit, self.payload, self.made_here = commit, payload, made_here
         self.answers, self.rows, self.cross_shard_progress, self.result = {}, (), None, None
+        self.collected = ()
         self.give_up = self.grace = self.query = self.pulse = self.lack = self.again = None
 
     def tokens(self) -> tuple[Token | None, ...]:
         return self.give_up, self.grace, self.query, self.pulse, self.lack, self.again
+
+
+def _fitting(given: Sequence[Collected]) -> tuple[Collected, ...]:
+    """The first ones, as many as a commit can hold."""
+    fitting: list[Collected] = []
+    left = COLLECTED_BYTES_MAX
+    for each in given:
+        if len(each.data) <= left:
+            fitting.append(each)
+            left -= len(each.data)
+    return tuple(fitting)
 
 
 def attempt_report(round_id: int, shard: ShardRound, reason: str) -> Report:
