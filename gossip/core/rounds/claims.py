@@ -47,6 +47,8 @@ class ResultChecks:
         to which this peer has given ``own``."""
         if not self.f or commit.shard or self.server.local not in self.server.roster:
             return Objection("")  # who is not in the roster follows whatever was committed
+        if self._misquotes(commit, own):
+            return Objection("it has another value for a collective operation than was given here")
         enough = len(self.server.roster) >= 2 * self.f + 2  # as ``ResultValidator.compared_with``
         told = [
             rates
@@ -62,6 +64,12 @@ class ResultChecks:
                 and not self.lag_detector.is_passed(commit.round_id),
             )
         return self._roster(commit, enough)
+
+    def _misquotes(self, commit: Commit, own: Contributed | None) -> bool:
+        """Whether it gives a value of this peer to a collective operation that is not its own."""
+        local = self.server.local
+        given = next((each.data for each in commit.collected if each.peer == local), None)
+        return own is not None and given is not None and given != own.collective
 
     def _rates(self, rates: tuple[float, ...], told: Sequence[tuple[float, ...]]) -> str:
         alike = [each for each in told if len(each) == len(rates)]

@@ -155,12 +155,10 @@ class ShardRound:
         self.rows = tuple(
             Row(peer, payload, update.samples)
             for peer, (update, payload) in sorted(self.answers.items())
-            if payload is not None
-            and payload.finite
-            and update.samples
-            and peer not in quarantined
-            and len(self.collected) <= f
+            if payload is not None and payload.finite and update.samples and peer not in quarantined
         )
+        if len(self.collected) > f:
+            self.rows = ()
 
     @property
     def faulty(self) -> tuple[PeerId, ...]:
