@@ -145,6 +145,7 @@ class Close:
     reason: str  # "finished", "stopped", "raised"
     round_id: int = 0
     digest: bytes = b""
+    not_saved: str = ""  # why the last checkpoint is not there; "": it is, or none was wanted
 
 
 # --- node to trainer ------------------------------------------------------------------------------

@@ -317,6 +317,7 @@ class TrainerLink:
                 self.ended_with = {
                     "state_round": message.round_id,
                     "state_digest": message.digest.hex() or None,
+                    "not_saved": message.not_saved or None,
                 }
                 self._emit(events.Stop(message.reason, completed=message.reason == "finished"))
             case _ as never:

@@ -567,13 +567,18 @@ class Exchange:
             self._introduce()
 
     def close(
-        self, reason: str, within_s: float, hurry: Callable[[], bool] = lambda: False
+        self,
+        reason: str,
+        within_s: float,
+        hurry: Callable[[], bool] = lambda: False,
+        not_saved: str = "",
     ) -> None:
         """Leaves politely: the node has ``within_s`` to help those who are behind. Then it ends,
         one way or the other.
 
         Args:
             hurry: Looked at about twice a second; once it is true, nobody is helped any more.
+            not_saved: Why the last checkpoint is not there, for the records.
         """
         until = time.monotonic() + within_s
         try:
@@ -582,7 +587,8 @@ class Exchange:
                 if self._prepared and reason == "finished"
                 else b""
             )
-            goodbye, hurried = control.Close(reason, self.round_id, digest), False
+            goodbye = control.Close(reason, self.round_id, digest, clip(not_saved))
+            hurried = False
             self._say(goodbye)
             self._flush()
             while self._halted is None and time.monotonic() < until:

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from gossip.errors import ConfigError
-from gossip.run import checkpoints
+from gossip.run import checkpoints, shown
 
 from .state import StateFile
 
 LOCK = ".writer.lock"
 LEDGER_FILE = "ledger.json"
-HANDED_OVER_S = 5.0
+HANDED_OVER_S = 10.0
 """Who holds the lock has so long for the last checkpoint; then each peer that lacks it writes it.
 It may hang, and equal files do no harm."""
+HOLDER_BYTES_MAX = 1024
 
 
 class CheckpointSaver:
@@ -75,11 +76,43 @@ class CheckpointSaver:
             return False
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(self._about.get("run", "")).encode()[:HOLDER_BYTES_MAX], 0)
         except OSError:
             os.close(fd)  # another peer has it, or the file system knows no locks
             return False
         self._lock_fd = fd
         return True
+
+    def check_folder(self, resumes: bool) -> None:
+        """Before the first step. Raises ConfigError: Another run saves to the folder now, or
+        has saved there and this one does not go on from it."""
+        run = str(self._about.get("run", ""))
+        if not self.is_writer() and (holder := self._holder()) not in ("", run):
+            raise ConfigError(
+                f"the run {shown(holder)} saves to {self.folder} now",
+                "save to another folder: peer.steps(N, save=...)",
+            )
+        if resumes:
+            return
+        others = {
+            str(said): step
+            for step, path in checkpoints.listed(self.folder)
+            if (said := _run_of(path)) not in (None, run)
+        }
+        for other, step in others.items():
+            raise ConfigError(
+                f"{self.folder} has checkpoints of the run {shown(other)}, up to step {step}",
+                "go on from them with --resume auto, or save to another folder",
+            )
+
+    def _holder(self) -> str:
+        """The run of the process that has the lock, as that one says."""
+        try:
+            with open(self.folder / LOCK, "rb") as file:
+                return file.read(HOLDER_BYTES_MAX).decode("utf-8", "replace")
+        except OSError:
+            return ""
 
     def has(self, step: int) -> bool:
         """Whether there is a whole checkpoint of ``step``."""
@@ -157,3 +190,12 @@ class CheckpointSaver:
         if not self.failed:
             self._say(f"cannot save checkpoints to {self.folder}: {why}; training goes on")
         self.failed = why
+
+
+def _run_of(path: Path) -> str | None:
+    """The run that a checkpoint is of; None where that cannot be read."""
+    try:
+        said = checkpoints.open_at(path).manifest.get("run")
+    except (OSError, ConfigError):
+        return None
+    return said if isinstance(said, str) else None

@@ -96,6 +96,7 @@ class Session:
         self._collectives = Collectives(
             self.id, self._config.f or 0, self._config.peers_max, self._give
         )
+        self._not_saved = ""  # why the last checkpoint is not there
         self._outdated = False  # the batch in hand is not of the round that comes
         self._boundary_due = False  # a step was made, and nothing was saved since
         self._unexchanged = UnexchangedWarning()
@@ -321,7 +322,9 @@ class Session:
                 "save the model of each peer yourself",
             )
         place = Path(folder).absolute()
-        self._saver = CheckpointSaver(place, every, keep, self._about_run(), self._say)
+        saver = CheckpointSaver(place, every, keep, self._about_run(), self._say)
+        saver.check_folder(resumes=bool(self._config.resume))
+        self._saver = saver
         if self.run_dir is not None:
             with suppress(OSError):  # the run's records may be incomplete, and say so elsewhere
                 checkpoints.note_folder(self.run_dir, place)
@@ -486,7 +489,7 @@ class Session:
             if self._saver is not None:
                 self._save_last(self._saver, SAVED_S if reason == "finished" else HURRIED_CLOSE_S)
                 self._saver.close()
-            self._exchange.close(reason, patience_s, hurry)
+            self._exchange.close(reason, patience_s, hurry, self._not_saved)
         except KeyboardInterrupt:
             self._exchange.close(reason, HURRIED_CLOSE_S)  # said twice, it means now
             raise
@@ -802,7 +805,7 @@ class Session:
         self._boundary_due = False
         if self._termination.since is not None:
             self._stop()
-        if self._saver.is_due(self.step):
+        if self._saver.is_due(self.step) and self._saver.is_writer():
             self._save(self._saver)
 
     def _about_run(self) -> dict[str, Any]:
@@ -816,8 +819,8 @@ class Session:
         }
 
     def _save(self, saver: CheckpointSaver) -> None:
-        """Of the state as it is, if it is this peer that saves."""
-        if not saver.is_writer() or not (ledger := self._exchange.ledger()):
+        """Of the state as it is."""
+        if not (ledger := self._exchange.ledger()):
             return
         trained, step = self._trained, self.step
         files = plan_checkpoint(trained.model, trained.optimizer, self._extra_state())
@@ -836,16 +839,24 @@ class Session:
             return
 
         def waits() -> bool:
-            if saver.is_writer():
-                return not saver.is_idle
-            return not saver.has(step) and time.monotonic() - began < HANDED_OVER_S
+            """For another peer, that has the lock and has not written it."""
+            waited_s = time.monotonic() - began
+            mine = saver.is_writer() or waited_s >= HANDED_OVER_S
+            return not mine and not saver.has(step) and waited_s < within_s
 
-        if saver.is_writer() and saver.newest != step and not saver.has(step):
+        def writes() -> bool:
+            return not saver.is_idle and time.monotonic() - began < within_s
+
+        self._exchange.serve_while(waits)
+        if saver.newest != step and not saver.has(step):
             self._save(saver)
-        self._exchange.serve_while(lambda: waits() and time.monotonic() - began < within_s)
+        self._exchange.serve_while(writes)
         saver.wait()
-        if not saver.has(step) and within_s == SAVED_S:
-            self._say(f"the checkpoint of step {step} is not there: {saver.failed or 'no ledger'}")
+        self._not_saved = ""
+        if not saver.has(step):
+            self._not_saved = f"step {step} to {saver.folder}: {saver.failed or 'no ledger'}"
+            if within_s == SAVED_S:
+                self._say(f"the last checkpoint is not there: {self._not_saved}")
 
     def _say(self, line: str) -> None:
         print(f"gossip: peer {self.id}: {line}", file=sys.stderr, flush=True)

@@ -136,6 +136,8 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
         more = f" and {counted(len(lacking) - 1, 'more file')}" if len(lacking) > 1 else ""
         gone = f" ({counted(lost, 'line')} lost)" if lost else ""
         screen.say(f"! the record is incomplete: {first}{more} could not be written{gone}")
+    if found["not_saved"]:
+        screen.say(f"! the last checkpoint is not there: {found['not_saved']}")
     for line in [*alone.told(found["trained_alone"]), *missed.told(found["faults_missed"])]:
         screen.say(line)
     if found["finished"] and not found["rounds"]:
