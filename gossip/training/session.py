@@ -852,10 +852,10 @@ class Session:
             self._save(saver)
         self._exchange.serve_while(writes)
         saver.wait()
-        self._not_saved = ""
+        said, self._not_saved = self._not_saved, ""
         if not saver.has(step):
             self._not_saved = f"step {step} to {saver.folder}: {saver.failed or 'no ledger'}"
-            if within_s == SAVED_S:
+            if within_s == SAVED_S and self._not_saved != said:
                 self._say(f"the last checkpoint is not there: {self._not_saved}")
 
     def _say(self, line: str) -> None:

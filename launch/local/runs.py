@@ -140,7 +140,9 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
         screen.say(f"! the last checkpoint is not there: {found['not_saved']}")
     for line in [*alone.told(found["trained_alone"]), *missed.told(found["faults_missed"])]:
         screen.say(line)
-    if found["finished"] and not found["rounds"]:
+    if found["finished"] and not found["rounds"] and outcome.config.resume:
+        screen.say("  nothing was left to train: the run had come to its end before")
+    elif found["finished"] and not found["rounds"]:
         screen.say(
             "! no round was trained: each peer ran the script by itself, and nothing was exchanged"
         )
