@@ -65,9 +65,7 @@ async def arrive(
     said: list[str] = []
     own = Program(str(script), ("--lr", "2")) if script is not None else None
     newcomer = _JoinClient(JoinTicket(join_servers, **{"patience_s": 1.0, **ticket}), said.append)
-    return await asyncio.wait_for(
-        newcomer.arrive(own, ["gossip", "join"]), 60
-    ), said
+    return await asyncio.wait_for(newcomer.arrive(own, ["gossip", "join"]), 60), said
 
 
 async def test_a_newcomer_makes_a_folder_of_its_own(tmp_path: Path, here: Path) -> None:
