@@ -149,6 +149,7 @@ def run(
     settled = resolved.config
     exchange = f"{settled.weighted_topology}, {settled.aggregator} (f={settled.f})"
     screen.say(f"{settled.name}: {counted(settled.peers, 'peer')}, {exchange}, in {folder}")
+    runs.say_tolerance(resolved, screen.say)
     if settled.room > settled.peers:
         screen.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
     feasible.say_of_gpus(settled.peers, screen.say)

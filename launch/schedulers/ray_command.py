@@ -109,7 +109,7 @@ class Driver:
         """Returns the exit code."""
         from gossip.config import RunConfig
         from gossip.launch.report import RUNS
-        from gossip.run import make, settled
+        from gossip.run import make, settled, tolerance
 
         from . import task_runs
         from .ray_peer import PeerActor, RayPlan, RayRegistry
@@ -142,6 +142,7 @@ class Driver:
                 f"({strategy}), in {folder}",
                 flush=True,
             )
+            print(tolerance.told(config), flush=True)
             register = (
                 ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(RayRegistry)
                 .options(name="register")

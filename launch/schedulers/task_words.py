@@ -143,9 +143,11 @@ def check_fit(shown: Mapping[str, Any], peers: int) -> None:
     Raises: ConfigError and its kin: The rule cannot tolerate f among so many, or --min-peers could
         not train, and so on.
     """
-    from gossip.run import settled
+    from gossip.run import settled, tolerance
 
-    settled(_given(shown, peers, "run"), Path("run"))
+    resolved = settled(_given(shown, peers, "run"), Path("run"))
+    if tolerance.warns(resolved.config, resolved.sources["aggregator"] != "default"):
+        to_stderr(tolerance.told(resolved.config))
 
 
 def check_resume(shown: Mapping[str, Any]) -> None:

@@ -203,6 +203,7 @@ async def _hosts(
         )
         exchange = f"{config.weighted_topology}, {config.aggregator} (f={config.f})"
         screen.say(f"{config.name}: {counted(config.peers, 'peer')}, {exchange}, in {folder}")
+        runs.say_tolerance(resolved, screen.say)
         screen.say("start   " + " ".join(launch.peer_name(peer) for peer in range(config.peers)))
         with launchers.present(folder, range(config.peers)):
             outcome = await launch.run(folder, config)
