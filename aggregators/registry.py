@@ -103,6 +103,11 @@ class BoundRule:
         return self.rule.discerning
 
     @property
+    def robust(self) -> bool:
+        """Whether it declares that liars move the aggregate by a bounded amount only."""
+        return bool(self.rule.robust)
+
+    @property
     def from_rows(self) -> RowFunction | None:
         """How the rule works on rows that lie apart; None when it does not, or has options."""
         return None if self.options else self.rule.from_rows

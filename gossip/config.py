@@ -65,7 +65,7 @@ Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
 
 class RunConfig(BaseModel):
     """Everything that the peers of a run agree on. Resolved, its ``run``, ``name``,
-    ``run_dir`` and ``f`` are set."""
+    ``run_dir``, ``f`` and ``peers_for_one`` are set."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -90,6 +90,11 @@ class RunConfig(BaseModel):
         default=None,
         ge=0,
         description="Byzantine peers to tolerate; what rule and peers allow, at most a quarter",
+    )
+    peers_for_one: int | None = Field(
+        default=None,
+        ge=0,
+        description="peers with which the rule would tolerate one liar, 0: never; found with f",
     )
     sender: str = Field(
         default="",

@@ -28,6 +28,9 @@ Port = Annotated[
     int,
     typer.Option(min=0, max=65535, help="Port of this launcher's join server; 0: a free one."),
 ]
+Module = Annotated[
+    bool, typer.Option("-m", "--module", help="SCRIPT is the name of a module, as for python -m.")
+]
 Peers = Annotated[
     int | None,
     typer.Option(

@@ -535,9 +535,13 @@ def test_imports_go_one_way_and_nothing_unsafe_is_used() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+BEFORE = "examples/ddp.py:"
+"""A script as others write it, before it is converted."""
+
+
 @pytest.mark.parametrize("folder", ["tests", "examples", "benchmarks"])
 def test_nothing_unsafe_is_used_outside_the_package_either(folder: str) -> None:
-    found = unsafe_anywhere(ROOT / folder)
+    found = [line for line in unsafe_anywhere(ROOT / folder) if not line.startswith(BEFORE)]
     assert not found, "\n" + "\n".join(found)
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from . import checkpoints as checkpoints
     from . import fitting as fitting
     from . import recorder as recorder
+    from . import tolerance as tolerance
     from .completion import RunProgress as RunProgress
     from .completion import nobody_left as nobody_left
     from .completion import over as over
@@ -156,6 +157,7 @@ else:
                 "to_json",
                 "write_json",
             ),
+            "tolerance": ("tolerance",),
             "untrusted": (
                 "RECORD_BYTES_MAX",
                 "TEXT_MAX",

@@ -19,6 +19,11 @@ from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError, GossipError, TooFewUpdates
 from gossip.topologies import read_weights
 
+from . import tolerance
+
+PEERS_FOR_ONE_MAX = 64
+"""Of more peers nobody is told that they would tolerate one liar."""
+
 
 def check_names(topology: str, aggregator: str) -> None:
     """Raises UnknownName or ConfigError for a topology or a rule that nobody knows.
@@ -86,7 +91,7 @@ def _check_alike(config: RunConfig, rolling: bool) -> None:
 
 
 def check_rule(resolved: Resolved) -> Resolved:
-    """The config with its ``f`` set.
+    """The config with its ``f`` and ``peers_for_one`` set.
 
     Raises:
         TooFewUpdates: The rule cannot tolerate f among so many peers.
@@ -109,10 +114,14 @@ def check_rule(resolved: Resolved) -> Resolved:
         raise ConfigError(answer["error"], answer["hint"])
     config.plan.fits(config.topology, answer["rolling"], answer["name"], answer["asks_loss"])
     check_start(config, answer["f"], answer["needs"], answer["name"])
+    resolved = resolved.with_values(
+        f"what {answer['name']} allows", peers_for_one=answer["for_one"]
+    )
     if config.f is not None:
         return resolved
     return resolved.with_values(
-        f"what {answer['name']} and {config.peers} peers allow, at most a quarter", f=answer["f"]
+        f"{tolerance.FOUND}{answer['name']} and {config.peers} peers allow, at most a quarter",
+        f=answer["f"],
     )
 
 
@@ -197,10 +206,7 @@ def describe(aggregator: str, topology: str, peers: int, f: int | None = None) -
             f"rule {rule.name} starts from the own update, and {topology} has none",
             registry.CENTER_HINT,
         )
-    plan = who(topologies.Roster(tuple(range(peers))), 0, 0)
-    rows = (
-        peers if plan.pushes is None else min(1 + len(plan.sources(peer)) for peer in range(peers))
-    )
+    rows = _rows(who, peers)
     chosen = _most(rule, peers // 4, rows, centered=not who.rolling) if f is None else f
     rule.check(chosen, rows, centered=not who.rolling)
     # without rounds in common each peer goes on with what has come
@@ -209,9 +215,28 @@ def describe(aggregator: str, topology: str, peers: int, f: int | None = None) -
         "name": rule.name,
         "f": chosen,
         "needs": needs,
+        "for_one": _peers_for_one(rule, who),
         "rolling": who.rolling,
         "asks_loss": rule.needs_trainer,
     }
+
+
+def _rows(who: topologies.Topology, peers: int) -> int:
+    """How many updates each of so many peers aggregates, at least."""
+    plan = who(topologies.Roster(tuple(range(peers))), 0, 0)
+    if plan.pushes is None:
+        return peers
+    return min(1 + len(plan.sources(peer)) for peer in range(peers))
+
+
+def _peers_for_one(rule: registry.BoundRule, who: topologies.Topology) -> int:
+    """The fewest peers with which the default of f would be 1; 0: the rule tolerates no liar."""
+    if not rule.robust:
+        return 0
+    for peers in range(4, PEERS_FOR_ONE_MAX + 1):
+        if _most(rule, 1, _rows(who, peers), centered=not who.rolling):
+            return peers
+    return 0
 
 
 def _most(rule: registry.BoundRule, highest: int, rows: int, *, centered: bool) -> int:

@@ -28,6 +28,7 @@ from gossip.launch.options import (
     Insecure,
     Json,
     Keys,
+    Module,
     Peers,
     Port,
     Quiet,
@@ -91,10 +92,11 @@ def gossip(
 @app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
 @options.with_settings()
 def run(
-    script: Annotated[Path, typer.Argument(help="Your training script.", show_default=False)],
+    script: Annotated[str, typer.Argument(help="Your training script.", show_default=False)],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
     ] = None,
+    module: Module = False,
     peers: Peers = None,
     settings: Settings = UNSET,
     restarts: Restarts = None,
@@ -112,7 +114,7 @@ def run(
 ) -> None:
     """Train SCRIPT with several peers on this machine: gossip run -n 4 train.py --lr 0.1"""
     from gossip.config import resolve
-    from gossip.launch.local import feasible, runs, script_command, told_to_others
+    from gossip.launch.local import MODULE, Program, feasible, runs, told_to_others
     from gossip.launch.registry import JoinEndpoint
     from gossip.launch.report import PlainScreen
     from gossip.launch.schedulers import task_runs
@@ -131,29 +133,28 @@ def run(
         fitting.check(resolved.config)
         runs.show_config(resolved, as_json)
         return
-    feasible.check_script(script)
+    program = Program.of([*([MODULE] if module else []), script, *(arguments or ())])
+    program.check()
     if (mine := task_runs.look(task, resolved)) is not None:
         screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
-        command = script_command(script, arguments or [])
-        folder, outcome = task_runs.train(mine, resolved, command, screen, script.resolve().parent)
+        folder, outcome = task_runs.train(mine, resolved, program.command, screen, program.folder)
         raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
     pair = keygen.own_key(key, resolved.config)
     keygen.check_listed(resolved.config, os.environ.get("GOSSIP_KEY", ""))
-    resolved = runs.settle(resolved, script.stem)
+    resolved = runs.settle(resolved, program.name)
     if port:
         feasible.check_port(resolved.config.host, port)
-    folder = runs.begin(resolved, sys.argv, script.resolve().parent, pair)
+    folder = runs.begin(resolved, sys.argv, program.folder, pair)
     screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
     settled = resolved.config
     exchange = f"{settled.weighted_topology}, {settled.aggregator} (f={settled.f})"
     screen.say(f"{settled.name}: {counted(settled.peers, 'peer')}, {exchange}, in {folder}")
+    runs.say_tolerance(resolved, screen.say)
     if settled.room > settled.peers:
         screen.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
     feasible.say_of_gpus(settled.peers, screen.say)
     endpoint = JoinEndpoint(port=port) if port else None
-    outcome = runs.train(
-        settled, script_command(script, arguments or []), screen, endpoint=endpoint
-    )
+    outcome = runs.train(settled, program.command, screen, endpoint=endpoint)
     raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
 
 

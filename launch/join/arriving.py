@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, NobodyAnswers, Refused
-from gossip.launch.local import COMMAND, feasible, names_code, own_address, script_command
+from gossip.launch.local import COMMAND, Program, feasible, names_code, own_address
 from gossip.launch.registry import (
     JOIN_SERVER_ID_BYTES,
     JoinEndpoint,
@@ -89,8 +89,7 @@ class JoinSetup:
 
 def arrive(
     ticket: JoinTicket,
-    script: Path | None,
-    arguments: Sequence[str],
+    own: Program | None,
     argv: Sequence[str],
     say: Callable[[str], None],
 ) -> JoinSetup:
@@ -103,7 +102,7 @@ def arrive(
         ConfigError: The run is over or full, the script is not here,
             or the addresses do not go together.
     """
-    return asyncio.run(_JoinClient(ticket, say).arrive(script, arguments, argv))
+    return asyncio.run(_JoinClient(ticket, say).arrive(own, argv))
 
 
 class _JoinClient:
@@ -114,16 +113,14 @@ class _JoinClient:
         self._tried: dict[str, tuple[JoinServerUnreachable, int]] = {}
         self._began = time.monotonic()
 
-    async def arrive(
-        self, script: Path | None, arguments: Sequence[str], argv: Sequence[str]
-    ) -> JoinSetup:
+    async def arrive(self, own: Program | None, argv: Sequence[str]) -> JoinSetup:
         join_servers = self._resolved()
         self._context = zmq.asyncio.Context()
         try:
             at, here = await self._answered(join_servers, says.RunQuery())
             assert isinstance(here, says.RunInfo)
-            command = self._program(here, at, script, arguments)
-            if difference := differs(here.commit, Path(command[2])):
+            program = self._program(here, at, own)
+            if difference := differs(here.commit, program.folder):
                 self._say(difference)
             host = self._own_host(at, here.seen)
             feasible.check_memory(self._ticket.count)
@@ -141,11 +138,11 @@ class _JoinClient:
             for join_server in welcome.join_servers
             if not join_server.ended and join_server.join_server != self._join_server
         ]
-        self._furnish(config, welcome, command, where, argv)
+        self._furnish(config, welcome, program.command, where, argv)
         endpoint = JoinEndpoint(
             tuple(dict.fromkeys([at, *others])), host, self._ticket.port, self._join_server
         )
-        return JoinSetup(config, dict(welcome.ids), endpoint, command, where)
+        return JoinSetup(config, dict(welcome.ids), endpoint, tuple(program.command), where)
 
     # --- join servers --------------------------------------------------------------------------
 
@@ -238,20 +235,18 @@ class _JoinClient:
 
     # --- this machine -----------------------------------------------------------------------------
 
-    def _program(
-        self, here: says.RunInfo, at: str, script: Path | None, arguments: Sequence[str]
-    ) -> tuple[str, ...]:
+    def _program(self, here: says.RunInfo, at: str, own: Program | None) -> Program:
         """What to run: what the user names, and never what somebody at an address does.
         Raises: ConfigError."""
-        if script is None:
+        if own is None:
             others = printable(shlex.join(here.command) or "train.py")
             raise ConfigError(
                 "joining by an address, name the script: what runs here is not for a join server "
                 f"to say. The others run {others}",
                 f"gossip join {at} -- {others}",
             )
-        feasible.check_script(script)
-        return tuple(script_command(script, arguments))
+        own.check()
+        return own
 
     def _own_host(self, at: str, seen: str) -> str:
         """The address that the own peers listen on, which the others must reach.
@@ -389,10 +384,10 @@ def _key_in(path: Path) -> KeyPair:
     return read_pair(path)
 
 
-def differs(commit: str, script: Path) -> str:
+def differs(commit: str, code: Path) -> str:
     """What is to be said when the code here is of another commit than the others' (as a stranger
     tells it); "": nothing."""
-    own = code_version(script.resolve().parent)
+    own = code_version(code)
     if not commit or own is None or own["commit"] == commit:
         return ""
     return (

@@ -15,6 +15,7 @@ from gossip.errors import ConfigError
 from gossip.launch.options import Advertise, Json, Port, Quiet
 
 if TYPE_CHECKING:
+    from gossip.launch.local import Program
     from gossip.launch.report import Screen
 
 
@@ -63,7 +64,7 @@ def join(
     10.0.0.5:7421 -- train.py"""
     from gossip.launch.report import PlainScreen
 
-    script_path, own = _after_dashes(script, arguments or [])
+    own = _after_dashes(script, arguments or [])
     screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
     if not _is_address(run):
         if seed or key or insecure or advertise or port or run_dir or code:
@@ -71,7 +72,7 @@ def join(
                 f"{run} is a folder, which needs no address or key",
                 "or give HOST:PORT of one of its join servers",
             )
-        _by_folder(run, script_path, own, count, screen, as_json)
+        _by_folder(run, own, count, screen, as_json)
         return
     from gossip.launch.local import feasible, runs
 
@@ -94,7 +95,7 @@ def join(
         timeout,
         tuple(code or ()),
     )
-    arrival = arriving.arrive(ticket, script_path, own, sys.argv, screen.say)
+    arrival = arriving.arrive(ticket, own, sys.argv, screen.say)
     screen.say(
         f"{arrival.config.name}: joining as {_named(arrival.newcomers)}, in "
         f"{arrival.config.run_dir}"
@@ -109,8 +110,7 @@ def join(
 
 def _by_folder(
     run: str,
-    script: Path | None,
-    arguments: Sequence[str],
+    own: Program | None,
     count: int,
     screen: Screen,
     as_json: bool,
@@ -120,15 +120,15 @@ def _by_folder(
     from . import joining
 
     place = joining.look(run)
-    program = joining.program(place, script, arguments)
+    program = joining.program(place, own)
     feasible.check_memory(count)
     newcomers = joining.take_ids(place, count)
-    if difference := joining.difference(place, program.script):
+    if difference := joining.difference(place, program.code):
         screen.say(difference)
     screen.say(f"{place.config.name}: joining as {_named(newcomers)}")
     os.chdir(program.folder)  # as the others, who may name their data by where it is from there
     feasible.say_of_gpus(count, screen.say)
-    outcome = runs.train(place.config, program.command, screen, newcomers)
+    outcome = runs.train(place.config, program.program.command, screen, newcomers)
     raise typer.Exit(runs.finish(place.folder, outcome, screen, as_json))
 
 
@@ -136,7 +136,7 @@ def _named(newcomers: dict[int, int]) -> str:
     return f"{'peers' if len(newcomers) > 1 else 'peer'} {', '.join(map(str, newcomers))}"
 
 
-def _after_dashes(script: str | None, arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
+def _after_dashes(script: str | None, arguments: Sequence[str]) -> Program | None:
     """The dashes between our words and the script's are not needed, and do no harm."""
     words = [*([script] if script is not None else []), *arguments]
     if words[:1] == ["--"]:
@@ -146,7 +146,9 @@ def _after_dashes(script: str | None, arguments: Sequence[str]) -> tuple[Path | 
             f"{words[0]} stands behind the run: options come before it",
             f"gossip join {words[0]} ... RUN -- train.py",
         )
-    return (Path(words[0]), words[1:]) if words else (None, [])
+    from gossip.launch.local import Program
+
+    return Program.of(words) if words else None
 
 
 def _is_address(run: str) -> bool:

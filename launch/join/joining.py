@@ -3,13 +3,12 @@ and knows what its peers run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
-from gossip.launch.local import COMMAND, feasible, script_command
+from gossip.launch.local import COMMAND, Program
 from gossip.launch.report import counted, find
 from gossip.run import announce_end, answers, claim, code_version, peers_in, read_json, read_seed
 
@@ -95,19 +94,23 @@ def _no_room(place: JoinableRun, wanted: int, free: int) -> ConfigError:
 class PeerProgram:
     """What a peer runs, and the folder that it is run in."""
 
-    command: tuple[str, ...]
+    program: Program
     folder: Path
-    script: Path
+
+    @property
+    def code(self) -> Path:
+        """Whose version is that of the code."""
+        return self.folder if self.program.module else self.program.folder
 
 
-def program(place: JoinableRun, script: Path | None, arguments: Sequence[str]) -> PeerProgram:
-    """What newcomers run: a script of their own, or what the others do.
+def program(place: JoinableRun, own: Program | None) -> PeerProgram:
+    """What newcomers run: a program of their own, or what the others do.
 
     Raises: ConfigError: There is no such script, or nobody has written down what the others run.
     """
-    if script is not None:
-        feasible.check_script(script)
-        return PeerProgram(tuple(script_command(script, arguments)), Path.cwd(), script)
+    if own is not None:
+        own.check()
+        return PeerProgram(own, Path.cwd())
     found = read_json(place.folder / COMMAND) or {}
     command, folder = found.get("command"), Path(str(found.get("folder")))
     if not isinstance(command, list) or len(command) < 3:
@@ -115,16 +118,18 @@ def program(place: JoinableRun, script: Path | None, arguments: Sequence[str]) -
             f"the run in {place.folder} does not record the script of its peers",
             f"gossip join {place.folder} train.py",
         )
-    own = script_command(folder / str(command[2]), [str(word) for word in command[3:]])
-    feasible.check_script(Path(own[2]))
-    return PeerProgram(tuple(own), folder, Path(own[2]))
+    others = Program.of([str(word) for word in command[2:]])
+    if not others.module:
+        others = replace(others, script=str(folder / others.script))
+        others.check()
+    return PeerProgram(others, folder)
 
 
-def difference(place: JoinableRun, script: Path) -> str:
+def difference(place: JoinableRun, code: Path) -> str:
     """What of the code differs from what the others run, as far as git knows; "": nothing."""
     then, now = (
         (read_json(place.folder / "environment.json") or {}).get("code"),
-        code_version(script.resolve().parent),
+        code_version(code),
     )
     if not isinstance(then, dict) or now is None or then.get("commit") == now["commit"]:
         return ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gossip.config import RunConfig
-from gossip.launch.local import COMMAND, RunOutcome, Supervisor, feasible, script_command
+from gossip.launch.local import COMMAND, Program, RunOutcome, Supervisor, feasible
 from gossip.run import environment, write_json
 
 CONFIG = "config.json"
@@ -34,18 +34,17 @@ def settings(given: Path, submission: str, folder: Path) -> RunConfig:
 
 def furnish(config: RunConfig, words: Sequence[str]) -> list[str]:
     """Makes the run's folder of this task. Returns the command of the peer."""
-    script = Path(words[0])
-    feasible.check_script(script)
+    program = Program.of(words)
+    program.check()
     folder = Path(config.run_dir)
     feasible.make_run_folder(folder)
     config.dump(folder / CONFIG)
-    command = script_command(script, words[1:])
-    write_json(folder / COMMAND, {"command": command, "folder": os.getcwd()})
+    write_json(folder / COMMAND, {"command": program.command, "folder": os.getcwd()})
     write_json(
         folder / "environment.json",
-        {**environment(sys.argv, script.resolve().parent), "run": config.run},
+        {**environment(sys.argv, program.folder), "run": config.run},
     )
-    return command
+    return program.command
 
 
 async def supervise(supervisor: Supervisor, meanwhile: Coroutine[Any, Any, None]) -> RunOutcome:

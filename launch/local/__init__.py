@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from .peer_process import Guardian as Guardian
     from .peer_process import ProcessLife as ProcessLife
     from .peer_setup import script_command as script_command
+    from .program import MODULE as MODULE
+    from .program import Program as Program
     from .runs import COMMAND as COMMAND
     from .supervisor import STOP_GRACE_S as STOP_GRACE_S
     from .supervisor import TICK_S as TICK_S
@@ -75,6 +77,10 @@ else:
                 "ProcessLife",
             ),
             "peer_setup": ("script_command",),
+            "program": (
+                "MODULE",
+                "Program",
+            ),
             "runs": (
                 "COMMAND",
                 "runs",

@@ -19,6 +19,15 @@ LINES_MAX = 12
 FRAMES = 3
 WIDTH = 160
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_ASKS_FOR_RANK = re.compile(
+    r"KeyError: '((LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT))'"
+    r"|environment variable \w+ expected, but not set"
+    r"|Default process group has not been initialized"
+)
+FROM_DDP = (
+    "hint: a peer has no rank and no process group of torch.distributed, but peer.id and "
+    "peer.count: docs/from_ddp.md"
+)
 _OURS = str(Path(__file__).resolve().parents[2])
 
 
@@ -71,6 +80,8 @@ def explain(life: ProcessLife, going_on: int, finished: int, folder: Path) -> li
         head = f"x peer {life.peer} ended: {life.how}; {left}"
         frames = _parse(life.tail)
         said = _last_words(life.tail)
+    if _ASKS_FOR_RANK.search("\n".join(said)):
+        said = [*said[:2], FROM_DDP]
     tail = [f"  log: {folder / 'out.log'}"]
     where = [
         f"  {frame.file}:{frame.line}  {frame.code}"

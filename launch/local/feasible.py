@@ -1,5 +1,4 @@
-"""What is checked on this machine before anything starts: memory, the script, a port,
-the run's folder."""
+"""What is checked on this machine before anything starts: memory, a port, the run's folder."""
 
 from __future__ import annotations
 
@@ -37,21 +36,6 @@ def say_of_gpus(peers: int, say: Callable[[str], None]) -> None:
     if said := found.short_of(peers):
         say(f"! {said}")
         say(f"  try: {gpus.HINT}")
-
-
-def check_script(script: Path) -> None:
-    """Raises ConfigError unless there is a script to run."""
-    if script.is_dir():
-        raise ConfigError(f"{script} is a folder, not a script", "gossip run -n 4 train.py")
-    if not script.is_file():
-        near = (
-            sorted(path.name for path in script.parent.glob("*.py"))[:8]
-            if script.parent.is_dir()
-            else []
-        )
-        raise ConfigError(
-            f"there is no script {script}", f"in that folder: {', '.join(near)}" if near else None
-        )
 
 
 def check_port(host: str, port: int) -> None:

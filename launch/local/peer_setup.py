@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 
 from gossip.launch.guardian import TOKEN_VARIABLE
 
 
-def script_command(script: Path, arguments: Sequence[str]) -> list[str]:
+def script_command(script: str | PathLike[str], arguments: Sequence[str]) -> list[str]:
     """How a peer runs a script: unbuffered, so that its lines come when it writes them."""
     return [sys.executable, "-u", str(script), *arguments]
 

@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from gossip.run import (
     fitting,
     settled_resume,
     tell_on_stderr,
+    tolerance,
     write_json,
     write_pair,
     write_settings,
@@ -74,6 +75,15 @@ def begin(
     if resolved.config.keyed:
         write_pair(folder / SWARM_KEY, key or new_pair())
     return folder
+
+
+def say_tolerance(resolved: Resolved, say: Callable[[str], None]) -> None:
+    """How many liars are tolerated, and why: before the first round."""
+    if resolved.config.peers_max == 1:
+        return
+    line = tolerance.told(resolved.config, resolved.sources["f"])
+    chosen = resolved.sources["aggregator"] != "default"
+    say(f"! {line}" if tolerance.warns(resolved.config, chosen) else line)
 
 
 def train(

@@ -21,6 +21,7 @@ import ctypes
 import gc
 import json
 import os
+import runpy
 import select
 import socket
 import subprocess
@@ -35,6 +36,8 @@ from typing import Any, BinaryIO
 
 from gossip.errors import LocalError
 from gossip.launch.guardian import TOKEN_VARIABLE
+
+from .program import MODULE, Program
 
 REQUEST_BYTES_MAX = 2**17
 READY_S = 90.0
@@ -170,15 +173,15 @@ class WarmStart:
         """A new peer, in a session of its own.
 
         Args:
-            command: ``[interpreter, "-u", script, *arguments]``.
+            command: ``[interpreter, "-u", script, *arguments]``, with ``"-m", module`` in place of
+                the script where it is a module.
             environment: What this peer alone has.
             status: Its end of the status channel.
         Raises: Gone: Somebody has killed the process that forks, it does not answer, or it cannot
             fork. ``ready`` knows.
         """
-        script, *arguments = command[2:]
         request = json.dumps(
-            {"script": script, "arguments": arguments, "environment": dict(environment)}
+            {"words": list(command[2:]), "environment": dict(environment)}
         ).encode()
         if len(request) > REQUEST_BYTES_MAX:
             raise LocalError(
@@ -223,7 +226,7 @@ def is_possible(command: Sequence[str]) -> bool:
     return (
         len(command) > 2
         and list(command[:2]) == [sys.executable, "-u"]
-        and not command[2].startswith("-")
+        and (command[2] == MODULE or not command[2].startswith("-"))
     )
 
 
@@ -281,18 +284,44 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None
     peer = request["environment"]["GOSSIP_PEER"]
     node = spawn.fork_ahead()
     _call_it(f"gossip-node-{peer}" if node else f"gossip-peer-{peer}")
-    return node or (lambda: run_script(request["script"], request["arguments"]))
+    return node or (lambda: run(Program.of(request["words"])))
 
 
-def run_script(script: str, arguments: Sequence[str]) -> None:
-    """As ``python script arguments`` does, down to what a traceback shows."""
-    sys.argv = [script, *arguments]
-    sys.orig_argv = [sys.executable, "-u", script, *arguments]
+def run(program: Program) -> None:
+    """As ``python script arguments`` or ``python -m module arguments`` does,
+    down to what a traceback shows."""
+    sys.orig_argv = program.command
     main = types.ModuleType("__main__")
-    main.__dict__.update(
-        __file__=script, __builtins__=__builtins__, __cached__=None, __annotations__={}
-    )
+    main.__dict__.update(__builtins__=__builtins__, __cached__=None, __annotations__={})
     sys.modules["__main__"] = main
+    try:
+        if program.module:
+            _run_module(program)
+        else:
+            _run_script(program, main)
+    except Exception as error:  # noqa: BLE001
+        # as the interpreter does, without showing how we got there
+        first = "<frozen runpy>" if program.module else program.script
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename != first:
+            frames = frames.tb_next
+        error.__traceback__ = frames
+        sys.excepthook(type(error), error, frames)
+        sys.exit(1)
+
+
+def _run_module(program: Program) -> None:
+    sys.path.insert(0, os.getcwd())
+    sys.argv = [MODULE, *program.arguments]
+    # The function that the interpreter itself calls for -m; what is public runs in another module.
+    as_main = getattr(runpy, "_run_module_as_main")  # noqa: B009
+    as_main(program.script)
+
+
+def _run_script(program: Program, main: types.ModuleType) -> None:
+    script = program.script
+    sys.argv = program.words
+    main.__dict__.update(__file__=script)
     loader = _Script(script)
     try:
         loader.get_data(script)
@@ -304,16 +333,7 @@ def run_script(script: str, arguments: Sequence[str]) -> None:
         )
         sys.exit(2)
     sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
-    try:
-        loader.exec_module(main)
-    except Exception as error:  # noqa: BLE001
-        # as the interpreter does, without showing how we got there
-        frames = error.__traceback__
-        while frames is not None and frames.tb_frame.f_code.co_filename != script:
-            frames = frames.tb_next
-        error.__traceback__ = frames
-        sys.excepthook(type(error), error, frames)
-        sys.exit(1)
+    loader.exec_module(main)
 
 
 class _Script(SourceLoader):

@@ -13,7 +13,15 @@ from typing import Any
 from gossip.config import RunConfig
 from gossip.core import QUORUM_LOST
 from gossip.errors import NeverStarted
-from gossip.run import JsonLines, WriteFailures, read_json, read_lines, tell_on_stderr, write_json
+from gossip.run import (
+    JsonLines,
+    WriteFailures,
+    read_json,
+    read_lines,
+    tell_on_stderr,
+    tolerance,
+    write_json,
+)
 
 from . import history
 from .alone import trained_alone
@@ -178,6 +186,8 @@ def build(
         "topology": config.topology,
         "aggregator": config.aggregator,
         "f": config.f,
+        "peers_for_one": config.peers_for_one,
+        "tolerance": tolerance.told(config),
         "faults": list(config.faults),
         "faults_missed": missed(plan, events, view, last, elsewhere),
         "byzantine": sorted(plan.byzantine),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .task_words import left_behind as left_behind
     from .task_words import parsed as parsed
     from .task_words import patient as patient
+    from .task_words import program_of as program_of
     from .task_words import refuse as refuse
     from .task_words import resolved_for as resolved_for
 else:
@@ -56,6 +57,7 @@ else:
                 "left_behind",
                 "parsed",
                 "patient",
+                "program_of",
                 "refuse",
                 "resolved_for",
             ),

@@ -17,6 +17,7 @@ from gossip.run import shown
 
 if TYPE_CHECKING:
     from gossip.config import Resolved
+    from gossip.launch.local import Program
 
 PLACE_S = 30.0
 SILENT_S = 20.0
@@ -62,22 +63,13 @@ def ray(
         raise ConfigError("Ray is not installed", "pip install 'gossip-train[ray]'") from None
     from gossip.run import settled_resume
 
-    from .task_words import check, script_of, to_stderr
+    from .task_words import check, program_of, to_stderr
 
     if strategy not in STRATEGIES:
         raise ConfigError(f"--strategy {strategy}: it should be one of {', '.join(STRATEGIES)}")
     resolved = settled_resume(_resolved(check(words, peers), peers), to_stderr)
-    script = script_of(words)
-    at = (
-        len(words) - 1 - words[::-1].index(script)
-        if words.count(script) == 1
-        else words.index(script)
-    )
-    raise typer.Exit(
-        Driver(the_ray, resolved, words[at:], cpus, gpus, restarts).run(
-            address, strategy, place_timeout
-        )
-    )
+    driver = Driver(the_ray, resolved, program_of(words), cpus, gpus, restarts)
+    raise typer.Exit(driver.run(address, strategy, place_timeout))
 
 
 def _resolved(shown: dict[str, Any], peers: int) -> Resolved:
@@ -104,12 +96,12 @@ class Driver:
         self,
         ray: Any,
         resolved: Resolved,
-        command: list[str],
+        program: Program,
         cpus: float,
         gpus: float,
         restarts: int,
     ) -> None:
-        self.ray, self.resolved, self.command = ray, resolved, command
+        self.ray, self.resolved, self.program = ray, resolved, program
         self.cpus, self.gpus, self.restarts = cpus, gpus, restarts
         self.stopped = 0
 
@@ -117,7 +109,7 @@ class Driver:
         """Returns the exit code."""
         from gossip.config import RunConfig
         from gossip.launch.report import RUNS
-        from gossip.run import make, settled
+        from gossip.run import make, settled, tolerance
 
         from . import task_runs
         from .ray_peer import PeerActor, RayPlan, RayRegistry
@@ -141,12 +133,7 @@ class Driver:
                 self.resolved = self.resolved.with_values("Ray, on several machines", keys=True)
             name = self.resolved.config.name or f"ray-{os.urandom(2).hex()}"
             folder = Path(self.resolved.config.run_dir or Path(RUNS) / name).resolve()
-            make(
-                folder,
-                settled(self.resolved, folder),
-                sys.argv,
-                Path(self.command[0]).resolve().parent,
-            )
+            make(folder, settled(self.resolved, folder), sys.argv, self.program.folder)
             config = RunConfig.load(folder / "config.json")
             group = self._place(peers, strategy, place_timeout)
             nodes = sum(node["Alive"] for node in ray.nodes())
@@ -155,12 +142,15 @@ class Driver:
                 f"({strategy}), in {folder}",
                 flush=True,
             )
+            print(tolerance.told(config), flush=True)
             register = (
                 ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(RayRegistry)
                 .options(name="register")
                 .remote()
             )
-            plan = RayPlan(config.model_dump_json(), tuple(self.command), os.getcwd(), one_host)
+            plan = RayPlan(
+                config.model_dump_json(), tuple(self.program.words), os.getcwd(), one_host
+            )
             pinned = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
             made = ray.remote(
                 num_cpus=self.cpus,

@@ -146,7 +146,7 @@ class PeerActor:
         """All the life of the peer. Returns its exit code, and what it has written down."""
         import ray
 
-        from gossip.launch.local import Supervisor, script_command
+        from gossip.launch.local import Program, Supervisor
         from gossip.launch.report import PlainScreen
 
         incarnation = ray.get(self.register.begin.remote(self.peer))
@@ -161,10 +161,10 @@ class PeerActor:
             (folder / "seeds").mkdir(parents=True, exist_ok=True, mode=0o700)
             config = config.model_copy(update={"run_dir": str(folder)})
             config.dump(folder / "config.json")
-            script, *arguments = self.plan.command
-            if not Path(script).is_file():
+            program = Program.of(self.plan.command)
+            if program.file is None:
                 raise ConfigError(
-                    f"there is no script {script} in {self.plan.folder} on "
+                    f"there is no {' '.join(program.what)} in {self.plan.folder} on "
                     f"{ray.util.get_node_ip_address()}"
                 )
             listen = "" if self.plan.one_host else ray.util.get_node_ip_address()
@@ -182,11 +182,10 @@ class PeerActor:
         courier.carry()
         courier.start()
         try:
-            command = script_command(Path(script), arguments)
             screen = PlainScreen(every_s=10.0, quiet=self.plan.quiet)
             share = {self.peer: incarnation}
             outcome = asyncio.run(
-                Supervisor(config, command, screen, environment, share=share).run()
+                Supervisor(config, program.command, screen, environment, share=share).run()
             )
         finally:
             courier.close()

@@ -7,14 +7,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gossip.errors import ConfigError
 
-from .task_words import check, check_fit, check_resume, script_of
+from .task_words import check, check_fit, check_resume, program_of
 
 SCRIPT = """\
 #!/bin/bash
@@ -94,7 +93,7 @@ def slurm(
     check_resume(shown)
     check_fit(shown, nodes * per_node)
     options = {
-        "job-name": Path(script_of(words)).stem,
+        "job-name": program_of(words).name,
         "nodes": str(nodes),
         "ntasks-per-node": str(per_node),
         "cpus-per-task": str(cpus),

@@ -14,7 +14,7 @@ from gossip.config import Resolved
 from gossip.errors import ConfigError
 from gossip.launch.local import COMMAND, RunOutcome, Supervisor, feasible, telling
 from gossip.launch.report import Screen, counted, launchers, missed, summary
-from gossip.run import Task, meet, shown, slurm_task, write_json
+from gossip.run import Task, meet, shown, slurm_task, tolerance, write_json
 
 from .condor_job import condor_task
 
@@ -61,6 +61,7 @@ def train(
     )
     feasible.say_of_gpus(1, screen.say)
     if task.peer == 0:
+        screen.say(tolerance.told(meeting.config))
         write_json(meeting.folder / COMMAND, {"command": list(command), "folder": os.getcwd()})
     environment = {**os.environ, **({"GOSSIP_LISTEN": meeting.listen} if meeting.listen else {})}
     share = {task.peer: meeting.incarnation}

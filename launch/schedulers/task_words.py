@@ -22,6 +22,7 @@ from gossip.errors import ConfigError, GossipError
 
 if TYPE_CHECKING:
     from gossip.config import Resolved
+    from gossip.launch.local import Program
 
 NO_USE = (2, 6)
 """Exit codes of a peer that would end the same way again: wrong settings, refused by the others."""
@@ -38,10 +39,8 @@ def check(words: list[str], peers: int) -> dict[str, Any]:
 
     Raises: ConfigError: ``gossip run`` would refuse this.
     """
-    from gossip.launch.local import feasible
-
     shown = check_options(words, peers)
-    feasible.check_script(Path(script_of(words)))
+    program_of(words).check()
     return shown
 
 
@@ -91,8 +90,13 @@ def parsed(words: list[str]) -> dict[str, Any]:
     return params
 
 
-def script_of(words: list[str]) -> str:
-    return str(parsed(words)["script"])
+def program_of(words: list[str]) -> Program:
+    """What stands behind the options."""
+    from gossip.launch.local import MODULE, Program
+
+    found = parsed(words)
+    first = [MODULE] if found["module"] else []
+    return Program.of([*first, found["script"], *(found["arguments"] or ())])
 
 
 def refuse(shown: Mapping[str, Any], elsewhere: Mapping[str, str], hint: str) -> None:
@@ -139,9 +143,11 @@ def check_fit(shown: Mapping[str, Any], peers: int) -> None:
     Raises: ConfigError and its kin: The rule cannot tolerate f among so many, or --min-peers could
         not train, and so on.
     """
-    from gossip.run import settled
+    from gossip.run import settled, tolerance
 
-    settled(_given(shown, peers, "run"), Path("run"))
+    resolved = settled(_given(shown, peers, "run"), Path("run"))
+    if tolerance.warns(resolved.config, resolved.sources["aggregator"] != "default"):
+        to_stderr(tolerance.told(resolved.config))
 
 
 def check_resume(shown: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 from gossip.config import RunConfig
 from gossip.errors import GossipError, LocalError, Malformed
 from gossip.launch import guardian
-from gossip.launch.local import RunOutcome, Supervisor, feasible, runs, script_command
+from gossip.launch.local import Program, RunOutcome, Supervisor, feasible, runs
 from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import RunView, counted, launchers
 from gossip.run import (
@@ -353,7 +353,7 @@ class Agent:
         environment = {**os.environ, **order["environment"]}
         if not is_loopback(order["address"]):
             environment["GOSSIP_LISTEN"] = order["address"]
-        command = script_command(Path(order["script"]), order["arguments"])
+        command = Program.of(order["words"]).command
         write_json(folder / runs.COMMAND, {"command": command, "folder": os.getcwd()})
         share = {int(peer): int(incarnation) for peer, incarnation in order["peers"].items()}
         key = folder / SWARM_KEY if order["key"] is not None else None

@@ -21,6 +21,7 @@ from gossip.launch.options import (
     Insecure,
     Json,
     Keys,
+    Module,
     Quiet,
     Settings,
     ShowConfig,
@@ -85,7 +86,7 @@ SECRETIVE = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
 @options.with_settings()
 def hosts(
     script: Annotated[
-        Path,
+        str,
         typer.Argument(
             help="Your training script, which is there on every host.", show_default=False
         ),
@@ -94,6 +95,7 @@ def hosts(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
     ] = None,
+    module: Module = False,
     ssh: Ssh = "ssh",
     python: Python = "",
     workdir: Workdir = "",
@@ -114,7 +116,7 @@ def hosts(
     from dataclasses import replace
 
     from gossip.config import resolve
-    from gossip.launch.local import runs
+    from gossip.launch.local import MODULE, Program, runs
     from gossip.launch.local import swarm_keys as keygen
     from gossip.run import fitting
 
@@ -135,18 +137,19 @@ def hosts(
         fitting.check(resolved.config)
         runs.show_config(resolved, as_json)
         return
+    what = Program.of([*([MODULE] if module else []), script, *(arguments or ())])
     resolved = runs.settle(
-        resolved, script.stem, here=sum(host.slots for host in found if host.is_local)
+        resolved, what.name, here=sum(host.slots for host in found if host.is_local)
     )
-    words = tuple(arguments or ())
     program = AgentProgram(
         found,
-        str(script),
-        words,
+        what.script,
+        what.arguments,
         os.getcwd(),
         environment(env or (), os.environ),
         ssh_.parse(ssh),
         restarts,
+        what.module,
     )
     check_list(resolved.config, found)
     if dry_run:
@@ -200,6 +203,7 @@ async def _hosts(
         )
         exchange = f"{config.weighted_topology}, {config.aggregator} (f={config.f})"
         screen.say(f"{config.name}: {counted(config.peers, 'peer')}, {exchange}, in {folder}")
+        runs.say_tolerance(resolved, screen.say)
         screen.say("start   " + " ".join(launch.peer_name(peer) for peer in range(config.peers)))
         with launchers.present(folder, range(config.peers)):
             outcome = await launch.run(folder, config)
@@ -274,7 +278,7 @@ def plan(config: RunConfig, program: AgentProgram) -> list[str]:
     from .hostlist import place
     from .survey import HostRequirements
 
-    wanted = HostRequirements(program.script, program.workdir, config.run_dir, config.run)
+    wanted = HostRequirements(program.program, program.workdir, config.run_dir, config.run)
     lines = [
         (
             f"run     {config.name}: {counted(config.peers, 'peer')}, {config.topology}, "
@@ -284,7 +288,7 @@ def plan(config: RunConfig, program: AgentProgram) -> list[str]:
     lines += [f"serve   {config.server_weights}, others 1"] if config.server_weights else []
     for host in program.hosts:
         peers = place(program.hosts)[host.name]
-        command = [ssh.python_of(host), "-u", program.script, *program.arguments]
+        command = [ssh.python_of(host), "-u", *program.program.words]
         lines += [
             f"host    {host.name}: peers {' '.join(map(str, peers))}",
             f"        {shlex.join(ssh.command(host, program.ssh, config.name))}",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from gossip.launch.local import PEER_BYTES, gpus
+from gossip.launch.local import PEER_BYTES, Program, gpus
 from gossip.launch.report import counted
 from gossip.transport import is_loopback
 
@@ -67,22 +67,22 @@ def judge_hosts(
     report: HostReport,
     hosts: Sequence[Host],
     found: Mapping[str, Facts],
-    script: str,
+    program: Program,
     digest: str | None,
 ) -> None:
     """A line for each host that answered, and one for whatever is wrong there.
 
     Args:
         found: What each agent has told, with ``clock_s``: how far its clock is ahead of ours.
-        script: "": nothing is to be run.
-        digest: Of the script here; None: it is not here, and the first host's counts.
+        program: With an empty name nothing is to be run.
+        digest: Of its file here; None: it is not here, and the first host's counts.
     """
     answered = [found[host.name] for host in hosts if host.name in found]
     first = next((facts for facts in answered if facts.get("script")), None)
     digest = digest if digest is not None else (first["script"]["digest"] if first else None)
     for host in hosts:
         if host.name in found:
-            problems = [*_problems(host, found[host.name], answered[0], script, digest)]
+            problems = [*_problems(host, found[host.name], answered[0], program, digest)]
             worst: Level = (
                 "fail"
                 if any(line.level == "fail" for line in problems)
@@ -117,7 +117,7 @@ def _on_gpus(facts: Facts) -> str:
 
 
 def _problems(
-    host: Host, facts: Facts, reference: Facts, script: str, digest: str | None
+    host: Host, facts: Facts, reference: Facts, program: Program, digest: str | None
 ) -> Iterable[CheckLine]:
     yield from _versions(host, facts, reference)
     if abs(facts["clock_s"]) > CLOCK_S:
@@ -134,7 +134,8 @@ def _problems(
             f"ssh {host.name} mkdir -p {facts['workdir']}",
         )
         return
-    yield from _script(host, facts, script, digest)
+    if program.script:
+        yield from _script(host, facts, program, digest)
     yield from _room(host, facts)
     yield from _run_dir(host, facts)
     if facts["address_error"]:
@@ -187,12 +188,14 @@ def _versions(host: Host, facts: Facts, reference: Facts) -> Iterable[CheckLine]
         )
 
 
-def _script(host: Host, facts: Facts, script: str, digest: str | None) -> Iterable[CheckLine]:
-    copy = f"scp {script} {host.target}:{facts['workdir']}/"
-    if script and facts["script"] is None:
-        yield _fail(host, f"there is no {script} in {facts['workdir']}", copy)
-    elif script and digest is not None and facts["script"]["digest"] != digest:
-        yield _warn(host, f"its {script} is another one than here", copy)
+def _script(host: Host, facts: Facts, program: Program, digest: str | None) -> Iterable[CheckLine]:
+    copy = f"scp {program.script} {host.target}:{facts['workdir']}/"
+    if program.module:
+        copy = f"install or copy the package of {program.script} there, the same as here"
+    if facts["script"] is None:
+        yield _fail(host, f"there is no {' '.join(program.what)} in {facts['workdir']}", copy)
+    elif digest is not None and facts["script"]["digest"] != digest:
+        yield _warn(host, f"its {' '.join(program.what)} is another one than here", copy)
 
 
 def _room(host: Host, facts: Facts) -> Iterable[CheckLine]:

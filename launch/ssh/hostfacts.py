@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from gossip.errors import ConfigError
-from gossip.launch.local import gpus
+from gossip.launch.local import Program, gpus
 from gossip.run import read_json
 from gossip.transport import is_loopback
 
@@ -33,7 +33,7 @@ def look(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Facts for the launcher to judge; changes into the folder that peers are to run in.
 
     Args:
-        asked: ``workdir``, ``script``, ``run_dir``, ``run`` and ``address``,
+        asked: ``workdir``, ``program``, ``run_dir``, ``run`` and ``address``,
             as the launcher was given them.
     """
     found: dict[str, Any] = {
@@ -57,9 +57,9 @@ def look(asked: Mapping[str, Any]) -> dict[str, Any]:
     except OSError as error:
         found["workdir_error"] = error.strerror or str(error)
         return found
-    script, run_dir = Path(asked["script"]), Path(asked["run_dir"])
-    if script.is_file():
-        found["script"] = {"path": str(script.resolve()), "digest": digest(script)}
+    file, run_dir = Program.of(asked["program"]).file, Path(asked["run_dir"])
+    if file is not None:
+        found["script"] = {"path": str(file.resolve()), "digest": digest(file)}
     found["run_dir"] = str(run_dir.resolve())
     if run_dir.is_dir() and any(run_dir.iterdir()) and not is_of_run(run_dir, asked["run"]):
         found["run_dir_error"] = "it is there already"

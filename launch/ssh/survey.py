@@ -12,6 +12,7 @@ from typing import Any
 
 from gossip.config import Resolved
 from gossip.errors import ConfigError, GossipError
+from gossip.launch.local import Program
 from gossip.transport import is_loopback
 
 from . import hostcheck, ssh
@@ -31,12 +32,12 @@ class HostRequirements:
     """What hosts have to have.
 
     Attributes:
-        script: As it was typed; from each host's ``workdir`` on, as all other paths.
+        program: As it was typed; from each host's ``workdir`` on, as all other paths.
         run_dir: Of the run; each host has a folder of its own in it (``host_folder``).
         run: Its id.
     """
 
-    script: str
+    program: Program
     workdir: str
     run_dir: str
     run: str
@@ -47,7 +48,12 @@ class HostRequirements:
     def on(self, host: Host) -> dict[str, Any]:
         """What its agent is asked to look at."""
         folders = {"workdir": host.workdir or self.workdir, "run_dir": self.host_folder(host)}
-        return {**folders, "script": self.script, "run": self.run, "address": host.address}
+        return {
+            **folders,
+            "program": list(self.program.what),
+            "run": self.run,
+            "address": host.address,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +84,9 @@ async def survey(remotes: Mapping[str, RemoteAgent], wanted: HostRequirements) -
             raise answer
         else:
             facts[host.name] = answer
-    script = Path(wanted.workdir, wanted.script)
+    file = wanted.program.file
     hostcheck.judge_hosts(
-        report, hosts, facts, wanted.script, digest(script) if script.is_file() else None
+        report, hosts, facts, wanted.program, digest(file) if file is not None else None
     )
     able = {name: remotes[name] for name, found in facts.items() if found.get("addresses")}
     addresses, measured = await _look_at_pairs(report, able, facts) if able else ({}, {})

@@ -22,6 +22,7 @@ from gossip.launch.local import (
     WAITING_EVERY_S,
     Guardian,
     ProcessLife,
+    Program,
     RunOutcome,
     Stop,
     invitation,
@@ -55,6 +56,7 @@ class AgentProgram:
         environment: What is sent to every host, and no more than that.
         ssh: Words of the command.
         restarts: How often in a row the agent of a host is started again.
+        module: Whether the script is the name of a module.
     """
 
     hosts: tuple[Host, ...]
@@ -64,6 +66,12 @@ class AgentProgram:
     environment: Mapping[str, str] = field(default_factory=dict)
     ssh: tuple[str, ...] = ("ssh",)
     restarts: int = 3
+    module: bool = False
+
+    @property
+    def program(self) -> Program:
+        """What peers run."""
+        return Program(self.script, self.arguments, self.module)
 
 
 @dataclass(slots=True)
@@ -99,7 +107,9 @@ class HostsLauncher:
 
     def __init__(self, config: RunConfig, program: AgentProgram, screen: Screen) -> None:
         self.config, self.program, self.screen = config, program, screen
-        self._wanted = HostRequirements(program.script, program.workdir, config.run_dir, config.run)
+        self._wanted = HostRequirements(
+            program.program, program.workdir, config.run_dir, config.run
+        )
         self._token = secrets.token_hex(16)
         self.view = RunView(config.peers, config.plan)
         self.outcome = RunOutcome(config, self.view)
@@ -170,7 +180,7 @@ class HostsLauncher:
         try:
             self._note(
                 f"started {words.counted(self.config.peers, 'peer')} on {', '.join(self.places)}: "
-                f"{self.program.script}"
+                f"{' '.join(self.program.program.what)}"
             )
             for found in self.places.values():
                 self._start(found, dict.fromkeys(found.peers, 0))
@@ -201,8 +211,7 @@ class HostsLauncher:
             "start",
             config=self.config.model_dump(mode="json"),
             run_dir=self._wanted.host_folder(found.host),
-            script=self.program.script,
-            arguments=list(self.program.arguments),
+            words=self.program.program.words,
             environment=dict(self.program.environment),
             peers={str(peer): incarnation for peer, incarnation in incarnations.items()},
             address=found.address,
@@ -388,7 +397,7 @@ class HostsLauncher:
         for other in self.places.values():
             if other is not found:
                 other.remote.send("join_servers", addresses=[join_server])
-        command = [self.program.script, *self.program.arguments]
+        command = self.program.program.words
         for line in invitation.of_many_hosts(
             self.config,
             self._folder,

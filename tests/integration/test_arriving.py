@@ -20,6 +20,7 @@ from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError, NobodyAnswers, Refused
 from gossip.launch.join import arriving
 from gossip.launch.join.arriving import JoinSetup, JoinTicket, _JoinClient
+from gossip.launch.local.program import Program
 from gossip.launch.registry.join_endpoint import JoinEndpoint
 from gossip.launch.registry.join_server import JoinServer
 from gossip.run.keys import make_pair
@@ -62,10 +63,9 @@ async def arrive(
     *join_servers: str, script: Path | None = Path("train.py"), **ticket: Any
 ) -> tuple[JoinSetup, list[str]]:
     said: list[str] = []
+    own = Program(str(script), ("--lr", "2")) if script is not None else None
     newcomer = _JoinClient(JoinTicket(join_servers, **{"patience_s": 1.0, **ticket}), said.append)
-    return await asyncio.wait_for(
-        newcomer.arrive(script, ["--lr", "2"], ["gossip", "join"]), 60
-    ), said
+    return await asyncio.wait_for(newcomer.arrive(own, ["gossip", "join"]), 60), said
 
 
 async def test_a_newcomer_makes_a_folder_of_its_own(tmp_path: Path, here: Path) -> None:

@@ -198,9 +198,9 @@ async def test_an_agent_that_hears_of_another_door_while_it_opens_its_own_goes_o
         "kind": "start",
         "config": config.model_dump(mode="json"),
         "run_dir": str(tmp_path / "run"),
-        "script": str(FAKE),
+        "words": [str(FAKE), "polite"],
     }
-    start |= {"arguments": ["polite"], "environment": {}, "peers": {"0": 0}, "address": "127.0.0.1"}
+    start |= {"environment": {}, "peers": {"0": 0}, "address": "127.0.0.1"}
     agent, orders = Agent(outbox := LauncherBacklog()), asyncio.StreamReader()
     outbox._closed = True  # nobody reads what it says
     # In one piece, as on a machine that is busy: the desk for drills is still being opened when

@@ -91,3 +91,51 @@ def test_the_example_trains_in_a_swarm_with_a_rule_from_a_file_beside_an_unrelat
     assert summary["samples"]["never"] == 0
     assert summary["epochs"][0]["once"] == 1437
     assert "epoch 0: samples used once 1437, twice 0, never 0" in done.stderr + done.stdout
+
+
+def test_the_page_for_those_who_come_from_ddp_shows_the_two_examples() -> None:
+    page = (ROOT / "docs" / "from_ddp.md").read_text()
+    shown = re.findall(r"```python\n(.*?)\n```", page, re.DOTALL)
+    written = [(EXAMPLES / name).read_text() for name in ("ddp.py", "from_ddp.py")]
+    assert shown == [text[text.index("def main") : text.index("\n\n\nif ")] for text in written]
+
+
+@pytest.mark.timeout(300)
+def test_the_script_of_ddp_goes_on_as_one_of_gossip_where_everything_was_killed(
+    tmp_path: Path,
+) -> None:
+    """Its schedule comes out as planned, and a second start has nothing left to do."""
+    words = "run -n 3 --resume auto --deterministic --run-dir"
+    command = [sys.executable, "-m", "gossip.launch.cli", *words.split()]
+    script = [str(EXAMPLES / "from_ddp.py"), "--epochs", "3"]
+
+    first = run(tmp_path, *command, "first", *script)
+    again = run(tmp_path, *command, "again", *script)
+
+    seen = accuracies(first.stdout + first.stderr)
+    assert len(seen) == 9
+    assert len(set(seen)) == 3, "replicas differ"
+    summary = json.loads((tmp_path / "first" / "summary.json").read_text())
+    assert (summary["rounds"], summary["finished"]) == (3 * 15, [0, 1, 2])
+    assert (tmp_path / "ckpt" / "step-000000045" / "model.safetensors").is_file()
+    assert "goes on from step 45" in again.stdout + again.stderr
+    assert accuracies(again.stdout + again.stderr) == []
+
+
+@pytest.mark.timeout(300)
+def test_a_script_of_ddp_says_what_to_read_and_runs_under_torchrun_as_it_is(
+    tmp_path: Path,
+) -> None:
+    script = [str(EXAMPLES / "ddp.py"), "--epochs", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "gossip.launch.cli", "run", "-n", "2", *script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert done.stderr.count("docs/from_ddp.md") + done.stdout.count("docs/from_ddp.md") == 1
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    assert len(accuracies(run(tmp_path, *torchrun, *script).stdout)) == 1

@@ -100,6 +100,25 @@ def test_a_script_trains_with_its_own_arguments_untouched_and_leaves_a_run_folde
     assert "already exists" in again.stderr
 
 
+def test_a_module_of_a_package_trains_as_python_would_run_it(folder: Path) -> None:
+    (folder / "lab").mkdir()
+    (folder / "lab" / "__init__.py").touch()
+    (folder / "lab" / "rounds.py").write_text("AT_MOST = 5\n")
+    own = SCRIPT.replace("import sys\n", "import sys\nfrom .rounds import AT_MOST\n")
+    (folder / "lab" / "train.py").write_text(own.replace("int(sys.argv[1])", "AT_MOST"))
+    words = command("--json", "-m", "lab.train", "20", "-m", "-n", "7")
+    done = subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["status"], summary["rounds"], summary["peers"]) == ("finished", 5, 2)
+    assert "0| arguments ['20', '-m', '-n', '7']" in done.stderr
+    assert json.loads((folder / "out" / "command.json").read_text())["command"][2:] == [
+        *("-m", "lab.train", "20", "-m", "-n", "7")
+    ]
+
+
 def test_peers_train_and_are_joined_over_ipv6_alone(folder: Path) -> None:
     with socket.socket(socket.AF_INET6) as end:
         try:

@@ -19,7 +19,8 @@ from gossip.run.telemetry import read_lines
 
 SCRIPT = """
 import os, sys, threading
-print(sys.argv, __name__, __file__, sys.path[0], end=" ")
+print(sys.argv, sys.orig_argv, __name__, __file__, sys.path[0], __package__, end=" ")
+print(__spec__ and (__spec__.name, __spec__.origin), end=" ")
 print(sys.modules["__main__"].__dict__ is globals(), threading.active_count())
 print(os.getpid() == os.getsid(0) == os.getpgrp(), os.environ["GOSSIP_PEER"], end=" ")
 print(os.environ["OMP_NUM_THREADS"], sys.stdin.read())
@@ -38,10 +39,20 @@ print(sorted(set(sys.modules) - before))
 """
 
 
+@pytest.mark.parametrize("what", ["script", "module", "package"])
 @pytest.mark.parametrize("how", ["runs", "missing", "syntax"])
-async def test_a_script_cannot_tell_how_it_was_started(tmp_path: Path, how: str) -> None:
+async def test_a_script_cannot_tell_how_it_was_started(
+    tmp_path: Path, how: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first peer comes to the end of the script, the second raises, the third exits."""
-    script = tmp_path / "train.py"
+    (tmp_path / "lab" / "train").mkdir(parents=True)
+    script = tmp_path / {"script": "train.py", "module": "lab/train.py"}.get(
+        what, "lab/train/__main__.py"
+    )
+    words = [str(script)] if what == "script" else ["-m", "lab.train"]
+    if what != "package":
+        (tmp_path / "lab" / "train").rmdir()
+    monkeypatch.chdir(tmp_path)
     if how == "syntax":
         script.write_text("def broken(:\n    pass\n")
     elif how != "missing":
@@ -51,7 +62,7 @@ async def test_a_script_cannot_tell_how_it_was_started(tmp_path: Path, how: str)
     for warmly_too in (True, False):
         (tmp_path / str(warmly_too)).mkdir()
         watched, screen = supervisor(tmp_path / str(warmly_too), how, peers=3, warm=warmly_too)
-        watched.command[2:] = [str(script), how]
+        watched.command[2:] = [*words, how]
         outcome = await asyncio.wait_for(watched.run(), 60)
         codes.append({life.peer: life.code for life in outcome.lives})
         heard.append(screen)

@@ -193,6 +193,7 @@ def test_settings_that_stand_in_variables_go_with_the_jobs(
     ("given", "said"),
     [
         (["tain.py"], "there is no script tain.py"),
+        (["--", "-m", "train"], "without --shared the jobs have no package of yours"),
         (["--", "--agregator", "krum", "train.py"], "--agregator"),
         (["--", "--aggregator", "kurm", "train.py"], "Did you mean 'krum'?"),
         (["--", "--run-dir", "/x", "train.py"], "run_dir is set (flag)"),

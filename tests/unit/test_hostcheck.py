@@ -6,10 +6,13 @@ import pytest
 
 from gossip.launch.local.feasible import PEER_BYTES
 from gossip.launch.local.gpus import HINT, Gpu, Gpus
+from gossip.launch.local.program import Program
 from gossip.launch.ssh.hostcheck import HostReport, choose, judge_hosts, judge_pairs
 from gossip.launch.ssh.hostlist import Host, parse_list
 from gossip.launch.ssh.ssh import Unreachable, explain
 from gossip.launch.ssh.survey import HostsUnfit, HostSurvey, refuse
+
+SCRIPT = Program("train.py")
 
 A, B = "10.77.0.11", "10.77.0.12"
 
@@ -41,17 +44,25 @@ def facts(**other: Any) -> dict[str, Any]:
     return {**found, **other, "packages": packages}
 
 
-def judged(host: Host, **other: Any) -> list[str]:
+def judged(host: Host, program: Program = SCRIPT, **other: Any) -> list[str]:
     """The lines about a second host, after a first one with which all is well."""
     report = HostReport()
     judge_hosts(
         report,
         [Host("first"), host],
         {"first": facts(), host.name: facts(**other)},
-        "train.py",
+        program,
         "d1",
     )
     return [line for line in report.as_text() if not line.startswith("ok    first")]
+
+
+def test_a_module_that_a_host_lacks_is_named_as_python_takes_it() -> None:
+    module = Program.of(["-m", "lab.train"])
+    assert judged(Host("b"), module, script=None)[1:] == [
+        "fail  b      there is no -m lab.train in /srv",
+        "             try: install or copy the package of lab.train there, the same as here",
+    ]
 
 
 def test_a_host_with_which_all_is_well_is_one_line() -> None:
@@ -336,7 +347,7 @@ def test_one_host_that_cannot_be_reached_is_the_error_and_the_others_are_told_to
     )
     report = HostReport()
     report.add("fail", "nodeb", str(denied), denied.hint)
-    judge_hosts(report, parse_list("nodea,nodeb"), {"nodea": facts()}, "train.py", "d1")
+    judge_hosts(report, parse_list("nodea,nodeb"), {"nodea": facts()}, SCRIPT, "d1")
     with pytest.raises(Unreachable) as wrong:
         refuse(HostSurvey(report, {}, [denied]))
     assert (
@@ -350,7 +361,7 @@ def test_one_host_that_cannot_be_reached_is_the_error_and_the_others_are_told_to
 def test_what_only_a_person_can_mend_on_a_host_is_a_mistake_and_the_network_is_none() -> None:
     report = HostReport()
     judge_hosts(
-        report, [Host("a"), Host("b")], {"a": facts(), "b": facts(script=None)}, "train.py", "d1"
+        report, [Host("a"), Host("b")], {"a": facts(), "b": facts(script=None)}, SCRIPT, "d1"
     )
     with pytest.raises(HostsUnfit, match=r"^b: there is no train\.py in /srv$") as wrong:
         refuse(HostSurvey(report, {}, []))
@@ -363,6 +374,6 @@ def test_what_only_a_person_can_mend_on_a_host_is_a_mistake_and_the_network_is_n
 
 def test_warnings_stop_nothing() -> None:
     report = HostReport()
-    judge_hosts(report, [Host("a", 9)], {"a": facts()}, "train.py", "d1")
+    judge_hosts(report, [Host("a", 9)], {"a": facts()}, SCRIPT, "d1")
     refuse(HostSurvey(report, {}, []))
     assert [line.level for line in report.lines] == ["warn", "warn"]

@@ -128,6 +128,8 @@ def test_what_would_be_started_is_told_without_secrets() -> None:
         "run folder runs/x/hosts/b",
     ):
         assert words in told
+    module = AgentProgram(parse_list("a"), "lab.train", ("-x",), "/work", module=True)
+    assert "-u -m lab.train -x" in "\n".join(plan(config, module))
     assert "env     DATA=/data" in told
     assert "hunter2" not in told
 
@@ -174,7 +176,7 @@ def test_facts_of_a_folder_that_is_not_there_stop_at_that(
     monkeypatch.chdir(tmp_path)
     asked = {
         "workdir": str(tmp_path / "none"),
-        "script": "t.py",
+        "program": ["t.py"],
         "run_dir": "runs/x",
         "run": "aa",
         "address": "",

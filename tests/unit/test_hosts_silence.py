@@ -98,7 +98,7 @@ async def test_a_host_that_stays_silent_is_given_up_once() -> None:
 def look_order(folder: Path) -> bytes:
     asked = {
         "workdir": str(folder),
-        "script": "train.py",
+        "program": ["train.py"],
         "run_dir": str(folder / "run"),
         "run": "aa",
         "address": "",

@@ -110,6 +110,15 @@ def test_the_script_is_this(gossip: Any) -> None:
     assert subprocess.run(["bash", "-n"], input=out, text=True, check=False).returncode == 0
 
 
+def test_every_task_runs_a_module_that_is_named_as_for_python(gossip: Any, tmp_path: Path) -> None:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "digits.py").write_text("pass\n")
+    code, out, err = gossip("-N", "2", "--", "-m", "lab.digits", "--lr", "0.1")
+    assert (code, err) == (0, "")
+    assert "#SBATCH --job-name=digits\n" in out
+    assert 'run --run-dir "$run" -m lab.digits --lr 0.1\n' in out
+
+
 def test_what_is_not_asked_for_is_left_out(gossip: Any) -> None:
     code, out, _ = gossip("-N", "1", "--per-node", "8", "--gpus", "1", "--leave", "0", "train.py")
     assert code == 0
@@ -122,6 +131,7 @@ def test_what_is_not_asked_for_is_left_out(gossip: Any) -> None:
     ("words", "said"),
     [
         (["-N", "1", "tain.py"], "there is no script tain.py"),
+        (["-N", "1", "--", "-m", "lab.tain"], "there is no module lab.tain"),
         (["-N", "1", "--", "--aggregator", "kurm", "train.py"], "Did you mean 'krum'?"),
         (["-N", "2", "--", "-f", "1", "--aggregator", "krum", "train.py"], "krum needs 5 updates"),
         (

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gossip.launch.local.failures import LINES_MAX, explain
+import pytest
+import torch
+import torch.distributed as dist
+
+from gossip.launch.local.failures import FROM_DDP, LINES_MAX, explain
 from gossip.launch.local.peer_process import ProcessLife
 
 TRACEBACK = """Traceback (most recent call last):
@@ -93,3 +100,38 @@ def test_a_signal_has_its_name(tmp_path: Path) -> None:
 def test_an_error_of_an_earlier_life_is_not_told_again(tmp_path: Path) -> None:
     write(tmp_path, incarnation=3, type="ValueError", message="old")
     assert not any("old" in line for line in explain(life(), 0, 0, tmp_path))
+
+
+@pytest.mark.parametrize("with_session", [False, True])
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda: dist.init_process_group("gloo"),
+        lambda: dist.init_process_group("gloo", rank=0, world_size=int(os.environ["WORLD_SIZE"])),
+        lambda: int(os.environ["RANK"]),
+        lambda: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])),
+        lambda: dist.get_rank(),
+        lambda: torch.utils.data.DistributedSampler(range(8)),  # type: ignore[arg-type]
+        lambda: torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2)),
+    ],
+)
+def test_a_script_of_ddp_is_told_which_page_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: Callable[[], object], with_session: bool
+) -> None:
+    """With what torch itself says when it misses torchrun."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises((KeyError, ValueError)) as raised:
+        asks()
+    told = traceback.format_exception(raised.value)
+    if with_session:
+        write(tmp_path, type=type(raised.value).__name__, message=str(raised.value), frames=[])
+    lines = explain(life("" if with_session else "".join(told)), 0, 0, tmp_path)
+    assert lines[-2] == f"  {FROM_DDP}"
+    page = FROM_DDP.rpartition(" ")[2]
+    assert (Path(__file__).parents[2] / page).is_file()
+
+
+def test_other_missing_keys_are_no_matter_of_ddp(tmp_path: Path) -> None:
+    for tail in ("KeyError: 'LANG'", "KeyError: 'RANKED'", "ValueError: RANK", "KeyError: rank"):
+        assert not any("from_ddp" in line for line in explain(life(tail), 0, 0, tmp_path))

@@ -19,8 +19,8 @@ from gossip.launch.schedulers import (
     check,
     check_resume_elsewhere,
     environment_of,
-    parsed,
     patient,
+    program_of,
     refuse,
     resolved_for,
 )
@@ -108,13 +108,14 @@ def condor(
     """
     from .files import DAG, MORE_SUB, Submission
 
-    shown, given = check(words, peers), parsed(words)
-    words, script, arguments = (
-        patient(words, shown, "HTCondor"),
-        str(given["script"]),
-        given["arguments"] or (),
-    )
-    name = name or re.sub(r"[^\w.-]", "_", Path(script).stem, flags=re.ASCII)
+    shown = check(words, peers)
+    words, program = patient(words, shown, "HTCondor"), program_of(words)
+    if program.module and not shared:
+        raise ConfigError(
+            f"-m {program.script}: without --shared the jobs have no package of yours",
+            "add --shared, or give a script and what it needs with --input",
+        )
+    name = name or re.sub(r"[^\w.-]", "_", program.name, flags=re.ASCII)
     if NAME.fullmatch(name) is None:
         raise ConfigError(
             f"--name {name}: letters, digits, _, . and -, 80 at most", "--name my-run"
@@ -138,15 +139,16 @@ def condor(
     if broken := [line for line in more or () if re.search(r"[\r\n]|\\$", line)]:
         raise ConfigError(f"--condor {broken[0]!r} is not one line of a submit file", None)
     resolved = resolved_for(shown, peers, name, "HTCondor")
-    sent = () if shared else sent_files([Path(script), *(inputs or ())], resolved)
+    sent = () if shared else sent_files([Path(program.script), *(inputs or ())], resolved)
+    sent_words = (Path(program.script).name, *program.arguments)
     submission = Submission(
         name=name,
         folder=folder,
         workdir=Path.cwd() if shared else None,
         python=python or sys.executable,
         peers=peers,
-        command=tuple(words) if shared else (Path(script).name, *arguments),
-        joining=(script if shared else Path(script).name, *arguments),
+        command=tuple(words) if shared else sent_words,
+        joining=tuple(program.words) if shared else sent_words,
         room=resolved.config.room > peers,
         inputs=sent,
         keyed=resolved.config.keyed,

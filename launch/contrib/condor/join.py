@@ -15,7 +15,7 @@ from pathlib import Path
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, GossipError
 from gossip.launch.join import CONFIG, arriving
-from gossip.launch.local import names_code, runs
+from gossip.launch.local import Program, names_code, runs
 from gossip.launch.report import RUNS, PlainScreen, print_error
 from gossip.launch.schedulers import reached_at
 from gossip.run import Task, own_address
@@ -47,7 +47,7 @@ def by_contact(path: str, words: Sequence[str]) -> int:
     ticket = arriving.JoinTicket(
         there, 1, own_key(), given.insecure, "", 0, folder, JOIN_REQUEST_S, code
     )
-    arrival = arriving.arrive(ticket, Path(words[0]), words[1:], sys.argv, screen.say)
+    arrival = arriving.arrive(ticket, Program.of(words), sys.argv, screen.say)
     screen.say(
         f"{arrival.config.name}: joining {name} as peer {', '.join(map(str, arrival.newcomers))}"
     )

@@ -21,6 +21,7 @@ from gossip.launch.schedulers import (
     left_behind,
     parsed,
     patient,
+    program_of,
     refuse,
     resolved_for,
 )
@@ -154,7 +155,7 @@ def kubernetes(
             update={"run_dir": ""}
         )
         files = {CONFIG: config.model_dump_json(), **key_file(given["key"], config)}
-        own = [str(given["script"]), *(given["arguments"] or ())]
+        own = program_of(words).words
         command = [
             "gossip.launch.contrib.kubernetes.peer",
             GIVEN,

@@ -1,0 +1,54 @@
+"""What a run says of f before its first round: how many liars it tolerates, why, and how many peers
+would tolerate one."""
+
+from __future__ import annotations
+
+from gossip.config import RunConfig
+
+SUSPICION = "suspicion"
+FOUND = "what "
+"""The source of an f that nobody has given begins with it."""
+
+
+def told(config: RunConfig, source: str = "") -> str:
+    """One line.
+
+    Args:
+        config: Resolved: ``f`` and ``peers_for_one`` are set.
+        source: Of ``f``, as in ``Resolved.sources``; "": not known.
+    """
+    f, rule = config.f or 0, config.aggregator
+    if not config.peers_for_one:
+        line = (
+            f"f={f}{', but' if f else ':'} {rule} tolerates no liar, however many peers there are"
+        )
+        return f"{line}{_planned(config, 0)}. {SUSPICION} would tolerate one of 4 peers"
+    among = f"{config.peers} peer{'s' if config.peers != 1 else ''}"
+    why = ""
+    if source:
+        found = source.startswith(FOUND)
+        why = f" ({'at most a quarter of them' if found else f'given: {source}'})"
+    if f == 0:
+        line = f"f=0: {rule} tolerates no liar among {among}{why}{_planned(config, 0)}"
+        return f"{line}. {config.peers_for_one} peers would tolerate one"
+    many = "1 liar" if f == 1 else f"{f} liars"
+    return f"f={f}: {rule} tolerates {many} among {among}{why}{_planned(config, f)}"
+
+
+def warns(config: RunConfig, chosen: bool) -> bool:
+    """Whether less is tolerated than was meant.
+
+    Args:
+        chosen: Somebody has named the rule.
+    """
+    if len(config.plan.byzantine) > (config.f or 0 if config.peers_for_one else 0):
+        return True
+    return chosen and bool(config.peers_for_one) and config.f == 0 and config.peers > 1
+
+
+def _planned(config: RunConfig, f: int) -> str:
+    liars = sorted(config.plan.byzantine)
+    if len(liars) <= f:
+        return ""
+    who = f"peer{'s' if len(liars) > 1 else ''} {', '.join(map(str, liars))}"
+    return f", and the fault plan lets {who} lie"

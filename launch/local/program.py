@@ -1,0 +1,118 @@
+"""What peers run: a script, or a module as ``python -m`` takes it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from gossip.errors import ConfigError
+
+from .peer_setup import script_command
+
+MODULE = "-m"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A script or a module, with its own arguments.
+
+    Attributes:
+        script: The path of a script, or the full name of a module.
+        module: Whether it is a module.
+    """
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    module: bool = False
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Program:
+        """Of the words that Python would be given: ``train.py --lr 0.1``, ``-m package.train``."""
+        if words[0] != MODULE:
+            return cls(words[0], tuple(words[1:]))
+        if len(words) < 2:
+            raise ConfigError("-m stands alone", "name the module: -m package.train")
+        return cls(words[1], tuple(words[2:]), module=True)
+
+    @property
+    def what(self) -> tuple[str, ...]:
+        """The same words without the program's own arguments."""
+        return (MODULE, self.script) if self.module else (self.script,)
+
+    @property
+    def words(self) -> list[str]:
+        """What Python is given."""
+        return [*self.what, *self.arguments]
+
+    @property
+    def command(self) -> list[str]:
+        """How a peer runs it."""
+        first, *others = self.words
+        return script_command(first, others)
+
+    @property
+    def name(self) -> str:
+        """What a run is called after."""
+        if not self.module:
+            return Path(self.script).stem
+        parts = [part for part in self.script.split(".") if part != "__main__"]
+        return parts[-1] if parts else self.script
+
+    @property
+    def file(self) -> Path | None:
+        """The file that is run; None: there is none. A module is looked for as ``python -m`` does,
+        from the working folder on, and no package is imported."""
+        if self.module:
+            return _file_of_module(self.script)
+        path = Path(self.script)
+        return path if path.is_file() else None
+
+    @property
+    def folder(self) -> Path:
+        """Whose version is that of the code."""
+        file = self.file
+        return file.resolve().parent if file is not None else Path.cwd()
+
+    def check(self) -> None:
+        """Raises ConfigError unless there is something to run."""
+        if self.file is not None:
+            return
+        if self.module:
+            raise ConfigError(*_no_module(self.script))
+        script = Path(self.script)
+        if script.is_dir():
+            raise ConfigError(f"{script} is a folder, not a script", "gossip run -n 4 train.py")
+        near = (
+            sorted(path.name for path in script.parent.glob("*.py"))[:8]
+            if script.parent.is_dir()
+            else []
+        )
+        raise ConfigError(
+            f"there is no script {script}", f"in that folder: {', '.join(near)}" if near else None
+        )
+
+
+def _no_module(name: str) -> tuple[str, str]:
+    if name.endswith(".py"):
+        return f"-m takes the name of a module, and {name} is a file", f"gossip run {name}"
+    return (
+        f"there is no module {name} to run, from {Path.cwd()} on or among what is installed",
+        "name it as for python -m; a package needs a __main__.py",
+    )
+
+
+def _file_of_module(name: str) -> Path | None:
+    path = [str(Path.cwd()), *(entry for entry in sys.path if entry)]
+    found, parts = None, name.split(".")
+    for part in parts:
+        # Each by its last name: the full one would want its packages imported.
+        found = PathFinder.find_spec(part, path) if part else None
+        if found is None:
+            return None
+        path = list(found.submodule_search_locations or ())
+    if found is not None and found.submodule_search_locations is not None:
+        return _file_of_module(f"{name}.__main__") if parts[-1] != "__main__" else None
+    return Path(found.origin) if found is not None and found.origin else None

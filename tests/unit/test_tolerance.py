@@ -1,0 +1,90 @@
+"""What is said of f before the first round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+# whether a rule goes with so many peers is then found out in this process
+import torch  # noqa: F401
+
+from gossip.config import Resolved, resolve
+from gossip.launch.local import runs
+from gossip.run import fitting, tolerance
+
+
+def settled(**options: Any) -> Resolved:
+    return fitting.check_rule(resolve(options))
+
+
+def said(**options: Any) -> str:
+    lines: list[str] = []
+    runs.say_tolerance(settled(**options), lines.append)
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            {"peers": 3},
+            "f=0: suspicion tolerates no liar among 3 peers (at most a quarter of them). 4 peers "
+            "would tolerate one",
+        ),
+        (
+            {"peers": 3, "aggregator": "krum"},
+            "! f=0: krum tolerates no liar among 3 peers (at most a quarter of them). 5 peers "
+            "would tolerate one",
+        ),
+        (
+            {"peers": 3, "faults": ["sign_flip:2"]},
+            "! f=0: suspicion tolerates no liar among 3 peers (at most a quarter of them), and the "
+            "fault plan lets peer 2 lie. 4 peers would tolerate one",
+        ),
+        (
+            {"peers": 3, "faults": ["crash:2@5"]},
+            "f=0: suspicion tolerates no liar among 3 peers (at most a quarter of them). 4 peers "
+            "would tolerate one",
+        ),
+        ({"peers": 3, "f": 1}, "f=1: suspicion tolerates 1 liar among 3 peers (given: flag)"),
+        (
+            {"peers": 8},
+            "f=2: suspicion tolerates 2 liars among 8 peers (at most a quarter of them)",
+        ),
+        (
+            {"peers": 4, "faults": ["sign_flip:2,3"]},
+            "! f=1: suspicion tolerates 1 liar among 4 peers (at most a quarter of them), and the "
+            "fault plan lets peers 2, 3 lie",
+        ),
+        (
+            {"peers": 2, "aggregator": "mean"},
+            "f=0: mean tolerates no liar, however many peers there are. suspicion would tolerate "
+            "one of 4 peers",
+        ),
+        (
+            {"peers": 8, "aggregator": "mean", "faults": ["sign_flip:2"]},
+            "! f=2, but mean tolerates no liar, however many peers there are, and the fault plan "
+            "lets peer 2 lie. suspicion would tolerate one of 4 peers",
+        ),
+        ({"peers": 1}, ""),
+    ],
+)
+def test_the_user_is_told_how_many_liars_are_tolerated_and_why(
+    options: dict[str, Any], line: str
+) -> None:
+    assert said(**options) == line
+
+
+@pytest.mark.parametrize("rule", ["suspicion", "krum", "bulyan", "median", "trimmed_mean"])
+def test_so_many_peers_do_tolerate_one_and_one_less_does_not(rule: str) -> None:
+    enough = settled(peers=8, aggregator=rule).config.peers_for_one
+    assert enough
+    assert settled(peers=enough, aggregator=rule).config.f == 1
+    assert settled(peers=enough - 1, aggregator=rule).config.f == 0
+
+
+def test_where_f_comes_from_is_not_said_where_nobody_knows() -> None:
+    """As in a summary, which is made from the files of the run."""
+    line = tolerance.told(settled(peers=3, f=1).config)
+    assert line == "f=1: suspicion tolerates 1 liar among 3 peers"
