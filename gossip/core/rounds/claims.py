@@ -8,6 +8,7 @@ with itself and those of the round before; and of each member whether it is here
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from gossip.core.events import Contributed
 from gossip.core.frozen import record
@@ -22,10 +23,11 @@ from .server import Server
 @record
 class Objection:
     """``why`` is empty where there is none. ``is_evidence``: more than f peers who hold it against
-    a server are proof."""
+    a server are proof. It is reported as ``event``."""
 
     why: str
     is_evidence: bool = True
+    event: Literal["refused_result", "bad_commit"] = "refused_result"
 
 
 class ResultChecks:

@@ -46,8 +46,10 @@ from gossip.topologies import Roster
 
 from .arrivals import TRANSFER_FACTOR, Transfer
 from .attempt_locks import AttemptLocks
+from .claims import Objection
 from .cross_shard import CrossShardRound
 from .departures import Departures
+from .fork_choice import ForkChoice
 from .future_buffer import FutureBuffer
 from .lag import CatchUpOverdue, LagDetector
 from .progress import RollingProgress
@@ -100,9 +102,8 @@ class RollingRounds:
         rounds = settings.rounds
         self.replicated = ReplicatedState(settings)
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
-        self.lag_detector = LagDetector(
-            local, settings, self.replicated.lineage, timers, view, self.deadline
-        )
+        fork_choice = ForkChoice(local, settings, self.replicated.lineage)
+        self.lag_detector = LagDetector(settings, fork_choice, timers, view, self.deadline)
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
         self.joining: set[PeerId] = set()  # ready to be in the roster
         self.departures, self.future_buffer = Departures(rounds.commit_log), FutureBuffer()
@@ -126,7 +127,7 @@ class RollingRounds:
         self.result_validator = ResultValidator(
             self.replicated, self.lag_detector, self.server, view, self._advance
         )
-        self.progress = RollingProgress(self.replicated, self.server, self.lag_detector.fork_choice)
+        self.progress = RollingProgress(self.replicated, self.server, fork_choice)
         self.mode: Mode = "off"
         self.round_id = 0
         self.sizes: tuple[int, ...] = ()
@@ -521,14 +522,11 @@ class RollingRounds:
             return []
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
         if not in_turn or not self.replicated.is_sound(commit, payload):
-            return self.result_validator.refuse(
-                sender, shard, commit, "bad_commit", "it is no result of this round", now
-            )
+            objection = Objection("it is no result of this round", event="bad_commit")
+            return self.result_validator.refuse(sender, shard, commit, objection, now)
         serves = shard.server(shard.attempt) == self.local
         if (
-            instead := self.result_validator.judge(
-                sender, shard, commit, event.similarity, self._own, now
-            )
+            instead := self.result_validator.judge(event, shard, commit, self._own, now)
         ) is not None:
             return instead
         if commit.attempt < shard.attempt and not serves:
@@ -617,6 +615,9 @@ class RollingRounds:
             return self.lag_detector.still_behind(timer, now)
         if self.mode != "active" or (shard := self._shards[timer.shard]).commit is not None:
             return []
+        return self._on_shard_timer(timer, shard, now)
+
+    def _on_shard_timer(self, timer: RoundTimer, shard: ShardRound, now: float) -> list[Effect]:
         match timer.what:
             case "give_up":
                 shard.give_up = None

@@ -9,7 +9,16 @@ from typing import Any, Literal
 
 from gossip.core.events import Aggregate, Aggregated, Effect, Payload, Report, Row, Send, SetTimer
 from gossip.core.frozen import record
-from gossip.core.messages import Accusation, Commit, PeerId, Update, UpdateRequest
+from gossip.core.ledger import agree
+from gossip.core.messages import (
+    Accusation,
+    Commit,
+    Contribution,
+    PeerId,
+    Rejection,
+    Update,
+    UpdateRequest,
+)
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
@@ -19,7 +28,7 @@ from .arrivals import TRANSFER_FACTOR, TransferTracker
 from .departures import Departures
 from .punctuality import LatenessTracker
 from .quorum import needed_by_rule, quorum_of
-from .shard import CrossShardProgress, ShardRound
+from .shard import REASON_CHARACTERS, CrossShardProgress, ShardRound
 from .timeouts import Deadline
 
 CLOSE_BEFORE_GIVING_UP = 0.7
@@ -473,10 +482,47 @@ class Server:
             or attempt < shard.attempt
         ):
             return None
-        commit = shard.commit_of(
-            event, self.settings.lineage, self.round_id, self.local, self.parent, roster
-        )
+        commit = self._commit_of(shard, event, roster)
         return shard, replace(commit, accusations=accusations) if accusations else commit
+
+    def _commit_of(
+        self, shard: ShardRound, result: Aggregated, roster: tuple[PeerId, ...]
+    ) -> Commit:
+        """The commit that the rule's answer makes of a shard."""
+        assert shard.serving is not None
+        progress = shard.cross_shard_progress or CrossShardProgress(rows=shard.rows)
+        contributors: tuple[Contribution, ...] = ()
+        if result.payload is not None and progress.step == "combine":
+            contributors = progress.verdict
+        elif result.payload is not None:
+            facts = zip(progress.rows, result.weights, result.outlyingness, strict=True)
+            took_us = {peer: update.took_us for peer, (update, _) in shard.answers.items()}
+            contributors = tuple(
+                Contribution(r.peer, r.samples, weight, far, took_us[r.peer])
+                for r, weight, far in facts
+            )
+        decides = result.payload is not None and progress.step == "decide"
+        return Commit(
+            lineage=self.settings.lineage,
+            round_id=self.round_id,
+            shard=shard.index,
+            attempt=shard.serving,
+            made_at=shard.serving,
+            server=self.local,
+            parent=self.parent,
+            digest=result.payload.digest if result.payload is not None else b"",
+            contributors=contributors,
+            rejected=tuple(Rejection(peer, "non_finite") for peer in shard.faulty),
+            roster=roster,
+            loss=shard.mean_loss(progress.rows),
+            reason=(progress.why or result.reason)[:REASON_CHARACTERS]
+            if result.payload is None
+            else "",
+            decision=result.decision if decides else (),
+            measured=progress.measured if decides else (),
+            rates=agree(shard.answers[row.peer][0].rates for row in progress.rows),
+            collected=shard.collected,
+        )
 
     def timer(
         self, what: Literal["grace", "ask", "lack"], shard: ShardRound, at: float

@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Literal
 
-from gossip.core.events import Aggregated, Payload, Report, Row, Token
-from gossip.core.ledger import agree
+from gossip.core.events import Payload, Report, Row, Token
 from gossip.core.messages import (
     COLLECTED_BYTES_MAX,
     Collected,
     Commit,
     Contribution,
     PeerId,
-    Rejection,
     Update,
 )
 
@@ -171,52 +169,7 @@ class ShardRound:
             )
         )
 
-    def commit_of(
-        self,
-        result: Aggregated,
-        lineage: bytes,
-        round_id: int,
-        local: PeerId,
-        parent: bytes,
-        roster: tuple[PeerId, ...],
-    ) -> Commit:
-        """The commit that the rule's answer makes of this shard."""
-        assert self.serving is not None
-        progress = self.cross_shard_progress or CrossShardProgress(rows=self.rows)
-        contributors: tuple[Contribution, ...] = ()
-        if result.payload is not None and progress.step == "combine":
-            contributors = progress.verdict
-        elif result.payload is not None:
-            facts = zip(progress.rows, result.weights, result.outlyingness, strict=True)
-            took_us = {peer: update.took_us for peer, (update, _) in self.answers.items()}
-            contributors = tuple(
-                Contribution(r.peer, r.samples, weight, far, took_us[r.peer])
-                for r, weight, far in facts
-            )
-        decides = result.payload is not None and progress.step == "decide"
-        return Commit(
-            lineage=lineage,
-            round_id=round_id,
-            shard=self.index,
-            attempt=self.serving,
-            made_at=self.serving,
-            server=local,
-            parent=parent,
-            digest=result.payload.digest if result.payload is not None else b"",
-            contributors=contributors,
-            rejected=tuple(Rejection(peer, "non_finite") for peer in self.faulty),
-            roster=roster,
-            loss=self._mean_loss(progress.rows),
-            reason=(progress.why or result.reason)[:REASON_CHARACTERS]
-            if result.payload is None
-            else "",
-            decision=result.decision if decides else (),
-            measured=progress.measured if decides else (),
-            rates=agree(self.answers[row.peer][0].rates for row in progress.rows),
-            collected=self.collected,
-        )
-
-    def _mean_loss(self, rows: tuple[Row, ...]) -> float | None:
+    def mean_loss(self, rows: tuple[Row, ...]) -> float | None:
         """Sample-weighted. A peer may say any finite number, and a message holds no other: weights
         first, so none overflows."""
         told = [(self.answers[row.peer][0].loss, row.samples) for row in rows]
