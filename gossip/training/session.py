@@ -37,7 +37,8 @@ from .layout import Layout
 from .loader import ShardedLoader, loader_of
 from .metrics import line_of
 from .optimizer import StepCoordinator, check_optimizers
-from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver
+from .own_state import load_own, plan_own
+from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
 from .seeding import seed_generators
 from .several import as_one
 from .spawn import NodeHandle, PeerPlace, StartNode
@@ -96,6 +97,7 @@ class Session:
         self._collectives = Collectives(
             self.id, self._config.f or 0, self._config.peers_max, self._give
         )
+        self._saved_own = -1  # the step of which this peer has saved its own state last
         self._not_saved = ""  # why the last checkpoint is not there
         self._outdated = False  # the batch in hand is not of the round that comes
         self._boundary_due = False  # a step was made, and nothing was saved since
@@ -322,7 +324,8 @@ class Session:
                 "save the model of each peer yourself",
             )
         place = Path(folder).absolute()
-        saver = CheckpointSaver(place, every, keep, self._about_run(), self._say)
+        plan = SavePlan(place, every, keep)
+        saver = CheckpointSaver(plan, self.id, self._about_run(), self._say)
         saver.check_folder(resumes=bool(self._config.resume))
         self._saver = saver
         if self.run_dir is not None:
@@ -792,10 +795,23 @@ class Session:
                 "build the same model and optimizer, or begin anew without --resume",
             ) from error
         self._take_extra_state(extra)
+        self._resume_own(folder, found)
         ledger = found.read(LEDGER_FILE)
         self._exchange.load(found.step, _round_of(ledger, found), ledger)
         if self.id == 0:
             self._say(f"goes on from step {found.step}: {found.path}")
+
+    def _resume_own(self, folder: Path, found: checkpoints.Checkpoint) -> None:
+        """What belongs to this peer alone, if there is anything of that kind."""
+        model = self._trained.model
+        if plan_own(model, None) is None and not self._config.sender:
+            return
+        self._exchange.sender_memory, why = load_own(folder, self.id, found.step, model)
+        if why:
+            self._say(
+                f"its own state of step {found.step} is not there ({why}): its sender begins anew, "
+                f"and its buffers are those of peer {found.manifest.get('writer')}"
+            )
 
     def _between_steps(self) -> None:
         """What follows a step of the optimizer has been done, such as that of a scheduler: now the
@@ -805,8 +821,8 @@ class Session:
         self._boundary_due = False
         if self._termination.since is not None:
             self._stop()
-        if self._saver.is_due(self.step) and self._saver.is_writer():
-            self._save(self._saver)
+        if self._saver.is_due(self.step):
+            self._save(self._saver, whole=self._saver.is_writer())
 
     def _about_run(self) -> dict[str, Any]:
         config = self._config
@@ -818,11 +834,18 @@ class Session:
             "torch": torch.__version__,
         }
 
-    def _save(self, saver: CheckpointSaver) -> None:
-        """Of the state as it is."""
-        if not (ledger := self._exchange.ledger()):
-            return
+    def _save(self, saver: CheckpointSaver, whole: bool) -> None:
+        """Of the state as it is: this peer's own, once a step, and the ``whole`` checkpoint."""
         trained, step = self._trained, self.step
+        own = None
+        if self._saved_own != step:
+            own = plan_own(trained.model, self._exchange.sender_memory)
+        self._saved_own = step
+        ledger = self._exchange.ledger() if whole else b""
+        if not ledger:
+            if own is not None:
+                saver.save(step, own, {}, b"", {})
+            return
         files = plan_checkpoint(trained.model, trained.optimizer, self._extra_state())
         about = {
             "writer": self.id,
@@ -830,7 +853,7 @@ class Session:
             "history": json.loads(ledger)["chain"],
             "everybody": json.loads(ledger)["whole"],
         }
-        saver.save(step, files, ledger, about)
+        saver.save(step, own, files, ledger, about)
 
     def _save_last(self, saver: CheckpointSaver, within_s: float) -> None:
         """The state as it is becomes durable, by this peer or another."""
@@ -848,8 +871,7 @@ class Session:
             return not saver.is_idle and time.monotonic() - began < within_s
 
         self._exchange.serve_while(waits)
-        if saver.newest != step and not saver.has(step):
-            self._save(saver)
+        self._save(saver, whole=saver.newest != step and not saver.has(step))
         self._exchange.serve_while(writes)
         saver.wait()
         said, self._not_saved = self._not_saved, ""
