@@ -75,6 +75,7 @@ from .messages import (
     Ack,
     Commit,
     CommitRequest,
+    Compiling,
     Gossip,
     Hello,
     Message,
@@ -316,7 +317,8 @@ class Peer:
                 return self.membership.on_link(event.peer, False, event.reason, now)
             case TrainerProgress():
                 self.membership.set_progress(event.step, event.age_s, now)
-                return []
+                tells = event.compiling and self.phase == "running"
+                return self.rounds.on_compiling(now) if tells else []
             case ClockJumped():
                 return self.membership.on_clock_jump(event.late_s, now)
             case Started():
@@ -375,6 +377,7 @@ class Peer:
                 | CommitRequest()
                 | PartialStatistics()
                 | PartialOverdue()
+                | Compiling()
                 | ReceivingPayload()
             ):
                 if (
