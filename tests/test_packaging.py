@@ -122,6 +122,21 @@ def test_a_wheel_built_from_the_sdist_is_the_same(
         assert set(first.namelist()) == set(second.namelist())
 
 
+def test_the_digest_of_the_code_is_of_what_is_installed(
+    wheel: Path, checkout: Path, tmp_path: Path
+) -> None:
+    """Hosts compare their code by it, each as it was installed there."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    program = "from gossip.launch.ssh import hostfacts; print(hostfacts.code_digest())"
+    installed = python("-c", program, cwd=tmp_path, path=tmp_path)
+    assert installed == python("-c", program, cwd=tmp_path, path=checkout)
+
+    with (tmp_path / "gossip/launch/ssh/hostfacts.py").open("a") as file:
+        file.write("# another version\n")
+    assert python("-c", program, cwd=tmp_path, path=tmp_path) != installed
+
+
 def test_an_unrelated_aggregators_py_of_the_user_shadows_nothing(
     wheel: Path, tmp_path: Path
 ) -> None:

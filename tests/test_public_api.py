@@ -35,9 +35,11 @@ def test_a_session_offers_this_and_no_more():
     public = {name for name, _ in inspect.getmembers(Session) if not name.startswith("_")}
     of_the_user = {"prepare", "shard", "log", "keep", "epochs", "steps", "save_every"}
     of_the_user |= {"no_sync", "close"}
-    facts = {"id", "round", "count", "peers", "alive", "run_dir", "finished", "confirmed"}
+    facts = {"id", "round", "step", "count", "peers", "alive", "is_main", "run_dir", "finished"}
+    facts |= {"confirmed", "answered"}
+    collective = {"mean", "gather", "broadcast", "any", "barrier", "save"}
     of_the_loader = {"next_round", "pass_round", "hand_out", "least", "unused"}
-    assert public == of_the_user | facts | of_the_loader
+    assert public == of_the_user | facts | collective | of_the_loader
 
 
 def test_signatures_that_users_rely_on():

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from .membership import table_interval_s as table_interval_s
     from .messages import ACCUSATIONS_MAX as ACCUSATIONS_MAX
     from .messages import BULK_MESSAGES as BULK_MESSAGES
+    from .messages import COLLECTED_BYTES_MAX as COLLECTED_BYTES_MAX
     from .messages import CORE_BYTES_MAX as CORE_BYTES_MAX
     from .messages import CROSS_SHARD_PEERS_MAX as CROSS_SHARD_PEERS_MAX
     from .messages import DIGEST_BYTES as DIGEST_BYTES
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from .messages import STATISTICS_BYTES_MAX as STATISTICS_BYTES_MAX
     from .messages import Accusation as Accusation
     from .messages import Ack as Ack
+    from .messages import Collected as Collected
     from .messages import Commit as Commit
     from .messages import CommitRequest as CommitRequest
     from .messages import Contribution as Contribution
@@ -246,10 +248,12 @@ else:
                 "Ack",
                 "BULK_MESSAGES",
                 "ACCUSATIONS_MAX",
+                "COLLECTED_BYTES_MAX",
                 "CORE_BYTES_MAX",
                 "Accusation",
                 "Commit",
                 "CommitRequest",
+                "Collected",
                 "Contribution",
                 "DIGEST_BYTES",
                 "Envelope",

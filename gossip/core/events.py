@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Literal, TypeAlias
 
 from .frozen import record
-from .messages import Message, PeerId
+from .messages import Collected, Message, PeerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,7 @@ class Prepared:
     round_id: int = 0
     # what belonged to the state of the checkpoint beside the trainer's, as ``LedgerReply`` gave it
     ledger: bytes = b""
+    collectives: int = 0  # of the rounds before ``round_id``, those that were no steps
 
 
 @record
@@ -178,6 +179,8 @@ class Contributed:
     # its trainer has compiled for batches of this size: it says of no round how long it took,
     # and so keeps its share
     compiled: bool = False
+    # given to a collective operation, at most ``COLLECTED_BYTES_MAX``; then there are no samples
+    collective: bytes = b""
 
 
 @record
@@ -441,7 +444,8 @@ class Apply:
 
     ``mix`` is a parameter difference to add before the step (gossip rounds), ``mix_scale`` its
     factor. ``rates`` are those that all step with; none in gossip rounds,
-    where each steps with its own.
+    where each steps with its own. ``collected`` is what peers have given to collective operations;
+    ``is_step`` is False where the round was nothing else.
     """
 
     round_id: int
@@ -449,15 +453,20 @@ class Apply:
     mix: Payload | None = None
     mix_scale: float = 0.0
     rates: tuple[float, ...] = ()
+    collected: tuple[Collected, ...] = ()
+    is_step: bool = True
 
 
 @record
 class StartRound:
-    """The trainer may compute round ``round_id`` now."""
+    """The trainer may compute round ``round_id`` now. ``main``: one peer, the same for all in this
+    round, that does what is to be done once."""
 
     round_id: int
     samples: DataSlice | None
     want_parameters: bool = False  # a gossip round that mixes
+    main: PeerId = 0
+    collectives: int = 0  # of the rounds before, those that were no steps
 
 
 @record

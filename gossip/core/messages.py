@@ -23,6 +23,7 @@ CORE_BYTES_MAX = 48 * 1024  # of ``StateOffer.core``; leaves the rest of the hea
 CROSS_SHARD_PEERS_MAX = 100
 """Most peers of a run whose shards decide together:
 what is measured of their updates fits a message."""
+COLLECTED_BYTES_MAX = 24 * 1024  # of ``Commit.collected``, all together; likewise
 PIECES_MAX = 512
 """Pieces that a state is cut into: their digests fit a message."""
 
@@ -115,6 +116,7 @@ class Update:
     loss: float | None
     rates: tuple[float, ...] = ()  # what its trainer would step with; of the first shard only
     took_us: int = 0  # from the begin of the round at its sender until it was there
+    collective: bytes = b""  # given to a collective operation; of the first shard only
 
 
 @record
@@ -147,6 +149,14 @@ class Rejection:
 
     peer: PeerId
     reason: str
+
+
+@record
+class Collected:
+    """What a peer has given to a collective operation, as it came in ``Update.collective``."""
+
+    peer: PeerId
+    data: bytes
 
 
 @record
@@ -191,6 +201,9 @@ class Commit:
     measured: tuple[bytes, ...] = ()
     rates: tuple[float, ...] = ()  # what all step with; of the first shard only
     accusations: tuple[Accusation, ...] = ()  # of the server's own experience
+    # ascending, of the first shard only. With more than f of them the round is a collective
+    # operation: it aggregates nothing, and is no step of the training.
+    collected: tuple[Collected, ...] = ()
 
 
 @record

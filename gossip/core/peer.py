@@ -70,7 +70,7 @@ from .lifecycle import (
     after,
 )
 from .lifecycle import bootstrap as gathering
-from .membership import TIMERS, Change, Membership
+from .membership import TIMERS, Change, Member, Membership
 from .messages import (
     Ack,
     Commit,
@@ -108,7 +108,7 @@ from .rounds import (
 )
 from .settings import CoreSettings
 from .timers import Timers
-from .transfer import DonorTimeout, Recovery, SnapshotExpired
+from .transfer import Donor, DonorTimeout, Recovery, SnapshotExpired
 
 # longer than a node is ever idle, and less than it takes until others find it silent and
 # go on without it
@@ -149,7 +149,11 @@ class Peer:
         rng = Random(f"{settings.seed}/{local}/{incarnation}")
         allowed = frozenset(settings.everybody)
         self.membership = Membership(
-            local, incarnation, settings.membership, self.timers, rng, allowed, control, bulk
+            Member.own(local, incarnation, control, bulk),
+            settings.membership,
+            self.timers,
+            rng,
+            allowed,
         )
         members, timers = self.membership.view, self.timers  # what all the others see of it
         own = (local, settings, topology, members, self.timers)
@@ -184,9 +188,7 @@ class Peer:
         )
         self.recovery = Recovery(
             local,
-            settings,
-            progress,
-            timers,
+            Donor(settings, progress, timers),
             self.peer_progress,
             settings.f + 1 if topology.rolling else 1,
         )
@@ -290,21 +292,65 @@ class Peer:
         match event:
             case Received():
                 return self._on_received(event, now)
+            case Contributed() | Aggregated() | Applied() | TimerFired() | TrainerProgress():
+                return self._on_work(event, now)
+            case (
+                Arriving()
+                | LinkUp()
+                | LinkDown()
+                | ClockJumped()
+                | PeerEnded()
+                | PeerExpected()
+                | AddressLearned()
+            ):
+                return self._on_surroundings(event, now)
+            case Started() | Prepared() | DataConfigured() | TrainerLost() | Stop():
+                return self._on_life(event, now)
+            case SnapshotTaken() | Restored() | ConfirmState() | LedgerRequest():
+                return self._on_state(event, now)
+            case _:
+                assert_never(event)
+
+    def _on_work(
+        self,
+        event: Contributed | Aggregated | Applied | TimerFired | TrainerProgress,
+        now: float,
+    ) -> list[Effect]:
+        """A round goes on."""
+        match event:
             case Contributed():
                 return self._on_contributed(event, now)
-            case Arriving(sender, incarnation):
-                if not self.membership.heard(sender, incarnation, now):
-                    return []
-                self.membership.sends(sender, now)
-                if isinstance(event.message, StateOffer):
-                    return self.recovery.on_arriving(event, now)
-                return self.rounds.on_arriving(event, now) if self.phase == "running" else []
             case Aggregated():
                 return self.rounds.on_aggregated(event, now)
             case Applied():
                 return self._on_applied(event, now)
             case TimerFired():
                 return self._on_timer(event, now)
+            case TrainerProgress():
+                self.membership.set_progress(event.step, event.age_s, now)
+                tells = event.compiling and self.phase == "running"
+                return self.rounds.on_compiling(now) if tells else []
+            case _:
+                assert_never(event)
+
+    def _on_surroundings(
+        self,
+        event: Arriving
+        | LinkUp
+        | LinkDown
+        | ClockJumped
+        | PeerEnded
+        | PeerExpected
+        | AddressLearned,
+        now: float,
+    ) -> list[Effect]:
+        """Something about the others, the links to them or the clock."""
+        match event:
+            case Arriving(sender, incarnation):
+                if not self.membership.heard(sender, incarnation, now):
+                    return []
+                self.membership.sends(sender, now)
+                return self._on_arriving(event, now)
             case LinkUp():
                 effects = self.membership.on_link(event.peer, True, "", now)
                 return effects + (
@@ -315,26 +361,8 @@ class Peer:
                 if self.rounds.round_id > 0:
                     self.rounds.on_disconnect(event.peer)
                 return self.membership.on_link(event.peer, False, event.reason, now)
-            case TrainerProgress():
-                self.membership.set_progress(event.step, event.age_s, now)
-                tells = event.compiling and self.phase == "running"
-                return self.rounds.on_compiling(now) if tells else []
             case ClockJumped():
                 return self.membership.on_clock_jump(event.late_s, now)
-            case Started():
-                return self._on_started(now)
-            case Prepared():
-                return self._on_prepared(event, now)
-            case DataConfigured():
-                self._data = (event.samples_total, event.batch, event.ahead)
-                return self._configured() if self.phase == "running" else []
-            case SnapshotTaken():
-                return self.recovery.giving.on_snapshot(event, now)
-            case Restored():
-                return self._on_restored(event, now)
-            case TrainerLost():
-                halt = Halt(f"the trainer is gone: {event.reason}", 1)
-                return self._end(halt, self.membership.announce_own_death(event.reason, now))
             case PeerEnded(peer):
                 self.membership.view.note_end(peer)
                 return []
@@ -344,14 +372,49 @@ class Peer:
             case AddressLearned(peer, control, bulk, incarnation):
                 self.membership.view.note_address(peer)
                 return self.membership.learn(peer, control, bulk, incarnation, now)
+            case _:
+                assert_never(event)
+
+    def _on_arriving(self, event: Arriving, now: float) -> list[Effect]:
+        if isinstance(event.message, StateOffer):
+            return self.recovery.on_arriving(event, now)
+        return self.rounds.on_arriving(event, now) if self.phase == "running" else []
+
+    def _on_life(
+        self, event: Started | Prepared | DataConfigured | TrainerLost | Stop, now: float
+    ) -> list[Effect]:
+        """The local peer comes, learns what it trains, or goes."""
+        match event:
+            case Started():
+                return self._on_started(now)
+            case Prepared():
+                return self._on_prepared(event, now)
+            case DataConfigured():
+                self._data = (event.samples_total, event.batch, event.ahead)
+                return self._configured() if self.phase == "running" else []
+            case TrainerLost():
+                halt = Halt(f"the trainer is gone: {event.reason}", 1)
+                return self._end(halt, self.membership.announce_own_death(event.reason, now))
+            case Stop():
+                return self._on_stop(event, now)
+            case _:
+                assert_never(event)
+
+    def _on_state(
+        self, event: SnapshotTaken | Restored | ConfirmState | LedgerRequest, now: float
+    ) -> list[Effect]:
+        """A state was packed or taken over, or the trainer asks which one is agreed."""
+        match event:
+            case SnapshotTaken():
+                return self.recovery.giving.on_snapshot(event, now)
+            case Restored():
+                return self._on_restored(event, now)
             case ConfirmState():
                 return self.recovery.giving.close() + self.final_check.ask(
                     event.round_id, self.phase, now
                 )
             case LedgerRequest():
                 return [self._ledger()]
-            case Stop():
-                return self._on_stop(event, now)
             case _:
                 assert_never(event)
 
@@ -445,6 +508,8 @@ class Peer:
             return [Report("error", {"message": "the trainer prepared twice"})]
         if event.ledger and (halt := self._load(event)) is not None:
             return self._end(halt)
+        if self._rolling is not None and not event.ledger:
+            self._rolling.replicated.resume_count(event.collectives)
         self._enter("prepared")
         return [self._again("watch", now + WATCH_INTERVAL_S), *self._gather(now)]
 
@@ -465,7 +530,7 @@ class Peer:
         kept = rolling.snapshot(round_id) if rolling and self.phase in TRAINING else None
         if rolling is None or kept is None:
             return LedgerReply(round_id, b"")
-        return LedgerReply(round_id, pack_ledger(*kept, rolling.replicated.whole))
+        return LedgerReply(round_id, pack_ledger(round_id, *kept, rolling.replicated.whole))
 
     def _gather(self, now: float) -> list[Effect]:
         self.bootstrap.hear(self.local, self.hello_exchange.hello(), now)

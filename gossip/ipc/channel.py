@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, get_args
 
+from gossip.core import COLLECTED_BYTES_MAX, CORE_BYTES_MAX
 from gossip.errors import LocalError, Malformed
 from gossip.transport import HEADER_BYTES_MAX, Codec, Limits
 
@@ -35,7 +36,13 @@ _CODEC: Codec[control.FromTrainer | control.FromNode] = Codec(
     Limits(
         int_min=-1,
         str_max=TEXT_MAX,
-        larger={(control.Log, "metrics"): METRICS_MAX, (control.Halted, "reason"): REASON_MAX},
+        larger={
+            (control.Log, "metrics"): METRICS_MAX,
+            (control.Halted, "reason"): REASON_MAX,
+            (control.Contribute, "collective"): COLLECTED_BYTES_MAX,
+            (control.LedgerReply, "ledger"): CORE_BYTES_MAX,
+            (control.Prepare, "ledger"): CORE_BYTES_MAX,
+        },
     ),
     trusting=True,
 )

@@ -57,6 +57,7 @@ class Prepare:
     # a living trainer, or when the trainer has loaded a checkpoint
     round_id: int = 0
     ledger: bytes = b""  # of the checkpoint
+    collectives: int = 0  # of the rounds before ``round_id``, those that were no steps
 
 
 @record
@@ -80,6 +81,7 @@ class Contribute:
     # all of the update, looked at while it was in the cache; False: nobody has looked, or it is not
     finite: bool = False
     rates: tuple[float, ...] = ()  # what the optimizer would step with
+    collective: bytes = b""  # given to a collective operation; then there are no samples
 
 
 @record
@@ -143,6 +145,7 @@ class Close:
     reason: str  # "finished", "stopped", "raised"
     round_id: int = 0
     digest: bytes = b""
+    not_saved: str = ""  # why the last checkpoint is not there; "": it is, or none was wanted
 
 
 # --- node to trainer ------------------------------------------------------------------------------
@@ -163,6 +166,8 @@ class StartRoundCommand:
     coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
     # the fields of the ``EpochReport`` of the last completed epoch, if there is one
     last: tuple[int, ...] = ()
+    main: int = 0  # the peer that does what is to be done once
+    collectives: int = 0  # of the rounds before, those that were no steps
 
 
 @record
@@ -174,6 +179,9 @@ class ApplyCommand:
     slot: int
     mix_scale: float
     rates: tuple[float, ...] = ()  # what all step with; none: each with its own
+    # peers, and what each has given to a collective operation
+    collected: tuple[tuple[int, bytes], ...] = ()
+    is_step: bool = True  # else the round was nothing but that
 
 
 @record

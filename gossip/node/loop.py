@@ -35,6 +35,7 @@ from gossip.vectors import shard_sizes
 
 from .alarms import StallDetector, TimerHeap, piled_up
 from .comparison import ResultComparator
+from .identical import IdenticalUpdates
 from .plan_cache import PlanCache
 from .reducer import Reducer, TrainerJudge
 from .spec import (
@@ -177,6 +178,7 @@ class Node:
         self._settings = settings = dataclasses.replace(settings, membership=membership)
         self.core = make_core(spec, settings, topology, own_control, own_bulk)
         self._comparison = ResultComparator(self._worker, self._inbox.append)
+        self._identical = IdenticalUpdates()
         ahead = self.transport.ahead if topology.rolling else None
         self._reducer = Reducer(
             rule, self._worker, self._inbox.append, centered=not topology.rolling, ahead=ahead
@@ -445,6 +447,8 @@ class Node:
                 assert_never(never)
 
     def _aggregate(self, effect: events.Aggregate) -> None:
+        if identical := self._identical.look(effect.rows):
+            self._journal.event("identical_updates", round=effect.round_id, peers=identical)
         if not effect.rows:
             self._inbox.append(events.Aggregated(effect.ticket, None, reason=events.NO_ROWS))
         elif self._rule.needs_trainer:

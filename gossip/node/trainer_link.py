@@ -26,6 +26,8 @@ from gossip.vectors import is_finite, sketch
 from .worker import Worker
 
 PACKET_MESSAGES = 16
+LONG_BYTES = 1024
+"""A message that is longer ends its packet: those are bounded."""
 UNANSWERED_MAX = 32
 """Rounds that the trainer may have before it and not have applied yet; the others wait here."""
 BACKLOG_ROUNDS = 4096
@@ -179,7 +181,7 @@ class TrainerLink:
                 self._outbox.popleft()
                 batch.append(outgoing)
                 packet.append(message)
-                if outgoing.fd is not None:
+                if outgoing.fd is not None or _is_long(message):
                     break  # one descriptor a packet, so that nobody has to count them
             if not packet:
                 break
@@ -213,13 +215,18 @@ class TrainerLink:
         self._unanswered += 1
         self._backlog_rounds -= 1
         self._backlog_bytes -= nbytes
+        collected = tuple([(each.peer, each.data) for each in effect.collected])
         if not changes:
-            outgoing.placed = control.ApplyCommand(effect.round_id, -1, 0.0)
+            outgoing.placed = control.ApplyCommand(
+                effect.round_id, -1, 0.0, collected=collected, is_step=effect.is_step
+            )
             return
         assert self._arena is not None
         slot = self._free_results.pop()  # freed last: it is in the cache
         mix_scale = effect.mix_scale if effect.mix is not None else 0.0
-        outgoing.placed = control.ApplyCommand(effect.round_id, slot, mix_scale, effect.rates)
+        outgoing.placed = control.ApplyCommand(
+            effect.round_id, slot, mix_scale, effect.rates, collected
+        )
         result, mix = self._arena.results[slot], self._arena.mixes[slot]
         if nbytes <= INLINE_BYTES:
             _place(effect, result, mix)
@@ -250,6 +257,8 @@ class TrainerLink:
             self.rank,
             samples.coming if samples is not None else (),
             astuple(samples.last) if samples is not None and samples.last is not None else (),
+            effect.main,
+            effect.collectives,
         )
 
     def _slot_for(self, round_id: int) -> int | None:
@@ -308,6 +317,7 @@ class TrainerLink:
                 self.ended_with = {
                     "state_round": message.round_id,
                     "state_digest": message.digest.hex() or None,
+                    "not_saved": message.not_saved or None,
                 }
                 self._emit(events.Stop(message.reason, completed=message.reason == "finished"))
             case _ as never:
@@ -326,7 +336,13 @@ class TrainerLink:
         self.learning_rate, self.has_judge = said.learning_rate, said.has_judge
         self._prepared(
             events.Prepared(
-                said.layout, said.state, sizes, said.state_bytes, said.round_id, said.ledger
+                said.layout,
+                said.state,
+                sizes,
+                said.state_bytes,
+                said.round_id,
+                said.ledger,
+                said.collectives,
             )
         )
 
@@ -340,7 +356,10 @@ class TrainerLink:
         loss = said.loss if said.loss is not None and math.isfinite(said.loss) else None
         rates = said.rates if all(math.isfinite(rate) for rate in said.rates) else ()
         if said.samples == 0 and not said.parameters:
-            self._emit(events.Contributed(round_id, 0, (), loss, compiled=self._arena.compiled))
+            compiled, given = self._arena.compiled, said.collective
+            self._emit(
+                events.Contributed(round_id, 0, (), loss, collective=given, compiled=compiled)
+            )
             return
         # One slot must stay free for the next round, however slowly the others read.
         others = sum(1 for other in self._update_order if other != slot and self._is_read(other))
@@ -457,6 +476,13 @@ def _told(truth: np.ndarray, copy: bool) -> np.ndarray:
 
 def _payload(vector: np.ndarray, known_finite: bool = False) -> Payload:
     return Payload(vector, vector.nbytes, known_finite or is_finite(vector))
+
+
+def _is_long(message: control.FromNode) -> bool:
+    if isinstance(message, control.LedgerReply):
+        return True
+    collected = message.collected if isinstance(message, control.ApplyCommand) else ()
+    return sum([len(data) for _, data in collected]) > LONG_BYTES
 
 
 def _apply_bytes(effect: events.Apply) -> int:

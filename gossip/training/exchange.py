@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
@@ -67,6 +67,9 @@ class Exchange:
     Attributes:
         go: What the node lets us compute now; None while it has not said.
         round_id: The next round to run on the parameters as they are.
+        step: How many steps are in the parameters: rounds, but for collective operations.
+        main: The peer that does what is to be done once, as of the last ``Go``.
+        on_collected: Told what peers have given to collective operations, round by round.
         peers, alive: Size of the roster, and who of it is alive, as of the last ``Go``.
         restarts: How often the node was started again.
         sender_memory: This peer's own, such as its momentum. It is no part of the swarm's state:
@@ -96,6 +99,9 @@ class Exchange:
         self._peer, self._incarnation = place.peer, place.incarnation
         self.go: control.StartRoundCommand | None = None
         self.round_id = 0
+        self.collectives = 0  # of the rounds before, those that were no steps
+        self.main = 0
+        self.on_collected: Callable[[Sequence[tuple[int, bytes]]], None] = lambda given: None
         self.peers = self.alive = 1
         self.restarts = 0
         self._judging = JudgeService()
@@ -103,6 +109,7 @@ class Exchange:
         self._shard: control.Shard | None = None
         self._halted: control.Halted | None = None
         self.confirmation = StateConfirmation()
+        self._confirmed_step = -1  # that others were asked about last
         self._outbox = PacketQueue()
         self._changes = 0  # counts what has changed the parameters
         self._in_step = False
@@ -156,6 +163,7 @@ class Exchange:
             self._judging.able,
             self.round_id,
             b"" if self._loaded is None else self._loaded[1],
+            self.collectives,
         )
         self._say(about, os.dup(self._arena.fd))
         if self._shard is not None:
@@ -171,10 +179,15 @@ class Exchange:
             self._say(self._shard)
             self._flush()
 
-    def load(self, round_id: int, ledger: bytes) -> None:
-        """The model was loaded from a checkpoint, and is to go on with round ``round_id``. Before
-        ``prepare``."""
+    @property
+    def step(self) -> int:
+        return self.round_id - self.collectives
+
+    def load(self, step: int, round_id: int, ledger: bytes) -> None:
+        """The model was loaded from the checkpoint of ``step``, and is to go on with round
+        ``round_id``. Before ``prepare``."""
         self.round_id, self._loaded = round_id, (round_id, ledger)
+        self.collectives = round_id - step
 
     def ledger(self) -> bytes:
         """What belongs to a checkpoint of the state as it is, beside the trainer's; waits for it.
@@ -247,13 +260,26 @@ class Exchange:
             self._serve(lambda: self._may_go or self._halted is not None)
         self._left_at = time.monotonic()
 
+    def give(self, data: bytes) -> None:
+        """Gives ``data`` to a collective operation, in the next round, and returns when that is
+        applied and another may be computed. ``on_collected`` is told what that round collected."""
+        go = self.wait_go()
+        self._offer(go, go.slot, 0, None, data)
+        self._settle(go, 0, None, data)
+        self._serve(lambda: self._may_go or self._halted is not None)
+
     def _transform(self, sender: Sender, update: torch.Tensor) -> None:
         sent, self.sender_memory = sender(update, self.sender_memory)
         if sent is not update:
             update.copy_(sent)
 
     def _offer(
-        self, go: control.StartRoundCommand, filled: int, samples: int, loss: float | None
+        self,
+        go: control.StartRoundCommand,
+        filled: int,
+        samples: int,
+        loss: float | None,
+        collective: bytes = b"",
     ) -> None:
         """Sends what is in update slot ``filled``, as an answer to ``go``."""
         if go.slot != filled and samples:
@@ -275,6 +301,7 @@ class Exchange:
                 go.want_parameters,
                 finite,
                 rates,
+                collective,
             )
         )
         self._flush()
@@ -297,7 +324,13 @@ class Exchange:
         )
         return control.error_of(replace(halted, reason=f"{halted.reason}; {told}"))
 
-    def _settle(self, go: control.StartRoundCommand, samples: int, loss: float | None) -> None:
+    def _settle(
+        self,
+        go: control.StartRoundCommand,
+        samples: int,
+        loss: float | None,
+        collective: bytes = b"",
+    ) -> None:
         """Serves the node until the round that was contributed to is behind us."""
         changes = self._changes
         while True:
@@ -312,7 +345,7 @@ class Exchange:
                 return
             # A node that was started again has not heard of our update, which is still right:
             # nothing has changed since.
-            self._offer(again, go.slot, samples, loss)
+            self._offer(again, go.slot, samples, loss, collective)
             go = again
 
     def confirm(self, given_up: Callable[[], object]) -> None:
@@ -331,6 +364,7 @@ class Exchange:
             or self.confirmation.is_known(self.round_id)
         ):
             return
+        self._confirmed_step = self.step
         self._say(self.confirmation.ask(self.round_id))
         try:
             while (
@@ -347,6 +381,12 @@ class Exchange:
             # the node has died: who goes on starts another, and who closes asks nobody any more
             return
         self._flush()
+
+    @property
+    def confirmed(self) -> bool | None:
+        """Whether enough others hold the parameters of this step; None: they were not asked."""
+        same = self.step == self._confirmed_step
+        return self.confirmation.verdict(self.confirmation.asked_at if same else self.round_id)
 
     # --- listening --------------------------------------------------------------------------------
 
@@ -401,6 +441,7 @@ class Exchange:
                 self.go = message
                 self.round_id, self._loaded = message.round_id, None
                 self.peers, self.alive = message.peers, message.alive
+                self.collectives, self.main = message.collectives, message.main
             case control.JudgeCommand():
                 self._say(
                     self._judging.answer(
@@ -432,6 +473,9 @@ class Exchange:
                 self._trained.layout.scatter_gradients(self._results[message.slot])
                 with stepping_with(self._trained.optimizer.param_groups, message.rates):
                     self._trained.inner_step()
+        if message.round_id >= self.round_id:
+            self.collectives += not message.is_step
+            self.on_collected(message.collected)
         self.round_id = max(self.round_id, message.round_id + 1)
         self._arena.note_progress(self.round_id)
         self._say(control.AppliedReply(message.round_id, message.slot))
@@ -525,13 +569,18 @@ class Exchange:
             self._introduce()
 
     def close(
-        self, reason: str, within_s: float, hurry: Callable[[], bool] = lambda: False
+        self,
+        reason: str,
+        within_s: float,
+        hurry: Callable[[], bool] = lambda: False,
+        not_saved: str = "",
     ) -> None:
         """Leaves politely: the node has ``within_s`` to help those who are behind. Then it ends,
         one way or the other.
 
         Args:
             hurry: Looked at about twice a second; once it is true, nobody is helped any more.
+            not_saved: Why the last checkpoint is not there, for the records.
         """
         until = time.monotonic() + within_s
         try:
@@ -540,7 +589,8 @@ class Exchange:
                 if self._prepared and reason == "finished"
                 else b""
             )
-            goodbye, hurried = control.Close(reason, self.round_id, digest), False
+            goodbye = control.Close(reason, self.round_id, digest, clip(not_saved))
+            hurried = False
             self._say(goodbye)
             self._flush()
             while self._halted is None and time.monotonic() < until:

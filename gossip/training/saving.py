@@ -9,18 +9,28 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gossip.errors import ConfigError
-from gossip.run import checkpoints
+from gossip.run import checkpoints, shown
 
+from .own_state import write_own
 from .state import StateFile
 
 LOCK = ".writer.lock"
 LEDGER_FILE = "ledger.json"
-HANDED_OVER_S = 5.0
+HANDED_OVER_S = 10.0
 """Who holds the lock has so long for the last checkpoint; then each peer that lacks it writes it.
 It may hang, and equal files do no harm."""
+HOLDER_BYTES_MAX = 1024
+
+
+class SavePlan(NamedTuple):
+    """``every``: steps between two checkpoints; None: only at the end. ``keep``: how many stay."""
+
+    folder: Path
+    every: int | None
+    keep: int
 
 
 class CheckpointSaver:
@@ -35,19 +45,19 @@ class CheckpointSaver:
 
     def __init__(
         self,
-        folder: Path,
-        every: int | None,
-        keep: int,
+        plan: SavePlan,
+        peer: int,
         about: Mapping[str, Any],
         say: Callable[[str], None],
     ) -> None:
         """
         Args:
-            every: Steps between two checkpoints; None: only at the end.
+            peer: The local one.
             about: What the manifest says beside the step and the files.
             say: Told once when checkpoints cannot be written, and once when they can be again.
         """
-        self.folder, self._every, self._keep = folder, every, keep
+        self.folder, self._every, self._keep = plan
+        self._peer = peer
         self._about, self._say = dict(about), say
         self.failed = ""
         self.newest = -1
@@ -75,11 +85,43 @@ class CheckpointSaver:
             return False
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(self._about.get("run", "")).encode()[:HOLDER_BYTES_MAX], 0)
         except OSError:
             os.close(fd)  # another peer has it, or the file system knows no locks
             return False
         self._lock_fd = fd
         return True
+
+    def check_folder(self, resumes: bool) -> None:
+        """Before the first step. Raises ConfigError: Another run saves to the folder now, or
+        has saved there and this one does not go on from it."""
+        run = str(self._about.get("run", ""))
+        if not self.is_writer() and (holder := self._holder()) not in ("", run):
+            raise ConfigError(
+                f"the run {shown(holder)} saves to {self.folder} now",
+                "save to another folder: peer.steps(N, save=...)",
+            )
+        if resumes:
+            return
+        others = {
+            str(said): step
+            for step, path in checkpoints.listed(self.folder)
+            if (said := _run_of(path)) not in (None, run)
+        }
+        for other, step in others.items():
+            raise ConfigError(
+                f"{self.folder} has checkpoints of the run {shown(other)}, up to step {step}",
+                "go on from them with --resume auto, or save to another folder",
+            )
+
+    def _holder(self) -> str:
+        """The run of the process that has the lock, as that one says."""
+        try:
+            with open(self.folder / LOCK, "rb") as file:
+                return file.read(HOLDER_BYTES_MAX).decode("utf-8", "replace")
+        except OSError:
+            return ""
 
     def has(self, step: int) -> bool:
         """Whether there is a whole checkpoint of ``step``."""
@@ -90,25 +132,39 @@ class CheckpointSaver:
         return True
 
     def save(
-        self, step: int, files: Mapping[str, StateFile], ledger: bytes, about: Mapping[str, Any]
+        self,
+        step: int,
+        own: StateFile | None,
+        files: Mapping[str, StateFile],
+        ledger: bytes,
+        about: Mapping[str, Any],
     ) -> None:
         """Copies the state, and writes it in another thread. Waits for the save before, if that is
-        still under way."""
-        self.newest = step
+        still under way.
+
+        Args:
+            own: What belongs to this peer alone.
+            files: The checkpoint's, with ``ledger`` and ``about``; empty where another peer writes.
+        """
         if not self._idle.is_set():
             began = time.monotonic()
             self._idle.wait()
             waited_s = time.monotonic() - began
             self._say(f"step {step} waited {waited_s:.1f} s for the checkpoint before it")
-        data: dict[str, bytes | memoryview] = {LEDGER_FILE: ledger}
-        for name, file in files.items():
-            if len(self._memory.get(name, b"")) != file.nbytes:
-                self._memory[name] = bytearray(file.nbytes)
-            file.write(memoryview(self._memory[name]))
-            data[name] = memoryview(self._memory[name])[: file.length]
+        data: dict[str, bytes | memoryview] = {LEDGER_FILE: ledger} if files else {}
+        data |= {name: self._copied(name, file) for name, file in files.items()}
+        of_own = None if own is None else self._copied("own", own)
         told = {**self._about, **about}
+        self.newest = step if files else self.newest
         self._idle.clear()
-        self._submit(lambda: self._write(step, data, told))
+        self._submit(lambda: self._write(step, of_own, data, told))
+
+    def _copied(self, name: str, file: StateFile) -> memoryview:
+        """Into memory that is kept for it."""
+        if len(self._memory.get(name, b"")) != file.nbytes:
+            self._memory[name] = bytearray(file.nbytes)
+        file.write(memoryview(self._memory[name]))
+        return memoryview(self._memory[name])[: file.length]
 
     def wait(self) -> None:
         """Until what was given to ``save`` is durable, or has failed."""
@@ -143,9 +199,18 @@ class CheckpointSaver:
             finally:
                 self._idle.set()
 
-    def _write(self, step: int, data: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    def _write(
+        self,
+        step: int,
+        own: memoryview | None,
+        data: Mapping[str, Any],
+        about: Mapping[str, Any],
+    ) -> None:
         try:
-            checkpoints.write(self.folder, step, data, about, self._keep)
+            if own is not None:
+                write_own(self.folder, self._peer, step, own, self._keep)
+            if data:
+                checkpoints.write(self.folder, step, data, about, self._keep)
         except (OSError, ConfigError) as error:
             self._fails(f"step {step}: {error}")
         else:
@@ -157,3 +222,12 @@ class CheckpointSaver:
         if not self.failed:
             self._say(f"cannot save checkpoints to {self.folder}: {why}; training goes on")
         self.failed = why
+
+
+def _run_of(path: Path) -> str | None:
+    """The run that a checkpoint is of; None where that cannot be read."""
+    try:
+        said = checkpoints.open_at(path).manifest.get("run")
+    except (OSError, ConfigError):
+        return None
+    return said if isinstance(said, str) else None

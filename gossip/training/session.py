@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import safetensors.torch
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
@@ -27,6 +28,7 @@ from gossip.topologies import draw
 
 from .batches import BatchTracker, check_accumulate
 from .checks import check_model, plain_model
+from .collectives import Collectives, Means, RunOver, write_whole
 from .differing import compared
 from .exchange import Exchange, TrainedModel
 from .judging import JudgeService, LossJudge
@@ -35,7 +37,8 @@ from .layout import Layout
 from .loader import ShardedLoader, loader_of
 from .metrics import line_of
 from .optimizer import StepCoordinator, check_optimizers
-from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver
+from .own_state import load_own, plan_own
+from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
 from .seeding import seed_generators
 from .several import as_one
 from .spawn import NodeHandle, PeerPlace, StartNode
@@ -46,6 +49,7 @@ from .unexchanged import UnexchangedWarning
 from .watch import ExceptHook, TerminationHandler, watch_launcher, write_error
 
 AUTO, ALONE = "auto", "alone"
+ANSWERS = "gossip.collectives"  # in the state beside the model
 CLOSE_S = 45.0
 """More than a node takes that waits for those who were lost shortly before the end: ``linger_s``
 and ``drain_timeout_s``."""
@@ -90,6 +94,12 @@ class Session:
         self._in_round = self._counting = False
         self._join: Callable[[], None] | None = None  # put off until it is known where we resume
         self._saver: CheckpointSaver | None = None
+        self._collectives = Collectives(
+            self.id, self._config.f or 0, self._config.peers_max, self._give
+        )
+        self._saved_own = -1  # the step of which this peer has saved its own state last
+        self._not_saved = ""  # why the last checkpoint is not there
+        self._outdated = False  # the batch in hand is not of the round that comes
         self._boundary_due = False  # a step was made, and nothing was saved since
         self._unexchanged = UnexchangedWarning()
         self._steps = steps_of(place)
@@ -98,6 +108,7 @@ class Session:
         self._exchange = Exchange(
             start, connection, place, self._look_around, senders.load(self._config.sender)
         )
+        self._exchange.on_collected = self._collectives.answers.collected
         if place.run_dir is not None:
             about = {"run": self._config.name, "peer": place.peer, "incarnation": place.incarnation}
             self._exchange.last_state = LastState(place.run_dir / f"peer-{place.peer}", about)
@@ -313,7 +324,10 @@ class Session:
                 "save the model of each peer yourself",
             )
         place = Path(folder).absolute()
-        self._saver = CheckpointSaver(place, every, keep, self._about_run(), self._say)
+        plan = SavePlan(place, every, keep)
+        saver = CheckpointSaver(plan, self.id, self._about_run(), self._say)
+        saver.check_folder(resumes=bool(self._config.resume))
+        self._saver = saver
         if self.run_dir is not None:
             with suppress(OSError):  # the run's records may be incomplete, and say so elsewhere
                 checkpoints.note_folder(self.run_dir, place)
@@ -354,15 +368,17 @@ class Session:
             return
         self._counting = True
         try:
-            while (step := self.round) < total and not self.finished:
+            while (step := self.step) < total and not self.finished:
+                self._collectives.answers.reached(2 * step)
                 yield step
-                if self.round == step and not self.finished:
+                if self.step == step and not self.finished:
                     self.pass_round()
                 self._between_steps()
         finally:
             self._counting = False
-        if self.round < total:
-            self._say(f"the run ended before step {total}: this peer has the state of {self.round}")
+        self._collectives.answers.reached(2 * self.step)
+        if self.step < total:
+            self._say(f"the run ended before step {total}: this peer has the state of {self.step}")
         self._end_training()
 
     def _end_training(self) -> None:
@@ -399,8 +415,21 @@ class Session:
 
     @property
     def round(self) -> int:
-        """Number of the next round, from 0: so many updates are in the parameters."""
+        """Number of the next round, from 0. The records of the run count in rounds."""
         return self._exchange.round_id
+
+    @property
+    def step(self) -> int:
+        """Number of the next step, from 0: so many updates are in the parameters. A collective
+        operation, such as ``mean``, takes a round and is no step."""
+        return self._exchange.step
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this peer is the one for what is to be done once, such as printing: the lowest
+        of the roster that is trusted to serve, the same for all peers in a round. When it dies,
+        another takes over. To write a file once, use ``save``."""
+        return self._exchange.main == self.id
 
     @property
     def count(self) -> int:
@@ -436,7 +465,7 @@ class Session:
         None: training is not over, or ``f`` is 0, or replicas differ anyway as in gossip rounds.
         A script that counts its rounds itself gets the answer after ``close()``.
         """
-        return self._exchange.confirmation.verdict(self._exchange.round_id)
+        return self._exchange.confirmed
 
     def close(self, reason: str = "finished") -> None:
         """Leaves the swarm and ends the node. It also happens at exit, and twice is harmless.
@@ -463,7 +492,7 @@ class Session:
             if self._saver is not None:
                 self._save_last(self._saver, SAVED_S if reason == "finished" else HURRIED_CLOSE_S)
                 self._saver.close()
-            self._exchange.close(reason, patience_s, hurry)
+            self._exchange.close(reason, patience_s, hurry, self._not_saved)
         except KeyboardInterrupt:
             self._exchange.close(reason, HURRIED_CLOSE_S)  # said twice, it means now
             raise
@@ -505,7 +534,7 @@ class Session:
             if self._counting:
                 return  # the loop ends behind this step, which changes nothing
             raise SystemExit(0)
-        samples = self._batches.take() if self._loader is not None else 1
+        at, samples = self.step, self._samples_taken()
         if overflow:
             samples = 0
             self._exchange.log(json.dumps({"round": self.round, "skipped": "overflow"}))
@@ -521,6 +550,7 @@ class Session:
                 raise
         finally:
             self._in_round = False
+        self._collectives.answers.reached(2 * at + 1)
         if self._out_of_rounds:
             self._confirm(self._look_around)
         if self._saver is not None:
@@ -530,6 +560,12 @@ class Session:
         self._draw()
         self._computing_since = time.monotonic()
 
+    def _samples_taken(self) -> int:
+        """That a step is on; 0 where the swarm has given them to others meanwhile."""
+        samples = self._batches.take() if self._loader is not None else 1
+        outdated, self._outdated = self._outdated, False
+        return 0 if outdated else samples
+
     def _confirm(self, given_up: Callable[[], object]) -> None:
         """There is no round after this in which a lie would be found out."""
         if self._config.f and topologies.load(self._config.topology).rolling:
@@ -537,7 +573,124 @@ class Session:
 
     @property
     def _out_of_rounds(self) -> bool:
-        return self._config.rounds is not None and self._exchange.round_id >= self._config.rounds
+        return self._config.rounds is not None and self.step >= self._config.rounds
+
+    # --- collective operations --------------------------------------------------------------------
+
+    def mean(self, **numbers: Any) -> Means:
+        """The mean of numbers over the living peers, for metrics: the all-reduce of DDP scripts.
+        All peers call it, with the same names, and get the same answer.
+
+        With ``f`` > 0 it is the trimmed mean, without the ``f`` largest and ``f`` smallest of each
+        name, so that ``f`` lying peers move it no further than honest numbers reach. The server of
+        the round may still lie about what others have given (``docs/collectives.md``).
+
+        Args:
+            numbers: Numbers, or tensors with one element.
+        Returns: name -> mean; its ``peers`` says whose numbers are in it.
+        Raises: ConfigError: One is no number, or this is no rolling run.
+        """
+        self._check_collective("mean")
+        return self._collectives.mean(numbers)
+
+    def gather(self, value: Any) -> dict[int, Any]:
+        """What each living peer has given, the same for all. All peers call it.
+
+        Args:
+            value: None, bool, int, float, str, bytes, or lists and dicts of them; in all peers
+                together at most 24 KiB.
+        Returns: peer -> value. Tuples come as lists.
+        Raises: ConfigError: It is something else or too much, or this is no rolling run.
+        """
+        self._check_collective("gather")
+        return self._collectives.gather(value)
+
+    def broadcast(self, value: Any = None) -> Any:
+        """The value of one living peer, the same for all: of the lowest that has given one other
+        than None. All peers call it. A lying peer may be that one.
+
+        Args:
+            value: As for ``gather``, at most 12 KiB.
+        Returns: that value, or None when all gave None.
+        Raises: ConfigError: As ``gather``.
+        """
+        self._check_collective("broadcast")
+        return self._collectives.broadcast(value)
+
+    def any(self, flag: bool) -> bool:
+        """Whether more than ``f`` living peers have given True, the same for all: so no lying peer
+        alone can stop a training. All peers call it.
+
+        Raises: ConfigError: This is no rolling run.
+        """
+        self._check_collective("any")
+        return self._collectives.any(flag)
+
+    def barrier(self) -> tuple[int, ...]:
+        """Waits until all living peers have come here, for ``round_timeout_s`` at most.
+
+        Returns: the peers that have.
+        Raises: ConfigError: This is no rolling run.
+        """
+        self._check_collective("barrier")
+        self._collectives.collect("barrier", b"")
+        return self.answered
+
+    def save(self, path: str | Path, content: bytes | str | dict[str, Tensor]) -> bool:
+        """Writes a file once, whole and durable, by one living peer; by another if that one dies.
+        All peers call it.
+
+        Args:
+            path: Where to, on the host of the peer that writes.
+            content: Bytes, a text, or tensors by name, which become a safetensors file.
+        Returns: whether the file is there. If not, it is said why, and training goes on.
+        Raises: ConfigError: ``content`` is something else, or this is no rolling run.
+        """
+        self._check_collective("save")
+        place, data = Path(path).absolute(), _content_of(content)
+        why = self._collectives.once(lambda: write_whole(place, data()))
+        if why:
+            self._say(f"cannot save {place}: {why}")
+        return not why
+
+    @property
+    def answered(self) -> tuple[int, ...]:
+        """The peers whose answers are in the last collective operation, ascending."""
+        return self._collectives.answered
+
+    def _check_collective(self, operation: str) -> None:
+        self._check_open()
+        if self._model is None:
+            raise ConfigError(
+                f"{operation} was called before prepare",
+                "call peer.prepare(model, optimizer) first",
+            )
+        if not topologies.load(self._config.topology).rolling:
+            raise ConfigError(
+                f"{operation} needs rolling rounds: gossip rounds have no commit that decides",
+                "gossip run --topology rolling",
+            )
+        self._check_joined()
+
+    def _give(self, data: bytes) -> None:
+        """To the next round, for a collective operation."""
+        exchange, before = self._exchange, self._exchange.go
+        if exchange.halted is not None and exchange.halted.exit_code == 0:
+            raise RunOver
+        self._in_round = True
+        try:
+            exchange.give(data)
+        except SystemExit as end:
+            if self._termination.since is None and not end.code:
+                raise RunOver from end
+            raise
+        finally:
+            self._in_round = False
+        after = exchange.go
+        if before is not None and after is not None and self._batches.unused:
+            self._outdated |= (before.epoch, before.ranges) != (after.epoch, after.ranges)
+        if self._termination.since is not None and not self._boundary_due:
+            self._stop()
 
     # --- for the loader ---------------------------------------------------------------------------
 
@@ -555,14 +708,15 @@ class Session:
             )
         self._check_joined()
         self._between_steps()
-        if self.finished:
-            return None
         try:
-            go = self._exchange.wait_go()
+            go = None if self.finished else self._exchange.wait_go()
         except SystemExit:
-            if self.finished:
-                return None
-            raise
+            if not self.finished:
+                raise
+            go = None
+        self._collectives.answers.reached(2 * self.step)
+        if go is None:
+            return None
         self._draw()
         self._computing_since = time.monotonic()
         return None if self._out_of_rounds else go
@@ -641,9 +795,23 @@ class Session:
                 "build the same model and optimizer, or begin anew without --resume",
             ) from error
         self._take_extra_state(extra)
-        self._exchange.load(found.step, found.read(LEDGER_FILE))
+        self._resume_own(folder, found)
+        ledger = found.read(LEDGER_FILE)
+        self._exchange.load(found.step, _round_of(ledger, found), ledger)
         if self.id == 0:
             self._say(f"goes on from step {found.step}: {found.path}")
+
+    def _resume_own(self, folder: Path, found: checkpoints.Checkpoint) -> None:
+        """What belongs to this peer alone, if there is anything of that kind."""
+        model = self._trained.model
+        if plan_own(model, None) is None and not self._config.sender:
+            return
+        self._exchange.sender_memory, why = load_own(folder, self.id, found.step, model)
+        if why:
+            self._say(
+                f"its own state of step {found.step} is not there ({why}): its sender begins anew, "
+                f"and its buffers are those of peer {found.manifest.get('writer')}"
+            )
 
     def _between_steps(self) -> None:
         """What follows a step of the optimizer has been done, such as that of a scheduler: now the
@@ -653,8 +821,8 @@ class Session:
         self._boundary_due = False
         if self._termination.since is not None:
             self._stop()
-        if self._saver.is_due(self.round):
-            self._save(self._saver)
+        if self._saver.is_due(self.step):
+            self._save(self._saver, whole=self._saver.is_writer())
 
     def _about_run(self) -> dict[str, Any]:
         config = self._config
@@ -666,11 +834,18 @@ class Session:
             "torch": torch.__version__,
         }
 
-    def _save(self, saver: CheckpointSaver) -> None:
-        """Of the state as it is, if it is this peer that saves."""
-        if not saver.is_writer() or not (ledger := self._exchange.ledger()):
+    def _save(self, saver: CheckpointSaver, whole: bool) -> None:
+        """Of the state as it is: this peer's own, once a step, and the ``whole`` checkpoint."""
+        trained, step = self._trained, self.step
+        own = None
+        if self._saved_own != step:
+            own = plan_own(trained.model, self._exchange.sender_memory)
+        self._saved_own = step
+        ledger = self._exchange.ledger() if whole else b""
+        if not ledger:
+            if own is not None:
+                saver.save(step, own, {}, b"", {})
             return
-        trained, step = self._trained, self.round
         files = plan_checkpoint(trained.model, trained.optimizer, self._extra_state())
         about = {
             "writer": self.id,
@@ -678,25 +853,32 @@ class Session:
             "history": json.loads(ledger)["chain"],
             "everybody": json.loads(ledger)["whole"],
         }
-        saver.save(step, files, ledger, about)
+        saver.save(step, own, files, ledger, about)
 
     def _save_last(self, saver: CheckpointSaver, within_s: float) -> None:
         """The state as it is becomes durable, by this peer or another."""
-        step, began = self.round, time.monotonic()
+        step, began = self.step, time.monotonic()
         if step == 0:
             return
 
         def waits() -> bool:
-            if saver.is_writer():
-                return not saver.is_idle
-            return not saver.has(step) and time.monotonic() - began < HANDED_OVER_S
+            """For another peer, that has the lock and has not written it."""
+            waited_s = time.monotonic() - began
+            mine = saver.is_writer() or waited_s >= HANDED_OVER_S
+            return not mine and not saver.has(step) and waited_s < within_s
 
-        if saver.is_writer() and saver.newest != step and not saver.has(step):
-            self._save(saver)
-        self._exchange.serve_while(lambda: waits() and time.monotonic() - began < within_s)
+        def writes() -> bool:
+            return not saver.is_idle and time.monotonic() - began < within_s
+
+        self._exchange.serve_while(waits)
+        self._save(saver, whole=saver.newest != step and not saver.has(step))
+        self._exchange.serve_while(writes)
         saver.wait()
-        if not saver.has(step) and within_s == SAVED_S:
-            self._say(f"the checkpoint of step {step} is not there: {saver.failed or 'no ledger'}")
+        said, self._not_saved = self._not_saved, ""
+        if not saver.has(step):
+            self._not_saved = f"step {step} to {saver.folder}: {saver.failed or 'no ledger'}"
+            if within_s == SAVED_S and self._not_saved != said:
+                self._say(f"the last checkpoint is not there: {self._not_saved}")
 
     def _say(self, line: str) -> None:
         print(f"gossip: peer {self.id}: {line}", file=sys.stderr, flush=True)
@@ -706,18 +888,23 @@ class Session:
         depends on nothing that was drawn before, so a resumed run draws the same. A script that
         was started alone draws as it would without gossip."""
         if self._config.name != ALONE:
-            seed_generators(draw("step", self._config.seed, self.id, self.round))
+            seed_generators(draw("step", self._config.seed, self.id, self.step))
 
     # --- state beside the model -------------------------------------------------------------------
 
     def _extra_state(self) -> dict[str, Any]:
+        answers = self._collectives.answers.state()
         return {
+            **({ANSWERS: answers} if answers else {}),
             **self._kept_states,
             **{name: thing.state_dict() for name, thing in sorted(self._kept.items())},
         }
 
     def _take_extra_state(self, states: dict[str, Any]) -> None:
         for name, state in states.items():
+            if name == ANSWERS:
+                self._collectives.answers.adopt(state)
+                continue
             if name in self._kept:
                 self._kept[name].load_state_dict(state)
             else:
@@ -783,3 +970,34 @@ class Session:
     def _forked(self) -> None:
         if not self.closed:
             self._exchange.drop_after_fork()
+
+
+def _round_of(ledger: bytes, checkpoint: checkpoints.Checkpoint) -> int:
+    """The round that comes after a checkpoint. Raises ConfigError: It is not in there."""
+    found = json.loads(ledger)
+    round_id = found.get("round") if isinstance(found, dict) else None
+    if type(round_id) is not int or round_id < checkpoint.step:
+        raise ConfigError(
+            f"{checkpoint.path} was written by another version of gossip",
+            "use the version of gossip that has written it",
+        )
+    return round_id
+
+
+def _content_of(content: object) -> Callable[[], bytes]:
+    """What makes the bytes of a file, where it is written. Raises ConfigError: Of nothing else."""
+    match content:
+        case bytes():
+            return lambda: content
+        case str():
+            return lambda: content.encode()
+        case dict() if all(
+            isinstance(name, str) and isinstance(each, Tensor) for name, each in content.items()
+        ):
+            return lambda: safetensors.torch.save(
+                {name: tensor.detach().clone().contiguous() for name, tensor in content.items()}
+            )
+    raise ConfigError(
+        f"save was given a {type(content).__name__}",
+        "give it bytes, a text, or a dict of tensors such as model.state_dict()",
+    )

@@ -173,6 +173,15 @@ def load_checkpoint(
     return dict(extra)
 
 
+def read_state_file(data: bytes) -> dict[str, Any]:
+    """The document of a ``StateFile``. Raises StateMismatch: It is damaged."""
+    document, tensors = _read(data)
+    try:
+        return {key: _decode(part, tensors) for key, part in document.items()}
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise StateMismatch(f"it is damaged: {type(error).__name__}: {error}") from error
+
+
 def pack_state(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]
 ) -> bytes:

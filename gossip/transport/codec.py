@@ -44,15 +44,18 @@ from typing import (
 import msgpack
 
 from gossip.core import (
+    COLLECTED_BYTES_MAX,
     CORE_BYTES_MAX,
     DIGEST_BYTES,
     PIECES_MAX,
     ROUND_MAX,
     STATISTICS_BYTES_MAX,
+    Collected,
     Envelope,
     Message,
     PartialStatistics,
     StateOffer,
+    Update,
 )
 from gossip.errors import Malformed
 
@@ -454,6 +457,8 @@ _LARGER = {
     (StateOffer, "core"): CORE_BYTES_MAX,
     (StateOffer, "outline"): OUTLINE_BYTES_MAX,
     (PartialStatistics, "statistics"): STATISTICS_BYTES_MAX,
+    (Update, "collective"): COLLECTED_BYTES_MAX,
+    (Collected, "data"): COLLECTED_BYTES_MAX,
 }
 MESSAGES: Codec[Message] = Codec(
     get_args(Message), Limits(message_bytes=HEADER_BYTES_MAX - _SEAL.size, larger=_LARGER)

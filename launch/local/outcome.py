@@ -14,6 +14,7 @@ from gossip.launch.report import RunView
 
 from .peer_process import ProcessLife
 
+NOT_SAVED = 8
 Stop = Literal["", "interrupt", "terminate", "killed", "never_started", "state_lost"]
 
 
@@ -58,7 +59,8 @@ class RunOutcome:
 def exit_code(outcome: RunOutcome) -> int:
     """The launcher's exit code (``docs/exit_codes.md``)."""
     if outcome.stopped in ("interrupt", "terminate") and _all_done(outcome):
-        return 0  # all that was stopped is the wait for those who might have come back
+        # all that was stopped is the wait for those who might have come back
+        return NOT_SAVED if outcome.view.not_saved else 0
     match outcome.stopped:
         case "interrupt" | "killed":
             return 130
@@ -71,7 +73,7 @@ def exit_code(outcome: RunOutcome) -> int:
         case "":
             pass
     if outcome.finished:
-        return 0
+        return NOT_SAVED if outcome.view.not_saved else 0
     # What the peers themselves say is more than what their processes' codes can.
     judged = [life for life in outcome.last_lives.values() if life.peer not in outcome.dismissed]
     codes = [code_of(life, outcome.view.halted.get(life.peer, {})) for life in judged]

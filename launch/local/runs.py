@@ -146,9 +146,13 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
         more = f" and {counted(len(lacking) - 1, 'more file')}" if len(lacking) > 1 else ""
         gone = f" ({counted(lost, 'line')} lost)" if lost else ""
         screen.say(f"! the record is incomplete: {first}{more} could not be written{gone}")
+    if found["not_saved"]:
+        screen.say(f"! the last checkpoint is not there: {found['not_saved']}")
     for line in [*alone.told(found["trained_alone"]), *missed.told(found["faults_missed"])]:
         screen.say(line)
-    if found["finished"] and not found["rounds"]:
+    if found["finished"] and not found["rounds"] and outcome.config.resume:
+        screen.say("  nothing was left to train: the run had come to its end before")
+    elif found["finished"] and not found["rounds"]:
         screen.say(
             "! no round was trained: each peer ran the script by itself, and nothing was exchanged"
         )

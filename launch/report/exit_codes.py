@@ -59,6 +59,12 @@ CODES: dict[int, ExitCodeMeaning] = {
         "begin from what is on disk, or with more peers; `--begin-anew` for a run that begins "
         "again by itself",
     ),
+    8: ExitCodeMeaning(
+        "not_saved",
+        "The training has come to its end, and its last checkpoint could not be written: a full "
+        "disk, say. Earlier checkpoints are as they were.",
+        "make room, and go on from the last one with `--resume auto`",
+    ),
     130: ExitCodeMeaning(
         "stopped",
         "Ctrl-C: every peer finishes its round and leaves; a second one kills. After the last "

@@ -39,6 +39,7 @@ STATUS = {
     5: "quorum_lost",
     6: "refused",
     7: "state_lost",
+    8: "not_saved",
     130: "stopped",
     143: "stopped",
 }
@@ -265,6 +266,7 @@ def build(
         ),
         "seed": config.seed,
         "finished": finished,
+        "not_saved": view.not_saved or None,
         "record_incomplete": dict(lacking or {}),
     }
 

@@ -89,6 +89,7 @@ class RunView:
         self.unconfirmed: set[int] = set()
         # peer that the plan has killed -> seconds after which to start it again
         self.restarts: dict[int, float] = {}
+        self._identical = False  # whether that was said
         self.own_restarts: list[RestartRecord] = []  # of those that died by themselves
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
         self.halted: dict[int, Mapping[str, Any]] = {}
@@ -159,6 +160,13 @@ class RunView:
         if name in self._ABOUT and subject is not None:
             return self._ABOUT[name](self, row, subject, event, t)
         return []
+
+    @property
+    def not_saved(self) -> str:
+        """Why the last checkpoint is not there, of a run whose peers have all looked for it."""
+        done = [peer for peer, row in self.rows.items() if row.state == "done"]
+        said = [str(self.halted.get(peer, {}).get("not_saved") or "") for peer in done]
+        return said[0] if said and all(said) else ""
 
     # --- a peer's life ----------------------------------------------------------------------------
 
@@ -263,6 +271,17 @@ class RunView:
 
     def _notice(self, row: PeerRow, event: Row, t: float) -> list[str]:
         return [f"! {row.peer}: {event.get('message')} ({event.get('hint')})"]
+
+    def _identical_updates(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        if self._identical:
+            return []
+        self._identical = True
+        peers = ", ".join(map(str, event.get("peers") or ()))
+        return [
+            f"! the updates of {peers} are the same to the last bit: they learn from the same "
+            "batches, and count as one. Read data through peer.shard(loader), or draw it without "
+            "a seed of your own"
+        ]
 
     def _fork(self, row: PeerRow, event: Row, t: float) -> list[str]:
         if not self._fresh("fork", row.peer, t):
@@ -670,6 +689,7 @@ class RunView:
         "fault_over": _fault_over,
         "fork": _fork,
         "halted": _halted,
+        "identical_updates": _identical_updates,
         "lingering": _lingering,
         "lost_round": _lost_round,
         "metrics": _metrics,

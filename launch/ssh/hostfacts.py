@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+import gossip
 from gossip.errors import ConfigError
 from gossip.launch.local import Program, gpus
 from gossip.run import read_json
@@ -26,7 +27,7 @@ from gossip.transport import is_loopback
 
 PACKAGES = ("gossip-train", "torch", "pyzmq", "msgpack", "numpy")
 LOOPBACK = "127.0.0.1"
-_OURS = Path(__file__).resolve().parents[2] / "gossip"
+_OURS = Path(gossip.__file__).parent
 
 
 def look(asked: Mapping[str, Any]) -> dict[str, Any]:

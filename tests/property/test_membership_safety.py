@@ -71,14 +71,11 @@ class Observed:
         self.timers: Timers[Any] = Timers()
         self.now = 0.0
         self.core = Membership(
-            0,
-            0,
+            Member.own(0, 0, "c0", "b0"),
             MembershipSettings(),
             self.timers,
             random.Random(1),
             frozenset(range(N)),
-            "c0",
-            "b0",
         )
         self.due: dict[int, float] = {}
         self.pings: list[tuple[int, int]] = []

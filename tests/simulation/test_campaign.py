@@ -8,7 +8,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from gossip.core.events import Aggregate, Aggregated, Effect, Event, TrainerProgress
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
+from gossip.errors import BadFault
 from gossip.faults import plan as faults
 from gossip.faults.kinds import ATTACKS, ByzantineFault, Crash, Hang, Restart, Slow
 from gossip.faults.plan import Fault, FaultPlan
@@ -124,6 +125,20 @@ def test_a_fault_takes_place_once_and_is_over_in_the_calm(fault: Fault) -> None:
     before = {peer: swarm.hosts[peer].core.rounds.round_id for peer in swarm.up}
     swarm.run_for(0.6)
     assert all(swarm.hosts[peer].core.rounds.round_id > before[peer] for peer in swarm.up)
+
+
+def test_a_fault_that_the_simulator_does_not_know_is_refused_by_name() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Eclipse(Fault):
+        peer: int
+
+        def __str__(self) -> str:
+            return f"eclipse:{self.peer}"
+
+    schedule = replace(WORLD, faults=(Crash(1, at_s=1.0), Eclipse(2)))
+    with pytest.raises(BadFault, match="cannot carry out eclipse:2: it knows no Eclipse") as caught:
+        run(schedule)
+    assert "gossip/simulation/world/nemesis.py" in caught.value.hint
 
 
 def test_a_fault_that_is_still_on_when_a_violation_ends_the_run_took_place() -> None:
@@ -342,7 +357,7 @@ def test_a_plan_of_a_real_run_strikes_the_same_peers_in_the_simulator() -> None:
 
 
 HASHES = """
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from gossip.simulation.schedules.generator import generate
 from gossip.simulation.campaign.play import run

@@ -8,7 +8,7 @@ from typing import Any
 
 from gossip.core.events import CancelTimer, Connect, Disconnect, Effect, Send, SetTimer
 from gossip.core.membership.swim import Membership
-from gossip.core.membership.table import first_standing
+from gossip.core.membership.table import Member, first_standing
 from gossip.core.messages import Ack, Gossip, Message, Ping, PingRequest, Progress, Rumor
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
@@ -29,14 +29,11 @@ class MemberBench:
         self.timers: Timers[Any] = Timers()
         self.settings = MembershipSettings(**settings)
         self.core = Membership(
-            0,
-            0,
+            Member.own(0, 0, "c0", "b0"),
             self.settings,
             self.timers,
             random.Random(1),
             frozenset(range(n)),
-            control="c0",
-            bulk="b0",
         )
         self.due: dict[int, float] = {}
         self.acks: dict[int, tuple[int, Ack]] = {}  # on their way, under negative tokens

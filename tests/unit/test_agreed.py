@@ -58,10 +58,8 @@ def test_of_a_snapshot_that_is_wrong_in_one_place_nothing_is_taken_over(
         assert held(mine) == before
 
 
-@pytest.mark.parametrize(
-    "snapshot", [(), ([0],), tuple("roster"), ([0, 1, 2, 3], [], [], [], [], [])]
-)
-def test_what_has_not_the_five_parts_of_a_snapshot_is_none(snapshot: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize("snapshot", [(), ([0],), tuple("roster"), ([0, 1, 2, 3], [], [], [], [])])
+def test_what_has_not_the_six_parts_of_a_snapshot_is_none(snapshot: tuple[Any, ...]) -> None:
     with pytest.raises(ValueError, match="a snapshot holds a roster"):
         agreed().check(snapshot)
 

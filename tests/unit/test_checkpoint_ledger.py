@@ -17,7 +17,7 @@ TABLES = ([0, 1, 2], [], [1, 2], [], [])
 
 
 def test_a_ledger_comes_back_with_the_roster_of_those_who_train_now() -> None:
-    packed = pack_ledger(CHAIN, TABLES, whole=False)
+    packed = pack_ledger(7, CHAIN, TABLES, whole=False)
     assert unpack_ledger(packed, (0, 1)) == (CHAIN, ([0, 1], [], [1, 2], [], []), False)
 
 
@@ -32,7 +32,7 @@ def test_a_ledger_comes_back_with_the_roster_of_those_who_train_now() -> None:
     ],
 )
 def test_what_is_no_ledger_is_refused(change: dict[str, object], why: str) -> None:
-    document = {**json.loads(pack_ledger(CHAIN, TABLES, whole=True)), **change}
+    document = {**json.loads(pack_ledger(7, CHAIN, TABLES, whole=True)), **change}
     with pytest.raises(ValueError, match=why):
         unpack_ledger(json.dumps(document).encode(), (0, 1))
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from gossip.core.ledger.data_share import rounds_per_epoch, share_of
+from gossip.core.ledger.data_share import DataShare, rounds_per_epoch
 
 
 def test_what_is_coming_is_what_the_next_rounds_give() -> None:
     for round_id in range(12):
-        coming = share_of(3, 7, 20, 2, round_id, ahead=5).coming
-        following = [share_of(3, 7, 20, 2, round_id + k) for k in range(1, 6)]
+        coming = DataShare(3, 7, 20, 2).slice(round_id, ahead=5).coming
+        following = [DataShare(3, 7, 20, 2).slice(round_id + k) for k in range(1, 6)]
         assert coming == tuple((share.epoch, share.ranges) for share in following if share.ranges)
 
 
@@ -24,7 +24,7 @@ def test_every_position_of_an_epoch_is_read_once_by_somebody(
         read = []
         for round_id in range(epoch * rounds, (epoch + 1) * rounds):
             for rank in range(peers):
-                share = share_of(rank, peers, samples_total, batch, round_id)
+                share = DataShare(rank, peers, samples_total, batch).slice(round_id)
                 assert share.epoch == epoch
                 assert all(stop - start <= batch for start, stop in share.ranges)
                 if rounds > 1:

@@ -19,6 +19,7 @@ from gossip.core.messages import (
     Hello,
     UpdateRequest,
 )
+from gossip.core.rounds.claims import Objection
 from gossip.core.rounds.departures import Departures
 from gossip.core.rounds.shard import ShardRound
 from gossip.core.rounds.validation import ROUNDS_KEPT, ResultValidator
@@ -26,6 +27,7 @@ from gossip.core.settings import CoreSettings
 from gossip.topologies.base import Roster
 from gossip.vectors.likeness import similarity_of
 
+BAD_COMMIT = Objection("it is no result of this round", event="bad_commit")
 OPPOSED, ALIKE = ResultSimilarity(1.0, 1.0, -0.9), ResultSimilarity(1.0, 1.0, 0.9)
 
 
@@ -89,9 +91,17 @@ class ResultBench:
         commit = replace(
             self.commit(samples), round_id=round_id, attempt=self.shard.attempt, server=maker
         )
-        return self.result_validator.judge(
-            sender, self.shard, commit, similarity, Contributed(round_id, own, ()), 1.0
-        )
+        return self.judge_commit(sender, commit, similarity, Contributed(round_id, own, ()))
+
+    def judge_commit(
+        self,
+        sender: int,
+        commit: Commit,
+        similarity: ResultSimilarity | None,
+        own: Contributed | None = None,
+    ) -> list[Effect] | None:
+        handed = Received(sender, 1, commit, similarity=similarity)
+        return self.result_validator.judge(handed, self.shard, commit, own, 1.0)
 
     def commit(self, samples: int = 8, **claims: Any) -> Commit:
         of, everybody = (Contribution(4, samples, 1.0, 1.0),), self.agreed.roster.peers
@@ -161,16 +171,10 @@ def test_who_serves_an_attempt_that_others_have_left_makes_no_second_result() ->
     # which this peer serves; those who have updates with it may have given them to peer 3, too
     desk.shard.attempt = 1
     later = replace(desk.commit(), attempt=3, made_at=3, server=3)
-    assert (
-        desk.result_validator.judge(3, desk.shard, later, OPPOSED, Contributed(0, 0, ()), 1.0)
-        is not None
-    )
+    assert desk.judge_commit(3, later, OPPOSED, Contributed(0, 0, ())) is not None
     assert (desk.closed, len(desk.handed_on), desk.shard.attempt) == (0, 1, 2)
     desk.shard.attempt = 1  # in another's name, it is a word that any liar could say
-    assert (
-        desk.result_validator.judge(4, desk.shard, later, OPPOSED, Contributed(0, 0, ()), 1.0)
-        is not None
-    )
+    assert desk.judge_commit(4, later, OPPOSED, Contributed(0, 0, ())) is not None
     assert (desk.closed, desk.shard.attempt) == (1, 1)
 
 
@@ -178,9 +182,7 @@ def test_what_is_no_result_of_a_later_attempt_takes_no_servers_turn() -> None:
     desk = ResultBench()
     desk.shard.attempt = 1
     bad = replace(desk.commit(), attempt=3, made_at=3, server=3)
-    desk.result_validator.refuse(
-        3, desk.shard, bad, "bad_commit", "it is no result of this round", 1.0
-    )
+    desk.result_validator.refuse(3, desk.shard, bad, BAD_COMMIT, 1.0)
     assert (desk.closed, desk.handed_on, desk.shard.attempt) == (1, [], 1)
 
 
@@ -349,7 +351,7 @@ def test_with_no_liars_to_bear_a_damaged_result_hands_nothing_on() -> None:
     commit = Commit(b"l", 0, 0, 0, 0, 0, b"", b"d" * 16, (), (), (), None, "")
     assert [
         type(effect)
-        for effect in desk.result_validator.refuse(0, desk.shard, commit, "bad_commit", "", 1.0)
+        for effect in desk.result_validator.refuse(0, desk.shard, commit, BAD_COMMIT, 1.0)
     ] == [Report]
     assert (desk.handed_on, desk.result_validator.accusations()) == ([], ())
 
@@ -414,7 +416,7 @@ def test_only_what_two_honest_views_cannot_differ_by_is_charged() -> None:
     for round_id, out, charged in ((0, {2, 3}, False), (1, {2, 3, 4}, True)):
         commit = desk.commit(roster=tuple(set(range(8)) - out), round_id=round_id)
         desk.shard = ShardRound(0, tuple(range(8)))
-        assert desk.result_validator.judge(0, desk.shard, commit, None, None, 1.0) is not None
+        assert desk.judge_commit(0, commit, None) is not None
         assert desk.result_validator.accusations() == (
             (Accusation(0, round_id),) if charged else ()
         )
@@ -436,10 +438,7 @@ def test_who_is_not_in_the_roster_believes_what_was_committed() -> None:
 def test_what_more_than_f_hand_over_is_taken_whatever_it_claims() -> None:
     desk = ResultBench(8, f=2)
     commit = desk.commit(roster=(0,))
-    taken = [
-        desk.result_validator.judge(sender, desk.shard, commit, ALIKE, None, 1.0) is None
-        for sender in (0, 2, 3)
-    ]
+    taken = [desk.judge_commit(sender, commit, ALIKE) is None for sender in (0, 2, 3)]
     assert taken == [False, False, True]
 
 

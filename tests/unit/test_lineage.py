@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from gossip.core.ledger.chain import HISTORY_ROUNDS, Lineage, chain_hash, genesis, header_bytes
-from gossip.core.messages import Accusation, Commit, Contribution, Rejection
+from gossip.core.messages import Accusation, Collected, Commit, Contribution, Rejection
 
 RUN, LINEAGE = b"run-0001", b"line-001"
 
@@ -50,6 +50,7 @@ OTHERS = {
     "measured": (b"m" * 16,),
     "rates": (0.1,),
     "accusations": (Accusation(3, 0),),
+    "collected": (Collected(1, b"given"),),
 }
 
 

@@ -12,7 +12,7 @@ from gossip.core.events import Connect, Disconnect
 from gossip.core.membership.prober import LOADED_VERDICT_S
 from gossip.core.membership.rumors import LAST_WORDS_S
 from gossip.core.membership.swim import Membership
-from gossip.core.membership.table import REFUTATIONS
+from gossip.core.membership.table import REFUTATIONS, Member
 from gossip.core.messages import (
     ROUND_MAX,
     Ack,
@@ -47,7 +47,11 @@ def test_an_address_from_a_list_is_connected_to_but_has_not_joined_before_it_spe
 
 def test_a_hello_from_one_whose_address_was_unknown_makes_it_a_member_at_once() -> None:
     core = Membership(
-        0, 0, MembershipSettings(), Timers[Any](), random.Random(1), frozenset(range(3)), "c0", "b0"
+        Member.own(0, 0, "c0", "b0"),
+        MembershipSettings(),
+        Timers[Any](),
+        random.Random(1),
+        frozenset(range(3)),
     )
     assert core.heard(2, 5, 1.0)
     assert core.learn(2, "c2", "b2", 5, 1.0) == [Connect(2, "c2", "b2")]
@@ -615,7 +619,11 @@ def test_a_later_life_of_oneself_is_not_contested() -> None:
 
 def test_rumours_of_a_former_life_of_oneself_are_nothing_to_refute() -> None:
     core = Membership(
-        0, 2, MembershipSettings(), Timers[Any](), random.Random(1), frozenset(range(3)), "c0", "b0"
+        Member.own(0, 2, "c0", "b0"),
+        MembershipSettings(),
+        Timers[Any](),
+        random.Random(1),
+        frozenset(range(3)),
     )
     core.heard(1, 0, 0.0)
     core.learn(1, "c1", "b1", 0, 0.0)

@@ -33,6 +33,7 @@ from gossip.core.transfer.donor import (
     TAKERS_MAX,
     TAKES_OVER,
     TOO_EARLY,
+    Donor,
     SnapshotExpired,
     attested_digest,
 )
@@ -107,7 +108,7 @@ class RecoveryBench:
             Timers[Any](),
             10.0,
         )
-        self.core = Recovery(0, self.settings, self.rounds, self.timers, self.others, f + 1)
+        self.core = Recovery(0, Donor(self.settings, self.rounds, self.timers), self.others, f + 1)
         self.said: list[tuple[int, Message]] = []
         self.reports: list[Report] = []
         self.restores: list[Restore] = []

@@ -9,7 +9,7 @@ from .chain import header_bytes as header_bytes
 from .checkpoint import pack_ledger as pack_ledger
 from .checkpoint import unpack_ledger as unpack_ledger
 from .data_cursor import Ranges as Ranges
-from .data_share import share_of as share_of
+from .data_share import DataShare as DataShare
 from .equivocation import EquivocationWitness as EquivocationWitness
 from .log import CommitLog as CommitLog
 from .log import Held as Held

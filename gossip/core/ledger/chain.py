@@ -81,6 +81,10 @@ def header_bytes(commit: Commit) -> bytes:
                 _blob(c.turn),
                 _blob(c.content),
             ]
+    if commit.collected:
+        parts.append(_text("collected"))  # as a count it would be larger than any
+        for given in commit.collected:
+            parts += [_COUNT.pack(given.peer), _blob(given.data)]
     return b"".join(parts)
 
 

@@ -12,14 +12,21 @@ from gossip.core.messages import DIGEST_BYTES, PeerId
 FORMAT = 1
 
 
-def pack_ledger(chain: bytes, snapshot: tuple[Any, ...], whole: bool) -> bytes:
+def pack_ledger(round_id: int, chain: bytes, snapshot: tuple[Any, ...], whole: bool) -> bytes:
     """
     Args:
+        round_id: The next round.
         chain: H of the round before.
         snapshot: Roster, trust, data cursor and what else a peer that joins is given.
-        whole: Whether every round of the run had an update of every peer.
+        whole: Whether every step of the run had an update of every peer.
     """
-    document = {"format": FORMAT, "chain": chain.hex(), "whole": whole, "tables": snapshot}
+    document = {
+        "format": FORMAT,
+        "round": round_id,
+        "chain": chain.hex(),
+        "whole": whole,
+        "tables": snapshot,
+    }
     return json.dumps(document, separators=(",", ":")).encode()
 
 

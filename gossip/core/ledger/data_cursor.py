@@ -378,30 +378,39 @@ def _fields(
     numbers, counts, last = _wholes(packed[0], 7), _wholes(packed[1], 3), _wholes(packed[3])
     if len(last) not in (0, 4):
         raise ValueError("data cursor: a report has four numbers")
-    if not isinstance(packed[2], tuple | list):
-        raise ValueError("data cursor: ranges were expected")
-    pairs = [_wholes(pair, 2) for pair in packed[2]]
-    returned = tuple((pair[0], pair[1]) for pair in pairs)
     samples_total, batch, at_least, _, position, _, _ = numbers
     if (samples_total == 0) != (batch == 0) or position > samples_total or at_least < 1:
         raise ValueError("data cursor: it lies outside its data")
-    before = -1
-    for start, stop in returned:
-        if not before < start < stop <= position:
-            raise ValueError("data cursor: returned ranges are disorderly")
-        before = stop
+    returned = _ranges(packed[2], position)
     if counts[0] + samples_total - position + _length(returned) != samples_total:
         raise ValueError("data cursor: it has lost count")
+    pending = None if packed[4] is None else _pending(packed[4])
     recent, pace = _wholes(packed[5]), Pace.unpack(packed[6])
-    if packed[4] is None:
-        return numbers, counts, returned, last, None, recent, pace
-    if not isinstance(packed[4], tuple | list) or len(packed[4]) > PENDING_ROUNDS:
+    return numbers, counts, returned, last, pending, recent, pace
+
+
+def _ranges(packed: Any, end: int) -> Ranges:
+    """Of samples before ``end``, in order."""
+    if not isinstance(packed, tuple | list):
+        raise ValueError("data cursor: ranges were expected")
+    pairs = [_wholes(pair, 2) for pair in packed]
+    before = -1
+    for start, stop in pairs:
+        if not before < start < stop <= end:
+            raise ValueError("data cursor: returned ranges are disorderly")
+        before = stop
+    return tuple((pair[0], pair[1]) for pair in pairs)
+
+
+def _pending(packed: Any) -> list[tuple[Any, ...]]:
+    """Of each pending round: what its rule needs, a roster and contributors."""
+    if not isinstance(packed, tuple | list) or len(packed) > PENDING_ROUNDS:
         raise ValueError("data cursor: too many rounds are pending")
     pending = []
-    for row in packed[4]:
+    for row in packed:
         if not isinstance(row, tuple | list) or len(row) != 3:
             raise ValueError(
                 "data cursor: a pending round has what its rule needs, a roster and contributors"
             )
         pending.append((*_wholes(row[:1]), _wholes(row[1]), _wholes(row[2])))
-    return numbers, counts, returned, last, pending, recent, pace
+    return pending

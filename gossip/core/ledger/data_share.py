@@ -8,6 +8,7 @@ read, or a peer that jumped ahead passed over, is not read by anybody in that ep
 from __future__ import annotations
 
 from gossip.core.events import DataSlice
+from gossip.core.frozen import record
 
 from .data_cursor import Ranges
 from .prefetch import AHEAD_MAX, bounded
@@ -19,35 +20,39 @@ def rounds_per_epoch(peers: int, samples_total: int, batch: int) -> int:
     return -(-largest // batch)
 
 
-def share_of(
-    rank: int, peers: int, samples_total: int, batch: int, round_id: int, ahead: int = 0
-) -> DataSlice:
-    """What the ``rank``-th of ``peers`` reads in a round:
-    the next part of its own contiguous share of the epoch.
+@record
+class DataShare:
+    """The contiguous share of each epoch that the ``rank``-th of ``peers`` reads."""
 
-    The last two rounds of an epoch halve what is left, so that neither is a step on a handful of
-    samples. With batches of one the last is empty for those whose share is smaller than the
-    largest. The slices of the ``ahead`` rounds behind it come along: what it will read,
-    unless it jumps ahead.
-    """
-    rounds = rounds_per_epoch(peers, samples_total, batch)
-    first, end = rank * samples_total // peers, (rank + 1) * samples_total // peers
-    halved = first + max(0, rounds - 2) * batch  # from here on
+    rank: int
+    peers: int
+    samples_total: int
+    batch: int
 
-    def beginning(step: int) -> int:
-        if step == rounds:
-            return end
-        return (
-            first + step * batch
-            if step < rounds - 1 or not step
-            else halved + -(-(end - halved) // 2)
-        )
+    def slice(self, round_id: int, ahead: int = 0) -> DataSlice:
+        """What is read in a round: the next part of the share.
 
-    def part(at: int) -> tuple[int, Ranges]:
-        epoch, step = divmod(at, rounds)
-        start, stop = beginning(step), beginning(step + 1)
+        The last two rounds of an epoch halve what is left, so that neither is a step on a handful
+        of samples. With batches of one the last is empty for those whose share is smaller than the
+        largest. The slices of the ``ahead`` rounds behind it come along: what the peer will read,
+        unless it jumps ahead.
+        """
+        coming = range(round_id + 1, round_id + 1 + min(ahead, AHEAD_MAX))
+        return DataSlice(*self._part(round_id), bounded([self._part(at) for at in coming]))
+
+    def _part(self, round_id: int) -> tuple[int, Ranges]:
+        rounds = rounds_per_epoch(self.peers, self.samples_total, self.batch)
+        epoch, step = divmod(round_id, rounds)
+        start, stop = self._start(step, rounds), self._start(step + 1, rounds)
         return epoch, ((start, stop),) if start < stop else ()
 
-    return DataSlice(
-        *part(round_id), bounded([part(round_id + k) for k in range(1, min(ahead, AHEAD_MAX) + 1)])
-    )
+    def _start(self, step: int, rounds: int) -> int:
+        """The first sample of a step; behind the last step, the end of the share."""
+        first = self.rank * self.samples_total // self.peers
+        end = (self.rank + 1) * self.samples_total // self.peers
+        if step == rounds:
+            return end
+        if step < rounds - 1 or not step:
+            return first + step * self.batch
+        halved = first + max(0, rounds - 2) * self.batch  # from here on
+        return halved + -(-(end - halved) // 2)

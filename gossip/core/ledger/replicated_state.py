@@ -10,7 +10,14 @@ from dataclasses import asdict
 from typing import Any
 
 from gossip.core.events import Apply, Committed, DataSlice, Effect, Payload, Report
-from gossip.core.messages import ACCUSATIONS_MAX, DIGEST_BYTES, Commit, PeerId
+from gossip.core.messages import (
+    ACCUSATIONS_MAX,
+    COLLECTED_BYTES_MAX,
+    DIGEST_BYTES,
+    ROUND_MAX,
+    Commit,
+    PeerId,
+)
 from gossip.core.settings import CoreSettings
 from gossip.topologies import Roster
 
@@ -48,7 +55,9 @@ class ReplicatedState:
         self._sharers: tuple[PeerId, ...] = ()  # those who get samples this round
         self._slices: dict[PeerId, Ranges] = {}
         self._told = 0  # how many they were when somebody was told of the batch last
-        self.whole = True  # every round so far had an update of each of the run's first peers
+        self.whole = True  # every step so far had an update of each of the run's first peers
+        self.collectives = 0  # rounds so far that were collective operations, and so no steps
+        self.was_step = True  # the last round was one
 
     def begin(self) -> frozenset[PeerId]:
         """The next round begins: gives out its samples. Returns who is in quarantine in it."""
@@ -58,7 +67,8 @@ class ReplicatedState:
         proven = len(locked.intersection(self.roster.peers))
         self.cursor.require(self.settings.updates_needed(self.settings.f - proven))
         self._slices = self.cursor.assign(self._sharers)
-        self._snapshots[round_id] = (self.roster.peers, *[table.pack() for table in self._tables()])
+        tables = [table.pack() for table in self._tables()]
+        self._snapshots[round_id] = (self.roster.peers, *tables, self.collectives)
         while len(self._snapshots) > SNAPSHOTS_KEPT:
             self._snapshots.popitem(last=False)
         return locked
@@ -135,7 +145,10 @@ class ReplicatedState:
             if lost
             else set.intersection(*[{c.peer for c in commit.contributors} for commit in commits])
         )
-        self.whole = self.whole and used.issuperset(self.settings.peers)
+        collected = commits[0].collected
+        self.was_step = len(collected) <= self.settings.f
+        self.collectives += not self.was_step
+        self.whole = self.whole and (not self.was_step or used.issuperset(self.settings.peers))
         effects: list[Effect] = [
             Report(
                 t.change,
@@ -167,17 +180,20 @@ class ReplicatedState:
                     round_id,
                     tuple(payload for _, payload in held if payload is not None),
                     rates=commits[0].rates,
+                    collected=collected,
                 )
             )
         else:
-            effects.append(Apply(round_id, ()))
-            if lost.rejected or any(self._slices.values()) or not self.cursor.configured:
+            effects.append(Apply(round_id, (), collected=collected, is_step=self.was_step))
+            given = lost.rejected or any(self._slices.values()) or not self.cursor.configured
+            if given and self.was_step:
                 effects.append(Report("lost_round", {"round": round_id, "reason": lost.reason}))
         before, took_us = (
             self.cursor.pace.levels(),
             {c.peer: c.took_us for c in commits[0].contributors},
         )
-        if (epoch := self.cursor.commit(self._sharers, used, took_us)) is not None:
+        epoch = self.cursor.commit(self._sharers, used, took_us) if self.was_step else None
+        if epoch is not None:
             effects.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
         self.roster = Roster(commits[0].roster, self.roster.lineage)
         effects += self._tell_shares(round_id, before)
@@ -214,6 +230,7 @@ class ReplicatedState:
         if not (
             self.may_have_contributed(commit)
             and self._may_accuse(commit)
+            and self._may_have_collected(commit)
             and are_sound(commit.rates)
         ):
             return False
@@ -240,6 +257,15 @@ class ReplicatedState:
             and bool(contributors) <= bool(commit.digest)
         )
 
+    def _may_have_collected(self, commit: Commit) -> bool:
+        """Whether what it says that peers have given to a collective operation is of this round's
+        roster, each once, ascending, not too much, and instead of an aggregate."""
+        given = [each.peer for each in commit.collected]
+        ascending = given == sorted(set(given)) and set(given) <= set(self.roster.peers)
+        fits = sum([len(each.data) for each in commit.collected]) <= COLLECTED_BYTES_MAX
+        instead = len(given) <= self.settings.f or not commit.digest
+        return ascending and fits and instead and not (given and commit.shard)
+
     def _may_accuse(self, commit: Commit) -> bool:
         """Whether its charges are of members of the run and of rounds so far, each once,
         ascending, and few."""
@@ -264,26 +290,34 @@ class ReplicatedState:
     def check(self, snapshot: tuple[Any, ...]) -> None:
         """Raises ValueError or OverflowError unless it is a snapshot that can be adopted;
         changes nothing."""
-        if len(snapshot) != 5 or not isinstance(snapshot[0], list | tuple):
+        if len(snapshot) != 6 or not isinstance(snapshot[0], list | tuple):
             raise ValueError(
                 "a snapshot holds a roster, the trust table, the data cursor, who keeps silent, "
-                "and who says what of whom"
+                "who says what of whom, and how many rounds were collective operations"
             )
+        if type(snapshot[5]) is not int or not 0 <= snapshot[5] <= ROUND_MAX:
+            raise ValueError("the number of collective operations is none")
         if not self.is_roster(tuple(snapshot[0])):
             raise ValueError(f"{snapshot[0]} is not a roster of {self.settings.everybody}")
-        for table, packed in zip(self._tables(), snapshot[1:], strict=True):
+        for table, packed in zip(self._tables(), snapshot[1:5], strict=True):
             copy(table).unpack(packed)
 
     def resume(self, whole: bool) -> None:
-        """Goes on from a checkpoint. ``whole``: every round before it had everybody's update."""
+        """Goes on from a checkpoint. ``whole``: every step before it had everybody's update."""
         self.whole = whole
+
+    def resume_count(self, collectives: int) -> None:
+        """The local trainer is further than this node: of the rounds that it has had so many were
+        collective operations."""
+        self.collectives = collectives
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Takes over what another peer held before ``round_id``. Raises as ``check`` does; then
         nothing has changed."""
         self.check(snapshot)
-        for table, packed in zip(self._tables(), snapshot[1:], strict=True):
+        for table, packed in zip(self._tables(), snapshot[1:5], strict=True):
             table.unpack(packed)
+        self.collectives = snapshot[5]
         self.roster, self.rates = Roster(tuple(snapshot[0]), self.settings.lineage), ()
         self.lineage.restart(round_id, chain)
 

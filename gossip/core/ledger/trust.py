@@ -427,47 +427,48 @@ def _times(value: float) -> str:
 def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
     if not isinstance(packed, tuple | list) or len(packed) > MOST_PEERS:
         raise ValueError("trust: not a table of peers")
-    standings = {}
-    for row in packed:
-        if not isinstance(row, tuple | list) or len(row) != 10:
-            raise ValueError("trust: a row has 10 fields")
-        peer, score, suspected, phase, rounds_left, recent, served, refused, twice, accusations = (
-            row
-        )
-        if not _are_counts((peer, rounds_left, refused, twice)):
-            raise ValueError("trust: peers and rounds are whole numbers")
-        for value in (score, served):
-            if (
-                not isinstance(value, int | float)
-                or not 0.0 <= value <= 1.0
-                or not isinstance(suspected, bool)
-            ):
-                raise ValueError(f"trust: a score of {value!r}")
-        if phase not in ("normal", "quarantined", "parole"):
-            raise ValueError(f"trust: a phase of {phase!r}")
-        if not isinstance(recent, tuple | list) or len(recent) > RECENT:
-            raise ValueError("trust: too long a memory")
-        for item in recent:
-            if not isinstance(item, tuple | list) or len(item) != 2 or item[0] not in ("", *WORDS):
-                raise ValueError("trust: evidence without a name")
-            if not isinstance(item[1], int | float):
-                raise ValueError("trust: evidence without a number")
-        memory, known = (
-            tuple([(str(name), float(far)) for name, far in recent]),
-            _accusations_of(accusations),
-        )
-        standings[peer] = _Standing(
-            float(score),
-            float(served),
-            suspected,
-            rounds_left,
-            phase,
-            memory,
-            refused,
-            twice,
-            known,
-        )
-    return standings
+    return dict([_standing_of(row) for row in packed])
+
+
+def _standing_of(row: Any) -> tuple[PeerId, _Standing]:
+    """A peer and where it stands."""
+    if not isinstance(row, tuple | list) or len(row) != 10:
+        raise ValueError("trust: a row has 10 fields")
+    peer, score, suspected, phase, rounds_left, recent, served, refused, twice, accusations = row
+    if not _are_counts((peer, rounds_left, refused, twice)):
+        raise ValueError("trust: peers and rounds are whole numbers")
+    for value in (score, served):
+        if (
+            not isinstance(value, int | float)
+            or not 0.0 <= value <= 1.0
+            or not isinstance(suspected, bool)
+        ):
+            raise ValueError(f"trust: a score of {value!r}")
+    if phase not in ("normal", "quarantined", "parole"):
+        raise ValueError(f"trust: a phase of {phase!r}")
+    return peer, _Standing(
+        float(score),
+        float(served),
+        suspected,
+        rounds_left,
+        phase,
+        _evidence_of(recent),
+        refused,
+        twice,
+        _accusations_of(accusations),
+    )
+
+
+def _evidence_of(packed: Any) -> tuple[tuple[str, float], ...]:
+    """The recent evidence against a peer: its name, and how far it went."""
+    if not isinstance(packed, tuple | list) or len(packed) > RECENT:
+        raise ValueError("trust: too long a memory")
+    for item in packed:
+        if not isinstance(item, tuple | list) or len(item) != 2 or item[0] not in ("", *WORDS):
+            raise ValueError("trust: evidence without a name")
+        if not isinstance(item[1], int | float):
+            raise ValueError("trust: evidence without a number")
+    return tuple([(str(name), float(far)) for name, far in packed])
 
 
 def _are_counts(values: Iterable[Any]) -> bool:

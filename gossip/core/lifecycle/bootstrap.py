@@ -197,10 +197,7 @@ class Bootstrap:
         expected = self.settings.peers
         others = [peer for peer in expected if peer != self.local]
         gone = {peer for peer in others if self.view.is_gone(peer)}  # nobody waits for them
-        for peer in gone.intersection(self.hellos):
-            if self.hellos[peer].round_id == 0:
-                # who comes in another life may have other weights, and says so
-                del self.hellos[peer]
+        self._forget_weights(gone)
         own = self.hellos.get(self.local)
         # A newcomer has no say in what the run begins with, however many come: neither in its
         # weights nor in its model.
@@ -266,6 +263,16 @@ class Bootstrap:
                 f"{len(present)} of {self.needed} needed peers came in {self.waited_s(now):.0f} s"
             )
             return HaltTooFewPeers(f"{came}; missing: {', '.join(map(str, missing))}")
+        return self._begin(own, present, now)
+
+    def _forget_weights(self, gone: set[PeerId]) -> None:
+        """Who comes in another life may have other weights, and says so."""
+        for peer in gone.intersection(self.hellos):
+            if self.hellos[peer].round_id == 0:
+                del self.hellos[peer]
+
+    def _begin(self, own: Hello, present: tuple[PeerId, ...], now: float) -> Decision:
+        """Enough are here. They begin with the weights that most of them have."""
         if own.round_id > 0:
             return BeginFresh(present)
         states = {peer: self.hellos[peer].state for peer in present if self.hellos[peer].state}

@@ -93,11 +93,11 @@ class Prober:
         timers: Timers[Any],
         rng: random.Random,
         view: MemberTable,
-        awareness: Awareness,
         talk: Callable[[PeerId], tuple[Rumor, ...]],
     ) -> None:
         self.settings, self.timers, self.rng = settings, timers, rng
-        self.view, self.awareness, self.talk = view, awareness, talk
+        self.view, self.talk = view, talk
+        self.awareness = Awareness(settings.awareness_max)
         self.probes: dict[int, Probe] = {}
         # of the probe under way, by whom it is for: one a peer at a time
         self._nonces: dict[PeerId, int] = {}

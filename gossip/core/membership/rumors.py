@@ -10,7 +10,6 @@ from gossip.core.messages import Gossip, PeerId, Rumor
 from gossip.core.settings import MembershipSettings
 
 from .awareness import Awareness
-from .dissemination import RumorQueue
 from .table import RANK, REFUTATIONS, Member, MemberTable, first_standing, incarnation_of
 from .transitions import StatusTransitions
 
@@ -21,8 +20,8 @@ TABLE_MAX = 500  # members in one PushPull: a header holds about twice as many
 
 
 class RumorHandler:
-    """Merges rumours into the table. ``me`` is the local peer's own entry, whose standing only a
-    refutation raises.
+    """Merges rumours into the table. Only a refutation raises the standing of ``me``, the local
+    peer's own entry.
 
     ``voices``: who spoke before its address was known, and its incarnation. While a peer that has
     spoken to us is linked, what others say of a later life of it counts only when that has spoken,
@@ -33,19 +32,13 @@ class RumorHandler:
         self,
         settings: MembershipSettings,
         allowed: frozenset[PeerId] | None,
-        me: Member,
         view: MemberTable,
-        rumors: RumorQueue,
         transitions: StatusTransitions,
         awareness: Awareness,
     ) -> None:
-        self.settings, self.allowed, self.me = settings, allowed, me
-        self.view, self.rumors, self.transitions, self.awareness = (
-            view,
-            rumors,
-            transitions,
-            awareness,
-        )
+        self.settings, self.allowed, self.me = settings, allowed, view.members[view.local]
+        self.view, self.transitions, self.awareness = view, transitions, awareness
+        self.rumors = transitions.rumors
         self.voices: dict[PeerId, int] = {}
         self._broadcast_at = float("-inf")
 
@@ -98,36 +91,45 @@ class RumorHandler:
             if not self._is_its_life(rumor, member, sender):
                 return self._look_there(rumor, member, now)
             if rumor.incarnation < member.standing:  # the later life was invented
-                return (
-                    self.transitions.revive(member, rumor, sender, now)
-                    if rumor.status == "alive"
-                    else []
-                )
+                alive = rumor.status == "alive"
+                return self.transitions.revive(member, rumor, sender, now) if alive else []
         effects: list[Effect] = []
         if member is None:
             member = self.transitions.add_member(rumor.peer, rumor.incarnation, now)
             effects += self.transitions.set_address(member, rumor.control, rumor.bulk)
         if rumor.incarnation < member.standing:
             return effects  # old news
+        return effects + self._about_member(member, rumor, sender, now, table)
+
+    def _about_member(
+        self, member: Member, rumor: Rumor, sender: PeerId, now: float, table: bool
+    ) -> list[Effect]:
         newer = rumor.incarnation > member.standing
         if rumor.status == "alive":
-            effects += self._about_living(member, rumor, newer, sender, now)
-        elif rumor.origin == rumor.peer or not member.met:
+            return self._about_living(member, rumor, newer, sender, now)
+        if rumor.origin == rumor.peer or not member.met:
             # Its own last word, or one that was gone before we knew of it.
-            effects += self._about_gone(member, rumor, newer, now)
-        elif newer and member.gone and rumor.status == "dead":
-            effects += self.transitions.mark_dead_again(member, rumor, now)
-        elif newer or not member.gone:
-            if newer:  # the refutation before this accusation passed us by
-                effects += self.transitions.revive(
-                    member, replace(rumor, status="alive"), sender, now
-                )
-            told_dead = rumor.status == "dead" and not table
-            effects += self.transitions.accuse(member, rumor.origin, now, hurried=told_dead)
-            # That others think it dead is one more accusation,
-            # and decides only where there was a case already.
-            if told_dead and member.suspicion is not None and member.suspicion.proven:
-                effects += self.transitions.mark_dead(member, rumor.origin, now, "told so")
+            return self._about_gone(member, rumor, newer, now)
+        if newer and member.gone and rumor.status == "dead":
+            return self.transitions.mark_dead_again(member, rumor, now)
+        if newer or not member.gone:
+            return self._about_accused(member, rumor, sender, now, table)
+        return []
+
+    def _about_accused(
+        self, member: Member, rumor: Rumor, sender: PeerId, now: float, table: bool
+    ) -> list[Effect]:
+        effects: list[Effect] = []
+        if rumor.incarnation > member.standing:
+            # the refutation before this accusation passed us by
+            alive = replace(rumor, status="alive")
+            effects += self.transitions.revive(member, alive, sender, now)
+        told_dead = rumor.status == "dead" and not table
+        effects += self.transitions.accuse(member, rumor.origin, now, hurried=told_dead)
+        # That others think it dead is one more accusation,
+        # and decides only where there was a case already.
+        if told_dead and member.suspicion is not None and member.suspicion.proven:
+            effects += self.transitions.mark_dead(member, rumor.origin, now, "told so")
         return effects
 
     def _about_living(

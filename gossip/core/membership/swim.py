@@ -29,7 +29,6 @@ from gossip.core.messages import (
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
 
-from .awareness import Awareness
 from .dissemination import RumorQueue
 from .prober import Prober, ProbeStep, ProbeTimedOut, RelayExpired
 from .rumors import LAST_WORDS_S, TABLE_MAX, RumorHandler
@@ -79,12 +78,11 @@ class Membership:
     are ``allowed``.
 
     Args:
-        incarnation: of this life of the local peer, from its launcher;
+        me: the local peer, ``Member.own``. Its incarnation comes from its launcher, and is
             higher than in all its former lives.
         timers: shared with the rest of the core; hand back in ``on_timer`` what is an
             instance of ``TIMERS``.
         allowed: whoever may be a member; None: everybody.
-        control, bulk: the local peer's own addresses.
 
     Attributes:
         stall_after_s: a trainer that makes no progress for that long, and falls behind ours, gets
@@ -93,30 +91,15 @@ class Membership:
 
     def __init__(
         self,
-        local: PeerId,
-        incarnation: int,
+        me: Member,
         settings: MembershipSettings,
         timers: Timers[Any],
         rng: random.Random,
         allowed: frozenset[PeerId] | None,
-        control: str,
-        bulk: str,
     ) -> None:
-        self.local, self.incarnation, self.settings = local, incarnation, settings
-        self.timers, self.rng, self.allowed = timers, rng, allowed
-        me = Member(
-            local,
-            first_standing(incarnation),
-            control,
-            bulk,
-            skip="",
-            met=True,
-            linked=True,
-            was_linked=True,
-            origin=local,
-        )
+        self.me, self.local, self.incarnation = me, me.peer, me.incarnation
+        self.settings, self.timers, self.rng, self.allowed = settings, timers, rng, allowed
         self.view = MemberTable(me)
-        self.me = me
         table = self.view
         self.skip_reason, self.is_gone, self.has_ended = (
             table.skip_reason,
@@ -125,11 +108,11 @@ class Membership:
         )
         self.met, self.alive, self.newcomers = table.met, table.alive, table.newcomers
         self.rumors = RumorQueue(settings)
-        self.awareness = Awareness(settings.awareness_max)
-        self.prober = Prober(settings, timers, rng, self.view, self.awareness, self._talk)
+        self.prober = Prober(settings, timers, rng, self.view, self._talk)
+        self.awareness = self.prober.awareness
         self.transitions = StatusTransitions(settings, timers, self.view, self.rumors, self.prober)
         self.rumor_handler = RumorHandler(
-            settings, allowed, me, self.view, self.rumors, self.transitions, self.awareness
+            settings, allowed, self.view, self.transitions, self.awareness
         )
         self._voices = self.rumor_handler.voices
         self._awake_since = float("-inf")
@@ -246,40 +229,51 @@ class Membership:
             case Ping(nonce, target, rumors):
                 if rumors:
                     effects += self.rumor_handler.hear(rumors, sender, now)
-                if target == self.local and sender in self.members:
-                    effects.append(
-                        Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender)))
-                    )
-            case PingRequest(nonce, target, rumors):
-                effects += self.rumor_handler.hear(rumors, sender, now)
-                if sender in self.members and target == self.local:
-                    effects.append(
-                        Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender)))
-                    )
-                elif sender in self.members:
-                    effects += self.prober.on_request(sender, message, now)
+                if target == self.local:
+                    effects += self._answer(sender, nonce, now)
+            case PingRequest():
+                effects += self._on_ping_request(sender, message, now)
             case Ack():
-                # The answer first: the rumours may still tell of the suspicion that it clears.
-                answered, answer = self.prober.on_ack(sender, message, now)
-                effects += answered
-                if answer is not None:
-                    self.awareness.improve()
-                    effects += self.transitions.on_answer(
-                        answer, self._is_stalled(answer.progress), now
-                    )
-                if message.rumors:
-                    effects += self.rumor_handler.hear(message.rumors, sender, now)
+                effects += self._on_ack(sender, message, now)
             case Nack():
                 ended, silence = self.prober.on_nack(sender, message)
                 effects += ended + self._conclude(silence, now)
-            case PushPull(rumors, reply):
-                effects += self.rumor_handler.hear(rumors[:TABLE_MAX], sender, now, table=True)
-                member = self.members.get(sender)
-                if not reply and member is not None and now - member.told_table_at >= TABLE_EVERY_S:
-                    member.told_table_at = now
-                    effects.append(Send(sender, PushPull(self._table(), reply=True)))
+            case PushPull():
+                effects += self._on_push_pull(sender, message, now)
             case _:
                 assert_never(message)
+        return effects
+
+    def _answer(self, sender: PeerId, nonce: int, now: float) -> list[Effect]:
+        """To a probe of the local peer."""
+        if sender not in self.members:
+            return []
+        return [Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender)))]
+
+    def _on_ping_request(self, sender: PeerId, request: PingRequest, now: float) -> list[Effect]:
+        effects = self.rumor_handler.hear(request.rumors, sender, now)
+        if request.target == self.local:
+            effects += self._answer(sender, request.nonce, now)
+        elif sender in self.members:
+            effects += self.prober.on_request(sender, request, now)
+        return effects
+
+    def _on_ack(self, sender: PeerId, ack: Ack, now: float) -> list[Effect]:
+        # The answer first: the rumours may still tell of the suspicion that it clears.
+        effects, answer = self.prober.on_ack(sender, ack, now)
+        if answer is not None:
+            self.awareness.improve()
+            effects += self.transitions.on_answer(answer, self._is_stalled(answer.progress), now)
+        if ack.rumors:
+            effects += self.rumor_handler.hear(ack.rumors, sender, now)
+        return effects
+
+    def _on_push_pull(self, sender: PeerId, told: PushPull, now: float) -> list[Effect]:
+        effects = self.rumor_handler.hear(told.members[:TABLE_MAX], sender, now, table=True)
+        member = self.members.get(sender)
+        if not told.reply and member is not None and now - member.told_table_at >= TABLE_EVERY_S:
+            member.told_table_at = now
+            effects.append(Send(sender, PushPull(self._table(), reply=True)))
         return effects
 
     def on_link(self, peer: PeerId, up: bool, reason: str, now: float) -> list[Effect]:

@@ -77,6 +77,21 @@ class Member:
     gone_at: float = float("-inf")  # when it died or left
     told_table_at: float = float("-inf")
 
+    @classmethod
+    def own(cls, local: PeerId, incarnation: int, control: str, bulk: str) -> Member:
+        """The local peer itself, as its life ``incarnation`` begins at these two addresses."""
+        return cls(
+            local,
+            first_standing(incarnation),
+            control,
+            bulk,
+            skip="",
+            met=True,
+            linked=True,
+            was_linked=True,
+            origin=local,
+        )
+
     @property
     def incarnation(self) -> int:
         """Of its process, as in its envelopes."""

@@ -8,6 +8,7 @@ with itself and those of the round before; and of each member whether it is here
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from gossip.core.events import Contributed
 from gossip.core.frozen import record
@@ -22,10 +23,11 @@ from .server import Server
 @record
 class Objection:
     """``why`` is empty where there is none. ``is_evidence``: more than f peers who hold it against
-    a server are proof."""
+    a server are proof. It is reported as ``event``."""
 
     why: str
     is_evidence: bool = True
+    event: Literal["refused_result", "bad_commit"] = "refused_result"
 
 
 class ResultChecks:
@@ -47,6 +49,8 @@ class ResultChecks:
         to which this peer has given ``own``."""
         if not self.f or commit.shard or self.server.local not in self.server.roster:
             return Objection("")  # who is not in the roster follows whatever was committed
+        if self._misquotes(commit, own):
+            return Objection("it has another value for a collective operation than was given here")
         enough = len(self.server.roster) >= 2 * self.f + 2  # as ``ResultValidator.compared_with``
         told = [
             rates
@@ -62,6 +66,12 @@ class ResultChecks:
                 and not self.lag_detector.is_passed(commit.round_id),
             )
         return self._roster(commit, enough)
+
+    def _misquotes(self, commit: Commit, own: Contributed | None) -> bool:
+        """Whether it gives a value of this peer to a collective operation that is not its own."""
+        local = self.server.local
+        given = next((each.data for each in commit.collected if each.peer == local), None)
+        return own is not None and given is not None and given != own.collective
 
     def _rates(self, rates: tuple[float, ...], told: Sequence[tuple[float, ...]]) -> str:
         alike = [each for each in told if len(each) == len(rates)]

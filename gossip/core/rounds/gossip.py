@@ -29,7 +29,7 @@ from gossip.core.events import (
     Token,
 )
 from gossip.core.frozen import record
-from gossip.core.ledger import TrustTable, genesis, share_of
+from gossip.core.ledger import DataShare, TrustTable, genesis
 from gossip.core.messages import Commit, Contribution, Hello, PeerId, Push, Rejection, Update
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
@@ -359,7 +359,8 @@ class GossipRounds:
             # first once more.
             known, n = self.local in self._first, len(self._first)
             rank = self._first.index(self.local) if known else self.local % n
-            samples = share_of(rank, n, *self._data[:2], self.round_id, self._data[2])
+            samples_total, batch, ahead = self._data
+            samples = DataShare(rank, n, samples_total, batch).slice(self.round_id, ahead)
         return StartRound(self.round_id, samples, want_parameters=self.mixes)
 
     def _push(self, own: Contributed) -> list[Effect]:

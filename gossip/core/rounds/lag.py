@@ -14,7 +14,7 @@ from typing import Any
 
 from gossip.core.events import Effect, Send
 from gossip.core.frozen import record
-from gossip.core.ledger import Lineage, Stance
+from gossip.core.ledger import Stance
 from gossip.core.messages import (
     Commit,
     CommitRequest,
@@ -66,22 +66,16 @@ class LagDetector:
 
     def __init__(
         self,
-        local: PeerId,
         settings: CoreSettings,
-        lineage: Lineage,
+        fork_choice: ForkChoice,
         timers: Timers[Any],
         view: View,
         deadline: Deadline,
     ) -> None:
         self.deadline, self.transfer_tracker = deadline, TransferTracker()
-        self.local, self.settings, self.lineage, self.timers, self.view = (
-            local,
-            settings,
-            lineage,
-            timers,
-            view,
-        )
-        self.fork_choice = ForkChoice(local, settings, lineage)
+        self.settings, self.timers, self.view = settings, timers, view
+        self.fork_choice = fork_choice
+        self.local, self.lineage = fork_choice.local, fork_choice.lineage
         self.lost_track: tuple[PeerId, str] | None = None
         self.shards: Sequence[ShardRound] = ()  # of the present round
         self.began_at = 0.0  # when the present round did

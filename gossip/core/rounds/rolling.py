@@ -47,8 +47,10 @@ from gossip.topologies import Roster
 
 from .arrivals import TRANSFER_FACTOR, Transfer
 from .attempt_locks import AttemptLocks
+from .claims import Objection
 from .cross_shard import CrossShardRound
 from .departures import Departures
+from .fork_choice import ForkChoice
 from .future_buffer import FutureBuffer
 from .lag import CatchUpOverdue, LagDetector
 from .progress import RollingProgress
@@ -101,9 +103,8 @@ class RollingRounds:
         rounds = settings.rounds
         self.replicated = ReplicatedState(settings)
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
-        self.lag_detector = LagDetector(
-            local, settings, self.replicated.lineage, timers, view, self.deadline
-        )
+        fork_choice = ForkChoice(local, settings, self.replicated.lineage)
+        self.lag_detector = LagDetector(settings, fork_choice, timers, view, self.deadline)
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
         self.joining: set[PeerId] = set()  # ready to be in the roster
         self.departures, self.future_buffer = Departures(rounds.commit_log), FutureBuffer()
@@ -127,7 +128,7 @@ class RollingRounds:
         self.result_validator = ResultValidator(
             self.replicated, self.lag_detector, self.server, view, self._advance
         )
-        self.progress = RollingProgress(self.replicated, self.server, self.lag_detector.fork_choice)
+        self.progress = RollingProgress(self.replicated, self.server, fork_choice)
         self.mode: Mode = "off"
         self.round_id = 0
         self.sizes: tuple[int, ...] = ()
@@ -538,14 +539,11 @@ class RollingRounds:
             return []
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
         if not in_turn or not self.replicated.is_sound(commit, payload):
-            return self.result_validator.refuse(
-                sender, shard, commit, "bad_commit", "it is no result of this round", now
-            )
+            objection = Objection("it is no result of this round", event="bad_commit")
+            return self.result_validator.refuse(sender, shard, commit, objection, now)
         serves = shard.server(shard.attempt) == self.local
         if (
-            instead := self.result_validator.judge(
-                sender, shard, commit, event.similarity, self._own, now
-            )
+            instead := self.result_validator.judge(event, shard, commit, self._own, now)
         ) is not None:
             return instead
         if commit.attempt < shard.attempt and not serves:
@@ -634,6 +632,9 @@ class RollingRounds:
             return self.lag_detector.still_behind(timer, now)
         if self.mode != "active" or (shard := self._shards[timer.shard]).commit is not None:
             return []
+        return self._on_shard_timer(timer, shard, now)
+
+    def _on_shard_timer(self, timer: RoundTimer, shard: ShardRound, now: float) -> list[Effect]:
         match timer.what:
             case "give_up":
                 shard.give_up = None
@@ -697,7 +698,12 @@ class RollingRounds:
 
     def _go(self) -> StartRound:
         self._go_round = self.round_id
-        return StartRound(self.round_id, self.replicated.slice_of(self.local))
+        return StartRound(
+            self.round_id,
+            self.replicated.slice_of(self.local),
+            main=min(self.replicated.serving_roster().peers),
+            collectives=self.replicated.collectives,
+        )
 
     def _offer(self, shard: ShardRound, now: float) -> list[Effect]:
         """Sends our update to whoever serves our attempt, and gives that server its time."""
@@ -707,10 +713,17 @@ class RollingRounds:
             return effects
         payload = own.payloads[shard.index] if own.samples else None
         where = (self.settings.lineage, self.round_id, shard.index, shard.attempt, self.chain)
+        first = shard.index == 0
         update = Update(
-            *where, own.samples, own.loss, () if shard.index else own.rates, own.took_us
+            *where,
+            own.samples,
+            own.loss,
+            own.rates if first else (),
+            own.took_us,
+            own.collective if first else b"",
         )
-        effects += self.server.give_time(shard, now) if self.cross_shard.is_timed(shard) else []
+        if self.cross_shard.is_timed(shard):
+            effects += self.server.give_time(shard, now, bool(own.collective))
         if (server := shard.server(shard.attempt)) == self.local:
             return effects + self._on_update(self.local, shard, update, payload, now)
         effects.append(Send(server, update, payload))
@@ -806,7 +819,8 @@ class RollingRounds:
         )
         expected = self.server.expected()  # in this round: the next begins with what is appended
         effects = self.replicated.append(held, [shard.made_here for shard in self._shards], alive)
-        self.deadline.observe_round(now - self.lag_detector.began_at)
+        if self.replicated.was_step:  # else its length is that of what scripts did before it
+            self.deadline.observe_round(now - self.lag_detector.began_at)
         self.server.lateness.committed(self.roster, expected, _in_all(held))
         self.lag_detector.fork_choice.committed([c.peer for c in held[0][0].contributors])
         self.joining.difference_update(self.roster)

@@ -9,7 +9,16 @@ from typing import Any, Literal
 
 from gossip.core.events import Aggregate, Aggregated, Effect, Payload, Report, Row, Send, SetTimer
 from gossip.core.frozen import record
-from gossip.core.messages import Accusation, Commit, PeerId, Update, UpdateRequest
+from gossip.core.ledger import agree
+from gossip.core.messages import (
+    Accusation,
+    Commit,
+    Contribution,
+    PeerId,
+    Rejection,
+    Update,
+    UpdateRequest,
+)
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
@@ -20,7 +29,7 @@ from .compiling import CompileTracker
 from .departures import Departures
 from .punctuality import LatenessTracker
 from .quorum import needed_by_rule, quorum_of
-from .shard import CrossShardProgress, ShardRound
+from .shard import REASON_CHARACTERS, CrossShardProgress, ShardRound
 from .timeouts import Deadline
 
 CLOSE_BEFORE_GIVING_UP = 0.7
@@ -216,8 +225,9 @@ class Server:
         before, shard.pulse = shard.pulse, timer.token
         return [*self.timers.cancel(before), timer]
 
-    def give_time(self, shard: ShardRound, now: float) -> list[Effect]:
-        """The server of the attempt that we are at has its time from now on."""
+    def give_time(self, shard: ShardRound, now: float, collective: bool = False) -> list[Effect]:
+        """The server of the attempt that we are at has its time from now on. For a ``collective``
+        operation it waits longer for the others."""
         if shard.given_to != shard.attempt:
             # the server of the last attempt had more time in vain
             self._spend(self.transfer_tracker, shard.given_on_word, now)
@@ -230,9 +240,8 @@ class Server:
             if self.transfer_tracker.takes_time
             else 0
         )
-        timer = self.timers.set(
-            now + self.deadline.round_timeout_s() * 2**turns, RoundTimer("give_up", *where)
-        )
+        time_s = self.deadline.cap_s if collective else self.deadline.round_timeout_s()
+        timer = self.timers.set(now + time_s * 2**turns, RoundTimer("give_up", *where))
         before, shard.give_up = shard.give_up, timer.token
         return [*self.timers.cancel(before), timer]
 
@@ -398,8 +407,11 @@ class Server:
         return self._take_word(transfer_tracker, awaited, shard.awaited_on_word, now)
 
     def _patience_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
-        """How long after the first update the last one may come;
-        longer while the rule has too few to work with."""
+        """How long after the first update the last one may come; longer while the rule has too few
+        to work with, and as long as a round may take for a collective operation: what a script does
+        before one, as to evaluate, takes each peer another time."""
+        if shard.callers > self.settings.f:
+            return CLOSE_BEFORE_GIVING_UP * self.deadline.cap_s
         timeout_s = CLOSE_BEFORE_GIVING_UP * self.deadline.round_timeout_s()
         usable = sum(1 for update, _ in shard.answers.values() if update.samples)
         enough = (
@@ -411,7 +423,7 @@ class Server:
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
         self._spend(self.transfer_tracker, shard.awaited_on_word, now, came=shard.answers)
         self._spend(self.compile_tracker, shard.awaited_to_compile, now, came=shard.answers)
-        shard.close(self.locked)
+        shard.close(self.locked, self.settings.f)
         effects: list[Effect] = []
         of = len(self.roster) - self.departures.absent(self.roster.peers, self.round_id)
         if shard.index == 0 and len(shard.answers) + len(self.keep_to_others(shard)) < quorum_of(
@@ -488,10 +500,47 @@ class Server:
             or attempt < shard.attempt
         ):
             return None
-        commit = shard.commit_of(
-            event, self.settings.lineage, self.round_id, self.local, self.parent, roster
-        )
+        commit = self._commit_of(shard, event, roster)
         return shard, replace(commit, accusations=accusations) if accusations else commit
+
+    def _commit_of(
+        self, shard: ShardRound, result: Aggregated, roster: tuple[PeerId, ...]
+    ) -> Commit:
+        """The commit that the rule's answer makes of a shard."""
+        assert shard.serving is not None
+        progress = shard.cross_shard_progress or CrossShardProgress(rows=shard.rows)
+        contributors: tuple[Contribution, ...] = ()
+        if result.payload is not None and progress.step == "combine":
+            contributors = progress.verdict
+        elif result.payload is not None:
+            facts = zip(progress.rows, result.weights, result.outlyingness, strict=True)
+            took_us = {peer: update.took_us for peer, (update, _) in shard.answers.items()}
+            contributors = tuple(
+                Contribution(r.peer, r.samples, weight, far, took_us[r.peer])
+                for r, weight, far in facts
+            )
+        decides = result.payload is not None and progress.step == "decide"
+        return Commit(
+            lineage=self.settings.lineage,
+            round_id=self.round_id,
+            shard=shard.index,
+            attempt=shard.serving,
+            made_at=shard.serving,
+            server=self.local,
+            parent=self.parent,
+            digest=result.payload.digest if result.payload is not None else b"",
+            contributors=contributors,
+            rejected=tuple(Rejection(peer, "non_finite") for peer in shard.faulty),
+            roster=roster,
+            loss=shard.mean_loss(progress.rows),
+            reason=(progress.why or result.reason)[:REASON_CHARACTERS]
+            if result.payload is None
+            else "",
+            decision=result.decision if decides else (),
+            measured=progress.measured if decides else (),
+            rates=agree(shard.answers[row.peer][0].rates for row in progress.rows),
+            collected=shard.collected,
+        )
 
     def timer(
         self, what: Literal["grace", "ask", "lack"], shard: ShardRound, at: float

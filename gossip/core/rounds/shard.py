@@ -8,9 +8,15 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Literal
 
-from gossip.core.events import Aggregated, Payload, Report, Row, Token
-from gossip.core.ledger import agree
-from gossip.core.messages import Commit, Contribution, PeerId, Rejection, Update
+from gossip.core.events import Payload, Report, Row, Token
+from gossip.core.messages import (
+    COLLECTED_BYTES_MAX,
+    Collected,
+    Commit,
+    Contribution,
+    PeerId,
+    Update,
+)
 
 from .arrivals import Transfer
 
@@ -77,6 +83,7 @@ class ShardRound:
     serving: int | None = None
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
+    collected: tuple[Collected, ...] = ()
     first_at: float = 0.0
     grace: Token | None = None
     grace_at: float = 0.0
@@ -131,14 +138,28 @@ class ShardRound:
         self._passed_on[key] = self.attempt
         return True
 
-    def close(self, quarantined: Collection[PeerId]) -> None:
-        """Fixes which updates go into the rule: finite ones with samples,
-        of peers that are not in quarantine."""
+    @property
+    def callers(self) -> int:
+        """How many have given something to a collective operation, and no update."""
+        return sum([1 for update, _ in self.answers.values() if update.collective])
+
+    def close(self, quarantined: Collection[PeerId], f: int) -> None:
+        """Fixes which updates go into the rule: finite ones with samples, of peers that are not in
+        quarantine. None in a collective operation, which up to ``f`` alone cannot make of it."""
+        self.collected = _fitting(
+            [
+                Collected(peer, update.collective)
+                for peer, (update, _) in sorted(self.answers.items())
+                if update.collective
+            ]
+        )
         self.rows = tuple(
             Row(peer, payload, update.samples)
             for peer, (update, payload) in sorted(self.answers.items())
             if payload is not None and payload.finite and update.samples and peer not in quarantined
         )
+        if len(self.collected) > f:
+            self.rows = ()
 
     @property
     def faulty(self) -> tuple[PeerId, ...]:
@@ -151,51 +172,7 @@ class ShardRound:
             )
         )
 
-    def commit_of(
-        self,
-        result: Aggregated,
-        lineage: bytes,
-        round_id: int,
-        local: PeerId,
-        parent: bytes,
-        roster: tuple[PeerId, ...],
-    ) -> Commit:
-        """The commit that the rule's answer makes of this shard."""
-        assert self.serving is not None
-        progress = self.cross_shard_progress or CrossShardProgress(rows=self.rows)
-        contributors: tuple[Contribution, ...] = ()
-        if result.payload is not None and progress.step == "combine":
-            contributors = progress.verdict
-        elif result.payload is not None:
-            facts = zip(progress.rows, result.weights, result.outlyingness, strict=True)
-            took_us = {peer: update.took_us for peer, (update, _) in self.answers.items()}
-            contributors = tuple(
-                Contribution(r.peer, r.samples, weight, far, took_us[r.peer])
-                for r, weight, far in facts
-            )
-        decides = result.payload is not None and progress.step == "decide"
-        return Commit(
-            lineage=lineage,
-            round_id=round_id,
-            shard=self.index,
-            attempt=self.serving,
-            made_at=self.serving,
-            server=local,
-            parent=parent,
-            digest=result.payload.digest if result.payload is not None else b"",
-            contributors=contributors,
-            rejected=tuple(Rejection(peer, "non_finite") for peer in self.faulty),
-            roster=roster,
-            loss=self._mean_loss(progress.rows),
-            reason=(progress.why or result.reason)[:REASON_CHARACTERS]
-            if result.payload is None
-            else "",
-            decision=result.decision if decides else (),
-            measured=progress.measured if decides else (),
-            rates=agree(self.answers[row.peer][0].rates for row in progress.rows),
-        )
-
-    def _mean_loss(self, rows: tuple[Row, ...]) -> float | None:
+    def mean_loss(self, rows: tuple[Row, ...]) -> float | None:
         """Sample-weighted. A peer may say any finite number, and a message holds no other: weights
         first, so none overflows."""
         told = [(self.answers[row.peer][0].loss, row.samples) for row in rows]
@@ -207,10 +184,22 @@ class ShardRound:
     def hold(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
         self.commit, self.payload, self.made_here = commit, payload, made_here
         self.answers, self.rows, self.cross_shard_progress, self.result = {}, (), None, None
+        self.collected = ()
         self.give_up = self.grace = self.query = self.pulse = self.lack = self.again = None
 
     def tokens(self) -> tuple[Token | None, ...]:
         return self.give_up, self.grace, self.query, self.pulse, self.lack, self.again
+
+
+def _fitting(given: Sequence[Collected]) -> tuple[Collected, ...]:
+    """The first ones, as many as a commit can hold."""
+    fitting: list[Collected] = []
+    left = COLLECTED_BYTES_MAX
+    for each in given:
+        if len(each.data) <= left:
+            fitting.append(each)
+            left -= len(each.data)
+    return tuple(fitting)
 
 
 def attempt_report(round_id: int, shard: ShardRound, reason: str) -> Report:

@@ -150,30 +150,22 @@ class ResultValidator:
 
     def judge(
         self,
-        sender: PeerId,
+        handed: Received,
         shard: ShardRound,
         commit: Commit,
-        similarity: ResultSimilarity | None,
         own: Contributed | None,
         now: float,
     ) -> list[Effect] | None:
-        """Whether a sound commit, handed over by ``sender``, is taken: then None;
+        """Whether a sound commit, which came as ``handed``, is taken: then None;
         else what is done instead."""
+        sender, similarity = handed.sender, handed.similarity
         objection = self.result_checks.objection(commit, own)
         if not objection.why and similarity is not None:
             objection = Objection(self._why(commit, similarity, own))
         if objection.why:
             shard.doubted.add(sender)
             if len(shard.doubted) <= self.f:
-                return self.refuse(
-                    sender,
-                    shard,
-                    commit,
-                    "refused_result",
-                    objection.why,
-                    now,
-                    objection.is_evidence,
-                )
+                return self.refuse(sender, shard, commit, objection, now)
         self.learn(commit, similarity)
         return None
 
@@ -182,13 +174,12 @@ class ResultValidator:
         sender: PeerId,
         shard: ShardRound,
         commit: Commit,
-        event: str,
-        why: str,
+        objection: Objection,
         now: float,
-        is_evidence: bool = True,
     ) -> list[Effect]:
-        """Says so as ``event``, and goes to the next server when it is the present one that has
+        """Reports it, and goes to the next server when it is the present one that has
         handed this over."""
+        event, why = objection.event, objection.why
         self.result_checks.lag_detector.on_refusal()
         effects: list[Effect] = [Report(event, {**provenance(sender, commit), "reason": why})]
         if not self.f:
@@ -196,7 +187,7 @@ class ResultValidator:
             return effects
         shard.spent.add(sender)
         # what others say that it has made is their word
-        if is_evidence and sender == commit.server:
+        if objection.is_evidence and sender == commit.server:
             _keep(self._refused, (sender, commit.round_id))
         server = shard.server(shard.attempt)
         # Others have gone on to it, from whom this server has updates: what it made of them would

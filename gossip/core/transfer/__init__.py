@@ -7,6 +7,7 @@ from .chunks import described as described
 from .chunks import outline_of as outline_of
 from .donor import COPIES_MAX as COPIES_MAX
 from .donor import TAKERS_MAX as TAKERS_MAX
+from .donor import Donor as Donor
 from .donor import SnapshotExpired as SnapshotExpired
 from .donor import attested_digest as attested_digest
 from .donor import parts_of as parts_of

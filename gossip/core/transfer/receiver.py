@@ -40,8 +40,6 @@ from gossip.core.events import (
 from gossip.core.frozen import record
 from gossip.core.messages import PeerId, StateAttestation, StateOffer, StateRequest
 from gossip.core.rounds import TRANSFER_FACTOR, Transfer
-from gossip.core.settings import CoreSettings
-from gossip.core.timers import Timers
 
 from .attestation import NoStateEvidence, Poll
 from .backoff import Backoff
@@ -51,7 +49,6 @@ from .donor import (
     NO_STATE,
     TAKES_OVER,
     Donor,
-    DonorRounds,
     SnapshotExpired,
     attested_digest,
     core_of,
@@ -116,21 +113,14 @@ class Recovery:
     def __init__(
         self,
         local: PeerId,
-        settings: CoreSettings,
-        source: DonorRounds,
-        timers: Timers[Any],
+        giving: Donor,
         swarm: StateSources,
         need: int,
     ) -> None:
         """``need``: peers that must say the same; 1: nobody is asked to vouch."""
-        self.settings, self.source, self.timers, self.swarm, self.need = (
-            settings,
-            source,
-            timers,
-            swarm,
-            need,
-        )
-        self.giving = Donor(settings, source, timers)
+        self.giving, self.swarm, self.need = giving, swarm, need
+        self.settings, self.source, self.timers = giving.settings, giving.source, giving.timers
+        settings = self.settings
         self.stage: Stage = "idle"
         self.donor: PeerId | None = None
         self.attestation: StateAttestation | None = None

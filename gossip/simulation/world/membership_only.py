@@ -12,6 +12,7 @@ from gossip.core import (
     Change,
     Effect,
     Event,
+    Member,
     Membership,
     MembershipSettings,
     PeerId,
@@ -47,13 +48,11 @@ class MemberCore:
         self.peer, self.n, self.listen = peer, setup.n, setup.listen
         self.timers = setup.timers()
         self.membership = Membership(
-            peer,
-            incarnation,
+            Member.own(peer, incarnation, *address(peer, incarnation)),
             MembershipSettings(),
             self.timers,
             node_rng(setup.seed, peer, incarnation),
             frozenset(range(setup.n)),
-            *address(peer, incarnation),
         )
         self.changes: list[tuple[float, Change]] = []
 

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 from gossip.core import Aggregate, Commit, Effect, PeerId, Send, StartRound
+from gossip.errors import BadFault
 from gossip.faults import (
     Blow,
     Break,
@@ -70,6 +71,19 @@ if TYPE_CHECKING:
     from .host import SimProcess
 
 
+CarriedOut: TypeAlias = (
+    Blow
+    | Slow
+    | ByzantineFault
+    | NetworkFault
+    | ProcessFault
+    | ServerFault
+    | StartFault
+    | NodeAttack
+)
+"""What takes place in simulated swarms."""
+
+
 def name_of(fault: Fault) -> str:
     """What a fault is counted as."""
     match fault:
@@ -89,9 +103,17 @@ class Nemesis(Observer):
     Attributes:
         struck: How often each kind of fault took place.
         cuts_seen: Each different way in which the network was cut.
+
+    Raises: BadFault: The schedule has a fault that the simulator cannot carry out.
     """
 
     def __init__(self, schedule: Schedule) -> None:
+        for fault in schedule.faults:
+            if not isinstance(fault, CarriedOut):
+                raise BadFault(
+                    f"the simulator cannot carry out {fault}: it knows no {type(fault).__name__}",
+                    "leave it out, or add it to gossip/simulation/world/nemesis.py",
+                )
         self.schedule = schedule
         self.struck: Counter[str] = Counter()
         self.cuts_seen: dict[tuple[Link, ...], bool] = {}
@@ -331,6 +353,8 @@ class Nemesis(Observer):
                     self._tell(swarm, fault.peer, str(fault))
                     swarm.pause_for(fault.peer, fault.for_s)
                     self.struck["hang"] += 1
+            case _:
+                assert_never(fault)
 
     def _kill(
         self, swarm: Swarm[Any], fault: Fault, peer: PeerId, again_after_s: float | None
@@ -383,6 +407,8 @@ class Nemesis(Observer):
                     swarm, swarm.now + fault.for_s, partial(swarm.slow_down, fault.peer, 1.0)
                 )
                 return  # counted when an event has had to wait
+            case _:
+                assert_never(fault)
         self.struck[name_of(fault)] += 1
 
     def _set_clock_right(self, swarm: Swarm[Any], host: SimProcess[Any]) -> None:

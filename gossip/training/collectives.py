@@ -1,0 +1,341 @@
+"""Collective operations among peers of which any may die or lie: what each gives, and what all make
+of the same commit.
+
+Each call has a place: how far the script is, and how many calls came before it there. What peers
+give under one place belongs together. A peer that comes late finds the answer that the others have
+got, because it keeps the answers of the last commits.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgpack
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossip.core import COLLECTED_BYTES_MAX
+from gossip.errors import ConfigError
+
+ANSWERS_KEPT = 32
+ANSWERS_BYTES_MAX = 2 * COLLECTED_BYTES_MAX
+OVERHEAD_BYTES = 64  # of a place and an operation
+DEPTH_MAX = 16
+_PARSER_LIMITS = {
+    "raw": False,
+    "strict_map_key": False,
+    "max_str_len": COLLECTED_BYTES_MAX,
+    "max_bin_len": COLLECTED_BYTES_MAX,
+    "max_array_len": COLLECTED_BYTES_MAX,
+    "max_map_len": COLLECTED_BYTES_MAX,
+    "max_ext_len": 0,
+}
+
+Place: TypeAlias = tuple[int, int, str]
+"""Where a script is, how many calls came before there, and the operation."""
+
+
+class Means(dict[str, float]):
+    """Name -> mean.
+
+    Attributes:
+        peers: Whose numbers are in them, ascending.
+    """
+
+    def __init__(self, means: Mapping[str, float], peers: tuple[int, ...]) -> None:
+        super().__init__(means)
+        self.peers = peers
+
+
+class CollectiveAnswers:
+    """The calls of this peer's script, and what the commits have collected for each."""
+
+    def __init__(self) -> None:
+        self._at, self._calls = -1, 0
+        self._answers: OrderedDict[Place, dict[int, bytes]] = OrderedDict()
+
+    def reached(self, at: int) -> None:
+        """The script is there: later calls are of that place."""
+        if at != self._at:
+            self._at, self._calls = at, 0
+
+    def next_place(self, operation: str) -> Place:
+        """Of the call that is made now."""
+        place = self._at, self._calls, operation
+        self._calls += 1
+        return place
+
+    def find(self, place: Place) -> dict[int, bytes] | None:
+        """Peer -> what it has given; None while no commit has collected anything for it."""
+        return self._answers.get(place)
+
+    def collected(self, given: Sequence[tuple[int, bytes]]) -> None:
+        """What a commit has. The first one counts: it has everybody who was there in time."""
+        fresh: dict[Place, dict[int, bytes]] = {}
+        for peer, packed in given:
+            if (read := _unpack(packed)) is not None and read[0] not in self._answers:
+                fresh.setdefault(read[0], {})[peer] = read[1]
+        self._answers.update(fresh)
+        while len(self._answers) > ANSWERS_KEPT or self._nbytes > ANSWERS_BYTES_MAX:
+            self._answers.popitem(last=False)
+
+    @property
+    def _nbytes(self) -> int:
+        return sum([len(data) for given in self._answers.values() for data in given.values()])
+
+    def state(self) -> list[Any]:
+        """The answers as JSON has them, for a peer that takes over the state."""
+        return [
+            [*place, [[peer, data.hex()] for peer, data in given.items()]]
+            for place, given in self._answers.items()
+        ]
+
+    def adopt(self, state: Any) -> None:
+        """Takes over what ``state`` gave elsewhere. Raises ValueError: It is something else."""
+        try:
+            self._answers = OrderedDict(
+                (
+                    (int(at), int(calls), str(operation)),
+                    {int(p): bytes.fromhex(d) for p, d in given},
+                )
+                for at, calls, operation, given in state
+            )
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"no answers of collective operations: {error}") from error
+
+
+def packed(place: Place, data: bytes, most: int) -> bytes:
+    """What is given under a place. Raises ConfigError: It is more than ``most`` bytes."""
+    if len(data) > most:
+        raise ConfigError(
+            f"{place[2]} was given {len(data):,} bytes, and one peer can give {most:,}",
+            "save what is larger with peer.save(path, object), and read the file",
+        )
+    whole: bytes = msgpack.packb([*place, data])
+    return whole
+
+
+def bytes_max(peers: int) -> int:
+    """Of what one of so many peers can give, so that all of it fits one commit."""
+    return COLLECTED_BYTES_MAX // max(1, peers) - OVERHEAD_BYTES
+
+
+def _unpack(data: bytes) -> tuple[Place, bytes] | None:
+    """None: it is nothing that a peer of ours gives."""
+    plain = plain_of(data)
+    match plain:
+        case [int(at), int(calls), str(operation), bytes(given)]:
+            return (at, calls, operation), given
+    return None
+
+
+class Collectives:
+    """The operations, out of one: ``collect`` gives bytes and returns what each peer has given.
+
+    Args:
+        peer: The local one.
+        f: Peers that may lie.
+        peers: The most that the run can have.
+        give: Gives what ``packed`` made to the next round, and returns when that is over. Raises
+            RunOver: There will be none.
+    """
+
+    def __init__(self, peer: int, f: int, peers: int, give: Callable[[bytes], None]) -> None:
+        self._peer, self._f, self._give = peer, f, give
+        self._most = bytes_max(peers)
+        self.answers = CollectiveAnswers()
+        self.answered: tuple[int, ...] = ()
+
+    def collect(self, operation: str, data: bytes, most: int | None = None) -> dict[int, bytes]:
+        """Peer -> what it has given, the same at all peers. Whoever is alone with the end of the
+        run gets only its own."""
+        place = self.answers.next_place(operation)
+        whole = packed(place, data, self._most if most is None else most)
+        try:
+            while (found := self.answers.find(place)) is None:
+                self._give(whole)
+        except RunOver:
+            found = {self._peer: data}
+        self.answered = tuple(sorted(found))
+        return found
+
+    def mean(self, numbers: Mapping[str, Any]) -> Means:
+        own = numbers_of(numbers)
+        means = means_of(self.collect("mean", pack_object(own)), own, self._f)
+        self.answered = means.peers
+        return means
+
+    def gather(self, value: object) -> dict[int, Any]:
+        given = self.collect("gather", pack_object(value))
+        return {peer: plain_of(data) for peer, data in sorted(given.items())}
+
+    def broadcast(self, value: object) -> Any:
+        given = self.collect("broadcast", pack_object(value), COLLECTED_BYTES_MAX // 2)
+        values = (plain_of(data) for _, data in sorted(given.items()))
+        return next((each for each in values if each is not None), None)
+
+    def any(self, flag: bool) -> bool:
+        given = self.collect("any", pack_object(bool(flag)))
+        return sum([plain_of(data) is True for data in given.values()]) > self._f
+
+    def once(self, work: Callable[[], None]) -> str:
+        """Lets one peer do ``work``, and another when that one has failed or does not answer.
+        Returns why nobody could do it, or "" when it is done."""
+        left, why = set(self.collect("once", b"")), "nobody answered"
+        while left:
+            chosen = min(left)
+            left.discard(chosen)
+            outcome = _tried(work) if chosen == self._peer else ""
+            said = self.collect("done", pack_object(outcome))
+            if chosen not in said:
+                continue
+            why = str(plain_of(said[chosen]))
+            if not why:
+                return ""
+        return why
+
+
+class RunOver(Exception):
+    """There are no more rounds."""
+
+
+def _tried(work: Callable[[], None]) -> str:
+    try:
+        work()
+    except OSError as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """The file is there whole, and durable, or as it was. Raises OSError."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.incomplete")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(scratch, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+# --- what is given --------------------------------------------------------------------------------
+
+
+def pack_object(value: object) -> bytes:
+    """Plain data as bytes; a tensor or an array with one element is the number that it has.
+
+    Raises: ConfigError: There is something else in it.
+    """
+    try:
+        whole: bytes = msgpack.packb(_plain(value, 0), use_bin_type=True)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(
+            f"peers can give each other plain data only: {error}",
+            "None, bool, int, float, str, bytes, and lists and dicts of them",
+        ) from error
+    return whole
+
+
+def plain_of(data: bytes) -> Any:
+    """What ``pack_object`` was given, tuples as lists; None where it is no such thing: a peer may
+    send anything."""
+    try:
+        return msgpack.unpackb(data, **_PARSER_LIMITS)
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+        MemoryError,
+        BufferError,
+        msgpack.UnpackException,
+    ):
+        return None
+
+
+def numbers_of(numbers: Mapping[str, Any]) -> dict[str, float]:
+    """Raises ConfigError: One is no number."""
+    found = {}
+    for name, value in numbers.items():
+        value = _scalar(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(
+                f"mean({name}=...) was given a {type(value).__name__}",
+                "give it numbers, or tensors with one element",
+            )
+        found[name] = float(value)
+    return found
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, Tensor | np.ndarray | np.generic) and _elements(value) == 1:
+        return value.item()
+    return value
+
+
+def _elements(value: Tensor | np.ndarray | np.generic) -> int:
+    return value.numel() if isinstance(value, torch.Tensor) else int(np.size(value))
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if depth > DEPTH_MAX:
+        raise ValueError(f"it is nested more than {DEPTH_MAX} deep")
+    value = _scalar(value)
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(each, depth + 1) for each in value]
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str | int) for key in value):
+            raise TypeError("a dict has keys that are neither str nor int")
+        return {key: _plain(each, depth + 1) for key, each in value.items()}
+    raise TypeError(f"it has a {type(value).__name__}")
+
+
+# --- what all make of it --------------------------------------------------------------------------
+
+
+def means_of(given: Mapping[int, bytes], names: Iterable[str], f: int) -> Means:
+    """The mean of each name over the peers that have given all of ``names`` and nothing else.
+
+    With f > 0 it is the trimmed mean: without the f largest and the f smallest numbers, and the
+    median where there are too few for that (Yin et al., 2018). So f liars move it no further than
+    the numbers of honest peers reach.
+    """
+    wanted = sorted(names)
+    rows: dict[int, dict[str, float]] = {}
+    for peer, data in sorted(given.items()):
+        row = plain_of(data)
+        if (
+            isinstance(row, dict)
+            and sorted(map(str, row)) == wanted
+            and all(type(value) in (int, float) for value in row.values())
+        ):
+            rows[peer] = row
+    means = {
+        name: _trimmed([float(row[name]) for row in rows.values()], f) if rows else math.nan
+        for name in wanted
+    }
+    return Means(means, tuple(rows))
+
+
+def _trimmed(values: list[float], f: int) -> float:
+    out = min(f, (len(values) - 1) // 2)
+    # What is no number is beyond all numbers, as far as f of them may be.
+    ordered = sorted(values, key=lambda value: (math.isnan(value), value))
+    kept = ordered[out : len(ordered) - out]
+    return math.fsum(kept) / len(kept) if all(map(math.isfinite, kept)) else sum(kept) / len(kept)
