@@ -25,7 +25,7 @@ def main() -> None:
     x = torch.tensor(digits.data, dtype=torch.float32) / 16
     y = torch.tensor(digits.target)
     train = TensorDataset(x[:1440], y[:1440])
-    test_x, test_y = x[1440:], y[1440:]
+    test_x, test_y = x[1440 + peer.id :: peer.count], y[1440 + peer.id :: peer.count]
 
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -46,7 +46,9 @@ def main() -> None:
 
         with torch.no_grad():
             accuracy = (model(test_x).argmax(dim=1) == test_y).float().mean()
-        print(f"epoch {epoch}: accuracy {accuracy.item():.4f}")
+        means = peer.mean(accuracy=accuracy)
+        if peer.is_main:
+            print(f"epoch {epoch}: accuracy {means['accuracy']:.4f}")
 
 
 if __name__ == "__main__":

@@ -176,6 +176,9 @@ class Contributed:
     own_parameters: Payload | None = None  # likewise
     rates: tuple[float, ...] = ()  # what the trainer would step with
     took_us: int = 0  # from the begin of the round; the rounds fill it in
+    # its trainer has compiled for batches of this size: it says of no round how long it took,
+    # and so keeps its share
+    compiled: bool = False
     # given to a collective operation, at most ``COLLECTED_BYTES_MAX``; then there are no samples
     collective: bytes = b""
 
@@ -234,6 +237,7 @@ class TrainerProgress:
 
     step: int
     age_s: float
+    compiling: bool = False
 
 
 @record

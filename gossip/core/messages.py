@@ -268,6 +268,14 @@ class ReceivingPayload:
 
 
 @record
+class Compiling:
+    """My trainer compiles its model: that is why I have nothing to say yet. Said to all, again
+    while it does."""
+
+    lineage: bytes
+
+
+@record
 class CommitRequest:
     """Send me the commits from ``first`` on, as far as you still have them. Of that round I take
     nothing of an attempt before ``attempt``, as I have promised in some shard, and lack the shards
@@ -394,6 +402,7 @@ Message: TypeAlias = (
     | PartialStatistics
     | PartialOverdue
     | StateAttestation
+    | Compiling
     | ReceivingPayload
 )
 

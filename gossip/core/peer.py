@@ -75,6 +75,7 @@ from .messages import (
     Ack,
     Commit,
     CommitRequest,
+    Compiling,
     Gossip,
     Hello,
     Message,
@@ -327,7 +328,8 @@ class Peer:
                 return self._on_timer(event, now)
             case TrainerProgress():
                 self.membership.set_progress(event.step, event.age_s, now)
-                return []
+                tells = event.compiling and self.phase == "running"
+                return self.rounds.on_compiling(now) if tells else []
             case _:
                 assert_never(event)
 
@@ -438,6 +440,7 @@ class Peer:
                 | CommitRequest()
                 | PartialStatistics()
                 | PartialOverdue()
+                | Compiling()
                 | ReceivingPayload()
             ):
                 if (

@@ -1,4 +1,5 @@
-"""The memory that a trainer and its node share: vectors in, vectors out, and two words of progress.
+"""The memory that a trainer and its node share: vectors in, vectors out, and a few words on how
+far it is.
 
 It is anonymous (``memfd``, or a temporary file unlinked at once) and travels as a file descriptor,
 so a crash of either side leaves nothing behind. Pages that nobody has written cost nothing, so the
@@ -23,7 +24,7 @@ from .messages import RESULT_SLOTS, UPDATE_SLOTS
 HEADER_BYTES = 4096
 ALIGNMENT = 64
 _MAGIC = 0x676F737369700001  # "gossip", version 1
-_WORD_MAGIC, _WORD_ELEMENTS, _WORD_STEP, _WORD_TIME_NS = range(4)
+_WORD_MAGIC, _WORD_ELEMENTS, _WORD_STEP, _WORD_TIME_NS, _WORD_COMPILES, _WORD_COMPILED = range(6)
 
 Vector = NDArray[np.float32]
 
@@ -129,9 +130,27 @@ class Arena:
         self._words[_WORD_TIME_NS] = time.monotonic_ns()
 
     def progress(self) -> tuple[int, float]:
-        """Rounds that the trainer has applied, and for how many seconds it has not moved."""
+        """Rounds that the trainer has applied, and for how many seconds it has not moved. One that
+        compiles does."""
+        if self.compiles:
+            return int(self._words[_WORD_STEP]), 0.0
         age_s = (time.monotonic_ns() - int(self._words[_WORD_TIME_NS])) / 1e9
         return int(self._words[_WORD_STEP]), max(0.0, age_s)
+
+    def note_compiling(self, compiles: bool) -> None:
+        """The trainer begins to compile, or has done so."""
+        self._words[_WORD_COMPILES], self._words[_WORD_COMPILED] = compiles, True
+        self._words[_WORD_TIME_NS] = time.monotonic_ns()
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the trainer does just now."""
+        return bool(self._words[_WORD_COMPILES])
+
+    @property
+    def compiled(self) -> bool:
+        """Whether it ever has."""
+        return bool(self._words[_WORD_COMPILED])
 
     def close(self) -> None:
         """Lets go of the memory. Vectors that somebody still holds stay valid; the memory goes with

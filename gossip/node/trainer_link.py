@@ -356,7 +356,10 @@ class TrainerLink:
         loss = said.loss if said.loss is not None and math.isfinite(said.loss) else None
         rates = said.rates if all(math.isfinite(rate) for rate in said.rates) else ()
         if said.samples == 0 and not said.parameters:
-            self._emit(events.Contributed(round_id, 0, (), loss, collective=said.collective))
+            compiled, given = self._arena.compiled, said.collective
+            self._emit(
+                events.Contributed(round_id, 0, (), loss, collective=given, compiled=compiled)
+            )
             return
         # One slot must stay free for the next round, however slowly the others read.
         others = sum(1 for other in self._update_order if other != slot and self._is_read(other))
@@ -405,6 +408,7 @@ class TrainerLink:
             parameters,
             digest,
             rates=rates,
+            compiled=self._arena.compiled,
         )
 
     def _cut_at_bounds(self, vector: np.ndarray) -> list[np.ndarray]:
@@ -437,7 +441,9 @@ class TrainerLink:
     def progress(self) -> events.TrainerProgress | None:
         """How far it is, from shared memory: it need not do anything for that.
         None before it has a model."""
-        return None if self._arena is None else events.TrainerProgress(*self._arena.progress())
+        if self._arena is None:
+            return None
+        return events.TrainerProgress(*self._arena.progress(), self._arena.compiles)
 
     def close(self) -> None:
         self._channel.close()

@@ -26,6 +26,7 @@ from gossip.errors import GossipError, LocalError, NodeLost
 from gossip.ipc import Arena, Channel, ChannelClosed, clip, map_bytes
 from gossip.ipc import messages as control
 
+from .compiling import CompileWatch
 from .confirmation import StateConfirmation
 from .copies import copy_state
 from .judging import JudgeService
@@ -139,6 +140,7 @@ class Exchange:
         self._trained, self._judging = trained, judging
         self._extra, self._take_extra = extra, take_extra
         self._arena = Arena.create(trained.layout.elements)
+        self._compile_watch = CompileWatch(self._arena)
         self._updates = [torch.from_numpy(vector) for vector in self._arena.updates]
         self._parameters = [torch.from_numpy(vector) for vector in self._arena.parameters]
         self._results = [torch.from_numpy(vector) for vector in self._arena.results]
@@ -611,6 +613,7 @@ class Exchange:
         if self._prepared:
             self._trained.layout.forget_slots()
             self._updates = self._parameters = self._results = self._mixes = []
+            self._compile_watch.close()
             self._arena.close()
         self._judging.forget()
 

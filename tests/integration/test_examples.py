@@ -113,10 +113,10 @@ def test_the_script_of_ddp_goes_on_as_one_of_gossip_where_everything_was_killed(
     again = run(tmp_path, *command, "again", *script)
 
     seen = accuracies(first.stdout + first.stderr)
-    assert len(seen) == 9
-    assert len(set(seen)) == 3, "replicas differ"
+    assert len(seen) == 3, "one peer says the mean of all"
     summary = json.loads((tmp_path / "first" / "summary.json").read_text())
-    assert (summary["rounds"], summary["finished"]) == (3 * 15, [0, 1, 2])
+    steps, operations = 3 * 15, 3
+    assert (summary["rounds"], summary["finished"]) == (steps + operations, [0, 1, 2])
     assert (tmp_path / "ckpt" / "step-000000045" / "model.safetensors").is_file()
     assert "goes on from step 45" in again.stdout + again.stderr
     assert accuracies(again.stdout + again.stderr) == []

@@ -44,6 +44,22 @@ def test_progress_is_read_without_asking():
     theirs.close()
 
 
+def test_a_trainer_that_compiles_does_not_stand_still():
+    ours = Arena.create(8)
+    theirs = Arena.attach(os.dup(ours.fd), 8)
+    ours.note_progress(7)
+    assert not theirs.compiles
+    assert not theirs.compiled
+    ours.note_compiling(True)
+    assert theirs.compiles
+    assert theirs.progress() == (7, 0.0)
+    ours.note_compiling(False)
+    assert (theirs.compiles, theirs.compiled) == (False, True)
+    assert theirs.progress()[1] > 0
+    ours.close()
+    theirs.close()
+
+
 def test_an_arena_of_another_size_is_refused():
     ours = Arena.create(8)
     with pytest.raises(LocalError, match="not one of 16 elements"):

@@ -38,6 +38,13 @@ def test_a_peer_that_is_never_in_time_gets_less_as_well() -> None:
     assert window(Pace(), missing=(3,)).level(3) == 1
 
 
+def test_who_says_nothing_of_how_long_it_took_keeps_its_share() -> None:
+    """As one does whose model was compiled for batches of this size."""
+    pace = Pace()
+    for _ in range(3):
+        assert window(pace, p3=0).even
+
+
 def test_a_few_slow_rounds_change_nothing() -> None:
     pace = Pace()
     for at in range(10 * WINDOW):

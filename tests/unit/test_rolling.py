@@ -39,6 +39,7 @@ from gossip.core.messages import (
     Update,
     UpdateRequest,
 )
+from gossip.core.rounds.compiling import COMPILING_MAX_S
 from gossip.core.rounds.lag import CatchUpOverdue
 from gossip.core.rounds.punctuality import AMENDS, PATIENCE_S, LatenessTracker
 from gossip.core.rounds.rolling import RollingRounds
@@ -1185,6 +1186,33 @@ def test_a_commit_repeats_how_long_updates_took() -> None:
     table.deliver()
     (commit,) = table.made[:1]
     assert [c.took_us for c in commit.contributors] == [250_000, 750_000, 750_000]
+
+
+def test_who_has_compiled_says_of_no_round_how_long_it_took() -> None:
+    """So its batches never shrink, whatever it took."""
+    table = RollingTable(3)
+    table.now += 0.25
+    table.contribute(0, 1)
+    event = Contributed(0, 4, (vector(1.0),), compiled=True)
+    table.run(2, table.peers[2].on_contributed(event, table.now))
+    table.deliver()
+    assert [c.took_us for c in table.made[0].contributors] == [250_000, 250_000, 0]
+
+
+def test_one_that_compiles_is_waited_for_until_its_credit_is_spent() -> None:
+    table = RollingTable(3)
+    compiles = table.order()[1]
+    began = table.now
+    for peer in table.order():
+        if peer != compiles:
+            table.contribute(peer)
+    table.deliver()
+    while not table.made and table.now < began + 2 * COMPILING_MAX_S:
+        table.run(compiles, table.peers[compiles].on_compiling(table.now))
+        table.pass_time(1.0)
+    assert [peer.round_id for peer in table.peers] == [1, 1, 1]
+    assert COMPILING_MAX_S <= table.now - began <= COMPILING_MAX_S + RoundSettings().round_timeout_s
+    assert compiles not in {c.peer for c in table.made[0].contributors}
 
 
 def test_a_server_does_not_wait_for_one_whose_result_it_has_refused() -> None:

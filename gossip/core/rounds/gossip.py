@@ -329,6 +329,10 @@ class GossipRounds:
         so that nobody waits for one beyond its grace."""
         return []
 
+    def on_compiling(self, now: float) -> list[Effect]:
+        """The own trainer compiles. Nobody waits for it here."""
+        return []
+
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
         """An ack tells how far a peer's trainer is. Its pushes say so, too,
         and those are what matters here."""

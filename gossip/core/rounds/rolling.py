@@ -29,6 +29,7 @@ from gossip.core.messages import (
     ROUND_MAX,
     Commit,
     CommitRequest,
+    Compiling,
     Hello,
     Message,
     NotServing,
@@ -226,7 +227,9 @@ class RollingRounds:
         if event.round_id != self.round_id:
             return []  # committed without us meanwhile: the trainer is told by Apply
         self._own, self._said = (
-            replace(event, took_us=since_us(self.lag_detector.began_at, now)),
+            event
+            if event.compiled
+            else replace(event, took_us=since_us(self.lag_detector.began_at, now)),
             self.round_id,
         )
         effects: list[Effect] = []
@@ -296,6 +299,7 @@ class RollingRounds:
             | CommitRequest
             | PartialStatistics
             | PartialOverdue
+            | Compiling
             | ReceivingPayload,
         )
         if message.lineage != self.settings.lineage:
@@ -306,6 +310,9 @@ class RollingRounds:
             )
         if event.payload is not None:
             self.server.transfer_tracker.came(event, now)
+        if isinstance(message, Compiling):
+            self.server.compile_tracker.told(sender, now)
+            return []
         if isinstance(message, ReceivingPayload):
             self.server.transfer_tracker.told(sender, message.received, now)
             if self.server.transfer_tracker.is_busy(sender, now):
@@ -425,8 +432,18 @@ class RollingRounds:
             return []
         transfer_tracker.told(self.local, transfer_tracker.total, now)
         told = ReceivingPayload(self.settings.lineage, min(transfer_tracker.total, ROUND_MAX))
+        return self._to_roster(told)
+
+    def on_compiling(self, now: float) -> list[Effect]:
+        """The own trainer compiles, and is asked again soon. The others hear of it."""
+        if self.mode == "off":
+            return []
+        self.server.compile_tracker.told(self.local, now)
+        return self._to_roster(Compiling(self.settings.lineage))
+
+    def _to_roster(self, message: Compiling | ReceivingPayload) -> list[Effect]:
         return [
-            Send(peer, told)
+            Send(peer, message)
             for peer in self.roster
             if peer != self.local and not self.skip_reason(peer)
         ]

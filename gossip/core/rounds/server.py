@@ -25,6 +25,7 @@ from gossip.core.view import View
 from gossip.topologies import Roster
 
 from .arrivals import TransferTracker
+from .compiling import CompileTracker
 from .departures import Departures
 from .punctuality import LatenessTracker
 from .quorum import needed_by_rule, quorum_of
@@ -84,6 +85,7 @@ class Server:
             LatenessTracker(deadline),
             transfer_tracker or TransferTracker(),
         )
+        self.compile_tracker = CompileTracker()
         self.skip_reason, self.joining, self.departures = skip_reason, joining, departures
         self.view, self.is_gone = view, view.is_gone
         self.awaits_commit = awaits_commit
@@ -231,7 +233,9 @@ class Server:
             # The server of the last attempt had more time in vain, unless it is gone meanwhile.
             if shard.given_to >= 0 and self.skip_reason(shard.server(shard.given_to)):
                 shard.given_on_word.clear()
-            self._spend(shard.given_on_word, now)
+                shard.given_to_compile.clear()
+            self._spend(self.transfer_tracker, shard.given_on_word, now)
+            self._spend(self.compile_tracker, shard.given_to_compile, now)
             shard.given_to, shard.given_at = shard.attempt, now
         where = (self.round_id, shard.index, shard.attempt)
         time_s = self.deadline.cap_s if collective else self.deadline.round_timeout_s()
@@ -252,38 +256,48 @@ class Server:
         return shard.given_at + self.transfer_tracker.most_s(now) * self._back_off(shard)
 
     def is_transferring(self, shard: ShardRound, now: float) -> bool:
-        """Whether somebody on whom this round depends is being sent payloads, as fast as can be
-        asked: then it is not for lack of will that a result is not here."""
+        """Whether somebody on whom this round depends compiles, or is being sent payloads, as fast
+        as can be asked: then it is not for lack of will that a result is not here."""
+        awaited = [p for p in self.roster if not self.lateness.is_missed(p)]
+        if self._take_word(self.compile_tracker, awaited, shard.given_to_compile, now):
+            return True
         if now > self._patience_ends_at(shard, now):
             return False
-        return self._take_word(
-            [p for p in self.roster if not self.lateness.is_missed(p)], shard.given_on_word, now
-        )
+        return self._take_word(self.transfer_tracker, awaited, shard.given_on_word, now)
 
-    def _take_word(self, peers: Iterable[PeerId], since: dict[PeerId, float], now: float) -> bool:
-        """Whether any of ``peers`` says that it is being sent payloads, and has credit. ``since``
-        keeps who, and since when.
+    def _take_word(
+        self,
+        tracker: TransferTracker | CompileTracker,
+        peers: Iterable[PeerId],
+        since: dict[PeerId, float],
+        now: float,
+    ) -> bool:
+        """Whether any of ``peers`` says that it is busy, as ``tracker`` knows, and has credit.
+        ``since`` keeps who, and since when.
 
         What this peer sees itself, or more say than lie, is no matter of credit.
         """
-        transfer_tracker = self.transfer_tracker
-        busy = [p for p in peers if transfer_tracker.is_busy(p, now)]
+        busy = [p for p in peers if tracker.is_busy(p, now)]
         if self.local in busy or len(busy) > max(self.settings.f, 1):
             since.clear()
             return True
-        most_s = transfer_tracker.most_s(now)
-        trusted = [
-            p for p in busy if transfer_tracker.credit.is_left(p, since.get(p, now), now, most_s)
-        ]
+        most_s = tracker.most_s(now)
+        trusted = [p for p in busy if tracker.credit.is_left(p, since.get(p, now), now, most_s)]
         for peer in trusted:
             since.setdefault(peer, now)
         return bool(trusted)
 
-    def _spend(self, since: dict[PeerId, float], now: float, came: Collection[PeerId] = ()) -> None:
+    def _spend(
+        self,
+        tracker: TransferTracker | CompileTracker,
+        since: dict[PeerId, float],
+        now: float,
+        came: Collection[PeerId] = (),
+    ) -> None:
         """It was in vain to wait for those who are not among ``came``."""
         for peer, at in since.items():
             if peer not in came:
-                self.transfer_tracker.credit.spend(peer, at, now)
+                tracker.credit.spend(peer, at, now)
         since.clear()
 
     def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
@@ -396,16 +410,18 @@ class Server:
         return [*before, timer]
 
     def _are_coming(self, shard: ShardRound, missing: Sequence[PeerId], now: float) -> bool:
-        """Whether somebody whom we wait for sends, so that its update will be in time, or still
-        receives what comes before. The update may wait behind another payload."""
+        """Whether somebody whom we wait for compiles, or sends, so that its update will be in time,
+        or still receives what comes before. The update may wait behind another payload."""
         transfer_tracker = self.transfer_tracker
         until = shard.first_at + transfer_tracker.most_s(now)
         awaited = [peer for peer in missing if not self.lateness.is_missed(peer)]
+        if self._take_word(self.compile_tracker, awaited, shard.awaited_to_compile, now):
+            return True
         if now >= until:
             return False
         if any(transfer_tracker.is_sending(peer, until, now) for peer in awaited):
             return True
-        return self._take_word(awaited, shard.awaited_on_word, now)
+        return self._take_word(transfer_tracker, awaited, shard.awaited_on_word, now)
 
     def _patience_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
         """How long after the first update the last one may come; longer while the rule has too few
@@ -422,7 +438,8 @@ class Server:
         return min(self.lateness.patience_s(missing), timeout_s) if enough else timeout_s
 
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
-        self._spend(shard.awaited_on_word, now, came=shard.answers)
+        self._spend(self.transfer_tracker, shard.awaited_on_word, now, came=shard.answers)
+        self._spend(self.compile_tracker, shard.awaited_to_compile, now, came=shard.answers)
         shard.close(self.locked, self.settings.f)
         effects: list[Effect] = []
         of = len(self.roster) - self.departures.absent(self.roster.peers, self.round_id)

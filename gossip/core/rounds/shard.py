@@ -76,6 +76,9 @@ class ShardRound:
     given_on_word: dict[PeerId, float] = field(default_factory=dict)
     # whose update is waited for on its word, since when
     awaited_on_word: dict[PeerId, float] = field(default_factory=dict)
+    # the same of those who say that they compile
+    given_to_compile: dict[PeerId, float] = field(default_factory=dict)
+    awaited_to_compile: dict[PeerId, float] = field(default_factory=dict)
 
     # As a server: what has come for the attempt served.
     serving: int | None = None

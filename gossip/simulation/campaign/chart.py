@@ -163,7 +163,8 @@ class Chart(Observer):
 
 
 _Membership = (
-    messages.Ping
+    messages.Compiling
+    | messages.Ping
     | messages.PingRequest
     | messages.Ack
     | messages.Nack
@@ -244,6 +245,8 @@ def _say_of_joining(message: _Joining) -> str:
 def _say_of_membership(message: _Membership) -> str:
     name = type(message).__name__
     match message:
+        case messages.Compiling():
+            return "Compiling"
         case messages.Ping(_, target, rumors) | messages.PingRequest(_, target, rumors):
             return f"{name} {target}{_rumors(rumors)}"
         case messages.Ack(_, target, _, rumors):

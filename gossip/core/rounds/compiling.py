@@ -1,0 +1,30 @@
+"""Trainers that compile: that is not slowness, and the others wait for them."""
+
+from __future__ import annotations
+
+from gossip.core.messages import PeerId
+
+from .arrivals import BUSY_S, WordCredit
+
+COMPILING_MAX_S = 300.0
+"""The most that is waited for one that says that it compiles: nobody can check it."""
+
+
+class CompileTracker:
+    """Who says that its trainer compiles just now."""
+
+    def __init__(self) -> None:
+        self._told_at: dict[PeerId, float] = {}
+        self.credit = WordCredit()
+
+    def told(self, peer: PeerId, now: float) -> None:
+        """``peer``, or this one, says so. It says it again while it compiles."""
+        self._told_at[peer] = now
+
+    def is_busy(self, peer: PeerId, now: float) -> bool:
+        """Whether it does, or did a moment ago."""
+        return now - self._told_at.get(peer, float("-inf")) <= BUSY_S
+
+    def most_s(self, now: float) -> float:
+        """So long somebody is waited for in vain at most."""
+        return COMPILING_MAX_S
