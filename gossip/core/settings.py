@@ -164,6 +164,11 @@ class CoreSettings:
         """What the rule needs to tolerate ``f``, of which there is no more than its own."""
         return self.updates_for[max(0, min(f, len(self.updates_for) - 1))]
 
+    def callers_too_few(self, roster: int) -> int:
+        """So many peers alone make no collective operation of a round: all of them may lie, unless
+        they are everybody."""
+        return min(self.f, max(0, roster - 1))
+
     def tolerable(self, f: int, updates: int) -> int:
         """How many of ``f`` the rule can tolerate with so few updates;
         0 when it can do nothing with them."""

@@ -22,8 +22,15 @@ from torch import Tensor
 
 from gossip.core import COLLECTED_BYTES_MAX
 from gossip.errors import ConfigError
+from gossip.run import shown
 
 ANSWERS_KEPT = 32
+BEGINNING = -1
+"""Where a script is before its first step. A peer that returns makes those calls late."""
+FIRST_KEPT = 8
+"""Calls there whose answers are kept for longer than others."""
+PASSED_MAX = 3
+"""Rounds in which the others trained while this peer waited in a call: they do not come there."""
 ANSWERS_BYTES_MAX = 2 * COLLECTED_BYTES_MAX
 OVERHEAD_BYTES = 64  # of a place and an operation
 DEPTH_MAX = 16
@@ -54,10 +61,15 @@ class Means(dict[str, float]):
 
 
 class CollectiveAnswers:
-    """The calls of this peer's script, and what the commits have collected for each."""
+    """The calls of this peer's script, and what the commits have collected for each.
 
-    def __init__(self) -> None:
-        self._at, self._calls = -1, 0
+    Args:
+        f: Peers that may lie: so many can give what they like under any place, also one to come.
+    """
+
+    def __init__(self, f: int = 0) -> None:
+        self._f = f
+        self._at, self._calls = BEGINNING, 0
         self._answers: OrderedDict[Place, dict[int, bytes]] = OrderedDict()
 
     def reached(self, at: int) -> None:
@@ -76,14 +88,24 @@ class CollectiveAnswers:
         return self._answers.get(place)
 
     def collected(self, given: Sequence[tuple[int, bytes]]) -> None:
-        """What a commit has. The first one counts: it has everybody who was there in time."""
-        fresh: dict[Place, dict[int, bytes]] = {}
+        """What the commit of an operation has. The first one with a place counts, if it has there
+        what more than ``f`` peers have given, or all: it has everybody who was there in time."""
+        found: dict[Place, dict[int, bytes]] = {}
         for peer, packed in given:
             if (read := _unpack(packed)) is not None and read[0] not in self._answers:
-                fresh.setdefault(read[0], {})[peer] = read[1]
+                found.setdefault(read[0], {})[peer] = read[1]
+        fresh = {
+            place: of_peers
+            for place, of_peers in found.items()
+            if len(of_peers) > self._f or len(of_peers) == len(given)
+        }
         self._answers.update(fresh)
-        while len(self._answers) > ANSWERS_KEPT or self._nbytes > ANSWERS_BYTES_MAX:
-            self._answers.popitem(last=False)
+        older = [place for place in self._answers if place not in fresh]
+        older.sort(key=lambda place: place[0] == BEGINNING and place[1] < FIRST_KEPT)
+        for place in older:
+            if len(self._answers) <= ANSWERS_KEPT and self._nbytes <= ANSWERS_BYTES_MAX:
+                break
+            del self._answers[place]
 
     @property
     def _nbytes(self) -> int:
@@ -142,24 +164,35 @@ class Collectives:
         peer: The local one.
         f: Peers that may lie.
         peers: The most that the run can have.
-        give: Gives what ``packed`` made to the next round, and returns when that is over. Raises
-            RunOver: There will be none.
+        give: Gives what ``packed`` made to the next round, and returns when that is over: whether
+            the others trained in it. Raises RunOver: There will be none.
+        alone: Told of an operation that no other peer has called there.
     """
 
-    def __init__(self, peer: int, f: int, peers: int, give: Callable[[bytes], None]) -> None:
-        self._peer, self._f, self._give = peer, f, give
+    def __init__(
+        self,
+        peer: int,
+        f: int,
+        peers: int,
+        give: Callable[[bytes], bool],
+        alone: Callable[[str], None] = lambda operation: None,
+    ) -> None:
+        self._peer, self._f, self._give, self._alone = peer, f, give, alone
         self._most = bytes_max(peers)
-        self.answers = CollectiveAnswers()
+        self.answers = CollectiveAnswers(f)
         self.answered: tuple[int, ...] = ()
 
     def collect(self, operation: str, data: bytes, most: int | None = None) -> dict[int, bytes]:
         """Peer -> what it has given, the same at all peers. Whoever is alone with the end of the
-        run gets only its own."""
-        place = self.answers.next_place(operation)
+        run gets only its own, and so does whoever is left alone while the others train."""
+        place, passed = self.answers.next_place(operation), 0
         whole = packed(place, data, self._most if most is None else most)
         try:
-            while (found := self.answers.find(place)) is None:
-                self._give(whole)
+            while (found := self.answers.find(place)) is None and passed < PASSED_MAX:
+                passed += self._give(whole)
+            found = {self._peer: data} if found is None else found
+            if found.keys() == {self._peer}:
+                self._alone(operation)
         except RunOver:
             found = {self._peer: data}
         self.answered = tuple(sorted(found))
@@ -182,7 +215,8 @@ class Collectives:
 
     def any(self, flag: bool) -> bool:
         given = self.collect("any", pack_object(bool(flag)))
-        return sum([plain_of(data) is True for data in given.values()]) > self._f
+        liars = min(self._f, len(given) - 1)
+        return sum([plain_of(data) is True for data in given.values()]) > liars
 
     def once(self, work: Callable[[], None]) -> str:
         """Lets one peer do ``work``, and another when that one has failed or does not answer.
@@ -195,7 +229,7 @@ class Collectives:
             said = self.collect("done", pack_object(outcome))
             if chosen not in said:
                 continue
-            why = str(plain_of(said[chosen]))
+            why = shown(str(plain_of(said[chosen])))
             if not why:
                 return ""
         return why
@@ -322,7 +356,7 @@ def means_of(given: Mapping[int, bytes], names: Iterable[str], f: int) -> Means:
         row = plain_of(data)
         if (
             isinstance(row, dict)
-            and sorted(map(str, row)) == wanted
+            and row.keys() == set(wanted)
             and all(type(value) in (int, float) for value in row.values())
         ):
             rows[peer] = row

@@ -99,6 +99,7 @@ class Exchange:
         self._peer, self._incarnation = place.peer, place.incarnation
         self.go: control.StartRoundCommand | None = None
         self.round_id = 0
+        self.trained = 0  # rounds here so far that stepped the optimizer
         self.collectives = 0  # of the rounds before, those that were no steps
         self.main = 0
         self.on_collected: Callable[[Sequence[tuple[int, bytes]]], None] = lambda given: None
@@ -467,6 +468,7 @@ class Exchange:
         # A node that was started again may send what the one before it had sent.
         if message.slot >= 0 and message.round_id >= self.round_id:
             self._changes += 1
+            self.trained += 1
             if message.mix_scale:
                 self._trained.layout.add_to_parameters(self._mixes[message.slot], message.mix_scale)
             with self._trained.layout.gradients_put_by(not self._in_step):
@@ -475,7 +477,8 @@ class Exchange:
                     self._trained.inner_step()
         if message.round_id >= self.round_id:
             self.collectives += not message.is_step
-            self.on_collected(message.collected)
+            if not message.is_step:  # else it was up to f peers, which may lie
+                self.on_collected(message.collected)
         self.round_id = max(self.round_id, message.round_id + 1)
         self._arena.note_progress(self.round_id)
         self._say(control.AppliedReply(message.round_id, message.slot))

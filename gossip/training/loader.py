@@ -47,6 +47,9 @@ class RoundSource(Protocol):
         """The round to compute, with its samples; None when the run is over."""
         ...
 
+    def epoch_over(self, epoch: int) -> None:
+        """The loop over this epoch ends."""
+
     def pass_round(self) -> None:
         """Takes part in the current round without an update."""
 
@@ -142,6 +145,8 @@ class ShardedLoader:
                 if self._rounds.unused:
                     self._rounds.pass_round()  # no step followed
                 go = self._next_round()
+            if go is not None:
+                self._rounds.epoch_over(epoch)
         finally:
             self._fetcher.rest()
 

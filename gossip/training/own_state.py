@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from gossip.aggregators import Memory
+from gossip.run.checkpoints import name_of
 
 from .state import StateFile, StateMismatch, read_state_file
 
@@ -55,7 +56,9 @@ def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep
     finally:
         scratch.unlink(missing_ok=True)
     known = [each for each in _of(place, peer) if each[0] <= step]
-    for _, path in sorted(known)[: -max(1, keep)]:
+    for at, path in sorted(known)[: -max(1, keep)]:
+        if (folder / name_of(at)).exists():
+            continue  # that checkpoint is there yet, and may be the one that is resumed from
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 

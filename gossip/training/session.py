@@ -28,7 +28,7 @@ from gossip.topologies import draw
 
 from .batches import BatchTracker, check_accumulate
 from .checks import check_model, plain_model
-from .collectives import Collectives, Means, RunOver, write_whole
+from .collectives import BEGINNING, Collectives, Means, RunOver, write_whole
 from .differing import compared
 from .exchange import Exchange, TrainedModel
 from .judging import JudgeService, LossJudge
@@ -94,8 +94,9 @@ class Session:
         self._join: Callable[[], None] | None = None  # put off until it is known where we resume
         self._saver: CheckpointSaver | None = None
         self._collectives = Collectives(
-            self.id, self._config.f or 0, self._config.peers_max, self._give
+            self.id, self._config.f or 0, self._config.peers_max, self._give, self._called_alone
         )
+        self._said_alone = False
         self._saved_own = -1  # the step of which this peer has saved its own state last
         self._not_saved = ""  # why the last checkpoint is not there
         self._outdated = False  # the batch in hand is not of the round that comes
@@ -370,6 +371,7 @@ class Session:
         try:
             while (step := self.step) < total and not self.finished:
                 self._collectives.answers.reached(2 * step)
+                self._draw()  # whatever was drawn behind the step before, as for an evaluation
                 yield step
                 if self.step == step and not self.finished:
                     self.pass_round()
@@ -405,6 +407,7 @@ class Session:
             if epoch >= total:
                 self._end_training()
                 return
+            self._collectives.answers.reached(_begin_of(epoch))
             yield epoch
             epoch += 1
 
@@ -672,9 +675,21 @@ class Session:
             )
         self._check_joined()
 
-    def _give(self, data: bytes) -> None:
-        """To the next round, for a collective operation."""
+    def _called_alone(self, operation: str) -> None:
+        if self.alive < 2 or self._said_alone:
+            return
+        self._said_alone = True
+        name = {"once": "save", "done": "save"}.get(operation, operation)
+        self._say(
+            f"{name} has the answer of this peer alone: no other has called it at this place, or "
+            "long ago. All peers must call the same operations in the same order, also those that "
+            "are not is_main"
+        )
+
+    def _give(self, data: bytes) -> bool:
+        """To the next round, for a collective operation. Returns whether others trained in it."""
         exchange, before = self._exchange, self._exchange.go
+        trained = exchange.trained
         if exchange.halted is not None and exchange.halted.exit_code == 0:
             raise RunOver
         self._in_round = True
@@ -691,6 +706,7 @@ class Session:
             self._outdated |= (before.epoch, before.ranges) != (after.epoch, after.ranges)
         if self._termination.since is not None and not self._boundary_due:
             self._stop()
+        return exchange.trained > trained
 
     # --- for the loader ---------------------------------------------------------------------------
 
@@ -720,6 +736,10 @@ class Session:
         self._draw()
         self._computing_since = time.monotonic()
         return None if self._out_of_rounds else go
+
+    def epoch_over(self, epoch: int) -> None:
+        """The loop over a loader ends with this epoch, wherever the others are. Loaders call it."""
+        self._collectives.answers.reached(_begin_of(epoch) - 1)
 
     def pass_round(self) -> None:
         """Takes part in the current round without an update. Loaders call it, scripts need not.
@@ -774,7 +794,8 @@ class Session:
         if self._join is not None:
             raise ConfigError(
                 "--resume auto, and the script does not say where its checkpoints are",
-                "write peer.steps(N, save='checkpoints') or peer.save_every('checkpoints')",
+                "call peer.save_every('checkpoints') behind prepare, or use nothing of the swarm "
+                "before peer.steps(N, save='checkpoints')",
             )
 
     def _resume(self, folder: Path, step: int | None) -> None:
@@ -799,6 +820,7 @@ class Session:
                 f"{found.path} does not fit this script: {error}",
                 "build the same model and optimizer, or begin anew without --resume",
             ) from error
+        extra.pop(ANSWERS, None)  # all scripts begin anew, so their calls have no answers yet
         self._take_extra_state(extra)
         self._resume_own(folder, found)
         ledger = found.read(LEDGER_FILE)
@@ -908,7 +930,10 @@ class Session:
     def _take_extra_state(self, states: dict[str, Any]) -> None:
         for name, state in states.items():
             if name == ANSWERS:
-                self._collectives.answers.adopt(state)
+                try:
+                    self._collectives.answers.adopt(state)
+                except ValueError as error:
+                    raise StateMismatch(str(error)) from error
                 continue
             if name in self._kept:
                 self._kept[name].load_state_dict(state)
@@ -975,6 +1000,11 @@ class Session:
     def _forked(self) -> None:
         if not self.closed:
             self._exchange.drop_after_fork()
+
+
+def _begin_of(epoch: int) -> int:
+    """The place of a script before an epoch; that behind it is the next lower one."""
+    return BEGINNING - 1 - 2 * epoch
 
 
 def _round_of(ledger: bytes, checkpoint: checkpoints.Checkpoint) -> int:

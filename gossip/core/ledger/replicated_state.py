@@ -151,7 +151,7 @@ class ReplicatedState:
             else set.intersection(*[{c.peer for c in commit.contributors} for commit in commits])
         )
         collected = commits[0].collected
-        self.was_step = len(collected) <= self.settings.f
+        self.was_step = len(collected) <= self.settings.callers_too_few(len(self.roster.peers))
         self.collectives += not self.was_step
         self.whole = self.whole and (not self.was_step or used.issuperset(self.settings.peers))
         effects: list[Effect] = [
@@ -269,7 +269,8 @@ class ReplicatedState:
         given = [each.peer for each in commit.collected]
         ascending = given == sorted(set(given)) and set(given) <= set(self.roster.peers)
         fits = sum([len(each.data) for each in commit.collected]) <= COLLECTED_BYTES_MAX
-        instead = len(given) <= self.settings.f or not commit.digest
+        too_few = self.settings.callers_too_few(len(self.roster.peers))
+        instead = len(given) <= too_few or not commit.digest
         return ascending and fits and instead and not (given and commit.shard)
 
     def _may_accuse(self, commit: Commit) -> bool:

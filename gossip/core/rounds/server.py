@@ -427,7 +427,7 @@ class Server:
         """How long after the first update the last one may come; longer while the rule has too few
         to work with, and as long as a round may take for a collective operation: what a script does
         before one, as to evaluate, takes each peer another time."""
-        if shard.callers > self.settings.f:
+        if shard.callers > self.settings.callers_too_few(len(self.roster)):
             return CLOSE_BEFORE_GIVING_UP * self.deadline.cap_s
         timeout_s = CLOSE_BEFORE_GIVING_UP * self.deadline.round_timeout_s()
         usable = sum(1 for update, _ in shard.answers.values() if update.samples)
@@ -440,7 +440,7 @@ class Server:
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
         self._spend(self.transfer_tracker, shard.awaited_on_word, now, came=shard.answers)
         self._spend(self.compile_tracker, shard.awaited_to_compile, now, came=shard.answers)
-        shard.close(self.locked, self.settings.f)
+        shard.close(self.locked, self.settings.callers_too_few(len(self.roster)))
         effects: list[Effect] = []
         of = len(self.roster) - self.departures.absent(self.roster.peers, self.round_id)
         if shard.index == 0 and len(shard.answers) + len(self.keep_to_others(shard)) < quorum_of(

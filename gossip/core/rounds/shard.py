@@ -144,9 +144,9 @@ class ShardRound:
         """How many have given something to a collective operation, and no update."""
         return sum([1 for update, _ in self.answers.values() if update.collective])
 
-    def close(self, quarantined: Collection[PeerId], f: int) -> None:
+    def close(self, quarantined: Collection[PeerId], few: int) -> None:
         """Fixes which updates go into the rule: finite ones with samples, of peers that are not in
-        quarantine. None in a collective operation, which up to ``f`` alone cannot make of it."""
+        quarantine. None in a collective operation, which up to ``few`` alone cannot make of it."""
         self.collected = _fitting(
             [
                 Collected(peer, update.collective)
@@ -159,7 +159,7 @@ class ShardRound:
             for peer, (update, payload) in sorted(self.answers.items())
             if payload is not None and payload.finite and update.samples and peer not in quarantined
         )
-        if len(self.collected) > f:
+        if len(self.collected) > few:
             self.rows = ()
 
     @property
@@ -193,14 +193,15 @@ class ShardRound:
 
 
 def _fitting(given: Sequence[Collected]) -> tuple[Collected, ...]:
-    """The first ones, as many as a commit can hold."""
+    """As many as a commit can hold, in the same order. The smallest come first: who gives more than
+    its part crowds out nobody else."""
     fitting: list[Collected] = []
     left = COLLECTED_BYTES_MAX
-    for each in given:
+    for each in sorted(given, key=lambda each: len(each.data)):
         if len(each.data) <= left:
             fitting.append(each)
             left -= len(each.data)
-    return tuple(fitting)
+    return tuple(sorted(fitting, key=lambda each: each.peer))
 
 
 def attempt_report(round_id: int, shard: ShardRound, reason: str) -> Report:
