@@ -37,12 +37,19 @@ from .layout import Layout
 from .loader import ShardedLoader, loader_of
 from .metrics import line_of
 from .optimizer import StepCoordinator, check_optimizers
-from .own_state import load_own, plan_own
+from .own_state import load_own, plan_own, plan_whole
 from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
 from .seeding import seed_generators
 from .several import as_one
 from .spawn import NodeHandle, PeerPlace, StartNode
-from .state import MODEL_FILE, TRAINING_FILE, StateMismatch, load_checkpoint, plan_checkpoint
+from .state import (
+    MODEL_FILE,
+    TRAINING_FILE,
+    StateFile,
+    StateMismatch,
+    load_checkpoint,
+    plan_checkpoint,
+)
 from .steps import steps_of
 from .streaming import ShardedStream
 from .unexchanged import UnexchangedWarning
@@ -318,13 +325,9 @@ class Session:
         for name, value in (("every", 1 if every is None else every), ("keep", keep)):
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} is {value!r}, not a number of at least 1")
-        if not topologies.load(self._config.topology).rolling:
-            raise ConfigError(
-                "checkpoints are saved of rolling rounds only: in gossip rounds peers differ",
-                "save the model of each peer yourself",
-            )
         place = Path(folder).absolute()
-        plan = SavePlan(place, every, keep)
+        averaged = () if self._is_rolling else tuple(range(self._config.peers))
+        plan = SavePlan(place, every, keep, averaged)
         saver = CheckpointSaver(plan, self.id, self._about_run(), self._say)
         saver.check_folder(resumes=bool(self._config.resume))
         self._saver = saver
@@ -568,7 +571,7 @@ class Session:
 
     def _confirm(self, given_up: Callable[[], object]) -> None:
         """There is no round after this in which a lie would be found out."""
-        if self._config.f and topologies.load(self._config.topology).rolling:
+        if self._config.f and self._is_rolling:
             self._exchange.confirm(given_up)
 
     @property
@@ -665,7 +668,7 @@ class Session:
                 f"{operation} was called before prepare",
                 "call peer.prepare(model, optimizer) first",
             )
-        if not topologies.load(self._config.topology).rolling:
+        if not self._is_rolling:
             raise ConfigError(
                 f"{operation} needs rolling rounds: gossip rounds have no commit that decides",
                 "gossip run --topology rolling",
@@ -808,15 +811,32 @@ class Session:
 
     def _resume_own(self, folder: Path, found: checkpoints.Checkpoint) -> None:
         """What belongs to this peer alone, if there is anything of that kind."""
-        model = self._trained.model
-        if plan_own(model, None) is None and not self._config.sender:
+        trained = self._trained
+        if self._is_rolling and self._plan_own() is None and not self._config.sender:
             return
-        self._exchange.sender_memory, why = load_own(folder, self.id, found.step, model)
-        if why:
-            self._say(
-                f"its own state of step {found.step} is not there ({why}): its sender begins anew, "
-                f"and its buffers are those of peer {found.manifest.get('writer')}"
+        own = load_own(folder, self.id, found.step, trained.model, trained.optimizer)
+        self._exchange.sender_memory = own.memory
+        if own.extra is not None:
+            self._take_extra_state(own.extra)
+        if own.why:
+            of = f"peer {found.manifest.get('writer')}"
+            begins = (
+                f"its buffers are those of {of}"
+                if self._is_rolling
+                else f"it begins with the mean model and the optimizer of {of}"
             )
+            self._say(f"its own state of step {found.step} is not there ({own.why}): {begins}")
+
+    def _plan_own(self) -> StateFile | None:
+        """What belongs to this peer alone: in gossip rounds all."""
+        trained, memory = self._trained, self._exchange.sender_memory
+        if self._is_rolling:
+            return plan_own(trained.model, memory)
+        return plan_whole(trained.model, trained.optimizer, self._extra_state(), memory)
+
+    @property
+    def _is_rolling(self) -> bool:
+        return topologies.load(self._config.topology).rolling
 
     def _between_steps(self) -> None:
         """What follows a step of the optimizer has been done, such as that of a scheduler: now the
@@ -842,9 +862,7 @@ class Session:
     def _save(self, saver: CheckpointSaver, whole: bool) -> None:
         """Of the state as it is: this peer's own, once a step, and the ``whole`` checkpoint."""
         trained, step = self._trained, self.step
-        own = None
-        if self._saved_own != step:
-            own = plan_own(trained.model, self._exchange.sender_memory)
+        own = self._plan_own() if self._saved_own != step else None
         self._saved_own = step
         ledger = self._exchange.ledger() if whole else b""
         if not ledger:

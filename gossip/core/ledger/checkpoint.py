@@ -45,6 +45,7 @@ def unpack_ledger(data: bytes, roster: Sequence[PeerId]) -> tuple[bytes, tuple[A
         whole = bool(document["whole"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"the ledger of the checkpoint lacks {error}") from error
-    if len(chain) != DIGEST_BYTES or not tables:
+    if len(chain) != DIGEST_BYTES:
         raise ValueError("the ledger of the checkpoint has no history")
-    return chain, (list(roster), *tables[1:]), whole
+    # gossip rounds have no tables
+    return chain, (list(roster), *tables[1:]) if tables else (), whole
