@@ -9,6 +9,8 @@ from typing import Any
 
 from gossip.core.messages import DIGEST_BYTES, PeerId
 
+from .data_cursor import DataCursor
+
 FORMAT = 2
 
 
@@ -48,3 +50,16 @@ def unpack_ledger(data: bytes, roster: Sequence[PeerId]) -> tuple[bytes, tuple[A
     if len(chain) != DIGEST_BYTES or not tables:
         raise ValueError("the ledger of the checkpoint has no history")
     return chain, (list(roster), *tables[1:]), whole
+
+
+def planned_peers(data: bytes) -> int:
+    """Of a ledger: how many peers its run's epochs are planned for.
+
+    Raises: ValueError: It is no ledger of this version.
+    """
+    _, tables, _ = unpack_ledger(data, ())
+    if len(tables) < 3:
+        raise ValueError("the ledger of the checkpoint lacks the data cursor")
+    cursor = DataCursor()
+    cursor.unpack(tables[2])
+    return cursor.peers
