@@ -170,10 +170,11 @@ class Exchange:
             self._say(self._shard)
         self._flush()
 
-    def shard(self, samples_total: int, batch: int, ahead: int = 0) -> None:
+    def shard(self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0) -> None:
         """From now on rounds come with samples, and with a guess at those of the next ``ahead``.
-        Also before ``prepare``."""
-        self._shard = control.Shard(samples_total, batch, ahead)
+        Also before ``prepare``. ``extended``: of so many epochs what is left is read in further
+        rounds."""
+        self._shard = control.Shard(samples_total, batch, ahead, extended)
         self.go = None
         if self._prepared:
             self._say(self._shard)

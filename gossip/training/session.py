@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import safetensors.torch
 import torch
@@ -21,6 +21,7 @@ from torch.utils.data import IterableDataset
 
 from gossip import topologies
 from gossip.aggregators import senders
+from gossip.core import planned_peers
 from gossip.errors import ConfigError, GossipError
 from gossip.ipc import EXIT_SIGTERM, Channel, StartRoundCommand
 from gossip.run import checkpoints
@@ -238,7 +239,7 @@ class Session:
             self._loader = ShardedStream(loader, *how)
             return self._loader
         self._loader = sharded = ShardedLoader(loader, *how)
-        self._exchange.shard(sharded.samples_total, sharded.batch_size * accumulate, sharded.ahead)
+        self._exchange.shard(*sharded.plan)
         return sharded
 
     # --- optional ---------------------------------------------------------------------------------
@@ -360,11 +361,14 @@ class Session:
         """
         if not isinstance(total, int) or total < 0:
             raise ConfigError(f"steps({total!r}) is not a number of steps")
+        self._save_in_loop(save, every, keep)
+        return self._steps_to(total)
+
+    def _save_in_loop(self, save: str | Path | None, every: int | None, keep: int) -> None:
         if save is not None:
             self.save_every(save, every, keep)
         elif every is not None:
             raise ConfigError("every without save", "say where: peer.steps(N, save='checkpoints')")
-        return self._steps_to(total)
 
     def _steps_to(self, total: int) -> Iterator[int]:
         if total and self.next_round() is None:
@@ -390,26 +394,78 @@ class Session:
         if self._saver is not None:
             self._save_last(self._saver, SAVED_S)
 
-    def epochs(self, total: int) -> Iterator[int]:
-        """Yields the epochs that remain, as numbers from 0.
+    def epochs(
+        self,
+        total: int,
+        *,
+        remainder: Literal["leave", "extend"] = "leave",
+        save: str | Path | None = None,
+        every: int | None = None,
+        keep: int = 3,
+    ) -> Iterator[int]:
+        """Yields the numbers of the epochs that remain, from 0 to ``total`` - 1: those of the run,
+        the same on every peer.
 
-        A peer that joined late or returned gets fewer of them than the others.
+        An epoch has ``len(loader)`` batches of the sharded loader, whoever fails. A peer that
+        joined late, returned, or resumed from a checkpoint begins where the run is, also in the
+        middle of an epoch. All peers leave the loop after the same step. What a body leaves of its
+        epoch is passed: the others read it. Over a stream, or without a loader, each peer counts
+        for itself.
 
         Args:
             total: Epochs of the whole run.
+            remainder: What becomes of samples that failures have left unread when the last epoch is
+                over. ``leave``: the summary of the run says how many they are. ``extend``: the last
+                epoch has further steps, in which they are read.
+            save, every, keep: As for ``save_every``; ``every`` counts steps. Without ``save``
+                nothing is saved.
+        Raises: ConfigError: As ``save_every``, ``total`` is no number of epochs, or the data have
+            no remainder that could be read.
         """
-        epoch = 0
-        while True:
-            if self._loader is not None:
-                go = self.next_round()
-                if go is None:
-                    return
-                epoch = max(epoch, go.epoch)
-            if epoch >= total:
-                self._end_training()
+        if not isinstance(total, int) or total < 0:
+            raise ConfigError(f"epochs({total!r}) is not a number of epochs")
+        if remainder not in ("leave", "extend"):
+            raise ConfigError(f"remainder is {remainder!r}", "'leave' or 'extend'")
+        if remainder == "extend":
+            self._extend(total)
+        self._save_in_loop(save, every, keep)
+        if isinstance(self._loader, ShardedLoader):
+            return self._epochs_to(total)
+        return self._own_epochs(total)
+
+    def _extend(self, epochs: int) -> None:
+        """Has what is left of so many epochs read in further rounds of the last one."""
+        sharded = self._loader
+        if not isinstance(sharded, ShardedLoader) or not self._is_rolling:
+            raise ConfigError(
+                "remainder='extend' needs rolling rounds, and a data set with an index that "
+                "peer.shard was given before",
+                "of streams, and in gossip rounds, it is not known what nobody has read",
+            )
+        if epochs:
+            self._exchange.shard(*sharded.plan, extended=epochs)
+
+    def _epochs_to(self, total: int) -> Iterator[int]:
+        self._counting = True
+        try:
+            go = self.next_round()
+            while go is not None and go.epoch < total:
+                yield (epoch := go.epoch)
+                while (go := self.next_round()) is not None and go.epoch == epoch:
+                    self.pass_round()
+        finally:
+            self._counting = False
+        if go is None and not self._out_of_rounds:
+            self._say(f"the run ended before epoch {total}: this peer has the state of {self.step}")
+        self._end_training()
+
+    def _own_epochs(self, total: int) -> Iterator[int]:
+        for epoch in range(total):
+            if self._loader is not None and self.next_round() is None:
                 return
             yield epoch
-            epoch += 1
+        if self._loader is None or self.next_round() is not None:
+            self._end_training()
 
     @property
     def id(self) -> int:
@@ -575,6 +631,10 @@ class Session:
             self._exchange.confirm(given_up)
 
     @property
+    def _is_rolling(self) -> bool:
+        return topologies.load(self._config.topology).rolling
+
+    @property
     def _out_of_rounds(self) -> bool:
         return self._config.rounds is not None and self.step >= self._config.rounds
 
@@ -697,9 +757,12 @@ class Session:
 
     # --- for the loader ---------------------------------------------------------------------------
 
-    def next_round(self) -> StartRoundCommand | None:
+    def next_round(self, epoch_steps: int = 0) -> StartRoundCommand | None:
         """Waits for the next round of this peer. Loaders call it, scripts need not.
 
+        Args:
+            epoch_steps: Steps of an epoch, when called within one. Behind the last step the script
+                may have more to do, such as evaluating, so it is the next call that saves.
         Returns: The round with its samples, or None when the run is over.
         Raises: ConfigError: ``prepare`` was not called, or the session is closed.
         """
@@ -710,7 +773,8 @@ class Session:
                 "call peer.prepare(model, optimizer) first",
             )
         self._check_joined()
-        self._between_steps()
+        if not epoch_steps or self.step % epoch_steps:
+            self._between_steps()
         try:
             go = None if self.finished else self._exchange.wait_go()
         except SystemExit:
@@ -805,7 +869,9 @@ class Session:
         self._take_extra_state(extra)
         self._resume_own(folder, found)
         ledger = found.read(LEDGER_FILE)
-        self._exchange.load(found.step, _round_of(ledger, found), ledger)
+        round_id, planned = _plan_of(ledger, found)
+        self._planned_peers = planned or self._planned_peers
+        self._exchange.load(found.step, round_id, ledger)
         if self.id == 0:
             self._say(f"goes on from step {found.step}: {found.path}")
 
@@ -833,10 +899,6 @@ class Session:
         if self._is_rolling:
             return plan_own(trained.model, memory)
         return plan_whole(trained.model, trained.optimizer, self._extra_state(), memory)
-
-    @property
-    def _is_rolling(self) -> bool:
-        return topologies.load(self._config.topology).rolling
 
     def _between_steps(self) -> None:
         """What follows a step of the optimizer has been done, such as that of a scheduler: now the
@@ -995,16 +1057,21 @@ class Session:
             self._exchange.drop_after_fork()
 
 
-def _round_of(ledger: bytes, checkpoint: checkpoints.Checkpoint) -> int:
-    """The round that comes after a checkpoint. Raises ConfigError: It is not in there."""
+def _plan_of(ledger: bytes, checkpoint: checkpoints.Checkpoint) -> tuple[int, int | None]:
+    """The round that comes after a checkpoint, and how many peers epochs are planned for, if they
+    are. Raises ConfigError: That is not in there."""
     found = json.loads(ledger)
     round_id = found.get("round") if isinstance(found, dict) else None
-    if type(round_id) is not int or round_id < checkpoint.step:
-        raise ConfigError(
-            f"{checkpoint.path} was written by another version of gossip",
-            "use the version of gossip that has written it",
-        )
-    return round_id
+    try:
+        if type(round_id) is int and round_id >= checkpoint.step:
+            return round_id, planned_peers(ledger)
+        why = "its round is not there"
+    except ValueError as error:
+        why = str(error)
+    raise ConfigError(
+        f"{checkpoint.path} was written by another version of gossip: {why}",
+        "use the version of gossip that has written it",
+    )
 
 
 def _content_of(content: object) -> Callable[[], bytes]:

@@ -9,6 +9,8 @@ from typing import Any
 
 from gossip.core.messages import DIGEST_BYTES, PeerId
 
+from .data_cursor import DataCursor
+
 FORMAT = 2
 
 
@@ -49,3 +51,19 @@ def unpack_ledger(data: bytes, roster: Sequence[PeerId]) -> tuple[bytes, tuple[A
         raise ValueError("the ledger of the checkpoint has no history")
     # gossip rounds have no tables
     return chain, (list(roster), *tables[1:]) if tables else (), whole
+
+
+def planned_peers(data: bytes) -> int | None:
+    """Of a ledger: how many peers its run's epochs are planned for; None in gossip rounds, in which
+    no epoch is.
+
+    Raises: ValueError: It is no ledger of this version.
+    """
+    _, tables, _ = unpack_ledger(data, ())
+    if not tables:
+        return None
+    if len(tables) < 3:
+        raise ValueError("the ledger of the checkpoint lacks the data cursor")
+    cursor = DataCursor()
+    cursor.unpack(tables[2])
+    return cursor.peers
