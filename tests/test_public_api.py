@@ -38,7 +38,7 @@ def test_a_session_offers_this_and_no_more():
     facts = {"id", "round", "step", "count", "peers", "alive", "is_main", "run_dir", "finished"}
     facts |= {"confirmed", "answered"}
     collective = {"mean", "gather", "broadcast", "any", "barrier", "save"}
-    of_the_loader = {"next_round", "pass_round", "hand_out", "least", "unused"}
+    of_the_loader = {"next_round", "pass_round", "hand_out", "least", "planned_peers", "unused"}
     assert public == of_the_user | facts | collective | of_the_loader
 
 

@@ -13,12 +13,12 @@ from .messages import Collected, Message, PeerId
 
 @dataclass(frozen=True, slots=True)
 class EpochReport:
-    """How often the samples of a completed epoch were used."""
+    """How many samples the rounds of a completed epoch used, and how many are left over."""
 
     epoch: int
     once: int
     twice: int
-    never: int  # given up at the end, fewer than ``at_least``
+    left: int  # of this epoch and those before: they are the first that the next one reads
     rounds: int
 
 
@@ -150,12 +150,14 @@ class DataConfigured:
     """The trainer reads its data through us: ``samples_total`` in an epoch,
     ``batch`` a round and peer.
 
-    It wants to know what it will probably read in the next ``ahead`` rounds.
+    It wants to know what it will probably read in the next ``ahead`` rounds. ``extended``: of so
+    many epochs what is left is read in further rounds of the last one; 0: it is not.
     """
 
     samples_total: int
     batch: int
     ahead: int = 0
+    extended: int = 0
 
 
 @record
@@ -427,9 +429,10 @@ class Aggregate:
 
 @record
 class DataSlice:
-    """Samples for one round: ``start``/``stop`` pairs into the epoch's permutation, in order."""
+    """Samples for one round: ``start``/``stop`` pairs, in order, on the line of all epochs' samples
+    (``DataCursor``)."""
 
-    epoch: int
+    epoch: int  # whose round it is; it may read samples that earlier ones have left
     ranges: tuple[tuple[int, int], ...]
     # epoch and ranges of rounds to come: a guess
     coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
@@ -526,10 +529,11 @@ class Committed:
     chain: bytes
     made: bool
     trust: dict[PeerId, float] = field(default_factory=dict)  # after this commit
-    # what each peer of the roster was to read; None: not through us
+    # what each peer of the roster was to read, as in ``DataSlice``; None: not through us
     slices: dict[PeerId, list[tuple[int, int]]] | None = None
-    epoch: int = 0
+    epoch: int = 0  # whose round it is
     samples_total: int = 0  # in an epoch; 0: not through us
+    steps_per_epoch: int = 0  # that it was planned for; 0: not through us
 
 
 @record

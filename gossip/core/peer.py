@@ -204,7 +204,7 @@ class Peer:
         self._recover_at: float | None = None  # when it may try again
         self._handled_at = float("inf")
         self._accounted_at = float("-inf")  # what stood still until then has been told of it
-        self._data: tuple[int, int, int] | None = None
+        self._data: tuple[int, int, int, int] | None = None
         self._stop_reason = ""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -390,7 +390,7 @@ class Peer:
             case Prepared():
                 return self._on_prepared(event, now)
             case DataConfigured():
-                self._data = (event.samples_total, event.batch, event.ahead)
+                self._data = (event.samples_total, event.batch, event.ahead, event.extended)
                 return self._configured() if self.phase == "running" else []
             case TrainerLost():
                 halt = Halt(f"the trainer is gone: {event.reason}", 1)

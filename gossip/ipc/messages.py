@@ -65,6 +65,8 @@ class Shard:
     samples_total: int
     batch: int
     ahead: int = 0  # how many rounds' samples the trainer would fetch beforehand
+    # of so many epochs what is left unread is read in further rounds; 0: it is not
+    extended: int = 0
 
 
 @record

@@ -515,7 +515,7 @@ def _as_event(
     """What the core has to know of, and nobody before it."""
     match said:
         case control.Shard():
-            return events.DataConfigured(said.samples_total, said.batch, said.ahead)
+            return events.DataConfigured(said.samples_total, said.batch, said.ahead, said.extended)
         case control.RestoredReply():
             return events.Restored(said.round_id, said.error)
         case control.ConfirmRequest():

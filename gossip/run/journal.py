@@ -166,6 +166,7 @@ class Journal:
             "epoch": committed.epoch,
             "slices": committed.slices,
             "samples_total": committed.samples_total,
+            "steps_per_epoch": committed.steps_per_epoch,
         }
         _append(self._commits, dump(line))
 

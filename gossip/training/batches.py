@@ -63,7 +63,7 @@ class BatchTracker:
 
     def __init__(self) -> None:
         self.expected = self.least = 1
-        self._samples = 0  # of the round
+        self._samples: int | None = None  # of the round; None: no batch is in hand
         self._handed = 0  # batches of it
         self._accumulating = self._kept = False
         self._witness: Tensor | None = None
@@ -76,7 +76,8 @@ class BatchTracker:
         self._witness = witness
 
     def hand_out(self, samples: int, batch: int = 0) -> None:
-        """The round's batch number ``batch`` goes to the loop. ``samples``: that a step is on."""
+        """The round's batch number ``batch`` goes to the loop. ``samples``: that a step is on; 0:
+        it counts for nothing."""
         self._samples, self._handed = samples, batch + 1
         if batch == 0:
             self._kept, self._before = False, self._gradient()
@@ -99,7 +100,7 @@ class BatchTracker:
 
     def take(self) -> int:
         """A step follows: the samples it is on. Raises ConfigError when it is too soon."""
-        if not self._samples:
+        if self._samples is None:
             raise ConfigError(
                 "optimizer.step() was called without a fresh batch of the sharded loader",
                 "one batch, one step; with peer.shard(loader, accumulate=k), k batches, one step",
@@ -116,12 +117,12 @@ class BatchTracker:
         return samples
 
     def drop(self) -> None:
-        self._samples = self._handed = 0
+        self._samples, self._handed = None, 0
 
     @property
     def unused(self) -> bool:
-        """Samples were handed out, and no step has followed."""
-        return self._samples > 0
+        """A batch was handed out, and no step has followed."""
+        return self._samples is not None
 
     def give_back(self) -> None:
         """A round passes without a step. Raises ConfigError when the loop has said that it keeps

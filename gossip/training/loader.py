@@ -26,6 +26,9 @@ from gossip.topologies import draw
 from .batches import pieces_of
 from .fetching import Fetcher, Key
 
+ORDERS_KEPT = 3
+"""Permutations: of this epoch, of the one that is fetched next, and of one with samples left."""
+
 
 class RoundSource(Protocol):
     """What the loader needs of the session."""
@@ -36,8 +39,8 @@ class RoundSource(Protocol):
         ...
 
     @property
-    def count(self) -> int:
-        """Peers that the run begins with."""
+    def planned_peers(self) -> int:
+        """Peers that epochs are planned for."""
         ...
 
     def next_round(self) -> StartRoundCommand | None:
@@ -49,7 +52,7 @@ class RoundSource(Protocol):
 
     def hand_out(self, samples: int, batch: int = 0) -> None:
         """Batch number ``batch`` of the round goes to the loop: a step that follows is on
-        ``samples`` samples."""
+        ``samples`` samples; 0: it counts for nothing."""
 
     @property
     def least(self) -> int:
@@ -58,7 +61,7 @@ class RoundSource(Protocol):
 
     @property
     def unused(self) -> bool:
-        """Samples were handed out, and no step has followed."""
+        """A batch was handed out, and no step has followed."""
         ...
 
 
@@ -72,7 +75,9 @@ class ShardedLoader:
 
     Each ``optimizer.step()`` uses one batch, or ``accumulate`` of them. Samples that no step used
     go back to the swarm when the next batch is asked for, and this peer sends no update in their
-    round.
+    round. An epoch has ``len(loader)`` batches whoever fails; what failures leave unread is read
+    first in the next one. In a round that has no samples for this peer, as in quarantine, it gets a
+    batch all the same: its step keeps count and is not used.
 
     Attributes:
         dataset: The data set that was given.
@@ -111,13 +116,13 @@ class ShardedLoader:
         self._fetcher = Fetcher(loader, self._indices, draw("workers", seed, rounds.id) % 2**63)
         self.ahead = self._fetcher.ahead
         self._alter = alter
-        self._orders: dict[int, Tensor] = {}  # of this epoch, and of the one that is read next
+        self._orders: dict[int, Tensor] = {}
         self.report: EpochReport | None = None
 
     def __len__(self) -> int:
-        """Batches per epoch of a run in which nobody fails. It never changes."""
+        """Batches per epoch. It never changes."""
         return self._accumulate * -(
-            -self.samples_total // (self.batch_size * self._accumulate * self._rounds.count)
+            -self.samples_total // (self.batch_size * self._accumulate * self._rounds.planned_peers)
         )
 
     def __iter__(self) -> Iterator[Any]:
@@ -129,27 +134,34 @@ class ShardedLoader:
         try:
             while go is not None and go.epoch == epoch:
                 samples = sum(stop - start for start, stop in go.ranges)
-                if samples == 0:
-                    self._rounds.pass_round()
-                else:
-                    keys = self._keys(go)
-                    for at in range(self._accumulate):
-                        batch = self._fetcher.fetch(keys[at], keys[at + 1 :])
-                        self._rounds.hand_out(samples, at)
-                        yield batch if self._alter is None else self._alter(batch)
-                    if self._rounds.unused:
-                        self._rounds.pass_round()  # no step followed
+                keys = self._keys(go)
+                for at in range(self._accumulate):
+                    batch = self._fetcher.fetch(keys[at], keys[at + 1 :])
+                    self._rounds.hand_out(samples, at)
+                    yield batch if self._alter is None else self._alter(batch)
+                if self._rounds.unused:
+                    self._rounds.pass_round()  # no step followed
                 go = self._next_round()
         finally:
             self._fetcher.rest()
 
     def _keys(self, go: StartRoundCommand) -> list[Key]:
         """Of the round's batches, and of those that are expected to follow."""
-        slices = [(go.epoch, go.ranges), *go.coming]
-        return [(epoch, piece) for epoch, ranges in slices for piece in self._pieces(ranges)]
+        has_samples = any(start < stop for start, stop in go.ranges)
+        now = go.ranges if has_samples else self._for_nothing(go)
+        return [
+            (epoch, piece)
+            for epoch, ranges in [(go.epoch, now), *go.coming]
+            for piece in pieces_of(ranges, self._accumulate, self._rounds.least)
+        ]
 
-    def _pieces(self, ranges: Ranges) -> list[Ranges]:
-        return pieces_of(ranges, self._accumulate, self._rounds.least) if ranges else []
+    def _for_nothing(self, go: StartRoundCommand) -> Ranges:
+        """What this peer reads in a round that has no samples for it: a batch of the epoch that
+        others read, too."""
+        size = min(self.batch_size * self._accumulate, self.samples_total)
+        first = draw("for nothing", self._seed, self._rounds.id, go.round_id)
+        start = go.epoch * self.samples_total + first % (self.samples_total - size + 1)
+        return ((start, start + size),)
 
     def _next_round(self) -> StartRoundCommand | None:
         go = self._rounds.next_round()
@@ -162,17 +174,28 @@ class ShardedLoader:
         self._fetcher.close()
 
     def _indices(self, key: Key) -> Tensor:
-        epoch, ranges = key
-        if epoch not in self._orders:
-            for known in [known for known in self._orders if abs(known - epoch) != 1]:
-                del self._orders[known]
+        _, ranges = key
+        pieces = []
+        for start, stop in ranges:
+            while start < stop:
+                epoch, at = divmod(start, self.samples_total)
+                here = min(self.samples_total - at, stop - start)
+                pieces.append(self._order(epoch)[at : at + here])
+                start += here
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def _order(self, epoch: int) -> Tensor:
+        """The permutation of an epoch. Those that were asked for last are kept."""
+        order = self._orders.pop(epoch, None)
+        if order is None:
             # A generator of its own: the same on every peer, and the user's draws are left alone.
             generator = torch.Generator().manual_seed(draw("epoch", self._seed, epoch) % 2**63)
             order = torch.randperm(self.samples_total, generator=generator)
-            self._orders[epoch] = order if self._chosen is None else self._chosen[order]
-        order = self._orders[epoch]
-        pieces = [order[start:stop] for start, stop in ranges]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+            order = order if self._chosen is None else self._chosen[order]
+        self._orders[epoch] = order
+        while len(self._orders) > ORDERS_KEPT:
+            del self._orders[next(iter(self._orders))]
+        return order
 
 
 def loader_of(data: Any, batch_size: int | None, options: dict[str, Any]) -> DataLoader[Any]:

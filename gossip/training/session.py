@@ -105,6 +105,7 @@ class Session:
         self._steps = steps_of(place)
         self._termination = termination
         termination.in_step = lambda: self._in_round or self._counting
+        self._planned_peers = place.config.peers
         self._exchange = Exchange(
             start, connection, place, self._look_around, senders.load(self._config.sender)
         )
@@ -743,13 +744,18 @@ class Session:
         self._batches.hand_out(samples, batch)
 
     @property
+    def planned_peers(self) -> int:
+        """Number of peers that epochs are planned for. Loaders read it."""
+        return self._planned_peers
+
+    @property
     def least(self) -> int:
         """Smallest batch that the model accepts, in samples. Loaders read it."""
         return self._batches.least
 
     @property
     def unused(self) -> bool:
-        """Whether samples were handed out that no step has used yet. Loaders read it."""
+        """Whether a batch was handed out that no step has followed yet. Loaders read it."""
         return self._batches.unused
 
     # --- checkpoints ------------------------------------------------------------------------------

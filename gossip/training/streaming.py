@@ -69,7 +69,7 @@ class ShardedStream:
 
         Raises: TypeError: The data set has no length.
         """
-        return -(-len(self.dataset) // ((self.batch_size or 1) * self._rounds.count))
+        return -(-len(self.dataset) // ((self.batch_size or 1) * self._rounds.planned_peers))
 
     def __iter__(self) -> Iterator[Any]:
         """One pass over the stream. It ends with the stream or with the run.

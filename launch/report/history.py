@@ -179,7 +179,8 @@ def _weight(rounds: Mapping[Key, _BranchRound], head: Key, children: Mapping[Key
 
 
 def used(rows: Iterable[Row]) -> dict[int, NDArray[np.int64]]:
-    """By epoch: how often each sample went into a commit of ``rows``."""
+    """By epoch: how often each of its samples went into a commit of ``rows``, also into one of a
+    later epoch."""
     counts: dict[int, NDArray[np.int64]] = {}
     for row in rows:
         if (
@@ -189,13 +190,24 @@ def used(rows: Iterable[Row]) -> dict[int, NDArray[np.int64]]:
         ):
             continue
         total = int(row["samples_total"])
-        count = counts.setdefault(row["epoch"], np.zeros(total, np.int64))
+        counts.setdefault(row["epoch"], np.zeros(total, np.int64))
         contributed = {int(c["peer"]) for c in row.get("contributors") or ()}
         for peer, ranges in (row.get("slices") or {}).items():
             if int(peer) in contributed:
                 for start, stop in ranges:
-                    count[max(0, start) : min(stop, total)] += 1
+                    _count(counts, total, max(0, start), stop, row["epoch"])
     return counts
+
+
+def _count(
+    counts: dict[int, NDArray[np.int64]], total: int, start: int, stop: int, last: int
+) -> None:
+    """A slice of the line of all epochs up to the ``last``."""
+    while start < min(stop, total * (last + 1)):
+        epoch, at = divmod(start, total)
+        here = min(total - at, stop - start)
+        counts.setdefault(epoch, np.zeros(total, np.int64))[at : at + here] += 1
+        start += here
 
 
 def cost(branch: Branch, true: Sequence[Row]) -> dict[str, int]:

@@ -387,32 +387,38 @@ def partitions(view: RunView, past: history.History) -> list[dict[str, Any]]:
 
 
 def epochs(commits: Iterable[Mapping[str, Any]]) -> list[dict[str, int]] | None:
-    """Of each completed epoch, how often its samples were used: once, twice or more, never. None:
-    no data was sharded."""
+    """Of each epoch whose rounds are over, how often its samples were used in the run: once, twice
+    or more, never. None: no data was sharded."""
     rows = list(commits)
     used = history.used(rows)
     if not used:
         return None
     rounds: dict[int, set[int]] = defaultdict(set)
+    planned = 0
     for row in rows:
         if isinstance(row.get("epoch"), int) and isinstance(row.get("round"), int):
             rounds[row["epoch"]].add(row["round"])
+            planned = max(planned, int(row.get("steps_per_epoch") or 0))
     counted = []
     for epoch, count in sorted(used.items()):
         never, once = int((count == 0).sum()), int((count == 1).sum())
-        if epoch == max(used) and never:
-            continue  # the last one was not over
+        if epoch in (min(used), max(used)) and len(rounds[epoch]) < planned:
+            continue  # the run went on in the middle of it, or ended there
         counts = {"once": once, "twice": len(count) - once - never, "never": never}
         counted.append({"epoch": epoch, **counts, "rounds": len(rounds[epoch])})
     return counted
 
 
 def _told(view: RunView) -> list[dict[str, int]] | None:
-    """The same as the peers tell it, of the epochs whose end they saw."""
+    """The same as the peers tell it, of the epochs whose end they saw: what the rounds of each have
+    used, also of the epochs before, and what the last one has left."""
     names = ("epoch", "once", "twice", "never", "rounds")
-    return [
+    told = [
         {name: int(row.get(name) or 0) for name in names} for _, row in sorted(view.epochs.items())
-    ] or None
+    ]
+    if told:
+        told[-1]["never"] = int(view.epochs[max(view.epochs)].get("left") or 0)
+    return told or None
 
 
 def samples(counted: list[dict[str, int]] | None) -> dict[str, int] | None:

@@ -468,13 +468,13 @@ class RunView:
         return [f"= {peer} gets {size} batches from round {self._shares[peer] + 1} on: {why}"]
 
     def _epoch(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        """A line for each epoch, or for several together where they are short. One that is not
-        exact is told at once."""
+        """A line for each epoch, or for several together where they are short. One that has left
+        samples is told at once."""
         epoch = event.get("epoch")
         if not isinstance(epoch, int) or epoch in self.epochs:
             return []
         self.epochs[epoch] = dict(event)
-        inexact = event.get("twice") or event.get("never")
+        inexact = event.get("twice") or event.get("left")
         if t < self._epochs_told_at + EPOCHS_EVERY_S and not inexact:
             return []
         self._epochs_told_at = t
@@ -486,16 +486,16 @@ class RunView:
         self._epochs_told = len(self.epochs)
         if not new:
             return []
-        once, twice, never, rounds = (
-            sum(int(row.get(key) or 0) for _, row in new)
-            for key in ("once", "twice", "never", "rounds")
+        once, twice, rounds = (
+            sum(int(row.get(key) or 0) for _, row in new) for key in ("once", "twice", "rounds")
         )
+        left = int(new[-1][1].get("left") or 0)
         which = f"epoch {new[0][0]}" if len(new) == 1 else f"epochs {new[0][0]} to {new[-1][0]}"
-        mark = "!" if twice or never else "="
+        mark = "!" if twice else "="
         return [
             (
-                f"{mark} {which}: samples used once {once}, twice {twice}, never {never}, in "
-                f"{counted(rounds, 'round')}"
+                f"{mark} {which}: samples used once {once}, twice {twice}, left for the next "
+                f"{left}, in {counted(rounds, 'round')}"
             )
         ]
 

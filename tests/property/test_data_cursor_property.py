@@ -1,4 +1,4 @@
-"""Whoever comes, goes and fails: every position of an epoch is used exactly once."""
+"""Whoever comes, goes and fails: every sample is used once, in epochs of the planned length."""
 
 from random import Random
 
@@ -14,75 +14,85 @@ from gossip.core.ledger.pace import WINDOW
     seed=st.integers(0, 2**32),
     samples_total=st.integers(1, 300),
     batch=st.integers(1, 40),
+    planned=st.integers(1, 12),
     most=st.integers(1, 12),
     reliability=st.floats(0.2, 1.0),
-    batches=st.sampled_from([0, 0, 1, 5, 12]),
+    fixed_global=st.booleans(),
     paced=st.booleans(),
+    extended=st.sampled_from([0, 0, 1, 3]),
 )
 # a tail, and who is slow has as much
-@example(seed=0, samples_total=23, batch=1, most=4, reliability=1.0, batches=0, paced=True)
+@example(0, 23, 1, 4, 4, 1.0, False, True, 0)
 @settings(max_examples=effort(50, 150), deadline=None)
-def test_every_position_of_a_completed_epoch_is_used_once(
+def test_every_sample_is_used_once_and_every_epoch_has_its_rounds(
     seed: int,
     samples_total: int,
     batch: int,
+    planned: int,
     most: int,
     reliability: float,
-    batches: int,
+    fixed_global: bool,
     paced: bool,
+    extended: int,
 ) -> None:
-    random, cursor = Random(seed), DataCursor(samples_total, batch, batches=batches, paced=paced)
+    random = Random(seed)
+    cursor = DataCursor(planned, samples_total, batch, fixed_global=fixed_global, paced=paced)
+    cursor.configure(samples_total, batch, extended)
     slowness = [random.choice([1, 1, 1, 2, 5]) * 10**5 for _ in range(20)]
-    used: dict[int, list[int]] = {}
-    recent: dict[int, int] = {}  # what those who contributed to the last round have in a whole one
+    steps = -(-samples_total // (batch * planned))
+    used: set[int] = set()
     roster: tuple[int, ...] = ()
+    epoch = in_epoch = used_before = 0
     for at in range(200):
         if at % 20 == 0 or not paced:  # long enough for windows to end
             roster = tuple(sorted(random.sample(range(20), random.randint(1, most))))
-        slices, epoch = cursor.assign(roster), cursor.epoch
-        contributors = tuple(
-            peer for peer in roster if slices[peer] and random.random() < reliability
-        )
-        given_out = [
-            at for ranges in slices.values() for start, stop in ranges for at in range(start, stop)
-        ]
+        assert cursor.epoch == epoch
+        slices = cursor.assign(roster)
+        given_out = [p for ranges in slices.values() for pair in ranges for p in range(*pair)]
+        sizes = [sum(stop - start for start, stop in ranges) for ranges in slices.values()]
+        end = samples_total * (min(epoch + 1, extended) if extended else epoch + 1)
+        unread = [p for p in range(end) if p not in used]
+        # what comes first of all that nobody has used
+        assert sorted(given_out) == unread[: len(given_out)]
         levels = cursor.pace.levels()
-        slow = {peer: max(1, batch >> levels.get(peer, 0)) for peer in roster}
-        whole = batch * batches or sum(slow.values())
-        most_of_it = min(cursor.remaining, whole)
-        assert 0 < len(given_out) == len(set(given_out)) <= most_of_it
-        sizes = {
-            peer: sum(stop - start for start, stop in ranges) for peer, ranges in slices.items()
-        }
-        if cursor.remaining >= 2 * whole:  # else it is one of the last rounds
-            assert len(given_out) == whole
-            if not levels:
-                assert max(sizes.values()) - min(sizes.values()) <= 1
-            elif not batches:
-                assert sizes == slow
-            else:
-                assert len(roster) > whole or min(sizes.values()) > 0
-        elif batches == 0:
-            assert all(sizes[peer] <= slow[peer] for peer in roster)
-        if present := [min(slow[peer], recent[peer]) for peer in recent if peer in roster]:
-            # A round of few samples comes only of failures in one that gave out all that was left.
-            assert 2 * len(given_out) >= (batch * batches or sum(present))
-        recent = {peer: slow[peer] for peer in contributors if len(given_out) < cursor.remaining}
-        for peer in contributors:
-            used.setdefault(epoch, []).extend(
-                at for start, stop in slices[peer] for at in range(start, stop)
-            )
+        own = [max(1, batch >> levels.get(peer, 0)) for peer in roster]
+        whole = batch * planned if fixed_global else sum(own)
+        assert len(given_out) <= whole
+        # no step is on a handful of samples
+        assert 2 * len(given_out) >= min(whole, batch * planned, len(unread))
+        if not fixed_global:
+            assert all(size <= largest for size, largest in zip(sizes, own, strict=True))
+        if not levels:
+            assert max(sizes) - min(sizes) <= 1
+        contributors = tuple(peer for peer in roster if random.random() < reliability)
+        used.update(p for peer in contributors for pair in slices[peer] for p in range(*pair))
         report = cursor.commit(roster, contributors, {peer: slowness[peer] for peer in roster})
-        assert (report is not None) == (cursor.epoch == epoch + 1)
+        in_epoch += 1
+        left = len([p for p in unread if p not in used])
+        assert (report is None) == (in_epoch < steps or (epoch + 1 == extended and left > 0))
         if report is not None:
-            assert sorted(used[epoch]) == list(range(samples_total))
-            assert (report.epoch, report.once, report.twice, report.never) == (
-                epoch,
-                samples_total,
-                0,
-                0,
-            )
-        assert len(cursor.pack()[2]) <= batch * max(most, batches)
+            assert (report.epoch, report.rounds, report.twice) == (epoch, in_epoch, 0)
+            assert (report.once, report.left) == (len(used) - used_before, left)
+            epoch, in_epoch, used_before = epoch + 1, 0, len(used)
+        assert len(cursor.pack()[2]) <= batch * max(most, planned) * steps
+
+
+@given(
+    samples_total=st.integers(1, 300),
+    batch=st.integers(1, 40),
+    planned=st.integers(1, 8),
+    n=st.integers(1, 16),
+    fixed_global=st.booleans(),
+)
+@settings(max_examples=effort(50, 150), deadline=None)
+def test_as_many_peers_as_planned_leave_nothing_when_nobody_fails(
+    samples_total: int, batch: int, planned: int, n: int, fixed_global: bool
+) -> None:
+    cursor = DataCursor(planned, samples_total, batch, fixed_global=fixed_global)
+    roster = tuple(range(n))
+    while cursor.epoch < 3:
+        if report := cursor.commit(roster, roster):
+            assert n < planned or (report.once, report.left) == (samples_total, 0)
 
 
 @given(
@@ -91,48 +101,47 @@ def test_every_position_of_a_completed_epoch_is_used_once(
     batch=st.integers(1, 20),
     n=st.integers(1, 9),
     at_least=st.integers(1, 9),
-    batches=st.sampled_from([0, 4]),
+    fixed_global=st.booleans(),
     slow=st.sets(st.integers(0, 8)),
 )
-@example(seed=0, samples_total=5, batch=1, n=5, at_least=5, batches=4, slow=set())
-@example(seed=0, samples_total=3, batch=8, n=5, at_least=3, batches=4, slow={1, 3})
+@example(0, 5, 1, 5, 5, True, set())
+@example(0, 3, 8, 5, 3, True, {1, 3})
 @settings(max_examples=effort(50, 150), deadline=None)
-def test_rounds_have_enough_for_the_rule_and_few_positions_are_given_up(
-    seed: int, samples_total: int, batch: int, n: int, at_least: int, batches: int, slow: set[int]
+def test_rounds_have_enough_for_the_rule_while_enough_is_left(
+    seed: int,
+    samples_total: int,
+    batch: int,
+    n: int,
+    at_least: int,
+    fixed_global: bool,
+    slow: set[int],
 ) -> None:
-    random, cursor = Random(seed), DataCursor(samples_total, batch, at_least, batches, paced=True)
-    roster, used = tuple(range(n)), 0
+    random = Random(seed)
+    cursor = DataCursor(4, samples_total, batch, fixed_global, paced=True)
+    cursor.require(at_least)
+    roster = tuple(range(n))
     took_us = {peer: 900_000 if peer in slow else 100_000 for peer in roster}
     for _ in range(2 * WINDOW):
         cursor.pace.observe(roster, roster, took_us)
-    enough = min(at_least, n)
     for _ in range(60):
-        slices = cursor.assign(roster)
-        busy = sum(1 for ranges in slices.values() if ranges)
-        assert busy >= min(enough, samples_total)
-        # All of them first, so that a failure is the only cause of loss.
+        busy = sum(1 for ranges in cursor.assign(roster).values() if ranges)
+        assert busy >= min(at_least, n, cursor.remaining)
         contributors = (
             roster if random.random() < 0.7 else tuple(random.sample(roster, random.randint(0, n)))
         )
-        used += sum(stop - start for peer in contributors for start, stop in slices[peer])
-        report = cursor.commit(roster, contributors, took_us)
-        if report is not None:
-            assert report.never < enough
-            assert (report.once, report.twice) == (used, 0)
-            assert report.once + report.never == samples_total
-            used = 0
+        cursor.commit(roster, contributors, took_us)
 
 
-@given(seed=st.integers(0, 2**32), split=st.integers(0, 40), batches=st.sampled_from([0, 4]))
+@given(seed=st.integers(0, 2**32), split=st.integers(0, 40), fixed_global=st.booleans())
 @settings(deadline=None)
 def test_a_cursor_handed_over_goes_on_exactly_as_its_original(
-    seed: int, split: int, batches: int
+    seed: int, split: int, fixed_global: bool
 ) -> None:
-    random, original, taken_over = (
-        Random(seed),
-        DataCursor(97, 7, 2, batches, True),
-        DataCursor(batches=batches, paced=True),
-    )
+    random = Random(seed)
+    original = DataCursor(4, 97, 7, fixed_global, True)
+    original.require(2)
+    taken_over = DataCursor(5, fixed_global=fixed_global, paced=True)
+    original.configure(97, 7, extended=9)
     for round_id in range(80):
         if round_id == split:
             taken_over.unpack(original.pack())

@@ -21,7 +21,7 @@ from gossip.core.ledger.prefetch import PAIRS_MAX, CursorLookahead
 def test_guesses_hold_until_somebody_fails(
     seed: int, samples_total: int, batch: int, ahead: int, reliability: float
 ) -> None:
-    random, cursor, lookahead = Random(seed), DataCursor(samples_total, batch), CursorLookahead()
+    random, cursor, lookahead = Random(seed), DataCursor(5, samples_total, batch), CursorLookahead()
     lookahead.ahead = ahead
     roster: tuple[int, ...] = tuple(range(random.randint(1, 8)))
     expected: list[tuple[int, object]] = []

@@ -146,9 +146,9 @@ class PlainCursor(DataCursor):
 
     def assign(self, roster: tuple[PeerId, ...]) -> dict[PeerId, Ranges]:  # type: ignore[override]
         slices: dict[PeerId, Ranges] = dict.fromkeys(roster, ())
-        sharers = self._sharers(roster)
+        sharers = self._in_turn(roster)
         places = [at for start, stop in self._returned for at in range(start, stop)]
-        places += range(self._position, self.samples_total)
+        places += range(self._position, self.samples_total * (self.epoch + 1))
         for share, peer in zip(self._shares(sharers), sharers, strict=True):
             slices[peer], places = _ranges(places[:share]), places[share:]
         return slices
@@ -168,11 +168,8 @@ class PlainCursor(DataCursor):
         self._returned = _ranges(sorted(kept.union(back)))
         self._used += len(given_out) - len(back)
         self._turn += 1
-        self._rounds += 1
-        self._recent = tuple(peer for peer in roster if peer in contributors) or self._recent
-        return (
-            self._end_epoch() if self.remaining < max(1, min(self.at_least, len(roster))) else None
-        )
+        self._step += 1
+        return self._end_epoch() if self._step == self.steps_per_epoch else None
 
 
 def _ranges(places: list[int]) -> Ranges:
@@ -198,9 +195,11 @@ def test_slices_are_those_of_a_cursor_that_deals_piece_by_piece(
 ) -> None:
     random = Random(seed)
     quick, plain = (
-        DataCursor(samples_total, batch, at_least),
-        PlainCursor(samples_total, batch, at_least),
+        DataCursor(4, samples_total, batch),
+        PlainCursor(4, samples_total, batch),
     )
+    quick.require(at_least)
+    plain.require(at_least)
     for _ in range(60):
         roster = tuple(sorted(random.sample(range(12), random.randint(1, 6))))
         contributors = tuple(peer for peer in roster if random.random() < reliability)

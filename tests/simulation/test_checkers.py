@@ -758,7 +758,15 @@ def test_s11_samples_that_are_lost_are_caught() -> None:
     for peer in range(4):
         disturb(swarm, peer, skip_some)
     text = caught(swarm, "S11", 6.0).text
-    assert "samples used" in text or "has read" in text
+    assert "passes over samples" in text or "has read" in text
+
+
+def test_s11_epochs_of_another_length_are_caught() -> None:
+    swarm = running("S11")
+    for peer in range(4):
+        later = each(events.Committed, lambda done: [replace(done, epoch=done.epoch + 1)])
+        tamper(swarm, peer, later)
+    assert "was planned for epoch" in caught(swarm, "S11", 6.0).text
 
 
 def test_s11_a_slice_that_another_has_read_is_caught() -> None:

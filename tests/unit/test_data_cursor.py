@@ -5,117 +5,213 @@ import pytest
 from gossip.core.events import EpochReport
 from gossip.core.ledger.data_cursor import PENDING_ROUNDS, DataCursor, _apportioned
 from gossip.core.ledger.pace import WINDOW
+from gossip.core.ledger.replicated_state import ReplicatedState
+from gossip.core.messages import Contribution, Rejection
+from gossip.core.settings import CoreSettings
 from gossip.errors import ConfigError
 
 ABC = (0, 1, 2)
 
 
+def sizes(cursor: DataCursor, roster: tuple[int, ...]) -> list[int]:
+    return [sum(stop - start for start, stop in pairs) for pairs in cursor.assign(roster).values()]
+
+
 def test_a_round_gives_each_peer_its_batch_in_order() -> None:
-    assert DataCursor(100, 10).assign(ABC) == {0: ((0, 10),), 1: ((10, 20),), 2: ((20, 30),)}
+    assert DataCursor(3, 100, 10).assign(ABC) == {0: ((0, 10),), 1: ((10, 20),), 2: ((20, 30),)}
 
 
 def test_the_order_begins_one_peer_later_every_round() -> None:
-    cursor = DataCursor(100, 10)
+    cursor = DataCursor(3, 100, 10)
     cursor.commit(ABC, ABC)
     assert cursor.assign(ABC) == {1: ((30, 40),), 2: ((40, 50),), 0: ((50, 60),)}
 
 
 def test_assigning_changes_nothing() -> None:
-    cursor = DataCursor(100, 10)
+    cursor = DataCursor(3, 100, 10)
     before = cursor.pack()
     cursor.assign(ABC)
     assert cursor.pack() == before
 
 
 def test_what_a_lost_peer_held_is_given_to_another_first() -> None:
-    cursor = DataCursor(100, 10)
+    cursor = DataCursor(3, 100, 10)
     cursor.commit(ABC, (0, 1))
     assert cursor.assign(ABC) == {1: ((20, 30),), 2: ((30, 40),), 0: ((40, 50),)}
 
 
 def test_a_slice_may_be_made_of_returned_and_fresh_positions() -> None:
-    cursor = DataCursor(100, 10)
+    cursor = DataCursor(3, 120, 10)
     cursor.commit(ABC, (0,))
     assert cursor.assign((0, 1)) == {1: ((10, 20),), 0: ((20, 30),)}
     cursor.commit((0, 1), (0,))
-    assert cursor.assign((7,)) == {7: ((10, 20),)}
+    assert cursor.assign((7, 8)) == {7: ((10, 20),), 8: ((30, 40),)}
+    cursor.commit((7, 8), ())
+    assert sizes(cursor, (7,)) == [10]
 
 
-def test_the_end_of_an_epoch_is_split_evenly_and_the_next_begins() -> None:
-    cursor = DataCursor(70, 10)
-    assert cursor.commit(ABC, ABC) is None
-    assert cursor.assign(ABC) == {1: ((30, 37),), 2: ((37, 44),), 0: ((44, 50),)}
-    assert cursor.commit(ABC, ABC) is None
-    assert cursor.assign(ABC) == {2: ((50, 57),), 0: ((57, 64),), 1: ((64, 70),)}
-    assert cursor.commit(ABC, ABC) == EpochReport(0, once=70, twice=0, never=0, rounds=3)
-    assert cursor.epoch == 1
-    assert (
-        sum(stop - start for ranges in cursor.assign(ABC).values() for start, stop in ranges) == 30
-    )
+def test_an_epoch_has_as_many_rounds_as_planned_whoever_fails() -> None:
+    for contributors in (ABC, (0, 1), (2,), ()):
+        cursor = DataCursor(3, 70, 10)
+        reports = [cursor.commit(ABC, contributors) for _ in range(9)]
+        assert [report.rounds if report else None for report in reports] == 3 * [None, None, 3]
+        assert cursor.epoch == 3
 
 
-def test_an_epoch_waits_for_what_came_back() -> None:
-    cursor = DataCursor(30, 10)
-    assert cursor.commit(ABC, (0, 2)) is None
-    assert cursor.epoch == 0
-    assert cursor.assign(ABC) == {2: ((10, 15),), 0: ((15, 20),), 1: ()}, (
-        "1 may have crashed: it gets none of the tail"
-    )
+def test_what_failures_have_left_is_read_first_in_the_next_epoch() -> None:
+    cursor = DataCursor(3, 60, 10)
+    cursor.commit(ABC, ABC)
+    assert cursor.commit(ABC, (1, 2)) == EpochReport(0, once=50, twice=0, left=10, rounds=2)
+    assert cursor.assign(ABC) == {2: ((50, 60),), 0: ((60, 70),), 1: ((70, 80),)}
+    cursor.commit(ABC, ABC)
+    # more is left than two rounds read, so it moves on once more
+    assert cursor.commit(ABC, ABC) == EpochReport(1, once=60, twice=0, left=10, rounds=2)
+    assert cursor.assign(ABC)[1] == ((110, 120),)
 
 
-def test_a_new_epoch_is_a_new_chance_for_who_missed_the_last_round() -> None:
-    cursor = DataCursor(30, 10)
-    cursor.commit(ABC, (0, 2))
-    cursor.commit(ABC, (0, 2))
-    assert cursor.epoch == 1
-    assert all(cursor.assign(ABC).values())
+def test_an_epoch_that_has_room_reads_what_was_left_and_its_own() -> None:
+    cursor = DataCursor(3, 75, 10)
+    for _ in range(2):
+        cursor.commit(ABC, ABC)
+    left = cursor.commit(ABC, (0, 1))
+    assert left == EpochReport(0, once=67, twice=0, left=8, rounds=3)
+    for _ in range(2):
+        assert cursor.commit(ABC, ABC) is None
+    assert cursor.commit(ABC, ABC) == EpochReport(1, once=83, twice=0, left=0, rounds=3)
 
 
-def test_a_member_that_never_contributes_cannot_hold_up_an_epoch() -> None:
-    cursor = DataCursor(31, 10)
-    for _ in range(20):
-        if cursor.commit(ABC, (1, 2)):
-            break
-    assert cursor.epoch_report() == EpochReport(
-        0, once=31, twice=0, never=0, rounds=cursor.epoch_report().rounds
-    )
+def test_fewer_peers_leave_more_of_every_epoch() -> None:
+    cursor, left = DataCursor(4, 80, 10), []
+    for _ in range(6):
+        if report := cursor.commit(ABC, ABC):
+            left.append(report.left)
+    assert left == [20, 40, 60]
 
 
-def test_a_round_that_nobody_contributed_to_uses_nothing() -> None:
-    cursor = DataCursor(30, 10)
+def test_more_peers_than_planned_share_what_a_round_was_planned_to_read() -> None:
+    cursor, six = DataCursor(3, 120, 10), tuple(range(6))
+    assert cursor.round_samples(6) == 30
+    for _ in range(4):
+        assert sizes(cursor, six) == [5] * 6
+        report = cursor.commit(six, six)
+    assert report == EpochReport(0, once=120, twice=0, left=0, rounds=4)
+
+
+def test_more_peers_than_planned_read_what_was_left_with_whole_batches() -> None:
+    cursor, six = DataCursor(3, 120, 10), tuple(range(6))
+    for _ in range(4):
+        cursor.commit(ABC, (1,))
+    assert cursor.remaining == 200
+    assert sorted(sizes(cursor, six)) == [8, 8, 8, 8, 9, 9]
+    for _ in range(4):
+        report = cursor.commit(six, six)
+    assert report == EpochReport(1, once=200, twice=0, left=0, rounds=4)
+
+
+def test_the_last_two_rounds_of_an_epoch_share_what_is_left_alike() -> None:
+    for total, rounds in (
+        (130, [40, 40, 25, 25]),
+        (161, [40, 40, 40, 21, 20]),
+        (160, [40, 40, 40, 40]),
+    ):
+        cursor, four, given = DataCursor(4, total, 10), (0, 1, 2, 3), []
+        while cursor.epoch == 0:
+            given.append(sum(sizes(cursor, four)))
+            cursor.commit(four, four)
+        assert given == rounds
+
+
+def test_a_round_that_nobody_contributed_to_uses_nothing_and_is_one_of_its_epoch() -> None:
+    cursor = DataCursor(3, 30, 10)
     for _ in range(10):
-        assert cursor.commit(ABC, ()) is None
-    assert cursor.remaining == 30
-    assert cursor.pack()[2] == ((0, 30),)
+        assert cursor.commit(ABC, ()) is not None
+    assert cursor.remaining == 11 * 30
+    assert cursor.epoch == 10
+    assert cursor.assign(ABC)[1] == ((0, 10),)
 
 
 def test_a_rule_that_needs_many_updates_gets_them_to_the_end() -> None:
-    cursor = DataCursor(33, 10, at_least=3)
-    given = [len([ranges for ranges in cursor.assign(ABC).values() if ranges])]
-    report = cursor.commit(ABC, ABC)
-    while report is None:
-        given.append(len([ranges for ranges in cursor.assign(ABC).values() if ranges]))
-        report = cursor.commit(ABC, ABC)
-    assert given == [3, 3]
-    cursor = DataCursor(7, 2, at_least=3)
+    cursor = DataCursor(3, 33, 10)
+    cursor.require(3)
+    busy = []
+    while cursor.epoch == 0:
+        busy.append(len([size for size in sizes(cursor, ABC) if size]))
+        cursor.commit(ABC, ABC)
+    assert busy == [3, 3]
+    cursor = DataCursor(3, 5, 1)
+    cursor.require(3)  # too few for two such rounds: the others go on
+    assert sizes(cursor, ABC) == [1, 1, 1]
     cursor.commit(ABC, ABC)
-    assert cursor.remaining == 3
-    assert cursor.commit(ABC, ABC) == EpochReport(0, once=7, twice=0, never=0, rounds=2)
-    cursor = DataCursor(5, 1, at_least=3)  # too few for two such rounds
-    assert cursor.commit(ABC, ABC) == EpochReport(0, once=3, twice=0, never=2, rounds=1)
+    assert cursor.commit(ABC, ()) == EpochReport(0, once=3, twice=0, left=2, rounds=2)
+    assert cursor.assign(ABC) == {2: ((3, 4),), 0: ((4, 5),), 1: ((5, 6),)}
 
 
-def test_too_few_for_the_rule_are_reported_as_never_used() -> None:
-    cursor = DataCursor(33, 10, at_least=3)
-    cursor.commit(ABC, ABC)
+def test_what_is_left_of_the_last_epoch_is_read_in_further_rounds_where_that_is_asked_for() -> None:
+    cursor = DataCursor(3, 90, 10)
+    cursor.configure(90, 10, extended=2)
+    for _ in range(5):
+        cursor.commit(ABC, (0, 1))
     assert cursor.commit(ABC, (0, 1)) is None
-    assert cursor.remaining == 5
-    assert cursor.commit(ABC, (0, 1)) == EpochReport(0, once=31, twice=0, never=2, rounds=3)
-    assert cursor.samples() == (31, 0, 2)
+    assert (cursor.epoch, cursor.remaining) == (1, 60)
+    assert sizes(cursor, ABC) == [10, 10, 10]
+    cursor.commit(ABC, (0, 1))
+    assert (cursor.epoch, cursor.remaining) == (1, 40)
+    assert sorted(sizes(cursor, ABC)) == [6, 7, 7]
+    cursor.commit(ABC, ABC)
+    assert cursor.commit(ABC, ABC) == EpochReport(1, once=120, twice=0, left=0, rounds=6)
+    assert sizes(cursor, ABC) == [0, 0, 0]
+
+
+def test_a_run_that_nothing_was_left_of_is_not_extended() -> None:
+    cursor = DataCursor(3, 90, 10)
+    cursor.configure(90, 10, extended=1)
+    for _ in range(3):
+        report = cursor.commit(ABC, ABC)
+    assert report == EpochReport(0, once=90, twice=0, left=0, rounds=3)
+
+
+def test_further_rounds_end_when_too_few_are_left_for_the_rule() -> None:
+    cursor = DataCursor(3, 30, 10)
+    cursor.require(3)
+    cursor.configure(30, 10, extended=1)
+    assert cursor.commit(ABC, (0, 1)) is None
+    assert cursor.remaining == 10
+    cursor.commit(ABC, (1, 2))
+    assert cursor.remaining == 3
+    assert cursor.commit(ABC, (0, 1)) == EpochReport(0, once=29, twice=0, left=1, rounds=3)
+
+
+def test_two_ends_of_one_run_are_refused() -> None:
+    cursor, other = DataCursor(3, 90, 10), DataCursor(3, 90, 10)
+    cursor.configure(90, 10, extended=2)
+    cursor.configure(90, 10)
+    assert cursor.extended == 2
+    with pytest.raises(ConfigError, match="3 epochs"):
+        cursor.configure(90, 10, extended=3)
+    other.unpack(cursor.pack())
+    assert other.extended == 2
+    other = DataCursor(3, 90, 10)
+    other.configure(90, 10, extended=3)
+    with pytest.raises(ValueError, match="left of 2 epochs"):
+        other.unpack(cursor.pack())
+
+
+def test_with_a_liar_in_quarantine_the_rule_needs_fewer() -> None:
+    settings = CoreSettings(b"run", b"lineage", 0, (0, 1, 2, 3), f=1, updates_for=(1, 3))
+    agreed = ReplicatedState(settings)
+    agreed.begin()
+    assert agreed.cursor.at_least == 3
+    for round_id in range(40):
+        contributors = [Contribution(peer, 32, 0.3, 1.0) for peer in (0, 1, 3)]
+        agreed.trust.observe_commit(
+            round_id, contributors, [Rejection(2, "non_finite")], roster=settings.peers
+        )
+    assert agreed.begin() == {2}
+    assert agreed.cursor.at_least == 1
 
 
 def test_rounds_before_the_size_is_known_count_once_it_is() -> None:
-    early, late = DataCursor(100, 10), DataCursor()
+    early, late = DataCursor(3, 100, 10), DataCursor(3)
     for contributors in ((0, 1), (0, 1, 2), (2,)):
         early.commit(ABC, contributors)
         assert late.assign(ABC) == {0: (), 1: (), 2: ()}
@@ -124,8 +220,23 @@ def test_rounds_before_the_size_is_known_count_once_it_is() -> None:
     assert late.pack() == early.pack()
 
 
+def test_rounds_before_the_size_is_known_count_with_what_the_rule_needed_in_them() -> None:
+    rounds = (3, ABC), (3, (0, 1)), (1, (0, 1)), (2, ABC)
+    early, late, donor = DataCursor(3, 7, 1), DataCursor(3), DataCursor(3)
+    for at_least, contributors in rounds:
+        early.at_least = late.at_least = donor.at_least = at_least
+        early.commit(ABC, contributors)
+        late.commit(ABC, contributors)
+        donor.commit(ABC, contributors)
+    late.configure(7, 1)
+    assert late.pack() == early.pack()
+    taker = DataCursor(3, 7, 1)
+    taker.unpack(donor.pack())
+    assert taker.pack() == early.pack()
+
+
 def test_data_that_is_sharded_far_too_late_is_refused() -> None:
-    cursor = DataCursor()
+    cursor = DataCursor(3)
     for _ in range(PENDING_ROUNDS + 1):
         cursor.commit(ABC, ABC)
     with pytest.raises(ConfigError, match="after more than"):
@@ -133,7 +244,7 @@ def test_data_that_is_sharded_far_too_late_is_refused() -> None:
 
 
 def test_another_size_than_before_is_refused() -> None:
-    cursor = DataCursor(100, 10)
+    cursor = DataCursor(3, 100, 10)
     cursor.configure(100, 10)
     for wrong in ((100, 20), (99, 10), (0, 10), (10, 0)):
         with pytest.raises(ConfigError, match="data"):
@@ -141,7 +252,7 @@ def test_another_size_than_before_is_refused() -> None:
 
 
 def test_who_takes_over_a_state_must_have_the_same_data() -> None:
-    donor, taker, other = DataCursor(100, 10), DataCursor(100, 10), DataCursor(200, 10)
+    donor, taker, other = (DataCursor(3, total, 10) for total in (100, 100, 200))
     donor.commit(ABC, (0,))
     taker.unpack(donor.pack())
     assert taker.assign(ABC) == donor.assign(ABC)
@@ -149,8 +260,15 @@ def test_who_takes_over_a_state_must_have_the_same_data() -> None:
         other.unpack(donor.pack())
 
 
+def test_fewer_who_go_on_keep_the_length_of_the_epochs() -> None:
+    began, goes_on = DataCursor(4, 80, 10), DataCursor(3, 80, 10)
+    assert (began.steps_per_epoch, goes_on.steps_per_epoch) == (2, 3)
+    goes_on.unpack(began.pack())
+    assert goes_on.steps_per_epoch == 2
+
+
 def test_a_donor_that_does_not_know_the_size_yet_hands_over_its_rounds() -> None:
-    donor, taker, both = DataCursor(), DataCursor(100, 10), DataCursor(100, 10)
+    donor, taker, both = DataCursor(3), DataCursor(3, 100, 10), DataCursor(3, 100, 10)
     for contributors in ((0, 1), (2,)):
         donor.commit(ABC, contributors)
         both.commit(ABC, contributors)
@@ -161,22 +279,25 @@ def test_a_donor_that_does_not_know_the_size_yet_hands_over_its_rounds() -> None
 @pytest.mark.parametrize(
     "change",
     [
-        {0: (100, 10, 1, 0, 101, 1, 1)},  # beyond the end
-        {0: (100, 0, 1, 0, 30, 1, 1)},
-        {1: (9, 0, 0)},  # lost count
+        {0: (100, 0, 3, 0)},
+        {0: (100, 10, 0, 0)},
+        {1: (0, 1, 101, 1, 10, 1)},  # beyond the end
+        {1: (0, 1, 30, 1, 11, 1)},  # more was used than given out
+        {1: (0, 1, 30, 1, 10, 0)},
+        {1: (0, 1, 30, 1, 10)},
         {2: ((5, 35),)},
         {2: ((20, 25), (24, 29))},
         {2: ((20, 30), (10, 20))},
-        {2: ((15, 35),)},
+        {2: None},
         {3: (1, 2)},
         {4: ((1,),)},
-        {2: None},
     ],
 )
 def test_a_disorderly_state_is_refused_and_changes_nothing(change: dict[int, object]) -> None:
-    donor, taker = DataCursor(100, 10), DataCursor(100, 10)
+    donor, taker = DataCursor(3, 100, 10), DataCursor(3, 100, 10)
     donor.commit(ABC, (0,))
     fields = list(donor.pack())
+    assert fields[1] == (0, 1, 30, 1, 10, 1)
     for place, value in change.items():
         fields[place] = value
     before = taker.pack()
@@ -186,38 +307,52 @@ def test_a_disorderly_state_is_refused_and_changes_nothing(change: dict[int, obj
 
 
 def test_a_fixed_global_batch_is_shared_by_however_many_there_are() -> None:
-    cursor = DataCursor(1000, 10, batches=4)
+    cursor = DataCursor(4, 1000, 10, fixed_global=True)
     assert cursor.assign((0, 1, 2, 3)) == {
         0: ((0, 10),),
         1: ((10, 20),),
         2: ((20, 30),),
         3: ((30, 40),),
     }
-    assert [stop - start for ((start, stop),) in cursor.assign(ABC).values()] == [14, 13, 13]
+    assert sizes(cursor, ABC) == [14, 13, 13]
     assert cursor.assign((2,)) == {2: ((0, 40),)}
-    late = DataCursor(batches=4)
+    late = DataCursor(4, fixed_global=True)
     late.configure(1000, 10)
-    late.unpack(DataCursor(batches=4).pack())  # of a donor that does not know the size yet
+    # of a donor that does not know the size yet
+    late.unpack(DataCursor(4, fixed_global=True).pack())
     assert late.round_samples(1) == 40
 
 
 def test_who_is_slow_gets_less_and_the_others_no_more_than_a_batch() -> None:
-    cursor = DataCursor(1000, 8, paced=True)
+    slow, alike = DataCursor(3, 1000, 8, paced=True), DataCursor(3, 1000, 8)
     for _ in range(2 * WINDOW):
-        cursor.commit(ABC, ABC, {0: 100_000, 1: 100_000, 2: 900_000})
-    assert {peer: stop - start for peer, ((start, stop),) in cursor.assign(ABC).items()} == {
-        0: 8,
-        1: 8,
-        2: 2,
-    }
-    alike = DataCursor(1000, 8)
+        for cursor in (slow, alike):
+            cursor.commit(ABC, ABC, {0: 100_000, 1: 100_000, 2: 900_000})
+    assert sorted(sizes(slow, ABC)) == [2, 8, 8]
+    assert sizes(alike, ABC) == [8, 8, 8]
+
+
+def test_more_peers_than_planned_tell_who_is_slow_too() -> None:
+    cursor, eight = DataCursor(2, 1000, 16, paced=True), tuple(range(8))
     for _ in range(2 * WINDOW):
-        alike.commit(ABC, ABC, {0: 100_000, 1: 100_000, 2: 900_000})
-    assert {peer: stop - start for peer, ((start, stop),) in alike.assign(ABC).items()} == {
-        0: 8,
-        1: 8,
-        2: 8,
-    }
+        cursor.commit(eight, eight, dict.fromkeys(eight, 10**5) | {7: 9 * 10**5})
+    assert cursor.pace.levels() == {7: 2}
+
+
+def test_rounds_that_have_not_a_sample_for_everybody_say_nothing_of_who_is_slow() -> None:
+    cursor, eight = DataCursor(2, 1000, 2, paced=True), tuple(range(8))
+    for _ in range(2 * WINDOW):
+        assert sizes(cursor, eight).count(0) == 4
+        busy = [peer for peer, ranges in cursor.assign(eight).items() if ranges]
+        cursor.commit(eight, busy, dict.fromkeys(eight, 10**5))
+    assert cursor.pace.levels() == {}
+
+
+def test_epochs_of_less_than_two_rounds_tell_who_is_slow() -> None:
+    cursor, roster = DataCursor(4, 190, 32, paced=True), (0, 1, 2, 3)
+    for _ in range(80):
+        cursor.commit(roster, roster, {0: 10**5, 1: 10**5, 2: 10**5, 3: 4 * 10**5})
+    assert cursor.pace.levels() == {3: 2}
 
 
 @pytest.mark.parametrize(

@@ -32,4 +32,4 @@ def test_every_position_of_an_epoch_is_read_once_by_somebody(
                         "a handful of samples"
                     )
                 read += [at for start, stop in share.ranges for at in range(start, stop)]
-        assert sorted(read) == list(range(samples_total))
+        assert sorted(read) == list(range(epoch * samples_total, (epoch + 1) * samples_total))

@@ -34,11 +34,11 @@ class ScriptedRounds:
         peers: int = 1,
         last: dict[int, tuple[int, ...]] | None = None,
     ) -> None:
-        self.slices, self.count, self.last = slices, peers, last or {}
+        self.slices, self.planned_peers, self.last = slices, peers, last or {}
         self.passed: list[int] = []
         self.stepped: list[int] = []
         self.at = 0
-        self.handed = 0
+        self.handed: int | None = None
 
     def next_round(self) -> StartRoundCommand | None:
         if self.at >= len(self.slices):
@@ -51,8 +51,8 @@ class ScriptedRounds:
             epoch,
             ranges,
             False,
-            self.count,
-            self.count,
+            self.planned_peers,
+            self.planned_peers,
             0,
             (),
             self.last.get(self.at, ()),
@@ -60,18 +60,19 @@ class ScriptedRounds:
 
     def pass_round(self) -> None:
         self.passed.append(self.at)
-        self.at, self.handed = self.at + 1, 0
+        self.at, self.handed = self.at + 1, None
 
     def hand_out(self, samples: int, batch: int = 0) -> None:
         self.handed = samples
 
     @property
     def unused(self) -> bool:
-        return self.handed > 0
+        return self.handed is not None
 
     def step(self) -> None:
+        assert self.handed is not None
         self.stepped.append(self.handed)
-        self.at, self.handed = self.at + 1, 0
+        self.at, self.handed = self.at + 1, None
 
 
 def numbers(n: int = 10) -> TensorDataset:
@@ -113,7 +114,7 @@ def test_an_epoch_reads_each_sample_once_whoever_gets_which_slice():
 
 
 def test_the_order_is_new_each_epoch_and_the_same_on_every_peer():
-    slices = [(0, ((0, 10),)), (1, ((0, 10),))]
+    slices = [(0, ((0, 10),)), (1, ((10, 20),))]
     orders = []
     for _ in range(2):
         script = ScriptedRounds(slices)
@@ -127,6 +128,21 @@ def test_the_order_is_new_each_epoch_and_the_same_on_every_peer():
         epoch_of(other, sharded(DataLoader(numbers(), batch_size=10), other, seed=8))
         != orders[0][0]
     )
+
+
+def test_what_earlier_epochs_have_left_is_read_in_their_orders():
+    def read(*slices: tuple[int, tuple[tuple[int, int], ...]]) -> list[list[int]]:
+        script = ScriptedRounds(list(slices))
+        return epoch_of(script, sharded(DataLoader(numbers(), batch_size=10), script))
+
+    (first,), (second,) = read((0, ((0, 10),))), read((1, ((10, 20),)))
+    assert read((1, ((7, 13),)), (1, ((5, 6), (18, 20)))) == [
+        first[7:] + second[:3],
+        [first[5], *second[8:]],
+    ]
+    backlog = read(*[(9, ((10 * epoch, 10 * epoch + 10),)) for epoch in range(9)], (9, ((0, 10),)))
+    assert backlog[0] == backlog[9] == first
+    assert backlog[1] == second
 
 
 def test_reading_leaves_the_users_random_numbers_alone():
@@ -145,13 +161,13 @@ def test_one_iteration_is_one_epoch_and_the_next_goes_on():
 
 def test_the_report_of_the_last_epoch_is_there_when_its_loop_has_ended():
     script = ScriptedRounds(
-        [(0, ((0, 5),)), (0, ((5, 10),)), (1, ((0, 5),))], last={2: (0, 10, 0, 0, 2)}
+        [(0, ((0, 5),)), (0, ((5, 10),)), (1, ((0, 5),))], last={2: (0, 9, 0, 1, 2)}
     )
     loader = sharded(DataLoader(numbers(), batch_size=5), script)
     for _ in loader:
         assert loader.report is None
         script.step()
-    assert loader.report == EpochReport(0, once=10, twice=0, never=0, rounds=2)
+    assert loader.report == EpochReport(0, once=9, twice=0, left=1, rounds=2)
 
 
 def test_several_ranges_make_one_batch_in_order():
@@ -164,11 +180,19 @@ def test_several_ranges_make_one_batch_in_order():
     assert parts[0] == order[0:2] + order[5:6]
 
 
-def test_an_empty_slice_is_passed_without_the_users_code():
-    script = ScriptedRounds([(0, ()), (0, ((0, 5),)), (0, ((4, 4),)), (0, ())])
-    assert len(epoch_of(script, sharded(DataLoader(numbers(), batch_size=5), script))) == 1
-    assert script.passed == [0, 2, 3]
-    assert script.stepped == [5]
+def test_a_round_without_samples_for_this_peer_has_a_batch_that_counts_for_nothing():
+    """A quarantined peer's script goes on as the others' do."""
+    script = ScriptedRounds([(2, ()), (2, ((20, 24),)), (2, ((24, 24),)), (2, ())])
+    seen = epoch_of(script, sharded(DataLoader(numbers(), batch_size=4), script))
+    assert [len(batch) for batch in seen] == [4] * 4
+    assert script.stepped == [0, 4, 0, 0]
+    assert script.passed == []
+    again = ScriptedRounds([(2, ()), (2, ()), (2, ()), (2, ())])
+    batches = epoch_of(again, sharded(DataLoader(numbers(), batch_size=4), again))
+    assert [batches[0], batches[2]] == [seen[0], seen[2]]
+    assert len({tuple(batch) for batch in batches}) > 1
+    few = ScriptedRounds([(0, ())])
+    assert len(epoch_of(few, sharded(DataLoader(numbers(), batch_size=40), few))[0]) == 10
 
 
 def test_a_batch_without_a_step_is_passed_when_the_next_is_asked_for():

@@ -38,7 +38,7 @@ class Rounds:
 
     def __init__(self, rank: int = 0, peers: int = 1, rounds: int = 1000) -> None:
         self.rank, self.peers, self.rounds = rank, peers, rounds
-        self.count = peers
+        self.planned_peers = peers
         self.at = self.handed = 0
         self.passed: list[int] = []
         self.steps: list[int] = []

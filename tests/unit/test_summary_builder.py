@@ -238,24 +238,46 @@ def test_a_partition_is_told_with_who_paused_who_went_on_alone_and_what_was_give
 def test_samples_are_counted_over_completed_epochs_and_only_for_contributors(
     tmp_path: Path,
 ) -> None:
-    slices = {"0": [[0, 3]], "1": [[3, 6]]}
     both = [{"peer": 0}, {"peer": 1}]
+
+    def row(
+        at: int, first: list[int], second: list[int], contributors: list[dict[str, int]] = both
+    ) -> dict[str, Any]:
+        slices = {"0": [first], "1": [second]}
+        plan = {"epoch": at // 3, "samples_total": 10, "steps_per_epoch": 3}
+        return commit(at, slices=slices, contributors=contributors, **plan)
+
     rows = [
-        commit(0, epoch=0, samples_total=10, slices=slices, contributors=both),
-        commit(
-            1,
-            epoch=0,
-            samples_total=10,
-            slices={"0": [[6, 8]], "1": [[8, 10]]},
-            contributors=[{"peer": 0}],
-        ),
-        commit(2, epoch=0, samples_total=10, slices={"0": [[0, 1]]}, contributors=both),
-        commit(3, epoch=1, samples_total=10, slices=slices, contributors=both),
+        row(0, [0, 3], [3, 6]),
+        row(1, [6, 8], [8, 10], [{"peer": 0}]),
+        row(2, [0, 1], [8, 8]),
     ]
-    counted = summary.epochs(rows)
-    assert counted == [{"epoch": 0, "once": 7, "twice": 1, "never": 2, "rounds": 3}]
-    rows += [commit(4, epoch=2, samples_total=10, slices={"0": [[0, 10]]}, contributors=both)]
-    assert summary.samples(summary.epochs(rows)) == {"once": 7 + 6 + 10, "twice": 1, "never": 2 + 4}
+    assert summary.epochs(rows) == [{"epoch": 0, "once": 7, "twice": 1, "never": 2, "rounds": 3}]
+    # what is read in a later epoch counts for the one that it belongs to
+    rows += [row(3, [8, 9], [9, 12]), row(4, [12, 15], [15, 18])]
+    first = {"epoch": 0, "once": 9, "twice": 1, "never": 0, "rounds": 3}
+    assert summary.epochs(rows) == [first]
+    rows += [row(5, [18, 19], [19, 19])]
+    assert summary.epochs(rows) == [
+        first,
+        {"epoch": 1, "once": 9, "twice": 0, "never": 1, "rounds": 3},
+    ]
+    assert summary.samples(summary.epochs(rows)) == {"once": 18, "twice": 1, "never": 1}
+
+
+def test_an_epoch_that_a_run_was_resumed_in_is_not_counted() -> None:
+    rows = [
+        commit(
+            at,
+            epoch=at // 2,
+            samples_total=4,
+            steps_per_epoch=2,
+            slices={"0": [[2 * at, 2 * at + 2]]},
+            contributors=[{"peer": 0}],
+        )
+        for at in range(3, 7)
+    ]
+    assert summary.epochs(rows) == [{"epoch": 2, "once": 4, "twice": 0, "never": 0, "rounds": 2}]
 
 
 def test_without_sharded_data_nothing_is_said_of_samples() -> None:

@@ -255,27 +255,25 @@ def test_whose_batches_change_is_told_once() -> None:
 
 
 def test_an_epoch_is_told_once_and_short_ones_share_a_line() -> None:
-    def ended(epoch: int, peer: int, t: float, never: int = 0) -> dict[str, Any]:
-        return event(
-            "epoch", peer, t, epoch=epoch, once=100 - never, twice=0, never=never, rounds=4
-        )
+    def ended(epoch: int, peer: int, t: float, left: int = 0) -> dict[str, Any]:
+        return event("epoch", peer, t, epoch=epoch, once=100 - left, twice=0, left=left, rounds=4)
 
     view = RunView(2)
     assert told(view, ended(0, 1, 1.0), ended(0, 0, 1.1)) == [
-        "= epoch 0: samples used once 100, twice 0, never 0, in 4 rounds"
+        "= epoch 0: samples used once 100, twice 0, left for the next 0, in 4 rounds"
     ]
     assert told(view, ended(1, 0, 2.0), ended(2, 0, 3.0), ended(2, 1, 3.0)) == []
     assert told(view, ended(3, 0, 6.0)) == [
-        "= epochs 1 to 3: samples used once 300, twice 0, never 0, in 12 rounds"
+        "= epochs 1 to 3: samples used once 300, twice 0, left for the next 0, in 12 rounds"
     ]
     assert told(view, ended(4, 0, 6.1)) == []
-    # One that is not exact is told at once, and the end of the run tells the rest.
-    assert told(view, ended(5, 1, 6.2, never=3)) == [
-        "! epochs 4 to 5: samples used once 197, twice 0, never 3, in 8 rounds"
+    # One that has left samples is told at once, and the end of the run tells the rest.
+    assert told(view, ended(5, 1, 6.2, left=3)) == [
+        "= epochs 4 to 5: samples used once 197, twice 0, left for the next 3, in 8 rounds"
     ]
     assert told(view, ended(6, 1, 6.3)) == []
     assert view.untold_epochs() == [
-        "= epoch 6: samples used once 100, twice 0, never 0, in 4 rounds"
+        "= epoch 6: samples used once 100, twice 0, left for the next 0, in 4 rounds"
     ]
     assert view.untold_epochs() == []
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gossip.core.messages import DIGEST_BYTES, PeerId
 
-FORMAT = 1
+FORMAT = 2
 
 
 def pack_ledger(round_id: int, chain: bytes, snapshot: tuple[Any, ...], whole: bool) -> bytes:

@@ -1,10 +1,15 @@
-"""Which samples were used: every position of an epoch once,
+"""Which samples were used: every sample of every epoch once,
 although slices go lost with the peers that held them.
 
-An epoch is a permutation of the samples (the trainer knows which); here are only positions in it. A
-round gives each peer of its roster a slice; the commit names who contributed; the slices of the
-others go back and are given out again before the epoch ends. All of it is a function of the
-sequence of commits, so every peer knows every slice and none is ever sent.
+All epochs lie behind one another on one line: position p is number ``p % samples_total`` of the
+permutation of epoch ``p // samples_total``; the trainer knows the permutations. A round gives each
+of its peers a slice of the line, from the first position on that nobody has used. The commit names
+who contributed; the slices of the others go back, and are the first that are given out again. All
+of it is a function of the sequence of commits, so every peer knows every slice and none is ever
+sent.
+
+An epoch has as many rounds as it takes when nobody fails, and ends behind them whatever was read.
+So what failures have left lies before the next epoch's own samples, and is read before them.
 """
 
 from __future__ import annotations
@@ -33,38 +38,39 @@ class DataCursor:
     """Where the run is in its data.
 
     Args:
+        peers: That epochs are planned for: who the run begins with.
         samples_total: Samples in an epoch, 0 while unknown.
-        batch: Samples that each peer gets in a round; see ``batches``.
-        at_least: Peers that must get samples in a round for its rule to work; may be set anew
-            before each round. With 1 every epoch is exact. With more, an epoch ends when fewer than
-            that many positions are left over (by failures in its last rounds): a robust rule could
-            never aggregate so few updates, and they would come back for ever.
-            They are reported as never used.
-        batches: A round's samples: so many batches, however many peers share them (the same for all
-            cursors of a run). 0: one for each peer.
+        batch: Samples that each peer gets in a round at most.
+        fixed_global: A round gives out as many samples however many peers share them (the same for
+            all cursors of a run). Else each has a batch of its own.
         paced: Who is slow gets smaller slices (the same for all cursors of a run).
+
+    Attributes:
+        at_least: Peers that must get samples in a round for its rule to work.
+        epoch: Whose round is next.
+        extended: Of so many epochs what is left unread is read in further rounds of the last one,
+            and nothing behind it; 0: no epoch is longer than planned.
     """
 
     def __init__(
         self,
+        peers: int = 1,
         samples_total: int = 0,
         batch: int = 0,
-        at_least: int = 1,
-        batches: int = 0,
+        fixed_global: bool = False,
         paced: bool = False,
     ) -> None:
-        self.at_least, self.batches, self.paced = at_least, batches, paced
+        self.peers, self.at_least = peers, 1
+        self.fixed_global, self.paced = fixed_global, paced
         self.pace = Pace()
-        self.samples_total = self.batch = 0
+        self.samples_total = self.batch = self.extended = 0
         self.epoch = 0
-        self._position = 0  # first position that was never given out in this epoch
+        self._step = 0  # rounds of this epoch that are over
+        self._position = 0  # first one that was never given out
         self._returned: Ranges = ()  # given out and come back: disjoint, ascending, never adjacent
         # who is first: a peer that never contributes must not get the same slice again and again
         self._turn = 0
-        self._rounds = 0
-        self._used = 0
-        self._recent: tuple[PeerId, ...] = ()  # who contributed to the last round
-        self._once, self._never = 0, 0  # of all completed epochs
+        self._used = 0  # in this epoch's rounds
         self._last: EpochReport | None = None
         self._pending: list[_Pending] | None = []  # None: too many, too late
         if samples_total:
@@ -76,12 +82,22 @@ class DataCursor:
 
     @property
     def remaining(self) -> int:
-        """Positions of this epoch that no contributor has had."""
-        fresh = self.samples_total - self._position
+        """Positions that no contributor has had, of this epoch and those before."""
+        epochs = self.epoch + 1
+        end = self.samples_total * (min(epochs, self.extended) if self.extended else epochs)
+        fresh = max(0, end - self._position)
         return fresh + _length(self._returned) if self._returned else fresh
 
-    def configure(self, samples_total: int, batch: int) -> None:
+    @property
+    def steps_per_epoch(self) -> int:
+        """Rounds that an epoch takes when nobody fails; 0 while its size is unknown."""
+        return -(-self.samples_total // (self.batch * self.peers)) if self.configured else 0
+
+    def configure(self, samples_total: int, batch: int, extended: int = 0) -> None:
         """Says how much data there is; the rounds committed before count as if it had been known.
+
+        Args:
+            extended: See the attribute; 0 leaves it as it is.
 
         Raises: ConfigError: not positive, another size than before, or too late.
         """
@@ -95,61 +111,61 @@ class DataCursor:
                 raise ConfigError(
                     f"data: {samples_total} samples in batches of {batch}, but the run has {had}"
                 )
+            self._extend(extended)
             return
         if self._pending is None:
             raise ConfigError(
                 f"data: the loader was sharded after more than {PENDING_ROUNDS} rounds",
                 "call peer.shard before training begins",
             )
+        self._extend(extended)
         self.samples_total, self.batch = samples_total, batch
         pending, self._pending, at_least = self._pending, [], self.at_least
         for self.at_least, roster, contributors in pending:
             self.commit(roster, contributors)
         self.at_least = at_least
 
+    def _extend(self, epochs: int) -> None:
+        if epochs and self.extended and epochs != self.extended:
+            raise ConfigError(
+                f"data: {epochs} epochs with what is left of them, but the run has {self.extended}"
+            )
+        self.extended = epochs or self.extended
+
     def require(self, peers: int) -> None:
         """So many must get samples in the next round for its rule to work."""
         self.at_least = peers
 
     def round_samples(self, n: int) -> int:
-        """How many samples a round of n peers gives out while there are enough,
-        and nobody is slow."""
-        return self.batch * (self.batches or n)
+        """How many samples a round of n peers gives out while there are enough, nobody is slow and
+        nothing is left of epochs before."""
+        return self.batch * (self.peers if self.fixed_global else min(n, self.peers))
 
     def assign(self, roster: Sequence[PeerId]) -> dict[PeerId, Ranges]:
         """Everybody's slice in the next round: returned positions first, then fresh ones.
 
-        All get alike, but for those who are slow. The last two rounds of an epoch share what is
-        left alike, so that neither is a step on a handful of samples, and only those share them who
-        contributed to the last round that taught anything: one that has crashed stays in the roster
-        for a while, and what it is given comes back when there is nothing left to go with it. So a
-        round has less than half of what those who contributed to the one before can take only if
-        that one gave out all that was left, and somebody failed in it. The order is the roster's,
-        beginning one later every round. Nobody gets anything while the size of the data is unknown.
+        All get alike, but for those who are slow. The order is the roster's, beginning one later
+        every round. Nobody gets anything while the size of the data is unknown.
         """
         if not self.configured or not roster:
             return dict.fromkeys(roster, ())
-        sharers = self._sharers(roster)
+        sharers = self._in_turn(roster)
         shares = self._shares(sharers)
         slices: dict[PeerId, Ranges] = dict.fromkeys(roster, ())
         left, fresh = list(reversed(self._returned)), self._position
         for share, peer in zip(shares, sharers, strict=True):
-            if not left:  # all the rest is fresh
-                slices[peer] = ((fresh, fresh + share),) if share else ()
-                fresh += share
-                continue
             ranges: list[tuple[int, int]] = []
-            while share:
-                start, stop = left.pop() if left else (fresh, self.samples_total)
+            while share and left:
+                start, stop = left.pop()
                 taken = min(share, stop - start)
-                assert taken, "more was shared out than is left"
                 ranges.append((start, start + taken))
-                if start == fresh:
-                    fresh += taken
-                elif start + taken < stop:
+                if start + taken < stop:
                     left.append((start + taken, stop))
                 share -= taken
-            slices[peer] = _merged(ranges)
+            if share:  # all the rest is fresh
+                ranges.append((fresh, fresh + share))
+                fresh += share
+            slices[peer] = _merged(ranges) if len(ranges) > 1 else tuple(ranges)
         return slices
 
     def commit(
@@ -172,11 +188,8 @@ class DataCursor:
                 if len(self._pending) > PENDING_ROUNDS:
                     self._pending = None
             return None
-        sharers = self._sharers(roster) if roster else []
+        sharers = self._in_turn(roster) if roster else []
         given = sum(self._shares(sharers)) if roster else 0
-        # As good as whole: who gets a handful of samples takes hardly less time for them than
-        # one that is slow.
-        whole = bool(roster) and len(sharers) == len(roster) and 2 * given >= self._whole(roster)
         back: list[tuple[int, int]] = []
         # else it does not matter who had what
         if any(peer not in contributors for peer in sharers):
@@ -187,58 +200,67 @@ class DataCursor:
                 if peer not in contributors
                 for pair in ranges
             ]
+        # Who gets a handful of samples takes hardly less time for them than one that is slow.
+        usual = min(self._most(sharers), self.batch * self.peers)
+        telling = len(roster) <= given and 2 * given >= usual
         kept, self._position = self._after(given)
         self._returned = _merged([*kept, *back]) if kept or back else ()
         self._used += given - _length(tuple(back))
         self._turn += 1
-        self._rounds += 1
-        # Of a round that taught nothing it is not known who is here.
-        self._recent = tuple([peer for peer in roster if peer in contributors]) or self._recent
-        if self.paced and whole:
+        self._step += 1
+        if self.paced and roster and telling:
             self.pace.observe(roster, contributors, took_us)
+        if self._step < self.steps_per_epoch:
+            return None
         enough = max(1, min(self.at_least, len(roster)))
-        return self._end_epoch() if self.remaining < enough else None
+        extends = self.epoch + 1 == self.extended and self.remaining >= enough
+        return None if extends else self._end_epoch()
 
     def epoch_report(self) -> EpochReport | None:
         """Of the last completed epoch, None before there is one."""
         return self._last
 
-    def samples(self) -> tuple[int, int, int]:
-        """Positions used once, twice and never in all completed epochs together."""
-        return self._once, 0, self._never
-
-    def _sharers(self, roster: Sequence[PeerId]) -> list[PeerId]:
-        """Who gets samples in the next round, if there are enough, in their order."""
+    def _in_turn(self, roster: Sequence[PeerId]) -> list[PeerId]:
         first = self._turn % len(roster)
-        sharers = [*roster[first:], *roster[:first]]
-        if self.remaining >= 2 * (whole := self._whole(roster)):
-            return sharers
-        present = [peer for peer in sharers if peer in self._recent]
-        last = self.remaining <= whole or self.remaining < 2 * self._whole(present)
-        return present if last and len(present) >= min(self.at_least, len(roster)) else sharers
+        return [*roster[first:], *roster[:first]]
 
-    def _whole(self, sharers: Sequence[PeerId]) -> int:
-        """How many samples their round gives out while there are enough."""
-        if self.batches or self.pace.even:
-            return max(self.round_samples(len(sharers)), min(self.at_least, len(sharers)))
-        return sum([max(1, self.batch >> self.pace.level(peer)) for peer in sharers])
+    def _batches(self, sharers: Sequence[PeerId]) -> list[int]:
+        """What each can get without ``fixed_global``."""
+        return [max(1, self.batch >> self.pace.level(peer)) for peer in sharers]
+
+    def _most(self, sharers: Sequence[PeerId]) -> int:
+        """How many positions all of them together can get."""
+        if self.fixed_global:
+            return max(self.batch * self.peers, min(self.at_least, len(sharers)))
+        return self.batch * len(sharers) if self.pace.even else sum(self._batches(sharers))
+
+    def _give(self, sharers: Sequence[PeerId]) -> int:
+        """How many positions their round gives out.
+
+        Batches are whole as long as that leaves enough for the rounds that the epoch has still, and
+        the last two share alike, so that none is a step on a handful of samples. More than planned
+        is given out when more is left than the plan would read.
+        """
+        remaining, most = self.remaining, self._most(sharers)
+        rounds = self.steps_per_epoch - self._step
+        if rounds < 1:  # further ones, for what is left
+            rounds = -(-remaining // most) or 1
+        give = -(-remaining // rounds)
+        if rounds > 2:
+            give = max(give, self.batch * self.peers)
+        give = min(give, most, remaining)
+        return give if give >= min(self.at_least, len(sharers)) else min(most, remaining)
 
     def _shares(self, sharers: Sequence[PeerId]) -> list[int]:
         """How many positions each of them gets; of equals the earlier ones not fewer."""
-        remaining, n, whole = self.remaining, len(sharers), self._whole(sharers)
-        give = min(remaining, whole)
-        if whole < remaining < 2 * whole and remaining // 2 >= min(self.at_least, n):
-            # the other half for the round after this one, which so has enough for its rule, too
-            give = -(-remaining // 2)
-        if not self.pace.even:
-            if self.batches:
-                return _apportioned(
-                    give, [1 << (LEVELS - self.pace.level(peer)) for peer in sharers]
-                )
-            most = [max(1, self.batch >> self.pace.level(peer)) for peer in sharers]
-            return most if give == whole else _apportioned(give, most)
-        each, extra = divmod(give, n)
-        return [each + 1] * extra + [each] * (n - extra)
+        give, n = self._give(sharers), len(sharers)
+        if self.pace.even:
+            each, extra = divmod(give, n)
+            return [each + 1] * extra + [each] * (n - extra)
+        if self.fixed_global:
+            return _apportioned(give, [1 << (LEVELS - self.pace.level(peer)) for peer in sharers])
+        batches = self._batches(sharers)
+        return batches if give == sum(batches) else _apportioned(give, batches)
 
     def _after(self, given: int) -> tuple[list[tuple[int, int]], int]:
         """The returned ranges and the first fresh position once ``given``
@@ -252,75 +274,55 @@ class DataCursor:
         return kept, self._position + given
 
     def _end_epoch(self) -> EpochReport:
-        never = self.samples_total - self._used
         self._last = EpochReport(
-            self.epoch, once=self._used, twice=0, never=never, rounds=self._rounds
+            self.epoch, once=self._used, twice=0, left=self.remaining, rounds=self._step
         )
-        self._once += self._used
-        self._never += never
         self.epoch += 1
-        self._position = self._rounds = self._used = 0
-        self._returned, self._recent = (), ()  # a new epoch, a new chance for everybody
+        self._step = self._used = 0
         return self._last
 
     def outlook(self) -> tuple[Any, ...]:
         """All that the next rounds' slices follow from."""
-        where = self.at_least, self.epoch, self._position, self._turn, self._rounds, self._used
-        return (*where, self._returned, self._recent, self.pace.levels())
+        where = self.at_least, self.epoch, self._step, self._position, self._turn, self.extended
+        return (*where, self._returned, self.pace.levels())
 
     # --- as data ----------------------------------------------------------------------------------
 
     def pack(self) -> tuple[Any, ...]:
         """The whole cursor as plain tuples, for a peer that takes over our state."""
-        last = (
-            ()
-            if self._last is None
-            else (self._last.epoch, self._last.once, self._last.never, self._last.rounds)
-        )
-        numbers = (
-            self.samples_total,
-            self.batch,
-            self.at_least,
-            self.epoch,
-            self._position,
-            self._turn,
-            self._rounds,
-        )
+        report = self._last
+        last = () if report is None else (report.epoch, report.once, report.left, report.rounds)
+        plan = self.samples_total, self.batch, self.peers, self.extended
+        where = self.epoch, self._step, self._position, self._turn, self._used, self.at_least
         pending = None if self._pending is None else tuple(self._pending)
-        counts = self._used, self._once, self._never
-        return (numbers, counts, self._returned, last, pending, self._recent, self.pace.pack())
+        return (plan, where, self._returned, last, pending, self.pace.pack())
 
     def unpack(self, packed: Any) -> None:
         """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing,
         when it is not that."""
-        numbers, counts, returned, last, pending, recent, pace = _fields(packed)
-        if numbers[0] == 0 and self.configured:
+        plan, where, returned, last, pending, pace = _fields(packed)
+        samples_total, batch, peers, extended = plan
+        if self.extended and extended not in (0, self.extended):
+            raise ValueError(f"data: the donor reads what is left of {extended} epochs")
+        if samples_total == 0 and self.configured:
             # The donor has not been told yet; what it saw counts as soon as it is known how much
             # there is, which we do know.
-            fresh = DataCursor(at_least=numbers[2], batches=self.batches, paced=self.paced)
-            fresh._pending = pending
+            fresh = DataCursor(peers, fixed_global=self.fixed_global, paced=self.paced)
+            fresh.at_least, fresh._pending = where[5], pending
             try:
-                fresh.configure(self.samples_total, self.batch)
+                fresh.configure(self.samples_total, self.batch, self.extended)
             except ConfigError as error:
                 raise ValueError(f"data: {error}") from error
             self._take(fresh)
             return
-        if self.configured and (numbers[0], numbers[1]) != (self.samples_total, self.batch):
-            raise ValueError(f"data: the donor has {numbers[0]} samples in batches of {numbers[1]}")
-        (
-            self.samples_total,
-            self.batch,
-            self.at_least,
-            self.epoch,
-            self._position,
-            self._turn,
-            self._rounds,
-        ) = numbers
-        self._used, self._once, self._never = counts
+        if self.configured and (samples_total, batch) != (self.samples_total, self.batch):
+            raise ValueError(f"data: the donor has {samples_total} samples in batches of {batch}")
+        self.samples_total, self.batch, self.peers = samples_total, batch, peers
+        self.extended = extended or self.extended
+        self.epoch, self._step, self._position, self._turn, self._used, self.at_least = where
         self._returned = returned
         self._last = EpochReport(last[0], last[1], 0, last[2], last[3]) if last else None
-        self._pending = pending
-        self._recent, self.pace = recent, pace
+        self._pending, self.pace = pending, pace
 
     def _take(self, other: DataCursor) -> None:
         for name, value in vars(other).items():
@@ -372,21 +374,23 @@ def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
 
 def _fields(
     packed: Any,
-) -> tuple[tuple[int, ...], tuple[int, ...], Ranges, tuple[int, ...], Any, tuple[int, ...], Pace]:
-    if not isinstance(packed, tuple | list) or len(packed) != 7:
-        raise ValueError("data cursor: seven fields were expected")
-    numbers, counts, last = _wholes(packed[0], 7), _wholes(packed[1], 3), _wholes(packed[3])
+) -> tuple[tuple[int, ...], tuple[int, ...], Ranges, tuple[int, ...], Any, Pace]:
+    if not isinstance(packed, tuple | list) or len(packed) != 6:
+        raise ValueError("data cursor: six fields were expected")
+    plan, where, last = _wholes(packed[0], 4), _wholes(packed[1], 6), _wholes(packed[3])
     if len(last) not in (0, 4):
         raise ValueError("data cursor: a report has four numbers")
-    samples_total, batch, at_least, _, position, _, _ = numbers
-    if (samples_total == 0) != (batch == 0) or position > samples_total or at_least < 1:
+    samples_total, batch, peers, _ = plan
+    epoch, _, position, _, used, at_least = where
+    if (samples_total == 0) != (batch == 0) or min(peers, at_least) < 1:
+        raise ValueError("data cursor: it has no plan")
+    if position > samples_total * (epoch + 1):
         raise ValueError("data cursor: it lies outside its data")
     returned = _ranges(packed[2], position)
-    if counts[0] + samples_total - position + _length(returned) != samples_total:
+    if used > position - _length(returned):
         raise ValueError("data cursor: it has lost count")
     pending = None if packed[4] is None else _pending(packed[4])
-    recent, pace = _wholes(packed[5]), Pace.unpack(packed[6])
-    return numbers, counts, returned, last, pending, recent, pace
+    return plan, where, returned, last, pending, Pace.unpack(packed[5])
 
 
 def _ranges(packed: Any, end: int) -> Ranges:

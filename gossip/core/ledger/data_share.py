@@ -2,7 +2,7 @@
 every peer has its own share of each epoch.
 
 A weaker promise than the data cursor's: nothing is used twice, but what a crashed peer would have
-read, or a peer that jumped ahead passed over, is not read by anybody in that epoch.
+read, or a peer that jumped ahead passed over, is not read by anybody.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class DataShare:
     def _part(self, round_id: int) -> tuple[int, Ranges]:
         rounds = rounds_per_epoch(self.peers, self.samples_total, self.batch)
         epoch, step = divmod(round_id, rounds)
-        start, stop = self._start(step, rounds), self._start(step + 1, rounds)
+        before = epoch * self.samples_total
+        start, stop = (before + self._start(edge, rounds) for edge in (step, step + 1))
         return epoch, ((start, stop),) if start < stop else ()
 
     def _start(self, step: int, rounds: int) -> int:

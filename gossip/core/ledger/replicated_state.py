@@ -44,8 +44,11 @@ class ReplicatedState:
         self.trust = TrustTable(settings.trust, settings.f)
         self.omissions = OmissionTracker(settings.trust, settings.f)
         self.equivocations = EquivocationDetector(settings.f)
-        batches = len(settings.peers) if settings.batch_policy == "fixed_global" else 0
-        self.cursor = DataCursor(batches=batches, paced=settings.slices == "speed")
+        self.cursor = DataCursor(
+            len(settings.peers),
+            fixed_global=settings.batch_policy == "fixed_global",
+            paced=settings.slices == "speed",
+        )
         self.lookahead = CursorLookahead()
         self.roster = Roster(settings.peers, settings.lineage)
         # that were stepped with last, as far as that is known here
@@ -77,9 +80,11 @@ class ReplicatedState:
         # The updates of a peer in quarantine would not be used, so it gets no samples.
         return tuple([peer for peer in self.roster.peers if peer not in locked])
 
-    def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:
+    def configure_data(
+        self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0
+    ) -> list[Effect]:
         self.lookahead.reach(ahead)
-        self.cursor.configure(samples_total, batch)
+        self.cursor.configure(samples_total, batch, extended)
         self._slices = self.cursor.assign(self._sharers)
         return self._tell_batch(len(self._sharers))
 
@@ -166,6 +171,7 @@ class ReplicatedState:
         data: dict[str, Any] = {
             "epoch": self.cursor.epoch,
             "samples_total": self.cursor.samples_total,
+            "steps_per_epoch": self.cursor.steps_per_epoch,
         }
         data["slices"] = self._slices if self.cursor.configured else None
         scores = self._scores()

@@ -201,7 +201,9 @@ class GossipRounds:
         self.check(chain, snapshot)
         self.round_id, self._previous = round_id, None
 
-    def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:
+    def configure_data(
+        self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0
+    ) -> list[Effect]:
         """The trainer reads its data through us. ``StartRound`` comes again, with samples,
         when it waits for that."""
         if samples_total < 1 or batch < 1:
@@ -212,6 +214,11 @@ class GossipRounds:
             raise ConfigError(
                 "data: fixed_global batches need rounds with a commit",
                 "take the topology rolling, or fixed_local",
+            )
+        if extended:
+            raise ConfigError(
+                "data: what is left of an epoch is known only in rounds with a commit",
+                "take the topology rolling, or leave out remainder",
             )
         self._data = (samples_total, batch, ahead)
         return [self._go()] if self.phase == "computing" else []

@@ -214,8 +214,10 @@ class RollingRounds:
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
         return self.replicated.snapshot(round_id)
 
-    def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:
-        told = self.replicated.configure_data(samples_total, batch, ahead)
+    def configure_data(
+        self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0
+    ) -> list[Effect]:
+        told = self.replicated.configure_data(samples_total, batch, ahead, extended)
         return (
             [*told, self._go()] if self._go_round == self.round_id and self._own is None else told
         )

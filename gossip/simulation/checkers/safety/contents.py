@@ -33,6 +33,7 @@ from gossip.core import (
     Update,
     UpdateRequest,
     described,
+    events,
     outline_of,
     parts_of,
 )
@@ -48,20 +49,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """What a history has come to: the roster of its next round, and the samples used in its epoch
+    """What a history has come to: the roster of its next round, and the samples used so far
     (None: not known)."""
 
     roster: tuple[PeerId, ...]
-    epoch: int
     used: Ranges | None
 
 
 class Conserved(Checker):
     """S11: a commit averages exactly what its header names: once each, what they sent, who were in
-    the roster; and along a history no sample is used twice in an epoch, nor is one lost."""
+    the roster; and along a history no sample is used twice, none is passed over, and every epoch
+    has as many rounds as planned."""
 
     invariant = "S11"
-    events = (Contributed, Restored)
+    events = (Contributed, events.DataConfigured, Restored)
     effects = (Aggregate, Committed, Apply, StartRound)
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
@@ -73,6 +74,7 @@ class Conserved(Checker):
         self._sent: dict[tuple[PeerId, int], list[int]] = {}
         self._read: dict[tuple[PeerId, int, bytes], Ranges] = {}
         self._branches: dict[bytes, _Branch] = {}
+        self._batch = 0
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._rows[peer], self._pending[peer], self._previous[peer] = {}, [], ()
@@ -80,6 +82,8 @@ class Conserved(Checker):
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if isinstance(event, Contributed):
             self._sent.setdefault((peer, event.round_id), []).append(event.samples)
+        elif isinstance(event, events.DataConfigured):
+            self._batch = event.batch
         elif isinstance(event, Restored) and not event.error:
             self._previous[peer] = ()
 
@@ -167,26 +171,19 @@ class Conserved(Checker):
             if whole
             else set()
         )
-        slices, epoch = done[0].slices, done[0].epoch
+        slices = done[0].slices
         if slices is None or (before is None and commits[0].round_id > 0):
-            return _Branch(commits[0].roster, epoch, None)
-        used = before.used if before is not None else ()
-        if before is not None and before.epoch != epoch:
-            self._judge_epoch(swarm, peer, before, done[0], core)
-            used = ()
+            return _Branch(commits[0].roster, None)
+        self._judge_epoch(swarm, peer, done[0], core)
         self._judge_slices(swarm, peer, commits[0], slices)
+        used = before.used if before is not None else ()
         if used is None:
-            return _Branch(commits[0].roster, epoch, None)
+            return _Branch(commits[0].roster, None)
+        self._judge_order(swarm, peer, done[0], used)
         fresh = [pair for contributor in sorted(used_by) for pair in slices.get(contributor, ())]
         merged = _disjoint([*used, *fresh])
-        self.judged += 1
-        if merged is None:
-            raise self.violated(
-                swarm,
-                peer,
-                f"round {commits[0].round_id} uses samples of epoch {epoch} again: {fresh}",
-            )
-        return _Branch(commits[0].roster, epoch, merged)
+        assert merged is not None, "none of what is given out was used"
+        return _Branch(commits[0].roster, merged)
 
     def _judge_header(
         self, swarm: Swarm[Any], peer: PeerId, commit: Commit, roster: tuple[PeerId, ...]
@@ -228,21 +225,31 @@ class Conserved(Checker):
                 raise self.violated(swarm, peer, text)
 
     def _judge_epoch(
-        self, swarm: Swarm[Any], peer: PeerId, before: _Branch, first: Committed, core: Inspection
+        self, swarm: Swarm[Any], peer: PeerId, done: Committed, core: Inspection
     ) -> None:
-        if before.used is None:
-            return
-        used = sum(stop - start for start, stop in before.used)
-        # With so few left over no robust rule has enough updates; they are given up
-        # (DataCursor.at_least).
-        may_lack = max(1, core.settings.updates_min) - 1
-        text = (
-            f"epoch {before.epoch} ends with {used} of {first.samples_total} samples used, "
-            f"{may_lack} may be missing"
-        )
+        """Its rounds are counted here anew: nothing that fails makes it longer or shorter."""
+        round_id, planned = done.commit.round_id, self._batch * len(core.settings.peers)
+        epoch = round_id // -(-done.samples_total // planned)
         self.demand(
-            first.samples_total - may_lack <= used <= first.samples_total, swarm, peer, text
+            done.epoch == epoch,
+            swarm,
+            peer,
+            f"round {round_id} is one of epoch {done.epoch}, and was planned for epoch {epoch}",
         )
+
+    def _judge_order(self, swarm: Swarm[Any], peer: PeerId, done: Committed, used: Ranges) -> None:
+        """What is given out is unused and what comes first, up to the end of the epoch."""
+        assert done.slices is not None
+        given = [pair for ranges in done.slices.values() for pair in ranges]
+        where, merged = f"round {done.commit.round_id}", _disjoint([*used, *given])
+        self.judged += 1
+        if merged is None:
+            raise self.violated(swarm, peer, f"{where} gives out used samples again: {given}")
+        if given and (len(merged) > 1 or merged[0][0] > 0):
+            raise self.violated(swarm, peer, f"{where} passes over samples: {merged}")
+        end = done.samples_total * (done.epoch + 1)
+        if given and merged[0][1] > end:
+            raise self.violated(swarm, peer, f"{where} gives out {merged}, its epoch ends at {end}")
 
 
 def _disjoint(pairs: list[tuple[int, int]]) -> Ranges | None:
