@@ -440,6 +440,42 @@ def circles(root: Path) -> list[str]:
     return [str(arrow) for arrow in found if arrow.of in all_reached.get(arrow.to, set())]
 
 
+# --- the picture ----------------------------------------------------------------------------------
+
+
+def packages_imported(root: Path) -> dict[str, set[str]]:
+    """Area -> the areas that it imports from."""
+    found: dict[str, set[str]] = {area: set() for area in MAY_IMPORT}
+    for path in sources(root / "gossip"):
+        relative = path.relative_to(root)
+        area = area_of(".".join(relative.with_suffix("").parts).removesuffix(".__init__"))
+        for imported in imports(ast.parse(path.read_text()), ".".join(relative.parts[:-1])):
+            if imported.module.split(".")[0] == "gossip":
+                found[area].add(target_area(imported))
+    return {area: targets - {area} for area, targets in found.items()}
+
+
+def picture(root: Path) -> str:
+    """The packages as a diagram of Mermaid. An arrow that follows from others is left out."""
+    arrows_of = packages_imported(root)
+    beyond: dict[str, set[str]] = {}
+
+    def reached(area: str) -> set[str]:
+        if area not in beyond:
+            direct = arrows_of[area]
+            beyond[area] = direct.union(*[reached(target) for target in direct])
+        return beyond[area]
+
+    lines = [
+        f"    {area} --> {target}"
+        for layer in (*LAYERS, ("gossip",))
+        for area in layer
+        for target in sorted(arrows_of[area])
+        if not any(target in reached(other) for other in arrows_of[area])
+    ]
+    return "\n".join(["flowchart TD", *lines])
+
+
 # --- faces ----------------------------------------------------------------------------------------
 
 # Packages within a package that are named from outside of it: their names (``names``, ``load``) are
@@ -648,6 +684,20 @@ def test_packages_are_imported_through_their_faces() -> None:
 def test_packages_import_each_other_in_no_circle() -> None:
     found = circles(ROOT)
     assert not found, "\n" + "\n".join(found)
+
+
+def test_the_picture_of_the_packages_shows_their_imports() -> None:
+    drawn = picture(ROOT)
+    text = (ROOT / "docs/architecture.md").read_text("utf-8")
+    assert f"```mermaid\n{drawn}\n```" in text, f"docs/architecture.md needs\n{drawn}"
+
+
+def test_the_picture_leaves_out_what_follows(sound_tree: Path) -> None:
+    assert "node --> core" in picture(sound_tree)
+    loop = sound_tree / "gossip/node/loop.py"
+    loop.write_text(loop.read_text() + "def f():\n    from gossip.transport import pack\n")
+    assert "node --> transport" in picture(sound_tree)
+    assert "node --> core" not in picture(sound_tree)
 
 
 def test_circles_that_are_known_are_still_there() -> None:

@@ -11,6 +11,7 @@ from .channel import METRICS_MAX as METRICS_MAX
 from .channel import Channel as Channel
 from .channel import ChannelClosed as ChannelClosed
 from .channel import clip as clip
+from .messages import EXIT_SIGTERM as EXIT_SIGTERM
 from .messages import ConfirmReply as ConfirmReply
 from .messages import ConfirmRequest as ConfirmRequest
 from .messages import JudgeCommand as JudgeCommand

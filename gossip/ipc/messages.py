@@ -38,6 +38,7 @@ from gossip.errors import ConfigError, Refused, StateLost, SwarmError
 
 UPDATE_SLOTS = 4
 RESULT_SLOTS = 4
+EXIT_SIGTERM = 143  # of a peer that was asked to stop, and left
 
 
 # --- trainer to node ------------------------------------------------------------------------------
@@ -247,8 +248,8 @@ class Halted:
 def error_of(halted: Halted) -> BaseException:
     """What a halt of the node means to the user's script."""
     match halted.exit_code:
-        case 0 | 130 | 143:
-            return SystemExit(halted.exit_code)
+        case code if code in (0, 130, EXIT_SIGTERM):
+            return SystemExit(code)
         case 2:
             return ConfigError(halted.reason)
         case 6:

@@ -104,6 +104,7 @@ class Node:
         self._linked: set[PeerId] = set()
         self._halt: events.Halt | None = None
         self._stop_asked, self._stop_at = "", 0.0
+        self._stopped_alone = self._told_of_later_life = False
         self._trainer_gone = False
         self._lost_deadline = 0.0
         self._round = -1
@@ -236,6 +237,9 @@ class Node:
 
     def _leave(self, halt: events.Halt) -> int:
         """The end that the core has asked for."""
+        if self._stopped_alone and not (self.trainer.closed or halt.exit_code):
+            # the script has not come to its end
+            halt = dataclasses.replace(halt, exit_code=control.EXIT_SIGTERM)
         self.transport.close(LINGER_S)
         traffic = dataclasses.asdict(self.transport.traffic)
         how = {"reason": halt.reason, "exit_code": halt.exit_code, "round": self._round}
@@ -314,7 +318,7 @@ class Node:
         if self._stop_asked and now >= self._stop_at:
             reason, self._stop_asked = self._stop_asked, ""
             if not self.trainer.closed:
-                self._handle(events.Stop(reason), now)
+                self._stop_alone(reason, now)
         self._hurried = self._settle(now) and not self._hurried
         if self._hurried:
             # Nothing else is as urgent as the trainer's answer, but it waits for one turn only.
@@ -325,6 +329,19 @@ class Node:
         self._settle(now)  # what the trainer waits for goes before what can wait
         self._chores(now)
         self._settle(now)
+
+    def _stop_alone(self, reason: str, now: float) -> None:
+        """The node was asked to stop, and its trainer was not: a scheduler asks both."""
+        if not self._stopped_alone:
+            self._stopped_alone = True
+            message = f"the node of peer {self.spec.peer} was sent {reason} and its trainer was not"
+            self._journal.event(
+                "notice",
+                message=f"{message}: the peer leaves the run",
+                hint="whoever means the peer sends it to the trainer",
+                about=None,
+            )
+        self._handle(events.Stop(reason), now)
 
     def _take(self, arrivals: list[Arrival], now: float) -> None:
         for arrival in arrivals:
@@ -518,6 +535,7 @@ class Node:
                 self._handle(
                     events.AddressLearned(seed.peer, seed.control, seed.bulk, seed.incarnation), now
                 )
+            self._look_for_later_life(self._seed_folder)
         for notice in self.transport.traffic.notices:
             self._journal.event("notice", **dataclasses.asdict(notice))
         self.transport.traffic.notices.clear()
@@ -525,6 +543,21 @@ class Node:
         self._journal.flush_due(now)
         if self._lost_deadline and now >= self._lost_deadline and self._halt is None:
             self._halt = events.Halt("the trainer is gone", 1)
+
+    def _look_for_later_life(self, folder: SeedFolder) -> None:
+        """Whoever has our number and a later life is heard in our place from now on."""
+        later = None if self._told_of_later_life else folder.later_life(self.spec.incarnation)
+        if later is None:
+            return
+        self._told_of_later_life = True
+        peer = self.spec.peer
+        self._journal.event(
+            "notice",
+            message=f"peer {peer} was started once more, as incarnation {later}, while this one of "
+            f"incarnation {self.spec.incarnation} runs: the others hear that one only",
+            hint="end this one; if both were meant, give each a number of its own",
+            about=None,
+        )
 
 
 def main() -> int:

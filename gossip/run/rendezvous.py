@@ -56,6 +56,7 @@ class SeedFolder:
         self._read: dict[int, tuple[int, int]] = {}  # peer -> (inode, time) of the file last read
         self._next_look = 0.0
         self._untold: list[Seed] = []  # what was read between two looks
+        self._own: tuple[tuple[int, int], int] | None = None  # (inode, time), and which life
         self.keys: dict[int, str] = {}  # of those who can be reached
         self.version = 0  # of ``keys``
 
@@ -75,6 +76,17 @@ class SeedFolder:
             "pid": os.getpid(),
         }
         _write(self._folder, self._local, {**fields, "key": key} if key else fields)
+
+    def later_life(self, incarnation: int) -> int | None:
+        """The life of the own peer that has announced itself since ``incarnation`` did. None: there
+        is none."""
+        stamp = self._stamp(self._local)
+        if stamp is None:
+            return None
+        if self._own is None or self._own[0] != stamp:
+            seed = read_seed(self._folder, self._local)
+            self._own = stamp, -1 if seed is None or seed.ended else seed.incarnation
+        return self._own[1] if self._own[1] > incarnation else None
 
     def look(self, now: float, all_linked: bool) -> list[Seed]:
         """What is new in the folder since the last look, when the time for one has come."""
@@ -126,18 +138,22 @@ class SeedFolder:
                 del self.keys[peer]
 
     def _look_at(self, peer: int) -> Seed | None:
-        path = self._folder / f"{peer}.addr"
-        try:
-            status = path.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            return None  # It was there a moment ago.
-        stamp = (status.st_ino, status.st_mtime_ns)
-        if self._read.get(peer) == stamp or status.st_size > FILE_BYTES_MAX:
+        stamp = self._stamp(peer)
+        if stamp is None or self._read.get(peer) == stamp:
             return None
         self._read[peer] = stamp
         seed = read_seed(self._folder, peer)
         self._set_key(peer, "" if seed is None else seed.key)
         return seed
+
+    def _stamp(self, peer: int) -> tuple[int, int] | None:
+        """Of the file of a peer: another one, if it was written since. None: there is none, or none
+        of ours."""
+        try:
+            status = (self._folder / f"{peer}.addr").stat(follow_symlinks=False)
+        except OSError:
+            return None
+        return (status.st_ino, status.st_mtime_ns) if status.st_size <= FILE_BYTES_MAX else None
 
 
 class Announcement:

@@ -22,7 +22,7 @@ from torch.utils.data import IterableDataset
 from gossip import topologies
 from gossip.aggregators import senders
 from gossip.errors import ConfigError, GossipError
-from gossip.ipc import Channel, StartRoundCommand
+from gossip.ipc import EXIT_SIGTERM, Channel, StartRoundCommand
 from gossip.run import checkpoints
 from gossip.topologies import draw
 
@@ -54,7 +54,6 @@ CLOSE_S = 45.0
 """More than a node takes that waits for those who were lost shortly before the end: ``linger_s``
 and ``drain_timeout_s``."""
 HURRIED_CLOSE_S = 2.0
-EXIT_SIGTERM = 143
 SAVED_S = 20.0
 """For the last checkpoint to be durable, when there is no hurry."""
 

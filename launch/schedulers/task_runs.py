@@ -14,7 +14,16 @@ from gossip.config import Resolved
 from gossip.errors import ConfigError
 from gossip.launch.local import COMMAND, RunOutcome, Supervisor, feasible, telling
 from gossip.launch.report import Screen, counted, launchers, missed, summary
-from gossip.run import Task, meet, shown, slurm_task, tolerance, write_json
+from gossip.run import (
+    Task,
+    answers,
+    meet,
+    read_seed,
+    shown,
+    slurm_task,
+    tolerance,
+    write_json,
+)
 
 from .condor_job import condor_task
 
@@ -59,6 +68,8 @@ def train(
     screen.say(
         f"{meeting.config.name}: peer {task.peer} of {task.peers}{life}{where}, in {meeting.folder}"
     )
+    if displaced := displaces(meeting.folder, task.peer):
+        screen.say(displaced)
     feasible.say_of_gpus(1, screen.say)
     if task.peer == 0:
         screen.say(tolerance.told(meeting.config))
@@ -70,6 +81,19 @@ def train(
     )
     with launchers.present(meeting.folder, share):
         return meeting.folder, asyncio.run(supervisor.run())
+
+
+def displaces(folder: Path, peer: int) -> str:
+    """What to say where a former life of the peer still runs: the others hear the later one only.
+    "": none does."""
+    former = read_seed(folder / "seeds", peer)
+    if former is None or former.ended or not answers(former):
+        return ""
+    runs = f"peer {peer} runs already: its incarnation {former.incarnation} answers at"
+    return (
+        f"! {runs} {former.control}. This one takes its place; if both were meant, give each "
+        "a number of its own"
+    )
 
 
 def verdict(folder: Path, code: int) -> int:

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 from gossip.ipc import messages as control
 from gossip.ipc.channel import Channel
@@ -15,7 +18,7 @@ from gossip.ipc.channel import Channel
 STOPPED_S = 0.6
 
 NODE = """
-import socket, sys, time
+import signal, socket, sys, time
 from gossip.config import RunConfig
 from gossip.core import events
 from gossip.node.loop import Node, NodeSpec
@@ -39,21 +42,34 @@ class Core:
 
 config = RunConfig(run="00" * 8, peers=1, f=0, aggregator="mean", probe_interval_s=0.2)
 trainer = socket.socket(fileno=int(sys.argv[1]))
-sys.exit(Node(NodeSpec(config, 0), trainer, make_core=lambda *_: Core()).run())
+node = Node(NodeSpec(config, 0), trainer, make_core=lambda *_: Core())
+signal.signal(signal.SIGTERM, lambda number, frame: node.stop("SIGTERM"))
+sys.exit(node.run())
 """
+
+
+@contextmanager
+def node_of(trainer_end: socket.socket) -> Iterator[subprocess.Popen[str]]:
+    """A node that has started."""
+    command = [sys.executable, "-c", NODE, str(trainer_end.fileno())]
+    process = subprocess.Popen(
+        command, pass_fds=[trainer_end.fileno()], stdout=subprocess.PIPE, text=True
+    )
+    trainer_end.close()
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline().split() == ["Started"]
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_node_that_was_stopped_hears_of_it_after_its_mail_and_before_its_timers() -> None:
     ours, theirs = Channel.pair()
-    command = [sys.executable, "-c", NODE, str(theirs.fileno())]
-    process = subprocess.Popen(
-        command, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, text=True
-    )
-    theirs.close()
     trainer = Channel(ours)
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline().split() == ["Started"]
+    with node_of(theirs) as process, closing(trainer):
+        assert process.stdout is not None
         assert process.stdout.readline().split() == ["TimerFired"]
         os.kill(process.pid, signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
@@ -70,7 +86,22 @@ def test_a_node_that_was_stopped_hears_of_it_after_its_mail_and_before_its_timer
         assert float(late[0]) > STOPPED_S - 0.4
         trainer.send(control.Close("finished"))
         assert process.wait(20) == 0
-    finally:
-        process.kill()
-        process.wait()
-        trainer.close()
+
+
+def test_a_node_that_is_asked_to_stop_alone_does_not_make_its_trainer_one_that_has_finished() -> (
+    None
+):
+    """As it was: exit code 0, so the launcher counted the peer among those who had finished."""
+    ours, theirs = Channel.pair()
+    trainer = Channel(ours)
+    with node_of(theirs) as process, closing(trainer):
+        process.send_signal(signal.SIGTERM)
+        halted: list[control.Halted] = []
+        while not halted:
+            messages, _ = trainer.receive(20.0)
+            halted += [message for message in messages if isinstance(message, control.Halted)]
+        assert halted == [control.Halted("SIGTERM", control.EXIT_SIGTERM)]
+        error = control.error_of(halted[0])
+        assert isinstance(error, SystemExit)
+        assert error.code == control.EXIT_SIGTERM
+        assert process.wait(20) == control.EXIT_SIGTERM

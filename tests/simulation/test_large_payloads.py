@@ -13,14 +13,17 @@ from gossip.core import peer as peer_module
 from gossip.core.membership import Membership
 from gossip.core.membership.prober import Prober
 from gossip.core.rounds import rolling
+from gossip.core.rounds.arrivals import TransferTracker
 from gossip.core.rounds.lag import LagDetector
 from gossip.core.rounds.punctuality import LatenessTracker
 from gossip.core.rounds.server import Server
-from gossip.faults.kinds import Hang
+from gossip.core.rounds.shard import ShardRound
+from gossip.faults.kinds import Crash, Hang
 from gossip.simulation.campaign import play
 from gossip.simulation.campaign.play import run
 from gossip.simulation.schedules import generate
 from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.nemesis import Nemesis
 from gossip.simulation.world.network import LinkModel, Network
 
 LARGE = Schedule(
@@ -295,3 +298,63 @@ def test_s6_one_that_wakes_up_and_takes_a_verdict_from_what_came_first_is_caught
     violation = run(generate(26931)).violation
     assert violation is not None
     assert violation.invariant == "S6"
+
+
+SLOW = replace(LARGE, peers=8, shards=(8,) * 8, bytes_per_s=2.0, active_s=130.0, duration_s=130.0)
+"""A round needs two minutes of its links: more than six round timeouts."""
+
+
+def test_nor_where_links_need_minutes_for_a_round() -> None:
+    """As it was: after a minute peers gave up on a server, and from then on on each one."""
+    outcome = run(SLOW)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.judged["L8"] > 0
+
+
+def test_l8_a_bound_that_knows_nothing_of_the_links_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TransferTracker, "most_s", lambda self, now: self._least_s)
+    violation = run(SLOW).violation
+    assert violation is not None
+    assert violation.invariant == "L8"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_one_that_gives_up_too_soon_does_not_make_others_do_so_for_ever(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: 8 peers of 100 MB on two hosts with 100 Mbit/s between them made 2,871 further
+    attempts in 12 rounds. Who had waited in vain once, for 20 s in each of 8 shards, believed
+    nobody any more who said that payloads come."""
+    more_time = Server.more_time
+
+    def impatient(self: Server, shard: ShardRound, now: float) -> list[Any]:
+        gives_up = self.local == 0 and self.round_id == 3 and shard.attempt == 0
+        return [] if gives_up else more_time(self, shard, now)
+
+    monkeypatch.setattr(Server, "more_time", impatient)
+    slow = replace(SLOW, seed=seed, bytes_per_s=3.0)
+    swarm = play.make_swarm(slow, Nemesis(slow))
+    swarm.run_for(320.0)
+    attempts = [
+        report.fields["round"] for peer in swarm.up for report in swarm.reports(peer, "attempt")
+    ]
+    assert set(attempts) == {3}
+    assert swarm.cores[0].rounds.round_id > 5
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        (Crash(1, None, 50.0), Crash(2, None, 120.0)),
+        (Hang(1, None, 3.0, 50.0), Hang(2, None, 3.0, 120.0)),
+    ],
+)
+def test_a_server_that_crashes_or_hangs_costs_the_others_no_credit(
+    faults: tuple[Crash | Hang, ...],
+) -> None:
+    """As it was: branches (S10), and rounds that did not end (L2)."""
+    outcome = run(replace(SLOW, bytes_per_s=3.0, active_s=300.0, duration_s=300.0, faults=faults))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.reports["attempt"] < 30

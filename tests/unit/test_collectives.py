@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,14 @@ from typing import Any
 import msgpack
 import pytest
 import torch
+from test_doubts import ResultBench
 
 from gossip.core import COLLECTED_BYTES_MAX
+from gossip.core.events import Contributed, Payload
+from gossip.core.ledger.replicated_state import ReplicatedState
+from gossip.core.messages import Collected, Commit, Contribution, Update
+from gossip.core.rounds.shard import ShardRound
+from gossip.core.settings import CoreSettings
 from gossip.errors import ConfigError
 from gossip.training.collectives import (
     ANSWERS_KEPT,
@@ -243,3 +250,104 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OSError, match="file"):
         write_whole(tmp_path / "file" / "below", b"three")
+
+
+# --- in the core ----------------------------------------------------------------------------------
+
+
+def answered(f: int, callers: int) -> ShardRound:
+    """A shard that ``callers`` peers have called in, and peer 7 has given an update."""
+    shard = ShardRound(0, (0, 1, 2))
+    shard.serve(0)
+    for peer in range(callers):
+        call = Update(b"l", 0, 0, 0, b"", 0, None, collective=b"given")
+        shard.answers[peer] = call, None
+    update = Update(b"l", 0, 0, 0, b"", 8, None)
+    shard.answers[7] = update, Payload(None, 4)
+    shard.close((), f)
+    return shard
+
+
+@pytest.mark.parametrize("f", [0, 1, 2])
+def test_an_operation_of_more_than_f_aggregates_nothing(f: int) -> None:
+    """Else a single liar who gives an update in one would make the model."""
+    shard = answered(f, callers=f + 1)
+    assert shard.rows == ()
+    assert [each.peer for each in shard.collected] == list(range(f + 1))
+
+
+@pytest.mark.parametrize("f", [1, 2])
+def test_f_peers_alone_make_no_operation_of_a_step(f: int) -> None:
+    shard = answered(f, callers=f)
+    assert [row.peer for row in shard.rows] == [7]
+    assert len(shard.collected) == f, "they get their answer all the same"
+
+
+def test_what_does_not_fit_a_commit_is_left_out() -> None:
+    shard = ShardRound(0, (0, 1, 2))
+    shard.serve(0)
+    for peer, size in enumerate((10_000, 20_000, 10_000)):
+        call = Update(b"l", 0, 0, 0, b"", 0, None, collective=b"x" * size)
+        shard.answers[peer] = call, None
+    shard.close((), 0)
+    assert [each.peer for each in shard.collected] == [0, 2]
+
+
+COLLECTIVE = Commit(b"l", 0, 0, 0, 0, 0, b"", b"", (), (), (0, 1, 2, 3), None, "nothing")
+UPDATED = (Contribution(0, 8, 1.0, 1.0),)
+
+
+@pytest.mark.parametrize(
+    ("given", "sound"),
+    [
+        ({"collected": (Collected(0, b"a"), Collected(3, b"b"))}, True),
+        ({"collected": (Collected(3, b"b"), Collected(0, b"a"))}, False),
+        ({"collected": (Collected(0, b"a"), Collected(0, b"b"))}, False),
+        ({"collected": (Collected(9, b"a"),)}, False),
+        ({"collected": (Collected(0, b"x" * (COLLECTED_BYTES_MAX + 1)),)}, False),
+        ({"collected": (Collected(0, b"a"),), "shard": 1}, False),
+        ({"collected": (Collected(0, b"a"),), "digest": b"d" * 16, "contributors": UPDATED}, True),
+        (
+            {
+                "collected": (Collected(0, b"a"), Collected(1, b"a")),
+                "digest": b"d" * 16,
+                "contributors": UPDATED,
+            },
+            False,
+        ),
+    ],
+)
+def test_which_commits_of_an_operation_are_sound(given: dict[str, Any], sound: bool) -> None:
+    state = ReplicatedState(CoreSettings(b"r", b"l", 0, (0, 1, 2, 3), f=1))
+    commit = dataclasses.replace(COLLECTIVE, **given)
+    payload = Payload(None, 4, digest=commit.digest) if commit.digest else None
+    assert state.is_sound(commit, payload) is sound
+
+
+@pytest.mark.parametrize(
+    ("gave", "says", "refused"),
+    [(b"mine", b"mine", False), (b"mine", b"other", True), (b"", b"forged", True)],
+)
+def test_a_commit_that_misquotes_this_peer_is_refused(
+    gave: bytes, says: bytes, refused: bool
+) -> None:
+    bench = ResultBench(n=4, f=1)
+    collected = (Collected(0, b"a"), Collected(1, says))
+    commit = dataclasses.replace(COLLECTIVE, collected=collected)
+    instead = bench.judge_commit(0, commit, None, Contributed(0, 0, (), collective=gave))
+    assert (instead is not None) is refused
+
+
+def test_the_number_of_operations_is_handed_over() -> None:
+    states = [ReplicatedState(CoreSettings(b"r", b"l", 0, (0, 1))) for _ in range(2)]
+    for state in states:
+        state.begin()
+    commit = dataclasses.replace(
+        COLLECTIVE, parent=states[0].lineage.head, roster=(0, 1), collected=(Collected(0, b"a"),)
+    )
+    states[0].append(((commit, None),), [True], 2)
+    states[0].begin()
+    kept = states[0].snapshot(1)
+    assert kept is not None
+    states[1].adopt(1, *kept)
+    assert [state.collectives for state in states] == [1, 1]

@@ -4,6 +4,7 @@ and what it refuses."""
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch  # noqa: F401
 
 from gossip.config import resolve
 from gossip.errors import ConfigError, RunExists
+from gossip.launch.schedulers.task_runs import displaces
 from gossip.run.completion import over
 from gossip.run.rendezvous import SeedFolder, announce_end, claim, claim_life
 from gossip.run.scheduler_env import Task, TaskRendezvous, meet, torchrun_task
@@ -301,3 +303,26 @@ def test_of_what_all_see_the_first_who_is_there_speaks() -> None:
     assert words(2, event) == ""
     assert words(2, {"event": "round", "round": 3}) == ""
     assert "peer 3 is dead" in words(2, {"event": "dead", "subject": 3, "by": 1})
+
+
+def test_who_takes_the_place_of_a_life_that_still_runs_says_so(tmp_path: Path) -> None:
+    seeds = SeedFolder(tmp_path / "seeds", 1, 4)
+    assert displaces(tmp_path, 1) == ""
+    with socket.create_server(("127.0.0.1", 0)) as alive:
+        control = f"tcp://127.0.0.1:{alive.getsockname()[1]}"
+        seeds.announce(control, "tcp://127.0.0.1:1", 3)
+        assert f"incarnation 3 answers at {control}" in displaces(tmp_path, 1)
+        assert displaces(tmp_path, 2) == ""
+    assert displaces(tmp_path, 1) == "", "it is gone"
+
+
+def test_a_peer_sees_that_a_later_life_has_taken_its_place(tmp_path: Path) -> None:
+    own, later = SeedFolder(tmp_path / "seeds", 1, 4), SeedFolder(tmp_path / "seeds", 1, 4)
+    assert own.later_life(0) is None
+    own.announce("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 0)
+    assert own.later_life(0) is None
+    later.announce("tcp://127.0.0.1:3", "tcp://127.0.0.1:4", 1)
+    assert own.later_life(0) == 1
+    assert later.later_life(1) is None
+    announce_end(tmp_path / "seeds", 1)
+    assert own.later_life(0) is None

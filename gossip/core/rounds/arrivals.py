@@ -19,11 +19,17 @@ WINDOW_S = 0.5
 found out after it."""
 TRANSFER_FACTOR = 6.0
 """Of the most that a round may wait without anything that moves: so long, at most,
-while something does."""
+while something does, unless links are known to need longer."""
+LANE_FACTOR = 3.0
+"""Of what one link needs for the payloads that it carries in a round, one after the other: so long
+is waited over links that need longer than that."""
 TELL_EVERY_S = 0.3
 """How often the others hear that payloads come here."""
 BUSY_S = 2.0
-"""For how long that counts: payloads come one after the other, with pauses in between."""
+"""For how long that counts, at least: payloads come one after the other, with pauses in between."""
+GAPS = 3.0
+"""Over slow links the chunks of a payload come seldom, and more of it is heard of with the second:
+so many times as long as between two of them counts, too."""
 FORGOTTEN_S = 4.0
 """A word that is older says nothing of the speed."""
 
@@ -49,27 +55,30 @@ class WordCredit:
     which nobody can check.
 
     Waiting in vain spends it: with none left the word of that peer counts no more. A peer that lies
-    costs as much once, and then a hundredth of the time.
+    costs as much once, and then a hundredth of the time. Who is waited for in several shards at
+    once spends that time once.
     """
 
     def __init__(self) -> None:
-        self.most_s = float("inf")
-        self._spent: dict[PeerId, tuple[float, float]] = {}  # how much (s), and as of when
-
-    def limit(self, most_s: float) -> None:
-        """So long somebody is waited for in vain at most."""
-        self.most_s = most_s
+        # how much (s), and as of when: what was spent before is in it
+        self._spent: dict[PeerId, tuple[float, float]] = {}
 
     def spent_s(self, peer: PeerId, now: float) -> float:
         spent, as_of = self._spent.get(peer, (0.0, now))
         return max(0.0, spent - CREDIT_REGAINED * (now - as_of))
 
-    def spend(self, peer: PeerId, seconds: float, now: float) -> None:
-        self._spent[peer] = (self.spent_s(peer, now) + seconds, now)
+    def spend(self, peer: PeerId, since: float, now: float) -> None:
+        """It was waited for in vain since then."""
+        self._spent[peer] = (self.spent_s(peer, now) + self._waited_s(peer, since, now), now)
 
-    def is_left(self, peer: PeerId, waited_s: float, now: float) -> bool:
-        """``waited_s``: for how long it is being waited for, which is spent if that is in vain."""
-        return self.spent_s(peer, now) + waited_s < self.most_s
+    def is_left(self, peer: PeerId, since: float, now: float, most_s: float) -> bool:
+        """``since``: from when on it is being waited for, which is spent if that is in vain.
+        ``most_s``: so long somebody is waited for in vain at most."""
+        return self.spent_s(peer, now) + self._waited_s(peer, since, now) < most_s
+
+    def _waited_s(self, peer: PeerId, since: float, now: float) -> float:
+        _, as_of = self._spent.get(peer, (0.0, since))
+        return now - max(since, as_of)
 
 
 @dataclass(slots=True)
@@ -80,28 +89,36 @@ class Transfer:
     received: int
     at: float  # of the last growth
     since: float
+    _growths: int = 0
     _before: tuple[float, int] | None = None  # a moment before, and what had come by then
     _mark: tuple[float, int] = (0.0, 0)  # the moment that the next window is measured from
 
     @classmethod
     def begun(cls, nbytes: int, received: int, now: float) -> Transfer:
-        return cls(nbytes, received, now, now, None, (now, received))
+        return cls(nbytes, received, now, now, _mark=(now, received))
 
     def grew(self, received: int, now: float) -> None:
         if received <= self.received:
             return
-        self.received, self.at = received, now
+        self.received, self.at, self._growths = received, now, self._growths + 1
         if now - self._mark[0] >= WINDOW_S:
             self._before, self._mark = self._mark, (now, received)
 
+    def moves(self, now: float) -> bool:
+        """Whether more of it has come of late."""
+        return now - self.at <= max(BUSY_S, self.pause_s())
+
+    def pause_s(self) -> float:
+        """For so long nothing need be heard of what comes over this link."""
+        return GAPS * (self.at - self.since) / self._growths if self._growths else 0.0
+
     def ends_at(self, now: float) -> float:
         """When it will be complete, at the speed of the last window or two. As if it moved while it
-        is younger than one."""
+        is younger than one, or the second word of it is to come yet."""
         since, had = self._before or self._mark
-        elapsed = now - since
-        if elapsed < WINDOW_S:
+        elapsed, came = now - since, self.received - had
+        if elapsed < WINDOW_S or (not self._growths and self.moves(now)):
             return now
-        came = self.received - had
         return now + (self.nbytes - self.received) * elapsed / came if came else float("inf")
 
 
@@ -112,6 +129,15 @@ class TransferTimes:
     def __init__(self) -> None:
         self._took: dict[PeerId, RecentMedian] = {}
         self._slow: dict[PeerId, list[float]] = {}  # what trickled last, in a row
+
+    def usual_s(self, peer: PeerId) -> float | None:
+        """None: none has come."""
+        return own.median() if (own := self._took.get(peer)) is not None else None
+
+    @property
+    def senders(self) -> set[PeerId]:
+        """Of whom one has come."""
+        return set(self._took)
 
     def most_s(self, peer: PeerId) -> float:
         """What takes longer trickles."""
@@ -144,29 +170,49 @@ class TransferTracker:
     Attributes:
         total: Bytes of such payloads that have come here.
         takes_time: Some came so slowly that they were told of on their way.
-        fair_bytes_per_s: Who receives less does not move: at that speed a payload is not here when
-            all patience is at its end.
+
+    Args:
+        f: So many peers may trickle on purpose.
     """
 
-    def __init__(self) -> None:
-        self.total = 0
+    def __init__(self, f: int = 0) -> None:
+        self.f, self.total = f, 0
         self.takes_time = False
         self._came = False
-        self.fair_bytes_per_s = 0.0
+        # of this round: bytes of a payload, how long is waited while something moves, at least, and
+        # how many payloads a link carries one after the other
+        self._payload_bytes, self._least_s, self._in_a_row = 0, 0.0, 0
         self._usual = TransferTimes()
         # a peer sends us one after the other
         self._last: dict[PeerId, tuple[Message, Transfer]] = {}
-        self._came_at: dict[PeerId, float] = {}
+        # until when the next one counts as on its way, once one was complete
+        self._next_until: dict[PeerId, float] = {}
         self._tell_at = float("-inf")
         # how much others have received, and when they said so
         self._told: dict[PeerId, tuple[float, int]] = {}
-        self._busy_at: dict[PeerId, float] = {}
+        self._busy_until: dict[PeerId, float] = {}
         self.credit = WordCredit()
 
-    def begin_round(self, payload_bytes: int, most_s: float) -> None:
-        """``most_s``: when all patience is at its end."""
-        self.fair_bytes_per_s = payload_bytes / most_s
-        self.credit.limit(most_s)
+    def begin_round(self, payload_bytes: int, least_s: float, in_a_row: int) -> None:
+        """``least_s``: so long is waited, at least, while something moves. ``in_a_row``: payloads
+        that one link carries in it, one after the other."""
+        self._payload_bytes, self._least_s, self._in_a_row = payload_bytes, least_s, in_a_row
+
+    def most_s(self, now: float) -> float:
+        """When all patience is at its end, though something moves. Slow links get longer: more
+        than ``f`` peers have sent payloads that took so long."""
+        senders = self._usual.senders | self._last.keys()
+        times = sorted([self._takes_s(peer, now) for peer in senders], reverse=True)
+        usual_s = times[self.f] if len(times) > self.f else 0.0
+        return max(self._least_s, LANE_FACTOR * self._in_a_row * usual_s)
+
+    def _takes_s(self, peer: PeerId, now: float) -> float:
+        """A payload of this peer: the first one while it is on its way."""
+        if (usual_s := self._usual.usual_s(peer)) is not None:
+            return usual_s
+        transfer = self._last[peer][1]
+        ends_at = transfer.ends_at(now)
+        return (ends_at if ends_at < float("inf") else now) - transfer.since
 
     def grew(self, event: Arriving, now: float) -> None:
         self.takes_time = True
@@ -194,11 +240,12 @@ class TransferTracker:
         self.total += event.payload.nbytes - (known.received if known is not None else 0)
         if known is not None:
             self._usual.took(event.sender, AT_ONCE_S + now - known.since)
-        elif event.sender not in self._came_at:
+        elif event.sender not in self._next_until:
             # else it was kept for its round, and had come before
             self._usual.took(event.sender, AT_ONCE_S)
         if known is not None:
-            self._came_at[event.sender] = now  # a small one says nothing of what is behind it
+            # a small one says nothing of what is behind it
+            self._next_until[event.sender] = now + max(WINDOW_S, known.pause_s())
 
     @property
     def may_take_time(self) -> bool:
@@ -211,7 +258,7 @@ class TransferTracker:
         or was a moment ago."""
         if (known := self._last.get(peer)) is not None:
             return self._is_fair(peer, known[1], now) and known[1].ends_at(now) <= until
-        return now - self._came_at.get(peer, float("-inf")) <= WINDOW_S
+        return now <= self._next_until.get(peer, float("-inf"))
 
     def _is_fair(self, peer: PeerId, transfer: Transfer, now: float) -> bool:
         return max(now, transfer.ends_at(now)) - transfer.since <= self._usual.most_s(peer)
@@ -228,11 +275,14 @@ class TransferTracker:
         at, before = self._told.get(peer, (float("-inf"), 0))
         if received <= before and peer in self._told:
             return
-        fair = now - at > FORGOTTEN_S or received - before >= self.fair_bytes_per_s * (now - at)
+        gap_s = now - at
+        fair_bytes_per_s = self._payload_bytes / self.most_s(now) if self._payload_bytes else 0.0
+        fair = gap_s > FORGOTTEN_S or received - before >= fair_bytes_per_s * gap_s
         self._told[peer] = now, received
         if fair:
-            self._busy_at[peer] = now
+            pause_s = GAPS * gap_s if gap_s <= FORGOTTEN_S else 0.0
+            self._busy_until[peer] = now + max(BUSY_S, pause_s)
 
     def is_busy(self, peer: PeerId, now: float) -> bool:
         """Whether it is being sent payloads."""
-        return now - self._busy_at.get(peer, float("-inf")) <= BUSY_S
+        return now <= self._busy_until.get(peer, float("-inf"))

@@ -16,7 +16,6 @@ class CompileTracker:
     def __init__(self) -> None:
         self._told_at: dict[PeerId, float] = {}
         self.credit = WordCredit()
-        self.credit.limit(COMPILING_MAX_S)
 
     def told(self, peer: PeerId, now: float) -> None:
         """``peer``, or this one, says so. It says it again while it compiles."""
@@ -25,3 +24,7 @@ class CompileTracker:
     def is_busy(self, peer: PeerId, now: float) -> bool:
         """Whether it does, or did a moment ago."""
         return now - self._told_at.get(peer, float("-inf")) <= BUSY_S
+
+    def most_s(self, now: float) -> float:
+        """So long somebody is waited for in vain at most."""
+        return COMPILING_MAX_S

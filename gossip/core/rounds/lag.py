@@ -28,7 +28,7 @@ from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
 
-from .arrivals import BUSY_S, TRANSFER_FACTOR, TransferTracker
+from .arrivals import TransferTracker
 from .fork_choice import ForkChoice
 from .quorum import quorum_of
 from .shard import ShardRound
@@ -72,7 +72,7 @@ class LagDetector:
         view: View,
         deadline: Deadline,
     ) -> None:
-        self.deadline, self.transfer_tracker = deadline, TransferTracker()
+        self.deadline, self.transfer_tracker = deadline, TransferTracker(settings.f)
         self.settings, self.timers, self.view = settings, timers, view
         self.fork_choice = fork_choice
         self.local, self.lineage = fork_choice.local, fork_choice.lineage
@@ -181,17 +181,16 @@ class LagDetector:
         limit = now + self.deadline.cap_s
         if lacking and all(
             shard.result is not None
-            and now - shard.result.at <= BUSY_S
+            and shard.result.moves(now)
             and shard.result.ends_at(now) <= limit
             for shard in lacking
         ):
             return True
         if self._came > here >= self._answer_ends:
             return False  # those of later rounds have come without it, and it was not asked for
-        return (
-            self.transfer_tracker.is_busy(self.local, now)
-            and now - self.began_at <= TRANSFER_FACTOR * self.deadline.cap_s
-        )
+        return self.transfer_tracker.is_busy(
+            self.local, now
+        ) and now - self.began_at <= self.transfer_tracker.most_s(now)
 
     def on_later_commit(self, round_id: int) -> None:
         """A commit of a later round has come, whole."""

@@ -7,6 +7,7 @@ Nothing here waits for a peer that is skipped.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
@@ -642,9 +643,10 @@ class RollingRounds:
                 shard.give_up = None
                 if timer.attempt != shard.attempt:
                     return []
-                return self.server.more_time(shard, now) or self.result_validator.give_up(
-                    shard, now
-                )
+                if more := self.server.more_time(shard, now):
+                    return more
+                shard.given_up += 1
+                return self.result_validator.give_up(shard, now)
             case "grace":
                 shard.grace = None
                 return self.server.maybe_close(shard, now) if timer.attempt == shard.serving else []
@@ -669,8 +671,12 @@ class RollingRounds:
             self.settings.seed,
             shards=len(self.sizes),
         )
+        # Of one peer, its updates for all that another serves, and its results.
+        serving = Counter([order[0] for order in plan.servers])
         self.server.transfer_tracker.begin_round(
-            4 * max(self.sizes, default=0), TRANSFER_FACTOR * self.deadline.cap_s
+            4 * max(self.sizes, default=0),
+            TRANSFER_FACTOR * self.deadline.cap_s,
+            2 * max(serving.values(), default=0),
         )
         self._shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
         self._own = None

@@ -24,7 +24,7 @@ from gossip.core.timers import Timers
 from gossip.core.view import View
 from gossip.topologies import Roster
 
-from .arrivals import TRANSFER_FACTOR, TransferTracker
+from .arrivals import TransferTracker
 from .compiling import CompileTracker
 from .departures import Departures
 from .punctuality import LatenessTracker
@@ -39,7 +39,8 @@ LOOK_EVERY_S = 0.25
 """How often is looked whether it still does."""
 
 BACK_OFF_MAX = 3
-"""Doublings of the time that a server has, one each time that all of them had their turn."""
+"""Doublings of the time that a server has where payloads take time: one each time that this peer
+has given up on one, or that all of them had their turn."""
 
 PULSE_S = 0.1
 """Whoever serves wants to find out that it was stopped before the others' heartbeats do: it has a
@@ -229,30 +230,38 @@ class Server:
         """The server of the attempt that we are at has its time from now on. For a ``collective``
         operation it waits longer for the others."""
         if shard.given_to != shard.attempt:
-            # the server of the last attempt had more time in vain
+            # The server of the last attempt had more time in vain, unless it is gone meanwhile.
+            if shard.given_to >= 0 and self.skip_reason(shard.server(shard.given_to)):
+                shard.given_on_word.clear()
+                shard.given_to_compile.clear()
             self._spend(self.transfer_tracker, shard.given_on_word, now)
             self._spend(self.compile_tracker, shard.given_to_compile, now)
             shard.given_to, shard.given_at = shard.attempt, now
         where = (self.round_id, shard.index, shard.attempt)
-        # Who has given up on everybody once is too impatient for the load that this makes.
-        turns = (
-            min(shard.attempt // len(shard.order), BACK_OFF_MAX)
-            if self.transfer_tracker.takes_time
-            else 0
-        )
         time_s = self.deadline.cap_s if collective else self.deadline.round_timeout_s()
-        timer = self.timers.set(now + time_s * 2**turns, RoundTimer("give_up", *where))
+        timer = self.timers.set(now + time_s * self._back_off(shard), RoundTimer("give_up", *where))
         before, shard.give_up = shard.give_up, timer.token
         return [*self.timers.cancel(before), timer]
 
+    def _back_off(self, shard: ShardRound) -> int:
+        """How many times as long a server has as the first. Who has given up once is too impatient
+        for the load that this makes."""
+        if not self.transfer_tracker.takes_time:
+            return 1
+        turns = max(shard.given_up, shard.attempt // len(shard.order))
+        return int(2 ** min(turns, BACK_OFF_MAX))
+
+    def _patience_ends_at(self, shard: ShardRound, now: float) -> float:
+        """Of the server of our attempt, however much moves: nothing moves for ever."""
+        return shard.given_at + self.transfer_tracker.most_s(now) * self._back_off(shard)
+
     def is_transferring(self, shard: ShardRound, now: float) -> bool:
         """Whether somebody on whom this round depends compiles, or is being sent payloads, as fast
-        as can be asked: then it is not for lack of will that a result is not here. Nothing moves
-        for ever."""
+        as can be asked: then it is not for lack of will that a result is not here."""
         awaited = [p for p in self.roster if not self.lateness.is_missed(p)]
         if self._take_word(self.compile_tracker, awaited, shard.given_to_compile, now):
             return True
-        if now - shard.given_at > TRANSFER_FACTOR * self.deadline.cap_s:
+        if now > self._patience_ends_at(shard, now):
             return False
         return self._take_word(self.transfer_tracker, awaited, shard.given_on_word, now)
 
@@ -264,15 +273,19 @@ class Server:
         now: float,
     ) -> bool:
         """Whether any of ``peers`` says that it is busy, as ``tracker`` knows, and has credit.
-        ``since`` keeps who, and since when."""
-        busy = [
-            p
-            for p in peers
-            if tracker.is_busy(p, now) and tracker.credit.is_left(p, now - since.get(p, now), now)
-        ]
-        for peer in busy:
+        ``since`` keeps who, and since when.
+
+        What this peer sees itself, or more say than lie, is no matter of credit.
+        """
+        busy = [p for p in peers if tracker.is_busy(p, now)]
+        if self.local in busy or len(busy) > max(self.settings.f, 1):
+            since.clear()
+            return True
+        most_s = tracker.most_s(now)
+        trusted = [p for p in busy if tracker.credit.is_left(p, since.get(p, now), now, most_s)]
+        for peer in trusted:
             since.setdefault(peer, now)
-        return bool(busy)
+        return bool(trusted)
 
     def _spend(
         self,
@@ -283,20 +296,26 @@ class Server:
     ) -> None:
         """It was in vain to wait for those who are not among ``came``."""
         for peer, at in since.items():
-            if peer not in came and peer != self.local:
-                tracker.credit.spend(peer, now - at, now)
+            if peer not in came:
+                tracker.credit.spend(peer, at, now)
         since.clear()
 
     def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
         """The time of the server of our attempt is over.
         It gets more as long as something moves."""
-        if not self.is_transferring(shard, now):
+        if not self._is_under_way(shard, now) and not self.is_transferring(shard, now):
             return []
         timer = self.timers.set(
             now + LOOK_EVERY_S, RoundTimer("give_up", self.round_id, shard.index, shard.attempt)
         )
         shard.give_up = timer.token
         return [timer]
+
+    def _is_under_way(self, shard: ShardRound, now: float) -> bool:
+        """Whether a commit of this shard comes here, and will be here in time."""
+        until = self._patience_ends_at(shard, now) + self.deadline.cap_s
+        result = shard.result
+        return result is not None and result.moves(now) and result.ends_at(now) <= until
 
     def serve(self, shard: ShardRound, attempt: int, now: float) -> list[Effect]:
         """Starts to serve an attempt. For a later one we ask around:
@@ -393,11 +412,9 @@ class Server:
     def _are_coming(self, shard: ShardRound, missing: Sequence[PeerId], now: float) -> bool:
         """Whether somebody whom we wait for compiles, or sends, so that its update will be in time,
         or still receives what comes before. The update may wait behind another payload."""
-        until = shard.first_at + TRANSFER_FACTOR * self.deadline.cap_s
-        transfer_tracker, awaited = (
-            self.transfer_tracker,
-            [peer for peer in missing if not self.lateness.is_missed(peer)],
-        )
+        transfer_tracker = self.transfer_tracker
+        until = shard.first_at + transfer_tracker.most_s(now)
+        awaited = [peer for peer in missing if not self.lateness.is_missed(peer)]
         if self._take_word(self.compile_tracker, awaited, shard.awaited_to_compile, now):
             return True
         if now >= until:

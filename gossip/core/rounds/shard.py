@@ -70,6 +70,7 @@ class ShardRound:
     again: Token | None = None  # fires when it serves once more
     given_to: int = -1  # the attempt whose server has its time
     given_at: float = 0.0  # since when
+    given_up: int = 0  # servers that have had their time in vain
     result: Transfer | None = None  # a commit that is on its way here
     # whose word gives that server more time, since when
     given_on_word: dict[PeerId, float] = field(default_factory=dict)

@@ -1,0 +1,105 @@
+"""Payloads that are on their way, and words about them: what counts as moving, and for how long."""
+
+from __future__ import annotations
+
+import pytest
+
+from gossip.core.events import Arriving, Payload, Received
+from gossip.core.messages import Update
+from gossip.core.rounds.arrivals import Transfer, TransferTracker, WordCredit
+
+NBYTES = 12 * 2**20
+LEAST_S = 60.0
+
+
+def update(shard: int = 0) -> Update:
+    return Update(b"lineage!", 0, shard, 0, b"", 1, None)
+
+
+def comes(tracker: TransferTracker, sender: int, pause_s: float, at: float = 0.0) -> float:
+    """A payload of 12 chunks. Returns when it is complete."""
+    for chunk in range(1, 12):
+        tracker.grew(Arriving(sender, 0, update(), chunk * 2**20, NBYTES), at + chunk * pause_s)
+    done = at + 12 * pause_s
+    payload = Payload(None, NBYTES, True, b"digest")
+    tracker.came(Received(sender, 0, update(), payload), done)
+    return done
+
+
+def tracker_of(f: int = 0, in_a_row: int = 4) -> TransferTracker:
+    tracker = TransferTracker(f)
+    tracker.begin_round(NBYTES, LEAST_S, in_a_row)
+    return tracker
+
+
+@pytest.mark.parametrize(("pause_s", "at_most_s"), [(0.05, 1.0), (0.75, 4.0)])
+def test_between_two_payloads_of_a_slow_link_the_next_is_on_its_way(
+    pause_s: float, at_most_s: float
+) -> None:
+    """More of it is heard of with its second chunk. As it was: only half a second counted."""
+    tracker = tracker_of()
+    done = comes(tracker, 1, pause_s)
+    assert tracker.is_sending(1, done + LEAST_S, done + 2 * pause_s)
+    assert not tracker.is_sending(1, done + LEAST_S, done + at_most_s)
+
+
+def test_a_payload_whose_chunks_come_seldom_moves_between_them() -> None:
+    slow, fast = Transfer.begun(NBYTES, 0, 0.0), Transfer.begun(NBYTES, 0, 0.0)
+    for chunk in range(1, 4):
+        slow.grew(chunk * 2**20, 1.5 * chunk)
+        fast.grew(chunk * 2**20, 0.1 * chunk)
+    assert slow.moves(4.5 + 4.0)
+    assert not slow.moves(4.5 + 5.0)
+    assert fast.moves(0.3 + 2.0)
+    assert not fast.moves(0.3 + 2.5)
+
+
+def test_a_payload_of_which_only_the_beginning_was_told_is_on_its_way() -> None:
+    """Over a slow link the next word takes longer than a window."""
+    begun = Transfer.begun(NBYTES, 2**21, 0.0)
+    assert begun.ends_at(1.5) == 1.5
+    assert begun.ends_at(2.5) == float("inf")
+
+
+def test_who_tells_of_chunks_that_come_seldom_is_busy_between_them() -> None:
+    tracker = tracker_of()
+    for told in range(1, 4):
+        tracker.told(1, told * 2**20, 1.5 * told)
+        tracker.told(2, told * 2**20, 0.3 * told)
+    assert tracker.is_busy(1, 4.5 + 4.0)
+    assert not tracker.is_busy(1, 4.5 + 5.0)
+    assert not tracker.is_busy(2, 0.9 + 2.5)
+
+
+def test_links_that_need_long_for_a_round_get_longer() -> None:
+    tracker = tracker_of()
+    assert tracker.most_s(0.0) == LEAST_S
+    now = max(comes(tracker, sender, 1.0) for sender in (1, 2, 3))
+    assert tracker.most_s(now) > 2 * LEAST_S
+
+
+def test_the_first_payload_tells_it_while_it_is_on_its_way() -> None:
+    tracker = tracker_of()
+    for second in range(1, 4):
+        tracker.grew(Arriving(1, 0, update(), second * 2**19, NBYTES), float(second))
+    assert tracker.most_s(3.0) == pytest.approx(3.0 * 4 * 23.0, rel=0.2)
+
+
+def test_f_peers_that_trickle_do_not_make_it_longer() -> None:
+    liars = tracker_of(f=1)
+    now = max(comes(liars, sender, pause_s) for sender, pause_s in ((1, 100.0), (2, 0.1), (3, 0.1)))
+    assert liars.most_s(now) == LEAST_S
+    two = tracker_of(f=1)
+    now = max(comes(two, sender, pause_s) for sender, pause_s in ((1, 100.0), (2, 90.0), (3, 0.1)))
+    assert two.most_s(now) > LEAST_S
+
+
+def test_who_is_waited_for_in_eight_shards_at_once_spends_that_time_once() -> None:
+    """As it was: 20 s in eight shards spent 160 s, which comes back in hours."""
+    credit = WordCredit()
+    for _ in range(8):
+        assert credit.is_left(1, 10.0, 30.0, LEAST_S)
+        credit.spend(1, 10.0, 30.0)
+    assert credit.spent_s(1, 30.0) == 20.0
+    assert credit.is_left(1, 30.0, 69.0, LEAST_S)
+    assert not credit.is_left(1, 30.0, 72.0, LEAST_S)
