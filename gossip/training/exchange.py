@@ -99,6 +99,7 @@ class Exchange:
         self._peer, self._incarnation = place.peer, place.incarnation
         self.go: control.StartRoundCommand | None = None
         self.round_id = 0
+        self.restored_at = -1  # the round that a state of others was last taken over for
         self.collectives = 0  # of the rounds before, those that were no steps
         self.main = 0
         self.on_collected: Callable[[Sequence[tuple[int, bytes]]], None] = lambda given: None
@@ -508,7 +509,7 @@ class Exchange:
             logger.warning("cannot take over the swarm's state: %s", failure)
         else:
             self._changes += 1
-            self.round_id = message.round_id
+            self.round_id = self.restored_at = message.round_id
             self.go = None
             self._arena.note_progress(self.round_id)
         finally:

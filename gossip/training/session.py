@@ -98,6 +98,7 @@ class Session:
         self._kept_states: dict[str, Any] = {}
         self._optimizer: torch.optim.Optimizer | None = None  # or what stands for several
         self._group_settings: list[dict[str, Any]] = []  # as they came with a state
+        self._states_due: dict[str, Any] = {}  # of what is kept, that came within a step
         self._in_round = self._counting = False
         self._join: Callable[[], None] | None = None  # put off until it is known where we resume
         self._saver: CheckpointSaver | None = None
@@ -609,6 +610,8 @@ class Session:
                 raise
         finally:
             self._in_round = False
+        if self.round > self._exchange.restored_at:
+            self._load_states_due()  # a round has followed, and what the script does is of that one
         self._collectives.answers.reached(2 * at + 1)
         if self._out_of_rounds:
             self._confirm(self._look_around)
@@ -903,6 +906,7 @@ class Session:
     def _between_steps(self) -> None:
         """What follows a step of the optimizer has been done, such as that of a scheduler: now the
         state is the one that the next step begins with, and can be saved."""
+        self._load_states_due()
         if self._saver is None or not self._boundary_due:
             return
         self._boundary_due = False
@@ -983,6 +987,7 @@ class Session:
             **({ANSWERS: answers} if answers else {}),
             **self._kept_states,
             **{name: thing.state_dict() for name, thing in sorted(self._kept.items())},
+            **self._states_due,
         }
 
     def _take_extra_state(self, states: dict[str, Any]) -> None:
@@ -991,13 +996,26 @@ class Session:
                 self._collectives.answers.adopt(state)
                 continue
             if name in self._kept:
-                self._kept[name].load_state_dict(state)
+                self._states_due[name] = state
             else:
                 self._kept_states[name] = state  # ``keep`` may be called for it yet
         self._group_settings = [
             {key: value for key, value in group.items() if key != "params"}
             for group in self._optimizer_groups()
         ]
+        if not self._in_round:
+            self._load_states_due()
+
+    def _load_states_due(self) -> None:
+        """Not within a step: what the script does behind it, such as to step a scheduler, is of the
+        step that it had begun, and not of the state that came meanwhile."""
+        if not self._states_due:
+            return
+        for name, state in self._states_due.items():
+            self._kept[name].load_state_dict(state)
+        self._states_due = {}
+        for group, settings in zip(self._optimizer_groups(), self._group_settings, strict=True):
+            group.update(settings)
 
     def _optimizer_groups(self) -> list[dict[str, Any]]:
         return self._optimizer.param_groups if self._optimizer is not None else []
