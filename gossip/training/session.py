@@ -610,9 +610,13 @@ class Session:
                 raise
         finally:
             self._in_round = False
-        if self.round > self._exchange.restored_at:
-            self._load_states_due()  # a round has followed, and what the script does is of that one
         self._collectives.answers.reached(2 * at + 1)
+        self._step_is_over()
+
+    def _step_is_over(self) -> None:
+        """What the script does until the next one is of this step."""
+        if self.round > self._exchange.restored_at:
+            self._load_states_due()
         if self._out_of_rounds:
             self._confirm(self._look_around)
         if self._saver is not None:
