@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from .ledger import Ranges as Ranges
     from .ledger import chain_hash as chain_hash
     from .ledger import header_bytes as header_bytes
+    from .ledger import planned_peers as planned_peers
     from .lifecycle import QUORUM_LOST as QUORUM_LOST
     from .lifecycle import RETURN_HELLO_EVERY as RETURN_HELLO_EVERY
     from .lifecycle import RETURN_INTERVAL_S as RETURN_INTERVAL_S
@@ -219,6 +220,7 @@ else:
                 "Ranges",
                 "chain_hash",
                 "header_bytes",
+                "planned_peers",
             ),
             "lifecycle": (
                 "QUORUM_LOST",

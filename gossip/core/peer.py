@@ -51,7 +51,7 @@ from .events import (
     TrainerLost,
     TrainerProgress,
 )
-from .ledger import pack_ledger, unpack_ledger
+from .ledger import genesis, pack_ledger, unpack_ledger
 from .lifecycle import (
     HELLO_INTERVAL_S,
     STALL_ROUNDS,
@@ -517,6 +517,9 @@ class Peer:
         """The trainer has loaded a checkpoint: its round is the next one here."""
         try:
             chain, snapshot, whole = unpack_ledger(event.ledger, self.settings.peers)
+            if self._rolling is None:
+                # There is no history to go on with: its hash is that of the other run's start.
+                chain = genesis(self.settings.run, self.settings.lineage)
             self.rounds.adopt(event.round_id, chain, snapshot)
         except (ValueError, OverflowError) as error:
             return Halt(f"the checkpoint of step {event.round_id} cannot be used: {error}", 2)
@@ -527,10 +530,11 @@ class Peer:
     def _ledger(self) -> LedgerReply:
         """What belongs to the state before this round, as far as it can be told now."""
         rolling, round_id = self._rolling, self.rounds.round_id
-        kept = rolling.snapshot(round_id) if rolling and self.phase in TRAINING else None
-        if rolling is None or kept is None:
+        kept = self.rounds.snapshot(round_id) if self.phase in TRAINING else None
+        if kept is None:
             return LedgerReply(round_id, b"")
-        return LedgerReply(round_id, pack_ledger(round_id, *kept, rolling.replicated.whole))
+        whole = rolling is None or rolling.replicated.whole
+        return LedgerReply(round_id, pack_ledger(round_id, *kept, whole))
 
     def _gather(self, now: float) -> list[Effect]:
         self.bootstrap.hear(self.local, self.hello_exchange.hello(), now)

@@ -464,7 +464,8 @@ class Node:
                 assert_never(never)
 
     def _aggregate(self, effect: events.Aggregate) -> None:
-        if identical := self._identical.look(effect.rows):
+        # The rows of a mix are parameters, which all begin with.
+        if not effect.mix and (identical := self._identical.look(effect.rows)):
             self._journal.event("identical_updates", round=effect.round_id, peers=identical)
         if not effect.rows:
             self._inbox.append(events.Aggregated(effect.ticket, None, reason=events.NO_ROWS))

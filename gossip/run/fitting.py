@@ -70,12 +70,6 @@ def check(config: RunConfig) -> None:
 def _check_alike(config: RunConfig, rolling: bool) -> None:
     """Whether there is a state that all peers have alike, where it is asked for.
     Raises ConfigError."""
-    if config.resume and not rolling:
-        raise ConfigError(
-            f"resume = {config.resume!r}: in {config.topology} rounds each peer has a model of its "
-            "own, and there is no checkpoint of all",
-            "leave it out, or --topology rolling",
-        )
     if config.deterministic and not rolling:
         raise ConfigError(
             f"deterministic: in {config.topology} rounds nobody waits for the others, and no two "

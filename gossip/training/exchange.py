@@ -100,6 +100,7 @@ class Exchange:
         self.go: control.StartRoundCommand | None = None
         self.round_id = 0
         self.trained = 0  # rounds here so far that stepped the optimizer
+        self.restored_at = -1  # the round that a state of others was last taken over for
         self.collectives = 0  # of the rounds before, those that were no steps
         self.main = 0
         self.on_collected: Callable[[Sequence[tuple[int, bytes]]], None] = lambda given: None
@@ -171,10 +172,11 @@ class Exchange:
             self._say(self._shard)
         self._flush()
 
-    def shard(self, samples_total: int, batch: int, ahead: int = 0) -> None:
+    def shard(self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0) -> None:
         """From now on rounds come with samples, and with a guess at those of the next ``ahead``.
-        Also before ``prepare``."""
-        self._shard = control.Shard(samples_total, batch, ahead)
+        Also before ``prepare``. ``extended``: of so many epochs what is left is read in further
+        rounds."""
+        self._shard = control.Shard(samples_total, batch, ahead, extended)
         self.go = None
         if self._prepared:
             self._say(self._shard)
@@ -510,7 +512,7 @@ class Exchange:
             logger.warning("cannot take over the swarm's state: %s", failure)
         else:
             self._changes += 1
-            self.round_id = message.round_id
+            self.round_id = self.restored_at = message.round_id
             self.go = None
             self._arena.note_progress(self.round_id)
         finally:

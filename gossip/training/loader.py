@@ -43,12 +43,10 @@ class RoundSource(Protocol):
         """Peers that epochs are planned for."""
         ...
 
-    def next_round(self) -> StartRoundCommand | None:
-        """The round to compute, with its samples; None when the run is over."""
+    def next_round(self, epoch_steps: int = 0) -> StartRoundCommand | None:
+        """The round to compute, with its samples; None when the run is over. Within an epoch of
+        ``epoch_steps``, what follows its last step is still to be done."""
         ...
-
-    def epoch_over(self, epoch: int) -> None:
-        """The loop over this epoch ends."""
 
     def pass_round(self) -> None:
         """Takes part in the current round without an update."""
@@ -124,9 +122,18 @@ class ShardedLoader:
 
     def __len__(self) -> int:
         """Batches per epoch. It never changes."""
-        return self._accumulate * -(
-            -self.samples_total // (self.batch_size * self._accumulate * self._rounds.planned_peers)
-        )
+        return self._accumulate * self.steps
+
+    @property
+    def steps(self) -> int:
+        """Steps per epoch. It never changes."""
+        batch = self.batch_size * self._accumulate
+        return -(-self.samples_total // (batch * self._rounds.planned_peers))
+
+    @property
+    def plan(self) -> tuple[int, int, int]:
+        """Samples in an epoch, samples of a peer in a round, and rounds to look ahead."""
+        return self.samples_total, self.batch_size * self._accumulate, self.ahead
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of this peer in the rest of the current epoch."""
@@ -144,9 +151,7 @@ class ShardedLoader:
                     yield batch if self._alter is None else self._alter(batch)
                 if self._rounds.unused:
                     self._rounds.pass_round()  # no step followed
-                go = self._next_round()
-            if go is not None:
-                self._rounds.epoch_over(epoch)
+                go = self._next_round(self.steps)
         finally:
             self._fetcher.rest()
 
@@ -168,8 +173,8 @@ class ShardedLoader:
         start = go.epoch * self.samples_total + first % (self.samples_total - size + 1)
         return ((start, start + size),)
 
-    def _next_round(self) -> StartRoundCommand | None:
-        go = self._rounds.next_round()
+    def _next_round(self, epoch_steps: int = 0) -> StartRoundCommand | None:
+        go = self._rounds.next_round(epoch_steps)
         if go is not None and go.last:
             self.report = EpochReport(*go.last)
         return go

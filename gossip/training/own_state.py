@@ -1,5 +1,6 @@
 """What belongs to one peer alone, beside the checkpoints of its run: buffers, such as the running
-statistics of a BatchNorm, and the memory of its sender.
+statistics of a BatchNorm, and the memory of its sender; in gossip rounds, where peers differ, all
+of its state.
 
 Each peer writes its own: ``FOLDER/own/peer-2.step-000000500.DIGEST.safetensors``. The name has the
 digest, so that a file is whole or is not taken.
@@ -10,18 +11,18 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gossip.aggregators import Memory
-from gossip.run.checkpoints import name_of
+from gossip.run import checkpoints
 
-from .state import StateFile, StateMismatch, read_state_file
+from .state import StateFile, StateMismatch, load_whole, read_state_file
 
 FOLDER = "own"
 DIGEST_BYTES = 16
@@ -38,6 +39,25 @@ def plan_own(model: torch.nn.Module, memory: Memory | None) -> StateFile | None:
     if not buffers and memory is None:
         return None
     return StateFile({"buffers": buffers, "sender": None if memory is None else list(memory)})
+
+
+def plan_whole(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    extra: Mapping[str, Any],
+    memory: Memory | None,
+) -> StateFile:
+    """The file of all that a peer has, in rounds in which peers differ."""
+    of_optimizer = optimizer.state_dict()
+    return StateFile(
+        {
+            "model": dict(model.state_dict()),
+            "optimizer": of_optimizer["state"],
+            "groups": of_optimizer["param_groups"],
+            "extra": dict(extra),
+            "sender": None if memory is None else list(memory),
+        }
+    )
 
 
 def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep: int) -> None:
@@ -57,50 +77,104 @@ def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep
         scratch.unlink(missing_ok=True)
     known = [each for each in _of(place, peer) if each[0] <= step]
     for at, path in sorted(known)[: -max(1, keep)]:
-        if (folder / name_of(at)).exists():
+        if (folder / checkpoints.name_of(at)).exists():
             continue  # that checkpoint is there yet, and may be the one that is resumed from
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 
 
-def load_own(
-    folder: Path, peer: int, step: int, model: torch.nn.Module
-) -> tuple[Memory | None, str]:
-    """Loads the buffers of ``write_own`` into the model.
+class OwnState(NamedTuple):
+    """What was loaded: the sender's memory; what ``Session.keep`` had, where that is this peer's
+    own; and why nothing was ("": it was)."""
 
-    Returns: the sender's memory, and why nothing was loaded ("": it was).
-    """
-    found = [path for at, path in _of(folder / FOLDER, peer) if at == step]
+    memory: Memory | None
+    extra: dict[str, Any] | None
+    why: str
+
+
+def load_own(
+    folder: Path,
+    peer: int,
+    step: int,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+) -> OwnState:
+    """Loads what ``write_own`` wrote into the model and the optimizer, as far as it has of them."""
     why = "there is no such file"
-    for path in found:
+    for document, wrong in _documents(folder, peer, step):
+        why = wrong
+        if document is None:
+            continue
         try:
-            data = path.read_bytes()
-        except OSError as error:
+            return _taken(document, model, optimizer)
+        except StateMismatch as error:
             why = str(error)
+    return OwnState(None, None, why)
+
+
+def mean_of(folder: Path, step: int, peers: Iterable[int]) -> tuple[dict[str, Tensor], list[int]]:
+    """The mean of what ``plan_whole`` kept of the models of those of ``peers`` that have saved
+    ``step``, and who they are. What is no float is that of the first."""
+    mean: dict[str, Tensor] = {}
+    of: list[int] = []
+    for peer in sorted(peers):
+        found = [document for document, _ in _documents(folder, peer, step) if document]
+        model = found[0].get("model") if found else None
+        if not isinstance(model, dict) or (of and model.keys() != mean.keys()):
+            continue
+        of.append(peer)
+        for name, value in model.items():
+            if name not in mean:
+                mean[name] = value.clone()
+            elif value.is_floating_point():
+                mean[name] += (value - mean[name]) / len(of)
+    return mean, of
+
+
+def has_own(folder: Path, peer: int, step: int) -> bool:
+    """Whether that peer has saved that step."""
+    return any(at == step for at, _ in _of(folder / FOLDER, peer))
+
+
+def _documents(folder: Path, peer: int, step: int) -> Iterator[tuple[dict[str, Any] | None, str]]:
+    """Of each file of that peer and step what it holds, or why that cannot be read."""
+    for at, path in _of(folder / FOLDER, peer):
+        if at != step:
             continue
         named = _NAME.fullmatch(path.name)
         assert named is not None
-        if blake2b(data, digest_size=DIGEST_BYTES).hexdigest() != named["digest"]:
-            why = f"{path} is damaged"
-            continue
         try:
-            return _taken(read_state_file(data), model), ""
-        except StateMismatch as error:
-            why = f"{path}: {error}"
-    return None, why
+            data = path.read_bytes()
+            if blake2b(data, digest_size=DIGEST_BYTES).hexdigest() != named["digest"]:
+                yield None, f"{path} is damaged"
+            else:
+                yield read_state_file(data), ""
+        except (OSError, StateMismatch) as error:
+            yield None, f"{path}: {error}"
 
 
-def _taken(document: Mapping[str, Any], model: torch.nn.Module) -> Memory | None:
+def _taken(
+    document: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> OwnState:
     """Raises StateMismatch, and then nothing was changed."""
-    buffers, sender = document.get("buffers"), document.get("sender")
+    sender, extra = document.get("sender"), document.get("extra")
+    if not isinstance(sender, list | None) or not isinstance(extra, dict | None):
+        raise StateMismatch("it holds no state of a peer")
+    if "model" in document:
+        load_whole(document, model, optimizer)
+    else:
+        _load_buffers(document.get("buffers"), model)
+    return OwnState(None if sender is None else tuple(sender), extra, "")
+
+
+def _load_buffers(buffers: Any, model: torch.nn.Module) -> None:
     own = model.state_dict()
-    if not isinstance(buffers, dict) or not isinstance(sender, list | None):
+    if not isinstance(buffers, dict):
         raise StateMismatch("it holds no buffers")
     for name, value in buffers.items():
         if name not in own or not _alike(own[name], value):
             raise StateMismatch(f"the model has no such buffer {name}")
     model.load_state_dict({**own, **buffers})
-    return None if sender is None else tuple(sender)
 
 
 def _alike(ours: Any, theirs: Any) -> bool:

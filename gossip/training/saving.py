@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from gossip.errors import ConfigError
 from gossip.run import checkpoints, shown
 
-from .own_state import write_own
-from .state import StateFile
+from .own_state import has_own, mean_of, write_own
+from .state import MODEL_FILE, StateFile
 
 LOCK = ".writer.lock"
 LEDGER_FILE = "ledger.json"
@@ -23,14 +23,19 @@ HANDED_OVER_S = 10.0
 """Who holds the lock has so long for the last checkpoint; then each peer that lacks it writes it.
 It may hang, and equal files do no harm."""
 HOLDER_BYTES_MAX = 1024
+OTHERS_S, LOOK_EVERY_S = 10.0, 0.1
+"""So long the writer waits for the models of others, in gossip rounds: all save the same step, not
+in the same moment."""
 
 
 class SavePlan(NamedTuple):
-    """``every``: steps between two checkpoints; None: only at the end. ``keep``: how many stay."""
+    """``every``: steps between two checkpoints; None: only at the end. ``keep``: how many stay.
+    ``peers``: those whose models are to be averaged, where each has its own."""
 
     folder: Path
     every: int | None
     keep: int
+    peers: tuple[int, ...] = ()
 
 
 class CheckpointSaver:
@@ -56,7 +61,8 @@ class CheckpointSaver:
             about: What the manifest says beside the step and the files.
             say: Told once when checkpoints cannot be written, and once when they can be again.
         """
-        self.folder, self._every, self._keep = plan
+        self.folder, self._every, self._keep, peers = plan
+        self._averaged = set(peers)  # as long as they come in time
         self._peer = peer
         self._about, self._say = dict(about), say
         self.failed = ""
@@ -209,6 +215,8 @@ class CheckpointSaver:
         try:
             if own is not None:
                 write_own(self.folder, self._peer, step, own, self._keep)
+            if data and self._averaged:
+                data, about = self._with_mean(step, data, about)
             if data:
                 checkpoints.write(self.folder, step, data, about, self._keep)
         except (OSError, ConfigError) as error:
@@ -217,6 +225,26 @@ class CheckpointSaver:
             if self.failed:
                 self._say(f"checkpoints are written again, from step {step} on")
             self.failed = ""
+
+    def _with_mean(
+        self, step: int, data: Mapping[str, Any], about: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The model is the mean of those of all who save this step in time. Who does not is not
+        waited for again."""
+        until = time.monotonic() + OTHERS_S
+        while time.monotonic() < until:
+            lacking = {p for p in self._averaged if not has_own(self.folder, p, step)}
+            if not lacking:
+                break
+            time.sleep(LOOK_EVERY_S)
+        mean, of = mean_of(self.folder, step, self._averaged)
+        self._averaged = {self._peer, *of}
+        if not of:
+            return dict(data), dict(about)
+        file = StateFile(mean)
+        memory = bytearray(file.nbytes)
+        file.write(memoryview(memory))
+        return {**data, MODEL_FILE: memoryview(memory)[: file.length]}, {**about, "mean_of": of}
 
     def _fails(self, why: str) -> None:
         if not self.failed:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import safetensors.torch
 import torch
@@ -21,6 +21,7 @@ from torch.utils.data import IterableDataset
 
 from gossip import topologies
 from gossip.aggregators import senders
+from gossip.core import planned_peers
 from gossip.errors import ConfigError, GossipError
 from gossip.ipc import EXIT_SIGTERM, Channel, StartRoundCommand
 from gossip.run import checkpoints
@@ -28,7 +29,7 @@ from gossip.topologies import draw
 
 from .batches import BatchTracker, check_accumulate
 from .checks import check_model, plain_model
-from .collectives import BEGINNING, Collectives, Means, RunOver, write_whole
+from .collectives import Collectives, Means, RunOver, write_whole
 from .differing import compared
 from .exchange import Exchange, TrainedModel
 from .judging import JudgeService, LossJudge
@@ -37,12 +38,19 @@ from .layout import Layout
 from .loader import ShardedLoader, loader_of
 from .metrics import line_of
 from .optimizer import StepCoordinator, check_optimizers
-from .own_state import load_own, plan_own
+from .own_state import load_own, plan_own, plan_whole
 from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
 from .seeding import seed_generators
 from .several import as_one
 from .spawn import NodeHandle, PeerPlace, StartNode
-from .state import MODEL_FILE, TRAINING_FILE, StateMismatch, load_checkpoint, plan_checkpoint
+from .state import (
+    MODEL_FILE,
+    TRAINING_FILE,
+    StateFile,
+    StateMismatch,
+    load_checkpoint,
+    plan_checkpoint,
+)
 from .steps import steps_of
 from .streaming import ShardedStream
 from .unexchanged import UnexchangedWarning
@@ -90,6 +98,7 @@ class Session:
         self._kept_states: dict[str, Any] = {}
         self._optimizer: torch.optim.Optimizer | None = None  # or what stands for several
         self._group_settings: list[dict[str, Any]] = []  # as they came with a state
+        self._states_due: dict[str, Any] = {}  # of what is kept, that came within a step
         self._in_round = self._counting = False
         self._join: Callable[[], None] | None = None  # put off until it is known where we resume
         self._saver: CheckpointSaver | None = None
@@ -232,7 +241,7 @@ class Session:
             self._loader = ShardedStream(loader, *how)
             return self._loader
         self._loader = sharded = ShardedLoader(loader, *how)
-        self._exchange.shard(sharded.samples_total, sharded.batch_size * accumulate, sharded.ahead)
+        self._exchange.shard(*sharded.plan)
         return sharded
 
     # --- optional ---------------------------------------------------------------------------------
@@ -319,13 +328,9 @@ class Session:
         for name, value in (("every", 1 if every is None else every), ("keep", keep)):
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} is {value!r}, not a number of at least 1")
-        if not topologies.load(self._config.topology).rolling:
-            raise ConfigError(
-                "checkpoints are saved of rolling rounds only: in gossip rounds peers differ",
-                "save the model of each peer yourself",
-            )
         place = Path(folder).absolute()
-        plan = SavePlan(place, every, keep)
+        averaged = () if self._is_rolling else tuple(range(self._config.peers))
+        plan = SavePlan(place, every, keep, averaged)
         saver = CheckpointSaver(plan, self.id, self._about_run(), self._say)
         saver.check_folder(resumes=bool(self._config.resume))
         self._saver = saver
@@ -358,11 +363,14 @@ class Session:
         """
         if not isinstance(total, int) or total < 0:
             raise ConfigError(f"steps({total!r}) is not a number of steps")
+        self._save_in_loop(save, every, keep)
+        return self._steps_to(total)
+
+    def _save_in_loop(self, save: str | Path | None, every: int | None, keep: int) -> None:
         if save is not None:
             self.save_every(save, every, keep)
         elif every is not None:
             raise ConfigError("every without save", "say where: peer.steps(N, save='checkpoints')")
-        return self._steps_to(total)
 
     def _steps_to(self, total: int) -> Iterator[int]:
         if total and self.next_round() is None:
@@ -389,27 +397,78 @@ class Session:
         if self._saver is not None:
             self._save_last(self._saver, SAVED_S)
 
-    def epochs(self, total: int) -> Iterator[int]:
-        """Yields the epochs that remain, as numbers from 0.
+    def epochs(
+        self,
+        total: int,
+        *,
+        remainder: Literal["leave", "extend"] = "leave",
+        save: str | Path | None = None,
+        every: int | None = None,
+        keep: int = 3,
+    ) -> Iterator[int]:
+        """Yields the numbers of the epochs that remain, from 0 to ``total`` - 1: those of the run,
+        the same on every peer.
 
-        A peer that joined late or returned gets fewer of them than the others.
+        An epoch has ``len(loader)`` batches of the sharded loader, whoever fails. A peer that
+        joined late, returned, or resumed from a checkpoint begins where the run is, also in the
+        middle of an epoch. All peers leave the loop after the same step. What a body leaves of its
+        epoch is passed: the others read it. Over a stream, or without a loader, each peer counts
+        for itself.
 
         Args:
             total: Epochs of the whole run.
+            remainder: What becomes of samples that failures have left unread when the last epoch is
+                over. ``leave``: the summary of the run says how many they are. ``extend``: the last
+                epoch has further steps, in which they are read.
+            save, every, keep: As for ``save_every``; ``every`` counts steps. Without ``save``
+                nothing is saved.
+        Raises: ConfigError: As ``save_every``, ``total`` is no number of epochs, or the data have
+            no remainder that could be read.
         """
-        epoch = 0
-        while True:
-            if self._loader is not None:
-                go = self.next_round()
-                if go is None:
-                    return
-                epoch = max(epoch, go.epoch)
-            if epoch >= total:
-                self._end_training()
+        if not isinstance(total, int) or total < 0:
+            raise ConfigError(f"epochs({total!r}) is not a number of epochs")
+        if remainder not in ("leave", "extend"):
+            raise ConfigError(f"remainder is {remainder!r}", "'leave' or 'extend'")
+        if remainder == "extend":
+            self._extend(total)
+        self._save_in_loop(save, every, keep)
+        if isinstance(self._loader, ShardedLoader):
+            return self._epochs_to(total)
+        return self._own_epochs(total)
+
+    def _extend(self, epochs: int) -> None:
+        """Has what is left of so many epochs read in further rounds of the last one."""
+        sharded = self._loader
+        if not isinstance(sharded, ShardedLoader) or not self._is_rolling:
+            raise ConfigError(
+                "remainder='extend' needs rolling rounds, and a data set with an index that "
+                "peer.shard was given before",
+                "of streams, and in gossip rounds, it is not known what nobody has read",
+            )
+        if epochs:
+            self._exchange.shard(*sharded.plan, extended=epochs)
+
+    def _epochs_to(self, total: int) -> Iterator[int]:
+        self._counting = True
+        try:
+            go = self.next_round()
+            while go is not None and go.epoch < total:
+                yield (epoch := go.epoch)
+                while (go := self.next_round()) is not None and go.epoch == epoch:
+                    self.pass_round()
+        finally:
+            self._counting = False
+        if go is None and not self._out_of_rounds:
+            self._say(f"the run ended before epoch {total}: this peer has the state of {self.step}")
+        self._end_training()
+
+    def _own_epochs(self, total: int) -> Iterator[int]:
+        for epoch in range(total):
+            if self._loader is not None and self.next_round() is None:
                 return
-            self._collectives.answers.reached(_begin_of(epoch))
             yield epoch
-            epoch += 1
+        if self._loader is None or self.next_round() is not None:
+            self._end_training()
 
     @property
     def id(self) -> int:
@@ -554,6 +613,12 @@ class Session:
         finally:
             self._in_round = False
         self._collectives.answers.reached(2 * at + 1)
+        self._step_is_over()
+
+    def _step_is_over(self) -> None:
+        """What the script does until the next one is of this step."""
+        if self.round > self._exchange.restored_at:
+            self._load_states_due()
         if self._out_of_rounds:
             self._confirm(self._look_around)
         if self._saver is not None:
@@ -571,8 +636,12 @@ class Session:
 
     def _confirm(self, given_up: Callable[[], object]) -> None:
         """There is no round after this in which a lie would be found out."""
-        if self._config.f and topologies.load(self._config.topology).rolling:
+        if self._config.f and self._is_rolling:
             self._exchange.confirm(given_up)
+
+    @property
+    def _is_rolling(self) -> bool:
+        return topologies.load(self._config.topology).rolling
 
     @property
     def _out_of_rounds(self) -> bool:
@@ -668,7 +737,7 @@ class Session:
                 f"{operation} was called before prepare",
                 "call peer.prepare(model, optimizer) first",
             )
-        if not topologies.load(self._config.topology).rolling:
+        if not self._is_rolling:
             raise ConfigError(
                 f"{operation} needs rolling rounds: gossip rounds have no commit that decides",
                 "gossip run --topology rolling",
@@ -710,9 +779,12 @@ class Session:
 
     # --- for the loader ---------------------------------------------------------------------------
 
-    def next_round(self) -> StartRoundCommand | None:
+    def next_round(self, epoch_steps: int = 0) -> StartRoundCommand | None:
         """Waits for the next round of this peer. Loaders call it, scripts need not.
 
+        Args:
+            epoch_steps: Steps of an epoch, when called within one. Behind the last step the script
+                may have more to do, such as evaluating, so it is the next call that saves.
         Returns: The round with its samples, or None when the run is over.
         Raises: ConfigError: ``prepare`` was not called, or the session is closed.
         """
@@ -723,7 +795,8 @@ class Session:
                 "call peer.prepare(model, optimizer) first",
             )
         self._check_joined()
-        self._between_steps()
+        if not epoch_steps or self.step % epoch_steps:
+            self._between_steps()
         try:
             go = None if self.finished else self._exchange.wait_go()
         except SystemExit:
@@ -736,10 +809,6 @@ class Session:
         self._draw()
         self._computing_since = time.monotonic()
         return None if self._out_of_rounds else go
-
-    def epoch_over(self, epoch: int) -> None:
-        """The loop over a loader ends with this epoch, wherever the others are. Loaders call it."""
-        self._collectives.answers.reached(_begin_of(epoch) - 1)
 
     def pass_round(self) -> None:
         """Takes part in the current round without an update. Loaders call it, scripts need not.
@@ -824,25 +893,41 @@ class Session:
         self._take_extra_state(extra)
         self._resume_own(folder, found)
         ledger = found.read(LEDGER_FILE)
-        self._exchange.load(found.step, _round_of(ledger, found), ledger)
+        round_id, planned = _plan_of(ledger, found)
+        self._planned_peers = planned or self._planned_peers
+        self._exchange.load(found.step, round_id, ledger)
         if self.id == 0:
             self._say(f"goes on from step {found.step}: {found.path}")
 
     def _resume_own(self, folder: Path, found: checkpoints.Checkpoint) -> None:
         """What belongs to this peer alone, if there is anything of that kind."""
-        model = self._trained.model
-        if plan_own(model, None) is None and not self._config.sender:
+        trained = self._trained
+        if self._is_rolling and self._plan_own() is None and not self._config.sender:
             return
-        self._exchange.sender_memory, why = load_own(folder, self.id, found.step, model)
-        if why:
-            self._say(
-                f"its own state of step {found.step} is not there ({why}): its sender begins anew, "
-                f"and its buffers are those of peer {found.manifest.get('writer')}"
+        own = load_own(folder, self.id, found.step, trained.model, trained.optimizer)
+        self._exchange.sender_memory = own.memory
+        if own.extra is not None:
+            self._take_extra_state(own.extra)
+        if own.why:
+            of = f"peer {found.manifest.get('writer')}"
+            begins = (
+                f"its buffers are those of {of}"
+                if self._is_rolling
+                else f"it begins with the mean model and the optimizer of {of}"
             )
+            self._say(f"its own state of step {found.step} is not there ({own.why}): {begins}")
+
+    def _plan_own(self) -> StateFile | None:
+        """What belongs to this peer alone: in gossip rounds all."""
+        trained, memory = self._trained, self._exchange.sender_memory
+        if self._is_rolling:
+            return plan_own(trained.model, memory)
+        return plan_whole(trained.model, trained.optimizer, self._extra_state(), memory)
 
     def _between_steps(self) -> None:
         """What follows a step of the optimizer has been done, such as that of a scheduler: now the
         state is the one that the next step begins with, and can be saved."""
+        self._load_states_due()
         if self._saver is None or not self._boundary_due:
             return
         self._boundary_due = False
@@ -864,9 +949,7 @@ class Session:
     def _save(self, saver: CheckpointSaver, whole: bool) -> None:
         """Of the state as it is: this peer's own, once a step, and the ``whole`` checkpoint."""
         trained, step = self._trained, self.step
-        own = None
-        if self._saved_own != step:
-            own = plan_own(trained.model, self._exchange.sender_memory)
+        own = self._plan_own() if self._saved_own != step else None
         self._saved_own = step
         ledger = self._exchange.ledger() if whole else b""
         if not ledger:
@@ -925,6 +1008,7 @@ class Session:
             **({ANSWERS: answers} if answers else {}),
             **self._kept_states,
             **{name: thing.state_dict() for name, thing in sorted(self._kept.items())},
+            **self._states_due,
         }
 
     def _take_extra_state(self, states: dict[str, Any]) -> None:
@@ -936,13 +1020,26 @@ class Session:
                     raise StateMismatch(str(error)) from error
                 continue
             if name in self._kept:
-                self._kept[name].load_state_dict(state)
+                self._states_due[name] = state
             else:
                 self._kept_states[name] = state  # ``keep`` may be called for it yet
         self._group_settings = [
             {key: value for key, value in group.items() if key != "params"}
             for group in self._optimizer_groups()
         ]
+        if not self._in_round:
+            self._load_states_due()
+
+    def _load_states_due(self) -> None:
+        """Not within a step: what the script does behind it, such as to step a scheduler, is of the
+        step that it had begun, and not of the state that came meanwhile."""
+        if not self._states_due:
+            return
+        for name, state in self._states_due.items():
+            self._kept[name].load_state_dict(state)
+        self._states_due = {}
+        for group, settings in zip(self._optimizer_groups(), self._group_settings, strict=True):
+            group.update(settings)
 
     def _optimizer_groups(self) -> list[dict[str, Any]]:
         return self._optimizer.param_groups if self._optimizer is not None else []
@@ -1002,21 +1099,21 @@ class Session:
             self._exchange.drop_after_fork()
 
 
-def _begin_of(epoch: int) -> int:
-    """The place of a script before an epoch; that behind it is the next lower one."""
-    return BEGINNING - 1 - 2 * epoch
-
-
-def _round_of(ledger: bytes, checkpoint: checkpoints.Checkpoint) -> int:
-    """The round that comes after a checkpoint. Raises ConfigError: It is not in there."""
+def _plan_of(ledger: bytes, checkpoint: checkpoints.Checkpoint) -> tuple[int, int | None]:
+    """The round that comes after a checkpoint, and how many peers epochs are planned for, if they
+    are. Raises ConfigError: That is not in there."""
     found = json.loads(ledger)
     round_id = found.get("round") if isinstance(found, dict) else None
-    if type(round_id) is not int or round_id < checkpoint.step:
-        raise ConfigError(
-            f"{checkpoint.path} was written by another version of gossip",
-            "use the version of gossip that has written it",
-        )
-    return round_id
+    try:
+        if type(round_id) is int and round_id >= checkpoint.step:
+            return round_id, planned_peers(ledger)
+        why = "its round is not there"
+    except ValueError as error:
+        why = str(error)
+    raise ConfigError(
+        f"{checkpoint.path} was written by another version of gossip: {why}",
+        "use the version of gossip that has written it",
+    )
 
 
 def _content_of(content: object) -> Callable[[], bytes]:

@@ -182,6 +182,18 @@ def read_state_file(data: bytes) -> dict[str, Any]:
         raise StateMismatch(f"it is damaged: {type(error).__name__}: {error}") from error
 
 
+def load_whole(
+    document: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Loads ``model``, ``optimizer`` and ``groups``. Raises StateMismatch, and then nothing was
+    changed."""
+    of_model, state = document.get("model"), document.get("optimizer")
+    if not isinstance(of_model, dict):
+        raise StateMismatch("it holds no model")
+    groups = document.get("groups")
+    _load(of_model, {"state": state, "param_groups": groups}, model, optimizer)
+
+
 def pack_state(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]
 ) -> bytes:

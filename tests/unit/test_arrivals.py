@@ -71,6 +71,25 @@ def test_who_tells_of_chunks_that_come_seldom_is_busy_between_them() -> None:
     assert not tracker.is_busy(2, 0.9 + 2.5)
 
 
+def test_who_was_busy_lately_is_at_work_until_the_beginning_of_what_it_sends_can_be_here() -> None:
+    """It computes, and more of its update is heard of with the second chunk."""
+    tracker = tracker_of()
+    done = comes(tracker, 2, 1.0)
+    tracker.contributed(0.5)
+    tracker.told(1, 2**20, done - 0.5)
+    tracker.told(1, 2**21, done)
+    assert not tracker.is_busy(1, done + 2.5)
+    assert tracker.is_at_work(1, done + 5.0)  # 1.5 s, 1 s and 3 s
+    assert not tracker.is_at_work(1, done + 6.0)
+
+
+def test_a_payload_of_which_nothing_is_here_has_the_time_of_some() -> None:
+    tracker = tracker_of()
+    assert tracker.payload_s(0.0) == 0.0
+    done = comes(tracker, 1, 1.0)
+    assert tracker.payload_s(done) == pytest.approx(33.0, rel=0.1)
+
+
 def test_links_that_need_long_for_a_round_get_longer() -> None:
     tracker = tracker_of()
     assert tracker.most_s(0.0) == LEAST_S

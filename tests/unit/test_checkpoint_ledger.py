@@ -7,7 +7,8 @@ import json
 import pytest
 
 from gossip.core import events
-from gossip.core.ledger import pack_ledger, unpack_ledger
+from gossip.core.ledger import pack_ledger, planned_peers, unpack_ledger
+from gossip.core.ledger.data_cursor import DataCursor
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings
 from gossip.topologies import load
@@ -27,7 +28,6 @@ def test_a_ledger_comes_back_with_the_roster_of_those_who_train_now() -> None:
         ({"format": 99}, "another version"),
         ({"chain": "00"}, "no history"),
         ({"chain": "no hex"}, "fromhex"),
-        ({"tables": []}, "no history"),
         ({"tables": 3}, "lacks"),
     ],
 )
@@ -35,6 +35,16 @@ def test_what_is_no_ledger_is_refused(change: dict[str, object], why: str) -> No
     document = {**json.loads(pack_ledger(7, CHAIN, TABLES, whole=True)), **change}
     with pytest.raises(ValueError, match=why):
         unpack_ledger(json.dumps(document).encode(), (0, 1))
+
+
+def test_a_ledger_says_how_many_peers_epochs_are_planned_for() -> None:
+    cursor = DataCursor(4, 80, 10)
+    cursor.commit((0, 1), (0,))
+    tables = ([0, 1], [], cursor.pack(), [], [], 0)
+    assert planned_peers(pack_ledger(1, CHAIN, tables, whole=True)) == 4
+    for wrong in (([0, 1], []), ([0, 1], [], [1, 2], [], [], 0)):
+        with pytest.raises(ValueError, match="data cursor"):
+            planned_peers(pack_ledger(1, CHAIN, wrong, whole=True))
 
 
 def peer_alone() -> Peer:

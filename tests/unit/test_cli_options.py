@@ -124,10 +124,6 @@ def test_version_is_printed(gossip: Gossip) -> None:
         ),
         (("run", "--resume", "full@5", "x.py"), "there is no checkpoint in"),
         (
-            ("run", "--resume", "auto", "--topology", "ring", "x.py"),
-            "resume = 'auto': in ring rounds each peer has a model of its own",
-        ),
-        (
             ("run", "--deterministic", "--topology", "random-k", "x.py"),
             "deterministic: in random-k rounds nobody waits",
         ),

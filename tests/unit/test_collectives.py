@@ -181,7 +181,7 @@ class Commits:
         self.operations = Collectives(peer, f, 4, self.give)
         self.operations.answers.reached(0)
 
-    def give(self, data: bytes) -> None:
+    def give(self, data: bytes) -> bool:
         if self.over:
             raise RunOver
         at, calls, operation, _ = msgpack.unpackb(data)
@@ -191,6 +191,7 @@ class Commits:
             if value is not None:
                 everybody[peer] = packed((at, calls, operation), value, 10**6)
         self.operations.answers.collected(sorted(everybody.items()))
+        return False
 
 
 def test_any_needs_more_than_f() -> None:
@@ -250,6 +251,30 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OSError, match="file"):
         write_whole(tmp_path / "file" / "below", b"three")
+
+
+def test_f_liars_cannot_answer_for_a_place_that_is_to_come() -> None:
+    """Else they would decide what the others find when they come there."""
+    answers, place, to_come = CollectiveAnswers(f=1), (4, 0, "mean"), (6, 0, "mean")
+    answers.collected(
+        [(0, packed(place, b"a", 9)), (1, packed(place, b"b", 9)), (2, packed(to_come, b"lie", 9))]
+    )
+    assert answers.find(to_come) is None
+    assert answers.find(place) == {0: b"a", 1: b"b"}
+
+
+def test_a_call_that_nobody_else_makes_ends_and_is_told() -> None:
+    told: list[str] = []
+    given: list[bytes] = []
+
+    def give(data: bytes) -> bool:
+        given.append(data)
+        return True  # the others train
+
+    operations = Collectives(1, 1, 4, give, told.append)
+    assert operations.gather("x") == {1: "x"}
+    assert told == ["gather"]
+    assert len(given) == 3
 
 
 # --- in the core ----------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class ScriptedRounds:
         self.at = 0
         self.handed: int | None = None
 
-    def next_round(self) -> StartRoundCommand | None:
+    def next_round(self, epoch_steps: int = 0) -> StartRoundCommand | None:
         if self.at >= len(self.slices):
             return None
         epoch, ranges = self.slices[self.at]

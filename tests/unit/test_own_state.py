@@ -8,7 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from gossip.training.own_state import FOLDER, load_own, plan_own, write_own
+from gossip.training.own_state import (
+    FOLDER,
+    OwnState,
+    has_own,
+    load_own,
+    mean_of,
+    plan_own,
+    plan_whole,
+    write_own,
+)
 from gossip.training.state import StateFile
 
 
@@ -21,7 +30,15 @@ def model_of(mean: float) -> nn.Module:
     return model
 
 
-def mean_of(model: nn.Module) -> float:
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def loaded(folder: Path, peer: int, step: int, model: nn.Module) -> OwnState:
+    return load_own(folder, peer, step, model, optimizer_of(model))
+
+
+def running_mean(model: nn.Module) -> float:
     return float(model.state_dict()["1.running_mean"][0])
 
 
@@ -38,9 +55,9 @@ def test_buffers_and_the_senders_memory_come_back_to_their_peer(tmp_path: Path) 
         write_own(tmp_path, peer, 50, bytes_of(plan_own(model_of(10.0 + peer), memory)), 3)
     model = model_of(0.0)
     weight = model.state_dict()["0.weight"].clone()
-    memory, why = load_own(tmp_path, 1, 50, model)
-    assert why == ""
-    assert mean_of(model) == 11.0
+    memory, extra, why = loaded(tmp_path, 1, 50, model)
+    assert (extra, why) == (None, "")
+    assert running_mean(model) == 11.0
     assert memory is not None
     assert memory[1] is None
     assert torch.equal(memory[0], torch.ones(5))
@@ -51,8 +68,8 @@ def test_of_another_step_or_peer_nothing_is_taken(tmp_path: Path) -> None:
     write_own(tmp_path, 0, 50, bytes_of(plan_own(model_of(5.0), None)), 3)
     for peer, step in ((0, 40), (1, 50)):
         model = model_of(0.0)
-        assert load_own(tmp_path, peer, step, model) == (None, "there is no such file")
-        assert mean_of(model) == 0.0
+        assert loaded(tmp_path, peer, step, model) == (None, None, "there is no such file")
+        assert running_mean(model) == 0.0
 
 
 def test_where_there_is_nothing_of_that_kind_nothing_is_written() -> None:
@@ -68,14 +85,14 @@ def test_what_is_damaged_is_not_taken_and_named(tmp_path: Path, at: int) -> None
     data[at] ^= 1
     path.write_bytes(data)
     model = model_of(0.0)
-    assert load_own(tmp_path, 0, 50, model) == (None, f"{path} is damaged")
-    assert mean_of(model) == 0.0
+    assert loaded(tmp_path, 0, 50, model) == (None, None, f"{path} is damaged")
+    assert running_mean(model) == 0.0
 
 
 def test_that_of_another_model_is_not_taken(tmp_path: Path) -> None:
     write_own(tmp_path, 0, 50, bytes_of(plan_own(model_of(5.0), None)), 3)
     other = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
-    memory, why = load_own(tmp_path, 0, 50, other)
+    memory, _, why = loaded(tmp_path, 0, 50, other)
     assert memory is None
     assert "the model has no such buffer 1.running_mean" in why
 
@@ -87,3 +104,43 @@ def test_so_many_of_each_peer_stay(tmp_path: Path) -> None:
             write_own(tmp_path, peer, step, data, 2)
     names = sorted(path.name[:21] for path in (tmp_path / FOLDER).iterdir())
     assert names == [f"peer-{p}.step-0000000{s}" for p in (0, 1) for s in (30, 40)]
+
+
+def stepped(peer: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model that is this peer's own, with a momentum."""
+    torch.manual_seed(peer)
+    model = model_of(float(peer))
+    optimizer = optimizer_of(model)
+    model(torch.randn(5, 3)).square().mean().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def test_all_of_a_peer_comes_back_in_rounds_in_which_peers_differ(tmp_path: Path) -> None:
+    for peer in (0, 1):
+        file = plan_whole(*stepped(peer), {"scheduler": {"epoch": peer}}, None)
+        write_own(tmp_path, peer, 50, bytes_of(file), 3)
+    model = model_of(9.0)
+    optimizer = optimizer_of(model)
+    own = load_own(tmp_path, 1, 50, model, optimizer)
+    assert own == (None, {"scheduler": {"epoch": 1}}, "")
+    wanted, of_optimizer = stepped(1)
+    for name, value in wanted.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
+    for at, state in of_optimizer.state_dict()["state"].items():
+        kept = optimizer.state_dict()["state"][at]["momentum_buffer"]
+        assert torch.equal(state["momentum_buffer"], kept)
+
+
+def test_the_mean_model_is_that_of_those_who_have_saved(tmp_path: Path) -> None:
+    for peer in (0, 2):
+        write_own(tmp_path, peer, 50, bytes_of(plan_whole(*stepped(peer), {}, None)), 3)
+    assert [has_own(tmp_path, peer, 50) for peer in (0, 1, 2)] == [True, False, True]
+    mean, of = mean_of(tmp_path, 50, (2, 1, 0))
+    assert of == [0, 2]
+    states = [stepped(peer)[0].state_dict() for peer in of]
+    for name, value in mean.items():
+        if value.is_floating_point():
+            assert torch.allclose(value, (states[0][name] + states[1][name]) / 2), name
+    assert int(mean["1.num_batches_tracked"]) == int(states[0]["1.num_batches_tracked"])
+    assert mean_of(tmp_path, 40, (0, 1, 2)) == ({}, [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from test_rolling import RollingTable, vector
 
+from gossip.core.events import Arriving, Received
 from gossip.core.messages import Update
 
 
@@ -38,3 +39,27 @@ def test_who_keeps_to_a_refused_result_counts_where_nobody_else_can_come(
     shard.spent, shard.attempt = set(kept), attempt
     view.gone, view.skipped = set(gone), dict.fromkeys([*gone, *skipped], "by hand")
     assert rounds.server._suffices(shard) is may
+
+
+@pytest.mark.parametrize(("payload_s", "waits"), [(0.1, False), (9.0, True)])
+def test_over_slow_links_an_update_of_which_nothing_is_here_is_waited_for(
+    payload_s: float, waits: bool
+) -> None:
+    """As it was: after 0.7 round timeouts it was late, though the links carried nothing but what
+    others send for that long."""
+    table = RollingTable(3)
+    server = next(peer for peer in table.peers if peer._shards[0].server(0) == peer.local)
+    shard, tracker = server._shards[0], server.server.transfer_tracker
+    server.deadline.observe_round(4.0 * payload_s)
+    message = Update(b"lineage!", 0, 0, 0, b"", 1, None)
+    for at in range(4):
+        tracker.grew(Arriving(1, 0, message, 1, 100), float(at))
+        tracker.came(Received(1, 0, message, vector(1.0)), at + payload_s)
+    others = [peer.local for peer in table.peers if peer is not server]
+    update = Update(b"lineage!", 0, 0, 0, server.chain, 1, None)
+    shard.answers = {peer: (update, vector(1.0)) for peer in (server.local, others[0])}
+    shard.serving, shard.first_at = 0, 100.0
+    late_at = 100.0 + server.deadline.round_timeout_s()
+    tracker.told(others[0], 2**20, late_at)
+    assert bool(server.server.maybe_close(shard, late_at))
+    assert (shard.ticket is None) is waits

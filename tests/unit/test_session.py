@@ -546,6 +546,48 @@ def test_kept_schedulers_are_part_of_the_state(kind):
             swarm.session.keep(x=3)
 
 
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_scheduler_is_where_the_run_is_when_a_state_came_within_a_step(rounds):
+    """The script steps its scheduler behind the step, which is of the round that was overtaken;
+    or of the round that has followed."""
+    theirs, their_optimizer = small_model(4)
+    their_scheduler = SCHEDULERS["cosine"](their_optimizer)
+    for _ in range(5):
+        their_optimizer.step()
+        their_scheduler.step()
+    kept = {"scheduler": their_scheduler.state_dict()}
+    state = pack_state(theirs, their_optimizer, kept)
+    model, optimizer = small_model()
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.restore(5, state)
+        n.expect(control.RestoredReply)
+        if rounds:
+            n.apply(5, 0, vector(5))
+            n.expect(control.AppliedReply)
+        n.go(5 + rounds)
+        n.expect(control.Contribute)
+        n.apply(5 + rounds, 0, vector(5))
+        n.expect(control.AppliedReply)
+        n.go(6 + rounds)
+        n.halt()
+
+    with FakeNodeSwarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        scheduler = SCHEDULERS["cosine"](optimizer)
+        swarm.session.keep(scheduler=scheduler)
+        for at in range(2):
+            backward(model, at)
+            optimizer.step()
+            assert swarm.session.round == 5 + rounds + at
+            scheduler.step()
+        assert scheduler.last_epoch == swarm.session.round
+        assert optimizer.param_groups[0]["lr"] == scheduler.get_last_lr()[0]
+
+
 # --- the node dies --------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from .chain import chain_hash as chain_hash
 from .chain import genesis as genesis
 from .chain import header_bytes as header_bytes
 from .checkpoint import pack_ledger as pack_ledger
+from .checkpoint import planned_peers as planned_peers
 from .checkpoint import unpack_ledger as unpack_ledger
 from .data_cursor import Ranges as Ranges
 from .data_share import DataShare as DataShare

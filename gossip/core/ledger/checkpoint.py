@@ -9,6 +9,8 @@ from typing import Any
 
 from gossip.core.messages import DIGEST_BYTES, PeerId
 
+from .data_cursor import DataCursor
+
 FORMAT = 2
 
 
@@ -45,6 +47,23 @@ def unpack_ledger(data: bytes, roster: Sequence[PeerId]) -> tuple[bytes, tuple[A
         whole = bool(document["whole"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"the ledger of the checkpoint lacks {error}") from error
-    if len(chain) != DIGEST_BYTES or not tables:
+    if len(chain) != DIGEST_BYTES:
         raise ValueError("the ledger of the checkpoint has no history")
-    return chain, (list(roster), *tables[1:]), whole
+    # gossip rounds have no tables
+    return chain, (list(roster), *tables[1:]) if tables else (), whole
+
+
+def planned_peers(data: bytes) -> int | None:
+    """Of a ledger: how many peers its run's epochs are planned for; None in gossip rounds, in which
+    no epoch is.
+
+    Raises: ValueError: It is no ledger of this version.
+    """
+    _, tables, _ = unpack_ledger(data, ())
+    if not tables:
+        return None
+    if len(tables) < 3:
+        raise ValueError("the ledger of the checkpoint lacks the data cursor")
+    cursor = DataCursor()
+    cursor.unpack(tables[2])
+    return cursor.peers

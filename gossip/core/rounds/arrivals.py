@@ -7,10 +7,11 @@ long that it is as good as silent: nobody waits for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gossip.core.events import Arriving, Received
-from gossip.core.messages import Message, PeerId
+from gossip.core.messages import Commit, Message, PeerId
 
 from .timeouts import RecentMedian
 
@@ -20,9 +21,9 @@ found out after it."""
 TRANSFER_FACTOR = 6.0
 """Of the most that a round may wait without anything that moves: so long, at most,
 while something does, unless links are known to need longer."""
-LANE_FACTOR = 3.0
-"""Of what one link needs for the payloads that it carries in a round, one after the other: so long
-is waited over links that need longer than that."""
+LINK_FACTOR = 3.0
+"""Of what a link needs for a payload, or for those that it carries in a round one after the other:
+so long is waited over links that need longer than that."""
 TELL_EVERY_S = 0.3
 """How often the others hear that payloads come here."""
 BUSY_S = 2.0
@@ -37,6 +38,8 @@ FORGOTTEN_S = 4.0
 FAIR_FACTOR, FAIR_S = 8.0, 2.0
 """A payload that takes so many times as long as those of its sender usually do, and so long at
 least, trickles."""
+COMPUTES = 2.0
+"""Times as long as this peer another may need for its update."""
 KEPT, ENOUGH = 8, 4
 """Payloads of each peer that say what is usual, and of how many it can be told."""
 CHANGED = 3
@@ -177,7 +180,7 @@ class TransferTracker:
 
     def __init__(self, f: int = 0) -> None:
         self.f, self.total = f, 0
-        self.takes_time = False
+        self.takes_time, self._computes_s = False, 0.0
         self._came = False
         # of this round: bytes of a payload, how long is waited while something moves, at least, and
         # how many payloads a link carries one after the other
@@ -187,10 +190,13 @@ class TransferTracker:
         self._last: dict[PeerId, tuple[Message, Transfer]] = {}
         # until when the next one counts as on its way, once one was complete
         self._next_until: dict[PeerId, float] = {}
+        self._pauses_s: dict[PeerId, float] = {}  # of what it sends, as it came last
         self._tell_at = float("-inf")
         # how much others have received, and when they said so
         self._told: dict[PeerId, tuple[float, int]] = {}
         self._busy_until: dict[PeerId, float] = {}
+        # until when nothing need be heard of payloads that still come to it
+        self._last_word_until: dict[PeerId, float] = {}
         self.credit = WordCredit()
 
     def begin_round(self, payload_bytes: int, least_s: float, in_a_row: int) -> None:
@@ -198,13 +204,25 @@ class TransferTracker:
         that one link carries in it, one after the other."""
         self._payload_bytes, self._least_s, self._in_a_row = payload_bytes, least_s, in_a_row
 
+    def contributed(self, took_s: float) -> None:
+        """So long after the begin of the round this peer had its update: others need about as
+        long."""
+        self._computes_s = took_s
+
     def most_s(self, now: float) -> float:
-        """When all patience is at its end, though something moves. Slow links get longer: more
-        than ``f`` peers have sent payloads that took so long."""
+        """When all patience is at its end, though something moves. Slow links get longer."""
+        return max(self._least_s, self._in_a_row * self.payload_s(now))
+
+    def payload_s(self, now: float) -> float:
+        """So long is waited for one of which nothing is here yet: the links may carry others first.
+        Of more than ``f`` peers they took a third of that."""
         senders = self._usual.senders | self._last.keys()
-        times = sorted([self._takes_s(peer, now) for peer in senders], reverse=True)
-        usual_s = times[self.f] if len(times) > self.f else 0.0
-        return max(self._least_s, LANE_FACTOR * self._in_a_row * usual_s)
+        return LINK_FACTOR * self._credible([self._takes_s(peer, now) for peer in senders])
+
+    def _credible(self, seconds: Iterable[float]) -> float:
+        """What more than ``f`` peers need; each needs one of ``seconds``."""
+        longest = sorted(seconds, reverse=True)
+        return longest[self.f] if len(longest) > self.f else 0.0
 
     def _takes_s(self, peer: PeerId, now: float) -> float:
         """A payload of this peer: the first one while it is on its way."""
@@ -245,6 +263,7 @@ class TransferTracker:
             self._usual.took(event.sender, AT_ONCE_S)
         if known is not None:
             # a small one says nothing of what is behind it
+            self._pauses_s[event.sender] = known.pause_s()
             self._next_until[event.sender] = now + max(WINDOW_S, known.pause_s())
 
     @property
@@ -259,6 +278,17 @@ class TransferTracker:
         if (known := self._last.get(peer)) is not None:
             return self._is_fair(peer, known[1], now) and known[1].ends_at(now) <= until
         return now <= self._next_until.get(peer, float("-inf"))
+
+    def brings_result(self, round_id: int, shard: int, until: float, now: float) -> bool:
+        """Whether a result of that shard comes here, and will be complete by ``until``."""
+        return any(
+            isinstance(message, Commit)
+            and (message.round_id, message.shard) == (round_id, shard)
+            and transfer.moves(now)
+            and self._is_fair(peer, transfer, now)
+            and transfer.ends_at(now) <= until
+            for peer, (message, transfer) in self._last.items()
+        )
 
     def _is_fair(self, peer: PeerId, transfer: Transfer, now: float) -> bool:
         return max(now, transfer.ends_at(now)) - transfer.since <= self._usual.most_s(peer)
@@ -281,8 +311,17 @@ class TransferTracker:
         self._told[peer] = now, received
         if fair:
             pause_s = GAPS * gap_s if gap_s <= FORGOTTEN_S else 0.0
+            self._last_word_until[peer] = now + pause_s
             self._busy_until[peer] = now + max(BUSY_S, pause_s)
 
     def is_busy(self, peer: PeerId, now: float) -> bool:
         """Whether it is being sent payloads."""
         return now <= self._busy_until.get(peer, float("-inf"))
+
+    def is_at_work(self, peer: PeerId, now: float) -> bool:
+        """The same, or it was so lately that nothing can be heard yet of what it makes of them: it
+        computes, and the beginning of that is on its way."""
+        computes_s = min(COMPUTES * self._computes_s, self._least_s / TRANSFER_FACTOR)
+        lead_s = computes_s + self._credible(self._pauses_s.values())
+        last_word_until = self._last_word_until.get(peer, float("-inf"))
+        return self.is_busy(peer, now) or now <= last_word_until + lead_s

@@ -21,7 +21,7 @@ class CompileTracker:
         """``peer``, or this one, says so. It says it again while it compiles."""
         self._told_at[peer] = now
 
-    def is_busy(self, peer: PeerId, now: float) -> bool:
+    def is_at_work(self, peer: PeerId, now: float) -> bool:
         """Whether it does, or did a moment ago."""
         return now - self._told_at.get(peer, float("-inf")) <= BUSY_S
 

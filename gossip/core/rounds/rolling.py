@@ -234,6 +234,7 @@ class RollingRounds:
             else replace(event, took_us=since_us(self.lag_detector.began_at, now)),
             self.round_id,
         )
+        self.server.transfer_tracker.contributed(now - self.lag_detector.began_at)
         effects: list[Effect] = []
         for shard in tuple(self._shards) if self.mode == "active" else ():
             if event.round_id == self.round_id:  # our own update may have ended the round

@@ -277,7 +277,7 @@ class Server:
 
         What this peer sees itself, or more say than lie, is no matter of credit.
         """
-        busy = [p for p in peers if tracker.is_busy(p, now)]
+        busy = [p for p in peers if tracker.is_at_work(p, now)]
         if self.local in busy or len(busy) > max(self.settings.f, 1):
             since.clear()
             return True
@@ -314,8 +314,7 @@ class Server:
     def _is_under_way(self, shard: ShardRound, now: float) -> bool:
         """Whether a commit of this shard comes here, and will be here in time."""
         until = self._patience_ends_at(shard, now) + self.deadline.cap_s
-        result = shard.result
-        return result is not None and result.moves(now) and result.ends_at(now) <= until
+        return self.transfer_tracker.brings_result(self.round_id, shard.index, until, now)
 
     def serve(self, shard: ShardRound, attempt: int, now: float) -> list[Effect]:
         """Starts to serve an attempt. For a later one we ask around:
@@ -411,7 +410,8 @@ class Server:
 
     def _are_coming(self, shard: ShardRound, missing: Sequence[PeerId], now: float) -> bool:
         """Whether somebody whom we wait for compiles, or sends, so that its update will be in time,
-        or still receives what comes before. The update may wait behind another payload."""
+        or still receives what comes before. The update may wait behind another payload, and for a
+        while behind what the links carry to others."""
         transfer_tracker = self.transfer_tracker
         until = shard.first_at + transfer_tracker.most_s(now)
         awaited = [peer for peer in missing if not self.lateness.is_missed(peer)]
@@ -421,7 +421,12 @@ class Server:
             return False
         if any(transfer_tracker.is_sending(peer, until, now) for peer in awaited):
             return True
-        return self._take_word(transfer_tracker, awaited, shard.awaited_on_word, now)
+        if self._take_word(transfer_tracker, awaited, shard.awaited_on_word, now):
+            return True
+        links_are_full = now < shard.first_at + transfer_tracker.payload_s(now)
+        return links_are_full and self._take_word(
+            transfer_tracker, self.roster, shard.awaited_on_word, now
+        )
 
     def _patience_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
         """How long after the first update the last one may come; longer while the rule has too few

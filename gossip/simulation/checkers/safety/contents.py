@@ -49,11 +49,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """What a history has come to: the roster of its next round, and the samples used so far
-    (None: not known)."""
+    """What a history has come to: the roster of its next round, how many steps it has (rounds, but
+    for collective operations), and the samples used so far (None: not known)."""
 
     roster: tuple[PeerId, ...]
-    used: Ranges | None
+    steps: int = 0
+    used: Ranges | None = None
 
 
 class Conserved(Checker):
@@ -172,18 +173,20 @@ class Conserved(Checker):
             else set()
         )
         slices = done[0].slices
-        if slices is None or (before is None and commits[0].round_id > 0):
-            return _Branch(commits[0].roster, None)
-        self._judge_epoch(swarm, peer, done[0], core)
+        if before is None and commits[0].round_id == 0:
+            before = _Branch(roster, 0, ())
+        if slices is None or before is None:
+            return _Branch(commits[0].roster)
+        is_step = len(commits[0].collected) <= core.settings.f
         self._judge_slices(swarm, peer, commits[0], slices)
-        used = before.used if before is not None else ()
-        if used is None:
-            return _Branch(commits[0].roster, None)
-        self._judge_order(swarm, peer, done[0], used)
+        if before.used is None:
+            return _Branch(commits[0].roster)
+        self._judge_epoch(swarm, peer, done[0], before.steps)
+        self._judge_order(swarm, peer, done[0], before.used)
         fresh = [pair for contributor in sorted(used_by) for pair in slices.get(contributor, ())]
-        merged = _disjoint([*used, *fresh])
+        merged = _disjoint([*before.used, *fresh])
         assert merged is not None, "none of what is given out was used"
-        return _Branch(commits[0].roster, merged)
+        return _Branch(commits[0].roster, before.steps + is_step, merged)
 
     def _judge_header(
         self, swarm: Swarm[Any], peer: PeerId, commit: Commit, roster: tuple[PeerId, ...]
@@ -224,18 +227,17 @@ class Conserved(Checker):
                 )
                 raise self.violated(swarm, peer, text)
 
-    def _judge_epoch(
-        self, swarm: Swarm[Any], peer: PeerId, done: Committed, core: Inspection
-    ) -> None:
-        """Its rounds are counted here anew: nothing that fails makes it longer or shorter."""
-        round_id, planned = done.commit.round_id, self._batch * len(core.settings.peers)
-        epoch = round_id // -(-done.samples_total // planned)
-        self.demand(
-            done.epoch == epoch,
-            swarm,
-            peer,
-            f"round {round_id} is one of epoch {done.epoch}, and was planned for epoch {epoch}",
+    def _judge_epoch(self, swarm: Swarm[Any], peer: PeerId, done: Committed, steps: int) -> None:
+        """Its steps are counted here anew: nothing that fails makes it longer or shorter."""
+        core = peer_core(swarm, peer)
+        assert core is not None, "only a whole peer commits"
+        planned = self._batch * len(core.settings.peers)
+        epoch = steps // -(-done.samples_total // planned)
+        text = (
+            f"round {done.commit.round_id} is one of epoch {done.epoch}, and was planned for epoch "
+            f"{epoch}"
         )
+        self.demand(done.epoch == epoch, swarm, peer, text)
 
     def _judge_order(self, swarm: Swarm[Any], peer: PeerId, done: Committed, used: Ranges) -> None:
         """What is given out is unused and what comes first, up to the end of the epoch."""

@@ -1,0 +1,88 @@
+"""What belongs to one peer alone goes on with that peer: buffers and a sender's memory in rolling
+rounds, everything in gossip rounds. Real processes; docs/checkpoints.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import hashlib, sys
+import torch
+from torch import nn
+import gossip
+
+peer = gossip.init()
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+model, optimizer = peer.prepare(model, optimizer)
+first = None
+for step in peer.steps(int(sys.argv[1]), save="ckpt", every=10):
+    if first is None:
+        first = step, digest() if step else ""
+    x = torch.randn(8, 4)
+    loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(f"peer {peer.id} from {first} to {(peer.step, digest())}", flush=True)
+""".replace(
+    "import gossip\n",
+    """import gossip
+
+def digest():
+    held = [*model.state_dict().values()]
+    held += [state["momentum_buffer"] for state in optimizer.state_dict()["state"].values()]
+    return hashlib.blake2b(b"".join(t.numpy().tobytes() for t in held), digest_size=8).hexdigest()
+""",
+)
+ENDED = re.compile(r"peer (\d) from \((\d+), '(\w*)'\) to \((\d+), '(\w+)'\)")
+ROLLING = ("--sender", "momentum", "--deterministic")
+GOSSIP = ("--topology", "random-k")
+
+
+def ended(folder: Path, steps: int, *options: str) -> tuple[list[tuple[str, ...]], str]:
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "gossip.launch.cli", "run", "-n", "3", "--aggregator", "mean"]
+    run = subprocess.run(
+        [*command, "--resume", "auto", *options, "train.py", str(steps)],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return sorted(ENDED.findall(run.stdout + run.stderr)), run.stdout + run.stderr
+
+
+def test_buffers_and_senders_go_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    undisturbed, _ = ended(tmp_path / "clean", 30, *ROLLING)
+    ended(tmp_path / "cut", 20, *ROLLING)
+    resumed, _ = ended(tmp_path / "cut", 30, *ROLLING)
+    assert [each[1] for each in resumed] == ["20"] * 3
+    assert [each[4] for each in resumed] == [each[4] for each in undisturbed]
+    assert len({each[4] for each in resumed}) == 3, "each has statistics of its own"
+
+
+def test_in_gossip_rounds_each_peer_goes_on_with_its_own_model(tmp_path: Path) -> None:
+    """Peer 1 lacks it: it begins with the mean of all, and says so."""
+    before, _ = ended(tmp_path, 20, *GOSSIP)
+    digests = {peer: digest for peer, *_, digest in before}
+    assert len(set(digests.values())) == 3
+    manifest = json.loads((tmp_path / "ckpt" / "step-000000020" / "manifest.json").read_text())
+    assert manifest["mean_of"] == [0, 1, 2]
+    for path in (tmp_path / "ckpt" / "own").glob("peer-1.*"):
+        path.unlink()
+    resumed, said = ended(tmp_path, 30, *GOSSIP)
+    began = {peer: digest for peer, step, digest, *_ in resumed if step == "20"}
+    assert {peer: began[peer] for peer in "02"} == {peer: digests[peer] for peer in "02"}
+    assert began["1"] not in digests.values()
+    assert {each[3] for each in resumed} == {"30"}
+    assert re.findall(r"peer (\d): its own state of step 20 is not there", said) == ["1"]

@@ -1,0 +1,174 @@
+"""``peer.epochs``: the agreed epoch, what a body leaves of it, and when it is saved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model
+
+from gossip.core.ledger import pack_ledger
+from gossip.core.ledger.data_cursor import DataCursor
+from gossip.errors import ConfigError
+from gossip.ipc import messages as control
+from gossip.run import checkpoints
+
+STEPS = 4
+
+
+def data(n: int = 20) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.randn(n, 5), torch.arange(n)), batch_size=5, shuffle=True)
+
+
+class Dealer:
+    """A node of a swarm of one with ``STEPS`` rounds an epoch, from round ``first`` to the end of
+    ``epochs``, and then of as many as the last one has ``further``."""
+
+    def __init__(self, epochs: int, first: int = 0, further: int = 0) -> None:
+        self.first, self.last, self.epochs = first, STEPS * epochs + further, epochs
+        self.used: list[int] = []  # samples of each contribution
+        self.asked: list[control.Shard] = []
+
+    def __call__(self, n: FakeNode) -> None:
+        n.prepared()
+        n.go(self.first)
+        round_id = self.first
+        while True:
+            match said := n.next():
+                case control.Shard():
+                    self.asked.append(said)
+                    self.deal(n, round_id)
+                case control.Contribute():
+                    self.used.append(said.samples)
+                    if said.samples:
+                        assert n.arena is not None
+                        n.apply(round_id, round_id % 4, n.arena.updates[said.slot])
+                    else:
+                        n.send(control.ApplyCommand(round_id, -1, 0.0))
+                case control.AppliedReply():
+                    round_id += 1
+                    self.deal(n, round_id)
+                case control.LedgerRequest():
+                    tables = ([0], [], DataCursor(3, 20, 5).pack(), [], [], 0)
+                    ledger = pack_ledger(round_id, bytes(16), tables, whole=True)
+                    n.send(control.LedgerReply(round_id, ledger))
+                case control.Close():
+                    n.send(control.Halted(said.reason, 0))
+                    return
+
+    def deal(self, n: FakeNode, round_id: int) -> None:
+        epoch = (
+            self.epochs - 1 if STEPS * self.epochs <= round_id < self.last else round_id // STEPS
+        )
+        n.go(round_id, round_id % 4, ranges=[(5 * round_id, 5 * round_id + 5)], epoch=epoch)
+
+
+def test_what_a_body_leaves_of_its_epoch_is_passed() -> None:
+    model, optimizer = small_model()
+    dealer = Dealer(3)
+    with FakeNodeSwarm(dealer) as swarm:
+        peer = swarm.session
+        loader = peer.shard(data())
+        peer.prepare(model, optimizer)
+        began = []
+        for epoch in peer.epochs(3):
+            began.append((epoch, peer.step))
+            for at, _ in enumerate(loader):
+                if at == 2:
+                    break
+                if at != 1 or epoch != 1:
+                    backward(model, 0)
+                    optimizer.step()
+        assert began == [(0, 0), (1, 4), (2, 8)]
+        assert peer.step == 12
+    assert dealer.used == [5, 5, 0, 0, 5, 0, 0, 0, 5, 5, 0, 0]
+
+
+def test_an_epoch_that_is_gone_on_with_has_the_steps_that_are_left() -> None:
+    model, optimizer = small_model()
+    with FakeNodeSwarm(Dealer(3, first=6)) as swarm:
+        peer = swarm.session
+        loader = peer.shard(data())
+        peer.prepare(model, optimizer)
+        bodies = []
+        for epoch in peer.epochs(3):
+            for _ in loader:
+                bodies.append(epoch)
+                backward(model, 0)
+                optimizer.step()
+        assert bodies == [1, 1, 2, 2, 2, 2]
+
+
+def test_further_steps_are_of_the_last_epoch() -> None:
+    model, optimizer = small_model()
+    dealer = Dealer(2, further=3)
+    with FakeNodeSwarm(dealer) as swarm:
+        peer = swarm.session
+        loader = peer.shard(data())
+        peer.prepare(model, optimizer)
+        bodies = []
+        for epoch in peer.epochs(2, remainder="extend"):
+            for _ in loader:
+                bodies.append(epoch)
+                backward(model, 0)
+                optimizer.step()
+        assert bodies == 4 * [0] + 7 * [1]
+    assert dealer.asked == [control.Shard(20, 5), control.Shard(20, 5, 0, 2)]
+
+
+def test_an_epoch_is_saved_when_its_body_is_over(tmp_path: Path) -> None:
+    """A scheduler that steps once an epoch is in the checkpoint of its last step."""
+    model, optimizer = small_model()
+    counted = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    seen: dict[int, int] = {}
+    with FakeNodeSwarm(Dealer(2)) as swarm:
+        peer = swarm.session
+        loader = peer.shard(data())
+        peer.prepare(model, optimizer)
+        peer.keep(scheduler=counted)
+        for _ in peer.epochs(2, save=tmp_path / "ckpt", every=2, keep=9):
+            for _ in loader:
+                backward(model, 0)
+                optimizer.step()
+            peer._saver.wait()
+            assert not peer._saver.has(peer.step), "before its epoch is over"
+            counted.step()
+    for step in (2, 4, 6, 8):
+        found = checkpoints.open_at(tmp_path / "ckpt" / checkpoints.name_of(step))
+        model, optimizer = small_model()
+        counted = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        with FakeNodeSwarm(Dealer(2, first=step), resume=f"{tmp_path / 'ckpt'}@{step}") as swarm:
+            swarm.session.prepare(model, optimizer)
+            swarm.session.keep(scheduler=counted)
+            assert swarm.session.planned_peers == 3
+            assert json.loads(found.read("ledger.json"))["round"] == step
+        seen[step] = counted.last_epoch
+    assert seen == {2: 0, 4: 1, 6: 1, 8: 2}
+
+
+class Three(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter([(torch.ones(5), at) for at in range(3)])
+
+
+def test_what_cannot_be_a_run_of_epochs_is_refused() -> None:
+    model, optimizer = small_model()
+    with FakeNodeSwarm(Dealer(1)) as swarm:
+        peer = swarm.session
+        peer.prepare(model, optimizer)
+        for wrong in (-1, 1.5, "2"):
+            with pytest.raises(ConfigError, match="not a number of epochs"):
+                peer.epochs(wrong)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="remainder is 'read'"):
+            peer.epochs(1, remainder="read")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="every without save"):
+            peer.epochs(1, every=3)
+        with pytest.raises(ConfigError, match="data set with an index"):
+            peer.epochs(1, remainder="extend")
+        peer.shard(Three(), batch_size=2)
+        with pytest.raises(ConfigError, match="data set with an index"):
+            peer.epochs(1, remainder="extend")
