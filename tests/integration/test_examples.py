@@ -90,7 +90,9 @@ def test_the_example_trains_in_a_swarm_with_a_rule_from_a_file_beside_an_unrelat
     assert summary["aggregator"] == "my_rules.py:midpoint"
     assert summary["samples"]["never"] == 0
     assert summary["epochs"][0]["once"] == 1437
-    assert "epoch 0: samples used once 1437, twice 0, never 0" in done.stderr + done.stdout
+    assert (
+        "epoch 0: samples used once 1437, twice 0, left for the next 0" in done.stderr + done.stdout
+    )
 
 
 def test_the_page_for_those_who_come_from_ddp_shows_the_two_examples() -> None:

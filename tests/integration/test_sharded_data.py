@@ -105,7 +105,7 @@ def test_peers_with_workers_read_every_sample_once(tmp_path: Path) -> None:
     assert [
         (each["epoch"], each["once"], each["twice"], each["never"]) for each in summary["epochs"]
     ] == [(epoch, 203, 0, 0) for epoch in range(4)]
-    assert done.stdout.count("| report EpochReport(epoch=3, once=203, twice=0, never=0") == 3
+    assert done.stdout.count("| report EpochReport(epoch=3, once=203, twice=0, left=0") == 3
 
 
 def test_a_trainer_that_is_killed_is_missed_at_once_though_its_workers_were_forked_with_its_sockets(
@@ -139,7 +139,9 @@ def test_a_trainer_that_is_killed_is_missed_at_once_though_its_workers_were_fork
         if row.get("event") in ("skip", "dead") and row.get("subject") == 1
     ]
     assert min(at for at in noticed if at > 0) < 1.0
-    assert summary["samples"] == {"once": 4 * 203, "twice": 0, "never": 0}
+    left = summary["samples"]["never"]  # two peers do not read what is planned for three
+    assert 0 < left < 4 * 203 / 3
+    assert summary["samples"] == {"once": 4 * 203 - left, "twice": 0, "never": left}
     # What the killed peer had used before is all that the survivors have not.
     assert len(set(seen_in(output))) >= 4 * 203 - 6 * 8
 
