@@ -142,8 +142,9 @@ def test_a_trainer_that_is_killed_is_missed_at_once_though_its_workers_were_fork
     left = summary["samples"]["never"]  # two peers do not read what is planned for three
     assert 0 < left < 4 * 203 / 3
     assert summary["samples"] == {"once": 4 * 203 - left, "twice": 0, "never": left}
-    # What the killed peer had used before is all that the survivors have not.
-    assert len(set(seen_in(output))) >= 4 * 203 - left - 6 * 8
+    # What the killed peer had used before is all that the survivors have not. What is left of an
+    # epoch is read in the next, and so may have the index of a sample of that one.
+    assert len(seen_in(output)) >= 4 * 203 - left - 6 * 8
 
 
 class Stream(IterableDataset):
