@@ -11,7 +11,7 @@ from effort import effort
 
 from gossip.core.events import Payload
 from gossip.core.ledger.chain import genesis
-from gossip.core.lifecycle.shutdown import STATE_LOST
+from gossip.core.lifecycle.exit_codes import STATE_LOST
 from gossip.core.messages import Commit, Envelope, Hello, Message, PeerId, Update
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
