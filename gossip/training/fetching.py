@@ -1,6 +1,9 @@
 """Batches of a map-style data set, fetched as the user's DataLoader would: by its workers, ahead of
 time, into pinned memory.
 
+What a worker draws for a batch, say to augment it, follows from the run's seed, the peer and the
+batch, whatever it has fetched before: a run that is resumed draws the same.
+
 What this peer reads is decided round by round, so a fetch that is begun before its round is a
 guess. The node tells what it expects of the next rounds; workers are given that, and what they
 bring counts only where the round is what was guessed.
@@ -19,12 +22,15 @@ from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from gossip.core import AHEAD_MAX
+from gossip.topologies import draw
+
+from .seeding import seed_generators
 
 Key: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
-"""An epoch and the slice of it that makes a batch."""
+"""An epoch, and the slice that makes a batch in it."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -32,6 +38,8 @@ PR_SET_PDEATHSIG = 1
 class Fetcher:
     """Asks a DataLoader of its own for batches, with all that the given one says of workers,
     collating and memory.
+
+    Workers set the generators of Python, numpy and torch for each batch.
 
     Workers live as long as an iteration over the data, or with ``persistent_workers`` until
     ``close``. They are not ended by a wrong guess: what they were told to fetch they finish,
@@ -43,15 +51,15 @@ class Fetcher:
     """
 
     def __init__(
-        self, loader: DataLoader[Any], indices: Callable[[Key], Tensor], seed: int
+        self, loader: DataLoader[Any], indices: Callable[[Key], Tensor], *words: object
     ) -> None:
         """
         Args:
             indices: Which samples make the batch of a key.
-            seed: The workers' random numbers follow from it, as in a plain loader from torch's.
+            words: What the random numbers of workers follow from, beside their batch.
         """
-        self._given, self._indices = loader, indices
-        self._generator = torch.Generator().manual_seed(seed)
+        self._given, self._indices, self._words = loader, indices, words
+        self._generator = torch.Generator().manual_seed(draw("workers", *words) % 2**63)
         self.ahead = min(AHEAD_MAX, loader.num_workers * (loader.prefetch_factor or 0))
         self._asked: deque[Key] = deque()  # under way, in order
         self._wanted = _Wanted(self._take)
@@ -118,7 +126,7 @@ class Fetcher:
         if given.pin_memory_device:
             options["pin_memory_device"] = given.pin_memory_device
         return DataLoader(
-            given.dataset,
+            SeededDataset(given.dataset) if given.num_workers else given.dataset,
             batch_sampler=self._wanted,
             num_workers=given.num_workers,
             collate_fn=given.collate_fn,
@@ -129,10 +137,13 @@ class Fetcher:
         )
 
     def _take(self, key: Key) -> list[int]:
+        """What the loader asks for the batch: its samples, for a worker behind a seed."""
         self._asked.append(key)
         # plain numbers: no dictionary finds a tensor
         indices: list[int] = self._indices(key).tolist()
-        return indices
+        if not self._given.num_workers:
+            return indices
+        return [draw("batch", *self._words, *[at for pair in key[1] for at in pair]), *indices]
 
     def rest(self) -> None:
         """An iteration over the data has ended."""
@@ -164,6 +175,43 @@ class _Wanted:
         if not self.keys:
             raise StopIteration
         return self._take(self.keys.popleft())
+
+
+class DatasetProxy:
+    """Everything that is done with it is done with the data set itself, but what a kind of it does
+    in its own way.
+
+    A ``worker_init_fn`` sets what its worker is to read on ``get_worker_info().dataset``, which is
+    this.
+    """
+
+    def __init__(self, dataset: Any, **own: Any) -> None:
+        self.__dict__.update(_dataset=dataset, **own)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_dataset" not in self.__dict__:
+            raise AttributeError(name)  # while it is unpickled there is nobody to ask
+        return getattr(self.__dict__["_dataset"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._dataset, name, value)
+
+
+class SeededDataset(DatasetProxy, Dataset[Any]):
+    """Sets the generators of its worker before it fetches a batch."""
+
+    def __getitems__(self, wanted: list[int]) -> Any:
+        seed, *indices = wanted
+        # Not those of devices, which a forked process must leave alone.
+        seed_generators(seed, devices=False)
+        many = getattr(self._dataset, "__getitems__", None)
+        return many(indices) if many is not None else [self._dataset[at] for at in indices]
+
+    def __getitem__(self, index: int) -> Any:
+        return self._dataset[index]
+
+    def __len__(self) -> int:
+        return len(self._dataset)
 
 
 def worker_start(loader: DataLoader[Any]) -> Callable[[int], None]:

@@ -114,7 +114,7 @@ class ShardedLoader:
         self.samples_total = len(self._chosen) if self._chosen is not None else len(dataset)
         if self.samples_total == 0:
             raise ConfigError("the data set is empty")
-        self._fetcher = Fetcher(loader, self._indices, draw("workers", seed, rounds.id) % 2**63)
+        self._fetcher = Fetcher(loader, self._indices, seed, rounds.id)
         self.ahead = self._fetcher.ahead
         self._alter = alter
         self._orders: dict[int, Tensor] = {}

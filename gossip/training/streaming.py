@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from gossip.topologies import draw
 
-from .fetching import worker_start
+from .fetching import DatasetProxy, worker_start
 from .loader import RoundSource
 
 
@@ -131,29 +131,16 @@ class ShardedStream:
         self._own = None
 
 
-class _Every(IterableDataset[Any]):
-    """Each n-th element of a stream. Everything else that is done with it is done with
-    the stream itself.
-
-    A ``worker_init_fn`` sets what its worker is to read on
-    ``get_worker_info().dataset``, which is this.
-    """
+class _Every(DatasetProxy, IterableDataset[Any]):
+    """Each n-th element of a stream."""
 
     def __init__(self, dataset: Any, rank: int, n: int) -> None:
-        self.__dict__.update(_dataset=dataset, _rank=rank, _n=n)
+        super().__init__(dataset, _rank=rank, _n=n)
 
     def __iter__(self) -> Iterator[Any]:
         for at, element in enumerate(self._dataset):
             if at % self._n == self._rank:
                 yield element
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_dataset" not in self.__dict__:
-            raise AttributeError(name)  # while it is unpickled there is nobody to ask
-        return getattr(self.__dict__["_dataset"], name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._dataset, name, value)
 
 
 class _Counted:

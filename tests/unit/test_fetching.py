@@ -6,12 +6,14 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import random
 import select
 import signal
 from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
@@ -45,11 +47,11 @@ def key(start: int, epoch: int = 0) -> Key:
 
 
 @contextlib.contextmanager
-def fetching(dataset: Any, **options: Any) -> Iterator[Fetcher]:
+def fetching(dataset: Any, words: tuple[object, ...] = (5,), **options: Any) -> Iterator[Fetcher]:
     options.setdefault("num_workers", 2)
     if options["num_workers"]:
         options.setdefault("multiprocessing_context", "fork")
-    fetcher = Fetcher(DataLoader(dataset, batch_size=4, **options), indices, seed=5)
+    fetcher = Fetcher(DataLoader(dataset, batch_size=4, **options), indices, *words)
     try:
         yield fetcher
     finally:
@@ -63,17 +65,17 @@ def fetching(dataset: Any, **options: Any) -> Iterator[Fetcher]:
 def test_a_batch_is_what_the_round_says_however_wrong_the_guesses_were(
     options: dict[str, Any],
 ) -> None:
-    random = Random(3)
+    lot = Random(3)
     with fetching(
         TensorDataset(torch.arange(60)),
         collate_fn=lambda rows: [int(row[0]) for row in rows],
         **options,
     ) as fetcher:
-        plan = [key(random.randrange(56), epoch=at // 20) for at in range(60)]
+        plan = [key(lot.randrange(56), epoch=at // 20) for at in range(60)]
         for at, now in enumerate(plan):
-            coming = plan[at + 1 : at + 1 + random.randint(0, fetcher.ahead)]
-            if random.random() < 0.3:
-                coming = [key(random.randrange(56), now[0]) for _ in coming]
+            coming = plan[at + 1 : at + 1 + lot.randint(0, fetcher.ahead)]
+            if lot.random() < 0.3:
+                coming = [key(lot.randrange(56), now[0]) for _ in coming]
             assert fetcher.fetch(now, coming) == indices(now).tolist()
             if at % 20 == 19:
                 fetcher.rest()
@@ -123,7 +125,47 @@ def test_the_loaders_own_functions_run_in_its_workers() -> None:
         assert torch.equal(state, torch.get_rng_state()), "the user's random numbers were drawn"
     assert os.getpid() not in (first[0], second[0])
     assert (first[1], second[1]) == (1000, 1001)
-    assert second[2] == first[2] + 1
+    assert second[2] != first[2]
+
+
+class Noisy(Dataset):
+    """Augments what it reads with all that one may draw with."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> tuple[int, float, float, float]:
+        return index, float(torch.rand(())), float(np.random.rand()), random.random()
+
+
+class ManyNoisy(Noisy):
+    def __getitems__(self, indices: list[int]) -> list[tuple[int, float, float, float]]:
+        return [self[index] for index in reversed(indices)]
+
+
+def drawn(plan: list[Key], ahead: int, wrong: int, dataset: Any, **options: Any) -> list[Any]:
+    """The batches of a plan when ``wrong`` in four guesses are wrong."""
+    with fetching(dataset, collate_fn=list, **options) as fetcher:
+        found = []
+        for at, now in enumerate(plan):
+            coming = plan[at + 1 : at + 1 + ahead]
+            if at % 4 < wrong:
+                coming = [key(90) for _ in coming]
+            found.append(fetcher.fetch(now, coming))
+        return found
+
+
+@pytest.mark.parametrize("kind", [Noisy, ManyNoisy])
+def test_what_a_worker_draws_for_a_batch_follows_from_the_batch(kind: type[Noisy]) -> None:
+    plan = [key(4 * at) for at in range(8)]
+    whole = drawn(plan, 4, 0, kind(), num_workers=2)
+    assert len({row[1:] for batch in whole for row in batch}) == 8 * 4
+    # another number of workers, others' batches before it, and a run that was resumed
+    assert drawn(plan, 2, 3, kind(), num_workers=1, persistent_workers=True) == whole
+    assert drawn(plan[3:], 4, 1, kind(), num_workers=2) == whole[3:]
+    other = drawn(plan, 4, 0, kind(), num_workers=2, words=(5, 1))
+    assert [row[0] for batch in other for row in batch] == [r[0] for b in whole for r in b]
+    assert not {row[1:] for batch in other for row in batch} & {r[1:] for b in whole for r in b}
 
 
 @pytest.mark.parametrize("persistent", [False, True])
