@@ -40,7 +40,7 @@ def main() -> None:
     loader = peer.shard(loader)  # (gossip)
 
     loss_fn = nn.CrossEntropyLoss()
-    for _ in peer.epochs(options.epochs):  # (gossip) a peer that comes back late has fewer left
+    for _ in peer.epochs(options.epochs):  # (gossip) the epoch that the swarm is in
         for inputs, targets in loader:
             optimizer.zero_grad()
             loss_fn(model(inputs), targets).backward()
