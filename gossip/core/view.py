@@ -35,5 +35,8 @@ class View(Protocol):
         """Large payloads move, here or elsewhere: answers may wait behind them, for so long at
         least."""
 
+    def forget_load(self) -> None:
+        """Payloads were expected to take time, and do not."""
+
     def met(self) -> Iterable[PeerId]:
         """Whoever is known to be there, or to have been."""

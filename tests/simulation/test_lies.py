@@ -111,7 +111,6 @@ def test_seed_1_who_left_a_round_with_a_commit_holds_it_when_it_comes_back() -> 
     assert outcome.violation is None, outcome.violation
 
 
-@pytest.mark.xfail(strict=True, reason="known: L5, it asks after 1.05 s")
 def test_seed_259_a_minority_on_a_dead_branch_does_not_ask_for_ever_for_commits_that_nobody_keeps():
     """Without a lie: those ahead have taken over a state since,
     and what they keep begins with that."""

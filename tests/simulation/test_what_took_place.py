@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from test_campaign import WORLD, played
 from test_campaign import _NobodyMayDie as NobodyMayDie
 
@@ -81,7 +80,6 @@ def test_a_node_that_is_slow_but_has_nothing_to_do_was_no_slow_node() -> None:
     assert struck(Crash(1, at_s=0.9), SlowNode(1, 0.02, 1.0, 1.0)) == {"crash": 1}
 
 
-@pytest.mark.xfail(strict=True, reason="known: it is waited for now")
 def test_a_node_with_more_to_do_than_it_has_time_for_is_gone_on_without_and_comes_back() -> None:
     schedule = replace(WORLD, faults=(SlowNode(1, 0.03, 1.0, 2.0),), active_s=3.5, duration_s=5.0)
     outcome = run(schedule)

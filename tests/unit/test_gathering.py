@@ -37,6 +37,9 @@ class FixedView:
     def note_load(self, now: float, for_s: float = 0.0) -> None:
         pass
 
+    def forget_load(self) -> None:
+        pass
+
     def has_ended(self, peer: PeerId) -> bool:
         return False
 

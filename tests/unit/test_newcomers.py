@@ -40,6 +40,9 @@ class AllHere:
     def note_load(self, now: float, for_s: float = 0.0) -> None:
         pass
 
+    def forget_load(self) -> None:
+        pass
+
     def has_ended(self, peer: int) -> bool:
         return False
 

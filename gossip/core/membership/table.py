@@ -256,6 +256,10 @@ class MemberTable:
         least."""
         self.loaded_until = max(self.loaded_until, now + max(LOADED_S, for_s))
 
+    def forget_load(self) -> None:
+        """Payloads were expected to take time, and do not."""
+        self.loaded_until = float("-inf")
+
     # --- what changes -----------------------------------------------------------------------------
 
     def add(self, member: Member) -> None:

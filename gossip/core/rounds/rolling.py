@@ -312,7 +312,10 @@ class RollingRounds:
                 sender, message, self.round_id, self.replicated.lineage.before(message.first)
             )
         if event.payload is not None:
+            unknown = self.server.transfer_tracker.may_take_time
             self.server.transfer_tracker.came(event, now)
+            if unknown and not self.server.transfer_tracker.may_take_time:
+                self.view.forget_load()  # the first one has come at once
         if isinstance(message, Compiling):
             self.server.compile_tracker.told(sender, now)
             return []
