@@ -40,7 +40,7 @@ def main() -> None:
 
     begin = 0
     if os.path.exists("ddp.pt"):
-        state = torch.load("ddp.pt")
+        state = torch.load("ddp.pt", weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         scheduler.load_state_dict(state["scheduler"])

@@ -23,6 +23,7 @@ from torch import Tensor
 from gossip.core import COLLECTED_BYTES_MAX
 from gossip.errors import ConfigError
 from gossip.run import shown
+from gossip.transport import PARSER_ERRORS
 
 ANSWERS_KEPT = 32
 BEGINNING = -1
@@ -130,6 +131,17 @@ class CollectiveAnswers:
             )
         except (TypeError, ValueError) as error:
             raise ValueError(f"no answers of collective operations: {error}") from error
+
+
+def before_epoch(epoch: int) -> int:
+    """Where a script is before an epoch, at whatever step it comes there: a late peer's calls there
+    belong to those that the others made before that epoch."""
+    return BEGINNING - 1 - 2 * epoch
+
+
+def behind_epoch(epoch: int) -> int:
+    """Likewise, behind it."""
+    return BEGINNING - 2 - 2 * epoch
 
 
 def packed(place: Place, data: bytes, most: int) -> bytes:
@@ -289,15 +301,7 @@ def plain_of(data: bytes) -> Any:
     send anything."""
     try:
         return msgpack.unpackb(data, **_PARSER_LIMITS)
-    except (
-        ValueError,
-        TypeError,
-        OverflowError,
-        RecursionError,
-        MemoryError,
-        BufferError,
-        msgpack.UnpackException,
-    ):
+    except PARSER_ERRORS:
         return None
 
 

@@ -48,6 +48,9 @@ class RoundSource(Protocol):
         ``epoch_steps``, what follows its last step is still to be done."""
         ...
 
+    def epoch_over(self, epoch: int) -> None:
+        """The loop over an epoch has come to its end, wherever the run is."""
+
     def pass_round(self) -> None:
         """Takes part in the current round without an update."""
 
@@ -152,6 +155,7 @@ class ShardedLoader:
                 if self._rounds.unused:
                     self._rounds.pass_round()  # no step followed
                 go = self._next_round(self.steps)
+            self._rounds.epoch_over(epoch)
         finally:
             self._fetcher.rest()
 

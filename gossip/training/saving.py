@@ -23,6 +23,7 @@ HANDED_OVER_S = 10.0
 """Who holds the lock has so long for the last checkpoint; then each peer that lacks it writes it.
 It may hang, and equal files do no harm."""
 HOLDER_BYTES_MAX = 1024
+TOLD_S = 0.5  # a save that waits for the one before it for so long says so
 OTHERS_S, LOOK_EVERY_S = 10.0, 0.1
 """So long the writer waits for the models of others, in gossip rounds: all save the same step, not
 in the same moment."""
@@ -156,7 +157,8 @@ class CheckpointSaver:
             began = time.monotonic()
             self._idle.wait()
             waited_s = time.monotonic() - began
-            self._say(f"step {step} waited {waited_s:.1f} s for the checkpoint before it")
+            if waited_s >= TOLD_S:
+                self._say(f"step {step} waited {waited_s:.1f} s for the checkpoint before it")
         data: dict[str, bytes | memoryview] = {LEDGER_FILE: ledger} if files else {}
         data |= {name: self._copied(name, file) for name, file in files.items()}
         of_own = None if own is None else self._copied("own", own)

@@ -29,7 +29,14 @@ from gossip.topologies import draw
 
 from .batches import BatchTracker, check_accumulate
 from .checks import check_model, plain_model
-from .collectives import Collectives, Means, RunOver, write_whole
+from .collectives import (
+    Collectives,
+    Means,
+    RunOver,
+    before_epoch,
+    behind_epoch,
+    write_whole,
+)
 from .differing import compared
 from .exchange import Exchange, TrainedModel
 from .judging import JudgeService, LossJudge
@@ -453,6 +460,7 @@ class Session:
         try:
             go = self.next_round()
             while go is not None and go.epoch < total:
+                self._collectives.answers.reached(before_epoch(go.epoch))
                 yield (epoch := go.epoch)
                 while (go := self.next_round()) is not None and go.epoch == epoch:
                     self.pass_round()
@@ -810,6 +818,14 @@ class Session:
         self._computing_since = time.monotonic()
         return None if self._out_of_rounds else go
 
+    def epoch_over(self, epoch: int) -> None:
+        """Notes that the loop over an epoch has come to its end. Loaders call it, scripts need not.
+
+        Args:
+            epoch: Its number, also where the run has come to a later one meanwhile.
+        """
+        self._collectives.answers.reached(behind_epoch(epoch))
+
     def pass_round(self) -> None:
         """Takes part in the current round without an update. Loaders call it, scripts need not.
 
@@ -974,7 +990,7 @@ class Session:
         def waits() -> bool:
             """For another peer, that has the lock and has not written it."""
             waited_s = time.monotonic() - began
-            mine = saver.is_writer() or waited_s >= HANDED_OVER_S
+            mine = saver.is_writer() or saver.failed or waited_s >= HANDED_OVER_S
             return not mine and not saver.has(step) and waited_s < within_s
 
         def writes() -> bool:
@@ -987,7 +1003,7 @@ class Session:
         said, self._not_saved = self._not_saved, ""
         if not saver.has(step):
             self._not_saved = f"step {step} to {saver.folder}: {saver.failed or 'no ledger'}"
-            if within_s == SAVED_S and self._not_saved != said:
+            if within_s == SAVED_S and not said:
                 self._say(f"the last checkpoint is not there: {self._not_saved}")
 
     def _say(self, line: str) -> None:

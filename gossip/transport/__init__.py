@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .chunks import bytes_of as bytes_of
     from .chunks import checksum as checksum
     from .codec import HEADER_BYTES_MAX as HEADER_BYTES_MAX
+    from .codec import PARSER_ERRORS as PARSER_ERRORS
     from .codec import PROTOCOL_VERSION as PROTOCOL_VERSION
     from .codec import Codec as Codec
     from .codec import Limits as Limits
@@ -62,6 +63,7 @@ else:
                 "checksum",
             ),
             "codec": (
+                "PARSER_ERRORS",
                 "Codec",
                 "HEADER_BYTES_MAX",
                 "Limits",

@@ -71,7 +71,7 @@ M = TypeVar("M")
 
 # The parser's own refusals, and what a hostile size or depth can raise besides
 # (docs/design_notes.md N17).
-_PARSER_ERRORS = (
+PARSER_ERRORS = (
     ValueError,
     TypeError,
     OverflowError,
@@ -189,7 +189,7 @@ class Codec(Generic[M]):
         try:
             # One-shot: a reused Unpacker that has failed before is not safe (GHSA-6v7p-g79w-8964).
             plain = msgpack.unpackb(data, **self._parser_limits)
-        except _PARSER_ERRORS as error:
+        except PARSER_ERRORS as error:
             raise Malformed(f"not msgpack within limits: {error}"[:200]) from None
         if type(plain) is not tuple:
             raise Malformed("not an array")

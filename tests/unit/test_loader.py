@@ -58,6 +58,9 @@ class ScriptedRounds:
             self.last.get(self.at, ()),
         )
 
+    def epoch_over(self, epoch: int) -> None:
+        pass
+
     def pass_round(self) -> None:
         self.passed.append(self.at)
         self.at, self.handed = self.at + 1, None

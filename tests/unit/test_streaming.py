@@ -53,6 +53,9 @@ class Rounds:
     def hand_out(self, samples: int, batch: int = 0) -> None:
         self.handed = samples
 
+    def epoch_over(self, epoch: int) -> None:
+        pass
+
     def pass_round(self) -> None:
         self.passed.append(self.at)
         self.at, self.handed = self.at + 1, 0
