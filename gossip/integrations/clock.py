@@ -23,6 +23,8 @@ class RunClock:
         self._peer = peer
         self._steps: Iterator[int] = iter(())
         self.step, self.total, self.over = 0, 0, False
+        self._seen = -1  # the step of the run when it was last followed
+        self._before: dict[LRScheduler, dict[str, Any]] = {}  # as they were then
 
     def begin(self, total: int, save: str | Path | None, every: int | None, keep: int) -> None:
         """The training of ``total`` steps begins, or goes on where the run is. The others are as
@@ -32,14 +34,34 @@ class RunClock:
         self._steps = steps(total, save=save, every=every, keep=keep) if saves else steps(total)
 
     def follow(self, schedulers: Iterable[Any] = ()) -> int:
-        """Returns the step of the run. A step of this peer may stand for several, which it has
-        missed: ``schedulers`` that are stepped in each make up for them."""
-        self.over = next(self._steps, None) is None
+        """Returns the step of the run. ``schedulers`` are those that the loop steps in each step of
+        its own. A step of this peer may stand for several of the run, which it has missed; or for
+        none, when it came too late for its round."""
+        if self._peer.step != self._seen or self._peer.finished:
+            self.over = next(self._steps, None) is None
+            self._seen = self._peer.step
         self.step = min(self._peer.step, self.total)
         for scheduler in schedulers:
-            while isinstance(scheduler, LRScheduler) and scheduler.last_epoch < self.step:
-                scheduler.step()
+            if isinstance(scheduler, LRScheduler):
+                self._align(scheduler)
         return self.step
+
+    def _align(self, scheduler: LRScheduler) -> None:
+        if scheduler.last_epoch > self.step and scheduler in self._before:
+            scheduler.load_state_dict(self._before[scheduler])
+            rates = scheduler.get_last_lr()
+            for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+        while scheduler.last_epoch < self.step:
+            scheduler.step()
+        self._before[scheduler] = scheduler.state_dict()
+
+    def finish(self) -> None:
+        """The loop has done what it had planned. Steps of it that came too late count for nothing,
+        so the run may have some left: this peer passes them."""
+        for _ in self._steps:
+            pass
+        self.over, self.step = True, min(self._peer.step, self.total)
 
 
 class TrainLoader:

@@ -101,8 +101,13 @@ class GossipStrategy(SingleDeviceStrategy):
             current.ready = current.started = current.processed = current.completed = epoch
 
     def on_train_end(self) -> None:
-        """The last step is done: others confirm the final state, and it is saved."""
+        """The last step is done: others confirm the final state, and it is saved. All peers end
+        after the same one, unless somebody has stopped this one."""
         self._follow()
+        trainer = self.lightning_module.trainer
+        if self._train_loader is not None and not trainer.should_stop:
+            self._clock.finish()
+            self._follow()
 
     def _follow(self) -> None:
         """A step of this peer may stand for several of the run, which it has missed."""

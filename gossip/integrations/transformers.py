@@ -32,6 +32,16 @@ class GossipCallback(TrainerCallback):
         """A step of this peer may stand for several of the run, which it has missed."""
         self._follow(state, control)
 
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Nor need a step of this peer have been the last one of its epoch."""
+        self._follow(state, control)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """All peers end after the same step, unless somebody has stopped this one."""
+        if self._trainer.train_loader is not None and not control.should_training_stop:
+            self._trainer.clock.finish()
+        self._follow(state, control)
+
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **others: Any
     ) -> None:
@@ -43,12 +53,13 @@ class GossipCallback(TrainerCallback):
             self._trainer.peer.log(**numbers)
 
     def _follow(self, state: Any, control: Any) -> None:
-        trainer = self._trainer
+        trainer, had_all = self._trainer, state.global_step >= state.max_steps
         state.global_step = trainer.clock.follow([trainer.lr_scheduler])
         if trainer.train_loader is not None:
             state.epoch = state.global_step / trainer.train_loader.steps
-        if trainer.clock.over:
-            control.should_training_stop = True
+        if trainer.clock.over or had_all:
+            # With steps that came too late the Trainer has counted more of them than there were.
+            control.should_training_stop = trainer.clock.over
 
 
 if TYPE_CHECKING:
