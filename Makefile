@@ -35,7 +35,7 @@ SOURCES := gossip aggregators topologies launch tests examples benchmarks
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help venv demo test test-virtual test-swarms test-long test-hosts campaign simulate folders lint format types pyright membership bench robustness package clean mutants
+.PHONY: help venv demo test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate folders lint format types pyright membership bench robustness package clean mutants
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,7 +75,7 @@ test-virtual: $(INSTALLED)
 	$(YIELDING) $(BIN)/gossip simulate --seeds $(SCHEDULES) --jobs $(JOBS)
 
 test-swarms: $(INSTALLED)
-	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) --dist worksteal -m 'not ray and not slurm and not ssh' $(TOGETHER)
+	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) --dist worksteal -m 'not adapters and not ray and not slurm and not ssh' $(TOGETHER)
 
 test-long: $(INSTALLED)  ## the same tests with all their seeds, sizes and examples (ten minutes of four processors more)
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(JOBS) --dist loadgroup $(PYTEST_ARGS) $(ALONE)
@@ -90,6 +90,10 @@ test-hosts: $(INSTALLED)  ## tests over real ssh, Slurm and Ray between network 
 	else echo "these tests need sshd, ssh, ip, nsenter, slurmctld and munged: install $(HOSTS_NEED) as root"; fi
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
 	$(BIN)/python -m pytest -q -m 'ray or ssh or slurm' $(PYTEST_ARGS) tests/fault
+
+test-adapters: $(INSTALLED)  ## tests of gossip.integrations with the real libraries, which it installs; ten fault plans each with TEST_LONG=1
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lightning,transformers,accelerate]'
+	$(BIN)/python -m pytest -q -m adapters $(PYTEST_ARGS) tests/fault
 
 campaign: lint types test-long simulate folders mutants  ## what a night is for: test-long, 2,000 schedules, every mutant (hours)
 

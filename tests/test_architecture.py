@@ -39,6 +39,7 @@ LAYERS = (
     ("inject",),
     ("node",),
     ("training",),
+    ("integrations",),
     ("simulation",),
     ("launch",),
 )
@@ -51,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 MAY_IMPORT["gossip"] = {"lazy", "errors", "topologies", "aggregators", "testing", "training"}
 MAY_IMPORT["launch"].add("gossip")
+MAY_IMPORT["integrations"] = {"gossip", "errors"}
 """The package itself: what a user's script imports, the demo's among them."""
 
 # Imports between packages that make a circle: (from, to) -> why it is still there.
@@ -124,6 +126,8 @@ OPTIONAL = {
 COMPILED = re.compile(r"gossip\.aggregators\.kernels\.(lanes|compiled_\w+)")
 """The modules that numba compiles: they are made of it, and only others of them may import them
 outside of a function."""
+ADAPTERS = re.compile(r"gossip\.integrations\.(lightning|transformers|accelerate)")
+"""Each is for one library, which it is made of and takes outside of a function."""
 FOREIGN = {
     "aggregators": {"torch", "numpy"},
     "topologies": set[str](),
@@ -297,6 +301,8 @@ def impure_import(imported: Imported, area: str) -> Iterator[str]:
 
 def wrong_package(imported: Imported, area: str, module: str) -> Iterator[str]:
     top = imported.module.split(".")[0]
+    if ADAPTERS.fullmatch(module) and module == f"gossip.integrations.{top}":
+        return
     if top in OPTIONAL and OPTIONAL[top] == "fast" and COMPILED.fullmatch(module):
         pass
     elif top in OPTIONAL:
@@ -594,6 +600,7 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         if skips.search(line)
     ]
     hosts = [
+        "adapters",
         "disk",
         "hosts",
         "hosts_join",

@@ -835,6 +835,9 @@ class Session:
         self._in_round = True
         try:
             self._exchange.contribute(0, None)
+        except SystemExit:
+            if not (self._counting and self.finished):
+                raise
         finally:
             self._in_round = False
 

@@ -21,9 +21,12 @@ from gossip.core.settings import CoreSettings
 from gossip.errors import ConfigError
 from gossip.training.collectives import (
     ANSWERS_KEPT,
+    BEGINNING,
     CollectiveAnswers,
     Collectives,
     RunOver,
+    before_epoch,
+    behind_epoch,
     bytes_max,
     means_of,
     numbers_of,
@@ -138,6 +141,12 @@ def test_the_first_commit_with_a_place_decides() -> None:
     answers.collected([(0, packed(place, b"a", 9)), (2, packed(place, b"c", 9))])
     answers.collected([(1, packed(place, b"late", 9))])
     assert answers.find(place) == {0: b"a", 2: b"c"}
+
+
+def test_calls_before_behind_and_between_epochs_are_of_other_places() -> None:
+    """And of none that a step has."""
+    places = [place(epoch) for epoch in range(3) for place in (before_epoch, behind_epoch)]
+    assert len({*places, BEGINNING, *range(100)}) == 6 + 1 + 100
 
 
 def test_what_is_no_call_is_left_out() -> None:

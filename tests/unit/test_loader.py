@@ -37,6 +37,7 @@ class ScriptedRounds:
         self.slices, self.planned_peers, self.last = slices, peers, last or {}
         self.passed: list[int] = []
         self.stepped: list[int] = []
+        self.over: list[int] = []
         self.at = 0
         self.handed: int | None = None
 
@@ -59,7 +60,7 @@ class ScriptedRounds:
         )
 
     def epoch_over(self, epoch: int) -> None:
-        pass
+        self.over.append(epoch)
 
     def pass_round(self) -> None:
         self.passed.append(self.at)
@@ -101,6 +102,16 @@ def epoch_of(script: ScriptedRounds, loader: ShardedLoader) -> list[list[int]]:
         seen.append(x.int().tolist())
         script.step()
     return seen
+
+
+def test_a_loop_ends_with_its_own_epoch_wherever_the_run_has_come_to():
+    """What a script does behind it, such as a mean over all peers, is of that epoch."""
+    script = ScriptedRounds([(1, ((0, 3),)), (4, ((3, 6),))])
+    loader = sharded(DataLoader(numbers(), batch_size=5, shuffle=True), script)
+    epoch_of(script, loader)
+    assert script.over == [1]
+    epoch_of(script, loader)
+    assert script.over == [1, 4]
 
 
 def test_an_epoch_reads_each_sample_once_whoever_gets_which_slice():

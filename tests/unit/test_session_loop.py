@@ -671,3 +671,18 @@ def test_two_models_that_play_against_each_other_are_one_list_of_modules():
                 optimizer.step()
             moved = not torch.equal(one.weight, before[0]), not torch.equal(other.weight, before[1])
             assert moved == (at == 1, at == 1), "both step when the last is asked to"
+
+
+def test_a_run_that_ends_while_a_step_is_passed_ends_the_loop_and_not_the_script():
+    model, optimizer = small_model()
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.send(control.Halted("the others have completed the training", 0))
+
+    with FakeNodeSwarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        assert list(swarm.session.steps(5)) == [0], "no optimizer.step() in the body"
+        assert swarm.session.finished

@@ -1,0 +1,83 @@
+"""What Accelerate prepares, as part of a swarm (``docs/accelerate.md``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from accelerate import Accelerator, PartialState
+from accelerate.utils import send_to_device
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+import gossip
+from gossip.errors import ConfigError
+
+
+class DeviceLoader:
+    """This peer's share of the data, on the accelerator's device.
+
+    Attributes:
+        dataset: That of the loader.
+    """
+
+    def __init__(self, loader: Any, peer: gossip.Session, device: torch.device) -> None:
+        self.dataset = loader.dataset
+        self._loader, self._peer, self._device = loader, peer, device
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._loader:
+            _note_rank(self._peer)
+            yield send_to_device(batch, self._device)
+        _note_rank(self._peer)
+
+
+def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tuple[Any, ...]:
+    """In place of ``accelerator.prepare``, which it calls: the optimizer exchanges gradients, the
+    first DataLoader becomes this peer's share, and schedulers are part of the state.
+
+    ``accelerator.is_main_process`` is then True in one living peer. The length of the loader does
+    not change: a scheduler that counts on it is made behind this call, and given to ``peer.keep``.
+
+    Args:
+        peer: What ``gossip.init()`` returned.
+        accelerator: Of this process alone, without ``torch.distributed``.
+        objects: A model and its optimizers, loaders with that of the training data first,
+            schedulers.
+    Returns: as ``accelerator.prepare``, in the same order.
+    Raises: ConfigError: The accelerator has processes of its own, or there is not one model with
+        its optimizers.
+    """
+    if accelerator.num_processes > 1:
+        raise ConfigError(
+            f"the accelerator has {accelerator.num_processes} processes of torch.distributed",
+            "start the script with gossip run, and not with accelerate launch",
+        )
+    models = [each for each in objects if isinstance(each, torch.nn.Module)]
+    optimizers = [each for each in objects if isinstance(each, torch.optim.Optimizer)]
+    if len(models) != 1 or not optimizers:
+        raise ConfigError(
+            f"prepare was given {len(models)} models and {len(optimizers)} optimizers",
+            "give it one model with its optimizers; nn.ModuleList for several models",
+        )
+    train = next((each for each in objects if isinstance(each, DataLoader)), None)
+    others = iter(accelerator.prepare(*[each for each in objects if each is not train], None))
+    peer.prepare(models[0], optimizers[0] if len(optimizers) == 1 else optimizers)
+    schedulers = [each for each in objects if isinstance(each, LRScheduler)]
+    peer.keep(**{f"scheduler{at}": each for at, each in enumerate(schedulers)})
+    _note_rank(peer)
+    share: DeviceLoader | None = None
+    if train is not None:
+        sharded = peer.shard(train, accumulate=accelerator.gradient_accumulation_steps)
+        share = DeviceLoader(sharded, peer, accelerator.device)
+    return tuple(share if each is train else next(others) for each in objects)
+
+
+def _note_rank(peer: gossip.Session) -> None:
+    """Who is main prints and saves; another is when it dies."""
+    state = PartialState()
+    state.process_index = state.local_process_index = 0 if peer.is_main else peer.id + 1

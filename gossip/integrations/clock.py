@@ -1,0 +1,96 @@
+"""What a training loop that counts for itself needs to stay on the step of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler
+
+import gossip
+
+
+class RunClock:
+    """The step of the run, as a loop follows it.
+
+    Attributes:
+        step: How many steps are done, ``total`` at most.
+        over: Whether there is no step left.
+    """
+
+    def __init__(self, peer: gossip.Session) -> None:
+        self._peer = peer
+        self._steps: Iterator[int] = iter(())
+        self.step, self.total, self.over = 0, 0, False
+        self._seen = -1  # the step of the run when it was last followed
+        self._before: dict[LRScheduler, dict[str, Any]] = {}  # as they were then
+
+    def begin(self, total: int, save: str | Path | None, every: int | None, keep: int) -> None:
+        """The training of ``total`` steps begins, or goes on where the run is. The others are as
+        for ``Session.steps``."""
+        self.total, steps = total, self._peer.steps
+        saves = save is not None
+        self._steps = steps(total, save=save, every=every, keep=keep) if saves else steps(total)
+
+    def follow(self, schedulers: Iterable[Any] = ()) -> int:
+        """Returns the step of the run. ``schedulers`` are those that the loop steps in each step of
+        its own. A step of this peer may stand for several of the run, which it has missed; or for
+        none, when it came too late for its round."""
+        if self._peer.step != self._seen or self._peer.finished:
+            self.over = next(self._steps, None) is None
+            self._seen = self._peer.step
+        self.step = min(self._peer.step, self.total)
+        for scheduler in schedulers:
+            if isinstance(scheduler, LRScheduler):
+                self._align(scheduler)
+        return self.step
+
+    def _align(self, scheduler: LRScheduler) -> None:
+        if scheduler.last_epoch > self.step and scheduler in self._before:
+            scheduler.load_state_dict(self._before[scheduler])
+            rates = scheduler.get_last_lr()
+            for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+        while scheduler.last_epoch < self.step:
+            scheduler.step()
+        self._before[scheduler] = scheduler.state_dict()
+
+    def finish(self) -> None:
+        """The loop has done what it had planned. Steps of it that came too late count for nothing,
+        so the run may have some left: this peer passes them."""
+        for _ in self._steps:
+            pass
+        self.over, self.step = True, min(self._peer.step, self.total)
+
+
+class TrainLoader:
+    """A sharded loader in a loop that asks for batches also when the training is over.
+
+    Attributes:
+        dataset: That of the loader.
+        steps: Optimizer steps in an epoch.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        accumulate: int,
+        clock: RunClock,
+        after_batch: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``after_batch`` is called before the next batch of an epoch is taken."""
+        self.dataset, self.steps = loader.dataset, len(loader) // accumulate
+        self._loader, self._clock, self._after_batch = loader, clock, after_batch
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._clock.over:
+            return
+        for batch in self._loader:
+            yield batch
+            self._after_batch()
+            if self._clock.over:
+                return

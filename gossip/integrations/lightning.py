@@ -1,0 +1,125 @@
+"""A strategy for the Trainer of Lightning (``docs/lightning.md``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_only
+from torch.utils.data import DataLoader, IterableDataset
+
+import gossip
+from gossip.errors import ConfigError
+
+from .clock import RunClock, TrainLoader
+
+FOREVER = 2**40
+"""Steps of a training that has no end of its own."""
+
+
+class GossipStrategy(SingleDeviceStrategy):
+    """One peer of a swarm: ``Trainer(strategy=GossipStrategy(), devices=1, accelerator="cpu")``.
+
+    Optimizers exchange gradients in their ``step()``, the training data are this peer's share, and
+    the Trainer counts the steps of the run. One peer writes logs and checkpoints.
+    """
+
+    strategy_name = "gossip"
+
+    def __init__(
+        self,
+        device: str | torch.device = "cpu",
+        *,
+        peer: gossip.Session | None = None,
+        save: str | Path | None = None,
+        every: int | None = None,
+        keep: int = 3,
+        **others: Any,
+    ) -> None:
+        """``others`` are those of ``SingleDeviceStrategy``.
+
+        Args:
+            device: Of this peer.
+            peer: What ``gossip.init()`` returned, where the script has called it.
+            save, every, keep: Checkpoints of the run, as for ``Session.steps``;
+                ``gossip run --resume auto`` goes on from there.
+        """
+        self.peer = gossip.init() if peer is None else peer
+        self._save, self._every, self._keep = save, every, keep
+        self._clock = RunClock(self.peer)
+        self._train_loader: TrainLoader | None = None
+        super().__init__(device=device, **others)
+        self._note_rank()
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this peer writes what is written once; another does when it dies."""
+        return self.peer.is_main
+
+    def setup_optimizers(self, trainer: Any) -> None:
+        """Connects them to the swarm.
+
+        Raises: ConfigError: Training is to go on from a checkpoint of the Trainer.
+        """
+        if trainer.ckpt_path is not None:
+            raise ConfigError(
+                "ckpt_path: the state of a peer is that of the run",
+                "GossipStrategy(save='ckpt') and gossip run --resume auto",
+            )
+        super().setup_optimizers(trainer)
+        optimizers = self.optimizers
+        self.peer.prepare(self.model, optimizers[0] if len(optimizers) == 1 else optimizers)
+        schedulers = [config.scheduler for config in self.lr_scheduler_configs]
+        self.peer.keep(**{f"scheduler{at}": each for at, each in enumerate(schedulers)})
+
+    def process_dataloader(self, dataloader: object) -> object:
+        """This peer's share, if it is the training data: all may read the whole of others."""
+        trainer = self.lightning_module.trainer
+        fits = trainer.state.fn == TrainerFn.FITTING and trainer.training
+        if not fits or trainer.sanity_checking or trainer.train_dataloader is not None:
+            return dataloader
+        accumulate = trainer.accumulate_grad_batches
+        loader = self.peer.shard(dataloader, accumulate=accumulate)
+        if isinstance(dataloader, DataLoader) and isinstance(dataloader.dataset, IterableDataset):
+            return loader
+        self._train_loader = TrainLoader(loader, accumulate, self._clock, self._follow)
+        return self._train_loader
+
+    def on_train_start(self) -> None:
+        """The run may be ahead: this peer came late, or goes on from a checkpoint."""
+        trainer = self.lightning_module.trainer
+        total = trainer.estimated_stepping_batches
+        steps = int(total) if 0 <= total < FOREVER else FOREVER
+        self._clock.begin(steps, self._save, self._every, self._keep)
+        self._follow()
+        if self._train_loader is not None:
+            current = trainer.fit_loop.epoch_progress.current
+            epoch = self._clock.step // self._train_loader.steps
+            current.ready = current.started = current.processed = current.completed = epoch
+
+    def on_train_end(self) -> None:
+        """The last step is done: others confirm the final state, and it is saved. All peers end
+        after the same one, unless somebody has stopped this one."""
+        self._follow()
+        trainer = self.lightning_module.trainer
+        if self._train_loader is not None and not trainer.should_stop:
+            self._clock.finish()
+            self._follow()
+
+    def _follow(self) -> None:
+        """A step of this peer may stand for several of the run, which it has missed."""
+        trainer, configs = self.lightning_module.trainer, self.lr_scheduler_configs
+        each_step = [c.scheduler for c in configs if c.interval == "step" and c.frequency == 1]
+        step = self._clock.follow(each_step)
+        if self.lightning_module.automatic_optimization:
+            progress = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress
+            progress.optimizer.step.total.completed = step
+        self._note_rank()
+
+    def _note_rank(self) -> None:
+        """Loggers write where the rank is 0."""
+        self.global_rank = 0 if self.peer.is_main else self.peer.id + 1
+        rank_zero_only.rank = self.global_rank

@@ -1,0 +1,175 @@
+"""The Trainer of Hugging Face as a peer of a swarm (``docs/transformers.md``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import Trainer, TrainerCallback
+
+import gossip
+from gossip.errors import ConfigError
+
+from .clock import RunClock, TrainLoader
+
+
+class GossipCallback(TrainerCallback):
+    """Keeps the Trainer on the step of the run: all peers end after the same one."""
+
+    def __init__(self, trainer: GossipMixin) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """The run may be ahead: this peer came late, or goes on from a checkpoint."""
+        every = int(args.save_steps) if args.save_strategy == "steps" else None
+        self._trainer.clock.begin(
+            state.max_steps, self._trainer.gossip_save, every, args.save_total_limit or 3
+        )
+        self._follow(state, control)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """A step of this peer may stand for several of the run, which it has missed."""
+        self._follow(state, control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Nor need a step of this peer have been the last one of its epoch."""
+        self._follow(state, control)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """All peers end after the same step, unless somebody has stopped this one."""
+        if self._trainer.train_loader is not None and not control.should_training_stop:
+            self._trainer.clock.finish()
+        self._follow(state, control)
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **others: Any
+    ) -> None:
+        """The run has what is a number, too."""
+        numbers = {
+            name: value for name, value in (logs or {}).items() if isinstance(value, int | float)
+        }
+        if numbers and not self._trainer.peer.closed:
+            self._trainer.peer.log(**numbers)
+
+    def _follow(self, state: Any, control: Any) -> None:
+        trainer, had_all = self._trainer, state.global_step >= state.max_steps
+        state.global_step = trainer.clock.follow([trainer.lr_scheduler])
+        if trainer.train_loader is not None:
+            state.epoch = state.global_step / trainer.train_loader.steps
+        if trainer.clock.over or had_all:
+            # With steps that came too late the Trainer has counted more of them than there were.
+            control.should_training_stop = trainer.clock.over
+
+
+if TYPE_CHECKING:
+    _Trained: Any = Trainer
+else:
+    _Trained = object
+
+
+class GossipMixin(_Trained):
+    """Put it before a Trainer: ``class MyTrainer(GossipMixin, Seq2SeqTrainer)``.
+
+    Attributes:
+        peer: The session.
+        gossip_save: Folder of the run's checkpoints, or None.
+        train_loader: What the Trainer trains on; None before, and where the data are a stream.
+    """
+
+    lr_scheduler: Any
+    train_loader: TrainLoader | None = None
+
+    def __init__(
+        self,
+        *args: Any,
+        peer: gossip.Session | None = None,
+        gossip_save: str | Path | None = None,
+        **others: Any,
+    ) -> None:
+        """Takes what the Trainer takes, and two more.
+
+        Args:
+            peer: What ``gossip.init()`` returned, where the script has called it.
+            gossip_save: Where checkpoints of the run go: every ``save_steps`` of the Trainer's
+                arguments, and at the end. ``gossip run --resume auto`` goes on from there.
+        Raises: ConfigError: The Trainer would do what peers cannot do alike.
+        """
+        self.peer = gossip.init() if peer is None else peer
+        self.gossip_save, self.clock = gossip_save, RunClock(self.peer)
+        super().__init__(*args, **others)
+        trainer: Any = self
+        if trainer.args.load_best_model_at_end and self.peer.count > 1:
+            raise ConfigError(
+                "load_best_model_at_end: only the peer that wrote it has the best model",
+                "leave it out, and load the checkpoint after training",
+            )
+        trainer.add_callback(GossipCallback(self))
+
+    def train(self, resume_from_checkpoint: Any = None, **others: Any) -> Any:
+        """As the Trainer's.
+
+        Raises: ConfigError: It is to resume from a checkpoint of its own.
+        """
+        if resume_from_checkpoint:
+            raise ConfigError(
+                "resume_from_checkpoint: the state of a peer is that of the run",
+                "GossipTrainer(..., gossip_save='ckpt') and gossip run --resume auto",
+            )
+        return super().train(**others)
+
+    def get_train_dataloader(self) -> Any:
+        """This peer's share of the data. Its length never changes, so the Trainer plans as many
+        steps as will be made."""
+        trainer: Any = self
+        whole: DataLoader[Any] = super().get_train_dataloader()
+        accumulate = trainer.args.gradient_accumulation_steps
+        options: dict[str, Any] = {
+            "collate_fn": whole.collate_fn,
+            "num_workers": whole.num_workers,
+            "pin_memory": whole.pin_memory,
+        }
+        if whole.num_workers:
+            options["prefetch_factor"] = whole.prefetch_factor
+            options["persistent_workers"] = whole.persistent_workers
+            options["multiprocessing_context"] = whole.multiprocessing_context
+        size = trainer.args.train_batch_size
+        loader = self.peer.shard(whole.dataset, batch_size=size, accumulate=accumulate, **options)
+        if isinstance(whole.dataset, IterableDataset):
+            return loader
+        self.train_loader = TrainLoader(loader, accumulate, self.clock)
+        return self.train_loader
+
+    def create_optimizer(self, *args: Any, **others: Any) -> Any:
+        """The optimizer, whose ``step()`` exchanges gradients from here on."""
+        trainer: Any = self
+        optimizer = super().create_optimizer(*args, **others)
+        self.peer.prepare(trainer.model, optimizer)
+        return optimizer
+
+    def create_scheduler(self, *args: Any, **others: Any) -> Any:
+        """The scheduler, whose state peers take over that come later."""
+        scheduler = super().create_scheduler(*args, **others)
+        self.peer.keep(scheduler=scheduler)
+        return scheduler
+
+    def is_world_process_zero(self) -> bool:
+        """Whether this peer prints, and writes what is written once."""
+        return self.peer.is_main
+
+    def is_local_process_zero(self) -> bool:
+        """The same: peers of one machine are no group of their own."""
+        return self.peer.is_main
+
+    def save_model(self, *args: Any, **others: Any) -> None:
+        """By one peer."""
+        if self.peer.is_main:
+            super().save_model(*args, **others)
+
+    def _save_checkpoint(self, *args: Any, **others: Any) -> None:
+        if self.peer.is_main:
+            super()._save_checkpoint(*args, **others)
+
+
+class GossipTrainer(GossipMixin, Trainer):
+    """``transformers.Trainer`` as a peer of a swarm."""

@@ -1,0 +1,101 @@
+"""Trainers of other libraries, the real ones, in swarms whose peers crash, hang and come back: the
+planned steps are made, the schedule ends as planned, and all peers end with one model.
+
+TEST_LONG=1 plays ten plans of faults for each, otherwise two.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from gossip.run.telemetry import read_lines
+
+LIBRARIES = ("lightning", "transformers", "accelerate")
+pytestmark = [
+    pytest.mark.adapters,
+    pytest.mark.skipif(
+        any(importlib.util.find_spec(name) is None for name in LIBRARIES),
+        reason="needs the extras lightning, transformers and accelerate",
+    ),
+    pytest.mark.timeout(300),
+]
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PLANNED = {"transformers_trainer.py": 64, "lightning_trainer.py": 64, "accelerate_loop.py": 32}
+FIRST = {"transformers_trainer.py": 0.01, "lightning_trainer.py": 0.01, "accelerate_loop.py": 0.01}
+SEEDS = range(10 if os.environ.get("TEST_LONG") else 2)
+ENDS = re.compile(r"(\d)\| planned (\d+) made (\d+) rate (\S+) model (\w+)")
+
+
+def ends_of(folder: Path, example: str, *options: str) -> dict[int, tuple[int, int, float, str]]:
+    """Peer -> planned and made steps, the last rate, the digest of the model."""
+    words = ["run", "-n", "4", "--run-dir", "out", *options, str(EXAMPLES / example)]
+    done = subprocess.run(
+        [sys.executable, "-m", "gossip.launch.cli", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    return {
+        int(peer): (int(planned), int(made), float(rate), model)
+        for peer, planned, made, rate, model in ENDS.findall(said)
+    }
+
+
+def written(folder: Path) -> list[str]:
+    """Checkpoints of the library, and folders of its logs."""
+    found = folder.glob("trained/**/*")
+    return sorted(
+        path.name for path in found if re.match(r"(checkpoint|version)[-_]|epoch=", path.name)
+    )
+
+
+@pytest.mark.parametrize("example", sorted(PLANNED))
+def test_what_was_planned_is_made_and_one_peer_writes(tmp_path: Path, example: str) -> None:
+    ends = ends_of(tmp_path, example)
+    assert sorted(ends) == [0, 1, 2, 3]
+    assert len(set(ends.values())) == 1
+    planned, made, rate, _ = ends[0]
+    assert planned == made == PLANNED[example]
+    assert rate < 0.01 * FIRST[example], "the schedule came to its end"
+    assert (
+        written(tmp_path)
+        == {
+            "transformers_trainer.py": ["checkpoint-32", "checkpoint-64"],
+            "lightning_trainer.py": ["epoch=1-step=64.ckpt", "version_0"],
+            "accelerate_loop.py": [],
+        }[example]
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("example", sorted(PLANNED))
+def test_what_was_planned_is_made_whatever_fails(tmp_path: Path, example: str, seed: int) -> None:
+    draw = Random(f"{example}/{seed}")
+    peer, at = draw.randrange(4), draw.randrange(2, PLANNED[example] - 2)
+    kind = draw.choice(["crash", "hang", "restart"])
+    fault = f"{kind}:{peer}@{at}" + ("" if kind == "crash" else f"+{draw.choice([0.2, 1.0, 2.0])}s")
+
+    ends = ends_of(tmp_path, example, "--fault", fault)
+
+    faults = [
+        row for row in read_lines(tmp_path / "out" / "events.jsonl") if row.get("event") == "fault"
+    ]
+    assert faults, f"{fault} took place"
+    assert sorted(ends) == [each for each in range(4) if kind != "crash" or each != peer], fault
+    assert {(planned, made) for planned, made, _, _ in ends.values()} == {(PLANNED[example],) * 2}
+    assert len({model for *_, model in ends.values()}) == 1, fault
+    own_schedule = example == "accelerate_loop.py"  # its loop is the script's, and so is its count
+    rates = [rate for each, (_, _, rate, _) in ends.items() if each != peer or not own_schedule]
+    assert max(rates) < 0.01 * FIRST[example], fault
