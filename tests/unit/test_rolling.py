@@ -71,6 +71,9 @@ class SkippedByHand:
     def note_load(self, now: float, for_s: float = 0.0) -> None:
         pass
 
+    def forget_load(self) -> None:
+        pass
+
     def has_ended(self, peer: int) -> bool:
         return False
 
