@@ -372,6 +372,17 @@ def test_a_commit_that_misquotes_this_peer_is_refused(
     assert (instead is not None) is refused
 
 
+@pytest.mark.parametrize(("collected", "refused"), [((), True), ((Collected(0, b"a"),), False)])
+def test_who_learns_of_a_death_a_moment_later_takes_the_commit_of_an_operation(
+    collected: tuple[Collected, ...], refused: bool
+) -> None:
+    """Real processes: a refusal left peer 0 with an answer of (0, 2, 3), the others with (2, 3)."""
+    bench = ResultBench(n=4, f=1)
+    commit = dataclasses.replace(COLLECTIVE, collected=collected, roster=(0, 1, 3))
+    instead = bench.judge_commit(0, commit, None, Contributed(0, 0, (), collective=b"mine"))
+    assert (instead is not None) is refused
+
+
 def test_the_number_of_operations_is_handed_over() -> None:
     states = [ReplicatedState(CoreSettings(b"r", b"l", 0, (0, 1))) for _ in range(2)]
     for state in states:

@@ -112,7 +112,11 @@ class ResultChecks:
         # Of itself alone a peer cannot tell what the others see. And of a few two honest views may
         # differ: that is no lie.
         gross = len(missed) + len(strange) > self.f
-        if gross or (enough and (strange or missed not in ([], [server.local]))):
+        # The server of a collective operation may have heard of a death a moment before this peer.
+        # A refusal would give those who took its commit another answer than the rest, for good;
+        # who is left out without being dead comes back.
+        wronged = missed not in ([], [server.local]) and not commit.collected
+        if gross or (enough and (strange or wronged)):
             out = f"leaves out {missed}, who are here" if missed else ""
             put_in = f"takes in {strange}, who are not" if strange else ""
             return Objection(
