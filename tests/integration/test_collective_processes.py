@@ -61,6 +61,7 @@ def answers_of(folder: Path, peer: int) -> list[list[Any]]:
 def started(folder: Path, rule: str) -> subprocess.Popen[str]:
     (folder / "train.py").write_text(SCRIPT)
     options = ["-n", str(PEERS), "--run-dir", "runs/r", "--restarts", "1", "--aggregator", rule]
+    options += ["-f", "0"] if rule == "mean" else []
     return subprocess.Popen(
         [sys.executable, "-m", "gossip.launch.cli", "run", *options, "train.py"],
         cwd=folder,
