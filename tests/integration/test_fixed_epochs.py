@@ -144,10 +144,15 @@ def test_a_peer_that_comes_back_is_in_the_epoch_of_the_others(tmp_path: Path) ->
 @pytest.mark.timeout(200)
 def test_the_script_of_a_quarantined_peer_goes_on_as_the_others_do(tmp_path: Path) -> None:
     lie = "--aggregator", "trimmed_mean", "-f", "1", "--fault", "nan:4"
-    found = run(tmp_path, "leave", *lie, peers=5)
+    found = run(tmp_path, "leave", *lie, peers=5, pause_s=0.02)
     assert found.summary["quarantined"] == [4]
     steps = 8  # five peers with batches of 10
+    assert sorted(found.ended) == [0, 1, 2, 3, 4]
+    bodies, step, _, _ = found.ended.pop(4)
+    # Nobody waits for it: on a busy machine a step of its may stand for several of the run.
+    assert set(bodies) == {0, 1, 2}
+    assert all(0 < done <= steps for done in bodies.values())
+    assert step == 3 * steps
     for bodies, step, at_end, _ in found.ended.values():
         assert bodies == {0: steps, 1: steps, 2: steps}
         assert (step, at_end) == (3 * steps, True)
-    assert sorted(found.ended) == [0, 1, 2, 3, 4]
