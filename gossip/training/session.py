@@ -47,6 +47,7 @@ from .metrics import line_of
 from .optimizer import StepCoordinator, check_optimizers
 from .own_state import load_own, plan_own, plan_whole
 from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
+from .schedulers import SchedulerPace
 from .seeding import seed_generators
 from .several import as_one
 from .spawn import NodeHandle, PeerPlace, StartNode
@@ -106,6 +107,7 @@ class Session:
         self._optimizer: torch.optim.Optimizer | None = None  # or what stands for several
         self._group_settings: list[dict[str, Any]] = []  # as they came with a state
         self._states_due: dict[str, Any] = {}  # of what is kept, that came within a step
+        self._scheduler_pace = SchedulerPace()
         self._in_round = self._counting = False
         self._join: Callable[[], None] | None = None  # put off until it is known where we resume
         self._saver: CheckpointSaver | None = None
@@ -400,6 +402,7 @@ class Session:
 
     def _end_training(self) -> None:
         """The loop is over: others confirm the final state, and it is saved."""
+        self._scheduler_pace.follow(self._kept, self.step)
         self._confirm(self._look_around)
         if self._saver is not None:
             self._save_last(self._saver, SAVED_S)
@@ -947,6 +950,7 @@ class Session:
         """What follows a step of the optimizer has been done, such as that of a scheduler: now the
         state is the one that the next step begins with, and can be saved."""
         self._load_states_due()
+        self._scheduler_pace.follow(self._kept, self.step)
         if self._saver is None or not self._boundary_due:
             return
         self._boundary_due = False

@@ -588,6 +588,38 @@ def test_a_scheduler_is_where_the_run_is_when_a_state_came_within_a_step(rounds)
         assert optimizer.param_groups[0]["lr"] == scheduler.get_last_lr()[0]
 
 
+@pytest.mark.parametrize("late", [1, 2, 5])
+def test_a_scheduler_is_where_the_run_is_when_several_rounds_came_within_a_step(late):
+    """A peer that hung gets the rounds that it missed in one ``optimizer.step()``."""
+    model, optimizer = small_model()
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        for first, rounds in ((0, 1), (1, late), (1 + late, 1)):
+            n.go(first)
+            n.expect(control.Contribute)
+            for at in range(first, first + rounds):
+                n.apply(at, 0, vector(at))
+                n.expect(control.AppliedReply)
+        n.go(2 + late)
+        n.halt()
+
+    with FakeNodeSwarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        scheduler = SCHEDULERS["cosine"](optimizer)
+        swarm.session.keep(scheduler=scheduler)
+        seen = []
+        for step in swarm.session.steps(2 + late):
+            seen.append(step)
+            assert scheduler.last_epoch == step
+            backward(model, step)
+            optimizer.step()
+            scheduler.step()
+        assert seen == [0, 1, 1 + late]
+        assert scheduler.last_epoch == swarm.session.step == 2 + late
+        assert optimizer.param_groups[0]["lr"] == scheduler.get_last_lr()[0]
+
+
 # --- the node dies --------------------------------------------------------------------------------
 
 

@@ -1,0 +1,55 @@
+"""A scheduler is where the run is, also when several rounds came within one step of a script."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from gossip.training.schedulers import SchedulerPace
+
+
+def made():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0 / (1 + epoch))
+    optimizer.step()  # or torch warns that a scheduler was stepped before it
+    return scheduler
+
+
+def played(steps, at=lambda step: True, start=0):
+    """A scheduler whose script sees these numbers of the next step, and steps it where ``at``."""
+    pace, scheduler = SchedulerPace(), made()
+    scheduler.last_epoch = start
+    pace.follow({"scheduler": scheduler}, steps[0])
+    for begun, step in pairwise(steps):
+        if at(begun):
+            scheduler.step()
+        pace.follow({"scheduler": scheduler}, step)
+        pace.follow({"scheduler": scheduler}, step)  # a loop looks before and behind a step
+    return scheduler
+
+
+@pytest.mark.parametrize("steps", [[0, 1, 2, 3], [0, 2, 3, 7], [0, 1, 9], [5, 6, 8]])
+def test_it_is_stepped_for_every_step_of_the_run(steps):
+    scheduler = played(steps, start=steps[0])
+    assert scheduler.last_epoch == steps[-1]
+    assert scheduler.get_last_lr() == [1.0 / (1 + steps[-1])]
+
+
+def test_one_that_began_later_than_the_run_stays_as_far_behind():
+    assert played([10, 11, 12, 15]).last_epoch == 5
+
+
+@pytest.mark.parametrize("steps", [list(range(31)), [*range(8), 12, 13, *range(14, 31)]])
+def test_one_that_is_stepped_once_an_epoch_is_left_alone(steps):
+    assert played(steps, at=lambda step: step % 10 == 9).last_epoch == 3 - (9 not in steps)
+
+
+def test_one_that_is_not_stepped_is_left_alone_and_so_is_a_plateau():
+    assert played([0, 1, 4, 5], at=lambda step: False).last_epoch == 0
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    pace = SchedulerPace()
+    pace.follow({"plateau": plateau, "other": object()}, 0)
+    plateau.step(1.0)
+    pace.follow({"plateau": plateau}, 3)
+    assert plateau.last_epoch == 1
