@@ -86,7 +86,7 @@ def test_checkers_see_inspections_of_what_runs() -> None:
     [
         (foreign_privates, "x = core.rounds._shards[0]", "core.rounds._shards"),
         (foreign_privates, "def f(core):\n    core._data = 1", "core._data"),
-        (foreign_sets, "self.rounds.sizes = ()", "self.rounds.sizes"),
+        (foreign_sets, "self.rounds.shard_bytes = ()", "self.rounds.shard_bytes"),
         (foreign_sets, "self.a, self.poll.asked = 1, 2", "self.poll.asked"),
         (foreign_sets, "self.poll.asked += (1,)", "self.poll.asked"),
         (foreign_sets, "for self.cursor.at_least in x: pass", "self.cursor.at_least"),

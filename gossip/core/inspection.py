@@ -87,9 +87,9 @@ class RoundsInspection:
         return self._either.mode
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """Of the shards, in coordinates."""
-        return self._either.sizes
+    def shard_bytes(self) -> tuple[int, ...]:
+        """Of an update on its way, shard by shard."""
+        return self._either.shard_bytes
 
 
 class RollingInspection(RoundsInspection):

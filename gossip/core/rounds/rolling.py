@@ -132,7 +132,7 @@ class RollingRounds:
         self.progress = RollingProgress(self.replicated, self.server, fork_choice)
         self.mode: Mode = "off"
         self.round_id = 0
-        self.sizes: tuple[int, ...] = ()
+        self.shard_bytes: tuple[int, ...] = ()
         self._shards: list[ShardRound] = []
         self._own: Contributed | None = None
         self._applied = -1  # the last round that the trainer has applied
@@ -172,9 +172,9 @@ class RollingRounds:
             peer != self.local and not self.skip_reason(peer) for peer in self.roster
         )
 
-    def prepare(self, sizes: tuple[int, ...]) -> None:
-        """The trainer has built its model: coordinates of each shard."""
-        self.sizes = sizes
+    def prepare(self, shard_bytes: tuple[int, ...]) -> None:
+        """The trainer has built its model: bytes of each shard."""
+        self.shard_bytes = shard_bytes
 
     def begin_branch(self, state: bytes) -> None:
         """Binds H to the weights of a start. Behind a checkpoint H goes on."""
@@ -673,12 +673,12 @@ class RollingRounds:
             self.replicated.serving_roster(),
             self.round_id,
             self.settings.seed,
-            shards=len(self.sizes),
+            shards=len(self.shard_bytes),
         )
         # Of one peer, its updates for all that another serves, and its results.
         serving = Counter([order[0] for order in plan.servers])
         self.server.transfer_tracker.begin_round(
-            4 * max(self.sizes, default=0),
+            max(self.shard_bytes, default=0),
             TRANSFER_FACTOR * self.deadline.cap_s,
             2 * max(serving.values(), default=0),
         )
@@ -852,7 +852,7 @@ class RollingRounds:
     ) -> list[Effect]:
         """A message of a later round: keep it. The commits between may be on their way;
         if not, ask for them."""
-        if not self.settings.may_be(event.sender) or message.shard >= len(self.sizes):
+        if not self.settings.may_be(event.sender) or message.shard >= len(self.shard_bytes):
             return []
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
             # not kept: it would be outdated when we are back
@@ -871,7 +871,7 @@ class RollingRounds:
     def payload_bytes(self, message: Update | Commit | Push) -> int:
         """What the payload of ``message`` must measure, by our own layout;
         -1 when there is no such shard."""
-        return -1 if isinstance(message, Push) else bytes_of(message, self.sizes)
+        return -1 if isinstance(message, Push) else bytes_of(message, self.shard_bytes)
 
     def compared_with(self, message: Message) -> tuple[Payload, ...] | None:
         """What the payload of a message is to be compared with before it comes: the own update, if
