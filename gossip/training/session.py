@@ -962,7 +962,7 @@ class Session:
         if self._termination.since is not None:
             self._stop()
         if self._saver.is_due(self.step):
-            self._save(self._saver, whole=self._saver.is_writer())
+            self._save(self._saver, whole=self._saver.is_writer(), may_be_left_out=True)
 
     def _about_run(self) -> dict[str, Any]:
         config = self._config
@@ -974,10 +974,14 @@ class Session:
             "torch": torch.__version__,
         }
 
-    def _save(self, saver: CheckpointSaver, whole: bool) -> None:
-        """Of the state as it is: this peer's own, once a step, and the ``whole`` checkpoint."""
+    def _save(self, saver: CheckpointSaver, whole: bool, may_be_left_out: bool = False) -> None:
+        """Of the state as it is: this peer's own, once a step, and the ``whole`` checkpoint. It may
+        be left out when the disk is slow, unless peers have state of their own: all save the same
+        steps of that."""
         trained, step = self._trained, self.step
         own = self._plan_own() if self._saved_own != step else None
+        if may_be_left_out and own is None and not saver.is_in_time(step):
+            return
         self._saved_own = step
         ledger = self._exchange.ledger() if whole else b""
         if not ledger:

@@ -321,7 +321,7 @@ class RollingRounds:
             self.server.compile_tracker.told(sender, now)
             return []
         if isinstance(message, ReceivingPayload):
-            self.server.transfer_tracker.told(sender, message.received, now)
+            self.server.transfer_tracker.told(sender, message.received, message.pause_s, now)
             if self.server.transfer_tracker.is_busy(sender, now):
                 self._note_load(now)
             return []
@@ -437,9 +437,9 @@ class RollingRounds:
             shard.result.grew(event.received, now)
         if not transfer_tracker.tell_now(now):
             return []
-        transfer_tracker.told(self.local, transfer_tracker.total, now)
-        told = ReceivingPayload(self.settings.lineage, min(transfer_tracker.total, ROUND_MAX))
-        return self._to_roster(told)
+        received, pause_s = min(transfer_tracker.total, ROUND_MAX), transfer_tracker.pause_s(now)
+        transfer_tracker.told(self.local, received, pause_s, now)
+        return self._to_roster(ReceivingPayload(self.settings.lineage, received, pause_s))
 
     def on_compiling(self, now: float) -> list[Effect]:
         """The own trainer compiles, and is asked again soon. The others hear of it."""
