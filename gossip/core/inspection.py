@@ -120,7 +120,7 @@ class RollingInspection(RoundsInspection):
     @property
     def holds_back(self) -> bool:
         """Whether a commit was made and spread that is not held here yet."""
-        return self._rounds._made is not None
+        return self._rounds.made is not None
 
     @property
     def ahead(self) -> Mapping[PeerId, int]:

@@ -217,7 +217,11 @@ class Peer:
         kind, rolling = type(event), self._rolling
         fires = event.token if kind is TimerFired else None  # type: ignore[union-attr]
         self.timers.fires(fires)
-        effects = rolling.hold_made(now, fires) if rolling is not None else []
+        effects = (
+            rolling.hold_made(now, fires)
+            if rolling is not None and rolling.made is not None
+            else []
+        )
         # Silence alone is no sign of that: a peer with nothing to do has none either. An overdue
         # timer is, also without silence.
         looks = kind is Aggregated or kind is TimerFired

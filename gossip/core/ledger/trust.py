@@ -57,6 +57,7 @@ class TrustTransition:
 
 @dataclass(slots=True)
 class _Standing:
+    # the lower of the two is the trust in a peer
     score: float = 1.0  # by its updates
     served: float = 1.0  # by its results
     suspected: bool = False
@@ -68,10 +69,6 @@ class _Standing:
     twice: int = 0  # turns in which it is proven to have told two results, likewise
     # round of a result -> who refused it; (): enough
     accusations: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()
-
-    @property
-    def trust(self) -> float:
-        return min(self.score, self.served)
 
 
 _UNKNOWN = _Standing()
@@ -102,11 +99,11 @@ class TrustTable:
 
     def score(self, peer: PeerId) -> float:
         standing = self._standings.get(peer)
-        return 1.0 if standing is None else standing.trust
+        return 1.0 if standing is None else min(standing.score, standing.served)
 
     def scores(self) -> dict[PeerId, float]:
         """Of every peer that was ever judged, by peer."""
-        return {peer: self._standings[peer].trust for peer in sorted(self._standings)}
+        return {peer: min(s.score, s.served) for peer, s in sorted(self._standings.items())}
 
     def suspected(self) -> tuple[PeerId, ...]:
         return tuple(
@@ -125,6 +122,10 @@ class TrustTable:
         """Whether it may serve the next round: not in quarantine, and not on parole."""
         standing = self._standings.get(peer)
         return standing is None or standing.phase == "normal"
+
+    def servers(self, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
+        """Those of ``peers`` who may."""
+        return tuple(filter(self.may_serve, peers)) if self._locked_ever else peers
 
     def reasons(self, peer: PeerId) -> tuple[str, ...]:
         """Why the score is what it is, the most frequent first;
@@ -269,19 +270,20 @@ class TrustTable:
         judged: dict[PeerId, tuple[str, float]] = {}
         for contribution in contributors:
             far = contribution.outlyingness
-            judged[contribution.peer] = (
-                "outlying" if self._stands_out(contribution.peer, far) else "",
-                far,
-            )
+            out = far > self.settings.outlying and self._stands_out(contribution.peer, far)
+            judged[contribution.peer] = ("outlying" if out else "", far)
         for rejection in rejected:
             if rejection.reason in WORDS:
                 judged[rejection.peer] = (rejection.reason, 0.0)
-        locked = self.quarantined()
+        locked, memory = self.quarantined(), self.settings.memory
         for peer, verdict in judged.items():
             if peer not in locked:
-                if peer not in self._standings:
-                    self._standings[peer] = _Standing()
-                self._learn(self._standings[peer], verdict)
+                standing = self._standings.get(peer)
+                if standing is None:
+                    standing = self._standings[peer] = _Standing()
+                told = 0.0 if verdict[0] else 1.0
+                standing.score = memory * standing.score + (1.0 - memory) * told
+                standing.recent = (*standing.recent[1 - RECENT :], verdict)
         looked_at = dict.fromkeys([*judged, *accused])
         changes = [
             *self._release(round_id),
@@ -291,7 +293,7 @@ class TrustTable:
         return sorted(changes, key=lambda change: change.peer)
 
     def _stands_out(self, peer: PeerId, far: float) -> bool:
-        """Whether an update lies far out, and so do this peer's updates as a rule: the geometric
+        """Whether an update that lies far out is like this peer's updates as a rule: the geometric
         mean of the recent ones.
 
         Once a model fits its data nearly all gradients are tiny, and one batch with a sample that
@@ -300,8 +302,6 @@ class TrustTable:
         ``outlying`` squared, and no less than its inverse, else a single one would outweigh all.
         """
         outlying = self.settings.outlying
-        if not far > outlying:
-            return False
         standing, most = self._standings.get(peer), outlying * outlying
         before = (
             [far for name, far in standing.recent[1 - RECENT :] if name in ("", "outlying")]
@@ -313,11 +313,6 @@ class TrustTable:
             math.prod([min(max(1.0 / most, each), most) / outlying for each in (*before, far)])
             > 1.0
         )
-
-    def _learn(self, standing: _Standing, verdict: tuple[str, float]) -> None:
-        memory = self.settings.memory
-        standing.score = memory * standing.score + (1.0 - memory) * (0.0 if verdict[0] else 1.0)
-        standing.recent = (*standing.recent[1 - RECENT :], verdict)
 
     def _release(self, round_id: int) -> list[TrustTransition]:
         """A round less to go, and whoever has none left goes on: from quarantine to parole, from
@@ -351,10 +346,11 @@ class TrustTable:
             standing = self._standings.get(peer)
             if standing is None or standing.phase == "quarantined":
                 continue
-            if not standing.suspected and standing.trust < self.settings.suspect_below:
+            trust = min(standing.score, standing.served)
+            if not standing.suspected and trust < self.settings.suspect_below:
                 standing.suspected = True
                 changes.append(self._transition(peer, "suspected", round_id))
-            elif standing.suspected and standing.trust > self._trusted_above:
+            elif standing.suspected and trust > self._trusted_above:
                 standing.suspected = False
                 changes.append(self._transition(peer, "trusted", round_id))
         return changes
@@ -362,9 +358,9 @@ class TrustTable:
     def _quarantine(self, round_id: int, roster: Sequence[PeerId] | None) -> list[TrustTransition]:
         below = self.settings.quarantine_below
         low = [
-            (s.trust, peer)
+            (min(s.score, s.served), peer)
             for peer, s in self._standings.items()
-            if s.trust < below and s.phase != "quarantined"
+            if (s.score < below or s.served < below) and s.phase != "quarantined"
         ]
         if not low:
             return []

@@ -154,9 +154,12 @@ class TransferTimes:
 
     def took(self, peer: PeerId, seconds: float) -> None:
         """A payload of this peer is complete."""
-        if seconds <= self.most_s(peer):
+        if seconds <= FAIR_S or seconds <= self.most_s(peer):
             self._slow.pop(peer, None)
-            self._took.setdefault(peer, RecentMedian(KEPT)).add(seconds)
+            usual = self._took.get(peer)
+            if usual is None:
+                usual = self._took[peer] = RecentMedian(KEPT)
+            usual.add(seconds)
             return
         self._slow[peer] = [*self._slow.get(peer, ()), seconds][-CHANGED:]
         slow = [other for other, times in self._slow.items() if len(times) == CHANGED]

@@ -188,8 +188,10 @@ class ShardRound:
         self.collected = ()
         self.give_up = self.grace = self.query = self.pulse = self.lack = self.again = None
 
-    def tokens(self) -> tuple[Token | None, ...]:
-        return self.give_up, self.grace, self.query, self.pulse, self.lack, self.again
+    def tokens(self) -> list[Token]:
+        """Of all its timers."""
+        timers = self.give_up, self.grace, self.query, self.pulse, self.lack, self.again
+        return [token for token in timers if token is not None]
 
 
 def _fitting(given: Sequence[Collected]) -> tuple[Collected, ...]:
