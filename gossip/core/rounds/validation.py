@@ -215,14 +215,17 @@ class ResultValidator:
             lengths.popitem(last=False)
 
     def _why(self, commit: Commit, similarity: ResultSimilarity, own: Contributed | None) -> str:
-        # A server that says that there were few samples cannot leave out the own ones.
-        samples = max(1, _samples(commit), own.samples if own is not None else 0)
-        usual = max(self._usual(commit.shard, samples), similarity.own)
-        if usual and not similarity.length <= self.settings.longer * usual:
-            return (
-                f"it is {similarity.length / usual:.3g} times as long as results and own updates "
-                "are"
-            )
+        longer = self.settings.longer
+        # Most often the own update is long enough, and no former result need be looked at.
+        if not similarity.length <= longer * similarity.own:
+            # A server that says that there were few samples cannot leave out the own ones.
+            samples = max(1, _samples(commit), own.samples if own is not None else 0)
+            usual = max(self._usual(commit.shard, samples), similarity.own)
+            if usual and not similarity.length <= longer * usual:
+                return (
+                    f"it is {similarity.length / usual:.3g} times as long as results and own "
+                    "updates are"
+                )
         cosine = similarity.cosine
         return (
             f"it opposes the own update, with a cosine of {cosine:.2f}"
