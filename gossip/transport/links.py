@@ -30,6 +30,9 @@ ZERO_COPY_BYTES = 512 * 1024
 PATIENCE_S = 2.0
 """Who is turned away for so long is told why: keys may be on their way."""
 AGAIN_S, AGAIN_MAX_S = 0.05, 1.0
+CUT_S = 1.0
+"""After a longer cut between hosts payloads get a new connection. The old one has sent again in
+vain, each time after a pause twice as long (docs/design_notes.md N24)."""
 DISCARD_FRAMES = 4096  # before others get their turn
 REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 """After these libzmq does not try again, or not always (docs/design_notes.md N12)."""
@@ -254,10 +257,12 @@ class Link:
         keys: tuple[KeyPair, str] | None = None,
     ) -> None:
         self.peer, self.addresses, self.keys = peer, (control, bulk), keys
+        self._context = context
         self.control = ZmqLane(context, control, bulk=False, keys=keys)
         self.bulk: BulkLane = (
             UnixLane(bulk) if name_of(bulk) else ZmqLane(context, bulk, bulk=True, keys=keys)
         )
+        self.cut_at = float("inf")  # when the control lane broke, until it stands again
         self.up = False  # both lanes stand, and it was told
         self.watched = False  # somebody waits for the bulk lane to take more
         self.queue: deque[Outgoing] = deque()
@@ -268,6 +273,16 @@ class Link:
     @property
     def lanes(self) -> tuple[ZmqLane, BulkLane]:
         return self.control, self.bulk
+
+    def lacks_bulk(self, now: float) -> bool:
+        """Whether the control lane, which stands again, was cut for so long that payloads need
+        another connection. On one host it was not the network: that peer did not read."""
+        return now - self.cut_at > CUT_S and self.bulk.up and is_far(self.addresses[1])
+
+    def renew_bulk(self) -> None:
+        self.forget()
+        self.bulk.close(0)
+        self.bulk = ZmqLane(self._context, self.addresses[1], bulk=True, keys=self.keys)
 
     def has_room(self, nbytes: int) -> bool:
         waiting = len(self.queue)

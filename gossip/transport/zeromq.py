@@ -167,12 +167,24 @@ class ZeroMQTransport:
             keys = (self._keys.pair, key)
         link = self._links[peer] = Link(self._context, peer, control, bulk, keys)
         for lane in link.lanes:
-            self._by_fd[lane.news_fd] = (link, lane)
-            self._rare.register(lane.news_fd, select.EPOLLIN)
-            self._open(lane, time.monotonic())
+            self._add_lane(link, lane)
         # nothing is to come there: what does is told at once
         self._by_fd[link.control.room_fd] = (link, link.control)
         self._rare.register(link.control.room_fd, select.EPOLLIN)
+
+    def _add_lane(self, link: Link, lane: ZmqLane | BulkLane) -> None:
+        self._by_fd[lane.news_fd] = (link, lane)
+        self._rare.register(lane.news_fd, select.EPOLLIN)
+        self._open(lane, time.monotonic())
+
+    def _renew_bulk(self, link: Link) -> None:
+        self._unwatch(link)
+        fd = link.bulk.news_fd
+        self._rare.unregister(fd)
+        del self._by_fd[fd]
+        self._closed_lanes.pop(fd, None)
+        link.renew_bulk()
+        self._add_lane(link, link.bulk)
 
     def disconnect(self, peer: PeerId) -> None:
         self._keyless.pop(peer, None)
@@ -250,7 +262,17 @@ class ZeroMQTransport:
             self.traffic.settled(("rejections", link.peer))
         if (again_s := lane.again_s) is not None and lane.news_fd not in self._closed_lanes:
             self._open_later(lane, time.monotonic() + again_s)
+        self._on_news(link, lane, news, arrivals)
+
+    def _on_news(
+        self, link: Link, lane: ZmqLane | BulkLane, news: list[bool], arrivals: list[Arrival]
+    ) -> None:
         for up in news:
+            if lane is link.control:
+                now = time.monotonic()
+                if up and link.lacks_bulk(now):
+                    self._renew_bulk(link)
+                link.cut_at = float("inf") if up else min(link.cut_at, now)
             if up:
                 if link.control.up and link.bulk.up and not link.up:
                     link.up = True

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
+from contextlib import suppress
+from threading import Thread
 
 import numpy as np
 import pytest
-from zeromq_rig import WatchedTransport, floats, process, transport, update
+from zeromq_rig import WatchedTransport, floats, process, raw, transport, update
 
 from gossip.core.events import LinkDown, LinkUp, Payload
 from gossip.core.messages import Envelope, Ping
 from gossip.errors import AddressInUse, ConfigError
-from gossip.transport import assembly
+from gossip.transport import assembly, links, sockets
 from gossip.transport.base import Traffic
 from gossip.transport.codec import decode
 from gossip.transport.zeromq import ZeroMQTransport
@@ -99,6 +102,62 @@ def test_who_is_too_busy_to_read_payloads_is_not_cut_off():
     assert LinkDown(1, "bulk connection closed") not in watched.heard[first]
     watched.until(lambda: len(watched.received(second)) == 2, "both payloads")
     assert second.traffic.dropped == {}
+    first.close()
+    second.close()
+
+
+class Cable:
+    """Between two hosts. Pulled, nothing passes on the connections of before, whatever comes."""
+
+    def __init__(self) -> None:
+        self._pulled = 0
+
+    def pull(self) -> None:
+        self._pulled += 1
+
+    def towards(self, address: str) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def pump(source: socket.socket, target: socket.socket, pulled: int) -> None:
+            with suppress(OSError):
+                while data := source.recv(65536):
+                    if pulled == self._pulled:
+                        target.sendall(data)
+            for end in (source, target):
+                with suppress(OSError):  # it has ended before
+                    end.shutdown(socket.SHUT_RDWR)
+
+        def serve() -> None:
+            while True:
+                near, _ = listener.accept()
+                far = raw(address)
+                for ends in ((near, far), (far, near)):
+                    Thread(target=pump, args=(*ends, self._pulled), daemon=True).start()
+
+        Thread(target=serve, daemon=True).start()
+        return f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("far", [True, False])
+def test_after_a_cut_between_hosts_payloads_do_not_wait_for_the_old_connection(
+    far: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """N24. On one host nothing is lost, and what is on its way to one that did not read comes."""
+    monkeypatch.setattr(links, "is_far", lambda address: far)
+    monkeypatch.setattr(links, "CUT_S", 0.0)
+    monkeypatch.setattr(sockets, "_HEARTBEAT_FAR", sockets._HEARTBEAT)  # so as not to wait long
+    first, second = transport(local=0, limit=8), transport(local=1, limit=8)
+    watched, cable = WatchedTransport(first, second), Cable()
+    first.connect(1, cable.towards(second.control), cable.towards(second.bulk))
+    watched.until(lambda: watched.heard[first] == [LinkUp(1)], "a link")
+    connection = first._links[1].bulk
+    cable.pull()
+    watched.until(lambda: isinstance(watched.heard[first][-1], LinkDown), "the end of the link")
+    watched.until(lambda: watched.heard[first][-1] == LinkUp(1), "a link again")
+    assert first.send(1, update(7), floats(8))
+    if far:
+        watched.until(lambda: len(watched.received(second)) == 1, "the payload")
+    assert (first._links[1].bulk is connection) is not far
     first.close()
     second.close()
 
