@@ -28,7 +28,7 @@ while peer.round < 10**9:
     loss = model(torch.randn(8, 4)).square().mean()
     loss.backward()
     peer.log(loss=loss.item())
-    time.sleep(0.02)
+    time.sleep(0.04)
     optimizer.step()
 """
 CLI = [sys.executable, "-m", "gossip.launch.cli"]

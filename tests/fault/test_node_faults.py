@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import zygote
+
 VICTIM = """
 import sys, pathlib
 from gossip.faults.plan import parse
@@ -38,9 +40,7 @@ def victim(
         serving,
         *faults,
     ]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, start_new_session=True, check=False
-    )
+    return zygote.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
 
 
 def test_a_crash_is_written_down_first_and_strikes_once(tmp_path: Path) -> None:
@@ -94,9 +94,7 @@ def timed(
     run: Path, incarnation: int, fault: str, later_s: float
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", TIMED, str(run), str(incarnation), fault, str(later_s)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, start_new_session=True, check=False
-    )
+    return zygote.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
 
 
 def test_a_fault_with_a_time_strikes_so_long_after_the_first_round_of_the_run_and_once(

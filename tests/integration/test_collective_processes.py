@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zygote
 from effort import effort
 
 SCRIPT = """
@@ -62,10 +63,9 @@ def started(folder: Path, rule: str) -> subprocess.Popen[str]:
     (folder / "train.py").write_text(SCRIPT)
     options = ["-n", str(PEERS), "--run-dir", "runs/r", "--restarts", "1", "--aggregator", rule]
     options += ["-f", "0"] if rule == "mean" else []
-    return subprocess.Popen(
+    return zygote.Popen(
         [sys.executable, "-m", "gossip.launch.cli", "run", *options, "train.py"],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -8,9 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zygote
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = ROOT / "examples"
@@ -28,10 +31,10 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(project: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command, cwd=project, capture_output=True, text=True, timeout=280, check=False
-    )
+def run(
+    project: Path, *command: str, start: Callable[..., Any] = subprocess.run
+) -> subprocess.CompletedProcess[str]:
+    done = start(command, cwd=project, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -111,8 +114,8 @@ def test_the_script_of_ddp_goes_on_as_one_of_gossip_where_everything_was_killed(
     command = [sys.executable, "-m", "gossip.launch.cli", *words.split()]
     script = [str(EXAMPLES / "from_ddp.py"), "--epochs", "3"]
 
-    first = run(tmp_path, *command, "first", *script)
-    again = run(tmp_path, *command, "again", *script)
+    first = run(tmp_path, *command, "first", *script, start=zygote.run)
+    again = run(tmp_path, *command, "again", *script, start=zygote.run)
 
     seen = accuracies(first.stdout + first.stderr)
     assert len(seen) == 3, "one peer says the mean of all"
@@ -129,13 +132,12 @@ def test_a_script_of_ddp_says_what_to_read_and_runs_under_torchrun_as_it_is(
     tmp_path: Path,
 ) -> None:
     script = [str(EXAMPLES / "ddp.py"), "--epochs", "1"]
-    done = subprocess.run(
+    done = zygote.run(
         [sys.executable, "-m", "gossip.launch.cli", "run", "-n", "2", *script],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=100,
-        check=False,
     )
     assert done.returncode != 0
     assert done.stderr.count("docs/from_ddp.md") + done.stdout.count("docs/from_ddp.md") == 1

@@ -10,9 +10,12 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zygote
 from conftest import MARK, marked
 
 from gossip.launch.guardian import TOKEN_VARIABLE
@@ -37,7 +40,9 @@ print(f"{word[::-1]} in {folder}, seen {seen} times, {sys.argv[1:]}", flush=True
 """
 
 
-def gossip(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def gossip(
+    folder: Path, *words: str, start: Callable[..., Any] = zygote.run
+) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
         "-m",
@@ -48,7 +53,7 @@ def gossip(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         *words,
     ]
     environment = {**os.environ, "GOSSIP_WARM": "false", "A_SECRET": "tell-nobody"}
-    return subprocess.run(
+    done: subprocess.CompletedProcess[str] = start(
         command,
         cwd=folder,
         env=environment,
@@ -57,6 +62,7 @@ def gossip(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         timeout=280,
         check=False,
     )
+    return done
 
 
 @pytest.fixture
@@ -88,7 +94,7 @@ def test_what_is_sent_arrives_and_stands_in_no_command_line(folder: Path) -> Non
         "--lr",
         "a b",
     )
-    done = gossip(folder, *words)
+    done = gossip(folder, *words, start=subprocess.run)
     assert done.returncode == 0, done.stderr
     for prefix, where in (("[0@a]", "here"), ("[1@a]", "here"), ("[2@b]", "b")):
         assert f"{prefix} ydobon-llet in {where}, seen 0 times, ['--lr', 'a b']" in done.stdout

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zygote
 from test_launch_supervisor import FAKE, LineScreen, supervisor
 
 from gossip.config import resolve
@@ -175,13 +175,12 @@ def test_a_peer_whose_trainer_crashed_trains_on_with_the_others(tmp_path: Path) 
     """With room for more, as ``gossip run`` really does it: its one second included."""
     (tmp_path / "train.py").write_text(DIES_ONCE)
     words = ["-n", "2", "--room", "3", "--restarts", "1", "--aggregator", "mean"]
-    done = subprocess.run(
+    done = zygote.run(
         [sys.executable, "-m", "gossip.launch.cli", "run", *words, "--json", "train.py"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=100,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -107,9 +107,7 @@ def test_a_module_of_a_package_trains_as_python_would_run_it(folder: Path) -> No
     own = SCRIPT.replace("import sys\n", "import sys\nfrom .rounds import AT_MOST\n")
     (folder / "lab" / "train.py").write_text(own.replace("int(sys.argv[1])", "AT_MOST"))
     words = command("--json", "-m", "lab.train", "20", "-m", "-n", "7")
-    done = subprocess.run(
-        words, cwd=folder, capture_output=True, text=True, timeout=100, check=False
-    )
+    done = zygote.run(words, cwd=folder, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert (summary["status"], summary["rounds"], summary["peers"]) == ("finished", 5, 2)

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import zygote
 
 from gossip.run import checkpoints
 
@@ -61,10 +62,9 @@ def started(folder: Path, pause_s: float, *options: str) -> subprocess.Popen[str
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "gossip.launch.cli", *COMMAND, *options]
-    return subprocess.Popen(
+    return zygote.Popen(
         [*command, "train.py", str(pause_s)],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -149,16 +149,7 @@ def test_another_model_is_refused_with_names_and_shapes(tmp_path: Path) -> None:
     script = SCRIPT.replace("nn.Embedding(32, 8)", "nn.Embedding(33, 8)")
     (tmp_path / "other.py").write_text(script)
     command = [sys.executable, "-m", "gossip.launch.cli", *COMMAND, "other.py", "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=WAIT_S,
-    )
+    run = zygote.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S)
     assert run.returncode != 0
     said = run.stdout + run.stderr
     assert "0.weight is (32, 8)" in said, said

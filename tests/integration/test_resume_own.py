@@ -4,11 +4,11 @@ rounds, everything in gossip rounds. Real processes; docs/checkpoints.md."""
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+import zygote
 
 SCRIPT = """
 import hashlib, sys
@@ -49,14 +49,12 @@ def ended(folder: Path, steps: int, *options: str) -> tuple[list[tuple[str, ...]
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "gossip.launch.cli", "run", "-n", "3", "--aggregator", "mean"]
-    run = subprocess.run(
+    run = zygote.run(
         [*command, "--resume", "auto", *options, "train.py", str(steps)],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=120,
-        check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     return sorted(ENDED.findall(run.stdout + run.stderr)), run.stdout + run.stderr

@@ -21,8 +21,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zygote
 from following import following
 
 GOLDEN = Path(__file__).with_name("usual_mistakes")
@@ -98,11 +100,21 @@ class Desk:
     said: list[str] = field(default_factory=list)
     cpu_s: float = 0.0
 
-    def gossip(self, words: str, *, only: Callable[[str], bool] = lambda line: True) -> None:
-        """Runs the command and notes what it says. ``only``: lines of it; those further in belong
-        to the line before them."""
+    def gossip(
+        self,
+        words: str,
+        *,
+        only: Callable[[str], bool] = lambda line: True,
+        start: Callable[..., Any] = subprocess.run,
+    ) -> None:
+        """Runs the command and notes what it says.
+
+        Args:
+            only: Lines of it; those further in belong to the line before them.
+            start: ``zygote.run`` where peers have to train until they can say it.
+        """
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(
+        done = start(
             [*PYTHON, *shlex.split(words)],
             cwd=self.folder,
             capture_output=True,
@@ -171,14 +183,18 @@ def taken_port(desk: Desk) -> None:
 def script_raises(desk: Desk) -> None:
     (desk.folder / "train.py").write_text(RAISES)
     desk.gossip(
-        "run -n 2 --name digits train.py", only=lambda line: line.startswith("x peer 1 failed")
+        "run -n 2 --name digits train.py",
+        only=lambda line: line.startswith("x peer 1 failed"),
+        start=zygote.run,
     )
 
 
 def other_model(desk: Desk) -> None:
     (desk.folder / "train.py").write_text(OTHER_MODEL)
     desk.gossip(
-        "run -n 3 --name digits train.py", only=lambda line: line.startswith("x peer 2 failed")
+        "run -n 3 --name digits train.py",
+        only=lambda line: line.startswith("x peer 2 failed"),
+        start=zygote.run,
     )
 
 
@@ -188,7 +204,7 @@ def wrong_key(desk: Desk) -> None:
     desk.gossip("keygen wrong.key", only=lambda line: False)
     desk.said.clear()
     words = shlex.split("run -n 1 --keys --room 2 --aggregator mean --run-dir run train.py")
-    with subprocess.Popen([*PYTHON, *words], cwd=desk.folder, stdout=subprocess.DEVNULL) as process:
+    with zygote.Popen([*PYTHON, *words], cwd=desk.folder, stdout=subprocess.DEVNULL) as process:
         try:
             with following(desk.folder / "run") as written:
                 join_servers = written.until(
@@ -201,7 +217,7 @@ def wrong_key(desk: Desk) -> None:
 
 def other_optimizer(desk: Desk) -> None:
     (desk.folder / "train.py").write_text(OTHER_OPTIMIZER)
-    desk.gossip("run -n 1 train.py", only=lambda line: "Warning" in line)
+    desk.gossip("run -n 1 train.py", only=lambda line: "Warning" in line, start=zygote.run)
 
 
 def unknown_rule(desk: Desk) -> None:

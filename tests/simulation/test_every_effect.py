@@ -36,7 +36,7 @@ class AggregationTimes(Observer):
             self.effects += 1
 
 
-@pytest.mark.parametrize("peers", effort((3, 5), (3, 4, 5, 6, 7)))
+@pytest.mark.parametrize("peers", effort((4,), (3, 4, 5, 6, 7)))
 def test_a_server_that_dies_at_any_effect_of_its_round_breaks_no_promise(peers: int) -> None:
     quiet = Schedule(7, peers=peers, active_s=2.5, duration_s=2.5, compute_s=(0.1, 0.12))
     serving = AggregationTimes(0)

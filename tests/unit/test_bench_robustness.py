@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import shlex
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,13 @@ def test_a_page_says_what_calculated_its_runs(tmp_path: Path) -> None:
     assert "Calculated" not in page.read_text("utf-8"), "runs of which it was not kept"
 
 
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials run in processes that have torch already: how they start is not looked at here."""
+    monkeypatch.setattr(trials, "get_context", lambda how: get_context("fork"))
+
+
+@pytest.mark.usefixtures("forked")
 def test_a_page_names_the_command_that_makes_it(tmp_path: Path) -> None:
     rule, out = tmp_path / "mine.py", tmp_path / "page.md"
     rule.write_text("def keep(updates, *, f): return updates.mean(0)\n")
@@ -423,6 +431,7 @@ def test_a_changed_rule_file_is_another_rule(tmp_path: Path) -> None:
     assert trials.recall(tmp_path, trial, "digits") is None
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_command_runs_only_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -445,6 +454,7 @@ def test_the_command_runs_only_what_is_missing(
     assert all(path.stat().st_mtime_ns == before[path] for path in before)
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_command_says_of_each_table_how_many_lie(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,11 +7,11 @@ import os
 import shutil
 import socket
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import zygote
 
 from gossip.errors import ConfigError
 from gossip.launch.registry.registry_folder import RegistryFolder
@@ -159,12 +159,11 @@ def test_nothing_waits_for_a_writer(tmp_path: Path) -> None:
         (["logs", "run", "--dir"], 2),
         (["stop", "run", "--dir"], 0),
     ):
-        done = subprocess.run(
+        done = zygote.run(
             [sys.executable, "-c", RUN, *words, str(tmp_path)],
             capture_output=True,
             text=True,
             timeout=60,
-            check=False,
         )
         assert "Traceback" not in done.stderr, done.stderr
         assert done.returncode == code, done.stderr
@@ -204,12 +203,8 @@ def test_what_this_user_may_not_read_is_told(tmp_path: Path, name: str) -> None:
     ):
         (run / file).write_text("{}")
     (run / name).chmod(0)
-    done = subprocess.run(
-        [sys.executable, "-c", TOOLS, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    done = zygote.run(
+        [sys.executable, "-c", TOOLS, str(tmp_path)], capture_output=True, text=True, timeout=60
     )
     run.chmod(0o700)
     (run / name).chmod(0o700)

@@ -403,8 +403,9 @@ def prepared(folder: Path) -> None:
 def test_a_crash_at_any_call_leaves_a_checkpoint_and_latest_that_can_be_used(
     tmp_path: Path, done: bool
 ) -> None:
-    whole = tmp_path / "whole"
-    prepared(whole)
+    before, whole = tmp_path / "before", tmp_path / "whole"
+    prepared(before)
+    shutil.copytree(before, whole)
     with pytest.MonkeyPatch.context() as patched:
         calls = Calls(patched, None)
         write(whole, 1500, keep=2)
@@ -415,7 +416,7 @@ def test_a_crash_at_any_call_leaves_a_checkpoint_and_latest_that_can_be_used(
     outcomes = set()
     for last in range(count):
         folder = tmp_path / f"at-{last}"
-        prepared(folder)
+        shutil.copytree(before, folder)
         with pytest.MonkeyPatch.context() as patched:
             Calls(patched, last, done)
             with pytest.raises(Crash):
@@ -444,10 +445,11 @@ def test_a_crash_at_any_call_leaves_a_checkpoint_and_latest_that_can_be_used(
 def test_an_error_at_any_call_leaves_a_checkpoint_and_latest_that_can_be_used(
     tmp_path: Path, call: str
 ) -> None:
-    real = getattr(os, call)
+    real, before = getattr(os, call), tmp_path / "before"
+    prepared(before)
     for at in range(200):
         folder = tmp_path / f"at-{at}"
-        prepared(folder)
+        shutil.copytree(before, folder)
         seen = 0
 
         def fail(*args: Any, at: int = at, **others: Any) -> Any:
