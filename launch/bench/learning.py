@@ -279,6 +279,7 @@ class _Run:
             rule=self._seen_by_attackers(round_id),
             own=updates[honest:],
             round_id=round_id,
+            locked=[worker for worker in sorted(self.locked) if worker < honest],
         )
         return torch.cat([updates[:honest], lies])
 

@@ -30,7 +30,11 @@ COMPOSED = (
 )
 """Beside all rules that have a name."""
 BESIDE = {"ipm": "ipm*10", "alie": "alie*1.5"}
-INSTEAD = {"sign_flip": "sign_flip*10", "random_direction": "random_direction*10"}
+INSTEAD = {
+    "sign_flip": "sign_flip*10",
+    "every_second": "every_second*10",
+    "random_direction": "random_direction*10",
+}
 """Stronger forms of attacks than by default."""
 FAILS_BELOW = 0.9
 MAKES_NO_DIFFERENCE = ("jobs", "into", "show", "as_json")
