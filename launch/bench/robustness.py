@@ -77,11 +77,14 @@ def robustness(
         str, typer.Option(help="What workers make of their updates: momentum:beta=0.9+clip:10.")
     ] = "",
     split: Annotated[
-        str,
+        list[str],
         typer.Option(
-            help="How the honest share the samples: iid, sorted, dirichlet:ALPHA, gamma:SHARE."
+            help=(
+                "How the honest share the samples: iid, sorted, dirichlet:ALPHA, gamma:SHARE. "
+                "Repeatable."
+            )
         ),
-    ] = "iid",
+    ] = ["iid"],  # noqa: B006
     trust: Annotated[
         bool, typer.Option(help="The trust table of a run keeps out who stands out for long.")
     ] = False,
@@ -108,13 +111,24 @@ def robustness(
     show: Annotated[
         bool, typer.Option("--show", help="Run nothing: tables of what was run so far.")
     ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="A config.json of ByzFL's benchmark, in place of the options that it sets.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print everything as JSON, and nothing else, to stdout.")
     ] = False,
 ) -> None:
     """Train under every attack with every rule: accuracies with error bars. Ctrl-C, and the same
     command goes on."""
-    command = _command(locals())
+    options = locals()
+    if config is not None:
+        robustness(**_with_config(config, options))
+        return
+    command = _command(options)
     from gossip.aggregators import registry, senders
 
     from . import splits
@@ -122,7 +136,8 @@ def robustness(
 
     declared = declared_f or f
     _check_numbers(n, f, declared, lr)
-    splits.read_split(split)
+    for each in split:
+        splits.read_split(each)
     chosen_rules = _words(rules) or [*registry.names(), *COMPOSED]
     for rule in chosen_rules:
         registry.check(rule)
@@ -138,7 +153,6 @@ def robustness(
         "lr": lr,
         "hidden": hidden,
         "sender": sender,
-        "split": split,
         "trust": trust,
     }
     tables = [
@@ -150,8 +164,9 @@ def robustness(
             tuple(chosen_attacks),
             tuple(range(seeds)),
             fails_below,
-            shared,
+            {**shared, "split": each},
         )
+        for each in split
         for workers, attackers, told in zip(n, f, declared, strict=True)
     ]
     from . import robustness_page
@@ -174,6 +189,27 @@ def robustness(
             for table in tables
         ]
         print("\n\n".join("\n".join(part) for part in parts))
+
+
+def _with_config(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of ``robustness`` with those that a configuration of ByzFL sets.
+
+    Raises: ConfigError: It cannot be taken over, an option is given twice, or the data are lacking.
+    """
+    from . import byzfl_config
+
+    taken = byzfl_config.read(path)
+    defaults = inspect.signature(robustness).parameters
+    for name in taken:
+        if options[name] != defaults[name].default:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} is given beside {path}, which sets it", "leave one out")
+    if options["data"] == defaults["data"].default:
+        raise ConfigError(
+            f"{path} names data that are not here",
+            "give them: --data with an .npz file of x_train, y_train, x_test, y_test",
+        )
+    return {**options, **taken, "config": None}
 
 
 def _check_numbers(n: Sequence[int], f: Sequence[int], declared: Sequence[int], lr: float) -> None:

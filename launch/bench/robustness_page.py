@@ -52,8 +52,7 @@ def write(
         for table in tables:
             lines += ["", title(table), ""]
             if plot:
-                told = "" if table.declared_f == table.f else f"-told-{table.declared_f}"
-                picture = path.with_name(f"{path.stem}-{table.f}-of-{table.n}{told}.png")
+                picture = path.with_name(f"{path.stem}-{_kind_of(table)}.png")
                 draw(table, found, picture)
                 lines += [
                     (
@@ -84,6 +83,9 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
         else "updates sent as they are (no momentum)"
     )
     seeds = ", ".join(map(str, table.seeds))
+    shares = _shares(shared["split"])
+    if any(each.shared["split"] != shared["split"] for each in tables):
+        shares = "shared among the honest as each table says, the liars' drawn from all"
     what = (
         "Which rule learns under which attack: n simulated workers, f of them liars who see every "
         "honest update of the round and, for `adaptive` and `optimal_*`, try themselves on the "
@@ -93,7 +95,7 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
     setting = (
         f"Data `{data}`; a network with {shared['hidden']} hidden units; "
         f"{counted(shared['rounds'], 'round')}, learning rate {shared['lr']:g}; "
-        f"{counted(shared['batch'], 'sample')} a worker and round, {_shares(shared['split'])}; "
+        f"{counted(shared['batch'], 'sample')} a worker and round, {shares}; "
         f"{sender}; seeds {seeds}.{trust}"
     )
     told = (
@@ -168,7 +170,15 @@ def _shares(split: str) -> str:
 
 def title(table: RobustnessTable) -> str:
     told = "" if table.declared_f == table.f else f", f = {table.declared_f} declared"
-    return f"## f = {table.f} of {table.n}{told}"
+    split = "" if table.shared["split"] == IID else f", `{table.shared['split']}`"
+    return f"## f = {table.f} of {table.n}{told}{split}"
+
+
+def _kind_of(table: RobustnessTable) -> str:
+    """What tells its picture from those of other tables."""
+    told = "" if table.declared_f == table.f else f"-told-{table.declared_f}"
+    split = "" if table.shared["split"] == IID else f"-{table.shared['split'].replace(':', '-')}"
+    return f"{table.f}-of-{table.n}{told}{split}"
 
 
 def section(table: RobustnessTable, found: Found) -> list[str]:

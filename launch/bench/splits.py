@@ -60,8 +60,9 @@ def split(text: str, labels: Tensor, workers: int, batch: int, seed: int) -> lis
       ``sorted``.
 
     Raises: ConfigError: There is no such split, or some worker would have too few samples.
-    Source: Hsu, Qi, Brown 2019, arXiv:1909.06335 (Dirichlet); Karimireddy, He, Jaggi 2022,
-        arXiv:2006.09365, and ByzFL (a share of samples that all draw alike).
+    Source: Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks",
+        arXiv:1905.12022 (Dirichlet); Karimireddy et al. 2020, "SCAFFOLD", arXiv:1910.06378 (a share
+        that is mixed), as in ByzFL.
     """
     name, value = read_split(text)
     if name == IID:

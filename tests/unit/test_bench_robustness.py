@@ -446,7 +446,7 @@ def test_the_command_runs_only_what_is_missing(
     def bench(seeds: int) -> list[dict[str, object]]:
         bench_robustness.robustness(
             rules=["mean trimmed-mean"], attacks=["none scale"], n=[5], f=[1], seeds=seeds,
-            rounds=5, batch=4, lr=0.5, hidden=8, sender="", split="iid", data="digits", jobs=1,
+            rounds=5, batch=4, lr=0.5, hidden=8, sender="", split=["iid"], data="digits", jobs=1,
             into=tmp_path, out=None, fails_below=0.9, plot=False, as_json=True,
         )  # fmt: skip
         parsed: list[dict[str, object]] = json.loads(capsys.readouterr().out)
@@ -467,7 +467,7 @@ def test_the_command_says_of_each_table_how_many_lie(
 ) -> None:
     bench_robustness.robustness(
         rules=["mean"], attacks=["none"], n=[5, 6], f=[1, 2], seeds=1, rounds=2, batch=4, lr=0.5,
-        hidden=8, sender="", split="iid", data="digits", jobs=1, into=tmp_path, out=None,
+        hidden=8, sender="", split=["iid"], data="digits", jobs=1, into=tmp_path, out=None,
         fails_below=0.9, plot=False, as_json=False,
     )  # fmt: skip
     said = capsys.readouterr().out

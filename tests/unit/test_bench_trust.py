@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from gossip.aggregators import attacks
 from gossip.launch.bench import robustness_page
 from gossip.launch.bench.learning import TrainingData, Trial, TrialResult, train
 from gossip.launch.bench.robustness import RobustnessTable
@@ -24,7 +26,7 @@ def notes(updates, *, f, round_id):
         print(round_id, f, len(updates), file=heard)
     far = torch.ones(len(updates), dtype=torch.float64)
     far[0] = 9.0 if len(updates) == 7 else 1.0
-    return Verdict(updates.mean(0), torch.full_like(far, 1 / len(far)), far)
+    return Verdict(updates.median(0).values, torch.full_like(far, 1 / len(far)), far)
 """
 QUARANTINED_AFTER = 16
 """Rounds in which an update stands out, until its sender is in quarantine: 0.9**16 < 0.2."""
@@ -97,15 +99,37 @@ def test_the_declared_f_is_what_the_rule_is_told(tmp_path: Path) -> None:
     )
 
 
+def test_liars_are_told_which_honest_workers_are_in_quarantine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, plain = [], attacks.Attack.collude
+
+    def noting(*arguments: Any, **options: Any) -> torch.Tensor:
+        told.append(options["locked"])
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(attacks.Attack, "collude", noting)
+    noted(dataclasses.replace(PLAIN, attack="sleeper*1000", trust=True), tmp_path)
+    assert told == [*[[]] * QUARANTINED_AFTER, *[[0]] * (30 - QUARANTINED_AFTER)]
+
+
+def test_who_tries_the_rule_tries_it_without_those_in_quarantine(tmp_path: Path) -> None:
+    trial = dataclasses.replace(PLAIN, attack="adaptive*4", rounds=20, trust=True)
+    calls = noted(trial, tmp_path)
+    assert sum(at == QUARANTINED_AFTER for at, _, _ in calls) > 50
+    assert all(rows == (7 if at < QUARANTINED_AFTER else 6) for at, _, rows in calls)
+
+
 def test_a_table_of_a_declared_f_says_so_and_is_compared_with_the_same_reference() -> None:
     shared = {"rounds": 9, "batch": 8, "lr": 0.5, "hidden": 8, "sender": ""}
     shared |= {"split": "dirichlet:0.1", "trust": True}
     table = RobustnessTable(7, 2, 3, ("mean",), ("none", "zero"), (0, 1), 0.9, shared)
     assert {trial.declared_f for trial in table._of("mean", "zero")} == {3}
-    assert robustness_page.title(table) == "## f = 2 of 7, f = 3 declared"
+    assert robustness_page.title(table) == "## f = 2 of 7, f = 3 declared, `dirichlet:0.1`"
     true = dataclasses.replace(table, declared_f=2)
     assert {trial.declared_f for trial in true._of("mean", "zero")} == {None}
-    assert robustness_page.title(true) == "## f = 2 of 7"
+    plain = dataclasses.replace(true, shared={**shared, "split": "iid"})
+    assert robustness_page.title(plain) == "## f = 2 of 7"
     blind = dataclasses.replace(table, shared={**shared, "trust": False})
     assert table.without_attackers() == true.without_attackers() == blind.without_attackers()
 
