@@ -22,6 +22,7 @@ from __future__ import annotations
 from . import adaptive as _adaptive
 from . import alone as _alone
 from . import apart as _apart
+from . import patient as _patient
 from . import together as _together
 from .kinds import DATA_ATTACKS as DATA_ATTACKS
 from .kinds import KINDS as KINDS
@@ -48,6 +49,6 @@ __all__ = [
     "make",
     "names",
 ]
-_HOMES = (_adaptive, _alone, _apart, _together)  # imported for what they register
+_HOMES = (_adaptive, _alone, _apart, _patient, _together)  # imported for what they register
 ATTACKS = {**KINDS, _LABEL_FLIP.name: _LABEL_FLIP}
 """Of real runs, the simulator and benchmarks: on updates and on data."""

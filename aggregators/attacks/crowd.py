@@ -26,6 +26,7 @@ class OmniscientView:
         direction: Of the whole run, likewise.
         rule: What will be made of the updates; None when the liars do not know.
         memory: Kept from one round to the next.
+        locked: Which of the honest are in quarantine, as far as they know.
     """
 
     honest: Tensor
@@ -34,6 +35,7 @@ class OmniscientView:
     direction: torch.Generator
     rule: Aggregator | None = None
     memory: dict[str, Any] = field(default_factory=dict)
+    locked: frozenset[int] = frozenset()
 
     @property
     def f(self) -> int:

@@ -103,7 +103,8 @@ def attack(
     The shape decides what the function gets and which further parameters it may name:
 
     - ``alone``: ``(update, *, ...) -> update``, ``(d,)`` to ``(d,)``. One Byzantine peer, without
-      knowledge of the others. ``strength``, ``generator``, ``past``, ``direction``.
+      knowledge of the others. ``strength``, ``generator``, ``past``, ``direction``, ``round_id``,
+      ``somebody_locked``.
     - ``together``: ``(crowd, *, ...) -> (f, d)``. All Byzantine peers at once, with knowledge of
       the honest updates. ``strength``.
     - ``apart``: ``(update, *, ...) -> update``. One Byzantine peer of a gossip round, with another

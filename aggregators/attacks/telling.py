@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,9 @@ class Attack:
     Its output depends only on the seed, the round, and the updates and results seen. ``stale``
     keeps copies of the last ``strength`` updates. Attacks of the shape ``together`` keep some of
     the last deviations. No other attack has a memory.
+
+    Attributes:
+        somebody_locked: Whether an honest peer was ever in quarantine, as far as it knows.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Attack:
         self._guess = HonestEstimate()
         self._memory: dict[str, Any] = {}
         self._each: dict[int, Attack] = {}
+        self.somebody_locked = False
 
     @property
     def guesses(self) -> bool:
@@ -113,6 +117,8 @@ class Attack:
             given["direction"] = self._generator(None, self.seed)
         if "past" in self._kind.wants:
             given["past"] = self._recall(update, round_id)
+        known = {"round_id": round_id, "somebody_locked": self.somebody_locked}
+        given |= {name: value for name, value in known.items() if name in self._kind.wants}
         lie: Tensor = self._kind.function(update, **given)
         return lie
 
@@ -137,6 +143,7 @@ class Attack:
         *,
         own: Tensor | None = None,
         round_id: int = 0,
+        locked: Collection[int] = (),
     ) -> Tensor:
         """The updates of f omniscient Byzantine peers. Call it once a round.
 
@@ -147,7 +154,9 @@ class Attack:
             rule: ``(n, d) -> (d,)``, with its f bound, for attacks that try themselves on it.
             own: ``(f, d)``, the honest updates of the Byzantine peers. By default copies of
                 ``honest``, one after the other.
-            round_id: Number of the round, for attacks that replay.
+            round_id: Number of the round, for attacks that replay or wait.
+            locked: Which rows of ``honest`` are of peers in quarantine, as far as the Byzantine
+                peers know. The rule does not get them.
         Returns: ``(f, d)`` in the dtype and on the device of ``honest``.
         Raises: ConfigError: The attack needs the rule and was given none, or has no such form.
         """
@@ -168,12 +177,18 @@ class Attack:
             return own.clone()
         if self._kind.shape == "together":
             chosen = generator if generator is not None else self._generator(round_id, self.seed)
-            return self._colluded(honest, own, chosen, rule)
+            return self._colluded(honest, own, chosen, rule, frozenset(locked))
+        self.somebody_locked |= bool(locked)
         rows = [self._one(rank)(update, round_id) for rank, update in enumerate(own)]
         return torch.stack(rows)
 
     def _colluded(
-        self, honest: Tensor, own: Tensor, generator: torch.Generator, rule: Aggregator | None
+        self,
+        honest: Tensor,
+        own: Tensor,
+        generator: torch.Generator,
+        rule: Aggregator | None,
+        locked: frozenset[int] = frozenset(),
     ) -> Tensor:
         import torch
 
@@ -182,7 +197,7 @@ class Attack:
         work = torch.float64 if honest.dtype == torch.float64 else torch.float32
         direction = self._generator(None, self.attacker_group.seed)
         crowd = OmniscientView(
-            honest.to(work), own.to(work), generator, direction, rule, self._memory
+            honest.to(work), own.to(work), generator, direction, rule, self._memory, locked
         )
         given = {"strength": self.strength} if "strength" in self._kind.wants else {}
         with torch.no_grad():
@@ -194,7 +209,9 @@ class Attack:
             self._each[rank] = Attack(
                 self._kind, self.strength, self.seed + 1 + rank, self.attacker_group
             )
-        return self._each[rank]
+        one = self._each[rank]
+        one.somebody_locked = self.somebody_locked
+        return one
 
     # --- apart ------------------------------------------------------------------------------------
 

@@ -6,12 +6,19 @@ from typing import TYPE_CHECKING
 
 from gossip.errors import ConfigError
 
-from .kinds import FINITE, NOT_NEGATIVE, POSITIVE, attack
+from .kinds import FINITE, FRACTION, NOT_NEGATIVE, POSITIVE, attack
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from .crowd import OmniscientView
+
+DRIFT_MEMORY = 0.9
+"""What ``drift_ip`` keeps of its running mean from one round to the next."""
+SEES_NOBODY_IN_TIME = (
+    "it follows an update of the same round, which a peer of a real run does not see in time; "
+    "`gossip bench robustness` and the simulator show it"
+)
 
 
 @attack(shape="together", strength=0.1, meaning="epsilon, times the honest mean", allowed=FINITE)
@@ -127,10 +134,7 @@ def _larger_root(a: float, b: float, c: float) -> float:
 
 @attack(
     shape="together",
-    refusal=(
-        "it copies an update of the same round, which a peer of a real run does not see in time; "
-        "`gossip bench robustness` and the simulator show it"
-    ),
+    refusal=SEES_NOBODY_IN_TIME,
 )
 def mimic(crowd: OmniscientView) -> Tensor:
     """All copy one honest update, always the same peer's: it is over-represented, which hurts where
@@ -151,6 +155,56 @@ def _outermost(crowd: OmniscientView) -> int:
     apart = (crowd.honest - crowd.mean()).double()
     _, vectors = torch.linalg.eigh(apart @ apart.T)
     return int(vectors[:, -1].abs().argmax())
+
+
+@attack(
+    shape="together",
+    strength=0.5,
+    meaning="part of the way to the mirror image of the victim",
+    allowed=POSITIVE,
+    refusal=SEES_NOBODY_IN_TIME,
+)
+def framing(crowd: OmniscientView, *, strength: float) -> Tensor:
+    """All stand on the side of the honest mean that one honest peer is not on, so that this one
+    stands out and is suspected in their place: the mean less ``strength`` times what the victim
+    differs from it.
+
+    The victim is the honest one farthest from the mean, and stays the same until it is in
+    quarantine; then it is the next one.
+    """
+    import torch
+
+    apart = crowd.honest - crowd.mean()
+    victim = crowd.memory.get("victim")
+    if victim is None or victim in crowd.locked or victim >= crowd.h:
+        far = torch.linalg.vector_norm(apart.double(), dim=1)
+        free = [peer for peer in range(crowd.h) if peer not in crowd.locked]
+        victim = max(free or range(crowd.h), key=lambda peer: float(far[peer]))
+        crowd.memory["victim"] = victim
+    return crowd.all_alike(crowd.mean() - strength * apart[victim])
+
+
+@attack(
+    shape="together",
+    strength=0.9,
+    meaning="length in median norms of the honest updates",
+    allowed=FRACTION,
+)
+def drift_ip(crowd: OmniscientView, *, strength: float) -> Tensor:
+    """All send the opposite of the running mean of the honest mean over the rounds, no longer than
+    the honest updates are: it pushes the same way all the time, where noise of the honest cancels.
+
+    Source: the inner-product manipulation of Xie, Koyejo, Gupta 2019, arXiv:1903.03936, coupled
+        over time as in Karimireddy, He, Jaggi 2021, arXiv:2012.10333.
+    """
+    import torch
+
+    mean = crowd.mean()
+    before = crowd.memory.get("drift", mean)
+    drift = crowd.memory["drift"] = DRIFT_MEMORY * before + (1 - DRIFT_MEMORY) * mean
+    typical = torch.linalg.vector_norm(crowd.honest, dim=1).median()
+    size = torch.linalg.vector_norm(drift)
+    return crowd.all_alike(drift * (-strength * typical / size.clamp(min=1e-30)))
 
 
 @attack(

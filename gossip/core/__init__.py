@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from .ledger import RATES_MAX as RATES_MAX
     from .ledger import RECENT as RECENT
     from .ledger import Ranges as Ranges
+    from .ledger import TrustTable as TrustTable
     from .ledger import chain_hash as chain_hash
     from .ledger import header_bytes as header_bytes
     from .ledger import planned_peers as planned_peers
@@ -117,6 +118,7 @@ if TYPE_CHECKING:
     from .messages import Progress as Progress
     from .messages import Push as Push
     from .messages import PushPull as PushPull
+    from .messages import Rejection as Rejection
     from .messages import Rumor as Rumor
     from .messages import StateAttestation as StateAttestation
     from .messages import StateOffer as StateOffer
@@ -218,6 +220,7 @@ else:
                 "RATES_MAX",
                 "RECENT",
                 "Ranges",
+                "TrustTable",
                 "chain_hash",
                 "header_bytes",
                 "planned_peers",
@@ -276,6 +279,7 @@ else:
                 "PushPull",
                 "UpdateRequest",
                 "ROUND_MAX",
+                "Rejection",
                 "Rumor",
                 "STATISTICS_BYTES_MAX",
                 "StateOffer",

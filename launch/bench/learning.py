@@ -16,8 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from gossip.aggregators import BoundRule, attacks, registry, senders
+from gossip.aggregators import BoundRule, Verdict, attacks, registry, senders
+from gossip.core import Contribution, Rejection, TrustSettings, TrustTable
 from gossip.errors import AggregationError, ConfigError, UnknownName
+
+from . import splits
 
 NO_ATTACK = "none"
 EVALUATIONS = 5
@@ -47,13 +50,16 @@ class Trial:
         attack: ``name``, ``name*strength``, ``label_flip`` or ``none``:
             then the last f are honest too.
         n: Workers, liars included.
-        f: Liars there are, and the f that the rule is told.
+        f: Liars there are.
         batch: Samples of a worker in a round.
         hidden: Units of the one hidden layer.
         sender: What each worker makes of its update, as ``senders.load`` takes it; liars lie about
             what comes of it.
-        non_iid: The honest have the samples sorted by label and cut in equal parts;
-            liars draw from all.
+        split: How the honest share the samples, as ``splits.split`` takes it;
+            liars draw from all of them.
+        declared_f: The f that the rule and the trust table are told; None: as many as lie.
+        trust: Whether the trust table of a run judges the workers by what the rule says of them:
+            the rule does not get the updates of those in quarantine.
     """
 
     rule: str
@@ -66,7 +72,14 @@ class Trial:
     lr: float = 0.5
     hidden: int = 32
     sender: str = ""
-    non_iid: bool = False
+    split: str = splits.IID
+    declared_f: int | None = None
+    trust: bool = False
+
+    @property
+    def tolerated(self) -> int:
+        """The f that the rule is told."""
+        return self.f if self.declared_f is None else self.declared_f
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +95,10 @@ class TrialResult:
         trouble: Why the first of those had none.
         arithmetic: What calculated it, as far as it decides how sums are rounded;
             empty where nobody asked.
+        worst_class: The accuracy on the test samples of one class, of the class where it is least;
+            the mean of the last tests, as ``accuracy``.
+        honest_quarantined: Honest workers that were ever in quarantine.
+        liars_quarantined: Liars that were.
     """
 
     accuracy: float | None
@@ -89,6 +106,9 @@ class TrialResult:
     skipped: int = 0
     trouble: str = ""
     arithmetic: str = ""
+    worst_class: float | None = None
+    honest_quarantined: int = 0
+    liars_quarantined: int = 0
 
 
 def spelt(attack: str) -> str:
@@ -130,13 +150,15 @@ def train(trial: Trial, data: TrainingData) -> TrialResult:
         liars are at work, which costs that round. What else than an error of ours it raises
         when nobody lies.
     """
-    if not 0 <= trial.f < trial.n or min(trial.rounds, trial.batch, trial.hidden) < 1:
+    f = trial.tolerated
+    if not 0 <= trial.f < trial.n or min(trial.rounds, trial.batch, trial.hidden) < 1 or f < 0:
         raise ConfigError(
-            f"{trial.f} liars of {trial.n} workers, {trial.rounds} rounds: nothing can be learnt so"
+            f"{trial.f} liars of {trial.n} workers, {f} declared, {trial.rounds} rounds: nothing "
+            "can be learnt so"
         )
     rule = registry.load(trial.rule)
-    if trial.n < rule.at_least(trial.f):
-        return TrialResult(None, f"needs {rule.at_least(trial.f)} updates for f = {trial.f}")
+    if trial.n < rule.at_least(f):
+        return TrialResult(None, f"needs {rule.at_least(f)} updates for f = {f}")
     run = _Run(trial, rule, data)
     try:
         run.try_rule()
@@ -161,7 +183,12 @@ class _Run:
         self.memories: list[senders.Memory | None] = [None] * trial.n
         self.chances = [_generator(f"worker/{trial.seed}/{worker}") for worker in range(trial.n)]
         self.judge, self.spy = _generator(f"judge/{trial.seed}"), _generator(f"spy/{trial.seed}")
-        self.shares = _shares(trial, data.labels)
+        self.honest = trial.n - self.attackers
+        parts = splits.split(trial.split, data.labels, self.honest, trial.batch, trial.seed)
+        self.shares = [*parts, *[torch.arange(len(data.labels))] * self.attackers]
+        self.trust = TrustTable(TrustSettings(), trial.tolerated) if trial.trust else None
+        self.locked: frozenset[int] = frozenset()  # in quarantine in this round
+        self.ever_locked: frozenset[int] = frozenset()
         self.trouble = ""
         # what a rule with a memory gets: the last result, and the state that it returned with it
         self.kept: dict[str, Any] = {}
@@ -176,7 +203,7 @@ class _Run:
         updates = self.model.gradients(self.data.images[chosen], self.data.labels[chosen])
         self.rule.explain(
             updates,
-            f=self.trial.f,
+            f=self.trial.tolerated,
             learning_rate=self.trial.lr,
             round_id=0,
             **self._server(generator),
@@ -188,15 +215,52 @@ class _Run:
         for round_id in range(trial.rounds):
             skipped += not self._round(round_id)
             if not bool(torch.isfinite(self.model.parameters).all()):
-                return TrialResult(0.0, "", skipped, self.trouble)
+                return self._result(0.0, 0.0, skipped)
             left = trial.rounds - 1 - round_id
             if left % every == 0 and left < EVALUATIONS * every:
-                tested.append(self.model.accuracy(self.data.test_images, self.data.test_labels))
-        return TrialResult(sum(tested) / len(tested), "", skipped, self.trouble)
+                tested.append(self._test())
+        accuracies, classes = zip(*tested, strict=True)
+        worst = float(torch.stack(classes).mean(dim=0).min())
+        return self._result(sum(accuracies) / len(accuracies), worst, skipped)
+
+    def _result(self, accuracy: float, worst_class: float, skipped: int) -> TrialResult:
+        liars = sum(worker >= self.honest for worker in self.ever_locked)
+        return TrialResult(
+            accuracy,
+            skipped=skipped,
+            trouble=self.trouble,
+            worst_class=worst_class,
+            honest_quarantined=len(self.ever_locked) - liars,
+            liars_quarantined=liars,
+        )
+
+    def _test(self) -> tuple[float, Tensor]:
+        """The accuracy, and that on each class there is a test sample of, ``(classes,)``."""
+        labels = self.data.test_labels
+        right = self.model.logits(self.data.test_images).argmax(dim=1) == labels
+        of_class = labels.bincount()
+        by_class = labels[right].bincount(minlength=len(of_class)) / of_class
+        return float(right.float().mean()), by_class[of_class > 0]
 
     def _round(self, round_id: int) -> bool:
         """Whether a step was made."""
-        trial = self.trial
+        updates = self._offered(round_id)
+        finite = torch.isfinite(updates).all(dim=1)
+        faulty = [
+            worker for worker in (~finite).nonzero().flatten().tolist() if worker not in self.locked
+        ]
+        taken = [w for w in range(self.trial.n) if w not in self.locked and bool(finite[w])]
+        verdict = self._aggregate(updates[taken], self._tolerated(len(faulty)), round_id)
+        self._judge(round_id, taken, verdict, faulty)
+        if verdict is None:
+            return False
+        self.kept = {"previous": verdict.aggregate, "state": verdict.state}
+        self.model.parameters -= self.trial.lr * verdict.aggregate
+        return True
+
+    def _offered(self, round_id: int) -> Tensor:
+        """``(n, d)``: what all workers send, those in quarantine included."""
+        trial, honest = self.trial, self.honest
         chosen = torch.stack(
             [
                 share[_draw(len(share), trial.batch, g)]
@@ -204,48 +268,76 @@ class _Run:
             ]
         )
         labels = self.data.labels[chosen]
-        honest = trial.n - self.attackers
         if self.name == "label_flip":
             labels[honest:] = attacks.flip_labels(labels[honest:], self.data.classes)
         updates = self._sent(self.model.gradients(self.data.images[chosen], labels))
-        if self.attack is not None:
-            lies = self.attack.collude(
-                updates[:honest],
-                self.attackers,
-                rule=self._seen_by_attackers(round_id),
-                own=updates[honest:],
-                round_id=round_id,
-            )
-            updates = torch.cat([updates[:honest], lies])
-        finite = torch.isfinite(updates).all(dim=1)
-        # Who is proven faulty is one of f, as in the runtime.
-        f = max(0, trial.f - int((~finite).sum()))
-        updates = updates[finite]
+        if self.attack is None:
+            return updates
+        lies = self.attack.collude(
+            updates[:honest],
+            self.attackers,
+            rule=self._seen_by_attackers(round_id),
+            own=updates[honest:],
+            round_id=round_id,
+            locked=[worker for worker in sorted(self.locked) if worker < honest],
+        )
+        return torch.cat([updates[:honest], lies])
+
+    def _tolerated(self, faulty: int) -> int:
+        """The f of a round. Who is proven faulty is one of them, as in the runtime. Who is in
+        quarantine is only suspected, and may be honest: the rule tolerates as many as before."""
+        return max(0, self.trial.tolerated - faulty)
+
+    def _aggregate(self, updates: Tensor, f: int, round_id: int) -> Verdict | None:
+        """What the rule makes of the updates; None when the round is lost."""
         if len(updates) < self.rule.at_least(f):
-            return self._skip(
-                f"{len(updates)} finite updates were left, it needs {self.rule.at_least(f)}"
-            )
+            self._skip(f"{len(updates)} finite updates were left, it needs {self.rule.at_least(f)}")
+            return None
         try:
             verdict = self.rule.explain(
                 updates,
                 f=f,
-                learning_rate=trial.lr,
+                learning_rate=self.trial.lr,
                 round_id=round_id,
                 **self.kept,
                 **self._server(self.judge),
             )
         except Exception as error:  # noqa: BLE001
             # liars may have brought it about: as in a real run, the round is lost
-            return self._skip(f"it raised {type(error).__name__}: {error}")
+            self._skip(f"it raised {type(error).__name__}: {error}")
+            return None
         if not bool(torch.isfinite(verdict.aggregate).all()):
-            return self._skip("its aggregate was not finite")
-        self.kept = {"previous": verdict.aggregate, "state": verdict.state}
-        self.model.parameters -= trial.lr * verdict.aggregate
-        return True
+            self._skip("its aggregate was not finite")
+            return None
+        return verdict
 
-    def _skip(self, why: str) -> bool:
+    def _judge(
+        self, round_id: int, taken: list[int], verdict: Verdict | None, faulty: list[int]
+    ) -> None:
+        """The trust table learns of a round what the commit of a run would say, and tells who is
+        in quarantine in the next. Of a round that is lost a commit names no contributors."""
+        if self.trust is None:
+            return
+        contributors = []
+        if verdict is not None:
+            judged = zip(
+                taken, verdict.weights.tolist(), verdict.outlyingness.tolist(), strict=True
+            )
+            contributors = [
+                Contribution(worker, self.trial.batch, weight, far)
+                for worker, weight, far in judged
+            ]
+        self.trust.observe_commit(
+            round_id,
+            contributors,
+            [Rejection(worker, "non_finite") for worker in faulty],
+            roster=range(self.trial.n),
+        )
+        self.locked = self.trust.quarantined()
+        self.ever_locked |= self.locked
+
+    def _skip(self, why: str) -> None:
         self.trouble = self.trouble or why
-        return False
 
     def _sent(self, updates: Tensor) -> Tensor:
         if not self.sender:
@@ -274,14 +366,15 @@ class _Run:
 
     def _seen_by_attackers(self, round_id: int) -> attacks.Aggregator:
         """The rule as liars can try it out: with samples of their own where it asks for the loss.
-        What it draws, they know."""
+        What it draws, they know, and who is in quarantine."""
         server = self._server(self.spy)
+        taken = [worker for worker in range(self.trial.n) if worker not in self.locked]
 
         def tried(updates: Tensor) -> Tensor:
             try:
                 return self.rule(
-                    updates,
-                    f=self.trial.f,
+                    updates[taken] if self.locked else updates,
+                    f=self._tolerated(0),
                     learning_rate=self.trial.lr,
                     round_id=round_id,
                     **self.kept,
@@ -329,9 +422,6 @@ class TwoLayerNetwork:
         """At the parameters less ``step``."""
         return float(cross_entropy(self.logits(images, self.parameters - step), labels))
 
-    def accuracy(self, images: Tensor, labels: Tensor) -> float:
-        return float((self.logits(images).argmax(dim=1) == labels).float().mean())
-
     def gradients(self, images: Tensor, labels: Tensor) -> Tensor:
         """``(n, d)``: of the mean loss of each worker's batch. Images ``(n, batch, features)``,
         labels ``(n, batch)``."""
@@ -343,20 +433,6 @@ class TwoLayerNetwork:
         back = (error @ second) * (hidden > 0)
         parts = (back.mT @ images, back.sum(dim=1), error.mT @ hidden, error.sum(dim=1))
         return torch.cat([part.reshape(n, -1) for part in parts], dim=1)
-
-
-def _shares(trial: Trial, labels: Tensor) -> list[Tensor]:
-    """Indices of the samples that each worker draws from."""
-    everything = torch.arange(len(labels))
-    if not trial.non_iid:
-        return [everything] * trial.n
-    honest = trial.n if trial.attack == NO_ATTACK else trial.n - trial.f
-    if len(labels) < honest:
-        raise ConfigError(
-            f"{len(labels)} samples for {honest} honest workers: some would have none",
-            "fewer workers, more samples",
-        )
-    return [*labels.argsort(stable=True).tensor_split(honest), *[everything] * (trial.n - honest)]
 
 
 def _draw(count: int, size: int, generator: torch.Generator) -> Tensor:

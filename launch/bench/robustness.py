@@ -6,7 +6,6 @@ import inspect
 import json
 import math
 import shlex
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ import typer
 
 from gossip.errors import ConfigError
 from gossip.launch.report import counted
+
+from .estimates import Comparison, Estimate, compare
 
 if TYPE_CHECKING:
     from .learning import Trial, TrialResult
@@ -29,7 +30,11 @@ COMPOSED = (
 )
 """Beside all rules that have a name."""
 BESIDE = {"ipm": "ipm*10", "alie": "alie*1.5"}
-INSTEAD = {"sign_flip": "sign_flip*10", "random_direction": "random_direction*10"}
+INSTEAD = {
+    "sign_flip": "sign_flip*10",
+    "every_second": "every_second*10",
+    "random_direction": "random_direction*10",
+}
 """Stronger forms of attacks than by default."""
 FAILS_BELOW = 0.9
 MAKES_NO_DIFFERENCE = ("jobs", "into", "show", "as_json")
@@ -55,12 +60,14 @@ def robustness(
         10,
         20,
     ],
-    f: Annotated[
-        list[int], typer.Option(help="Byzantine workers among them; the rule gets this f.")
-    ] = [  # noqa: B006
+    f: Annotated[list[int], typer.Option(help="Byzantine workers among them.")] = [  # noqa: B006
         2,
         4,
     ],
+    declared_f: Annotated[
+        list[int] | None,
+        typer.Option(help="The f that the rule is told; by default as --f.", show_default=False),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0, 1, ...")] = 3,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of a run.")] = 150,
     batch: Annotated[int, typer.Option(min=1, help="Samples of a worker in a round.")] = 32,
@@ -69,8 +76,17 @@ def robustness(
     sender: Annotated[
         str, typer.Option(help="What workers make of their updates: momentum:beta=0.9+clip:10.")
     ] = "",
-    non_iid: Annotated[
-        bool, typer.Option("--non-iid", help="The honest have the samples sorted by label.")
+    split: Annotated[
+        list[str],
+        typer.Option(
+            help=(
+                "How the honest share the samples: iid, sorted, dirichlet:ALPHA, gamma:SHARE. "
+                "Repeatable."
+            )
+        ),
+    ] = ["iid"],  # noqa: B006
+    trust: Annotated[
+        bool, typer.Option(help="The trust table of a run keeps out who stands out for long.")
     ] = False,
     data: Annotated[
         str, typer.Option(help="digits, or an .npz file with x_train, y_train, x_test, y_test.")
@@ -95,24 +111,39 @@ def robustness(
     show: Annotated[
         bool, typer.Option("--show", help="Run nothing: tables of what was run so far.")
     ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="A config.json of ByzFL's benchmark, in place of the options that it sets.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print everything as JSON, and nothing else, to stdout.")
     ] = False,
 ) -> None:
     """Train under every attack with every rule: accuracies with error bars. Ctrl-C, and the same
     command goes on."""
-    command = _command(locals())
+    options = locals()
+    if config is not None:
+        robustness(**_with_config(config, options))
+        return
+    command = _command(options)
     from gossip.aggregators import registry, senders
 
+    from . import splits
     from .learning import spelt
 
-    _check_numbers(n, f, lr)
+    declared = declared_f or f
+    _check_numbers(n, f, declared, lr)
+    for each in split:
+        splits.read_split(each)
     chosen_rules = _words(rules) or [*registry.names(), *COMPOSED]
     for rule in chosen_rules:
         registry.check(rule)
     chosen_attacks = [spelt(attack) for attack in _words(attacks)] or every_attack()
     if rules and not show:
-        _check_options(chosen_rules, n, f)
+        _check_options(chosen_rules, n, declared)
     _check_attacks(chosen_attacks)
     senders.load(sender)
     _check_installed(digits=data == "digits", plots=out is not None and plot)
@@ -122,19 +153,21 @@ def robustness(
         "lr": lr,
         "hidden": hidden,
         "sender": sender,
-        "non_iid": non_iid,
+        "trust": trust,
     }
     tables = [
         RobustnessTable(
             workers,
             attackers,
+            told,
             tuple(chosen_rules),
             tuple(chosen_attacks),
             tuple(range(seeds)),
             fails_below,
-            shared,
+            {**shared, "split": each},
         )
-        for workers, attackers in zip(n, f, strict=True)
+        for each in split
+        for workers, attackers, told in zip(n, f, declared, strict=True)
     ]
     from . import robustness_page
     from .trials import recall_all, run_all
@@ -158,17 +191,48 @@ def robustness(
         print("\n\n".join("\n".join(part) for part in parts))
 
 
-def _check_numbers(n: Sequence[int], f: Sequence[int], lr: float) -> None:
+def _with_config(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of ``robustness`` with those that a configuration of ByzFL sets.
+
+    Raises: ConfigError: It cannot be taken over, an option is given twice, or the data are lacking.
+    """
+    from . import byzfl_config
+
+    taken = byzfl_config.read(path)
+    defaults = inspect.signature(robustness).parameters
+    for name in taken:
+        if options[name] != defaults[name].default:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} is given beside {path}, which sets it", "leave one out")
+    if options["data"] == defaults["data"].default:
+        raise ConfigError(
+            f"{path} names data that are not here",
+            "give them: --data with an .npz file of x_train, y_train, x_test, y_test",
+        )
+    return {**options, **taken, "config": None}
+
+
+def _check_numbers(n: Sequence[int], f: Sequence[int], declared: Sequence[int], lr: float) -> None:
     if len(n) != len(f):
         raise ConfigError(
             f"{counted(len(n), 'number')} of workers and {counted(len(f), 'number')} of liars",
             "give as many --n as --f",
         )
-    for workers, attackers in zip(n, f, strict=True):
+    if len(declared) != len(f):
+        raise ConfigError(
+            f"{counted(len(f), 'number')} of liars, of which {len(declared)} are declared",
+            "give as many --declared-f as --f, or none",
+        )
+    for workers, attackers, told in zip(n, f, declared, strict=True):
         if not 0 <= attackers < workers:
             raise ConfigError(
                 f"{counted(attackers, 'liar')} of {counted(workers, 'worker')}",
                 "give an --f from 0 to less than --n",
+            )
+        if not 0 <= told < workers:
+            raise ConfigError(
+                f"f = {told} is declared of {counted(workers, 'worker')}",
+                "give a --declared-f from 0 to less than --n",
             )
     if not 0 < lr < math.inf:
         raise ConfigError(f"--lr is a learning rate above 0 and cannot be {lr:g}")
@@ -212,33 +276,50 @@ class RobustnessCell:
     it was not run yet).
 
     Attributes:
-        fails: It learnt less than it should have, or raised.
+        verdict: Whether the rule learnt as much as it should have, for certain; empty where it
+            was not run.
         skipped: Rounds without a step, of each seed.
         trouble: Why the first of those had none.
+        worst_classes: Of each seed, the accuracy on the class where it is least.
+        honest_quarantined: Honest workers that were ever in quarantine, of each seed.
+        liars_quarantined: Liars that were, likewise.
     """
 
     accuracies: tuple[float, ...]
     why: str
-    fails: bool
+    verdict: Comparison
     skipped: tuple[int, ...] = ()
     trouble: str = ""
+    worst_classes: tuple[float, ...] = ()
+    honest_quarantined: tuple[int, ...] = ()
+    liars_quarantined: tuple[int, ...] = ()
+
+    @property
+    def fails(self) -> bool:
+        return self.verdict == "fails"
+
+    @property
+    def estimate(self) -> Estimate:
+        """The mean of the accuracies, and how certain it is."""
+        return Estimate(self.accuracies)
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.accuracies)
-
-    @property
-    def deviation(self) -> float:
-        """Over the seeds (divided by their number less one); 0 for one seed."""
-        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else 0.0
+        return self.estimate.mean
 
 
 @dataclass(frozen=True, slots=True)
 class RobustnessTable:
-    """All rules and attacks at one n and f."""
+    """All rules and attacks at one n and f.
+
+    Attributes:
+        f: Liars there are.
+        declared_f: The f that the rules are told.
+    """
 
     n: int
     f: int
+    declared_f: int
     rules: tuple[str, ...]
     attacks: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -258,34 +339,50 @@ class RobustnessTable:
     def _of(self, rule: str, attack: str) -> list[Trial]:
         from .learning import Trial
 
-        return [Trial(rule, attack, self.n, self.f, seed, **self.shared) for seed in self.seeds]
-
-    def without_attackers(self) -> list[Trial]:
-        """Plain averaging of the honest workers alone."""
-        from .learning import NO_ATTACK, Trial
-
+        # A trial that is told the true f is the same whether that was said or left out.
+        told = None if self.declared_f == self.f else self.declared_f
         return [
-            Trial("mean", NO_ATTACK, self.n - self.f, 0, seed, **self.shared) for seed in self.seeds
+            Trial(rule, attack, self.n, self.f, seed, declared_f=told, **self.shared)
+            for seed in self.seeds
         ]
 
-    def reference(self, found: Mapping[Trial, TrialResult]) -> float:
+    def without_attackers(self) -> list[Trial]:
+        """Plain averaging of the honest workers alone, whom nobody suspects."""
+        from .learning import NO_ATTACK, Trial
+
+        shared = {**self.shared, "trust": False}
+        return [Trial("mean", NO_ATTACK, self.n - self.f, 0, seed, **shared) for seed in self.seeds]
+
+    def reference(self, found: Mapping[Trial, TrialResult]) -> Estimate:
         """The accuracy that averaging the honest alone comes to."""
-        return statistics.fmean(
-            found[trial].accuracy or 0.0 for trial in self.without_attackers() if trial in found
+        return Estimate(
+            tuple(
+                found[trial].accuracy or 0.0 for trial in self.without_attackers() if trial in found
+            )
         )
+
+    def limit(self, found: Mapping[Trial, TrialResult]) -> Estimate:
+        """The accuracy below which a rule fails. It is as uncertain as what it is a share of."""
+        return self.reference(found).times(self.fails_below)
 
     def cell(self, rule: str, attack: str, found: Mapping[Trial, TrialResult]) -> RobustnessCell:
         outcomes = [found[trial] for trial in self._of(rule, attack) if trial in found]
         if not outcomes:
-            return RobustnessCell((), "", False)
+            return RobustnessCell((), "", "")
         why = next((outcome.refused for outcome in outcomes if outcome.refused), "")
         accuracies = tuple(outcome.accuracy for outcome in outcomes if outcome.accuracy is not None)
         if len(accuracies) < len(outcomes):
-            return RobustnessCell((), why, False)
-        fails = statistics.fmean(accuracies) < self.fails_below * self.reference(found)
-        skipped = tuple(outcome.skipped for outcome in outcomes)
-        trouble = next((outcome.trouble for outcome in outcomes if outcome.trouble), "")
-        return RobustnessCell(accuracies, why, fails, skipped, trouble)
+            return RobustnessCell((), why, "")
+        return RobustnessCell(
+            accuracies,
+            why,
+            compare(Estimate(accuracies), self.limit(found)),
+            tuple(outcome.skipped for outcome in outcomes),
+            next((outcome.trouble for outcome in outcomes if outcome.trouble), ""),
+            tuple(outcome.worst_class or 0.0 for outcome in outcomes),
+            tuple(outcome.honest_quarantined for outcome in outcomes),
+            tuple(outcome.liars_quarantined for outcome in outcomes),
+        )
 
     def worst(
         self, rule: str, found: Mapping[Trial, TrialResult]
@@ -305,26 +402,32 @@ class RobustnessTable:
                 "rule": rule,
                 "attack": attack,
                 "accuracies": cell.accuracies,
-                "fails": cell.fails,
+                **(cell.estimate.as_data() if cell.accuracies else {}),
+                "verdict": cell.verdict,
                 "why": cell.why,
                 "skipped": cell.skipped,
                 "trouble": cell.trouble,
+                "worst_classes": cell.worst_classes,
+                "honest_quarantined": cell.honest_quarantined,
+                "liars_quarantined": cell.liars_quarantined,
             }
             for rule in self.rules
             for attack in self.attacks
             for cell in [self.cell(rule, attack, found)]
         ]
         about = {
-            "schema": "gossip.robustness/1",
+            "schema": "gossip.robustness/2",
             "n": self.n,
             "f": self.f,
+            "declared_f": self.declared_f,
             "seeds": self.seeds,
             **self.shared,
         }
         about |= {
             "arithmetic": self.arithmetics(found),
-            "without_attackers": self.reference(found),
+            "without_attackers": self.reference(found).as_data(),
             "fails_below": self.fails_below,
+            "limit": self.limit(found).as_data(),
         }
         return {**about, "cells": cells}
 

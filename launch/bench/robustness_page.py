@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryFile
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 from gossip.errors import ConfigError
 from gossip.launch.report import counted
 
+from .splits import IID, read_split
+
 if TYPE_CHECKING:
+    from .estimates import Estimate
     from .learning import Trial, TrialResult
     from .robustness import RobustnessCell, RobustnessTable
 
@@ -48,7 +52,7 @@ def write(
         for table in tables:
             lines += ["", title(table), ""]
             if plot:
-                picture = path.with_name(f"{path.stem}-{table.f}-of-{table.n}.png")
+                picture = path.with_name(f"{path.stem}-{_kind_of(table)}.png")
                 draw(table, found, picture)
                 lines += [
                     (
@@ -67,10 +71,11 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
     """What is said above the tables. ``command``: what makes the page."""
     table = tables[0]
     shared = table.shared
-    workers = (
-        "drawn from all samples"
-        if not shared["non_iid"]
-        else "the honest ones' sorted by label, the liars' drawn from all"
+    trust = (
+        " The trust table of a run judges each worker by what the rule says of it: the rule does "
+        "not get the updates of who is in quarantine, and keeps its f."
+        if shared["trust"]
+        else ""
     )
     sender = (
         f"each worker's update through `{shared['sender']}`"
@@ -78,6 +83,9 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
         else "updates sent as they are (no momentum)"
     )
     seeds = ", ".join(map(str, table.seeds))
+    shares = _shares(shared["split"])
+    if any(each.shared["split"] != shared["split"] for each in tables):
+        shares = "shared among the honest as each table says, the liars' drawn from all"
     what = (
         "Which rule learns under which attack: n simulated workers, f of them liars who see every "
         "honest update of the round and, for `adaptive` and `optimal_*`, try themselves on the "
@@ -87,22 +95,30 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
     setting = (
         f"Data `{data}`; a network with {shared['hidden']} hidden units; "
         f"{counted(shared['rounds'], 'round')}, learning rate {shared['lr']:g}; "
-        f"{counted(shared['batch'], 'sample')} a worker and round, {workers}; {sender}; seeds "
-        f"{seeds}."
+        f"{counted(shared['batch'], 'sample')} a worker and round, {shares}; "
+        f"{sender}; seeds {seeds}.{trust}"
     )
+    told = (
+        "All rules are told the true f."
+        if all(each.declared_f == each.f for each in tables)
+        else "The rules are told the f that is declared, which is not that of the liars."
+    )
+    share = f"{100 * table.fails_below:g} %"
     reading = (
-        "A cell is the test accuracy in percent at the end (mean of the last five tests), mean ± "
-        "standard deviation over the seeds. It **fails** when its mean is below "
-        f"{100 * table.fails_below:g} % of what plain averaging of the n-f honest workers alone "
-        f"reaches. All rules are told the true f. `{DASH}` means that the rule cannot be run so; "
+        "A cell is the test accuracy in percent at the end (mean of the last five tests): the mean "
+        "over the seeds ± its standard error. The limit is "
+        f"{share} of what plain averaging of the n-f honest workers alone reaches. A cell "
+        "**fails** when its 95 % interval (Student's t) lies below that of the limit, and *holds* "
+        "when it lies above it. Else more seeds might turn it, and it is *undecided*. "
+        f"{told} `{DASH}` means that the rule cannot be run so; "
         "why is said below the table. `none`: nobody lies. `worst` is the lowest cell of the row."
     )
-    reached = " and ".join(f"{100 * each.reference(found):.1f} %" for each in tables)
+    reached = " and ".join(f"{100 * each.reference(found).mean:.1f} %" for each in tables)
     seeds_told = "one seed" if len(table.seeds) == 1 else f"{len(table.seeds)} seeds"
     limits = (
         f"This is {seeds_told} and {counted(shared['rounds'], 'round')}: averaging without any "
         f"liar reaches {reached} in that time, and would reach more in a longer run. That a rule "
-        f"holds says that it kept {100 * table.fails_below:g} % of this against these attacks, "
+        f"holds says that it kept {share} of this against these attacks, "
         "not that it loses nothing, nor that no other attack breaks it; what lies within the ± is "
         "no difference."
     )
@@ -137,8 +153,32 @@ def _calculated(tables: Sequence[RobustnessTable], found: Found) -> list[str]:
     return ["", fill(text)]
 
 
+def _shares(split: str) -> str:
+    """How the workers come to their samples, in words."""
+    name, value = read_split(split)
+    honest = {
+        "iid": "",
+        "sorted": "the honest ones' sorted by label",
+        "dirichlet": (
+            "the honest ones' shares of each class drawn from a Dirichlet distribution with alpha "
+            f"= {value:g}"
+        ),
+        "gamma": f"{100 * value:g} % of the honest ones' the same mix, the rest sorted by label",
+    }[name]
+    return f"{honest}, the liars' drawn from all" if honest else "drawn from all samples"
+
+
 def title(table: RobustnessTable) -> str:
-    return f"## f = {table.f} of {table.n}"
+    told = "" if table.declared_f == table.f else f", f = {table.declared_f} declared"
+    split = "" if table.shared["split"] == IID else f", `{table.shared['split']}`"
+    return f"## f = {table.f} of {table.n}{told}{split}"
+
+
+def _kind_of(table: RobustnessTable) -> str:
+    """What tells its picture from those of other tables."""
+    told = "" if table.declared_f == table.f else f"-told-{table.declared_f}"
+    split = "" if table.shared["split"] == IID else f"-{table.shared['split'].replace(':', '-')}"
+    return f"{table.f}-of-{table.n}{told}{split}"
 
 
 def section(table: RobustnessTable, found: Found) -> list[str]:
@@ -146,11 +186,13 @@ def section(table: RobustnessTable, found: Found) -> list[str]:
     holds and what cannot be run."""
     reference = table.reference(found)
     order = _by_strength(table, found)
-    limit = table.fails_below * reference
+    limit = table.limit(found)
+    low, high = (100 * end for end in limit.interval)
+    between = f" (between {low:.1f} and {high:.1f} %)" if len(limit.values) > 1 else ""
     lines = [
         (
-            f"Without the liars, averaging reaches {100 * reference:.1f} %; a cell fails below "
-            f"{100 * limit:.1f} %."
+            f"Without the liars, averaging reaches {_percent(reference)} %; the limit is "
+            f"{100 * limit.mean:.1f} %{between}."
         ),
         "",
         "| rule | worst | " + " | ".join(f"`{attack}`" for attack in table.attacks) + " |",
@@ -166,7 +208,48 @@ def section(table: RobustnessTable, found: Found) -> list[str]:
             reasons.setdefault(why, []).append(f"`{rule}`")
     lines += ["", *_verdict(table, found, order)]
     lines += [f"- Cannot be run: {', '.join(rules)}: {why}." for why, rules in reasons.items()]
-    return [*lines, *_lost(table, found, order)]
+    lines += _lost(table, found, order)
+    if table.shared["trust"]:
+        lines += _quarantined(table, found, order)
+    return lines if table.shared["split"] == IID else [*lines, *_worst_classes(table, found, order)]
+
+
+def _quarantined(table: RobustnessTable, found: Found, order: Sequence[str]) -> list[str]:
+    """Under which attacks the trust table has locked up honest workers, and how many liars."""
+    lines = []
+    for rule in order:
+        told = []
+        for attack in table.attacks:
+            cell = table.cell(rule, attack, found)
+            liars = 0 if attack == "none" else table.f
+            runs, honest = len(cell.accuracies), sum(cell.honest_quarantined)
+            if honest:
+                told.append(
+                    f"`{attack}` ({honest} of {runs * (table.n - liars)} honest workers, "
+                    f"{sum(cell.liars_quarantined)} of {runs * liars} liars)"
+                )
+        if told:
+            lines.append(f"- `{rule}` had honest workers in quarantine under {', '.join(told)}.")
+    return lines or ["- No honest worker was ever in quarantine."]
+
+
+def _worst_classes(table: RobustnessTable, found: Found, order: Sequence[str]) -> list[str]:
+    """What a mean over all classes hides: a class that only locked out workers have."""
+    lines = [
+        "",
+        "The accuracy on the class where it is least, in percent, mean over the seeds:",
+        "",
+        "| rule | " + " | ".join(f"`{attack}`" for attack in table.attacks) + " |",
+        "|---" * (len(table.attacks) + 1) + "|",
+    ]
+    for rule in order:
+        cells = [table.cell(rule, attack, found) for attack in table.attacks]
+        words = [
+            f"{100 * fmean(cell.worst_classes):.1f}" if cell.worst_classes else text_of(cell)
+            for cell in cells
+        ]
+        lines.append(f"| `{rule}` | {' | '.join(words)} |")
+    return lines
 
 
 def _lost(table: RobustnessTable, found: Found, order: Sequence[str]) -> list[str]:
@@ -191,9 +274,16 @@ def _lost(table: RobustnessTable, found: Found, order: Sequence[str]) -> list[st
 def text_of(cell: RobustnessCell) -> str:
     if not cell.accuracies:
         return DASH if cell.why else NOT_RUN
-    spread = f" ± {100 * cell.deviation:.1f}" if len(cell.accuracies) > 1 else ""
-    text = f"{100 * cell.mean:.1f}{spread}"
-    return f"**fails** ({text})" if cell.fails else text
+    text = _percent(cell.estimate)
+    return {"fails": f"**fails** ({text})", "undecided": f"*undecided* ({text})"}.get(
+        cell.verdict, text
+    )
+
+
+def _percent(estimate: Estimate) -> str:
+    """The mean, with its standard error where there is more than one seed."""
+    error = f" ± {100 * estimate.error:.1f}" if len(estimate.values) > 1 else ""
+    return f"{100 * estimate.mean:.1f}{error}"
 
 
 def _by_strength(table: RobustnessTable, found: Found) -> list[str]:
@@ -205,15 +295,15 @@ def _by_strength(table: RobustnessTable, found: Found) -> list[str]:
 
 
 def _verdict(table: RobustnessTable, found: Found, order: Sequence[str]) -> list[str]:
-    holding, failing, waiting = [], [], 0
+    holding, doubtful, waiting = [], [], 0
     for rule in order:
-        waiting += sum(
-            text_of(table.cell(rule, attack, found)) == NOT_RUN for attack in table.attacks
-        )
-        under = [attack for attack in table.attacks if table.cell(rule, attack, found).fails]
-        if under:
-            failing.append(f"`{rule}` fails under {', '.join(f'`{attack}`' for attack in under)}")
-        elif all(table.cell(rule, attack, found).accuracies for attack in table.attacks):
+        cells = {attack: table.cell(rule, attack, found) for attack in table.attacks}
+        waiting += sum(text_of(cell) == NOT_RUN for cell in cells.values())
+        for verdict, words in (("fails", "fails"), ("undecided", "is undecided")):
+            under = [f"`{attack}`" for attack, cell in cells.items() if cell.verdict == verdict]
+            if under:
+                doubtful.append(f"`{rule}` {words} under {', '.join(under)}")
+        if all(cell.verdict == "holds" for cell in cells.values()):
             holding.append(f"`{rule}`")
     count = len(table.attacks)
     everything = (
@@ -223,7 +313,8 @@ def _verdict(table: RobustnessTable, found: Found, order: Sequence[str]) -> list
         if count == 2
         else f"`{table.attacks[0]}`"
     )
-    none = "No rule is known to hold" if waiting else "No rule holds"
+    undecided = any("is undecided" in line for line in doubtful)
+    none = "No rule is known to hold" if waiting or undecided else "No rule holds"
     lines = [
         f"- Under {everything} hold: {', '.join(holding)}."
         if holding
@@ -233,7 +324,7 @@ def _verdict(table: RobustnessTable, found: Found, order: Sequence[str]) -> list
         lines.append(
             f"- {NOT_RUN}: {waiting} {'cell was' if waiting == 1 else 'cells were'} not run yet."
         )
-    return [*lines, *(f"- {line}." for line in failing)]
+    return [*lines, *(f"- {line}." for line in doubtful)]
 
 
 def draw(table: RobustnessTable, found: Found, path: Path) -> None:
@@ -257,7 +348,7 @@ def draw(table: RobustnessTable, found: Found, path: Path) -> None:
     size = (2.6 + 0.42 * len(table.attacks), 1.9 + 0.27 * len(rules))
     figure, axes = plt.subplots(figsize=size, layout="constrained")
     colours = plt.get_cmap("RdYlGn").with_extremes(bad="0.85")
-    best = 100 * table.reference(found)
+    best = 100 * table.reference(found).mean
     picture = axes.imshow(
         values, cmap=colours, vmin=10, vmax=max(best, 11), aspect="auto", alpha=0.75
     )

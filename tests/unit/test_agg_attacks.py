@@ -106,6 +106,23 @@ def test_stale_keeps_a_copy_of_what_its_caller_overwrites() -> None:
     assert stale(buffer, 1).tolist() == [0.0, 0.0, 0.0]
 
 
+def test_a_sleeper_is_honest_until_its_round_or_until_an_honest_peer_is_in_quarantine() -> None:
+    sleeper = attacks.make("sleeper", 3)
+    for round_id in range(3):
+        assert torch.equal(sleeper(UPDATE, round_id), UPDATE)
+    assert torch.equal(sleeper(UPDATE, 3), -10 * UPDATE)
+    crew, own = attacks.make("sleeper", 3), UPDATE.repeat(2, 1)
+    assert torch.equal(crew.collude(own, 2, own=own, round_id=0), own)
+    assert torch.equal(crew.collude(own, 2, own=own, round_id=1, locked=[1]), -10 * own)
+    assert torch.equal(crew.collude(own, 2, own=own, round_id=2), -10 * own), "it stays awake"
+
+
+def test_every_second_update_is_honest() -> None:
+    attack = attacks.make("every_second", 10)
+    for round_id in range(4):
+        assert torch.equal(attack(UPDATE, round_id), UPDATE * (1 if round_id % 2 else -10))
+
+
 def test_flipped_labels_run_backwards() -> None:
     assert attacks.flip_labels(3, 10) == 6
     assert attacks.flip_labels(torch.tensor([0, 9, 4]), 10).tolist() == [9, 0, 5]

@@ -56,6 +56,34 @@ def test_ipm_sends_epsilon_times_the_negated_mean() -> None:
     assert torch.allclose(lies, (-0.5 * MEAN).repeat(2, 1))
 
 
+def test_drift_ip_goes_against_the_running_mean_and_is_shorter_than_the_honest() -> None:
+    attack, expected = attacks.make("drift_ip", 0.5), torch.zeros(200)
+    for round_id in range(4):
+        honest = honest_rows(seed=round_id)
+        expected = 0.9 * expected + 0.1 * honest.mean(dim=0) if round_id else honest.mean(dim=0)
+        lies = attack.collude(honest, 2, round_id=round_id)
+        assert torch.equal(lies[0], lies[1])
+        assert float(torch.cosine_similarity(lies[0], -expected, dim=0)) > 0.99999
+        typical = float(honest.norm(dim=1).median())
+        assert float(lies[0].norm()) == pytest.approx(0.5 * typical, rel=1e-4)
+
+
+def test_framing_stands_opposite_of_one_honest_peer_until_that_one_is_in_quarantine() -> None:
+    far = HONEST - MEAN
+    first, second = far.norm(dim=1).argsort(descending=True)[:2].tolist()
+    attack = attacks.make("framing", 0.25)
+    for locked, victim in (((), first), ((first,), second), ((), second), ((second,), first)):
+        lies = attack.collude(HONEST, 2, locked=locked)
+        assert torch.allclose(lies, (MEAN - 0.25 * far[victim]).repeat(2, 1), atol=1e-6)
+    everybody = attack.collude(HONEST, 2, locked=range(len(HONEST)))
+    assert bool(everybody.isfinite().all())
+    alone, framed = (
+        registry.load("suspicion").explain(updates, f=2).outlyingness
+        for updates in (HONEST, torch.cat([HONEST, attacks.make("framing").collude(HONEST, 2)]))
+    )
+    assert float(framed[first]) > float(alone[first]), "the victim stands out more for it"
+
+
 def test_alie_stands_z_deviations_beside_the_mean() -> None:
     lies = attacks.make("alie", 1.5).collude(HONEST, 2)
     assert torch.allclose((MEAN - lies[0]) / DEVIATION, torch.full((200,), 1.5), atol=1e-3)
@@ -336,8 +364,12 @@ def test_liars_apart_agree_on_the_last_result_and_each_tells_its_own_part() -> N
 
 
 def test_what_takes_another_peers_update_is_refused_alone_and_says_where_it_works() -> None:
-    assert set(attacks.names()) - set(attacks.names(lonely=True)) == {"mimic", "negated_copies"}
-    for name in ("mimic", "negated_copies"):
+    assert set(attacks.names()) - set(attacks.names(lonely=True)) == {
+        "framing",
+        "mimic",
+        "negated_copies",
+    }
+    for name in ("framing", "mimic", "negated_copies"):
         with pytest.raises(ConfigError, match="gossip bench robustness") as caught:
             attacks.make(name)(MEAN, 0)
         assert caught.value.hint == "call collude"

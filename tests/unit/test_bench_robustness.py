@@ -29,7 +29,15 @@ from gossip.launch.bench.learning import (
 from gossip.launch.bench.robustness import RobustnessTable, every_attack
 from gossip.launch.cli import app
 
-FEW = {"rounds": 30, "batch": 8, "lr": 0.5, "hidden": 8, "sender": "", "non_iid": False}
+FEW = {
+    "rounds": 30,
+    "batch": 8,
+    "lr": 0.5,
+    "hidden": 8,
+    "sender": "",
+    "split": "iid",
+    "trust": False,
+}
 
 
 def blobs(seed: int = 0) -> TrainingData:
@@ -143,16 +151,23 @@ def test_a_rule_that_raises_under_attack_loses_those_rounds_and_fails_there(
             assert attacked.skipped == 30
             assert attacked.trouble == f"it raised {words}: somebody is far away"
     shown = RobustnessTable(
-        9, 2, (calm.rule,), ("none", "sign_flip*1000"), (0,), 0.9, {**FEW, "rounds": 30}
+        9,
+        2,
+        2,
+        (calm.rule,),
+        ("none", "sign_flip*1000"),
+        tuple(range(4)),
+        0.9,
+        {**FEW, "rounds": 30},
     )
     found = {trial: train(trial, data) for trial in shown.trials()}
     text = "\n".join(robustness_page.section(shown, found))
     assert (
-        f"made no step under `sign_flip*1000` (30 of 30 rounds): it raised {words}: somebody "
+        f"made no step under `sign_flip*1000` (120 of 120 rounds): it raised {words}: somebody "
         "is far away."
     ) in text
     assert "**fails**" in text
-    assert shown.as_data(found)["cells"][1]["skipped"] == (30,)
+    assert shown.as_data(found)["cells"][1]["skipped"] == (30,) * 4
 
 
 def test_a_rule_of_nothing_but_nan_says_how_many_rounds_it_lost_and_one_that_never_works_is_refused(
@@ -236,7 +251,7 @@ def test_momentum_and_labels_sorted_apart_change_the_training() -> None:
         for trial in (
             plain,
             dataclasses.replace(plain, sender="momentum:0.9"),
-            dataclasses.replace(plain, non_iid=True),
+            dataclasses.replace(plain, split="sorted"),
         )
     }
     assert len(reached) == 3
@@ -267,11 +282,11 @@ def table(
     attacks: tuple[str, ...] = ("none", "scale"),
     n: int = 6,
 ) -> RobustnessTable:
-    return RobustnessTable(n, 2, rules, attacks, (0, 1), 0.9, FEW)
+    return RobustnessTable(n, 2, 2, rules, attacks, (0, 1, 2), 0.9, FEW)
 
 
 def outcomes(shown: RobustnessTable, accuracy: float = 0.9) -> dict[Trial, TrialResult]:
-    found = {trial: TrialResult(accuracy + 0.01 * trial.seed) for trial in shown.trials()}
+    found = {trial: TrialResult(accuracy + 0.005 * trial.seed) for trial in shown.trials()}
     for trial in found:
         if trial.rule == "mean" and trial.attack == "scale":
             found[trial] = TrialResult(0.2)
@@ -283,7 +298,7 @@ def outcomes(shown: RobustnessTable, accuracy: float = 0.9) -> dict[Trial, Trial
 def test_a_failing_cell_says_so_and_one_that_cannot_be_run_is_a_dash_with_its_reason() -> None:
     shown = table()
     text = "\n".join(robustness_page.section(shown, outcomes(shown)))
-    assert "| `mean` | **fails** (20.0 ± 0.0) | 90.5 ± 0.7 | **fails** (20.0 ± 0.0) |" in text
+    assert "| `mean` | **fails** (20.0 ± 0.0) | 90.5 ± 0.3 | **fails** (20.0 ± 0.0) |" in text
     assert "| `krum` | - | - | - |" in text
     assert "\n- Cannot be run: `krum`: needs 7 updates for f = 2." in text
     assert "`mean` fails under `scale`." in text
@@ -299,7 +314,7 @@ def test_a_table_of_what_was_run_so_far_says_what_is_missing() -> None:
         if (trial.rule, trial.attack) != ("median", "scale")
     }
     text = "\n".join(robustness_page.section(shown, found))
-    assert "| `median` | 90.5 ± 0.7 | 90.5 ± 0.7 | ? |" in text
+    assert "| `median` | 90.5 ± 0.3 | 90.5 ± 0.3 | ? |" in text
     assert "1 cell was not run yet" in text
     assert "No rule is known to hold under both attacks." in text, (
         "the median held under the one that was run"
@@ -324,7 +339,7 @@ def test_a_page_is_written_with_its_heat_maps(tmp_path: Path) -> None:
     assert "page-2-of-6.png" in page
     assert "\n    gossip bench\n" in page
     assert (
-        "This is 2 seeds and 30 rounds: averaging without any liar reaches 90.5 %"
+        "This is 3 seeds and 30 rounds: averaging without any liar reaches 90.5 %"
         in page.replace("\n", " ")
     )
     assert (tmp_path / "docs" / "page-2-of-6.png").read_bytes().startswith(b"\x89PNG")
@@ -410,7 +425,9 @@ def test_a_run_is_remembered_by_everything_that_makes_a_difference(tmp_path: Pat
         ("n", 11),
         ("seed", 1),
         ("sender", "clip:1"),
-        ("non_iid", True),
+        ("split", "sorted"),
+        ("trust", True),
+        ("declared_f", 3),
     ):
         assert (
             trials.recall(tmp_path, dataclasses.replace(trial, **{field: value}), "digits") is None
@@ -438,7 +455,7 @@ def test_the_command_runs_only_what_is_missing(
     def bench(seeds: int) -> list[dict[str, object]]:
         bench_robustness.robustness(
             rules=["mean trimmed-mean"], attacks=["none scale"], n=[5], f=[1], seeds=seeds,
-            rounds=5, batch=4, lr=0.5, hidden=8, sender="", non_iid=False, data="digits", jobs=1,
+            rounds=5, batch=4, lr=0.5, hidden=8, sender="", split=["iid"], data="digits", jobs=1,
             into=tmp_path, out=None, fails_below=0.9, plot=False, as_json=True,
         )  # fmt: skip
         parsed: list[dict[str, object]] = json.loads(capsys.readouterr().out)
@@ -460,7 +477,7 @@ def test_the_command_says_of_each_table_how_many_lie(
 ) -> None:
     bench_robustness.robustness(
         rules=["mean"], attacks=["none"], n=[5, 6], f=[1, 2], seeds=1, rounds=2, batch=4, lr=0.5,
-        hidden=8, sender="", non_iid=False, data="digits", jobs=1, into=tmp_path, out=None,
+        hidden=8, sender="", split=["iid"], data="digits", jobs=1, into=tmp_path, out=None,
         fails_below=0.9, plot=False, as_json=False,
     )  # fmt: skip
     said = capsys.readouterr().out

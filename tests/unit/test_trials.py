@@ -130,9 +130,19 @@ def test_samples_that_do_not_suffice_for_all_are_told_and_no_table_is_made_of_it
     )
     with pytest.raises(
         ConfigError,
-        match="by 8 honest workers alone: 4 samples for 8 honest workers: some would have none",
+        match="by 8 honest workers alone: 4 samples for 8 honest workers: some would not have one",
     ):
-        bench(tmp_path / "runs", "--n", 10, "--f", 2, "--non-iid", "--data", tmp_path / "few.npz")
+        bench(
+            tmp_path / "runs",
+            "--n",
+            10,
+            "--f",
+            2,
+            "--split",
+            "sorted",
+            "--data",
+            tmp_path / "few.npz",
+        )
 
 
 def test_a_process_that_is_killed_is_told_and_what_was_done_is_kept(tmp_path: Path) -> None:

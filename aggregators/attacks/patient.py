@@ -1,0 +1,28 @@
+"""Attacks of peers that are honest for a while, so that their good name outlasts their lies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .kinds import POSITIVE, ROUNDS, attack
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+AWAKE = 10.0
+"""What a sleeper that is awake multiplies its negated update with."""
+
+
+@attack(strength=25.0, meaning="rounds that it waits at most", allowed=ROUNDS)
+def sleeper(update: Tensor, *, strength: float, round_id: int, somebody_locked: bool) -> Tensor:
+    """Honest for so many rounds, then ten times the negated update. In `gossip bench robustness`
+    it knows of an honest peer in quarantine, and begins at once."""
+    awake = round_id >= strength or somebody_locked
+    return update * -AWAKE if awake else update.clone()
+
+
+@attack(strength=1.0, meaning="factor of the negated update", allowed=POSITIVE)
+def every_second(update: Tensor, *, strength: float, round_id: int) -> Tensor:
+    """``sign_flip`` in rounds of even number, and honest in the others: half of its updates speak
+    for it."""
+    return update * -strength if round_id % 2 == 0 else update.clone()

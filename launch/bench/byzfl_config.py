@@ -1,0 +1,266 @@
+"""Configurations of ByzFL's benchmark, read as options of ``gossip bench robustness``.
+
+    options = read(Path("config.json"))  # {"rules": ["nnm+trimmed_mean"], "n": [11], "f": [1], ...}
+
+What it says of the training and cannot be taken over is refused by its name. What decides only
+where and how it is run and recorded is left aside: ``NO_MATTER``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from gossip.errors import ConfigError
+
+RULES = {
+    "Average": "mean",
+    "Median": "median",
+    "TrMean": "trimmed_mean",
+    "GeometricMedian": "rfa",
+    "Krum": "krum",
+    "MultiKrum": "multi_krum",
+    "CenteredClipping": "centered_clipping",
+    "MDA": "mda",
+    "Meamed": "meamed",
+    "CAF": "caf",
+    "SMEA": "smea",
+    "NNM": "nnm",
+    "Bucketing": "bucketing",
+    "Clipping": "clipping",
+    "ARC": "arc",
+}
+PARAMETERS: dict[str, dict[str, tuple[str, float]]] = {
+    "GeometricMedian": {"nu": ("nu", 0.1), "T": ("steps", 3)},
+    "CenteredClipping": {"L": ("steps", 1), "tau": ("tau", 100.0)},
+    "Bucketing": {"s": ("s", 1)},
+    "Clipping": {"c": ("radius", 2.0)},
+}
+"""Of the rules: their name here, and ByzFL's default."""
+ATTACKS = {
+    "NoAttack": "none",
+    "SignFlipping": "ipm*1",
+    "InnerProductManipulation": "ipm*{tau}",
+    "Optimal_InnerProductManipulation": "optimal_ipm",
+    "ALittleIsEnough": "alie*{tau}",
+    "Optimal_ALittleIsEnough": "optimal_alie",
+    "Inf": "inf",
+    "Gaussian": "gaussian*{sigma}",
+    "LabelFlipping": "label_flip",
+}
+"""ByzFL's ``SignFlipping`` sends the negated mean of the honest, as ``ipm*1`` does."""
+STRENGTHS = {
+    "InnerProductManipulation": {"tau": 2.0},
+    "ALittleIsEnough": {"tau": 1.5},
+    "Gaussian": {"sigma": 1.0},
+}
+SPLITS = {
+    "iid": "gamma:1",
+    "extreme_niid": "sorted",
+    "gamma_similarity_niid": "gamma:{}",
+    "dirichlet_niid": "dirichlet:{}",
+}
+"""ByzFL's ``iid`` cuts the samples into parts, where ours has everybody draw from all."""
+HIDDEN = {"fc_mnist": 100}
+"""Its models that there are here, by their hidden units."""
+NO_MATTER = {
+    "benchmark_config": ("device", "nb_workers"),
+    "evaluation_and_results": (
+        "evaluation_delta",
+        "batch_size_evaluation",
+        "evaluate_on_test",
+        "store_per_client_metrics",
+        "store_models",
+        "data_folder",
+        "results_directory",
+    ),
+    "model": ("nb_labels", "dataset_name"),
+}
+"""What is not asked: where to run, what to record, and what the data say themselves."""
+DEFAULT_SPLIT = {"name": "iid"}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Options of ``gossip bench robustness`` by name.
+
+    Raises: ConfigError: It cannot be read, or something in it cannot be taken over, which is named.
+    """
+    try:
+        given = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}", "give a config.json of ByzFL") from error
+    if not isinstance(given, dict):
+        raise ConfigError(f"{path} is no configuration of ByzFL: it holds no object")
+    whole = _Section("", given)
+    options = {
+        **_benchmark(whole.section("benchmark_config")),
+        **_model(whole.section("model")),
+        **_clients(whole.section("honest_clients")),
+        "rules": _rules(whole.take("aggregator", {"name": "Average"}), whole),
+        "attacks": [_attack(one) for one in _listed(whole.take("attack", {"name": "NoAttack"}))],
+    }
+    whole.section("evaluation_and_results").done()
+    whole.done()
+    return options
+
+
+class _Section:
+    """One object of the file. What was not taken of it in the end is refused."""
+
+    def __init__(self, name: str, given: Mapping[str, Any]) -> None:
+        self.name, self.left = name, dict(given)
+        for key in NO_MATTER.get(name, ()):
+            self.left.pop(key, None)
+
+    def take(self, key: str, default: Any) -> Any:
+        return self.left.pop(key, default)
+
+    def take_one(self, key: str, default: Any) -> Any:
+        """A value, or a list of one."""
+        value = self.take(key, default)
+        if isinstance(value, list):
+            if len(value) != 1:
+                raise _refused(f"{self.name}.{key}", value, "one value at a time, in files apart")
+            return value[0]
+        return value
+
+    def only(self, key: str, *allowed: Any) -> None:
+        """Refuses any other value than these, of which the first is the default."""
+        value = self.take_one(key, allowed[0])
+        if value not in allowed:
+            words = " or ".join(map(str, allowed))
+            raise _refused(f"{self.name}.{key}", value, f"there is only {words} here")
+
+    def section(self, key: str) -> _Section:
+        value = self.take(key, {})
+        if not isinstance(value, dict):
+            raise _refused(key, value, "it is to be one object")
+        return _Section(key, value)
+
+    def done(self) -> None:
+        for key, value in self.left.items():
+            where = f"{self.name}.{key}" if self.name else key
+            raise _refused(where, value, "leave it out")
+
+
+def _refused(where: str, value: Any, hint: str) -> ConfigError:
+    return ConfigError(f"{where} = {json.dumps(value)} cannot be taken over from ByzFL", hint)
+
+
+def _benchmark(section: _Section) -> dict[str, Any]:
+    algorithm = section.take_one("training_algorithm", {"name": "DSGD"})
+    if not isinstance(algorithm, dict) or algorithm.get("name", "DSGD") != "DSGD":
+        raise _refused("benchmark_config.training_algorithm", algorithm, "there is only DSGD here")
+    for key in ("training_seed", "data_distribution_seed"):
+        section.only(key, 0)
+    section.only("nb_data_distribution_seeds", 1)
+    section.only("size_train_set", 1.0)
+    honest = _listed(section.take("nb_honest_clients", 10))
+    byzantine = _listed(section.take("f", 0))
+    declared = section.take("tolerated_f", None)
+    inclusive = section.take_one("set_honest_clients_as_clients", False)
+    sizes = [
+        (clients if inclusive else clients + f, f, told)
+        for clients, f in product(honest, byzantine)
+        for told in ([f] if declared is None else _listed(declared))
+        if told >= f  # ByzFL leaves out the others, too
+    ]
+    options = {
+        "n": [n for n, _, _ in sizes],
+        "f": [f for _, f, _ in sizes],
+        "declared_f": None if declared is None else [told for _, _, told in sizes],
+        "rounds": section.take_one("nb_steps", 1000),
+        "seeds": section.take_one("nb_training_seeds", 1),
+        "split": [
+            text
+            for one in _listed(section.take("data_distribution", DEFAULT_SPLIT))
+            for text in _split(one)
+        ],
+    }
+    section.done()
+    return options
+
+
+def _split(given: Any) -> list[str]:
+    where = "benchmark_config.data_distribution"
+    form = SPLITS.get(given.get("name", "iid")) if isinstance(given, dict) else None
+    if form is None:
+        raise _refused(where, given, f"there are {', '.join(SPLITS)}")
+    numbers = _listed(given.get("distribution_parameter", 1.0))
+    return list(dict.fromkeys(form.format(number) for number in numbers))
+
+
+def _model(section: _Section) -> dict[str, Any]:
+    name = section.take_one("name", "cnn_mnist")
+    if name not in HIDDEN:
+        raise _refused("model.name", name, f"there is only {', '.join(HIDDEN)} here")
+    section.only("loss", "NLLLoss", "CrossEntropyLoss")
+    section.only("optimizer_name", "SGD")
+    section.only("learning_rate_decay", 1.0)
+    section.take("milestones", [])  # where a rate that stays the same would change
+    options = {"hidden": HIDDEN[name], "lr": section.take_one("learning_rate", 0.1)}
+    section.done()
+    return options
+
+
+def _clients(section: _Section) -> dict[str, Any]:
+    beta = section.take_one("momentum", 0.9)
+    section.only("weight_decay", 0.0, 0)
+    options = {
+        "sender": f"momentum:beta={beta}" if beta else "",
+        "batch": section.take_one("batch_size", 32),
+    }
+    section.done()
+    return options
+
+
+def _rules(aggregators: Any, whole: _Section) -> list[str]:
+    before = whole.take("pre_aggregators", [])
+    # A list of lists: each of them once.
+    chains = before if before and isinstance(before[0], list) else [before]
+    return [
+        "+".join([*(_rule("pre_aggregators", one) for one in chain), _rule("aggregator", rule)])
+        for rule in _listed(aggregators)
+        for chain in chains
+    ]
+
+
+def _rule(where: str, given: Any) -> str:
+    name, parameters = _named(where, given, RULES)
+    parameters.pop("f", None)  # it is told the declared one, as here
+    options = []
+    for theirs, (ours, default) in PARAMETERS.get(name, {}).items():
+        value = parameters.pop(theirs, default)
+        options.append(f"{ours}={value}")
+    _nothing_left(where, name, parameters)
+    return RULES[name] + (f":{','.join(options)}" if options else "")
+
+
+def _attack(given: Any) -> str:
+    name, parameters = _named("attack", given, ATTACKS)
+    strengths = {
+        key: parameters.pop(key, default) for key, default in STRENGTHS.get(name, {}).items()
+    }
+    if name == "Gaussian" and not parameters.get("mu", 0.0):
+        parameters.pop("mu", None)
+    _nothing_left("attack", name, parameters)
+    return ATTACKS[name].format(**strengths)
+
+
+def _named(where: str, given: Any, known: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    name = given.get("name") if isinstance(given, dict) else None
+    if name not in known:
+        raise _refused(where, given, f"there are {', '.join(known)}")
+    return str(name), dict(given.get("parameters", {}))
+
+
+def _nothing_left(where: str, name: str, parameters: Mapping[str, Any]) -> None:
+    for key, value in parameters.items():
+        raise _refused(f"{where}: {key} of {name}", value, "leave it out")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,111 @@
+"""How the honest workers share the training samples: all alike, or each with data of its own.
+
+    shares = split("dirichlet:0.1", labels, workers=8, batch=32, seed=0)
+
+A split is written as its name, with a number behind a colon where it takes one.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossip.errors import ConfigError, UnknownName
+
+IID = "iid"
+NUMBERS = {
+    "iid": "",
+    "sorted": "",
+    "dirichlet": "an alpha above 0, as dirichlet:0.1",
+    "gamma": "a share from 0 to 1, as gamma:0.5",
+}
+"""The splits there are, and the number that each takes."""
+
+
+def read_split(text: str) -> tuple[str, float]:
+    """Name and number of a split; 0 where it takes none.
+
+    Raises: ConfigError: There is no such split, or the number makes no sense for it.
+    """
+    name, colon, number = text.strip().partition(":")
+    if name not in NUMBERS:
+        raise UnknownName("split", name, tuple(NUMBERS))
+    if not NUMBERS[name]:
+        if colon:
+            raise ConfigError(f"split {text!r}: {name} takes no number", f"write {name}")
+        return name, 0.0
+    try:
+        value = float(number)
+    except ValueError:
+        value = float("nan")
+    fine = 0 < value < float("inf") if name == "dirichlet" else 0 <= value <= 1
+    if not fine:
+        raise ConfigError(f"split {text!r}: {name} takes {NUMBERS[name]}")
+    return name, value
+
+
+def split(text: str, labels: Tensor, workers: int, batch: int, seed: int) -> list[Tensor]:
+    """Indices of the samples that each worker draws from. All splits but ``iid`` cut the samples
+    into parts without a common one.
+
+    - ``iid``: everybody draws from all samples.
+    - ``sorted``: the samples are sorted by label and cut into equal parts.
+    - ``dirichlet:alpha``: the shares that the workers have of a class are drawn from
+      Dirichlet(alpha), for each class anew; the smaller alpha, the fewer classes a worker has. A
+      worker that would have less than a batch gets what it lacks from who has most.
+    - ``gamma:share``: this share of the samples is cut at random into equal parts, the rest as in
+      ``sorted``.
+
+    Raises: ConfigError: There is no such split, or some worker would have too few samples.
+    Source: Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks",
+        arXiv:1905.12022 (Dirichlet); Karimireddy et al. 2020, "SCAFFOLD", arXiv:1910.06378 (a share
+        that is mixed), as in ByzFL.
+    """
+    name, value = read_split(text)
+    if name == IID:
+        return [torch.arange(len(labels))] * workers
+    least = batch if name == "dirichlet" else 1
+    if len(labels) < workers * least:
+        lack = "a batch" if least > 1 else "one"
+        raise ConfigError(
+            f"{len(labels)} samples for {workers} honest workers: some would not have {lack}",
+            "fewer workers, more samples",
+        )
+    if name == "sorted":
+        return list(labels.argsort(stable=True).tensor_split(workers))
+    chance = np.random.default_rng(
+        int.from_bytes(blake2b(f"split/{seed}".encode(), digest_size=8).digest(), "big")
+    )
+    if name == "gamma":
+        return _gamma(labels, workers, value, chance)
+    return _dirichlet(labels, workers, value, batch, chance)
+
+
+def _gamma(labels: Tensor, workers: int, share: float, chance: np.random.Generator) -> list[Tensor]:
+    order = torch.from_numpy(chance.permutation(len(labels)))
+    alike, rest = order[: int(len(order) * share)], order[int(len(order) * share) :]
+    rest = rest[labels[rest].argsort(stable=True)]
+    halves = zip(alike.tensor_split(workers), rest.tensor_split(workers), strict=True)
+    return [torch.cat(both) for both in halves]
+
+
+def _dirichlet(
+    labels: Tensor, workers: int, alpha: float, batch: int, chance: np.random.Generator
+) -> list[Tensor]:
+    parts: list[list[np.ndarray]] = [[] for _ in range(workers)]
+    for label in range(int(labels.max()) + 1):
+        members = chance.permutation(np.flatnonzero((labels == label).numpy()))
+        ends = np.cumsum(chance.dirichlet(np.full(workers, alpha)))[:-1] * len(members)
+        for part, some in zip(parts, np.split(members, ends.round().astype(int)), strict=True):
+            part.append(some)
+    shares = [chance.permutation(np.concatenate(part)) for part in parts]
+    for worker in range(workers):
+        while (lacks := batch - len(shares[worker])) > 0:
+            richest = max(range(workers), key=lambda other: len(shares[other]))
+            given = min(lacks, len(shares[richest]) - batch)
+            shares[worker] = np.concatenate([shares[worker], shares[richest][:given]])
+            shares[richest] = shares[richest][given:]
+    return [torch.from_numpy(share) for share in shares]
