@@ -159,7 +159,7 @@ def zeno_pp(
     ]
     trust = np.zeros(gram.n)
     trust[accepted] = 1.0
-    return _resized(gram, trust, scores, size, norms, floor=1e-6 * learning_rate * size**2)
+    return _rescaled(gram, trust, scores, size, norms, floor=1e-6 * learning_rate * size**2)
 
 
 @gram_rule(
@@ -190,7 +190,7 @@ def fltrust(gram: Gram, *, f: int = 0) -> Decision:
         Bootstrapping", arXiv:2012.13995.
     """
     size, norms, cosines = _directions(gram)
-    return _resized(gram, np.maximum(cosines, 0.0), cosines.tolist(), size, norms, floor=1e-6)
+    return _rescaled(gram, np.maximum(cosines, 0.0), cosines.tolist(), size, norms, floor=1e-6)
 
 
 @gram_rule(
@@ -215,16 +215,18 @@ def judged_clipping(gram: Gram, *, f: int) -> Decision:
         f: Byzantine peers to tolerate.
         gradient: ``(d,)``, the judge's own v, of the kind that the updates are;
             or a function that returns it.
-    Returns: zeros, and all weights zero, when no update has a positive cosine. Outlyingness as for
-    ``fltrust``.
+    Returns: zeros, and all weights zero, when no update has a positive cosine. Outlyingness is the
+        shortfall of the cosine alone. Length is no evidence: a peer whose samples the model does
+        not fit yet has long updates, and whoever shouts is clipped.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape.
     Source: this project; the weights by cosine are those of ``fltrust``.
     """
     _, norms, cosines = _directions(gram)
-    sizes = np.minimum(norms, typical(norms, f))
-    return _resized(gram, np.maximum(cosines, 0.0), cosines.tolist(), sizes, norms, floor=1e-6)
+    trust, sizes = np.maximum(cosines, 0.0), np.minimum(norms, typical(norms, f))
+    weights, shares = _resized(gram, trust, sizes, norms)
+    return Decision(weights, _shortfall(cosines.tolist(), _kept(trust), 1e-6).numpy(), shares)
 
 
 def _directions(gram: Gram) -> tuple[float, FloatArray, FloatArray]:
@@ -236,23 +238,34 @@ def _directions(gram: Gram) -> tuple[float, FloatArray, FloatArray]:
     return size, norms, np.clip(cosines, -1.0, 1.0)
 
 
-def _resized(
+def _rescaled(
     gram: Gram,
     trust: FloatArray,
     scores: Sequence[float],
-    sizes: FloatArray | float,
+    size: float,
     norms: FloatArray,
     floor: float,
 ) -> Decision:
-    """The mean of the updates by trust, each at the norm that ``sizes`` gives it; what their
-    weights do not add up to is on the origin."""
+    """The mean of the updates by trust, each rescaled to ``size``."""
+    weights, shares = _resized(gram, trust, size, norms)
+    loud = in_typical(norms, float(np.finfo(np.float32).tiny))
+    shortfalls = _shortfall(scores, _kept(trust), floor).numpy()
+    return Decision(weights, np.maximum(shortfalls, loud), shares)
+
+
+def _resized(
+    gram: Gram, trust: FloatArray, sizes: FloatArray | float, norms: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Weights of the mean of the updates by trust, each at the norm that ``sizes`` gives it, and
+    the share of each; what the weights do not add up to is on the origin."""
     total = float(trust.sum())
     shares = trust / total if total > 0 else np.zeros(gram.n)
     factors = np.divide(shares * sizes, norms, out=np.zeros(gram.n), where=norms > 0)
-    weights = gram.full(factors) + (1.0 - float(factors.sum())) * gram.only("origin")
-    kept = frozenset(int(row) for row in np.flatnonzero(trust > 0))
-    loud = in_typical(norms, float(np.finfo(np.float32).tiny))
-    return Decision(weights, np.maximum(_shortfall(scores, kept, floor).numpy(), loud), shares)
+    return gram.full(factors) + (1.0 - float(factors.sum())) * gram.only("origin"), shares
+
+
+def _kept(trust: FloatArray) -> frozenset[int]:
+    return frozenset(int(row) for row in np.flatnonzero(trust > 0))
 
 
 def _shortfall(scores: Sequence[float], kept: frozenset[int], floor: float) -> Tensor:
