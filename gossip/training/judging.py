@@ -56,8 +56,11 @@ class LossJudge:
         self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float
     ) -> JudgeReply:
         """Like ``explain``, with the aggregate written into row ``question.rows``, and what the
-        rule refuses as a reason."""
+        rule refuses as a reason. Without rows, the gradient alone."""
         try:
+            if not question.rows:
+                torch.from_numpy(rows[0]).copy_(self.gradient(question.round_id))
+                return JudgeReply(question.ticket, (), (), "")
             verdict = self.explain(rule, question, rows, learning_rate)
         except ConfigError as error:
             return JudgeReply(question.ticket, (), (), clip(str(error)))
@@ -102,6 +105,16 @@ class LossJudge:
                 options["gradient"] = self._gradient() * sign
             with torch.no_grad():
                 return rule.explain(updates, **options)
+
+    def gradient(self, round_id: int) -> Tensor:
+        """``(d,)``: of the judge's loss, for servers that measure updates by it themselves.
+
+        Raises: ConfigError: The user's ``judge`` returned no loss.
+        """
+        self._asked += 1
+        with self._no_trace():
+            self._open(round_id)
+            return self._gradient()
 
     def _loss_at(self, parameters: list[Tensor], step: Tensor, sign: float) -> float:
         """The loss at x - sign * step. ``step``: ``(d,)``."""
