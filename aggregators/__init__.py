@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .coordinates import sign_majority as sign_majority
     from .coordinates import trimmed_mean as trimmed_mean
     from .descent import fltrust as fltrust
+    from .descent import judged_clipping as judged_clipping
     from .descent import zeno as zeno
     from .descent import zeno_pp as zeno_pp
     from .distances import bulyan as bulyan
@@ -73,7 +74,7 @@ _HOMES = {
     "clipped": ("centered_clipping", "self_centered_clipping"),
     "composing": ("PreAggregation", "Stage", "compose", "pre_aggregation"),
     "coordinates": ("meamed", "median", "phocas", "sign_majority", "trimmed_mean"),
-    "descent": ("fltrust", "zeno", "zeno_pp"),
+    "descent": ("fltrust", "judged_clipping", "zeno", "zeno_pp"),
     "distances": ("bulyan", "krum", "mda", "multi_krum"),
     "gram": ("Decision", "Gram"),
     "gram_rules": ("GramRule", "gram_rule"),
@@ -109,6 +110,7 @@ __all__ = [
     "geometric_median",
     "gram_rule",
     "huber",
+    "judged_clipping",
     "krum",
     "load",
     "mda",

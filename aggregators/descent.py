@@ -23,7 +23,7 @@ from gossip.errors import AggregationError
 from . import kernels
 from .base import Verdict, check_rows, number, rule, whole, within_reach
 from .gram import OUTLYING_MAX, Decision, FloatArray, Gram, in_typical
-from .gram_rules import gram_rule
+from .gram_rules import gram_rule, typical
 from .kernels import Rows
 
 
@@ -193,6 +193,42 @@ def fltrust(gram: Gram, *, f: int = 0) -> Decision:
     return _rescaled(gram, np.maximum(cosines, 0.0), cosines.tolist(), size, norms, floor=1e-6)
 
 
+@gram_rule(
+    at_least=lambda f: f + 1,
+    points=("origin", "gradient"),
+    about_origin=True,
+    translation=False,
+    robust="bounded",
+)
+def judged_clipping(gram: Gram, *, f: int) -> Decision:
+    """The mean of the updates, each clipped to the typical norm and weighted by max(0, cosine to
+    the judge's gradient v).
+
+    Tolerates any f < n, as long as the judge is honest. Made for unequal data: ``fltrust`` and
+    ``zeno_pp`` make every step as long as v, and where peers have different data v is much shorter
+    than their updates. Here v gives the direction alone, and the updates each other the length: the
+    median norm, or the (n - f)-th smallest when that comes first, which some honest peer vouches
+    for.
+
+    Args:
+        gram: Of the updates.
+        f: Byzantine peers to tolerate.
+        gradient: ``(d,)``, the judge's own v, of the kind that the updates are;
+            or a function that returns it.
+    Returns: zeros, and all weights zero, when no update has a positive cosine. Outlyingness is the
+        shortfall of the cosine alone. Length is no evidence: a peer whose samples the model does
+        not fit yet has long updates, and whoever shouts is clipped.
+    Raises:
+        TooFewUpdates: Fewer than f + 1 updates.
+        AggregationError: ``gradient`` is not finite or of another shape.
+    Source: this project; the weights by cosine are those of ``fltrust``.
+    """
+    _, norms, cosines = _directions(gram)
+    trust, sizes = np.maximum(cosines, 0.0), np.minimum(norms, typical(norms, f))
+    weights, shares = _resized(gram, trust, sizes, norms)
+    return Decision(weights, _shortfall(cosines.tolist(), _kept(trust), 1e-6).numpy(), shares)
+
+
 def _directions(gram: Gram) -> tuple[float, FloatArray, FloatArray]:
     """The norm of the judge's gradient, those of the updates, and their cosines to it; 0 where
     there is no direction."""
@@ -210,15 +246,26 @@ def _rescaled(
     norms: FloatArray,
     floor: float,
 ) -> Decision:
-    """The mean of the updates by trust, each rescaled to ``size``; what their weights do not add up
-    to is on the origin."""
+    """The mean of the updates by trust, each rescaled to ``size``."""
+    weights, shares = _resized(gram, trust, size, norms)
+    loud = in_typical(norms, float(np.finfo(np.float32).tiny))
+    shortfalls = _shortfall(scores, _kept(trust), floor).numpy()
+    return Decision(weights, np.maximum(shortfalls, loud), shares)
+
+
+def _resized(
+    gram: Gram, trust: FloatArray, sizes: FloatArray | float, norms: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Weights of the mean of the updates by trust, each at the norm that ``sizes`` gives it, and
+    the share of each; what the weights do not add up to is on the origin."""
     total = float(trust.sum())
     shares = trust / total if total > 0 else np.zeros(gram.n)
-    factors = np.divide(shares * size, norms, out=np.zeros(gram.n), where=norms > 0)
-    weights = gram.full(factors) + (1.0 - float(factors.sum())) * gram.only("origin")
-    kept = frozenset(int(row) for row in np.flatnonzero(trust > 0))
-    loud = in_typical(norms, float(np.finfo(np.float32).tiny))
-    return Decision(weights, np.maximum(_shortfall(scores, kept, floor).numpy(), loud), shares)
+    factors = np.divide(shares * sizes, norms, out=np.zeros(gram.n), where=norms > 0)
+    return gram.full(factors) + (1.0 - float(factors.sum())) * gram.only("origin"), shares
+
+
+def _kept(trust: FloatArray) -> frozenset[int]:
+    return frozenset(int(row) for row in np.flatnonzero(trust > 0))
 
 
 def _shortfall(scores: Sequence[float], kept: frozenset[int], floor: float) -> Tensor:

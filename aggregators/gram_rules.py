@@ -68,13 +68,13 @@ class GramRule(Rule):
     @property
     def adds_up(self) -> bool:
         """Whether what the servers of shards have measured, added up, is all that it takes
-        (``ShardedRule``): it needs nothing of the trainer,
-        and makes nothing but a weighted sum of the columns."""
+        (``ShardedRule``): it needs nothing of the trainer but the judge's gradient, of which each
+        server takes its own columns, and makes nothing but a weighted sum of the columns."""
         beside = set(self.points) - self.optional
         return (
             self.last_step is None
-            and beside <= {"origin", "previous", "median"}
-            and not self.needs_trainer
+            and beside <= {"origin", "previous", "median", "gradient"}
+            and not self.needs & {"evaluate", "learning_rate"}
         )
 
     def statistics(

@@ -46,7 +46,7 @@ _FAMILIES = {
     "spectral": ("smea", "caf", "dnc"),
     "weiszfeld": ("geometric_median", "rfa"),
     "reweighting": ("suspicion", "suspicion_literal", "huber", "cauchy"),
-    "descent": ("zeno", "zeno_pp", "fltrust"),
+    "descent": ("zeno", "zeno_pp", "fltrust", "judged_clipping"),
 }
 _BUILT_IN = {name: home for home, rules in _FAMILIES.items() for name in rules}
 _PRE_AGGREGATIONS = dict.fromkeys(("nnm", "bucketing", "clipping", "arc"), "mixing")

@@ -31,6 +31,9 @@ Part = tuple[Sequence[int], FloatArray]
 class ShardedRule:
     """The three steps of a rule that ``adds_up``.
 
+    The judge's gradient is put together of the servers' own: each measures its shard by what its
+    trainer has found.
+
     The points of every part are the same and in the same order: a server that has no last aggregate
     (it has taken over a state) leaves its place empty and says so, and then none is used.
     """
@@ -49,15 +52,22 @@ class ShardedRule:
             beside = ["origin", *beside]
         self.points = tuple(beside)
 
-    def measure(self, updates: Updates, previous: Tensor | None = None) -> FloatArray:
+    def measure(
+        self,
+        updates: Updates,
+        previous: Tensor | None = None,
+        gradient: Tensor | None = None,
+    ) -> FloatArray:
         """What a decision needs of these columns.
 
         Args:
             updates: n vectors ``(d,)`` or ``(n, d)``, all finite, at least one: those of a shard.
             previous: ``(d,)``: the last aggregate of the same shard.
+            gradient: ``(d,)``: the judge's, of the same shard.
+        Raises: AggregationError: The rule needs a gradient, and there is none or no good one.
         """
         rows = within_reach(Rows.of(updates), self.rule.name)
-        vectors = self._vectors(rows, previous)
+        vectors = self._vectors(rows, previous, gradient)
         gram = self.rule.gram_of(rows, vectors)
         place, there = rows.n + len(self.points), rows.n + len(vectors)
         products = np.zeros((place, place))
@@ -83,7 +93,9 @@ class ShardedRule:
                 one = (_without_last_point(gram) if forgotten else gram).rows(chosen)
                 whole = one if whole is None else whole + one
             assert whole is not None
-            options = self.bound.chosen({"f": f, "round_id": round_id})
+            # The gradient was there to measure: what is decided on is in the products.
+            options = self.bound.chosen({"f": f, "round_id": round_id, "gradient": whole})
+            options.pop("gradient", None)
             tolerated = int(options.get("f", f))
             need = self.rule.least(tolerated, options=options)
             if whole.n < need:
@@ -99,7 +111,11 @@ class ShardedRule:
         return Decision(weights, decision.outlyingness, decision.shares)
 
     def combine(
-        self, updates: Updates, weights: Sequence[float], previous: Tensor | None = None
+        self,
+        updates: Updates,
+        weights: Sequence[float],
+        previous: Tensor | None = None,
+        gradient: Tensor | None = None,
     ) -> Tensor:
         """``(d,)``: the sum of these columns, and of the points there,
         by the weights of a decision.
@@ -109,7 +125,8 @@ class ShardedRule:
         Raises: AggregationError: They are not such weights.
         """
         rows = within_reach(Rows.of(updates), self.rule.name)
-        vectors, given = self._vectors(rows, previous), np.asarray(weights, dtype=np.float64)
+        vectors = self._vectors(rows, previous, gradient)
+        given = np.asarray(weights, dtype=np.float64)
         if given.shape != (rows.n + len(self.points),):
             raise AggregationError(
                 f"{self.rule.name}: {len(given)} weights for {rows.n} updates and {self.points}"
@@ -123,8 +140,13 @@ class ShardedRule:
             given = given[:-1]
         return self.rule.finish(rows, vectors, given, None, {}).aggregate
 
-    def _vectors(self, rows: Rows, previous: Tensor | None) -> dict[str, Tensor]:
-        found = self.rule.vectors_of(rows, {} if previous is None else {"previous": previous})
+    def _vectors(
+        self, rows: Rows, previous: Tensor | None, gradient: Tensor | None
+    ) -> dict[str, Tensor]:
+        given = {"previous": previous, "gradient": gradient}
+        found = self.rule.vectors_of(
+            rows, {point: vector for point, vector in given.items() if vector is not None}
+        )
         if "origin" in self.points:
             found = {
                 "origin": torch.zeros(1, dtype=rows.dtype, device=rows.device).expand(rows.d),

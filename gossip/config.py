@@ -123,6 +123,12 @@ class RunConfig(BaseModel):
         default="pause",
         description="what a part without a quorum does once the others are dead for it",
     )
+    reference_samples: int = Field(
+        default=256,
+        ge=1,
+        le=2**20,
+        description="samples by which the server of a round judges, under rules with a judge",
+    )
     batch_policy: BatchPolicy = Field(
         default="fixed_local",
         description="what stays when peers come and go: each peer's batch, or all peers' together",

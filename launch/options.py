@@ -121,6 +121,17 @@ OnMinority = Annotated[
         show_default=False,
     ),
 ]
+Reference = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help=(
+            "Samples by which the server of a round judges, under rules with a judge such as "
+            "judged_clipping; 256 by default."
+        ),
+        show_default=False,
+    ),
+]
 BatchPolicy = Annotated[
     str | None,
     typer.Option(
@@ -295,6 +306,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "min_peers": (MinPeers, None),
     "patience": (Patience, None),
     "on_minority": (OnMinority, None),
+    "reference": (Reference, None),
     "batch_policy": (BatchPolicy, None),
     "slices": (Slices, None),
     "server_weights": (ServerWeights, None),
@@ -312,6 +324,7 @@ FLAGS = ("begin_anew", "deterministic", "record", "drills")
 SETTING_OF = {
     "byzantine": "f",
     "patience": "patience_s",
+    "reference": "reference_samples",
     "start_timeout": "start_timeout_s",
     "round_timeout": "round_timeout_s",
 }

@@ -60,10 +60,10 @@ def test_signatures_that_users_rely_on():
     ]
     assert inspect.signature(Session.shard).parameters["classes"].default is None
     assert inspect.signature(Session.shard).parameters["accumulate"].default == 1
-    assert (
-        next(iter(inspect.signature(gossip.init).parameters.values())).kind
-        is inspect.Parameter.VAR_KEYWORD
-    )
+    reference, overrides = inspect.signature(gossip.init).parameters.values()
+    assert (reference.name, reference.default) == ("reference", None)
+    assert reference.kind is inspect.Parameter.KEYWORD_ONLY
+    assert overrides.kind is inspect.Parameter.VAR_KEYWORD
 
 
 @pytest.mark.parametrize("name", ["aggregators", "errors", "testing", "topologies"])

@@ -195,7 +195,8 @@ class JudgeCommand:
     The descriptor of that memory, float32 ``(capacity, elements)``, travels along when ``capacity``
     is not zero: it replaces the one before. ``own`` is -1 when there is no own row. With ``mix``
     the rows are parameters: the trainer runs the rule over their differences to row ``own``, and
-    the aggregate is a difference too.
+    the aggregate is a difference too. Without rows there is no rule to run: row 0 gets the gradient
+    of the judge's loss.
     """
 
     ticket: int

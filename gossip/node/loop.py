@@ -205,7 +205,9 @@ class Node:
             config.peers,
             spec.peer,
         )
-        self._judge = TrainerJudge(self._ask, self._worker, self._inbox.append)
+        self._judge = TrainerJudge(
+            self._ask, self._worker, self._inbox.append, self._reducer.reduce
+        )
         trainer_pid = pid_behind(self._channel)
         if trainer_pid != os.getpid():
             self._pidfd = os.pidfd_open(trainer_pid)
@@ -455,6 +457,7 @@ class Node:
             case events.TakeSnapshot():
                 self.trainer.take_snapshot()
             case events.Restore():
+                self._judge.forget()
                 self.trainer.restore(effect)
             case events.StateConfirmed():
                 self.trainer.confirmed(effect)
@@ -493,6 +496,7 @@ class Node:
 
     def _prepare(self, trainer: events.Prepared) -> None:
         """The core hears of the trainer's model when the rule is ready for it, too."""
+        self._judge.prepare(trainer.sizes)
 
         def ready(how: dict[str, Any]) -> None:
             if how:

@@ -3,11 +3,12 @@ or asking the trainer to when the rule needs its loss."""
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -100,24 +101,37 @@ class Reducer:
         else:
             self._worker.submit(lambda: _prepared(n, d), then)
 
-    def reduce(self, work: Aggregate) -> None:
-        """Calls ``done`` with the answer, now or from ``Worker.finish``."""
-        if _is_small(work):
-            self._done(self._run(work, self._small, self._ahead))
-        else:
-            self._worker.submit(lambda: self._run(work, self._large), self._done)
+    def reduce(self, work: Aggregate, gradient: np.ndarray | None = None) -> None:
+        """Calls ``done`` with the answer, now or from ``Worker.finish``.
 
-    def _run(self, work: Aggregate, rows: _Rows, ahead: Ahead = None) -> Aggregated:
+        Args:
+            gradient: The judge's, of the columns of ``work``, for a step of a rule that needs it.
+        """
+        if _is_small(work):
+            self._done(self._run(work, self._small, self._ahead, gradient))
+        else:
+            self._worker.submit(lambda: self._run(work, self._large, None, gradient), self._done)
+
+    def _take_step(self, work: Aggregate, ahead: Ahead, gradient: np.ndarray | None) -> Aggregated:
+        assert self._sharded is not None, f"{self._rule.name} was asked for a step"
+        last = None if work.previous is None else work.previous.data
+        points = {
+            point: tensor_of(vector)
+            for point, vector in (("previous", last), ("gradient", gradient))
+            if vector is not None
+        }
+        updates = [row.payload.data for row in work.rows]
+        return take_step(self._sharded, work, updates, points, _described(ahead))
+
+    def _run(
+        self,
+        work: Aggregate,
+        rows: _Rows,
+        ahead: Ahead = None,
+        gradient: np.ndarray | None = None,
+    ) -> Aggregated:
         if work.step != "whole":
-            assert self._sharded is not None, f"{self._rule.name} was asked for a step"
-            previous = tensor_of(work.previous.data) if work.previous is not None else None
-            return take_step(
-                self._sharded,
-                work,
-                [row.payload.data for row in work.rows],
-                previous,
-                _described(ahead),
-            )
+            return self._take_step(work, ahead, gradient)
         if self._from_rows is not None and not work.mix:
             quick = self._from_rows([row.payload.data for row in work.rows])
             if quick is not None:
@@ -209,6 +223,9 @@ class TrainerJudge:
     """Puts updates before the trainer's loss: rows go into a memory that both share, the aggregate
     comes back in the row after.
 
+    Where shards decide together, updates stay here: the trainer is asked for the gradient of its
+    loss, once a round, and ``step`` is given the columns of the shard.
+
     One question is open at a time, since there is one memory; the others wait in order.
     """
 
@@ -217,18 +234,31 @@ class TrainerJudge:
         ask: Callable[[control.JudgeCommand, int | None], None],
         worker: Worker,
         done: Callable[[Aggregated], None],
+        step: Callable[[Aggregate, np.ndarray | None], None],
     ) -> None:
-        self._ask, self._worker, self._done = ask, worker, done
+        self._ask, self._worker, self._done, self._step = ask, worker, done, step
         self._waiting: deque[Aggregate] = deque()
         self._open: Aggregate | None = None
         self._memory = np.empty((0, 0), dtype=np.float32)
         self._fd = -1
+        self._bounds: list[int] = []  # where each shard starts, and the end of the last
+        self._gradient_of = -1  # the round whose gradient is in the memory
+
+    def prepare(self, sizes: Sequence[int]) -> None:
+        """``sizes``: the lengths of the trainer's shards."""
+        self._bounds = [0, *itertools.accumulate(sizes)]
+
+    def forget(self) -> None:
+        """The trainer has taken over another state: its gradient is another."""
+        self._gradient_of = -1
 
     def reduce(self, work: Aggregate) -> None:
         """Asks the trainer, as soon as it has answered what was asked before."""
+        if work.step in ("decide", "combine"):
+            self._step(work, self._columns(work))
+            return
         self._waiting.append(work)
-        if self._open is None:
-            self._next()
+        self._next()
 
     def judged(self, said: control.JudgeReply) -> None:
         """The trainer's answer. Any other than to the open question is a bug of ours."""
@@ -238,18 +268,31 @@ class TrainerJudge:
         self._open = None
         if said.reason:
             self._done(Aggregated(work.ticket, None, reason=said.reason))
+        elif work.step == "measure":
+            self._gradient_of = work.round_id
+            self._step(work, self._columns(work))
         else:
             vector = self._memory[len(work.rows)].copy()
             self._done(answer(work.ticket, vector, said.weights, said.outlyingness))
-        if self._open is None and self._waiting:
-            self._next()
+        self._next()
 
     def _next(self) -> None:
-        work = self._open = self._waiting.popleft()
+        while self._open is None and self._waiting:
+            work = self._waiting.popleft()
+            if work.step == "measure" and work.round_id == self._gradient_of:
+                self._step(work, self._columns(work))
+            else:
+                self._open = work
+                self._question(work)
+
+    def _question(self, work: Aggregate) -> None:
         rows, elements = len(work.rows), len(work.rows[0].payload.data)
+        if work.step == "measure":
+            rows, elements = 0, self._bounds[-1]
+            self._gradient_of = -1
         capacity = 0
         if rows + 1 > len(self._memory) or elements != self._memory.shape[1]:
-            capacity = rows + 2
+            capacity = rows + 2 if rows else 1
             self._renew(capacity, elements)
         own = -1 if work.own is None else work.own
         question = control.JudgeCommand(
@@ -257,13 +300,21 @@ class TrainerJudge:
         )
         fd = self._fd if capacity else None
         if rows * elements <= INLINE_ELEMENTS:
-            self._copy(work)
+            self._copy(work, rows)
             self._ask(question, fd)
         else:
-            self._worker.submit(lambda: self._copy(work), lambda _: self._ask(question, fd))
+            self._worker.submit(lambda: self._copy(work, rows), lambda _: self._ask(question, fd))
 
-    def _copy(self, work: Aggregate) -> None:
-        for into, row in zip(self._memory, work.rows, strict=False):
+    def _columns(self, work: Aggregate) -> np.ndarray | None:
+        """The gradient's, of the shard: where it was measured here, it is here."""
+        if work.round_id != self._gradient_of:
+            return None
+        start, stop = self._bounds[work.shard : work.shard + 2]
+        columns: np.ndarray = self._memory[0, start:stop]
+        return columns
+
+    def _copy(self, work: Aggregate, rows: int) -> None:
+        for into, row in zip(self._memory[:rows], work.rows, strict=False):
             np.copyto(into, row.payload.data)
 
     def _renew(self, capacity: int, elements: int) -> None:

@@ -3,7 +3,7 @@ decide, combine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -27,25 +27,27 @@ def take_step(
     rule: ShardedRule,
     ask: Aggregate,
     updates: Updates,
-    previous: Tensor | None,
+    points: Mapping[str, Tensor],
     payload_of: Callable[[Tensor], Payload | None],
 ) -> Aggregated:
     """The answer to ``ask``, whatever others have sent for it.
 
     Args:
         updates: Those of ``ask.rows``.
+        points: What else the rule looks at, as far as it is here: the last aggregate of the shard
+            (``previous``), and the judge's ``gradient``.
         payload_of: Describes a result; None when that is not finite.
     """
     try:
         if ask.step == "measure":
-            measured = rule.measure(updates, previous).astype(_WIRE)
+            measured = rule.measure(updates, **points).astype(_WIRE)
             return Aggregated(ask.ticket, None, statistics=measured.tobytes())
         if ask.step == "combine":
-            payload = payload_of(rule.combine(updates, ask.decision, previous))
+            payload = payload_of(rule.combine(updates, ask.decision, **points))
             return Aggregated(
                 ask.ticket, payload, reason="" if payload is not None else "non_finite result"
             )
-        return _decide(rule, ask, updates, previous, payload_of)
+        return _decide(rule, ask, updates, points, payload_of)
     except ConfigError as error:
         return Aggregated(ask.ticket, None, reason=str(error))
     except Exception as error:  # noqa: BLE001
@@ -61,7 +63,7 @@ def _decide(
     rule: ShardedRule,
     ask: Aggregate,
     updates: Updates,
-    previous: Tensor | None,
+    points: Mapping[str, Tensor],
     payload_of: Callable[[Tensor], Payload | None],
 ) -> Aggregated:
     decision = rule.decide(
@@ -71,7 +73,7 @@ def _decide(
     counted = dict(zip(ask.peers, decision.weights[:count].tolist(), strict=True))
     beside = decision.weights[count:].tolist()
     aggregate = rule.combine(
-        updates, [counted.get(row.peer, 0.0) for row in ask.rows] + beside, previous
+        updates, [counted.get(row.peer, 0.0) for row in ask.rows] + beside, **points
     )
     payload = payload_of(aggregate)
     if payload is None:

@@ -21,7 +21,7 @@ from gossip.ipc import JudgeCommand, JudgeReply, Vector, clip, map_rows
 
 from .layout import Layout
 
-Loss = Callable[[], Tensor]
+Loss = Callable[..., Tensor]
 
 
 class LossJudge:
@@ -29,21 +29,38 @@ class LossJudge:
 
     Every evaluation for one question starts from the same random state, so a ``judge`` that draws
     its mini-batch with torch's, numpy's or Python's generator rates all updates on one mini-batch,
-    and those of the next question on a fresh one. Afterwards parameters, buffers, gradients,
-    training mode and all three generators are what they were, bit for bit.
+    and those of the next question on a fresh one. A ``judge`` that takes a batch is given one of
+    the reference, drawn for the round. Afterwards parameters, buffers, gradients, training mode
+    and all three generators are what they were, bit for bit.
     """
 
-    def __init__(self, model: torch.nn.Module, layout: Layout, judge: Loss, seed: bytes) -> None:
-        """``seed``: different on every peer, so that no two judge on the same data."""
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        layout: Layout,
+        judge: Loss,
+        seed: bytes,
+        reference: Callable[[int], Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            seed: Different on every peer, so that no two judge on the same data.
+            reference: Gives the batch of a round; None: ``judge`` takes none.
+        """
         self._model, self._layout, self._judge, self._seed = model, layout, judge, seed
+        self._reference = reference
+        self._batch: tuple[Any, ...] = ()  # what ``judge`` is called with
         self._asked = 0
 
     def answer(
         self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float
     ) -> JudgeReply:
         """Like ``explain``, with the aggregate written into row ``question.rows``, and what the
-        rule refuses as a reason."""
+        rule refuses as a reason. Without rows, the gradient alone."""
         try:
+            if not question.rows:
+                torch.from_numpy(rows[0]).copy_(self.gradient(question.round_id))
+                return JudgeReply(question.ticket, (), (), "")
             verdict = self.explain(rule, question, rows, learning_rate)
         except ConfigError as error:
             return JudgeReply(question.ticket, (), (), clip(str(error)))
@@ -81,6 +98,7 @@ class LossJudge:
         if "learning_rate" in rule.needs:
             options["learning_rate"] = learning_rate
         with self._no_trace() as parameters:
+            self._open(question.round_id)
             if "evaluate" in rule.needs:
                 options["evaluate"] = lambda step: self._loss_at(parameters, step, sign)
             if "gradient" in rule.needs:
@@ -88,13 +106,23 @@ class LossJudge:
             with torch.no_grad():
                 return rule.explain(updates, **options)
 
+    def gradient(self, round_id: int) -> Tensor:
+        """``(d,)``: of the judge's loss, for servers that measure updates by it themselves.
+
+        Raises: ConfigError: The user's ``judge`` returned no loss.
+        """
+        self._asked += 1
+        with self._no_trace():
+            self._open(round_id)
+            return self._gradient()
+
     def _loss_at(self, parameters: list[Tensor], step: Tensor, sign: float) -> float:
         """The loss at x - sign * step. ``step``: ``(d,)``."""
         try:
             self._layout.add_to_parameters(step.to(torch.float32), -sign)
             self._same_draw()
             with torch.no_grad():
-                return float(self._checked(self._judge()))
+                return float(self._checked(self._judge(*self._batch)))
         finally:
             # Copied back, not subtracted: that would not give the same bits.
             self._layout.set_parameters(parameters)
@@ -103,7 +131,7 @@ class LossJudge:
         """``(d,)``: the gradient of the loss at x; no parameter's ``.grad`` is touched."""
         self._same_draw()
         with torch.enable_grad():
-            loss = self._checked(self._judge())
+            loss = self._checked(self._judge(*self._batch))
             if not loss.requires_grad:
                 raise ConfigError(
                     "judge() returned a loss without a graph",
@@ -112,6 +140,12 @@ class LossJudge:
             return self._layout.flatten(
                 torch.autograd.grad(loss, self._layout.parameters, allow_unused=True)
             )
+
+    def _open(self, round_id: int) -> None:
+        """Reads the batch of the round: once, however often the loss is asked for."""
+        if self._reference is not None:
+            self._same_draw()
+            self._batch = (self._reference(round_id),)
 
     def _checked(self, loss: object) -> Tensor:
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():

@@ -25,6 +25,7 @@ from gossip.topologies import draw
 
 from .batches import pieces_of
 from .fetching import Fetcher, Key
+from .reference import ReferenceData
 
 ORDERS_KEPT = 3
 """Permutations: of this epoch, of the one that is fetched next, and of one with samples left."""
@@ -109,6 +110,7 @@ class ShardedLoader:
         self.dataset = dataset
         self.batch_size = loader.batch_size
         self._rounds, self._seed, self._accumulate = rounds, seed, accumulate
+        self._collate = loader.collate_fn
         self._chosen: Tensor | None = None
         if isinstance(loader.sampler, SubsetRandomSampler):
             self._chosen = torch.tensor(
@@ -182,6 +184,18 @@ class ShardedLoader:
         if go is not None and go.last:
             self.report = EpochReport(*go.last)
         return go
+
+    def reference(self, size: int) -> ReferenceData:
+        """The same data, as this peer draws from it what it judges others by."""
+
+        def collate(samples: list[Any]) -> Any:
+            batch = self._collate(samples)
+            return batch if self._alter is None else self._alter(batch)
+
+        chosen = None if self._chosen is None else self._chosen.tolist()
+        return ReferenceData(
+            self.dataset, collate, size, (self._seed, self._rounds.id), chosen=chosen
+        )
 
     def close(self) -> None:
         """Ends the workers, if there are any."""

@@ -46,6 +46,7 @@ from .loader import ShardedLoader, loader_of
 from .metrics import line_of
 from .optimizer import StepCoordinator, check_optimizers
 from .own_state import load_own, plan_own, plan_whole
+from .reference import ReferenceData, reference_of, takes_batch
 from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
 from .schedulers import SchedulerPace
 from .seeding import seed_generators
@@ -92,6 +93,7 @@ class Session:
         start: StartNode,
         connection: tuple[Channel, NodeHandle],
         termination: TerminationHandler,
+        reference: Any = None,
     ) -> None:
         """Use ``gossip.init()``, which has started the node of ``connection``."""
         self._place, self._config = place, place.config
@@ -125,6 +127,14 @@ class Session:
         self._termination = termination
         termination.in_step = lambda: self._in_round or self._counting
         self._planned_peers = place.config.peers
+        self._reference = (
+            None
+            if reference is None
+            else reference_of(
+                reference, self._config.reference_samples, (self._config.seed, self.id)
+            )
+        )
+        self._judges_by_reference = False
         self._exchange = Exchange(
             start, connection, place, self._look_around, senders.load(self._config.sender)
         )
@@ -142,7 +152,7 @@ class Session:
     # --- the five lines ---------------------------------------------------------------------------
 
     def prepare(
-        self, model: Model, optimizer: Optimizers, judge: Callable[[], Tensor] | None = None
+        self, model: Model, optimizer: Optimizers, judge: Callable[..., Tensor] | None = None
     ) -> tuple[Model, Optimizers]:
         """Connects the model and the optimizer to the swarm. Call it once, before the first step.
 
@@ -154,9 +164,12 @@ class Session:
             model: Any module, also one wrapped by ``torch.compile``. All peers build the same one.
             optimizer: One optimizer, or a sequence of them. With several optimizers a round is one
                 step of each, and all of them step when the last one is asked to.
-            judge: Returns the loss of the current parameters on a mini-batch. It draws that batch
-                with the generator of torch, numpy or Python, whose state is restored afterwards.
-                Rules that rate updates by the loss (zeno, zeno_pp) need it.
+            judge: Returns the loss of the current parameters on a batch, for rules that rate
+                updates by it (judged_clipping, fltrust, zeno, zeno_pp):
+                ``lambda batch: loss_fn(model(batch[0]), batch[1])``. The batch is drawn anew each
+                round, from what ``gossip.init`` was given as ``reference``, or else from the data
+                set of ``peer.shard``. A ``judge`` without an argument draws its own with the
+                generator of torch, numpy or Python, whose state is restored afterwards.
         Returns: ``(model, optimizer)``, the same objects.
         Raises:
             UnsupportedModel: Something in the model or the optimizer cannot be exchanged.
@@ -180,13 +193,22 @@ class Session:
         rule = load(self._config.aggregator)
         if rule.needs_trainer and judge is None:
             raise ConfigError(
-                f"the rule {rule.name} needs the loss",
-                "write peer.prepare(model, optimizer, judge=...), see its docstring",
+                f"the rule {rule.name} needs the loss of the model on samples that it can trust",
+                "write peer.prepare(model, optimizer, "
+                "judge=lambda batch: loss_fn(model(batch[0]), batch[1]))",
             )
+        by_batch = judge is not None and takes_batch(judge)
+        if judge is not None and self._reference is not None and not by_batch:
+            raise ConfigError(
+                "there is a reference, and judge takes no batch of it",
+                "judge=lambda batch: loss_fn(model(batch[0]), batch[1])",
+            )
+        self._judges_by_reference = by_batch and rule.needs_trainer
         seed = f"{self._config.seed}/{self.id}".encode()
         self._optimizer = together
         self._batches.prepare(plain, layout.parameters[-1])
-        bench = LossJudge(plain, layout, judge, seed) if judge is not None else None
+        reference = self._reference_batch if by_batch else None
+        bench = LossJudge(plain, layout, judge, seed, reference) if judge is not None else None
         self._unexchanged.prepared(optimizers)
         with compared(self.run_dir, self.id, layout):
             inner_step = StepCoordinator(optimizers, self._step).inner
@@ -207,6 +229,23 @@ class Session:
             self._join_now()
         self._computing_since = time.monotonic()
         return model, optimizer
+
+    def _reference_batch(self, round_id: int) -> Any:
+        """What to judge the updates of a round by."""
+        return self._found_reference().batch(round_id)
+
+    def _found_reference(self) -> ReferenceData:
+        """What was given, or else the data set that all peers read."""
+        if self._reference is None:
+            if not isinstance(self._loader, ShardedLoader):
+                raise ConfigError(
+                    f"the rule {self._config.aggregator} judges updates by samples, and there are "
+                    "none to draw from",
+                    "write gossip.init(reference=dataset), or peer.shard(loader) of a data set "
+                    "with an index",
+                )
+            self._reference = self._loader.reference(self._config.reference_samples)
+        return self._reference
 
     def shard(
         self,
@@ -609,6 +648,8 @@ class Session:
             if self._counting:
                 return  # the loop ends behind this step, which changes nothing
             raise SystemExit(0)
+        if self._judges_by_reference:
+            self._found_reference()  # or says what is missing, before the first round
         at, samples = self.step, self._samples_taken()
         if overflow:
             samples = 0

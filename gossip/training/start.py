@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _open: Session | None = None
 
 
-def init(**overrides: Any) -> Session:
+def init(*, reference: Any = None, **overrides: Any) -> Session:
     """Makes this process a peer.
 
     Under a launcher (``gossip run``) the settings come from the environment. Under torchrun each
@@ -34,10 +34,14 @@ def init(**overrides: Any) -> Session:
     that is set.
 
     Args:
+        reference: A data set, a DataLoader or an iterable of samples, by which this peer judges
+            updates when it serves a round, under a rule that needs it (``judged_clipping``). It
+            should be like what the model is for, and can be small. By default such rules judge by
+            what ``peer.shard`` was given.
         overrides: Options of the run (``gossip run --help``), when there is no launcher.
     Returns: The ``Session``, which is closed at exit at the latest.
     Raises: ConfigError: An option is wrong, there is a session already,
-        or options are given under a launcher.
+        options are given under a launcher, or the reference cannot be read.
     """
     global _open
     if _open is not None and not _open.closed:
@@ -62,7 +66,7 @@ def init(**overrides: Any) -> Session:
     connection = connect(start, place.incarnation)
     from .session import Session
 
-    _open = Session(place, start, connection, termination)
+    _open = Session(place, start, connection, termination, reference)
     _seed(place.config.seed)
     return _open
 

@@ -13,7 +13,7 @@ import torch
 from effort import effort
 from torch import Tensor
 
-from gossip.aggregators import load, names
+from gossip.aggregators import Verdict, load, names
 from gossip.core.events import Aggregate, Aggregated, Payload, Row, ShardStatistics
 from gossip.core.messages import CROSS_SHARD_PEERS_MAX, STATISTICS_BYTES_MAX
 from gossip.core.rounds.cross_shard import points_of
@@ -23,6 +23,12 @@ from gossip.node.worker import Worker
 RULES = [name for name in names() if load(name).cross_shard]
 D, N, F = 1003, 15, 3
 WIDTHS = (1, 3, 8)
+JUDGED = torch.randn(D, generator=torch.Generator().manual_seed(99))
+"""The judge's gradient, of which each server has the columns of its shard."""
+
+
+def explained(name: str, x: Tensor, previous: Tensor | None = None) -> Verdict:
+    return load(name).explain(x, f=F, previous=previous, gradient=JUDGED.to(x.dtype))
 
 
 def updates(kind: str, seed: int) -> Tensor:
@@ -61,6 +67,10 @@ class Servers:
         self.reducer = Reducer(load(name), Worker(), self.answers.append, centered=False)
         columns = [cut(row, shards) for row in x]
         last = cut(previous, shards) if previous is not None else None
+        judged = "gradient" in load(name).needs
+        self.gradients = [
+            part.contiguous().numpy() if judged else None for part in cut(JUDGED, shards)
+        ]
         self.asks = []
         for shard in range(shards):
             here = [peer for peer in range(N) if peer not in missing.get(shard, ())]
@@ -69,7 +79,7 @@ class Servers:
             self.asks.append(Aggregate(shard, 7, shard, rows, F, previous=own))
 
     def ask(self, shard: int, **step: Any) -> Aggregated:
-        self.reducer.reduce(replace(self.asks[shard], **step))
+        self.reducer.reduce(replace(self.asks[shard], **step), self.gradients[shard])
         return self.answers.pop()
 
     def measured(self) -> list[ShardStatistics]:
@@ -106,7 +116,7 @@ def test_servers_of_shards_make_the_decision_of_the_whole_vector(name: str, kind
     for seed in range(effort(1, 3)):
         x = updates(kind, seed)
         previous = 0.5 * x[-2]
-        exact = load(name).explain(x.to(torch.float64), f=F, previous=previous.to(torch.float64))
+        exact = explained(name, x.to(torch.float64), previous.to(torch.float64))
         # float32 rounds the updates' own size
         size = max(float(exact.aggregate.norm()), float(x.norm(dim=1).median()))
         for shards in WIDTHS:
@@ -131,7 +141,7 @@ def test_what_has_not_come_to_every_shard_does_not_count_in_any(name: str) -> No
     aggregate, decided = servers.aggregate()
     here = [peer for peer in range(N) if peer not in (9, 14)]
     assert len(decided.weights) == len(here)
-    alone = load(name).explain(x[here], f=F)
+    alone = explained(name, x[here])
     np.testing.assert_allclose(decided.weights, alone.weights.numpy(), atol=1e-5)
     np.testing.assert_allclose(aggregate.numpy(), alone.aggregate.numpy(), atol=1e-5)
 

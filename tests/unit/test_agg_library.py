@@ -180,6 +180,14 @@ def fltrust(x: Array, f: int) -> Array:
     return (trust * np.linalg.norm(g) / norms) @ x / trust.sum()
 
 
+def judged_clipping(x: Array, f: int) -> Array:
+    g = np.full(x.shape[1], 2.0)
+    norms = np.linalg.norm(x, axis=1)
+    radius = min(np.median(norms), np.sort(norms)[len(x) - f - 1])
+    trust = np.maximum(0, x @ g / norms / np.linalg.norm(g))
+    return trust @ clip(x, np.zeros(x.shape[1]), radius) / trust.sum()
+
+
 def nnm(x: Array, f: int) -> Array:
     return np.stack([x[np.argsort(row)[: len(x) - f]].mean(axis=0) for row in squares_of(x)])
 
@@ -217,6 +225,7 @@ ORACLES: dict[str, Callable[[Array, int], Array]] = {
     "self_centered_clipping": self_centered_clipping,
     "monna": monna,
     "fltrust": fltrust,
+    "judged_clipping": judged_clipping,
     "nnm+mean": lambda x, f: nnm(x, f).mean(axis=0),
     "nnm+trimmed_mean": lambda x, f: trimmed_mean(nnm(x, f), f),
     "nnm+krum": lambda x, f: krum(nnm(x, f), f),

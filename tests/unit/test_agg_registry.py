@@ -278,7 +278,8 @@ def test_the_least_n_follows_the_options() -> None:
 
 def test_which_rules_need_the_trainer_and_which_may_be_cut_in_shards() -> None:
     loaded = [load(name) for name in names()]
-    assert {bound.name for bound in loaded if bound.needs_trainer} == {"zeno", "zeno_pp", "fltrust"}
+    needing = {bound.name for bound in loaded if bound.needs_trainer}
+    assert needing == {"zeno", "zeno_pp", "fltrust", "judged_clipping"}
     assert {bound.name for bound in loaded if not bound.whole_vector} == {
         *("mean", "median", "trimmed_mean", "meamed", "phocas", "sign_majority")
     }

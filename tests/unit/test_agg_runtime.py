@@ -3,14 +3,17 @@ one's own in all of them."""
 
 from __future__ import annotations
 
+import os
 import select
+from collections import deque
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from gossip.aggregators import Verdict, load, names, pre_aggregations, rule
+from gossip.aggregators import ShardedRule, Verdict, load, names, pre_aggregations, rule
 from gossip.aggregators.registry import BoundRule
 from gossip.config import resolve
 from gossip.core.events import Aggregate, Aggregated, Payload, Row
@@ -25,7 +28,7 @@ from gossip.run import fitting
 from gossip.simulation.campaign import play
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.testing import check_aggregator
-from gossip.training.judging import LossJudge
+from gossip.training.judging import JudgeService, LossJudge
 from gossip.training.layout import Layout
 
 N, D, F = 11, 40, 2
@@ -208,6 +211,7 @@ def test_a_rule_on_the_trainers_bench_draws_anew_in_each_round() -> None:
         lambda asked, fd: told.append(bench.answer(chosen, asked, updates, 0.1).weights),
         worker,
         lambda _: None,
+        lambda work, gradient: None,
     )
     try:
         for ticket, round_id in enumerate((4, 5, 4)):
@@ -218,6 +222,113 @@ def test_a_rule_on_the_trainers_bench_draws_anew_in_each_round() -> None:
         worker.close()
     assert told[0] != told[1], "other buckets in another round"
     assert told[0] == told[2], "and only in another round"
+
+
+class JudgedServer:
+    """A node that serves two shards under a rule with a judge, and its trainer."""
+
+    SIZES = (7, 13)
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(5, 3)
+        self.layout = Layout(model, torch.optim.SGD(model.parameters(), 0.1))
+        assert self.layout.elements == sum(self.SIZES)
+        self.asked: list[control.JudgeCommand] = []
+        self.open: deque[control.JudgeCommand] = deque()
+        self.answers: list[Aggregated] = []
+        self.service = JudgeService(
+            LossJudge(model, self.layout, self.loss, b"", lambda round_id: float(round_id)),
+            load("judged_clipping"),
+            self.layout.elements,
+        )
+        self.model, self.fds = model, deque[int]()
+        self.worker = Worker()
+        reducer = Reducer(load("judged_clipping"), self.worker, self.answers.append, centered=False)
+        self.judge = TrainerJudge(self.ask, self.worker, self.answers.append, reducer.reduce)
+        self.judge.prepare(self.SIZES)
+
+    def loss(self, of_round: float) -> torch.Tensor:
+        return sum(((1 + of_round) * p.square()).sum() for p in self.model.parameters())
+
+    def gradient(self, round_id: int, shard: int) -> torch.Tensor:
+        x = torch.cat([p.detach().flatten() for p in self.model.parameters()])
+        whole = torch.nn.functional.pad(2 * (1 + round_id) * x, (0, self.layout.elements - len(x)))
+        return whole.split(self.SIZES)[shard]
+
+    def ask(self, question: control.JudgeCommand, fd: int | None) -> None:
+        self.asked.append(question)
+        self.open.append(question)
+        if fd is not None:
+            self.fds.append(os.dup(fd))
+
+    def trainer_answers(self) -> None:
+        self.judge.judged(self.service.answer(self.open.popleft(), self.fds, 0.1))
+
+    def work(self, ticket: int, round_id: int, shard: int, step: Any = "measure") -> Aggregate:
+        vectors = np.random.default_rng(shard).standard_normal((4, self.SIZES[shard]))
+        rows = tuple(
+            Row(peer, Payload(vector, vector.nbytes), 32)
+            for peer, vector in enumerate(vectors.astype(np.float32))
+        )
+        return Aggregate(ticket, round_id, shard, rows, 1, step=step)
+
+    def measured(self, work: Aggregate, gradient: torch.Tensor) -> bytes:
+        rows = np.stack([row.payload.data for row in work.rows])
+        sharded = ShardedRule(load("judged_clipping"))
+        return sharded.measure(torch.from_numpy(rows), gradient=gradient).tobytes()
+
+
+def test_a_server_of_shards_asks_its_trainer_for_one_gradient_a_round() -> None:
+    server = JudgedServer()
+    try:
+        works = [server.work(ticket, 3 + ticket // 3, ticket % 2) for ticket in range(6)]
+        for work in works[:3]:  # of round 3: two shards, and one of them again
+            server.judge.reduce(work)
+        assert len(server.asked) == 1, "one question is open"
+        server.trainer_answers()
+        for work in works[3:]:
+            server.judge.reduce(work)
+        server.trainer_answers()
+        assert [(asked.round_id, asked.rows) for asked in server.asked] == [(3, 0), (4, 0)]
+        assert [found.ticket for found in server.answers] == list(range(6))
+        for work, found in zip(works, server.answers, strict=True):
+            expected = server.measured(work, server.gradient(work.round_id, work.shard))
+            assert found.statistics == expected, found.reason
+    finally:
+        server.judge.close()
+        server.worker.close()
+
+
+def test_a_state_that_was_taken_over_has_a_gradient_of_its_own() -> None:
+    server = JudgedServer()
+    try:
+        server.judge.reduce(server.work(0, 3, 0))
+        server.trainer_answers()
+        with torch.no_grad():
+            server.model.weight += 1.0
+        server.judge.forget()
+        again = server.work(1, 3, 0)
+        server.judge.reduce(again)
+        server.trainer_answers()
+        assert server.answers[1].statistics == server.measured(again, server.gradient(3, 0))
+        assert server.answers[1].statistics != server.answers[0].statistics
+    finally:
+        server.judge.close()
+        server.worker.close()
+
+
+def test_a_gradient_that_cannot_be_had_is_the_servers_reason() -> None:
+    server = JudgedServer()
+    server.model.weight.requires_grad_(False).fill_(float("nan"))
+    server.model.weight.requires_grad_(True)
+    try:
+        server.judge.reduce(server.work(0, 3, 0))
+        server.trainer_answers()
+        assert "the judge's own gradient is not finite" in server.answers[0].reason
+    finally:
+        server.judge.close()
+        server.worker.close()
 
 
 @pytest.mark.parametrize("spec", ["centered_clipping:steps=2", "nnm+centered_clipping"])

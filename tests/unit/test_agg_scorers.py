@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossip.aggregators import zeno, zeno_pp
+from gossip.aggregators import fltrust, judged_clipping, zeno, zeno_pp
 from gossip.errors import AggregationError, TooFewUpdates
 
 D, LR = 200, 0.1
@@ -172,3 +172,64 @@ def test_zeno_pp_knows_a_direction_at_any_size(size: float) -> None:
     torch.testing.assert_close(
         result, zeno_pp(bowl.honest(4), f=1, **judged_by(bowl)), atol=1e-4, rtol=1e-3
     )
+
+
+# --- clipping by a judge --------------------------------------------------------------------------
+
+
+def unequal(seed: int, n: int = 10, d: int = 200) -> tuple[Tensor, Tensor]:
+    """What peers with a data set of their own each find, far apart, and their common gradient."""
+    generator = torch.Generator().manual_seed(seed)
+    common = torch.randn(d, generator=generator)
+    return common + 3.0 * torch.randn(n, d, generator=generator), common
+
+
+def test_judged_clipping_makes_the_steps_of_the_mean_and_not_those_of_the_judge() -> None:
+    updates, common = unequal(0)
+    mean = updates.mean(dim=0)
+    step = judged_clipping(updates, f=2, gradient=common)
+    assert float(torch.cosine_similarity(step, mean, dim=0)) > 0.95
+    assert 0.8 * mean.norm() < step.norm() < 1.25 * mean.norm()
+    assert fltrust(updates, f=2, gradient=common).norm() < 0.5 * mean.norm()
+
+
+def test_the_length_of_the_judges_gradient_does_not_matter_to_judged_clipping() -> None:
+    updates, common = unequal(1)
+    one = judged_clipping(updates, f=2, gradient=common)
+    other = judged_clipping(updates, f=2, gradient=1e-3 * common)
+    assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("f", [2, 5, 9])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
+def test_judged_clipping_never_climbs_nor_makes_a_longer_step_than_an_honest_peer(
+    f: int, size: float
+) -> None:
+    for seed in range(5):
+        updates, common = unequal(seed)
+        honest = updates[f:]
+        updates[:f] = size * (torch.randn_like(updates[:f]) + honest.mean(dim=0))
+        updates[0] = -size * common
+        step = judged_clipping(updates, f=f, gradient=common)
+        assert float(step @ common) >= 0
+        assert step.norm() <= honest.norm(dim=1).max() * (1 + 1e-5)
+
+
+def test_judged_clipping_accuses_who_goes_against_the_judge_and_not_who_is_loud() -> None:
+    updates, common = unequal(2)
+    updates[0] = -updates[0]
+    updates[1] *= 100
+    verdict = judged_clipping.explain(updates, f=2, gradient=common)
+    assert verdict.weights[0] == 0.0
+    assert float(verdict.weights.sum()) == pytest.approx(1.0)
+    assert float(verdict.outlyingness[0]) > 3.0
+    assert float(verdict.outlyingness[1:].max()) < 3.0
+    assert verdict.aggregate.norm() <= updates[2:].norm(dim=1).max()  # it is clipped
+
+
+def test_judged_clipping_makes_no_step_that_the_judge_refutes() -> None:
+    common = torch.randn(20, generator=torch.Generator().manual_seed(3))
+    verdict = judged_clipping.explain(-common.repeat(5, 1), f=1, gradient=common)
+    assert not verdict.aggregate.any()
+    assert not verdict.weights.any()
+    assert verdict.outlyingness.tolist() == [1.0] * 5  # the judge knows no better

@@ -185,10 +185,12 @@ class FakeNodeSwarm:
             "node": "thread",
             **options,
         }
+        reference = settings.pop("reference", None)
         place_options = {key: settings.pop(key) for key in ("run_dir_path",) if key in settings}
         self.place = PeerPlace(RunConfig(**settings), run_dir=place_options.get("run_dir_path"))
         self.termination = TerminationHandler()
-        self.session = Session(self.place, self.start, connect(self.start, 0), self.termination)
+        connection = connect(self.start, 0)
+        self.session = Session(self.place, self.start, connection, self.termination, reference)
 
     def start(self, incarnation: int, end: socket.socket) -> FakeNode:
         node = FakeNode(incarnation, end, self._scripts.pop(0))

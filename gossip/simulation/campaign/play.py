@@ -562,9 +562,9 @@ def step_of(aggregator: str) -> Step | None:
 
     def step(ask: Aggregate) -> Aggregated:
         updates = torch.tensor(np.array([row.payload.data for row in ask.rows]))
-        previous = torch.tensor(ask.previous.data) if ask.previous is not None else None
+        last = {} if ask.previous is None else {"previous": torch.tensor(ask.previous.data)}
         with torch.no_grad():
-            return take_step(rule, ask, updates, previous, payload_of)
+            return take_step(rule, ask, updates, last, payload_of)
 
     return step
 

@@ -1,0 +1,106 @@
+"""The samples by which a peer judges updates when it serves a round: another few each time."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from gossip.errors import ConfigError
+from gossip.topologies import draw
+
+STREAM_MAX = 2**16
+"""Samples of an iterable that are kept in memory, at most."""
+
+Collate = Callable[[list[Any]], Any]
+
+
+class ReferenceData:
+    """Draws a batch for each round: the same for the same words and round, whatever was drawn
+    before."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Collate,
+        size: int,
+        words: Sequence[object],
+        *,
+        chosen: Sequence[int] | None = None,
+    ) -> None:
+        """
+        Args:
+            dataset: With ``__getitem__`` and ``__len__``.
+            collate: Makes a batch of a list of samples.
+            size: Samples of a batch. A smaller data set is read whole.
+            words: What the draws follow from, beside the round.
+            chosen: Samples that are drawn from; None: all.
+        """
+        self._dataset, self._collate, self._size = dataset, collate, size
+        self._words, self._chosen = tuple(words), chosen
+        if not self._count:
+            raise ConfigError("the reference has no samples", "give it at least one")
+
+    @property
+    def _count(self) -> int:
+        return len(self._dataset if self._chosen is None else self._chosen)
+
+    def batch(self, round_id: int) -> Any:
+        """In the form that the training loop gets. No sample is in it twice."""
+        count = self._count
+        drawn = random.Random(draw("reference", *self._words, round_id)).sample(
+            range(count), min(self._size, count)
+        )
+        places = drawn if self._chosen is None else [int(self._chosen[at]) for at in drawn]
+        many = getattr(self._dataset, "__getitems__", None)
+        samples = many(places) if callable(many) else [self._dataset[at] for at in places]
+        return self._collate(samples)
+
+
+def reference_of(data: Any, size: int, words: Sequence[object]) -> ReferenceData:
+    """Of what the user gave ``gossip.init``: a data set, a DataLoader or an iterable of samples.
+
+    Raises: ConfigError: It is none of these, is empty, or is a stream that is too long to keep.
+    """
+    collate: Collate = default_collate
+    if isinstance(data, DataLoader):
+        data, collate = data.dataset, data.collate_fn
+    if not isinstance(data, IterableDataset) and (
+        hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    ):
+        return ReferenceData(data, collate, size, words)
+    if not isinstance(data, Iterable):
+        raise ConfigError(
+            f"reference is a data set or an iterable of samples, not {type(data).__name__}",
+            "write gossip.init(reference=dataset)",
+        )
+    samples = list(islice(data, STREAM_MAX + 1))
+    if len(samples) > STREAM_MAX:
+        raise ConfigError(
+            f"the reference has more than {STREAM_MAX} samples and no index",
+            f"give the first ones: gossip.init(reference=itertools.islice(data, {STREAM_MAX}))",
+        )
+    return ReferenceData(samples, collate, size, words)
+
+
+def takes_batch(judge: Callable[..., Any]) -> bool:
+    """Whether the user's ``judge`` is to be given a batch of the reference, or draws its own.
+
+    Raises: ConfigError: It wants more than a batch.
+    """
+    try:
+        parameters = inspect.signature(judge).parameters.values()
+    except (TypeError, ValueError):  # a builtin, which does not say
+        return False
+    required = [each for each in parameters if each.default is each.empty and each.kind <= 1]
+    if len(required) > 1:
+        raise ConfigError(
+            f"judge takes {len(required)} arguments",
+            "judge=lambda batch: loss_fn(model(batch[0]), batch[1]), or one without an argument "
+            "that draws its own batch",
+        )
+    return bool(required)

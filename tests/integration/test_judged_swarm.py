@@ -1,0 +1,98 @@
+"""Unequal data and a liar among four real processes: a judge with a few mixed samples tells them
+apart, where the updates alone do not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from swarm import ProcessSwarm
+
+from gossip.vectors.sharding import shard_sizes
+
+pytestmark = pytest.mark.timeout(300)
+
+PEERS, LIAR, STEPS = 4, 3, 40
+HIDDEN = 60_000
+ELEMENTS = (12 + 1 + 6) * HIDDEN + 6
+TRAINER = f"""
+import gossip, torch
+from torch.nn.functional import cross_entropy
+
+centers = 2 * torch.randn(6, 12, generator=torch.Generator().manual_seed(1))
+
+def draw(classes, count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.tensor(classes)[torch.randint(len(classes), (count,), generator=generator)]
+    return centers[labels] + torch.randn(count, 12, generator=generator), labels
+
+everything = list(range(6))
+peer = gossip.init(reference=list(zip(*draw(everything, 300, 2))))
+model = torch.nn.Sequential(
+    torch.nn.Linear(12, {HIDDEN}), torch.nn.ReLU(), torch.nn.Linear({HIDDEN}, 6)
+)
+asked = 0
+
+def judge(batch):
+    global asked
+    asked += 1
+    return cross_entropy(model(batch[0]), batch[1])
+
+optimizer = torch.optim.SGD(model.parameters(), lr=5e-4)
+model, optimizer = peer.prepare(model, optimizer, judge=judge)
+own = everything if peer.id == {LIAR} else [2 * peer.id, 2 * peer.id + 1]
+for step in peer.steps({STEPS}):
+    x, y = draw(own, 32, 1000 * step + peer.id)
+    optimizer.zero_grad()
+    cross_entropy(model(x), y).backward()
+    optimizer.step()
+x, y = draw(everything, 600, 3)
+right = (model(x).argmax(dim=1) == y).float().mean()
+print(f"accuracy {{float(right):.3f}} asked {{asked}}", flush=True)
+peer.close()
+"""
+
+
+def outcome(folder: Path, rule: str) -> tuple[ProcessSwarm, list[float], list[int]]:
+    """Accuracy of each honest peer's model on data of all kinds, and how often it was asked to
+    judge."""
+    folder.mkdir()
+    swarm = ProcessSwarm(
+        folder,
+        PEERS,
+        trainer=TRAINER,
+        aggregator=rule,
+        f=1,
+        reference_samples=64,
+        round_timeout_s=20.0,
+        faults=(f"sign_flip:{LIAR}",),
+    )
+    try:
+        said = swarm.finish(*range(LIAR))
+    finally:
+        swarm.close()
+    found = [re.fullmatch(r"accuracy (\S+) asked (\d+)", line) for line in said.values()]
+    assert all(found), said
+    return (
+        swarm,
+        [float(match[1]) for match in found if match],
+        [int(match[2]) for match in found if match],
+    )
+
+
+def test_a_judge_stops_the_liar_and_keeps_those_who_are_different(tmp_path: Path) -> None:
+    assert len(shard_sizes(ELEMENTS, PEERS, whole_vector=True, cross_shard=True)) == 3
+    swarm, judged, asked = outcome(tmp_path / "judged", "judged_clipping")
+    assert min(judged) > 0.95
+    commits = [commit for peer in range(LIAR) for commit in swarm.commits(peer)]
+    assert {commit["shard"] for commit in commits} == {0, 1, 2}, "it is cut in shards"
+    quarantined = [event["of"] for event in swarm.events(0, "quarantined")]
+    assert set(quarantined) <= {LIAR}
+    for peer in range(LIAR):
+        served = {commit["round"] for commit in commits if commit["server"] == peer}
+        assert 0 < asked[peer] <= len(served) + 2, "one gradient for each round that it served"
+
+    _, unjudged, asked = outcome(tmp_path / "unjudged", "suspicion")
+    assert max(unjudged) < 0.8
+    assert asked == [0, 0, 0]
