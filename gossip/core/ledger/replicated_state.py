@@ -41,7 +41,7 @@ class ReplicatedState:
     def __init__(self, settings: CoreSettings) -> None:
         self.settings = settings
         self.lineage = Lineage(settings.run, settings.lineage)
-        self.trust = TrustTable(settings.trust, settings.f)
+        self.trust = TrustTable(settings.trust, settings.f, settings.updates_for)
         self.omissions = OmissionTracker(settings.trust, settings.f)
         self.equivocations = EquivocationDetector(settings.f)
         self.cursor = DataCursor(
@@ -62,23 +62,39 @@ class ReplicatedState:
         self.collectives = 0  # rounds so far that were collective operations, and so no steps
         self.was_step = True  # the last round was one
 
-    def begin(self) -> frozenset[PeerId]:
-        """The next round begins: gives out its samples. Returns who is in quarantine in it."""
-        round_id, locked = self.lineage.next_round, self.trust.quarantined()
-        self._sharers = self._next_sharers(locked)
-        # Who is proven faulty is out of f: the rule works with the updates of fewer.
-        proven = len(locked.intersection(self.roster.peers))
-        self.cursor.require(self.settings.updates_needed(self.settings.f - proven))
+    def begin(self) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
+        """The next round begins: gives out its samples. Returns who is in quarantine in it, and who
+        of them is proven to lie."""
+        round_id, locked, proven = (
+            self.lineage.next_round,
+            self.trust.quarantined(),
+            self.trust.proven(),
+        )
+        self._sharers = self._next_sharers()
+        self.cursor.require(self._updates_needed(proven))
         self._slices = self.cursor.assign(self._sharers)
         tables = [table.pack() for table in self._tables()]
         self._snapshots[round_id] = (self.roster.peers, *tables, self.collectives)
         while len(self._snapshots) > SNAPSHOTS_KEPT:
             self._snapshots.popitem(last=False)
-        return locked
+        return locked, proven
 
-    def _next_sharers(self, locked: frozenset[PeerId]) -> tuple[PeerId, ...]:
-        # The updates of a peer in quarantine would not be used, so it gets no samples.
-        return tuple([peer for peer in self.roster.peers if peer not in locked])
+    def _updates_needed(self, proven: frozenset[PeerId]) -> int:
+        # Who is proven to lie is out of f: the rule works with the updates of fewer.
+        return self.settings.updates_needed(
+            self.settings.f - len(proven.intersection(self.roster.peers))
+        )
+
+    def _next_sharers(self) -> tuple[PeerId, ...]:
+        """The updates of a peer in quarantine are not used, so it gets no samples; unless one more
+        that is missing would leave the rule with too few."""
+        peers, locked = self.roster.peers, self.trust.quarantined()
+        if not locked:
+            return peers
+        proven = self.trust.proven()
+        spare = len(set(peers) - locked) > self._updates_needed(proven)
+        out = locked if spare else proven
+        return tuple([peer for peer in peers if peer not in out])
 
     def configure_data(
         self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0
@@ -203,7 +219,7 @@ class ReplicatedState:
             effects.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
         self.roster = Roster(commits[0].roster, self.roster.lineage)
         effects += self._tell_shares(round_id, before)
-        effects += self._tell_batch(len(self._next_sharers(self.trust.quarantined())))
+        effects += self._tell_batch(len(self._next_sharers()))
         effects.append(_report(commits[0], alive, scores))
         return effects
 
