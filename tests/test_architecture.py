@@ -1,7 +1,7 @@
 """Who may import whom, and what is used nowhere. Read from the source by ``ast``, so no import has
 to happen first.
 
-    lazy, errors < topologies, aggregators < core < transport < testing < vectors, ipc
+    lazy, errors < topologies, aggregators < core < vectors < transport < testing < ipc
         < faults < config < run < inject < node < training < simulation < launch
 
 A failure names the file, the line, the import and the rule that it breaks.
@@ -30,9 +30,10 @@ LAYERS = (
     ("lazy", "errors"),
     ("topologies", "aggregators"),
     ("core",),
+    ("vectors",),
     ("transport",),
     ("testing",),
-    ("vectors", "ipc"),
+    ("ipc",),
     ("faults",),
     ("config",),
     ("run",),

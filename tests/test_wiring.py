@@ -4,14 +4,25 @@ from peers that run."""
 from __future__ import annotations
 
 import ast
-from collections import deque
+import sys
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
-from types import FunctionType, MethodType
+from types import FrameType, FunctionType, MethodType
 
 import pytest
 
-from gossip.core import CoreSettings, Membership, Peer, PeerId, RollingRounds
+from gossip.core import (
+    Commit,
+    CoreSettings,
+    Effect,
+    Event,
+    Membership,
+    Peer,
+    PeerId,
+    Received,
+    RollingRounds,
+)
 from gossip.simulation.world import Swarm, ToyTrainer, address
 from gossip.topologies import load
 
@@ -86,7 +97,7 @@ def test_checkers_see_inspections_of_what_runs() -> None:
     [
         (foreign_privates, "x = core.rounds._shards[0]", "core.rounds._shards"),
         (foreign_privates, "def f(core):\n    core._data = 1", "core._data"),
-        (foreign_sets, "self.rounds.sizes = ()", "self.rounds.sizes"),
+        (foreign_sets, "self.rounds.shard_bytes = ()", "self.rounds.shard_bytes"),
         (foreign_sets, "self.a, self.poll.asked = 1, 2", "self.poll.asked"),
         (foreign_sets, "self.poll.asked += (1,)", "self.poll.asked"),
         (foreign_sets, "for self.cursor.at_least in x: pass", "self.cursor.at_least"),
@@ -101,16 +112,20 @@ def test_a_breach_of_the_wiring_is_found(find, planted: str, found: str) -> None
 # --- what runs ------------------------------------------------------------------------------
 
 
-def running_peer() -> Peer:
-    """A peer of five that has had some rounds, and has seen one come back."""
-    settings = CoreSettings(b"run-id!!", b"lineage!", seed=5, peers=tuple(range(5)), f=1)
-    plan, seeds = load("rolling"), {peer: address(peer, 0) for peer in range(5)}
+def swarm_of(n: int) -> Swarm[Peer]:
+    settings = CoreSettings(b"run-id!!", b"lineage!", seed=5, peers=tuple(range(n)), f=1)
+    plan, seeds = load("rolling"), {peer: address(peer, 0) for peer in range(n)}
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:
         control, bulk = address(peer, incarnation)
         return Peer(peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=seeds)
 
-    swarm = Swarm(make_core, 5, 5, make_trainer=lambda peer, incarnation: ToyTrainer(peer, 1))
+    return Swarm(make_core, n, 5, make_trainer=lambda peer, incarnation: ToyTrainer(peer, 1))
+
+
+def running_peer() -> Peer:
+    """A peer of five that has had some rounds, and has seen one come back."""
+    swarm = swarm_of(5)
     swarm.run_for(2.0)
     swarm.restart(3)
     swarm.run_for(2.0)
@@ -186,3 +201,61 @@ def test_a_holder_is_found_however_it_holds() -> None:
 
     for owner in (ByAttribute, ByMethod, ByClosure, InContainer):
         assert holders(owner(), Part) == {owner.__name__}
+
+
+# --- the short way --------------------------------------------------------------------------------
+
+
+class CallCounter:
+    """Counts calls of functions within the core, and those that lead from one module to another.
+    The body of a comprehension is part of the function that it is in."""
+
+    def __init__(self) -> None:
+        self.events: Counter[type] = Counter()
+        self.calls: Counter[type] = Counter()
+        self.crossings: Counter[type] = Counter()
+        self.kind: type = Event
+
+    def see(self, frame: FrameType, what: str, _: object) -> None:
+        code, caller = frame.f_code, frame.f_back
+        comprehension = code.co_name.startswith("<") and code.co_name != "<lambda>"
+        if what != "call" or comprehension or not self.is_core(frame):
+            return
+        self.calls[self.kind] += 1
+        if caller is not None and self.is_core(caller):
+            self.crossings[self.kind] += caller.f_code.co_filename != code.co_filename
+
+    def is_core(self, frame: FrameType) -> bool:
+        return "/gossip/core/" in frame.f_code.co_filename
+
+    def attach(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        handle = Peer.handle
+
+        def counted(peer: Peer, event: Event, now: float) -> list[Effect]:
+            self.kind = type(event.message) if isinstance(event, Received) else type(event)
+            self.events[self.kind] += 1
+            before = sys.getprofile()
+            sys.setprofile(self.see)
+            try:
+                return handle(peer, event, now)
+            finally:
+                sys.setprofile(before)
+
+        monkeypatch.setattr(Peer, "handle", counted)
+
+    def per_event(self, kind: type) -> tuple[float, float]:
+        """Calls, and those from one module to another."""
+        return self.calls[kind] / self.events[kind], self.crossings[kind] / self.events[kind]
+
+
+def test_a_commit_goes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one that ends a round costs is seen in each run: a call more for each peer, or a fact
+    that is worked out twice, is found here."""
+    swarm, counter = swarm_of(4), CallCounter()
+    swarm.run_until(lambda: swarm.cores[0].rounds.round_id >= 20, limit_s=20)
+    counter.attach(monkeypatch)
+    swarm.run_until(lambda: swarm.cores[0].rounds.round_id >= 40, limit_s=20)
+    assert counter.events[Commit] > 50
+    calls, crossings = counter.per_event(Commit)
+    assert calls <= 130, f"{calls:.1f} calls"
+    assert crossings <= 80, f"{crossings:.1f} calls from one module to another"

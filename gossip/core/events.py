@@ -130,12 +130,11 @@ class ClockJumped:
 
 @record
 class Prepared:
-    """The trainer has its model. ``sizes`` are the shards' lengths in float32
-    elements, in order."""
+    """The trainer has its model. ``shard_bytes``: of an update on its way, shard by shard."""
 
     layout: bytes
     state: bytes
-    sizes: tuple[int, ...]
+    shard_bytes: tuple[int, ...]
     state_bytes: int = 0  # of the packed state: bounds what a donor may send
     # the next round to run on this state; not 0 when the node was started again beside
     # a living trainer, or when the trainer has loaded a checkpoint

@@ -87,9 +87,9 @@ class RoundsInspection:
         return self._either.mode
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """Of the shards, in coordinates."""
-        return self._either.sizes
+    def shard_bytes(self) -> tuple[int, ...]:
+        """Of an update on its way, shard by shard."""
+        return self._either.shard_bytes
 
 
 class RollingInspection(RoundsInspection):
@@ -120,7 +120,7 @@ class RollingInspection(RoundsInspection):
     @property
     def holds_back(self) -> bool:
         """Whether a commit was made and spread that is not held here yet."""
-        return self._rounds._made is not None
+        return self._rounds.made is not None
 
     @property
     def ahead(self) -> Mapping[PeerId, int]:

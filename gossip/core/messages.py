@@ -265,6 +265,7 @@ class ReceivingPayload:
 
     lineage: bytes
     received: int  # bytes of such payloads in this life
+    pause_s: float  # for so long nothing more of them need come, over links as slow as these
 
 
 @record

@@ -217,22 +217,16 @@ class Peer:
         kind, rolling = type(event), self._rolling
         fires = event.token if kind is TimerFired else None  # type: ignore[union-attr]
         self.timers.fires(fires)
-        effects = rolling.hold_made(now, fires) if rolling is not None else []
+        effects = (
+            rolling.hold_made(now, fires)
+            if rolling is not None and rolling.made is not None
+            else []
+        )
         # Silence alone is no sign of that: a peer with nothing to do has none either. An overdue
         # timer is, also without silence.
-        tolerance_s = (
-            self._loaded_tolerance_s if self.membership.prober.is_loaded(now) else self._tolerance_s
-        )
-        look = self.phase == "running" and (
-            still_s > tolerance_s or kind is Aggregated or kind is TimerFired
-        )
-        late_s = self.timers.overdue_s(now, self._accounted_at) if look else 0.0
-        if late_s > tolerance_s or (still_s > tolerance_s and late_s > tolerance_s / 2):
-            # Once for each time: the timers that are late fire one by one, and what the node
-            # answers at once comes before them.
-            self._accounted_at = now
-            effects += self.membership.on_stalled()
-            effects += self.rounds.on_stalled(max(still_s, late_s), now)
+        looks = kind is Aggregated or kind is TimerFired
+        if (looks or still_s > self._tolerance_s) and self.phase == "running":
+            effects += self._look_at_clock(still_s, looks, now)
         effects += self._on_received(event, now) if kind is Received else self._dispatch(event, now)  # type: ignore[arg-type]
         membership = self.membership
         for change in membership.drain() if membership.view.changes else ():
@@ -259,6 +253,22 @@ class Peer:
         if not membership.speaks and self.phase != "halted":
             effects += membership.speak(now)
         return effects
+
+    def _look_at_clock(self, still_s: float, looks: bool, now: float) -> list[Effect]:
+        """What follows when this peer stood still. Nothing was handled for ``still_s``; after less
+        than is tolerated the timers are looked at only if it ``looks``."""
+        loaded = self.membership.prober.is_loaded(now)
+        tolerance_s = self._loaded_tolerance_s if loaded else self._tolerance_s
+        if not looks and still_s <= tolerance_s:
+            return []
+        late_s = self.timers.overdue_s(now, self._accounted_at)
+        if late_s > tolerance_s or (still_s > tolerance_s and late_s > tolerance_s / 2):
+            # Once for each time: the timers that are late fire one by one, and what the node
+            # answers at once comes before them.
+            self._accounted_at = now
+            effects = self.membership.on_stalled()
+            return effects + self.rounds.on_stalled(max(still_s, late_s), now)
+        return []
 
     @property
     def over(self) -> bool:  # it has halted: it asks for nothing any more
@@ -292,8 +302,14 @@ class Peer:
         match event:
             case Received():
                 return self._on_received(event, now)
-            case Contributed() | Aggregated() | Applied() | TimerFired() | TrainerProgress():
-                return self._on_work(event, now)
+            case Contributed():
+                return self._on_contributed(event, now)
+            case Aggregated():
+                return self.rounds.on_aggregated(event, now)
+            case Applied():
+                return self._on_applied(event, now)
+            case TimerFired():
+                return self._on_timer(event, now)
             case (
                 Arriving()
                 | LinkUp()
@@ -304,32 +320,17 @@ class Peer:
                 | AddressLearned()
             ):
                 return self._on_surroundings(event, now)
-            case Started() | Prepared() | DataConfigured() | TrainerLost() | Stop():
+            case (
+                Started()
+                | Prepared()
+                | DataConfigured()
+                | TrainerProgress()
+                | TrainerLost()
+                | Stop()
+            ):
                 return self._on_life(event, now)
             case SnapshotTaken() | Restored() | ConfirmState() | LedgerRequest():
                 return self._on_state(event, now)
-            case _:
-                assert_never(event)
-
-    def _on_work(
-        self,
-        event: Contributed | Aggregated | Applied | TimerFired | TrainerProgress,
-        now: float,
-    ) -> list[Effect]:
-        """A round goes on."""
-        match event:
-            case Contributed():
-                return self._on_contributed(event, now)
-            case Aggregated():
-                return self.rounds.on_aggregated(event, now)
-            case Applied():
-                return self._on_applied(event, now)
-            case TimerFired():
-                return self._on_timer(event, now)
-            case TrainerProgress():
-                self.membership.set_progress(event.step, event.age_s, now)
-                tells = event.compiling and self.phase == "running"
-                return self.rounds.on_compiling(now) if tells else []
             case _:
                 assert_never(event)
 
@@ -381,9 +382,11 @@ class Peer:
         return self.rounds.on_arriving(event, now) if self.phase == "running" else []
 
     def _on_life(
-        self, event: Started | Prepared | DataConfigured | TrainerLost | Stop, now: float
+        self,
+        event: Started | Prepared | DataConfigured | TrainerProgress | TrainerLost | Stop,
+        now: float,
     ) -> list[Effect]:
-        """The local peer comes, learns what it trains, or goes."""
+        """The local peer comes, learns what it trains and how far that is, or goes."""
         match event:
             case Started():
                 return self._on_started(now)
@@ -392,6 +395,10 @@ class Peer:
             case DataConfigured():
                 self._data = (event.samples_total, event.batch, event.ahead, event.extended)
                 return self._configured() if self.phase == "running" else []
+            case TrainerProgress():
+                self.membership.set_progress(event.step, event.age_s, now)
+                tells = event.compiling and self.phase == "running"
+                return self.rounds.on_compiling(now) if tells else []
             case TrainerLost():
                 halt = Halt(f"the trainer is gone: {event.reason}", 1)
                 return self._end(halt, self.membership.announce_own_death(event.reason, now))
@@ -501,7 +508,7 @@ class Peer:
 
     def _on_prepared(self, event: Prepared, now: float) -> list[Effect]:
         self.hello_exchange.prepare(event)
-        self.rounds.prepare(event.sizes)
+        self.rounds.prepare(event.shard_bytes)
         self.recovery.prepare(event.state_bytes)
         self.bootstrap.prepare(holds=event.round_id > 0)
         if self.phase != "unprepared":

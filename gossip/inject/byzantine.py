@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.core import Envelope, Payload, PeerId, digest_of
+from gossip.vectors import to_bytes
 
 OutMessage: TypeAlias = tuple[PeerId, Envelope | bytes, Payload | None]
 """To whom, what is said (bytes: whatever a liar likes), and the payload."""
@@ -67,11 +68,12 @@ class ByzantinePeer:
         """A float payload with its facts. The memory is made read-only: it goes to several."""
         values = np.ascontiguousarray(values)
         values.setflags(write=False)
+        content = to_bytes(values)
         return Payload(
             values,
-            values.nbytes,
+            len(content),
             bool(np.isfinite(values).all()),
-            self.digest_of(values) if digest else b"",
+            self.digest_of(content) if digest else b"",
         )
 
     def once(self, key: tuple[str, bytes], make: Callable[[], Payload]) -> Payload:

@@ -19,7 +19,7 @@ from gossip.core import Admission, Effect, Event, Message, Payload, PeerId, Rece
 from gossip.faults import DrillFile, NodeAttack
 from gossip.run import Journal
 from gossip.transport import Arrival, Transport
-from gossip.vectors import is_finite, sketch
+from gossip.vectors import bytes_for, is_finite, sketch
 
 from .byzantine import ByzantinePeer
 from .links import LinkFaults
@@ -182,4 +182,4 @@ class FaultyCore:
 
 
 def _payload(vector: np.ndarray) -> Payload:
-    return Payload(vector, vector.nbytes, is_finite(vector))
+    return Payload(vector, bytes_for(len(vector)), is_finite(vector))

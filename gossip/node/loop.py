@@ -499,7 +499,7 @@ class Node:
                 self._journal.event("kernels", **how)
             self._inbox.append(trainer)
 
-        self._reducer.prepare(self.spec.config.peers, max(trainer.sizes), ready)
+        self._reducer.prepare(self.spec.config.peers, self.trainer.largest_shard, ready)
 
     def _ask(self, question: control.JudgeCommand, fd: int | None) -> None:
         if not self._trainer_gone:

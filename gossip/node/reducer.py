@@ -18,7 +18,7 @@ from gossip.aggregators.kernels import tensor_of
 from gossip.core import Aggregate, Aggregated, Payload, digest_of
 from gossip.errors import ConfigError
 from gossip.ipc import messages as control
-from gossip.vectors import is_finite
+from gossip.vectors import from_bytes, is_finite, to_bytes
 
 from .shard_steps import scores, take_step
 from .worker import Worker
@@ -56,10 +56,12 @@ def answer(
 
 
 def as_payload(vector: np.ndarray, ahead: Ahead) -> Payload:
-    """A finite float32 result with its facts."""
+    """A finite result as others receive it, with its facts."""
+    content = to_bytes(vector)
+    vector = from_bytes(content)
     if ahead is not None:
         ahead(vector)
-    return Payload(vector, vector.nbytes, True, digest_of(vector.data))
+    return Payload(vector, len(content), True, digest_of(content.data))
 
 
 class Reducer:

@@ -21,7 +21,7 @@ from gossip.errors import LocalError
 from gossip.ipc import Arena, Channel, allocate, map_bytes
 from gossip.ipc import messages as control
 from gossip.run import Journal
-from gossip.vectors import is_finite, sketch
+from gossip.vectors import bytes_for, is_finite, sketch
 
 from .worker import Worker
 
@@ -338,13 +338,18 @@ class TrainerLink:
             events.Prepared(
                 said.layout,
                 said.state,
-                sizes,
+                tuple(map(bytes_for, sizes)),
                 said.state_bytes,
                 said.round_id,
                 said.ledger,
                 said.collectives,
             )
         )
+
+    @property
+    def largest_shard(self) -> int:
+        """Its elements, once the trainer has its model."""
+        return max([stop - start for start, stop in self._bounds])
 
     def _contribute(self, said: control.Contribute) -> None:
         assert self._arena is not None
@@ -475,7 +480,7 @@ def _told(truth: np.ndarray, copy: bool) -> np.ndarray:
 
 
 def _payload(vector: np.ndarray, known_finite: bool = False) -> Payload:
-    return Payload(vector, vector.nbytes, known_finite or is_finite(vector))
+    return Payload(vector, bytes_for(len(vector)), known_finite or is_finite(vector))
 
 
 def _is_long(message: control.FromNode) -> bool:

@@ -40,7 +40,7 @@ from gossip.core import (
 )
 from gossip.errors import ConfigError
 
-FORMAT = 2
+FORMAT = 3
 BYTES_MAX = 2**31
 """Of one recording: about an hour of eight peers at full speed.
 What comes later is not recorded."""

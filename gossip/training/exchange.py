@@ -186,10 +186,16 @@ class Exchange:
     def step(self) -> int:
         return self.round_id - self.collectives
 
+    @property
+    def state_step(self) -> int:
+        """The next step in the state that was taken over last; 0 without any."""
+        return max(0, self.restored_at - self.collectives)
+
     def load(self, step: int, round_id: int, ledger: bytes) -> None:
         """The model was loaded from the checkpoint of ``step``, and is to go on with round
         ``round_id``. Before ``prepare``."""
         self.round_id, self._loaded = round_id, (round_id, ledger)
+        self.restored_at = round_id
         self.collectives = round_id - step
 
     def ledger(self) -> bytes:

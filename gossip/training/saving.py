@@ -24,6 +24,9 @@ HANDED_OVER_S = 10.0
 It may hang, and equal files do no harm."""
 HOLDER_BYTES_MAX = 1024
 TOLD_S = 0.5  # a save that waits for the one before it for so long says so
+SLOW_DISK_S = 2.0
+"""So long training waits for the checkpoint before, once; then there is none until that is written.
+"""
 OTHERS_S, LOOK_EVERY_S = 10.0, 0.1
 """So long the writer waits for the models of others, in gossip rounds: all save the same step, not
 in the same moment."""
@@ -73,6 +76,7 @@ class CheckpointSaver:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
+        self._disk_is_slow = False  # the checkpoint before was waited for in vain
         self._thread: threading.Thread | None = None
 
     def is_due(self, step: int) -> bool:
@@ -137,6 +141,20 @@ class CheckpointSaver:
         except (OSError, ConfigError):
             return False
         return True
+
+    def is_in_time(self, step: int) -> bool:
+        """Whether the checkpoint before that of ``step`` is written, or will be soon. Training does
+        not stand still for a slow disk."""
+        if self._idle.wait(0.0 if self._disk_is_slow else SLOW_DISK_S):
+            self._disk_is_slow = False
+            return True
+        if not self._disk_is_slow:
+            self._say(
+                f"there is no checkpoint of step {step}: the one before it is still being written; "
+                "training goes on"
+            )
+        self._disk_is_slow = True
+        return False
 
     def save(
         self,

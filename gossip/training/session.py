@@ -107,6 +107,7 @@ class Session:
         self._optimizer: torch.optim.Optimizer | None = None  # or what stands for several
         self._group_settings: list[dict[str, Any]] = []  # as they came with a state
         self._states_due: dict[str, Any] = {}  # of what is kept, that came within a step
+        self._loaded_kept: set[str] = set()  # since it was known last of what step they are
         self._scheduler_pace = SchedulerPace()
         self._in_round = self._counting = False
         self._join: Callable[[], None] | None = None  # put off until it is known where we resume
@@ -303,6 +304,7 @@ class Session:
             self._kept[name] = thing
             if name in self._kept_states:
                 thing.load_state_dict(self._kept_states.pop(name))
+                self._loaded_kept.add(name)
                 # Making a scheduler sets the rates of its first epoch; those that came with its
                 # state are the right ones.
                 for group, settings in zip(
@@ -630,6 +632,8 @@ class Session:
         """What the script does until the next one is of this step."""
         if self.round > self._exchange.restored_at:
             self._load_states_due()
+            self._note_loaded()
+        self._scheduler_pace.stepped()
         if self._out_of_rounds:
             self._confirm(self._look_around)
         if self._saver is not None:
@@ -950,6 +954,7 @@ class Session:
         """What follows a step of the optimizer has been done, such as that of a scheduler: now the
         state is the one that the next step begins with, and can be saved."""
         self._load_states_due()
+        self._note_loaded()
         self._scheduler_pace.follow(self._kept, self.step)
         if self._saver is None or not self._boundary_due:
             return
@@ -957,7 +962,7 @@ class Session:
         if self._termination.since is not None:
             self._stop()
         if self._saver.is_due(self.step):
-            self._save(self._saver, whole=self._saver.is_writer())
+            self._save(self._saver, whole=self._saver.is_writer(), may_be_left_out=True)
 
     def _about_run(self) -> dict[str, Any]:
         config = self._config
@@ -969,10 +974,14 @@ class Session:
             "torch": torch.__version__,
         }
 
-    def _save(self, saver: CheckpointSaver, whole: bool) -> None:
-        """Of the state as it is: this peer's own, once a step, and the ``whole`` checkpoint."""
+    def _save(self, saver: CheckpointSaver, whole: bool, may_be_left_out: bool = False) -> None:
+        """Of the state as it is: this peer's own, once a step, and the ``whole`` checkpoint. It may
+        be left out when the disk is slow, unless peers have state of their own: all save the same
+        steps of that."""
         trained, step = self._trained, self.step
         own = self._plan_own() if self._saved_own != step else None
+        if may_be_left_out and own is None and not saver.is_in_time(step):
+            return
         self._saved_own = step
         ledger = self._exchange.ledger() if whole else b""
         if not ledger:
@@ -1060,9 +1069,17 @@ class Session:
             return
         for name, state in self._states_due.items():
             self._kept[name].load_state_dict(state)
+        self._loaded_kept |= self._states_due.keys()
         self._states_due = {}
         for group, settings in zip(self._optimizer_groups(), self._group_settings, strict=True):
             group.update(settings)
+
+    def _note_loaded(self) -> None:
+        """Of what state the schedulers are that were loaded, before the script steps them."""
+        if self._loaded_kept:
+            loaded = {name: self._kept[name] for name in self._loaded_kept}
+            self._scheduler_pace.loaded(loaded, self._exchange.state_step)
+            self._loaded_kept = set()
 
     def _optimizer_groups(self) -> list[dict[str, Any]]:
         return self._optimizer.param_groups if self._optimizer is not None else []

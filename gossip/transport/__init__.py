@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .base import Arrival as Arrival
     from .base import PayloadLimit as PayloadLimit
     from .base import Transport as Transport
-    from .chunks import bytes_of as bytes_of
     from .chunks import checksum as checksum
     from .codec import HEADER_BYTES_MAX as HEADER_BYTES_MAX
     from .codec import PARSER_ERRORS as PARSER_ERRORS
@@ -58,10 +57,7 @@ else:
                 "PayloadLimit",
                 "Transport",
             ),
-            "chunks": (
-                "bytes_of",
-                "checksum",
-            ),
+            "chunks": ("checksum",),
             "codec": (
                 "PARSER_ERRORS",
                 "Codec",

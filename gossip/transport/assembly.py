@@ -24,6 +24,7 @@ from gossip.core import (
     digests_of,
 )
 from gossip.errors import Malformed
+from gossip.vectors import are_finite, from_bytes
 
 from .base import PayloadLimit, Traffic
 from .chunks import AHEAD_MARK, CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK, checksum, view_of
@@ -108,10 +109,10 @@ class IncomingPayload:
         "_digest",
         "_expected",
         "_finite",
+        "_is_vector",
         "_raw",
         "_sum",
         "chunk_bytes",
-        "data",
         "deadline",
         "envelope",
         "filled",
@@ -138,10 +139,8 @@ class IncomingPayload:
         self._expected, self._sum = expected_sum, 0
         self._finite = True
         self._raw: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
-        self.data: NDArray[np.uint8] | NDArray[np.float32] = self._raw
         kind = type(envelope.message)
-        if kind is not StateOffer:
-            self.data = self._raw.view(np.float32)
+        self._is_vector = kind is not StateOffer
         self._digest = PartsDigest(_parts_of(envelope.message)) if kind in _DIGESTED else None
 
     def room(self) -> memoryview:
@@ -162,8 +161,8 @@ class IncomingPayload:
             self._sum += checksum(chunk)
         if self._digest is not None:
             self._digest.update(view_of(chunk))
-        if self.data is not self._raw:
-            self._finite = self._finite and bool(np.isfinite(chunk.view(np.float32)).all())
+        if self._is_vector:
+            self._finite = self._finite and are_finite(chunk)
         self.index += 1
         self.filled += len(chunk)
         return self.filled == self.nbytes
@@ -181,7 +180,8 @@ class IncomingPayload:
         if self._expected is not None and self._sum & 0xFFFF_FFFF_FFFF_FFFF != self._expected:
             return None
         digest, parts = (b"", ()) if self._digest is None else self._digest.digests()
-        payload = Payload(self.data, self.nbytes, self._finite, digest, parts)
+        data = from_bytes(self._raw) if self._is_vector else self._raw
+        payload = Payload(data, self.nbytes, self._finite, digest, parts)
         return Received(
             self.envelope.sender, self.envelope.incarnation, self.envelope.message, payload
         )
@@ -203,12 +203,12 @@ class EarlyPayload:
 
     def land(self) -> None:
         self.digest = digest_of(view_of(self.raw))
-        self.finite = len(self.raw) % 4 == 0 and bool(np.isfinite(self.raw.view(np.float32)).all())
+        self.finite = are_finite(self.raw)
 
     def payload(self, message: Message) -> Payload:
         if isinstance(message, StateOffer):
             return Payload(self.raw, len(self.raw), True, *digests_of(self.raw, message.parts))
-        return Payload(self.raw.view(np.float32), len(self.raw), self.finite, self.digest)
+        return Payload(from_bytes(self.raw), len(self.raw), self.finite, self.digest)
 
 
 class Assembly:

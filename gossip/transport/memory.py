@@ -30,10 +30,11 @@ from gossip.core import (
     Received,
 )
 from gossip.errors import AddressInUse
+from gossip.vectors import to_bytes
 
 from .assembly import HeaderFilter, IncomingPayload
 from .base import LINK_TIMEOUT_S, Arrival, PayloadLimit, Traffic
-from .chunks import CHUNK_BYTES, bytes_of, checksum
+from .chunks import CHUNK_BYTES, checksum
 from .codec import encode
 
 CONTROL_QUEUE = 256  # messages of one sender that wait
@@ -191,7 +192,7 @@ class MemoryTransport:
                 return False
             parcel = Packet(link[1], header)
             if payload is not None:
-                content = bytes_of(payload.data)
+                content = to_bytes(payload.data)
                 parcel = Packet(link[1], header, len(content), checksum(content), content.tobytes())
             if not target.inbox.put(parcel, on_bulk):
                 self.traffic.drop("full")

@@ -29,11 +29,12 @@ import zmq
 from numpy.typing import NDArray
 
 from gossip.core import BULK_MESSAGES, Envelope, LinkDown, LinkUp, Message, Payload, PeerId
+from gossip.vectors import to_bytes
 
 from .addresses import is_loopback
 from .assembly import HeaderFilter, Reception
 from .base import FAR_LINK_TIMEOUT_S, LINK_TIMEOUT_S, Arrival, PayloadLimit, Traffic
-from .chunks import Outgoing, bytes_of, checksum
+from .chunks import Outgoing, checksum
 from .codec import encode
 from .curve import Keys
 from .guard import Guard
@@ -302,7 +303,7 @@ class ZeroMQTransport:
         transfer = None if payload is None else link.went_ahead(payload.data)
         if payload is not None and transfer is not None:
             return self._hand_over(link, Outgoing.behind(envelope, transfer, payload.nbytes))
-        holder = None if payload is None else bytes_of(payload.data)
+        holder = None if payload is None else to_bytes(payload.data)
         if link.queue and not link.has_room(0 if holder is None else len(holder)):
             self.traffic.drop("full")
             return False
@@ -325,7 +326,7 @@ class ZeroMQTransport:
         return True
 
     def ahead(self, data: NDArray[np.float32]) -> None:
-        holder = bytes_of(data)
+        holder = to_bytes(data)
         for link in self._links.values():
             if link.send_ahead(data, holder):
                 self.traffic.sent_bytes += len(holder)

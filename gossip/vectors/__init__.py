@@ -2,6 +2,10 @@
 compared and summed up."""
 
 from .count_sketch import sketch as sketch
+from .encoding import are_finite as are_finite
+from .encoding import bytes_for as bytes_for
+from .encoding import from_bytes as from_bytes
+from .encoding import to_bytes as to_bytes
 from .finite import is_finite as is_finite
 from .likeness import Admit as Admit
 from .likeness import compared as compared

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .encoding import bytes_for
+
 SHARD_BYTES = 4 * 2**20
 
 
@@ -17,13 +19,13 @@ def shard_sizes(
     Args:
         peers: The run's configured number of peers, dead or alive.
         whole_vector: The rule needs the vector in one piece.
-        joint: Unless its shards decide together. Then a first one, which everybody waits for, is as
-            short as can be.
-    Returns: lengths in elements, all but the last multiples of 16: one up to 4 MiB of float32, then
+        cross_shard: Unless its shards decide together. Then a first one, which everybody waits
+            for, is as short as can be.
+    Returns: lengths in elements, all but the last multiples of 16: one up to 4 MiB, then
         as many as keep each at about 4 MiB, but at most ``peers``.
     """
     assert elements > 0
-    count = min(peers, -(-4 * elements // SHARD_BYTES))
+    count = min(peers, -(-bytes_for(elements) // SHARD_BYTES))
     if (whole_vector and not cross_shard) or count <= 1:
         return (elements,)
     if cross_shard:

@@ -36,9 +36,10 @@ class Withholder(play._SeedingPeer):
         ]
         if self.phase == "running" and now > BEGINS_S and int(now / 0.3) != self._said:
             self._said = int(now / 0.3)
-            word = ReceivingPayload(self.settings.lineage, int(now * 1e6))
+            word = ReceivingPayload(self.settings.lineage, int(now * 1e6), 0.9)
             # it hands nothing on
-            self.rounds.server.transfer_tracker.told(self.local, word.received, now)  # type: ignore[union-attr]
+            tracker = self.rounds.server.transfer_tracker  # type: ignore[union-attr]
+            tracker.told(self.local, word.received, word.pause_s, now)
             effects += [Send(peer, word) for peer in range(WORLD.peers) if peer != self.local]
         return effects
 

@@ -62,7 +62,7 @@ class LinkedPeer:
             case Started():
                 return [Connect(peer, *address(peer)) for peer in range(N) if peer != self.local]
             case Prepared():
-                self.rounds.sizes = event.sizes
+                self.rounds.shard_bytes = event.shard_bytes
             case LinkUp():
                 self.linked.add(event.peer)
                 return self._begin(now) or self.rounds.on_view_change(now)
@@ -85,7 +85,7 @@ class LinkedPeer:
         return self._begin(now)
 
     def _begin(self, now: float) -> list[Effect]:
-        if self.started or len(self.linked) < N - 1 or not self.rounds.sizes:
+        if self.started or len(self.linked) < N - 1 or not self.rounds.shard_bytes:
             return []
         self.started = True
         return self.rounds.begin(0, now)

@@ -211,7 +211,7 @@ def test_a_commit_of_the_round_after_the_last_one_takes_more_than_a_liars_word()
     shares = tuple(Contribution(peer, 1, 0.2, 1.0, 0) for peer in roster)
     for peer in honest:
         lie = payload_of(
-            np.full(sum(rounds.sizes), 0.01 * (1 + peer // 3), np.float32), digest=True
+            np.full(sum(rounds.shard_bytes) // 4, 0.01 * (1 + peer // 3), np.float32), digest=True
         )
         head = (
             b"lineage!",

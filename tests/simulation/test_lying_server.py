@@ -11,11 +11,12 @@ from test_ending import run_to, swarm_that_ends
 
 from gossip.core.events import Committed, Effect, Payload, Received, Report, StartRound
 from gossip.core.messages import Commit, Envelope, Gossip, PeerId, Rumor
-from gossip.faults.kinds import Crash, Restart
-from gossip.faults.world import CrashMidway, KillTrainer, NodeAttack
+from gossip.faults.kinds import Crash, Hang, Restart
+from gossip.faults.world import CrashMidway, HangServer, KillTrainer, NodeAttack
 from gossip.inject.byzantine import ByzantinePeer, OutMessage, say
 from gossip.inject.message_attacks import LIES
 from gossip.simulation.campaign.play import run
+from gossip.simulation.checkers.disturbances import NEVER, Disturbances
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.driver import Swarm
 from gossip.simulation.world.observer import Observer
@@ -269,3 +270,34 @@ def test_farewells_that_are_forged_for_a_server_alone_cost_it_nothing() -> None:
     assert len(lies.told) > 40
     assert seen.rosters == {tuple(range(6))}
     assert not seen.refused
+
+
+SLEPT_THROUGH = Schedule(
+    20340163,
+    peers=5,
+    aggregator="median",
+    active_s=18.0,
+    duration_s=18.191,
+    compute_s=(0.46, 0.58),
+    rule_s=0.1,
+    stable_addresses=True,
+    prepare_s=0.2,
+    piece_bytes=4,
+    faults=(NodeAttack("nan_results", (4,)), Hang(2, None, 2.3, 15.0), HangServer(16.2, 1.4)),
+)
+"""The others refuse a result of NaN, and go on with one of their own. The liar, which lies no more,
+shows it as it is to one that has slept through all that."""
+
+
+def test_who_wakes_up_may_be_shown_the_result_of_a_liar_that_the_others_have_refused() -> None:
+    outcome = run(SLEPT_THROUGH)
+    assert outcome.violation is None, outcome.violation
+
+
+def test_s10_a_second_result_of_a_liar_is_caught_at_one_that_was_awake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Disturbances, "slept", lambda self, swarm, peer: (NEVER, 0.0))
+    violation = run(SLEPT_THROUGH).violation
+    assert violation is not None
+    assert violation.invariant == "S10"

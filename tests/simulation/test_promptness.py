@@ -14,10 +14,11 @@ from impatient import as_it_was
 from gossip.core.events import Aggregate, Contributed, Effect, Event, Received, StartRound
 from gossip.core.messages import Commit, Hello, NotServing, PeerId
 from gossip.core.peer import Peer
+from gossip.core.rounds.arrivals import FORGOTTEN_S, GAPS, TransferTracker
 from gossip.core.rounds.rolling import RollingRounds
 from gossip.core.rounds.server import Server
 from gossip.faults.kinds import Hang, Slow
-from gossip.faults.world import CrashBroadcast, HangServer, Leave, Loss, Partition, Reset
+from gossip.faults.world import CrashBroadcast, HangServer, Leave, Loss, Narrow, Partition, Reset
 from gossip.simulation.campaign.play import run
 from gossip.simulation.checkers import Checker, Panel, RunConditions, Violation
 from gossip.simulation.checkers.disturbances import Disturbances
@@ -70,6 +71,46 @@ def test_l2_a_silence_that_only_a_round_ends_is_caught(monkeypatch: pytest.Monke
     violation = run(ONE_SIDED).violation
     assert violation is not None
     assert violation.invariant == "L2"
+
+
+BETWEEN_PAYLOADS = Schedule(
+    20320244,
+    peers=4,
+    active_s=12.66,
+    duration_s=12.66,
+    shards=(4, 4, 4),
+    compute_s=(0.46, 0.58),
+    rule_s=0.1,
+    probe_interval_s=1.0,
+    round_timeout_s=3.0,
+    prepare_s=1.0,
+    faults=(Narrow(63.995, 16.0, 2.3, 4.0), HangServer(6.4, 6.2)),
+)
+"""A round waits for 3 s in which no payload is on its way, since its update found a full queue. The
+server of the next round then stands still for 6 s."""
+
+
+def test_one_that_wakes_up_asks_for_what_it_lacks_whatever_it_had_waited_for_before() -> None:
+    outcome = run(BETWEEN_PAYLOADS)
+    assert outcome.violation is None, outcome.violation
+
+
+def test_l5_one_that_takes_silence_between_payloads_for_that_of_a_slow_link_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = TransferTracker.told
+
+    def as_before(
+        self: TransferTracker, peer: PeerId, received: int, pause_s: float, now: float
+    ) -> None:
+        at, _ = self._told.get(peer, (float("-inf"), 0))
+        gap_s = now - at
+        told(self, peer, received, GAPS * gap_s if gap_s <= FORGOTTEN_S else 0.0, now)
+
+    monkeypatch.setattr(TransferTracker, "told", as_before)
+    violation = run(BETWEEN_PAYLOADS).violation
+    assert violation is not None
+    assert violation.invariant == "L5"
 
 
 def caught(swarm: Swarm[Peer], invariant: str, for_s: float = 8.0) -> Violation:

@@ -6,7 +6,7 @@ import pytest
 
 from gossip.core.events import Arriving, Payload, Received
 from gossip.core.messages import Update
-from gossip.core.rounds.arrivals import Transfer, TransferTracker, WordCredit
+from gossip.core.rounds.arrivals import PAUSE_MAX_S, Transfer, TransferTracker, WordCredit
 
 NBYTES = 12 * 2**20
 LEAST_S = 60.0
@@ -63,12 +63,54 @@ def test_a_payload_of_which_only_the_beginning_was_told_is_on_its_way() -> None:
 
 def test_who_tells_of_chunks_that_come_seldom_is_busy_between_them() -> None:
     tracker = tracker_of()
-    for told in range(1, 4):
-        tracker.told(1, told * 2**20, 1.5 * told)
-        tracker.told(2, told * 2**20, 0.3 * told)
-    assert tracker.is_busy(1, 4.5 + 4.0)
-    assert not tracker.is_busy(1, 4.5 + 5.0)
-    assert not tracker.is_busy(2, 0.9 + 2.5)
+    tracker.told(1, 2**20, 4.5, 0.0)
+    tracker.told(2, 2**20, 0.9, 0.0)
+    assert tracker.is_busy(1, 4.0)
+    assert not tracker.is_busy(1, 5.0)
+    assert tracker.is_busy(2, 1.5)
+    assert not tracker.is_busy(2, 2.5)
+
+
+def test_nobody_is_busy_for_long_on_one_word() -> None:
+    tracker = tracker_of()
+    tracker.told(1, 2**20, 1e9, 0.0)
+    assert not tracker.is_busy(1, PAUSE_MAX_S + 0.1)
+
+
+def test_the_pause_that_others_are_told_of_is_that_between_chunks() -> None:
+    tracker = tracker_of()
+    for chunk in range(1, 4):
+        tracker.grew(Arriving(1, 0, update(), chunk * 2**20, NBYTES), 1.5 * chunk)
+    assert tracker.pause_s(4.5) == pytest.approx(4.5)
+
+
+def test_before_a_second_chunk_the_pause_is_that_of_the_payload_before() -> None:
+    tracker = tracker_of()
+    done = comes(tracker, 1, 1.5)
+    tracker.grew(Arriving(1, 0, update(1), 2**20, NBYTES), done + 1.5)
+    assert tracker.pause_s(done + 1.5) == pytest.approx(4.5)
+
+
+def test_what_passes_between_two_payloads_is_no_pause_of_a_link() -> None:
+    """As it was: 3 s between two payloads that came within a fifth of a second each made this peer
+    busy for 9 s after the last of them."""
+    tracker = tracker_of()
+    for at in (0.0, 3.2):
+        comes(tracker, 1, 0.2, at)
+    tracker.grew(Arriving(1, 0, update(1), 2**20, NBYTES), 9.0)
+    tracker.grew(Arriving(1, 0, update(1), 2**21, NBYTES), 9.2)
+    assert tracker.pause_s(9.2) == pytest.approx(0.6)
+
+
+def test_a_payload_whose_link_breaks_is_on_its_way_no_more() -> None:
+    """As it was: all waited longer and longer after a crash in the middle of a first payload."""
+    tracker = tracker_of()
+    for chunk in range(1, 4):
+        tracker.grew(Arriving(1, 0, update(), chunk * 2**20, NBYTES), float(chunk))
+    assert tracker.most_s(600.0) > 600.0
+    tracker.on_disconnect(1)
+    assert tracker.most_s(600.0) == LEAST_S
+    assert not tracker.is_sending(1, 600.0, 3.0)
 
 
 def test_who_was_busy_lately_is_at_work_until_the_beginning_of_what_it_sends_can_be_here() -> None:
@@ -76,8 +118,8 @@ def test_who_was_busy_lately_is_at_work_until_the_beginning_of_what_it_sends_can
     tracker = tracker_of()
     done = comes(tracker, 2, 1.0)
     tracker.contributed(0.5)
-    tracker.told(1, 2**20, done - 0.5)
-    tracker.told(1, 2**21, done)
+    tracker.told(1, 2**20, 1.5, done - 0.5)
+    tracker.told(1, 2**21, 1.5, done)
     assert not tracker.is_busy(1, done + 2.5)
     assert tracker.is_at_work(1, done + 5.0)  # 1.5 s, 1 s and 3 s
     assert not tracker.is_at_work(1, done + 6.0)

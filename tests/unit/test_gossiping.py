@@ -85,7 +85,7 @@ class GossipTable:
         self.timers: Timers[Any] = Timers()
         chosen = load(topology) if isinstance(topology, str) else topology
         self.rounds = GossipRounds(0, self.settings, chosen, self.view, self.timers, Random(1))
-        self.rounds.sizes = (2,)
+        self.rounds.shard_bytes = (8,)
         self.now = 0.0
 
     def start(self, round_id: int = 0) -> list[Effect]:
@@ -448,7 +448,7 @@ def test_the_payload_of_a_push_has_the_size_of_our_own_layout() -> None:
     assert rounds.payload_bytes(push) == 8
     assert rounds.payload_bytes(replace(push, samples=0)) == 0
     assert rounds.payload_bytes(replace(push, samples=0, what="parameters")) == 8
-    rounds.sizes = ()
+    rounds.shard_bytes = ()
     assert rounds.payload_bytes(push) == -1
 
 

@@ -76,7 +76,9 @@ class CrossShardTable(RollingTable):
     def offer(self, values: Callable[[int, int], float], *who: int) -> None:
         """``values(peer, shard)`` are what a peer comes with."""
         for i in who or [i for i in range(len(self.peers)) if i not in self.crashed]:
-            payloads = tuple(vector(values(i, shard)) for shard in range(len(self.peers[i].sizes)))
+            payloads = tuple(
+                vector(values(i, shard)) for shard in range(len(self.peers[i].shard_bytes))
+            )
             self.run(
                 i,
                 self.peers[i].on_contributed(

@@ -320,7 +320,7 @@ def test_the_core_hears_of_the_trainer_when_the_kernels_are_there_and_the_loop_g
         stage.poke()
         assert core.count(events.Prepared) == 0, "a round would wait for the compiler"
         compiled.set()
-        assert core.wait_for(events.Prepared).sizes == (4,)
+        assert core.wait_for(events.Prepared).shard_bytes == (16,)
     lines = [
         json.loads(line) for line in (tmp_path / "peer-0" / "events.jsonl").read_text().splitlines()
     ]

@@ -134,7 +134,7 @@ class RollingTable:
         self.asked: list[Aggregate] = []
         self.held_back: list[tuple[int, Aggregate]] | None = None
         for peer in self.peers:
-            peer.sizes = (1,) * shards
+            peer.shard_bytes = (4,) * shards
         for i in range(n):
             self.run(i, self.peers[i].start(self.now))
 
@@ -187,7 +187,7 @@ class RollingTable:
 
     def contribute(self, *who: int, value: float = 1.0, samples: int = 4) -> None:
         for i in who or [i for i in range(len(self.peers)) if i not in self.crashed]:
-            payloads = tuple(vector(value + i) for _ in self.peers[i].sizes)
+            payloads = tuple(vector(value + i) for _ in self.peers[i].shard_bytes)
             self.run(
                 i,
                 self.peers[i].on_contributed(
@@ -237,7 +237,9 @@ class RollingTable:
 
     def order(self, shard: int = 0) -> tuple[int, ...]:
         alive = next(p for i, p in enumerate(self.peers) if i not in self.crashed)
-        return rolling(alive.roster, alive.round_id, 7, shards=len(alive.sizes)).servers[shard]
+        return rolling(alive.roster, alive.round_id, 7, shards=len(alive.shard_bytes)).servers[
+            shard
+        ]
 
     @property
     def alive(self) -> list[RollingRounds]:

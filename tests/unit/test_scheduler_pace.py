@@ -15,28 +15,42 @@ def made():
     return scheduler
 
 
-def played(steps, at=lambda step: True, start=0):
-    """A scheduler whose script sees these numbers of the next step, and steps it where ``at``."""
+def played(steps, at=lambda step: True, start=0, waits=(), loaded=None):
+    """A scheduler whose script sees these numbers of the next step, and steps it where ``at``. In
+    front of those in ``waits`` the rounds pass while it waits, otherwise within its own step."""
     pace, scheduler = SchedulerPace(), made()
+    kept = {"scheduler": scheduler}
     scheduler.last_epoch = start
-    pace.follow({"scheduler": scheduler}, steps[0])
+    if loaded is not None:
+        pace.loaded(kept, loaded)
+    pace.follow(kept, steps[0])
     for begun, step in pairwise(steps):
-        if at(begun):
-            scheduler.step()
-        pace.follow({"scheduler": scheduler}, step)
-        pace.follow({"scheduler": scheduler}, step)  # a loop looks before and behind a step
+        if step not in waits:
+            pace.stepped()
+            if at(begun):
+                scheduler.step()
+        pace.follow(kept, step)
+        pace.follow(kept, step)  # a loop looks before and behind a step
     return scheduler
 
 
-@pytest.mark.parametrize("steps", [[0, 1, 2, 3], [0, 2, 3, 7], [0, 1, 9], [5, 6, 8]])
-def test_it_is_stepped_for_every_step_of_the_run(steps):
-    scheduler = played(steps, start=steps[0])
+@pytest.mark.parametrize("waits", [(), (7,), (7, 8)])
+@pytest.mark.parametrize("steps", [[0, 1, 2, 3, 7, 8, 9], [0, 1, 2, 7, 20], [4, 5, 6, 7, 8]])
+def test_it_is_stepped_for_every_step_of_the_run(steps, waits):
+    scheduler = played(steps, start=steps[0], waits=waits)
     assert scheduler.last_epoch == steps[-1]
     assert scheduler.get_last_lr() == [1.0 / (1 + steps[-1])]
 
 
 def test_one_that_began_later_than_the_run_stays_as_far_behind():
     assert played([10, 11, 12, 15]).last_epoch == 5
+
+
+@pytest.mark.parametrize("steps", [[4, 5, 6], [6, 7, 8], [5, 9]])
+def test_one_that_came_with_a_state_is_stepped_for_what_has_followed(steps):
+    """Rounds pass between the state and the first look."""
+    assert played(steps, start=4, loaded=4).last_epoch == steps[-1]
+    assert played(steps, start=2, loaded=4).last_epoch == 2 + len(steps) - 1  # once an epoch?
 
 
 @pytest.mark.parametrize("steps", [list(range(31)), [*range(8), 12, 13, *range(14, 31)]])

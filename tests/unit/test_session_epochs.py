@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from gossip.core.ledger.data_cursor import DataCursor
 from gossip.errors import ConfigError
 from gossip.ipc import messages as control
 from gossip.run import checkpoints
+from gossip.training import saving
 
 STEPS = 4
 
@@ -148,6 +151,50 @@ def test_an_epoch_is_saved_when_its_body_is_over(tmp_path: Path) -> None:
             assert json.loads(found.read("ledger.json"))["round"] == step
         seen[step] = counted.last_epoch
     assert seen == {2: 0, 4: 1, 6: 1, 8: 2}
+
+
+def test_training_goes_on_without_checkpoints_while_the_disk_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it was: the peer that writes stood still for 76 s where syncing took 10 s."""
+    real, synced = os.fsync, threading.Event()
+
+    def fsync(fd: int) -> None:
+        synced.wait()
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(saving, "SLOW_DISK_S", 0.05)
+    model, optimizer = small_model()
+    with FakeNodeSwarm(Dealer(3)) as swarm:
+        peer = swarm.session
+        peer.prepare(model, optimizer)
+        for step in peer.steps(12, save=tmp_path / "ckpt", every=2, keep=9):
+            backward(model, 0)
+            optimizer.step()
+            if step == 7:
+                synced.set()
+                peer._saver.wait()
+                monkeypatch.setattr(saving, "SLOW_DISK_S", 60.0)
+    assert [step for step, _ in checkpoints.listed(tmp_path / "ckpt")] == [2, 8, 10, 12]
+    said = capsys.readouterr().err
+    assert said.count("the one before it is still being written") == 1
+    assert "there is no checkpoint of step 4" in said
+
+
+def test_where_peers_have_state_of_their_own_all_save_the_same_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving.CheckpointSaver, "is_in_time", lambda self, step: False)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 2), torch.nn.BatchNorm1d(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with FakeNodeSwarm(Dealer(2)) as swarm:
+        peer = swarm.session
+        peer.prepare(model, optimizer)
+        for _ in peer.steps(8, save=tmp_path / "ckpt", every=2, keep=9):
+            model(torch.randn(3, 5)).sum().backward()
+            optimizer.step()
+    assert [step for step, _ in checkpoints.listed(tmp_path / "ckpt")] == [2, 4, 6, 8]
 
 
 class Three(IterableDataset[Any]):

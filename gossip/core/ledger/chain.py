@@ -7,11 +7,11 @@ every field of a commit but ``attempt``, which changes when a later server hands
 
 from __future__ import annotations
 
-import math
 import struct
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from math import isnan, nan
 from typing import Literal
 
 from gossip.core.messages import DIGEST_BYTES, Commit
@@ -39,7 +39,7 @@ def _text(value: str) -> bytes:
 def _real(value: float) -> float:
     # There are many bit patterns that are no number: whoever decodes one may hold another,
     # so all hash alike.
-    return value if value == value else math.nan  # NaN differs from itself
+    return nan if isnan(value) else value
 
 
 def header_bytes(commit: Commit) -> bytes:
@@ -52,10 +52,11 @@ def header_bytes(commit: Commit) -> bytes:
         _blob(commit.digest),
         _COUNT.pack(len(commit.contributors)),
     ]
-    parts += [
-        _CONTRIBUTION.pack(c.peer, c.samples, c.took_us, _real(c.weight), _real(c.outlyingness))
-        for c in commit.contributors
-    ]
+    for given in commit.contributors:
+        weight, far = given.weight, given.outlyingness
+        if isnan(weight + far):
+            weight, far = _real(weight), _real(far)
+        parts.append(_CONTRIBUTION.pack(given.peer, given.samples, given.took_us, weight, far))
     parts.append(_COUNT.pack(len(commit.rejected)))
     for rejection in commit.rejected:
         parts += [_COUNT.pack(rejection.peer), _text(rejection.reason)]
@@ -83,8 +84,8 @@ def header_bytes(commit: Commit) -> bytes:
             ]
     if commit.collected:
         parts.append(_text("collected"))  # as a count it would be larger than any
-        for given in commit.collected:
-            parts += [_COUNT.pack(given.peer), _blob(given.data)]
+        for value in commit.collected:
+            parts += [_COUNT.pack(value.peer), _blob(value.data)]
     return b"".join(parts)
 
 
@@ -103,11 +104,13 @@ def genesis(run: bytes, lineage: bytes, start: bytes = b"") -> bytes:
     ).digest()
 
 
-def chain_hash(parent: bytes, commits: Sequence[Commit]) -> bytes:
+def chain_hash(
+    parent: bytes, commits: Sequence[Commit], header: Callable[[Commit], bytes] = header_bytes
+) -> bytes:
     """H_r from H_{r-1} and the commits of round r, one a shard, in order of their shards."""
     chain = blake2b(parent, digest_size=DIGEST_BYTES)
     for commit in commits:
-        chain.update(_blob(header_bytes(commit)))
+        chain.update(_blob(header(commit)))
         chain.update(_blob(commit.digest))
     return chain.digest()
 
@@ -125,6 +128,7 @@ class Lineage:
         self.head = self.unbegun
         """H of the round before ``next_round``: the parent of the next commits."""
         self._history: OrderedDict[int, bytes] = OrderedDict({-1: self.head})
+        self._headers: dict[int, tuple[Commit, bytes]] = {}  # of each shard, the last one asked for
 
     def begin(self, start: bytes) -> None:
         """Begins with the weights of the digest ``start``."""
@@ -145,10 +149,18 @@ class Lineage:
             )
             assert commit.shard == shard, f"shard {commit.shard} in place {shard}"
             assert commit.parent == self.head, f"round {commit.round_id} has another parent"
-        self.head = chain_hash(self.head, commits)
+        self.head = chain_hash(self.head, commits, self.header)
         self._remember(self.next_round, self.head)
         self.next_round += 1
         return self.head
+
+    def header(self, commit: Commit) -> bytes:
+        """As ``header_bytes``, which need not be made again where they are asked for twice."""
+        commit_before, header = self._headers.get(commit.shard, (None, b""))
+        if commit_before is not commit:
+            header = header_bytes(commit)
+            self._headers[commit.shard] = commit, header
+        return header
 
     def restart(self, next_round: int, head: bytes) -> None:
         """Goes on elsewhere in the chain: after a state transfer, whose offer names H of the round

@@ -91,7 +91,7 @@ class DataCursor:
     @property
     def steps_per_epoch(self) -> int:
         """Rounds that an epoch takes when nobody fails; 0 while its size is unknown."""
-        return -(-self.samples_total // (self.batch * self.peers)) if self.configured else 0
+        return -(-self.samples_total // (self.batch * self.peers)) if self.samples_total else 0
 
     def configure(self, samples_total: int, batch: int, extended: int = 0) -> None:
         """Says how much data there is; the rounds committed before count as if it had been known.
@@ -147,7 +147,7 @@ class DataCursor:
         All get alike, but for those who are slow. The order is the roster's, beginning one later
         every round. Nobody gets anything while the size of the data is unknown.
         """
-        if not self.configured or not roster:
+        if not self.samples_total or not roster:
             return dict.fromkeys(roster, ())
         sharers = self._in_turn(roster)
         shares = self._shares(sharers)
@@ -182,7 +182,7 @@ class DataCursor:
             took_us: How long they took, as they say.
         Returns: the report of the epoch when this round completed it.
         """
-        if not self.configured:
+        if not self.samples_total:
             if self._pending is not None:
                 self._pending.append((self.at_least, tuple(roster), tuple(contributors)))
                 if len(self._pending) > PENDING_ROUNDS:

@@ -14,7 +14,7 @@ shard, one attempt and one history: an honest server makes one result in it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from hashlib import blake2b
 from struct import pack
 from typing import Any, TypeAlias
@@ -91,6 +91,8 @@ class EquivocationDetector:
                         self._proven[accusation.peer, (accusation.round_id, accusation.turn)] = None
                         proven.append(accusation.peer)
             for key, known in list(self._stated.items()):
+                if known and min(known)[0] >= oldest:
+                    continue  # nothing of it is too old
                 kept = OrderedDict(
                     (turn, content) for turn, content in known.items() if turn[0] >= oldest
                 )
@@ -173,10 +175,16 @@ class EquivocationDetector:
 
 class EquivocationWitness:
     """What this peer was handed, and by whom. One that makes up turns pushes out what it has said
-    itself before, its oldest rounds first, and nothing of anybody else's."""
+    itself before, its oldest rounds first, and nothing of anybody else's. ``header``: gives the
+    canonical bytes of a commit."""
 
-    def __init__(self, local: PeerId, equivocations: EquivocationDetector) -> None:
-        self.local, self.equivocations = local, equivocations
+    def __init__(
+        self,
+        local: PeerId,
+        equivocations: EquivocationDetector,
+        header: Callable[[Commit], bytes] = header_bytes,
+    ) -> None:
+        self.local, self.equivocations, self.header = local, equivocations, header
         # by the server itself, the first in its turn
         self._handed: dict[PeerId, dict[Place, Accusation]] = {}
         # contents, with their rounds, that each has handed over
@@ -186,7 +194,7 @@ class EquivocationWitness:
         """``sender`` has handed over that commit, in the life ``incarnation``.
         Taken or not, it was said."""
         place = commit.server, commit.round_id, commit.shard, commit.made_at, commit.parent
-        content = _hash(header_bytes(commit))
+        content = _hash(self.header(commit))
         heard = self._heard.setdefault(sender, {})
         heard[place, content] = commit.round_id
         while len(heard) > TURNS_KEPT:

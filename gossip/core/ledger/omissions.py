@@ -44,6 +44,10 @@ class OmissionTracker:
         server = self._servers.get(peer)
         return server is None or not server.rests
 
+    def servers(self, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
+        """Those of ``peers`` who may."""
+        return tuple(filter(self.may_serve, peers)) if self._servers else peers
+
     def lacks(self, accuser: PeerId, peer: PeerId, of_round: int, round_id: int) -> bool:
         """Whether it is of use that ``accuser`` says so: not known yet,
         and not too old in ``round_id``."""
@@ -79,7 +83,7 @@ class OmissionTracker:
                     self._note(
                         self._servers.setdefault(accusation.peer, _Server()), accusation, commit
                     )
-        return changes + self._pass_over(commits[0].roster, locked)
+        return changes + self._pass_over(commits[0].roster, locked) if self._servers else changes
 
     def _note(self, server: _Server, accusation: Accusation, commit: Commit) -> None:
         rounds = {at: by for at, by in server.open if at >= commit.round_id - self._window}

@@ -106,7 +106,7 @@ class ReplicatedState:
 
     def _tell_batch(self, n: int) -> list[Effect]:
         """Says what a round of n peers gives out from the next one on, where that has changed."""
-        if n == self._told or not n or not self.cursor.configured:
+        if n == self._told or not n:
             return []
         self._told, samples = n, self.cursor.round_samples(n)
         fields = {
@@ -142,9 +142,10 @@ class ReplicatedState:
 
     def serving_roster(self) -> Roster:
         """Those who may serve in this round."""
-        trusted = tuple([peer for peer in self.roster.peers if self.trust.may_serve(peer)])
-        heard = tuple([peer for peer in trusted if self.omissions.may_serve(peer)])
-        return Roster(heard or trusted, self.roster.lineage) if trusted else self.roster
+        peers = self.roster.peers
+        trusted = self.trust.servers(peers)
+        able = self.omissions.servers(trusted) or trusted or peers
+        return self.roster if able is peers else Roster(able, self.roster.lineage)
 
     def _scores(self) -> dict[PeerId, float]:
         return {peer: round(score, 3) for peer, score in self.trust.scores().items()}
@@ -167,7 +168,9 @@ class ReplicatedState:
             else set.intersection(*[{c.peer for c in commit.contributors} for commit in commits])
         )
         collected = commits[0].collected
-        self.was_step = len(collected) <= self.settings.callers_too_few(len(self.roster.peers))
+        self.was_step = not collected or (
+            len(collected) <= self.settings.callers_too_few(len(self.roster.peers))
+        )
         self.collectives += not self.was_step
         self.whole = self.whole and (not self.was_step or used.issuperset(self.settings.peers))
         effects: list[Effect] = [
@@ -182,14 +185,16 @@ class ReplicatedState:
             )
             for t in self.trust.observe_round(commits, self.equivocations.observe_round(commits))
         ]
-        turns = self.omissions.observe_round(commits, self.trust.quarantined())
+        locked = self.trust.quarantined()
+        turns = self.omissions.observe_round(commits, locked)
         effects += [Report(turn, {"subject": peer, "round": round_id}) for peer, turn in turns]
+        configured = self.cursor.configured
         data: dict[str, Any] = {
             "epoch": self.cursor.epoch,
             "samples_total": self.cursor.samples_total,
             "steps_per_epoch": self.cursor.steps_per_epoch,
+            "slices": self._slices if configured else None,
         }
-        data["slices"] = self._slices if self.cursor.configured else None
         scores = self._scores()
         effects += [
             Committed(commit, chain, made, trust=scores, **data)
@@ -207,19 +212,19 @@ class ReplicatedState:
             )
         else:
             effects.append(Apply(round_id, (), collected=collected, is_step=self.was_step))
-            given = lost.rejected or any(self._slices.values()) or not self.cursor.configured
+            given = lost.rejected or any(self._slices.values()) or not configured
             if given and self.was_step:
                 effects.append(Report("lost_round", {"round": round_id, "reason": lost.reason}))
-        before, took_us = (
-            self.cursor.pace.levels(),
-            {c.peer: c.took_us for c in commits[0].contributors},
-        )
+        before = {} if self.cursor.pace.even else self.cursor.pace.levels()
+        took_us = {c.peer: c.took_us for c in commits[0].contributors}
         epoch = self.cursor.commit(self._sharers, used, took_us) if self.was_step else None
         if epoch is not None:
             effects.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
         self.roster = Roster(commits[0].roster, self.roster.lineage)
-        effects += self._tell_shares(round_id, before)
-        effects += self._tell_batch(len(self._next_sharers()))
+        if before or not self.cursor.pace.even:
+            effects += self._tell_shares(round_id, before)
+        if configured:
+            effects += self._tell_batch(len(self._next_sharers()))
         effects.append(_report(commits[0], alive, scores))
         return effects
 
@@ -251,9 +256,9 @@ class ReplicatedState:
             return False
         if not (
             self.may_have_contributed(commit)
-            and self._may_accuse(commit)
-            and self._may_have_collected(commit)
-            and are_sound(commit.rates)
+            and (not commit.accusations or self._may_accuse(commit))
+            and (not commit.collected or self._may_have_collected(commit))
+            and (not commit.rates or are_sound(commit.rates))
         ):
             return False
         return commit.digest == (payload.digest if payload is not None else b"") and (

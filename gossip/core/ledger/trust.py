@@ -64,6 +64,7 @@ class TrustTransition:
 
 @dataclass(slots=True)
 class _Standing:
+    # the lower of the two is the trust in a peer
     score: float = 1.0  # by its updates
     served: float = 1.0  # by its results
     suspected: bool = False
@@ -116,11 +117,11 @@ class TrustTable:
 
     def score(self, peer: PeerId) -> float:
         standing = self._standings.get(peer)
-        return 1.0 if standing is None else standing.trust
+        return 1.0 if standing is None else min(standing.score, standing.served)
 
     def scores(self) -> dict[PeerId, float]:
         """Of every peer that was ever judged, by peer."""
-        return {peer: self._standings[peer].trust for peer in sorted(self._standings)}
+        return {peer: min(s.score, s.served) for peer, s in sorted(self._standings.items())}
 
     def suspected(self) -> tuple[PeerId, ...]:
         return tuple(
@@ -144,6 +145,10 @@ class TrustTable:
         """Whether it may serve the next round: not in quarantine, and not on parole."""
         standing = self._standings.get(peer)
         return standing is None or standing.phase == "normal"
+
+    def servers(self, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
+        """Those of ``peers`` who may."""
+        return tuple(filter(self.may_serve, peers)) if self._locked_ever else peers
 
     def reasons(self, peer: PeerId) -> tuple[str, ...]:
         """Why the score is what it is, the most frequent first;
@@ -287,22 +292,22 @@ class TrustTable:
         """
         judged: dict[PeerId, tuple[str, float]] = {}
         contributors = list(contributors)
-        unit = self._spread(contributors)
         for contribution in contributors:
             far = contribution.outlyingness
-            judged[contribution.peer] = (
-                "outlying" if self._stands_out(contribution.peer, far, unit) else "",
-                far,
-            )
+            out = far > self.settings.outlying and self._stands_out(contributors, contribution)
+            judged[contribution.peer] = ("outlying" if out else "", far)
         for rejection in rejected:
             if rejection.reason in WORDS:
                 judged[rejection.peer] = (rejection.reason, 0.0)
-        locked = self.quarantined()
+        locked, memory = self.quarantined(), self.settings.memory
         for peer, verdict in judged.items():
             if peer not in locked:
-                if peer not in self._standings:
-                    self._standings[peer] = _Standing()
-                self._learn(self._standings[peer], verdict)
+                standing = self._standings.get(peer)
+                if standing is None:
+                    standing = self._standings[peer] = _Standing()
+                told = 0.0 if verdict[0] else 1.0
+                standing.score = memory * standing.score + (1.0 - memory) * told
+                standing.recent = (*standing.recent[1 - RECENT :], verdict)
         looked_at = dict.fromkeys([*judged, *accused])
         changes = [
             *self._release(round_id),
@@ -334,7 +339,7 @@ class TrustTable:
             return []
         return [far for name, far in standing.recent[1 - RECENT :] if name in ("", "outlying")]
 
-    def _stands_out(self, peer: PeerId, far: float, unit: float) -> bool:
+    def _stands_out(self, contributors: Sequence[Contribution], contribution: Contribution) -> bool:
         """Whether an update lies far out, beyond what is usual among the honest (``unit``), and so
         do this peer's updates as a rule: the geometric mean of the recent ones.
 
@@ -344,18 +349,15 @@ class TrustTable:
         ``outlying`` squared, and no less than its inverse, else a single one would outweigh all.
         """
         outlying = self.settings.outlying
-        if not far > outlying * unit:
+        unit = self._spread(contributors)
+        if not contribution.outlyingness > outlying * unit:
             return False
-        most, recent = outlying * outlying, (*self._past(peer), far)
+        most = outlying * outlying
+        recent = (*self._past(contribution.peer), contribution.outlyingness)
         # As a product of quotients: the same bits on every machine, which logarithms are not.
         return (
             math.prod([min(max(1.0 / most, each / unit), most) / outlying for each in recent]) > 1.0
         )
-
-    def _learn(self, standing: _Standing, verdict: tuple[str, float]) -> None:
-        memory = self.settings.memory
-        standing.score = memory * standing.score + (1.0 - memory) * (0.0 if verdict[0] else 1.0)
-        standing.recent = (*standing.recent[1 - RECENT :], verdict)
 
     def _release(self, round_id: int) -> list[TrustTransition]:
         """A round less to go, and whoever has none left goes on: from quarantine to parole, from
@@ -383,25 +385,24 @@ class TrustTable:
             standing = self._standings.get(peer)
             if standing is None or standing.phase == "quarantined":
                 continue
-            if not standing.suspected and standing.trust < self.settings.suspect_below:
+            trust = min(standing.score, standing.served)
+            if not standing.suspected and trust < self.settings.suspect_below:
                 standing.suspected = True
                 changes.append(self._transition(peer, "suspected", round_id))
-            elif standing.suspected and standing.trust > self._trusted_above:
+            elif standing.suspected and trust > self._trusted_above:
                 standing.suspected = False
                 changes.append(self._transition(peer, "trusted", round_id))
         return changes
 
     def _quarantine(self, round_id: int, roster: Sequence[PeerId] | None) -> list[TrustTransition]:
         """Locks up who is suspicious enough, and lets others go for it where there is no room."""
+        below = self.settings.quarantine_below
+        low = [p for p, s in self._standings.items() if s.score < below or s.served < below]
+        if not low and not self._locked_ever:
+            return []
         members = set(self._standings if roster is None else roster)
         changes = self._review(round_id, members)
-        low = [
-            peer
-            for peer, s in self._standings.items()
-            if s.trust < self.settings.quarantine_below
-            and s.phase != "quarantined"
-            and peer in members
-        ]
+        low = [p for p in low if p in members and self._standings[p].phase != "quarantined"]
         for peer in sorted(low, key=self._most_suspicious):
             if not self._has_room(members, peer):
                 least = self._least_suspicious(members)

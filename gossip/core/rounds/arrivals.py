@@ -31,6 +31,8 @@ BUSY_S = 2.0
 GAPS = 3.0
 """Over slow links the chunks of a payload come seldom, and more of it is heard of with the second:
 so many times as long as between two of them counts, too."""
+PAUSE_MAX_S = 12.0
+"""And no longer, whatever others say of their links."""
 FORGOTTEN_S = 4.0
 """A word that is older says nothing of the speed."""
 
@@ -154,9 +156,12 @@ class TransferTimes:
 
     def took(self, peer: PeerId, seconds: float) -> None:
         """A payload of this peer is complete."""
-        if seconds <= self.most_s(peer):
+        if seconds <= FAIR_S or seconds <= self.most_s(peer):
             self._slow.pop(peer, None)
-            self._took.setdefault(peer, RecentMedian(KEPT)).add(seconds)
+            usual = self._took.get(peer)
+            if usual is None:
+                usual = self._took[peer] = RecentMedian(KEPT)
+            usual.add(seconds)
             return
         self._slow[peer] = [*self._slow.get(peer, ()), seconds][-CHANGED:]
         slow = [other for other, times in self._slow.items() if len(times) == CHANGED]
@@ -300,8 +305,23 @@ class TransferTracker:
         self._tell_at = now + TELL_EVERY_S
         return True
 
-    def told(self, peer: PeerId, received: int, now: float) -> None:
-        """``peer``, or this one, has received so much. Trickles count for nothing."""
+    def pause_s(self, now: float) -> float:
+        """For so long nothing need come here of the payloads that are on their way. What passes
+        between two payloads says nothing of that: nobody may have had anything to send."""
+        pauses_s = [
+            transfer.pause_s() or self._pauses_s.get(peer, 0.0)
+            for peer, (_, transfer) in self._last.items()
+            if transfer.moves(now) and self._is_fair(peer, transfer, now)
+        ]
+        return max(pauses_s, default=0.0)
+
+    def on_disconnect(self, peer: PeerId) -> None:
+        """The link to it broke. What was on its way begins anew, if it comes at all."""
+        self._last.pop(peer, None)
+
+    def told(self, peer: PeerId, received: int, pause_s: float, now: float) -> None:
+        """``peer``, or this one, has received so much, and for ``pause_s`` nothing more need come.
+        Trickles count for nothing."""
         at, before = self._told.get(peer, (float("-inf"), 0))
         if received <= before and peer in self._told:
             return
@@ -310,7 +330,7 @@ class TransferTracker:
         fair = gap_s > FORGOTTEN_S or received - before >= fair_bytes_per_s * gap_s
         self._told[peer] = now, received
         if fair:
-            pause_s = GAPS * gap_s if gap_s <= FORGOTTEN_S else 0.0
+            pause_s = min(pause_s, PAUSE_MAX_S)
             self._last_word_until[peer] = now + pause_s
             self._busy_until[peer] = now + max(BUSY_S, pause_s)
 

@@ -30,6 +30,9 @@ class Objection:
     event: Literal["refused_result", "bad_commit"] = "refused_result"
 
 
+NO_OBJECTION = Objection("")
+
+
 class ResultChecks:
     """What this peer can say of them by what it knows itself."""
 
@@ -48,8 +51,8 @@ class ResultChecks:
         """What speaks against a sound commit of the present round,
         to which this peer has given ``own``."""
         if not self.f or commit.shard or self.server.local not in self.server.roster:
-            return Objection("")  # who is not in the roster follows whatever was committed
-        if self._misquotes(commit, own):
+            return NO_OBJECTION  # who is not in the roster follows whatever was committed
+        if commit.collected and self._misquotes(commit, own):
             return Objection("it has another value for a collective operation than was given here")
         enough = len(self.server.roster) >= 2 * self.f + 2  # as ``ResultValidator.compared_with``
         told = [
@@ -65,6 +68,8 @@ class ResultChecks:
                 is_evidence=bool(own is not None and own.rates)
                 and not self.lag_detector.is_passed(commit.round_id),
             )
+        if commit.roster == self.server.roster.peers:
+            return NO_OBJECTION
         return self._roster(commit, enough)
 
     def _misquotes(self, commit: Commit, own: Contributed | None) -> bool:
@@ -94,8 +99,8 @@ class ResultChecks:
         here = self.server.roster.peers
         # Who has been away knows nothing of who was there in the rounds that the
         # others had meanwhile.
-        if commit.roster == here or self.lag_detector.is_passed(commit.round_id):
-            return Objection("")
+        if self.lag_detector.is_passed(commit.round_id):
+            return NO_OBJECTION
         server, gone = self.server, self.view.is_gone
         left_out = [
             peer
@@ -122,4 +127,4 @@ class ResultChecks:
             return Objection(
                 f"the next roster {' and '.join(filter(None, (out, put_in)))}", is_evidence=gross
             )
-        return Objection("")
+        return NO_OBJECTION

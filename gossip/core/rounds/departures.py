@@ -25,30 +25,31 @@ class Departures:
 
     def __init__(self, kept: int) -> None:
         self.kept = kept
-        self._done: dict[PeerId, int] = {}
+        self.done: dict[PeerId, int] = {}
+        """Who has said that it goes on no more, and in which round."""
         self._left: dict[PeerId, int] = {}
 
     def __len__(self) -> int:
-        return len(self._done)
+        return len(self.done)
 
     def hear(self, peer: PeerId, hello: Hello) -> None:
         """It goes on no more: it has completed the training, or it leaves before that."""
-        self._done[peer] = hello.round_id
+        self.done[peer] = hello.round_id
         if hello.stage == "leaving":
             self._left[peer] = hello.round_id
 
     def is_back(self, peer: PeerId) -> None:
-        self._done.pop(peer, None)
+        self.done.pop(peer, None)
         self._left.pop(peer, None)
 
     def is_done(self, peer: PeerId, round_id: int) -> bool:
         """Whether nothing of it is to come in this round. One that ended a little later has its
         result to hand out."""
-        return not 0 < self._done.get(peer, round_id + 1) - round_id <= self.kept
+        return not 0 < self.done.get(peer, round_id + 1) - round_id <= self.kept
 
     def said_so(self, peer: PeerId) -> bool:
         """Whether it has said itself that it goes on no more."""
-        return peer in self._done
+        return peer in self.done
 
     def leaves(self, peer: PeerId) -> bool:
         return peer in self._left

@@ -16,7 +16,8 @@ class FutureBuffer:
         self._stash: dict[int, dict[tuple[PeerId, type, int], Received]] = {}
         self.seen: dict[PeerId, int] = {}
         """The latest round that each peer was heard in."""
-        self._unheard: set[PeerId] = set()
+        self.unheard: set[PeerId] = set()
+        """Who has told of no round since its link broke last."""
         self.absent_at_start: set[PeerId] = set()
         """Without whom the run has begun, and who have said nothing of its rounds since."""
         # round, then the latest attempt of each that asked
@@ -26,7 +27,7 @@ class FutureBuffer:
         self.seen[peer] = max(self.seen.get(peer, 0), round_id)
         self.absent_at_start.discard(peer)
         if round_id > 0 or contributes:
-            self._unheard.discard(peer)
+            self.unheard.discard(peer)
 
     def begin_without(self, peers: set[PeerId]) -> None:
         """The run begins, and they have not come."""
@@ -35,14 +36,14 @@ class FutureBuffer:
     def on_disconnect(self, peer: PeerId) -> None:
         """The link to it broke. Behind the next one may be another life, whose node is there long
         before its trainer's state."""
-        self._unheard.add(peer)
+        self.unheard.add(peer)
 
     def why_not(self, peer: PeerId) -> str:
         """Why nobody need wait for a peer that is within reach, nor be served by it; "" when all
         may. Who has not told of any round since its link broke last may be another life."""
         if peer in self.absent_at_start:
             return "it has not come"
-        return "it is silent since its link broke" if peer in self._unheard else ""
+        return "it is silent since its link broke" if peer in self.unheard else ""
 
     def stash(self, now_round: int, round_id: int, event: Received, shard: int) -> None:
         """Keeps a message for later. One of each kind a peer, shard and round: nobody can fill our

@@ -67,9 +67,9 @@ class GossipRounds:
     Its own verdicts feed a trust table of its own:
     there is no agreed one where nothing is committed.
 
-    ``sizes`` must be set before the first round, to one shard: the rules see whole vectors. ``rng``
-    decides nothing but the order of our own sends: were it the same everywhere, all uplinks would
-    serve the same peer first.
+    ``shard_bytes`` must be set before the first round, to one shard: the rules see whole vectors.
+    ``rng`` decides nothing but the order of our own sends: were it the same everywhere, all uplinks
+    would serve the same peer first.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class GossipRounds:
         self.mixing = MixingController(local, settings.gossip, settings.f)
         self.pushes = PushStore(settings.gossip.staleness_max)
         self.future_buffer = FutureBuffer()
-        self.sizes: tuple[int, ...] = ()
+        self.shard_bytes: tuple[int, ...] = ()
         self.finished: set[PeerId] = set()  # done with training: neither expected nor pushed to
         self.phase: Phase = "off"
         self.round_id = 0
@@ -141,9 +141,9 @@ class GossipRounds:
         """Nobody has to agree to anything: one peer can go on alone."""
         return 1
 
-    def prepare(self, sizes: tuple[int, ...]) -> None:
-        """The trainer has built its model: coordinates of its one shard."""
-        self.sizes = sizes
+    def prepare(self, shard_bytes: tuple[int, ...]) -> None:
+        """The trainer has built its model: bytes of its one shard."""
+        self.shard_bytes = shard_bytes
 
     def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
         """There is no history."""
@@ -158,7 +158,7 @@ class GossipRounds:
 
     def begin(self, round_id: int, now: float) -> list[Effect]:
         """Starts a round, whichever came before. The trainer is idle."""
-        assert len(self.sizes) == 1, "a gossip round exchanges whole vectors: one shard"
+        assert len(self.shard_bytes) == 1, "a gossip round exchanges whole vectors: one shard"
         self.round_id, self.phase = round_id, "computing"
         self._own = self._aggregate = self._mix = None
         self._rows, self._others_mixed, self._verdicts = (), 0, []
@@ -229,9 +229,9 @@ class GossipRounds:
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
         """What the payload of ``message`` must measure; -1 when none may come."""
-        if not isinstance(message, Push) or len(self.sizes) != 1:
+        if not isinstance(message, Push) or len(self.shard_bytes) != 1:
             return -1
-        return 4 * self.sizes[0] if message.samples or message.what == "parameters" else 0
+        return self.shard_bytes[0] if message.samples or message.what == "parameters" else 0
 
     # --- the trainer ------------------------------------------------------------------------------
 

@@ -202,6 +202,7 @@ class LagDetector:
 
     def on_disconnect(self, peer: PeerId) -> None:
         """The link to it broke, with the rest of its answer."""
+        self.transfer_tracker.on_disconnect(peer)
         if self._open is not None and self._open[0] == peer:
             self._answer_ends = -1
 

@@ -119,4 +119,7 @@ class LatenessTracker:
 
     def _observe(self, sender: PeerId, lag_s: float) -> None:
         self._deadline.observe(lag_s)
-        self._lags.setdefault(sender, RecentMedian(LAGS_KEPT)).add(lag_s)
+        lags = self._lags.get(sender)
+        if lags is None:
+            lags = self._lags[sender] = RecentMedian(LAGS_KEPT)
+        lags.add(lag_s)

@@ -132,16 +132,17 @@ class RollingRounds:
         self.progress = RollingProgress(self.replicated, self.server, fork_choice)
         self.mode: Mode = "off"
         self.round_id = 0
-        self.sizes: tuple[int, ...] = ()
+        self.shard_bytes: tuple[int, ...] = ()
         self._shards: list[ShardRound] = []
         self._own: Contributed | None = None
         self._applied = -1  # the last round that the trainer has applied
+        self._main: PeerId = local  # in this round, of all peers
         # the round that the trainer works on; that others have our answer in
         self._go_round = self._said = -1
         self._serves_from = float("-inf")
         self._attempt_locks = AttemptLocks()
         # spread, and not yet held here
-        self._made: tuple[ShardRound, Commit, Payload | None, Token] | None = None
+        self.made: tuple[ShardRound, Commit, Payload | None, Token] | None = None
 
     # --- where we are -----------------------------------------------------------------------------
 
@@ -172,9 +173,9 @@ class RollingRounds:
             peer != self.local and not self.skip_reason(peer) for peer in self.roster
         )
 
-    def prepare(self, sizes: tuple[int, ...]) -> None:
-        """The trainer has built its model: coordinates of each shard."""
-        self.sizes = sizes
+    def prepare(self, shard_bytes: tuple[int, ...]) -> None:
+        """The trainer has built its model: bytes of each shard."""
+        self.shard_bytes = shard_bytes
 
     def begin_branch(self, state: bytes) -> None:
         """Binds H to the weights of a start. Behind a checkpoint H goes on."""
@@ -277,16 +278,16 @@ class RollingRounds:
         timer = self.timers.set(
             now, RoundTimer("hold", self.round_id, made[0].index, made[1].attempt)
         )
-        self._made = (*made, event.payload, timer.token)
+        self.made = (*made, event.payload, timer.token)
         return [*spread(self.local, self.view, self.roster, made[1], event.payload), timer]
 
     def hold_made(self, now: float, fires: Token | None = None) -> list[Effect]:
         """Holds the commit made and spread last. Comes before all else that happens here, but the
         timer that ``fires`` for it."""
-        if self._made is None or self._made[3] == fires:
+        if self.made is None or self.made[3] == fires:
             return []
-        shard, commit, payload, token = self._made
-        self._made = None
+        shard, commit, payload, token = self.made
+        self.made = None
         return [*self.timers.cancel(token), *self._hold(shard, commit, payload, True, now)]
 
     # --- messages ---------------------------------------------------------------------------------
@@ -320,7 +321,7 @@ class RollingRounds:
             self.server.compile_tracker.told(sender, now)
             return []
         if isinstance(message, ReceivingPayload):
-            self.server.transfer_tracker.told(sender, message.received, now)
+            self.server.transfer_tracker.told(sender, message.received, message.pause_s, now)
             if self.server.transfer_tracker.is_busy(sender, now):
                 self._note_load(now)
             return []
@@ -436,9 +437,9 @@ class RollingRounds:
             shard.result.grew(event.received, now)
         if not transfer_tracker.tell_now(now):
             return []
-        transfer_tracker.told(self.local, transfer_tracker.total, now)
-        told = ReceivingPayload(self.settings.lineage, min(transfer_tracker.total, ROUND_MAX))
-        return self._to_roster(told)
+        received, pause_s = min(transfer_tracker.total, ROUND_MAX), transfer_tracker.pause_s(now)
+        transfer_tracker.told(self.local, received, pause_s, now)
+        return self._to_roster(ReceivingPayload(self.settings.lineage, received, pause_s))
 
     def on_compiling(self, now: float) -> list[Effect]:
         """The own trainer compiles, and is asked again soon. The others hear of it."""
@@ -621,7 +622,7 @@ class RollingRounds:
         it must not commit it. What it has spread before they may have taken, so it holds that."""
         if len(self.roster) == 1:
             return []  # there is nobody who could have
-        spread = None if self._made is None else self._made[0]
+        spread = None if self.made is None else self.made[0]
         self._serves_from = now + AFTER_STANDING_STILL_S
         effects: list[Effect] = []
         for shard in tuple(self._shards):
@@ -668,31 +669,29 @@ class RollingRounds:
     # --- the participant --------------------------------------------------------------------------
 
     def _begin(self, now: float) -> list[Effect]:
-        self.mode = "active" if self.local in self.roster else "following"
-        plan = self.topology(
-            self.replicated.serving_roster(),
-            self.round_id,
-            self.settings.seed,
-            shards=len(self.sizes),
-        )
+        round_id, roster, chain = self.round_id, self.replicated.roster, self.chain
+        self.mode = "active" if self.local in roster.peers else "following"
+        able = self.replicated.serving_roster()
+        self._main = min(able.peers)
+        plan = self.topology(able, round_id, self.settings.seed, shards=len(self.shard_bytes))
         # Of one peer, its updates for all that another serves, and its results.
         serving = Counter([order[0] for order in plan.servers])
         self.server.transfer_tracker.begin_round(
-            4 * max(self.sizes, default=0),
+            max(self.shard_bytes, default=0),
             TRANSFER_FACTOR * self.deadline.cap_s,
             2 * max(serving.values(), default=0),
         )
         self._shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
         self._own = None
         self.lag_detector.start(self._shards, now, self.mode == "following")
-        common = (self.round_id, self.roster, self.replicated.begin(), self.chain)
+        common = (round_id, roster, self.replicated.begin(), chain)
         self.server.begin(*common, self.log.previous, len(self._shards))
-        self._attempt_locks.recall(self.round_id, self.chain, self._shards)
+        self._attempt_locks.recall(round_id, chain, self._shards)
         self.cross_shard.begin(self._shards)
         effects: list[Effect] = []
         if self.mode == "active":
             for shard in self._shards:
-                first = self._attempt_locks.first(self.round_id, self.chain, shard.index)
+                first = self._attempt_locks.first(round_id, chain, shard.index)
                 shard.attempt = self._next_attempt(shard, first, now)
                 if shard.attempt > first:
                     skipped = shard.server(first)
@@ -700,11 +699,11 @@ class RollingRounds:
                         "it stood still" if skipped == self.local else self.skip_reason(skipped)
                     )
                     effects.append(
-                        attempt_report(self.round_id, shard, f"{skipped} is skipped: {reason}")
+                        attempt_report(round_id, shard, f"{skipped} is skipped: {reason}")
                     )
                 effects += self.server.pulse(shard, now)
             effects += self.let_go()
-        for event in self.future_buffer.take(self.round_id):
+        for event in self.future_buffer.take(round_id):
             effects += self.on_message(event, now)
         return effects
 
@@ -713,7 +712,7 @@ class RollingRounds:
         return StartRound(
             self.round_id,
             self.replicated.slice_of(self.local),
-            main=min(self.replicated.serving_roster().peers),
+            main=self._main,
             collectives=self.replicated.collectives,
         )
 
@@ -826,16 +825,20 @@ class RollingRounds:
         )
         self.log.append(self.round_id, held)
         self._attempt_locks.keep_finished(self.round_id, self.chain, self._shards)
-        alive = sum(
-            [peer == self.local or not self.skip_reason(peer) for peer in held[0][0].roster]
-        )
         expected = self.server.expected()  # in this round: the next begins with what is appended
+        coming, locked = held[0][0].roster, self.server.locked
+        alive = (
+            len(expected)
+            if coming == self.server.roster.peers and not locked
+            else sum([peer == self.local or not self.skip_reason(peer) for peer in coming])
+        )
         effects = self.replicated.append(held, [shard.made_here for shard in self._shards], alive)
         if self.replicated.was_step:  # else its length is that of what scripts did before it
             self.deadline.observe_round(now - self.lag_detector.began_at)
-        self.server.lateness.committed(self.roster, expected, _in_all(held))
+        roster = self.replicated.roster.peers  # of the next round
+        self.server.lateness.committed(roster, expected, _in_all(held))
         self.lag_detector.fork_choice.committed([c.peer for c in held[0][0].contributors])
-        self.joining.difference_update(self.roster)
+        self.joining.difference_update(roster)
         if self._own is not None and self._applied == self.round_id - 1:
             self._applied = self.round_id  # it will have, before it reads the Go behind it
         self.round_id += 1
@@ -852,7 +855,7 @@ class RollingRounds:
     ) -> list[Effect]:
         """A message of a later round: keep it. The commits between may be on their way;
         if not, ask for them."""
-        if not self.settings.may_be(event.sender) or message.shard >= len(self.sizes):
+        if not self.settings.may_be(event.sender) or message.shard >= len(self.shard_bytes):
             return []
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
             # not kept: it would be outdated when we are back
@@ -871,7 +874,7 @@ class RollingRounds:
     def payload_bytes(self, message: Update | Commit | Push) -> int:
         """What the payload of ``message`` must measure, by our own layout;
         -1 when there is no such shard."""
-        return -1 if isinstance(message, Push) else bytes_of(message, self.sizes)
+        return -1 if isinstance(message, Push) else bytes_of(message, self.shard_bytes)
 
     def compared_with(self, message: Message) -> tuple[Payload, ...] | None:
         """What the payload of a message is to be compared with before it comes: the own update, if

@@ -31,9 +31,13 @@ class Attendance:
 
     def skip_reason(self, peer: PeerId) -> str:
         """Why nothing is expected of it now; "" when it is."""
-        if self.departures.is_done(peer, self.lineage.next_round):
+        departures, heard = self.departures, self.future_buffer
+        if peer in departures.done and departures.is_done(peer, self.lineage.next_round):
             return "it has finished"
-        return self.view.skip_reason(peer) or self.future_buffer.why_not(peer)
+        reason = self.view.skip_reason(peer)
+        if reason or not (heard.unheard or heard.absent_at_start):
+            return reason
+        return heard.why_not(peer)
 
     def next_roster(
         self, roster: Roster, joining: Collection[PeerId], now: float

@@ -25,12 +25,12 @@ REASON_CHARACTERS = 200  # of why nothing could be aggregated; a longer text wou
 PASSED_ON_MAX = 64  # different commits of one round; no more than a few are ever honest
 
 
-def bytes_of(message: Update | Commit, sizes: Sequence[int]) -> int:
+def bytes_of(message: Update | Commit, shard_bytes: Sequence[int]) -> int:
     """What its payload must measure, by the own layout; -1 when there is no such shard."""
-    if message.shard >= len(sizes):
+    if message.shard >= len(shard_bytes):
         return -1
     empty = message.samples == 0 if isinstance(message, Update) else not message.digest
-    return 0 if empty else 4 * sizes[message.shard]
+    return 0 if empty else shard_bytes[message.shard]
 
 
 @dataclass(slots=True)
@@ -197,8 +197,10 @@ class ShardRound:
         self.collected = ()
         self.give_up = self.grace = self.query = self.pulse = self.lack = self.again = None
 
-    def tokens(self) -> tuple[Token | None, ...]:
-        return self.give_up, self.grace, self.query, self.pulse, self.lack, self.again
+    def tokens(self) -> list[Token]:
+        """Of all its timers."""
+        timers = self.give_up, self.grace, self.query, self.pulse, self.lack, self.again
+        return [token for token in timers if token is not None]
 
 
 def _fitting(given: Sequence[Collected]) -> tuple[Collected, ...]:

@@ -63,7 +63,7 @@ class ResultValidator:
         self._refused: OrderedDict[tuple[PeerId, int], None] = OrderedDict()
         self.omissions, self.witness = (
             replicated.omissions,
-            EquivocationWitness(server.local, replicated.equivocations),
+            EquivocationWitness(server.local, replicated.equivocations, replicated.lineage.header),
         )
         self._present: Sequence[ShardRound] = ()
         # round -> who serves each shard, one after the other

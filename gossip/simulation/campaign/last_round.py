@@ -208,7 +208,10 @@ def _last_of(core: Peer, attackers: frozenset[PeerId]) -> int:
     assert isinstance(rounds, RollingRounds)
     for last in range(rounds.round_id + ROUNDS, rounds.round_id + ROUNDS + LOOKED_AT):
         plan = rounds.topology(
-            rounds.replicated.serving_roster(), last - 1, settings.seed, shards=len(rounds.sizes)
+            rounds.replicated.serving_roster(),
+            last - 1,
+            settings.seed,
+            shards=len(rounds.shard_bytes),
         )
         if plan.servers[0][0] in attackers:
             return last

@@ -163,8 +163,13 @@ class RunConditions:
         if self.untolerated:
             return True
         return not FORKING_ATTACKS.isdisjoint(self.lies) or (
-            self.forgetting and not SPLITTING_ATTACKS.isdisjoint(self.lies)
+            self.forgetting and self.splitting_lies
         )
+
+    @property
+    def splitting_lies(self) -> bool:
+        """Whether a liar may hold a result that all others refuse."""
+        return not SPLITTING_ATTACKS.isdisjoint(self.lies)
 
     @property
     def defaming(self) -> bool:

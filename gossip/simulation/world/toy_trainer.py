@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.core import DIGEST_BYTES, PIECE_BYTES, Effect, Event, Payload, PeerId, described, events
+from gossip.vectors import bytes_for, from_bytes, to_bytes
 
 Vector = NDArray[np.float32]
 STEP_SIZE = 0.1
@@ -104,16 +105,17 @@ def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
     since peers of one simulation share it."""
     array.setflags(write=False)
     finite = bool(np.logical_and.reduce(np.isfinite(array))) if array.dtype.kind == "f" else True
-    return Payload(array, array.nbytes, finite, digest_of(array) if digest else b"")
+    content = to_bytes(array)
+    return Payload(array, len(content), finite, digest_of(content) if digest else b"")
 
 
 def payload_of_values(values: Iterable[float], digest: bool = False) -> Payload:
     """The same of float32 ``values``: what is too large for one becomes infinite."""
     packed = array("f", values)
-    content = packed.tobytes()
+    content = to_bytes(np.frombuffer(packed.tobytes(), np.float32))
     # A sum of float32 in float64 stays finite if all are.
-    name = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() if digest else b""
-    return Payload(np.frombuffer(content, np.float32), len(content), isfinite(sum(packed)), name)
+    name = hashlib.blake2b(content.data, digest_size=DIGEST_BYTES).digest() if digest else b""
+    return Payload(from_bytes(content), len(content), isfinite(sum(packed)), name)
 
 
 def noise_of(name: str, elements: int) -> list[float]:
@@ -262,7 +264,10 @@ class ToyTrainer:
         self.changed_at = now
         layout = hashlib.blake2b(repr(self.sizes).encode(), digest_size=DIGEST_BYTES).digest()
         answers: list[tuple[float, Event]] = [
-            (self.prepare_s, events.Prepared(layout, self.digest, self.sizes))
+            (
+                self.prepare_s,
+                events.Prepared(layout, self.digest, tuple(map(bytes_for, self.sizes))),
+            )
         ]
         if self.samples_total is not None:
             answers.append((self.prepare_s, events.DataConfigured(self.samples_total, self.batch)))

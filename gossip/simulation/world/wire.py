@@ -24,7 +24,8 @@ from gossip.core import (
 )
 from gossip.errors import Malformed
 from gossip.inject import OutMessage
-from gossip.transport import TOLD_EVERY_S, bytes_of, checksum, decode, encode
+from gossip.transport import TOLD_EVERY_S, checksum, decode, encode
+from gossip.vectors import from_bytes, to_bytes
 
 from .host import Lane, SimProcess
 from .links import Links
@@ -412,14 +413,14 @@ def _flipped(parcel: Envelope | bytes, place: float) -> bytes:
 def _spoiled(payload: Payload, said: Envelope | bytes, place: float) -> Payload | None:
     """The payload with one bit turned, as its receiver sees it;
     None when the receiver's checksum tells."""
-    whole = np.ascontiguousarray(payload.data)
-    damaged = np.frombuffer(flipped_bit(whole.tobytes(), place), dtype=whole.dtype)
-    if checksum(bytes_of(whole)) != checksum(bytes_of(damaged)):
+    whole = to_bytes(np.ascontiguousarray(payload.data))
+    damaged = np.frombuffer(flipped_bit(whole.tobytes(), place), np.uint8)
+    if checksum(whole) != checksum(damaged):
         return None
     message = said.message if type(said) is Envelope else None
     if isinstance(message, StateOffer):
         return Payload(damaged, damaged.nbytes, True, *digests_of(damaged, message.parts))
-    return payload_of(damaged, digest=isinstance(message, Commit))
+    return payload_of(from_bytes(damaged), digest=isinstance(message, Commit))
 
 
 def _expects(host: SimProcess[Any], envelope: Envelope, nbytes: int) -> bool:

@@ -356,7 +356,7 @@ def _sees_all(core: Inspection, cores: dict[PeerId, Inspection]) -> bool:
 
 def _carried_s(swarm: Swarm[Any], core: Inspection) -> float:
     """How long links carry the updates and the results of two attempts."""
-    rate, payload_bytes = swarm.network.default.bytes_per_s, 4 * max(core.rounds.sizes, default=0)
+    rate, payload_bytes = swarm.network.default.bytes_per_s, max(core.rounds.shard_bytes, default=0)
     return 4.0 * payload_bytes / rate if rate else 0.0
 
 

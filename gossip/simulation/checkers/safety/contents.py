@@ -40,6 +40,7 @@ from gossip.core import (
 from gossip.core import digest_of as hash_of
 from gossip.simulation.checkers.base import Checker, RunConditions, TaintedStates, peer_core
 from gossip.simulation.world import OWN_BYTES, bytes_of_state, digest_of
+from gossip.vectors import to_bytes
 
 from .rounds import rolling_of
 
@@ -354,7 +355,7 @@ class TakesOverTheDonorsState(Checker):
 
 def content_digest(payload: Payload) -> bytes:
     """Of the bytes themselves, whatever the payload says of them."""
-    return digest_of(np.asarray(payload.data))
+    return digest_of(to_bytes(np.ascontiguousarray(payload.data)))
 
 
 def _state_digest(payload: Payload) -> bytes:
@@ -461,7 +462,7 @@ class CheckedBeforeUse(Checker):
             return
         match effect:
             case Aggregate():
-                want = 4 * core.rounds.sizes[effect.shard]
+                want = core.rounds.shard_bytes[effect.shard]
                 for row in effect.rows:
                     if not core.settings.may_be(row.peer):
                         raise self.violated(
@@ -485,10 +486,10 @@ class CheckedBeforeUse(Checker):
 
     def _on_apply(self, swarm: Swarm[Any], peer: PeerId, core: Inspection, apply: Apply) -> None:
         commits, self._commits[peer] = self._commits[peer], []
-        sizes = core.rounds.sizes
+        shard_bytes = core.rounds.shard_bytes
         for shard, payload in enumerate(apply.payloads):
             self._judge_payload(
-                swarm, peer, payload, 4 * sizes[shard], f"shard {shard} of round {apply.round_id}"
+                swarm, peer, payload, shard_bytes[shard], f"shard {shard} of round {apply.round_id}"
             )
             if commits and content_digest(payload) != commits[shard].digest:
                 text = (

@@ -157,7 +157,7 @@ def table_bounds(membership: MembershipInspection, n: int) -> dict[str, int]:
 
 def core_bounds(core: Inspection, n: int) -> dict[str, int]:
     """Likewise, of what a whole peer keeps beside its membership."""
-    rounds, shards = core.rounds, max(1, len(core.rounds.sizes))
+    rounds, shards = core.rounds, max(1, len(core.rounds.shard_bytes))
     return {
         "timers pending": 16 + RELAYS_MAX + 4 * n + 4 * shards,
         "hellos": n,
@@ -176,7 +176,7 @@ def core_bounds(core: Inspection, n: int) -> dict[str, int]:
 
 
 def _rolling_bounds(core: Inspection, n: int, shards: int) -> dict[str, int]:
-    settings, round_bytes = core.settings.rounds, 4 * sum(core.rounds.sizes)
+    settings, round_bytes = core.settings.rounds, sum(core.rounds.shard_bytes)
     return {
         "commits kept, in rounds": max(2, settings.commit_log),
         "commits kept, in bytes": max(settings.commit_log_bytes, 2 * round_bytes),

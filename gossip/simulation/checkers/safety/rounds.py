@@ -397,6 +397,7 @@ class OneHistory(Checker):
             tuple[bytes, int, int], dict[bytes, PeerId]
         ] = {}  # parent, round, shard -> digest -> who had it first
         self._orders: dict[tuple[int, bytes], tuple[tuple[PeerId, ...], ...]] = {}
+        self._began_at: dict[tuple[int, bytes], float] = {}  # with the first who was in it
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._offered[peer], self._refused[peer] = {}, {}
@@ -584,7 +585,7 @@ class OneHistory(Checker):
                     f"{turn_of}"
                 )
                 raise self.violated(swarm, peer, text)
-        if peer in self.circumstances.equivocating:
+        if peer in self.circumstances.equivocating or self._slept_through(swarm, peer, commit):
             return
         known = self._applied.setdefault((commit.parent, commit.round_id, commit.shard), {})
         self.judged += 1
@@ -613,6 +614,17 @@ class OneHistory(Checker):
             return True
         return swarm.now - self.disturbances.uneven_until <= FORKS_AFTER_S
 
+    def _slept_through(self, swarm: Swarm[Any], peer: PeerId, commit: Commit) -> bool:
+        """Whether ``peer`` stood still while the others refused this result of a liar, which shows
+        it as it is to whoever comes back into that round (seed 20340163)."""
+        circumstances = self.circumstances
+        if commit.server not in circumstances.equivocating or not circumstances.splitting_lies:
+            return False
+        if self._calm_at is not None and swarm.now - self._calm_at > FORKS_AFTER_S:
+            return False
+        woke_at, _ = self.disturbances.slept(swarm, peer)
+        return woke_at > self._began_at.get((commit.round_id, commit.parent), swarm.now)
+
     def begin_calm(self, swarm: Swarm[Any]) -> None:
         self._calm_at = swarm.now
 
@@ -622,6 +634,7 @@ class OneHistory(Checker):
             return
         orders = tuple(shard.order for shard in rounds.shards)
         known = self._orders.setdefault((go.round_id, rounds.chain), orders)
+        self._began_at.setdefault((go.round_id, rounds.chain), swarm.now)
         self.judged += 1
         if known != orders:
             raise self.violated(
