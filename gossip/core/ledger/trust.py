@@ -340,23 +340,26 @@ class TrustTable:
         return [far for name, far in standing.recent[1 - RECENT :] if name in ("", "outlying")]
 
     def _stands_out(self, contributors: Sequence[Contribution], contribution: Contribution) -> bool:
-        """Whether an update lies far out, beyond what is usual among the honest (``unit``), and so
-        do this peer's updates as a rule: the geometric mean of the recent ones.
+        """Whether an update lies far out, beyond what is usual among the honest, and so do this
+        peer's updates as a rule: the geometric mean of the recent ones.
 
         Once a model fits its data nearly all gradients are tiny, and one batch with a sample that
         it gets wrong is ten or a hundred times as large: whoever has that batch is far out in this
         round, and near in the next. A liar is far out in all. One update counts no more than
         ``outlying`` squared, and no less than its inverse, else a single one would outweigh all.
+
+        Where the data of peers differ, distance tells liars from honest peers less and less:
+        labels sorted by peer, two honest peers of ten lay 7.6 typical distances out, the others up
+        to 2.5. So the bound grows with the square of what is usual.
         """
-        outlying = self.settings.outlying
-        unit = self._spread(contributors)
-        if not contribution.outlyingness > outlying * unit:
+        outlying, unit = self.settings.outlying, self._spread(contributors)
+        bound = outlying * unit * unit
+        if not contribution.outlyingness > bound:
             return False
-        most = outlying * outlying
         recent = (*self._past(contribution.peer), contribution.outlyingness)
         # As a product of quotients: the same bits on every machine, which logarithms are not.
         return (
-            math.prod([min(max(1.0 / most, each / unit), most) / outlying for each in recent]) > 1.0
+            math.prod([min(max(1.0 / outlying**3, far / bound), outlying) for far in recent]) > 1.0
         )
 
     def _release(self, round_id: int) -> list[TrustTransition]:

@@ -216,7 +216,7 @@ def _judged(commits: list[Commit], settings: CoreSettings) -> list[tuple[PeerId,
 def _beyond(farthest: Mapping[PeerId, float], settings: CoreSettings) -> set[PeerId]:
     """Who lies farther out than typical, and than all but the f farthest do."""
     nearest = sorted(farthest.values())[: max(0, len(farthest) - max(1, settings.f))]
-    bound = settings.trust.outlying * max([1.0, *nearest[-1:]])
+    bound = settings.trust.outlying * max([1.0, *nearest[-1:]]) ** 2
     return {peer for peer, far in farthest.items() if far > bound}
 
 
