@@ -497,7 +497,7 @@ class Server:
         updates of the others are too few for more: an honest model may overflow."""
         f = max(0, self.settings.f - len(self.proven.intersection(self.roster)))
         left = len(shard.answers) - len(shard.faulty)
-        return max(f - len(set(shard.faulty) - self.locked), self.settings.tolerable(f, left), 0)
+        return max(f - len(set(shard.faulty) - self.proven), self.settings.tolerable(f, left), 0)
 
     def measured(self, event: Aggregated) -> ShardRound | None:
         """The shard of which this tells what was measured. None when it tells something else,

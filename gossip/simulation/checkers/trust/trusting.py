@@ -170,7 +170,7 @@ class TrustFollowsTheCommits(Checker):
         f = max(0, settings.f - len(proven))
         faulty = [p for p, (_, update) in answers.items() if update and not update.finite]
         left = len(answers) - len(faulty)
-        faulty = [p for p in faulty if p not in ledger.locked()]
+        faulty = [p for p in faulty if p not in proven]
         least = max(0, f - len(faulty))
         enough = max([n for n in range(f + 1) if settings.updates_needed(n) <= left], default=0)
         if ask.f != max(least, enough):
