@@ -28,6 +28,7 @@ from .log import Held
 from .omissions import OmissionTracker
 from .prefetch import CursorLookahead
 from .rates import are_sound
+from .spread import UNEQUAL, UpdateSpread
 from .trust import TrustTable
 
 SNAPSHOTS_KEPT = 8
@@ -40,10 +41,12 @@ class ReplicatedState:
 
     def __init__(self, settings: CoreSettings) -> None:
         self.settings = settings
+        self._updates_most = settings.updates_needed(settings.f)
         self.lineage = Lineage(settings.run, settings.lineage)
         self.trust = TrustTable(settings.trust, settings.f, settings.updates_for)
         self.omissions = OmissionTracker(settings.trust, settings.f)
         self.equivocations = EquivocationDetector(settings.f)
+        self._spread: UpdateSpread | None = UpdateSpread(settings.f)  # until it is reported
         self.cursor = DataCursor(
             len(settings.peers),
             fixed_global=settings.batch_policy == "fixed_global",
@@ -65,13 +68,10 @@ class ReplicatedState:
     def begin(self) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
         """The next round begins: gives out its samples. Returns who is in quarantine in it, and who
         of them is proven to lie."""
-        round_id, locked, proven = (
-            self.lineage.next_round,
-            self.trust.quarantined(),
-            self.trust.proven(),
-        )
-        self._sharers = self._next_sharers()
-        self.cursor.require(self._updates_needed(proven))
+        round_id, locked = self.lineage.next_round, self.trust.quarantined()
+        proven = self.trust.proven() if locked else locked
+        self._sharers = self._next_sharers(locked)
+        self.cursor.require(self._updates_needed(proven) if proven else self._updates_most)
         self._slices = self.cursor.assign(self._sharers)
         tables = [table.pack() for table in self._tables()]
         self._snapshots[round_id] = (self.roster.peers, *tables, self.collectives)
@@ -85,10 +85,10 @@ class ReplicatedState:
             self.settings.f - len(proven.intersection(self.roster.peers))
         )
 
-    def _next_sharers(self) -> tuple[PeerId, ...]:
+    def _next_sharers(self, locked: frozenset[PeerId]) -> tuple[PeerId, ...]:
         """The updates of a peer in quarantine are not used, so it gets no samples; unless one more
         that is missing would leave the rule with too few."""
-        peers, locked = self.roster.peers, self.trust.quarantined()
+        peers = self.roster.peers
         if not locked:
             return peers
         proven = self.trust.proven()
@@ -130,6 +130,15 @@ class ReplicatedState:
             Report("share", {"subject": p, "was": was[p], "share": share[p], "round": round_id})
             for p in moved
         ]
+
+    def _tell_spread(self, spread: UpdateSpread, commit: Commit) -> list[Effect]:
+        """Says once that the updates of peers differ by more than chance."""
+        ratio = spread.observe(commit.contributors) if commit.contributors else None
+        if ratio is None or ratio < UNEQUAL:
+            return []
+        self._spread = None
+        fields = {"round": commit.round_id, "ratio": round(ratio, 1), "f": self.settings.f}
+        return [Report("unequal_updates", fields)]
 
     def slice_of(self, peer: PeerId) -> DataSlice | None:
         """A peer's samples of this round; None while nobody has said how many there are."""
@@ -186,6 +195,8 @@ class ReplicatedState:
             for t in self.trust.observe_round(commits, self.equivocations.observe_round(commits))
         ]
         locked = self.trust.quarantined()
+        if self._spread is not None:
+            effects += self._tell_spread(self._spread, commits[0])
         turns = self.omissions.observe_round(commits, locked)
         effects += [Report(turn, {"subject": peer, "round": round_id}) for peer, turn in turns]
         configured = self.cursor.configured
@@ -224,7 +235,7 @@ class ReplicatedState:
         if before or not self.cursor.pace.even:
             effects += self._tell_shares(round_id, before)
         if configured:
-            effects += self._tell_batch(len(self._next_sharers()))
+            effects += self._tell_batch(len(self._next_sharers(locked)))
         effects.append(_report(commits[0], alive, scores))
         return effects
 
