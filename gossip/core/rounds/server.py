@@ -496,8 +496,10 @@ class Server:
         are out. Who has sent no finite numbers is out as well, and is one of f only where the
         updates of the others are too few for more: an honest model may overflow."""
         f = max(0, self.settings.f - len(self.proven.intersection(self.roster)))
-        left = len(shard.answers) - len(shard.faulty)
-        return max(f - len(set(shard.faulty) - self.proven), self.settings.tolerable(f, left), 0)
+        if not shard.faulty:
+            return f
+        enough_for = self.settings.tolerable(f, len(shard.usable()))
+        return max(f - len(set(shard.faulty) - self.proven), enough_for, 0)
 
     def measured(self, event: Aggregated) -> ShardRound | None:
         """The shard of which this tells what was measured. None when it tells something else,

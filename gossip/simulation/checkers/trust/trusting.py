@@ -169,7 +169,9 @@ class TrustFollowsTheCommits(Checker):
         proven = [p for p in ledger.proven() if p in rounds.roster]
         f = max(0, settings.f - len(proven))
         faulty = [p for p, (_, update) in answers.items() if update and not update.finite]
-        left = len(answers) - len(faulty)
+        left = sum(
+            1 for told, update in answers.values() if update and update.finite and told.samples
+        )
         faulty = [p for p in faulty if p not in proven]
         least = max(0, f - len(faulty))
         enough = max([n for n in range(f + 1) if settings.updates_needed(n) <= left], default=0)
