@@ -77,6 +77,8 @@ class TrustSettings:
     memory: float = 0.9
     # so many times farther out than the median, as a rule and this time: that is evidence
     outlying: float = 3.0
+    # so many times farther out than one in quarantine, whose place it takes
+    farther: float = 1.5
     # Honest results are refused now and then, in a swarm near its optimum 1 of 200 a server; lies
     # nearly each time. what is left of the trust in a server when more than f peers have
     # refused a result of it

@@ -254,6 +254,7 @@ def build(
         "partitions": partitions(view, past),
         "suspected": sorted(view.suspicions),
         "quarantined": sorted(view.quarantines),
+        "unequal_updates": view.unequal_updates,
         "unconfirmed": sorted(view.unconfirmed),
         "suspicion": {str(peer): why for peer, why in sorted(view.suspicions.items())},
         "rounds_lost": len(lost),

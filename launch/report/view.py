@@ -90,6 +90,7 @@ class RunView:
         # peer that the plan has killed -> seconds after which to start it again
         self.restarts: dict[int, float] = {}
         self._identical = False  # whether that was said
+        self.unequal_updates: float | None = None  # by how much more than by chance
         self.own_restarts: list[RestartRecord] = []  # of those that died by themselves
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
         self.halted: dict[int, Mapping[str, Any]] = {}
@@ -281,6 +282,18 @@ class RunView:
             f"! the updates of {peers} are the same to the last bit: they learn from the same "
             "batches, and count as one. Read data through peer.shard(loader), or draw it without "
             "a seed of your own"
+        ]
+
+    def _unequal_updates(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        if self.unequal_updates is not None:
+            return []
+        self.unequal_updates = float(event.get("ratio") or 0.0)
+        if not event.get("f"):
+            return []
+        return [
+            "! the updates of the same peers are farther out round after round "
+            f"(F = {self.unequal_updates:g}, 1 by chance): peers have different data. A rule "
+            "without a judge may take them for liars, and liars for them; see docs/unequal_data.md"
         ]
 
     def _fork(self, row: PeerRow, event: Row, t: float) -> list[str]:
@@ -709,6 +722,7 @@ class RunView:
         "started": _started,
         "unannounced": _unannounced,
         "unconfirmed_result": _ends_unconfirmed,
+        "unequal_updates": _unequal_updates,
         "waiting": _waiting,
     }
     """By the name of the event."""

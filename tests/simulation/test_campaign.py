@@ -221,9 +221,9 @@ def test_a_liar_among_robust_rules_is_quarantined_released_and_watched_and_the_r
     assert outcome.judged["S9"] > 100
 
 
-def test_l4_with_its_liar_found_out_a_rule_goes_on_with_fewer_updates_than_against_one() -> None:
-    """A trimmed mean against one liar needs three updates. One of four lies and one leaves: two are
-    enough, as in a real run."""
+def test_l4_with_one_that_sends_no_numbers_a_rule_goes_on_with_the_updates_of_the_others() -> None:
+    """A trimmed mean against one liar needs three updates. One of four sends no numbers and one
+    leaves: the one without numbers is the liar, and two updates are enough, as in a real run."""
     schedule = replace(
         WORLD,
         faults=(ByzantineFault("nan", (0,), 1.0), Leave(1, at_s=2.0)),

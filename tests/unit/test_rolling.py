@@ -549,11 +549,13 @@ def test_where_too_few_are_left_for_the_rule_the_round_waits_until_it_can_let_so
     assert table.made[-1].roster == (0, 1, 2, 3, 5)
 
 
-@pytest.mark.parametrize(("proven", "rounds"), [((), 0), ((3,), 1)])
-def test_one_found_to_lie_is_one_less_to_tolerate(proven: tuple[int, ...], rounds: int) -> None:
+@pytest.mark.parametrize(
+    ("locked", "proven", "rounds"), [((), (), 0), ((3,), (), 0), ((3,), (3,), 1)]
+)
+def test_one_proven_to_lie_is_one_less_to_tolerate_and_a_suspect_is_not(locked, proven, rounds):
     table = RollingTable(4, f=1, updates_for=(3, 5))
     for peer in table.peers:
-        peer.server.locked = frozenset(proven)
+        peer.server.locked, peer.server.proven = frozenset(locked), frozenset(proven)
     table.contribute()
     table.deliver()
     assert {peer.round_id for peer in table.peers} == {rounds}

@@ -28,6 +28,7 @@ from .log import Held
 from .omissions import OmissionTracker
 from .prefetch import CursorLookahead
 from .rates import are_sound
+from .spread import UNEQUAL, UpdateSpread
 from .trust import TrustTable
 
 SNAPSHOTS_KEPT = 8
@@ -40,10 +41,12 @@ class ReplicatedState:
 
     def __init__(self, settings: CoreSettings) -> None:
         self.settings = settings
+        self._updates_most = settings.updates_needed(settings.f)
         self.lineage = Lineage(settings.run, settings.lineage)
-        self.trust = TrustTable(settings.trust, settings.f)
+        self.trust = TrustTable(settings.trust, settings.f, settings.updates_for)
         self.omissions = OmissionTracker(settings.trust, settings.f)
         self.equivocations = EquivocationDetector(settings.f)
+        self._spread: UpdateSpread | None = UpdateSpread(settings.f)  # until it is reported
         self.cursor = DataCursor(
             len(settings.peers),
             fixed_global=settings.batch_policy == "fixed_global",
@@ -62,24 +65,36 @@ class ReplicatedState:
         self.collectives = 0  # rounds so far that were collective operations, and so no steps
         self.was_step = True  # the last round was one
 
-    def begin(self) -> frozenset[PeerId]:
-        """The next round begins: gives out its samples. Returns who is in quarantine in it."""
+    def begin(self) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
+        """The next round begins: gives out its samples. Returns who is in quarantine in it, and who
+        of them is proven to lie."""
         round_id, locked = self.lineage.next_round, self.trust.quarantined()
+        proven = self.trust.proven() if locked else locked
         self._sharers = self._next_sharers(locked)
-        # Who is proven faulty is out of f: the rule works with the updates of fewer.
-        proven = len(locked.intersection(self.roster.peers))
-        self.cursor.require(self.settings.updates_needed(self.settings.f - proven))
+        self.cursor.require(self._updates_needed(proven) if proven else self._updates_most)
         self._slices = self.cursor.assign(self._sharers)
         tables = [table.pack() for table in self._tables()]
         self._snapshots[round_id] = (self.roster.peers, *tables, self.collectives)
         while len(self._snapshots) > SNAPSHOTS_KEPT:
             self._snapshots.popitem(last=False)
-        return locked
+        return locked, proven
+
+    def _updates_needed(self, proven: frozenset[PeerId]) -> int:
+        # Who is proven to lie is out of f: the rule works with the updates of fewer.
+        return self.settings.updates_needed(
+            self.settings.f - len(proven.intersection(self.roster.peers))
+        )
 
     def _next_sharers(self, locked: frozenset[PeerId]) -> tuple[PeerId, ...]:
-        # The updates of a peer in quarantine would not be used, so it gets no samples.
+        """The updates of a peer in quarantine are not used, so it gets no samples; unless one more
+        that is missing would leave the rule with too few."""
         peers = self.roster.peers
-        return tuple([peer for peer in peers if peer not in locked]) if locked else peers
+        if not locked:
+            return peers
+        proven = self.trust.proven()
+        spare = len(set(peers) - locked) > self._updates_needed(proven)
+        out = locked if spare else proven
+        return tuple([peer for peer in peers if peer not in out])
 
     def configure_data(
         self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0
@@ -115,6 +130,15 @@ class ReplicatedState:
             Report("share", {"subject": p, "was": was[p], "share": share[p], "round": round_id})
             for p in moved
         ]
+
+    def _tell_spread(self, spread: UpdateSpread, commit: Commit) -> list[Effect]:
+        """Says once that the updates of peers differ by more than chance."""
+        ratio = spread.observe(commit.contributors) if commit.contributors else None
+        if ratio is None or ratio < UNEQUAL:
+            return []
+        self._spread = None
+        fields = {"round": commit.round_id, "ratio": round(ratio, 1), "f": self.settings.f}
+        return [Report("unequal_updates", fields)]
 
     def slice_of(self, peer: PeerId) -> DataSlice | None:
         """A peer's samples of this round; None while nobody has said how many there are."""
@@ -171,6 +195,8 @@ class ReplicatedState:
             for t in self.trust.observe_round(commits, self.equivocations.observe_round(commits))
         ]
         locked = self.trust.quarantined()
+        if self._spread is not None:
+            effects += self._tell_spread(self._spread, commits[0])
         turns = self.omissions.observe_round(commits, locked)
         effects += [Report(turn, {"subject": peer, "round": round_id}) for peer, turn in turns]
         configured = self.cursor.configured

@@ -7,8 +7,15 @@ them is honest. A peer's life in the table:
 
     normal --score < quarantine_below--> quarantined
     quarantined --quarantine_rounds--> on parole
+    quarantined --another is more suspicious, or too few are left--> on parole
     on parole --score < quarantine_below--> quarantined
     on parole --parole_rounds--> normal
+
+Suspicion is not proof. An honest peer whose data differ stands out like a liar. So whoever is in
+quarantine leaves the rule's input, and the rule goes on tolerating f: the liars may be among the
+others. Only proof lowers f (``proven``): two results of one turn, stated by more than f peers each.
+Suspicion alone locks up no more than f, the most suspicious first, and nobody where the rule would
+be left with too few updates.
 
 Both are counted in the rounds that the table learns from, never by the number of a round: a peer
 may go on from a round that is far away, at a liar's word even, and nobody is freed by that.
@@ -17,7 +24,7 @@ may go on from a round that is far away, at a liar's word even, and nobody is fr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -70,6 +77,16 @@ class _Standing:
     # round of a result -> who refused it; (): enough
     accusations: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()
 
+    @property
+    def trust(self) -> float:
+        return min(self.score, self.served)
+
+    @property
+    def typical(self) -> float:
+        """How far out its recent updates lie that stood out: their median; 0.0 without any."""
+        far = sorted([value for name, value in self.recent if name == "outlying"])
+        return far[len(far) // 2] if far else 0.0
+
 
 _UNKNOWN = _Standing()
 
@@ -82,10 +99,11 @@ class TrustTable:
         f: Byzantine peers to tolerate, and the most that may be quarantined at once. With 0 the
             table scores and suspects, but quarantines nobody: without a bound on the liars a
             majority could be locked out by noise.
+        updates_for: What the rule needs to tolerate 0, 1, ... f.
     """
 
-    def __init__(self, settings: TrustSettings, f: int) -> None:
-        self.settings, self.f = settings, f
+    def __init__(self, settings: TrustSettings, f: int, updates_for: Sequence[int] = (1,)) -> None:
+        self.settings, self.f, self._updates_for = settings, f, tuple(updates_for)
         self._standings: dict[PeerId, _Standing] = {}
         # rounds in which more than f different peers have served, as good as certainly
         self._window = 64 + 16 * f
@@ -117,6 +135,11 @@ class TrustTable:
         return frozenset(
             [peer for peer, standing in self._standings.items() if standing.phase == "quarantined"]
         )
+
+    def proven(self) -> frozenset[PeerId]:
+        """Those in quarantine of whom it is certain that they lie: each is one less of the f that
+        the rule has to tolerate."""
+        return frozenset([peer for peer in self.quarantined() if self._standings[peer].twice])
 
     def may_serve(self, peer: PeerId) -> bool:
         """Whether it may serve the next round: not in quarantine, and not on parole."""
@@ -268,9 +291,10 @@ class TrustTable:
         Returns: what changed, in the order of the peers.
         """
         judged: dict[PeerId, tuple[str, float]] = {}
+        contributors = list(contributors)
         for contribution in contributors:
             far = contribution.outlyingness
-            out = far > self.settings.outlying and self._stands_out(contribution.peer, far)
+            out = far > self.settings.outlying and self._stands_out(contributors, contribution)
             judged[contribution.peer] = ("outlying" if out else "", far)
         for rejection in rejected:
             if rejection.reason in WORDS:
@@ -292,26 +316,50 @@ class TrustTable:
         ]
         return sorted(changes, key=lambda change: change.peer)
 
-    def _stands_out(self, peer: PeerId, far: float) -> bool:
-        """Whether an update that lies far out is like this peer's updates as a rule: the geometric
-        mean of the recent ones.
+    def _spread(self, contributors: Sequence[Contribution]) -> float:
+        """How far out the updates of honest peers lie as a rule, in units of the median distance;
+        at least 1.
+
+        All but f are honest, so that of n peers the f + 1st farthest is no farther out than some
+        honest one is. Where peers have different data that is far beyond the median. A peer's rule
+        is the median of its recent updates.
+        """
+        usual = []
+        for contribution in contributors:
+            past = sorted([*self._past(contribution.peer), contribution.outlyingness])
+            usual.append(past[len(past) // 2])
+        nearest = sorted(usual)[: max(0, len(usual) - max(1, self.f))]
+        return max([1.0, *nearest[-1:]])
+
+    def _past(self, peer: PeerId) -> list[float]:
+        """How far out the recent updates of a peer lay, all but the one that is the next to be
+        forgotten."""
+        standing = self._standings.get(peer)
+        if standing is None:
+            return []
+        return [far for name, far in standing.recent[1 - RECENT :] if name in ("", "outlying")]
+
+    def _stands_out(self, contributors: Sequence[Contribution], contribution: Contribution) -> bool:
+        """Whether an update lies far out, beyond what is usual among the honest, and so do this
+        peer's updates as a rule: the geometric mean of the recent ones.
 
         Once a model fits its data nearly all gradients are tiny, and one batch with a sample that
         it gets wrong is ten or a hundred times as large: whoever has that batch is far out in this
         round, and near in the next. A liar is far out in all. One update counts no more than
         ``outlying`` squared, and no less than its inverse, else a single one would outweigh all.
+
+        Where the data of peers differ, distance tells liars from honest peers less and less:
+        labels sorted by peer, two honest peers of ten lay 7.6 typical distances out, the others up
+        to 2.5. So the bound grows with the square of what is usual.
         """
-        outlying = self.settings.outlying
-        standing, most = self._standings.get(peer), outlying * outlying
-        before = (
-            [far for name, far in standing.recent[1 - RECENT :] if name in ("", "outlying")]
-            if standing is not None
-            else []
-        )
+        outlying, unit = self.settings.outlying, self._spread(contributors)
+        bound = outlying * unit * unit
+        if not contribution.outlyingness > bound:
+            return False
+        recent = (*self._past(contribution.peer), contribution.outlyingness)
         # As a product of quotients: the same bits on every machine, which logarithms are not.
         return (
-            math.prod([min(max(1.0 / most, each), most) / outlying for each in (*before, far)])
-            > 1.0
+            math.prod([min(max(1.0 / outlying**3, far / bound), outlying) for far in recent]) > 1.0
         )
 
     def _release(self, round_id: int) -> list[TrustTransition]:
@@ -327,13 +375,7 @@ class TrustTable:
             if standing.rounds_left > 0:
                 continue
             if standing.phase == "quarantined":
-                standing.phase, standing.score = "parole", self._parole_score
-                standing.served = max(standing.served, self._parole_score)
-                standing.rounds_left = self.settings.parole_rounds
-                # Otherwise the old offences would be told as the reason for what
-                # happens from now on.
-                standing.recent, standing.refused, standing.twice = (), 0, 0
-                changes.append(self._transition(peer, "parole", round_id))
+                changes.append(self._set_free(peer, round_id))
             else:
                 standing.phase, standing.score = "normal", self.settings.suspect_below
                 standing.served = max(standing.served, self.settings.suspect_below)
@@ -356,28 +398,86 @@ class TrustTable:
         return changes
 
     def _quarantine(self, round_id: int, roster: Sequence[PeerId] | None) -> list[TrustTransition]:
+        """Locks up who is suspicious enough, and lets others go for it where there is no room."""
         below = self.settings.quarantine_below
-        low = [
-            (min(s.score, s.served), peer)
-            for peer, s in self._standings.items()
-            if (s.score < below or s.served < below) and s.phase != "quarantined"
-        ]
-        if not low:
+        low = [p for p, s in self._standings.items() if s.score < below or s.served < below]
+        if not low and not self._locked_ever:
             return []
         members = set(self._standings if roster is None else roster)
-        locked = {
-            peer for peer, standing in self._standings.items() if standing.phase == "quarantined"
-        }
-        # Of n members a majority, n // 2 + 1, must stay;
-        # those already locked up and still members count.
-        room = min(self.f - len(locked), (len(members) - 1) // 2 - len(locked & members))
-        changes = []
-        for _, peer in sorted([entry for entry in low if entry[1] in members])[: max(0, room)]:
+        changes = self._review(round_id, members)
+        low = [p for p in low if p in members and self._standings[p].phase != "quarantined"]
+        for peer in sorted(low, key=self._most_suspicious):
+            if not self._has_room(members, peer):
+                least = self._least_suspicious(members)
+                if least is None or not self._is_worse(peer, least):
+                    continue
+                changes.append(self._set_free(least, round_id))
+                if not self._has_room(members, peer):
+                    continue
             standing = self._standings[peer]
             standing.phase, self._locked_ever = "quarantined", True
             standing.rounds_left = self.settings.quarantine_rounds
             changes.append(self._transition(peer, "quarantined", round_id))
         return changes
+
+    def _review(self, round_id: int, members: Collection[PeerId]) -> list[TrustTransition]:
+        """Lets the least suspicious go while the rule has too few updates to tolerate f."""
+        changes: list[TrustTransition] = []
+        while self._lacks_updates(members, self.quarantined()):
+            least = self._least_suspicious(members)
+            if least is None:
+                break
+            changes.append(self._set_free(least, round_id))
+        return changes
+
+    def _has_room(self, members: Collection[PeerId], peer: PeerId) -> bool:
+        """Whether ``peer`` can be locked up, too: of n members a majority, n // 2 + 1, must stay,
+        and as many as the rule needs."""
+        locked = self.quarantined()
+        inside = len(locked.intersection(members))
+        return (
+            len(locked) < self.f
+            and inside < (len(members) - 1) // 2
+            and not self._lacks_updates(members, locked | {peer})
+        )
+
+    def _lacks_updates(self, members: Collection[PeerId], locked: frozenset[PeerId]) -> bool:
+        """Whether the others are too few for the rule, and those locked up would help."""
+        inside = locked.intersection(members)
+        proven = sum([1 for peer in inside if self._standings[peer].twice])
+        left = max(0, min(self.f, len(self._updates_for) - 1) - proven)
+        return len(inside) > proven and len(members) - len(inside) < self._updates_for[left]
+
+    def _most_suspicious(self, peer: PeerId) -> tuple[bool, float, float, PeerId]:
+        standing = self._standings[peer]
+        return not standing.twice, standing.trust, -standing.typical, peer
+
+    def _least_suspicious(self, members: Collection[PeerId]) -> PeerId | None:
+        """Of those locked up without proof."""
+        locked = [
+            peer for peer in self.quarantined() & set(members) if not self._standings[peer].twice
+        ]
+        return min(
+            locked,
+            key=lambda peer: (self._standings[peer].typical, -self._standings[peer].trust, -peer),
+            default=None,
+        )
+
+    def _is_worse(self, peer: PeerId, locked: PeerId) -> bool:
+        """Whether ``peer`` is clearly more suspicious than one who is locked up: it is proven to
+        lie, or lies much farther out. Else two alike would take turns."""
+        ours, theirs = self._standings[peer], self._standings[locked]
+        return bool(ours.twice) or ours.typical > self.settings.farther * theirs.typical > 0.0
+
+    def _set_free(self, peer: PeerId, round_id: int) -> TrustTransition:
+        """From quarantine to parole."""
+        standing = self._standings[peer]
+        standing.phase, standing.score = "parole", self._parole_score
+        standing.served = max(standing.served, self._parole_score)
+        standing.rounds_left = self.settings.parole_rounds
+        # Otherwise the old offences would be told as the reason for what happens from now on.
+        standing.recent, standing.refused, standing.twice = (), 0, 0
+        return self._transition(peer, "parole", round_id)
 
     def _transition(self, peer: PeerId, change: Change, round_id: int) -> TrustTransition:
         return TrustTransition(peer, change, round_id, self.score(peer), self.reasons(peer))

@@ -179,7 +179,10 @@ class CrossShardRound:
             if given is None:
                 return []
             parts.append(given)
-        common = set.intersection(*[set(part.peers) for part in parts])
+        common = self.server.without_quarantined(
+            frozenset.intersection(*[frozenset(part.peers) for part in parts]),
+            self.server.f_of(shard),
+        )
         if not common:
             return self._nothing(
                 shard, progress, progress.why or "no update has come to the servers of all shards"
@@ -308,7 +311,7 @@ class CrossShardRound:
             return []  # it does not take back what it has said
         ascending = (
             list(peers) == sorted(set(peers))
-            and set(peers) <= set(self.server.roster) - self.server.locked
+            and set(peers) <= set(self.server.roster) - self.server.proven
         )
         measure = (
             points_of(partial.statistics, len(peers)) is not None

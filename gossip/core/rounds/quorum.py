@@ -11,7 +11,8 @@ def quorum_of(settings: CoreSettings, n: int) -> int:
 
 
 def needed_by_rule(settings: CoreSettings, proven: int) -> int:
-    """Peers without which the rule makes nothing of a round, ``proven`` being out of n and of f.
+    """Peers without which the rule makes nothing of a round. ``proven``: so many are proven to lie,
+    which is that many fewer for the rule to tolerate; their updates are not used.
 
     With the quorum ``available`` it tolerates fewer rather than have the run stand still.
     """

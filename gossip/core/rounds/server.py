@@ -92,6 +92,7 @@ class Server:
         self.round_id = 0
         self.roster = Roster(())
         self.locked: frozenset[PeerId] = frozenset()
+        self.proven: frozenset[PeerId] = frozenset()
         self.parent = b""
         self.previous: tuple[Payload, ...] = ()
         self.cross_shard = False  # the shards of this round decide together
@@ -105,7 +106,7 @@ class Server:
         self,
         round_id: int,
         roster: Roster,
-        locked: frozenset[PeerId],
+        standing: tuple[frozenset[PeerId], frozenset[PeerId]],
         parent: bytes,
         previous: tuple[Payload, ...] = (),
         shards: int = 1,
@@ -113,18 +114,14 @@ class Server:
         """A round begins.
 
         Args:
-            locked: Those in quarantine: nobody waits for their updates, and no rule sees them.
+            standing: Those in quarantine, whose updates nobody waits for, and no rule sees; and
+                those of them who are proven to lie.
             previous: The aggregate of each shard that was applied last;
                 empty where that is not known.
             shards: How many there are.
         """
-        self.round_id, self.roster, self.locked, self.parent, self.previous = (
-            round_id,
-            roster,
-            locked,
-            parent,
-            previous,
-        )
+        self.round_id, self.roster, self.parent, self.previous = round_id, roster, parent, previous
+        self.locked, self.proven = standing
         self.cross_shard, self.wanted = self.settings.cross_shard and shards > 1, frozenset()
         self._tickets.clear()
 
@@ -147,7 +144,7 @@ class Server:
         ):
             return quorum
         return max(
-            quorum, needed_by_rule(self.settings, len(self.locked.intersection(self.roster)))
+            quorum, needed_by_rule(self.settings, len(self.proven.intersection(self.roster)))
         )
 
     def _majority(self) -> int:
@@ -445,7 +442,9 @@ class Server:
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
         self._spend(self.transfer_tracker, shard.awaited_on_word, now, came=shard.answers)
         self._spend(self.compile_tracker, shard.awaited_to_compile, now, came=shard.answers)
-        shard.close(self.locked, self.settings.callers_too_few(len(self.roster)))
+        usable = frozenset(shard.usable())
+        left_out = usable - self.without_quarantined(usable, self.f_of(shard))
+        shard.close(left_out, self.settings.callers_too_few(len(self.roster)))
         effects: list[Effect] = []
         of = len(self.roster) - self.departures.absent(self.roster.peers, self.round_id)
         if shard.index == 0 and len(shard.answers) + len(self.keep_to_others(shard)) < quorum_of(
@@ -458,6 +457,12 @@ class Server:
         shard.cross_shard_progress = CrossShardProgress()
         return effects + self.ask_rule(shard, shard.rows, step="measure")
 
+    def without_quarantined(self, usable: frozenset[PeerId], f: int) -> frozenset[PeerId]:
+        """Whose updates go into the rule. Suspicion keeps nobody out where the rule could not
+        tolerate f with the others: then those who are only suspected are in."""
+        left = usable - self.locked
+        return left if len(left) >= self.settings.updates_needed(f) else usable - self.proven
+
     def ask_rule(self, shard: ShardRound, rows: tuple[Row, ...], **step: Any) -> list[Effect]:
         """The rule is asked for the aggregate of ``rows``, or for a step to it:
         other fields of ``Aggregate``."""
@@ -467,12 +472,8 @@ class Server:
         self._tickets[ticket] = (shard, shard.serving)
         shard.ticket = ticket
         own = next((i for i, row in enumerate(rows) if row.peer == self.local), None)
-        # Who is proven faulty is out of n and out of f.
-        proven = len(self.locked.intersection(self.roster)) + len(set(shard.faulty) - self.locked)
-        f, previous = (
-            max(0, self.settings.f - proven),
-            self.previous[shard.index] if self.previous else None,
-        )
+        f = self.f_of(shard)
+        previous = self.previous[shard.index] if self.previous else None
         told: list[Effect] = []
         if rows and self.settings.rounds.quorum == "available":
             n, wanted = len(step.get("peers", rows)), f
@@ -489,6 +490,16 @@ class Server:
             *told,
             Aggregate(ticket, self.round_id, shard.index, rows, f, own, previous=previous, **step),
         ]
+
+    def f_of(self, shard: ShardRound) -> int:
+        """How many liars the rule has to tolerate: all f, but those who are proven to lie, and
+        are out. Who has sent no finite numbers is out as well, and is one of f only where the
+        updates of the others are too few for more: an honest model may overflow."""
+        f = max(0, self.settings.f - len(self.proven.intersection(self.roster)))
+        if not shard.faulty:
+            return f
+        enough_for = self.settings.tolerable(f, len(shard.usable()))
+        return max(f - len(set(shard.faulty) - self.proven), enough_for, 0)
 
     def measured(self, event: Aggregated) -> ShardRound | None:
         """The shard of which this tells what was measured. None when it tells something else,

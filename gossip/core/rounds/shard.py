@@ -144,9 +144,18 @@ class ShardRound:
         """How many have given something to a collective operation, and no update."""
         return sum([1 for update, _ in self.answers.values() if update.collective])
 
-    def close(self, quarantined: Collection[PeerId], few: int) -> None:
-        """Fixes which updates go into the rule: finite ones with samples, of peers that are not in
-        quarantine. None in a collective operation, which up to ``few`` alone cannot make of it."""
+    def usable(self) -> list[PeerId]:
+        """Who has sent a finite update with samples."""
+        return [
+            peer
+            for peer, (update, payload) in self.answers.items()
+            if payload is not None and payload.finite and update.samples
+        ]
+
+    def close(self, left_out: Collection[PeerId], few: int) -> None:
+        """Fixes which updates go into the rule: finite ones with samples, but for those of
+        ``left_out``. None in a collective operation, which up to ``few`` alone cannot make of
+        it."""
         self.collected = _fitting(
             [
                 Collected(peer, update.collective)
@@ -157,7 +166,7 @@ class ShardRound:
         self.rows = tuple(
             Row(peer, payload, update.samples)
             for peer, (update, payload) in sorted(self.answers.items())
-            if payload is not None and payload.finite and update.samples and peer not in quarantined
+            if payload is not None and payload.finite and update.samples and peer not in left_out
         )
         if len(self.collected) > few:
             self.rows = ()

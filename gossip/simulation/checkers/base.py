@@ -243,11 +243,11 @@ def life_of(swarm: Swarm[Any], peer: PeerId) -> Life:
 
 
 def updates_needed(
-    settings: CoreSettings, roster: Iterable[PeerId], locked: Collection[PeerId]
+    settings: CoreSettings, roster: Iterable[PeerId], proven: Collection[PeerId]
 ) -> int:
-    """Updates that are enough for the rule. Each liar that is found out is one less
+    """Updates that are enough for the rule. Each that is proven to lie is one less
     for it to tolerate."""
-    return settings.updates_needed(settings.f - sum(1 for peer in roster if peer in locked))
+    return settings.updates_needed(settings.f - sum(1 for peer in roster if peer in proven))
 
 
 def peer_core(swarm: Swarm[Any], peer: PeerId) -> Inspection | None:

@@ -135,14 +135,11 @@ class CrashCostsLittle(Checker):
         """
         roster = max((core.rounds.roster.peers for core in cores), key=len, default=())
         quorum = max((core.rounds.quorum() for core in cores), default=1)
-        locked = max(
-            (
-                rolling.replicated.trust.quarantined()
-                for core in cores
-                if (rolling := rolling_of(core))
-            ),
-            key=len,
-        )
+        tables = [
+            rolling.replicated.trust for core in cores if (rolling := rolling_of(core)) is not None
+        ]
+        locked = max((table.quarantined() for table in tables), key=len)
+        proven = max((table.proven() for table in tables), key=len)
         # A liar may be on a branch of its own after a result that nobody else took, and make up no
         # quorum with the others.
         astray = (
@@ -154,7 +151,7 @@ class CrashCostsLittle(Checker):
         useful = sum(
             1 for peer in here if peer not in locked and peer not in self.circumstances.attackers
         )
-        return len(here) >= quorum and useful >= updates_needed(cores[0].settings, roster, locked)
+        return len(here) >= quorum and useful >= updates_needed(cores[0].settings, roster, proven)
 
 
 __all__ = ["CrashCostsLittle"]

@@ -274,8 +274,9 @@ class EverybodyContributes(RoundLiveness):
             if rounds is None or peer in self.circumstances.attackers:
                 continue
             locked = rounds.replicated.trust.quarantined()
-            useful = sum(1 for other, _ in participants if other not in locked)
-            if useful < updates_needed(core.settings, rounds.roster, locked):
+            proven = rounds.replicated.trust.proven()
+            useful = sum(1 for other, _ in participants if other not in proven)
+            if useful < updates_needed(core.settings, rounds.roster, proven):
                 # the rule can make nothing of so few while a liar that was not found out
                 # may be among them
                 continue

@@ -58,9 +58,9 @@ def rule_has_enough(core: Inspection, here: Collection[PeerId]) -> bool:
     rounds = rolling_of(core)
     if rounds is None or core.settings.rounds.quorum == "available":
         return True
-    locked = rounds.replicated.trust.quarantined()
-    return sum(peer not in locked for peer in here) >= updates_needed(
-        core.settings, rounds.roster, locked
+    proven = rounds.replicated.trust.proven()
+    return sum(peer not in proven for peer in here) >= updates_needed(
+        core.settings, rounds.roster, proven
     )
 
 
@@ -532,8 +532,8 @@ class OneHistory(Checker):
             and not gone
             and core.settings.rounds.quorum == "majority"
         ):
-            useful = sum(1 for sender in shard.answers if sender not in rounds.server.locked)
-            need = updates_needed(core.settings, rounds.roster, rounds.server.locked)
+            useful = sum(1 for sender in shard.answers if sender not in rounds.server.proven)
+            need = updates_needed(core.settings, rounds.roster, rounds.server.proven)
             if useful < need:
                 raise self.violated(
                     swarm,

@@ -18,6 +18,7 @@ class Record:
         in_a_row: Rounds in a row, of those in which it was judged, in which it stood out.
         counts: Rounds in which it did, since it was released last.
         refused: Results of it that more than f have refused, likewise.
+        twice: Turns in which it has made two results, as more than f state of each, likewise.
         locked_for: Rounds since that with which its quarantine began; -1: it is in none.
         released_for: Rounds since that with which its last one ended, likewise;
             its parole goes on from then.
@@ -26,6 +27,7 @@ class Record:
     in_a_row: int = 0
     counts: int = 0
     refused: int = 0
+    twice: int = 0
     locked_for: int = -1
     released_for: int = -1
 
@@ -55,6 +57,7 @@ class Ledger:
 
     settings: TrustSettings
     f: int
+    updates_for: tuple[int, ...] = (1,)  # what the rule needs to tolerate 0, 1, ... f
     records: dict[PeerId, Record] = field(default_factory=dict)
     # peer and round -> who has refused it
     accusations: dict[tuple[PeerId, int], frozenset[PeerId]] = field(default_factory=dict)
@@ -70,6 +73,16 @@ class Ledger:
         return tuple(
             [peer for peer, record in self.records.items() if 0 <= record.locked_for < lasts]
         )
+
+    def proven(self) -> tuple[PeerId, ...]:
+        """Who of those is certain to lie."""
+        return tuple([peer for peer in self.locked() if self.records[peer].twice])
+
+    def updates_needed(self, roster: Collection[PeerId]) -> int:
+        """What the rule needs to tolerate the f less those of ``roster`` who are proven to lie."""
+        proven = len([peer for peer in self.proven() if peer in roster])
+        most = min(self.f, len(self.updates_for) - 1)
+        return self.updates_for[max(0, min(most, self.f - proven))]
 
     def barred(self) -> tuple[PeerId, ...]:
         """Who may not serve in the next round: in quarantine, or on parole."""
@@ -103,6 +116,9 @@ class Ledger:
         accusations = self._count_refusals(records, evidence.charged)
         equivocations = self._count_equivocations(records, evidence.stated)
         wrong = None
+        changes = list(changes)
+        others = {peer for peer, change in changes if change == "quarantined"}
+        short = len(set(members) - set(self.locked())) < self.updates_needed(members)
         for peer, change in changes:
             record = records.get(peer, NOTHING)
             if change == "quarantined":
@@ -110,7 +126,8 @@ class Ledger:
                     wrong = peer, f"is locked up with round {round_id} for {why}"
                 records[peer] = replace(record, locked_for=0)
             elif change == "parole":
-                if record.locked_for < self.settings.quarantine_rounds:
+                may_go = record.locked_for >= 0 and (short or bool(others - {peer}))
+                if record.locked_for < self.settings.quarantine_rounds and not may_go:
                     lasted = (
                         f"was locked up for {record.locked_for} rounds"
                         if record.locked_for >= 0
@@ -151,6 +168,7 @@ class Ledger:
                 _refuse(
                     records, peer, ceil(log(settings.twice_memory) / log(settings.served_memory))
                 )
+                records[peer] = replace(records[peer], twice=records[peer].twice + 1)
         return equivocations
 
     def _is_twice(self, said: dict[bytes, frozenset[PeerId]]) -> bool:
@@ -179,9 +197,15 @@ class Ledger:
         # Only who stands out as a rule is accused: what a peer sent before may clear it for as long
         # as that is remembered.
         locked = [peer for peer, record in records.items() if record.locked_for >= 0]
+        if len([peer for peer in locked if not records[peer].twice]) > self.f:
+            return locked[0], f"is in quarantine with {locked}, more than f, and without proof"
+        inside = len([peer for peer in locked if peer in members])
+        proven = len([peer for peer in locked if peer in members and records[peer].twice])
+        needed = self.updates_for[max(0, min(self.f, len(self.updates_for) - 1) - proven)]
         room = min(
             self.f - len(locked),
-            (len(members) - 1) // 2 - len([peer for peer in locked if peer in members]),
+            (len(members) - 1) // 2 - inside,
+            len(members) - inside - needed,
         )
         for peer, record in records.items():
             if record.locked_for >= 0:

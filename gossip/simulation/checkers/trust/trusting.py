@@ -4,6 +4,7 @@ another with what it has not seen itself."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from gossip.core import (
     Apply,
     Commit,
     Committed,
+    CoreSettings,
     Effect,
     Event,
     Inspection,
@@ -61,7 +63,10 @@ class TrustFollowsTheCommits(Checker):
                 and (core := peer_core(swarm, peer)) is not None
                 and (rounds := rolling_of(core))
             ):
-                self._ledgers.setdefault(rounds.chain, Ledger(core.settings.trust, core.settings.f))
+                settings = core.settings
+                self._ledgers.setdefault(
+                    rounds.chain, Ledger(settings.trust, settings.f, settings.updates_for)
+                )
         elif isinstance(effect, Committed):
             self._pending[peer].append(effect)
         elif isinstance(effect, Aggregate):
@@ -101,7 +106,7 @@ class TrustFollowsTheCommits(Checker):
         stated = [
             (by, c.peer, c.round_id, c.turn, c.content) for by, c in told if c.turn and by != c.peer
         ]
-        judged = _judged(commits, core.settings.trust.outlying)
+        judged = _judged(commits, core.settings)
         evidence = RoundEvidence(judged, charged, stated)
         ledger = before.after(commits[0].round_id, evidence, changes, commits[0].roster)
         self.judged += 1
@@ -117,7 +122,8 @@ class TrustFollowsTheCommits(Checker):
         if commit.server in self.circumstances.equivocating:
             return
         where = f"round {commit.round_id}, shard {commit.shard}"
-        if used := [c.peer for c in commit.contributors if c.peer in before.locked()]:
+        contributors = [c.peer for c in commit.contributors]
+        if used := _used_without_need(contributors, before, core.rounds.roster):
             raise self.violated(
                 swarm, peer, f"{where} uses updates of peers {used}, which are in quarantine"
             )
@@ -142,37 +148,78 @@ class TrustFollowsTheCommits(Checker):
         ):
             return
         self.judged += 1
-        if used := [row.peer for row in ask.rows if row.peer in ledger.locked()]:
+        named = ask.peers or [row.peer for row in ask.rows]
+        if used := _used_without_need(named, ledger, rounds.roster):
             raise self.violated(
                 swarm,
                 peer,
                 f"round {ask.round_id}: its rule is given updates of {used}, which are in "
                 "quarantine",
             )
-        proven = {
-            p
-            for p, (_, payload) in shard.answers.items()
-            if payload is not None and not payload.finite
-        }
-        proven.update(locked for locked in ledger.locked() if locked in rounds.roster)
-        most = max(0, core.settings.f - len(proven))
-        if ask.f != most:
+        self._judge_f(swarm, peer, core, ask, ledger)
+
+    def _judge_f(
+        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, ask: Aggregate, ledger: Ledger
+    ) -> None:
+        """Only proof lowers f, or that too few are left when some have sent no numbers; and there
+        are no more liars among the updates than the rule is to tolerate."""
+        settings, rounds = core.settings, rolling_of(core)
+        assert rounds is not None
+        answers = rounds.shards[ask.shard].answers
+        proven = [p for p in ledger.proven() if p in rounds.roster]
+        f = max(0, settings.f - len(proven))
+        faulty = [p for p, (_, update) in answers.items() if update and not update.finite]
+        left = sum(
+            1 for told, update in answers.values() if update and update.finite and told.samples
+        )
+        faulty = [p for p in faulty if p not in proven]
+        least = max(0, f - len(faulty))
+        enough = max([n for n in range(f + 1) if settings.updates_needed(n) <= left], default=0)
+        if ask.f != max(least, enough):
             text = (
-                f"round {ask.round_id}: its rule is to bear {ask.f} liars, of {core.settings.f} "
-                f"with {sorted(proven)} found out"
+                f"round {ask.round_id}: its rule is to bear {ask.f} liars, of {settings.f} with "
+                f"{proven} proven to lie and {faulty} without numbers"
             )
+            raise self.violated(swarm, peer, text)
+        liars = [row.peer for row in ask.rows if row.peer in self.circumstances.attackers]
+        known = settings.rounds.quorum != "available"
+        if known and ask.f < len(liars) <= settings.f:
+            text = f"round {ask.round_id}: its rule is to bear {ask.f} liars, and gets {liars}"
             raise self.violated(swarm, peer, text)
 
 
-def _judged(commits: list[Commit], outlying: float) -> list[tuple[PeerId, bool]]:
-    """Whom a round has judged, and who stood out in one of its shards."""
+def _used_without_need(
+    used: Sequence[PeerId], ledger: Ledger, roster: Collection[PeerId]
+) -> list[PeerId]:
+    """Who of those used is in quarantine, though the others are enough for the rule; and who is
+    proven to lie."""
+    locked, proven = ledger.locked(), ledger.proven()
+    others = [peer for peer in used if peer not in locked]
+    enough = len(others) >= ledger.updates_needed(roster)
+    return [peer for peer in used if peer in (locked if enough else proven)]
+
+
+def _judged(commits: list[Commit], settings: CoreSettings) -> list[tuple[PeerId, bool]]:
+    """Whom a round has judged, and who stood out in one of its shards: beyond all but f."""
     found: dict[PeerId, bool] = {}
+    farthest: dict[PeerId, float] = {}
     for commit in commits:
         for each in commit.contributors:
-            found[each.peer] = found.get(each.peer, False) or each.outlyingness > outlying
+            farthest[each.peer] = max(farthest.get(each.peer, 0.0), each.outlyingness)
+    beyond = _beyond(farthest, settings)
+    for peer in farthest:
+        found[peer] = peer in beyond
+    for commit in commits:
         for rejection in commit.rejected:
             found[rejection.peer] = True
     return sorted(found.items())
+
+
+def _beyond(farthest: Mapping[PeerId, float], settings: CoreSettings) -> set[PeerId]:
+    """Who lies farther out than typical, and than all but the f farthest do."""
+    nearest = sorted(farthest.values())[: max(0, len(farthest) - max(1, settings.f))]
+    bound = settings.trust.outlying * max([1.0, *nearest[-1:]]) ** 2
+    return {peer for peer, far in farthest.items() if far > bound}
 
 
 class TrustFollowsExperience(Checker):
@@ -194,7 +241,8 @@ class TrustFollowsExperience(Checker):
         core = peer_core(swarm, peer)
         self._ledgers.pop(peer, None)
         if core is not None and gossip_of(core) is not None and core.settings.f:
-            self._ledgers[peer] = Ledger(core.settings.trust, core.settings.f)
+            settings = core.settings
+            self._ledgers[peer] = Ledger(settings.trust, settings.f, settings.updates_for)
             self._changes[peer], self._asked[peer], self._judged[peer] = [], {}, {}
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
@@ -211,12 +259,15 @@ class TrustFollowsExperience(Checker):
         elif isinstance(event, Aggregated):
             ask = self._asked[peer].pop(event.ticket, None)
             if ask is not None and event.payload is not None:
-                for row, far in zip(ask.rows, event.outlyingness, strict=True):
-                    if row.peer != peer:
-                        stood_out = far > core.settings.trust.outlying
-                        self._judged[peer][row.peer] = (
-                            self._judged[peer].get(row.peer, False) or stood_out
-                        )
+                farthest = {
+                    row.peer: far
+                    for row, far in zip(ask.rows, event.outlyingness, strict=True)
+                    if row.peer != peer
+                }
+                beyond = _beyond(farthest, core.settings)
+                for other in farthest:
+                    known = self._judged[peer].get(other, False)
+                    self._judged[peer][other] = known or other in beyond
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         core = peer_core(swarm, peer)
@@ -254,7 +305,7 @@ class TrustFollowsExperience(Checker):
         settings = core.settings
         # Each liar more takes two updates more, and one needs what one needs without any.
         without_any = max(1, settings.updates_min - 2 * settings.f)
-        most = max(0, min(settings.f - len(ledger.locked()), (len(ask.rows) - without_any) // 2))
+        most = max(0, min(settings.f, (len(ask.rows) - without_any) // 2))
         self.judged += 1
         if ask.f != most:
             text = (
