@@ -496,14 +496,14 @@ class Node:
 
     def _prepare(self, trainer: events.Prepared) -> None:
         """The core hears of the trainer's model when the rule is ready for it, too."""
-        self._judge.prepare(trainer.sizes)
+        self._judge.prepare(self.trainer.shard_elements)
 
         def ready(how: dict[str, Any]) -> None:
             if how:
                 self._journal.event("kernels", **how)
             self._inbox.append(trainer)
 
-        self._reducer.prepare(self.spec.config.peers, self.trainer.largest_shard, ready)
+        self._reducer.prepare(self.spec.config.peers, max(self.trainer.shard_elements), ready)
 
     def _ask(self, question: control.JudgeCommand, fd: int | None) -> None:
         if not self._trainer_gone:

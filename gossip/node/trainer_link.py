@@ -347,9 +347,9 @@ class TrainerLink:
         )
 
     @property
-    def largest_shard(self) -> int:
-        """Its elements, once the trainer has its model."""
-        return max([stop - start for start, stop in self._bounds])
+    def shard_elements(self) -> tuple[int, ...]:
+        """Of each shard, once the trainer has its model."""
+        return tuple([stop - start for start, stop in self._bounds])
 
     def _contribute(self, said: control.Contribute) -> None:
         assert self._arena is not None

@@ -186,7 +186,10 @@ class _Run:
         self.honest = trial.n - self.attackers
         parts = splits.split(trial.split, data.labels, self.honest, trial.batch, trial.seed)
         self.shares = [*parts, *[torch.arange(len(data.labels))] * self.attackers]
-        self.trust = TrustTable(TrustSettings(), trial.tolerated) if trial.trust else None
+        updates_for = [rule.at_least(f) for f in range(trial.tolerated + 1)]
+        self.trust = (
+            TrustTable(TrustSettings(), trial.tolerated, updates_for) if trial.trust else None
+        )
         self.locked: frozenset[int] = frozenset()  # in quarantine in this round
         self.ever_locked: frozenset[int] = frozenset()
         self.trouble = ""
@@ -249,8 +252,12 @@ class _Run:
         faulty = [
             worker for worker in (~finite).nonzero().flatten().tolist() if worker not in self.locked
         ]
-        taken = [w for w in range(self.trial.n) if w not in self.locked and bool(finite[w])]
-        verdict = self._aggregate(updates[taken], self._tolerated(len(faulty)), round_id)
+        usable = finite.nonzero().flatten().tolist()
+        f = self._tolerated(len(faulty), len(usable))
+        taken = [worker for worker in usable if worker not in self.locked]
+        if len(taken) < self.rule.at_least(f):
+            taken = usable
+        verdict = self._aggregate(updates[taken], f, round_id)
         self._judge(round_id, taken, verdict, faulty)
         if verdict is None:
             return False
@@ -283,10 +290,15 @@ class _Run:
         )
         return torch.cat([updates[:honest], lies])
 
-    def _tolerated(self, faulty: int) -> int:
-        """The f of a round. Who is proven faulty is one of them, as in the runtime. Who is in
-        quarantine is only suspected, and may be honest: the rule tolerates as many as before."""
-        return max(0, self.trial.tolerated - faulty)
+    def _tolerated(self, faulty: int = 0, usable: int = 0) -> int:
+        """The f of a round, as in the runtime. Who is in quarantine is only suspected, and may be
+        honest: the rule tolerates as many as before. Who sends no numbers is one of them where the
+        others are too few for more."""
+        f = self.trial.tolerated
+        if not faulty:
+            return f
+        enough = [fewer for fewer in range(f + 1) if self.rule.at_least(fewer) <= usable]
+        return max(f - faulty, max(enough, default=0), 0)
 
     def _aggregate(self, updates: Tensor, f: int, round_id: int) -> Verdict | None:
         """What the rule makes of the updates; None when the round is lost."""
@@ -374,7 +386,7 @@ class _Run:
             try:
                 return self.rule(
                     updates[taken] if self.locked else updates,
-                    f=self._tolerated(0),
+                    f=self._tolerated(),
                     learning_rate=self.trial.lr,
                     round_id=round_id,
                     **self.kept,
