@@ -83,7 +83,7 @@ class OmissionTracker:
                     self._note(
                         self._servers.setdefault(accusation.peer, _Server()), accusation, commit
                     )
-        return changes + self._pass_over(commits[0].roster, locked) if self._servers else changes
+        return changes + self._pass_over(commits[0].roster, locked)
 
     def _note(self, server: _Server, accusation: Accusation, commit: Commit) -> None:
         rounds = {at: by for at, by in server.open if at >= commit.round_id - self._window}
