@@ -277,7 +277,8 @@ class LetsInWhoIsReady(Checker):
 class KeepsWhoSpeaks(Checker):
     """S14: a server leaves out of the next roster nobody who is said to have left, is heard over a
     link that stands, and has not said so itself: others see that peer, so a farewell that is forged
-    for one server alone would have them refuse its result."""
+    for one server alone would have them refuse its result. Without whom the run has begun, as it
+    does without those who are said to have left, comes in like a newcomer (seed 923636)."""
 
     invariant = "S14"
     events = (Hello,)
@@ -311,14 +312,11 @@ class KeepsWhoSpeaks(Checker):
             return
         self._judged[peer] = which
         now_s = swarm.hosts[peer].machine.clock_s(swarm.now_ns)
+        rounds = rolling_of(core)
+        excused = self._leaving[peer] | (rounds.absent_at_start if rounds is not None else set())
         for other in core.rounds.roster:
             member = core.membership.members.get(other)
-            if (
-                other == peer
-                or member is None
-                or member.status != "left"
-                or other in self._leaving[peer]
-            ):
+            if other == peer or member is None or member.status != "left" or other in excused:
                 continue
             there = member.linked and now_s - member.heard_at < HEARD_S
             text = (
