@@ -133,6 +133,11 @@ class RollingInspection(RoundsInspection):
         return self._lag._branches
 
     @property
+    def absent_at_start(self) -> Set[PeerId]:
+        """Without whom the run has begun, and who have said nothing of its rounds since."""
+        return self._rounds.future_buffer.absent_at_start
+
+    @property
     def asked(self) -> tuple[PeerId, int] | None:
         """Who was asked for the commits from which round on."""
         return self._lag._open

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from impatient import as_it_was
 
+from gossip.core.inspection import RollingInspection
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.rounds.rolling import RollingRounds
@@ -39,6 +40,7 @@ from gossip.simulation.checkers.base import (
     FORKING_ATTACKS,
     INVENTING_ATTACKS,
 )
+from gossip.simulation.checkers.safety.membership import NoFalseDeath
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.driver import Swarm
 from gossip.simulation.world.liars import LIES
@@ -168,6 +170,60 @@ def test_seed_487_two_told_false_addresses_of_each_other_find_each_other_by_the_
         shards=(8,),
     )
     assert run(replace(schedule, probe_interval_s=0.5)).violation is None
+
+
+OUTBID = Schedule(
+    923216,
+    peers=4,
+    active_s=2.646,
+    duration_s=2.646,
+    compute_s=(0.46, 0.58),
+    rule_s=0.01,
+    probe_interval_s=0.5,
+    round_timeout_s=3.0,
+    batch_policy="fixed_global",
+    faults=(NodeAttack("forged_incarnations", (3,)),),
+)
+BELIEVED_GONE = Schedule(
+    923636,
+    peers=5,
+    aggregator="trimmed_mean",
+    active_s=0.933,
+    duration_s=0.933,
+    compute_s=(0.46, 0.58),
+    round_timeout_s=3.0,
+    probe_interval_s=1.0,
+    faults=(NodeAttack("forged_departures", (2,)),),
+)
+
+
+@pytest.mark.parametrize("schedule", [OUTBID, BELIEVED_GONE], ids=["outbid", "believed gone"])
+def test_what_comes_of_a_life_and_a_farewell_that_were_invented_before_the_start(
+    schedule: Schedule,
+) -> None:
+    """The faults were the checkers'. Who is told of a later life of a peer before the two have met
+    answers that peer nothing, and is accused by it. Without whom a run has begun, as it was said to
+    have left, comes in like a newcomer."""
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+
+
+def test_s6_one_that_does_not_answer_is_caught_where_nobody_invents_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(NoFalseDeath, "_is_outbid", lambda self, swarm, peer, subject: False)
+    violation = run(OUTBID).violation
+    assert violation is not None
+    assert violation.invariant == "S6"
+
+
+def test_s14_one_that_was_there_at_the_start_is_left_out_by_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(RollingInspection, "absent_at_start", frozenset())
+    violation = run(BELIEVED_GONE).violation
+    assert violation is not None
+    assert violation.invariant == "S14"
 
 
 def test_seed_469_what_one_says_counts_whom_a_liar_has_given_a_later_life() -> None:

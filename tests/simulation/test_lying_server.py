@@ -12,7 +12,7 @@ from test_ending import run_to, swarm_that_ends
 from gossip.core.events import Committed, Effect, Payload, Received, Report, StartRound
 from gossip.core.messages import Commit, Envelope, Gossip, PeerId, Rumor
 from gossip.faults.kinds import Crash, Hang, Restart
-from gossip.faults.world import CrashMidway, HangServer, KillTrainer, NodeAttack
+from gossip.faults.world import CrashMidway, HangServer, KillTrainer, NodeAttack, Partition
 from gossip.inject.byzantine import ByzantinePeer, OutMessage, say
 from gossip.inject.message_attacks import LIES
 from gossip.simulation.campaign.play import run
@@ -291,6 +291,34 @@ shows it as it is to one that has slept through all that."""
 
 def test_who_wakes_up_may_be_shown_the_result_of_a_liar_that_the_others_have_refused() -> None:
     outcome = run(SLEPT_THROUGH)
+    assert outcome.violation is None, outcome.violation
+
+
+LEAPS = Schedule(
+    923456,
+    peers=6,
+    server_weights="1:2,3:10,4:4,5:4",
+    aggregator="trimmed_mean",
+    active_s=10.66,
+    duration_s=10.66,
+    compute_s=(0.46, 0.58),
+    rule_s=0.01,
+    shards=(4, 4, 4),
+    probe_interval_s=1.0,
+    stable_addresses=True,
+    piece_bytes=4,
+    faults=(
+        NodeAttack("strange_roster", (5,)),
+        Partition(((3,), (0, 1, 2, 4, 5)), 3.653, 4.897),
+        Restart(0, None, 3.151, 4.198),
+        HangServer(9.7, 0.86),
+    ),
+)
+"""One wakes up whose links come back one by one. It leaps over the servers that it skips."""
+
+
+def test_a_server_that_is_leapt_over_has_had_no_turn() -> None:
+    outcome = run(LEAPS)
     assert outcome.violation is None, outcome.violation
 
 

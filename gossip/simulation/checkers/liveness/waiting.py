@@ -130,9 +130,9 @@ class WaitsForNobodyInVain(Checker):
 
 class NoRoundStands(Checker):
     """L2: where results of a round are refused, it is over before each server has had its turn
-    twice, if a majority is there and undisturbed from the end of the first turns on. Of the liars
-    only those are counted on who have handed over a result: who keeps everything back makes a
-    majority of nobody."""
+    twice, if a majority is there and undisturbed from the end of the first turns on. Whom a peer
+    skips has no turn there. Of the liars only those are counted on who have handed over a result:
+    who keeps everything back makes a majority of nobody."""
 
     invariant = "L2"
     effects = (Report,)
@@ -144,7 +144,7 @@ class NoRoundStands(Checker):
         self.disturbances = disturbances
         # in which round and shard, by whom handed over
         self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}
-        # which attempt it was, and when
+        # how many have had a second turn, and since when they have
         self._once_round: dict[PeerId, dict[tuple[int, int], tuple[int, float]]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
@@ -161,9 +161,12 @@ class NoRoundStands(Checker):
                 fields["from"]
             )
         elif effect.event == "attempt":
-            self._judge(swarm, peer, (fields["round"], fields["shard"]), fields["attempt"])
+            where = fields["round"], fields["shard"]
+            self._judge(swarm, peer, where, fields["attempt"], fields["reason"])
 
-    def _judge(self, swarm: Swarm[Any], peer: PeerId, where: tuple[int, int], attempt: int) -> None:
+    def _judge(
+        self, swarm: Swarm[Any], peer: PeerId, where: tuple[int, int], attempt: int, reason: str
+    ) -> None:
         core, refused = peer_core(swarm, peer), self._refused[peer].get(where)
         rounds = rolling_of(core)
         if (
@@ -177,9 +180,12 @@ class NoRoundStands(Checker):
         order, once_round = rounds.shards[where[1]].order, self._once_round[peer]
         if attempt < len(order):
             return
-        # One who slept leaps over many: the second turns are counted from where it is then.
-        first, since_s = once_round.setdefault(where, (attempt, swarm.now))
-        if attempt < first + len(order):
+        # One who slept leaps over many, also while its links come back one by one: whom it skips
+        # has no turn (seed 923456).
+        turns, since_s = once_round.get(where, (-1, swarm.now))
+        turns += turns < 0 or "is skipped" not in reason
+        once_round[where] = turns, since_s
+        if turns < sum(server == peer or not rounds.skip_reason(server) for server in order):
             return
         there = [p for p in rounds.roster if self._is_there(swarm, p, rounds, refused, since_s)]
         majority = quorum_of(core.settings, len(rounds.roster))
@@ -277,7 +283,8 @@ class LetsInWhoIsReady(Checker):
 class KeepsWhoSpeaks(Checker):
     """S14: a server leaves out of the next roster nobody who is said to have left, is heard over a
     link that stands, and has not said so itself: others see that peer, so a farewell that is forged
-    for one server alone would have them refuse its result."""
+    for one server alone would have them refuse its result. Without whom the run has begun, as it
+    does without those who are said to have left, comes in like a newcomer (seed 923636)."""
 
     invariant = "S14"
     events = (Hello,)
@@ -311,14 +318,11 @@ class KeepsWhoSpeaks(Checker):
             return
         self._judged[peer] = which
         now_s = swarm.hosts[peer].machine.clock_s(swarm.now_ns)
+        rounds = rolling_of(core)
+        excused = self._leaving[peer] | (rounds.absent_at_start if rounds is not None else set())
         for other in core.rounds.roster:
             member = core.membership.members.get(other)
-            if (
-                other == peer
-                or member is None
-                or member.status != "left"
-                or other in self._leaving[peer]
-            ):
+            if other == peer or member is None or member.status != "left" or other in excused:
                 continue
             there = member.linked and now_s - member.heard_at < HEARD_S
             text = (

@@ -253,6 +253,8 @@ class NoFalseDeath(TableChecker):
             return
         if self.circumstances.unfounded_deaths and not membership.members[subject].spoken:
             return
+        if self._is_outbid(swarm, peer, subject):
+            return
         self.judged += 1
         undisturbed_s = self.disturbances.undisturbed_s(swarm, subject)
         window_s = memory_s(membership.settings, len(swarm.hosts))
@@ -262,6 +264,15 @@ class NoFalseDeath(TableChecker):
                 f"{min(undisturbed_s, swarm.now):.2f} s"
             )
             raise self.violated(swarm, peer, f"{text}; after {window_s:.2f} s that must not happen")
+
+    def _is_outbid(self, swarm: Swarm[Any], peer: PeerId, subject: PeerId) -> bool:
+        """Whether ``subject`` takes what ``peer`` asks for the word of a former life, and answers
+        nothing: a liar has invented a later one before the two had met (seed 923216)."""
+        theirs = swarm.hosts[subject].membership if self.circumstances.invented_lives else None
+        known = theirs.members.get(peer) if theirs is not None else None
+        if known is None or known.spoken:
+            return False
+        return known.incarnation > swarm.hosts[peer].incarnation
 
 
 class NoDeathByAStalledPeer(TableChecker):
