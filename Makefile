@@ -34,6 +34,8 @@ SOURCES := gossip aggregators topologies launch tests examples benchmarks
 # One thread a process: several processes with a thread a core each are slower than one thread each by a factor of hundreds.
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
+# Where it is set, each process that runs tests or starts peers compiles all of them, and us, anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv demo test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate folders lint format types pyright membership bench robustness package clean mutants
 

@@ -205,13 +205,14 @@ def test_a_run_that_is_asked_to_stop_stops_and_leaves_a_summary(
 
 
 LATE = """
-import os
+import os, time
 
 if os.environ["GOSSIP_PEER"] == "2":
     open("begun").read()  # until somebody writes
 
 
 def tell(peer):
+    time.sleep(0.01)
     if peer.id == 0 and peer.round == 3:
         open("begun", "w").close()
 """
@@ -222,7 +223,7 @@ def test_enough_peers_begin_without_one_that_comes_later_and_is_taken_in(folder:
         LATE + SCRIPT.replace("    peer.log(", "    tell(peer)\n    peer.log(")
     )
     os.mkfifo(folder / "begun")
-    words = command("-n", "3", "--min-peers", "2", "--patience", "0.5", "train.py", "1500")
+    words = command("-n", "3", "--min-peers", "2", "--patience", "0.5", "train.py", "500")
     done = zygote.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (folder / "out" / "events.jsonl").read_text().splitlines()]

@@ -110,7 +110,8 @@ async def test_when_the_warm_process_is_killed_nobody_else_notices(tmp_path: Pat
         (lambda view: view.rows[1].round == 1, kill),
         (back, (tmp_path / "run" / "go").touch),
     ]
-    outcome = await asyncio.wait_for(watched.run(), 60)
+    with zygote.forked_warm_processes():
+        outcome = await asyncio.wait_for(watched.run(), 60)
     assert killed
     assert outcome.finished == [0, 1, 2]
     assert not any(map(alive, [*killed, *pids_of(tmp_path / "run")]))
@@ -118,7 +119,8 @@ async def test_when_the_warm_process_is_killed_nobody_else_notices(tmp_path: Pat
 
 async def test_orphans_of_peers_are_not_left_as_zombies(tmp_path: Path) -> None:
     watched, _ = supervisor(tmp_path, "crash@1", warm=True)
-    await asyncio.wait_for(watched.run(), 60)
+    with zygote.forked_warm_processes():
+        await asyncio.wait_for(watched.run(), 60)
     spawned = {
         row["pid"]
         for row in read_lines(tmp_path / "run" / "events.jsonl")
