@@ -198,35 +198,45 @@ def fltrust(gram: Gram, *, f: int = 0) -> Decision:
     points=("origin", "gradient"),
     about_origin=True,
     translation=False,
+    scale=False,
     robust="bounded",
 )
 def judged_clipping(gram: Gram, *, f: int) -> Decision:
-    """The mean of the updates, each clipped to the typical norm and weighted by max(0, cosine to
-    the judge's gradient v).
+    """The mean of the updates, clipped to the typical norm and weighted by max(0, cosine)^2 to the
+    judge's gradient v, and of v at that norm, which counts as f of them.
 
     Tolerates any f < n, as long as the judge is honest. Made for unequal data: ``fltrust`` and
     ``zeno_pp`` make every step as long as v, and where peers have different data v is much shorter
     than their updates. Here v gives the direction alone, and the updates each other the length: the
     median norm, or the (n - f)-th smallest when that comes first, which some honest peer vouches
-    for.
+    for. So liars who go with v as little as they may are outvoted by it. v is made at most n times
+    as long as it is.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
         gradient: ``(d,)``, the judge's own v, of the kind that the updates are;
             or a function that returns it.
-    Returns: zeros, and all weights zero, when no update has a positive cosine. Outlyingness is the
-        shortfall of the cosine alone. Length is no evidence: a peer whose samples the model does
-        not fit yet has long updates, and whoever shouts is clipped.
+    Returns: zeros, and all weights zero, when no update has a positive cosine. Weights are those
+        of the updates among each other. Outlyingness is the shortfall of the cosine, or a tenth of
+        the norm over the median norm: a peer whose samples the model does not fit yet has updates
+        several times as long as others', and they are clipped.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape.
-    Source: this project; the weights by cosine are those of ``fltrust``.
+    Source: this project, after ``fltrust``.
     """
-    _, norms, cosines = _directions(gram)
-    trust, sizes = np.maximum(cosines, 0.0), np.minimum(norms, typical(norms, f))
-    weights, shares = _resized(gram, trust, sizes, norms)
-    return Decision(weights, _shortfall(cosines.tolist(), _kept(trust), 1e-6).numpy(), shares)
+    size, norms, cosines = _directions(gram)
+    radius, trust = typical(norms, f), np.maximum(cosines, 0.0) ** 2
+    kept = _kept(trust)
+    weights, shares = _resized(gram, trust, np.minimum(norms, radius), norms)
+    if kept:
+        voices = f / (len(kept) + f)
+        stretched = min(radius / size, gram.n) * gram.only("gradient")
+        vote = stretched + (1.0 - float(stretched.sum())) * gram.only("origin")
+        weights = (1.0 - voices) * weights + voices * vote
+    shortfalls = _shortfall(cosines.tolist(), kept, 1e-6).numpy()
+    return Decision(weights, np.maximum(shortfalls, _loudness(norms) / 10), shares)
 
 
 def _directions(gram: Gram) -> tuple[float, FloatArray, FloatArray]:
@@ -248,9 +258,8 @@ def _rescaled(
 ) -> Decision:
     """The mean of the updates by trust, each rescaled to ``size``."""
     weights, shares = _resized(gram, trust, size, norms)
-    loud = in_typical(norms, float(np.finfo(np.float32).tiny))
     shortfalls = _shortfall(scores, _kept(trust), floor).numpy()
-    return Decision(weights, np.maximum(shortfalls, loud), shares)
+    return Decision(weights, np.maximum(shortfalls, _loudness(norms)), shares)
 
 
 def _resized(
@@ -262,6 +271,10 @@ def _resized(
     shares = trust / total if total > 0 else np.zeros(gram.n)
     factors = np.divide(shares * sizes, norms, out=np.zeros(gram.n), where=norms > 0)
     return gram.full(factors) + (1.0 - float(factors.sum())) * gram.only("origin"), shares
+
+
+def _loudness(norms: FloatArray) -> FloatArray:
+    return in_typical(norms, float(np.finfo(np.float32).tiny))
 
 
 def _kept(trust: FloatArray) -> frozenset[int]:

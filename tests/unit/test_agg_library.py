@@ -184,8 +184,10 @@ def judged_clipping(x: Array, f: int) -> Array:
     g = np.full(x.shape[1], 2.0)
     norms = np.linalg.norm(x, axis=1)
     radius = min(np.median(norms), np.sort(norms)[len(x) - f - 1])
-    trust = np.maximum(0, x @ g / norms / np.linalg.norm(g))
-    return trust @ clip(x, np.zeros(x.shape[1]), radius) / trust.sum()
+    trust = np.maximum(0, x @ g / norms / np.linalg.norm(g)) ** 2
+    mean, kept = trust @ clip(x, np.zeros(x.shape[1]), radius) / trust.sum(), (trust > 0).sum()
+    longer = min(radius / np.linalg.norm(g), len(x))
+    return (kept * mean + f * longer * g) / (kept + f)
 
 
 def nnm(x: Array, f: int) -> Array:

@@ -188,16 +188,33 @@ def test_judged_clipping_makes_the_steps_of_the_mean_and_not_those_of_the_judge(
     updates, common = unequal(0)
     mean = updates.mean(dim=0)
     step = judged_clipping(updates, f=2, gradient=common)
-    assert float(torch.cosine_similarity(step, mean, dim=0)) > 0.95
+    assert float(torch.cosine_similarity(step, mean, dim=0)) > 0.9
     assert 0.8 * mean.norm() < step.norm() < 1.25 * mean.norm()
     assert fltrust(updates, f=2, gradient=common).norm() < 0.5 * mean.norm()
 
 
-def test_the_length_of_the_judges_gradient_does_not_matter_to_judged_clipping() -> None:
+def test_the_length_of_the_judges_gradient_does_not_matter_unless_it_is_next_to_nothing() -> None:
     updates, common = unequal(1)
     one = judged_clipping(updates, f=2, gradient=common)
-    other = judged_clipping(updates, f=2, gradient=1e-3 * common)
-    assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+    other = judged_clipping(updates, f=2, gradient=0.5 * common)
+    assert torch.allclose(one, other, rtol=1e-5, atol=1e-5)
+    # at the end of training it is noise, and is not to be blown up
+    nothing = judged_clipping(updates, f=2, gradient=1e-9 * common)
+    without = judged_clipping(updates, f=0, gradient=common)
+    kept = int((updates @ common > 0).sum())
+    assert torch.allclose(nothing, kept / (kept + 2) * without, rtol=1e-5, atol=1e-5)
+
+
+def test_the_judge_has_as_many_votes_in_judged_clipping_as_there_may_be_liars() -> None:
+    updates, common = unequal(4)
+    along = torch.nn.functional.normalize(common, dim=0)
+    across = torch.randn(200, generator=torch.Generator().manual_seed(5))
+    across -= (across @ along) * along
+    updates[:2] = common.norm() * across + 10.0 * along  # together, and not against the judge
+    told = judged_clipping(updates, f=2, gradient=common)
+    deaf = judged_clipping(updates, f=0, gradient=common)
+    astray = [float(step @ across / step.norm()) for step in (told, deaf)]
+    assert 0 < astray[0] < 0.8 * astray[1]
 
 
 @pytest.mark.parametrize("f", [2, 5, 9])
@@ -215,16 +232,18 @@ def test_judged_clipping_never_climbs_nor_makes_a_longer_step_than_an_honest_pee
         assert step.norm() <= honest.norm(dim=1).max() * (1 + 1e-5)
 
 
-def test_judged_clipping_accuses_who_goes_against_the_judge_and_not_who_is_loud() -> None:
+def test_judged_clipping_accuses_who_goes_against_the_judge_or_is_absurdly_loud() -> None:
     updates, common = unequal(2)
     updates[0] = -updates[0]
-    updates[1] *= 100
+    updates[1] *= 10
+    updates[2] *= 1000
     verdict = judged_clipping.explain(updates, f=2, gradient=common)
     assert verdict.weights[0] == 0.0
     assert float(verdict.weights.sum()) == pytest.approx(1.0)
     assert float(verdict.outlyingness[0]) > 3.0
-    assert float(verdict.outlyingness[1:].max()) < 3.0
-    assert verdict.aggregate.norm() <= updates[2:].norm(dim=1).max()  # it is clipped
+    assert float(verdict.outlyingness[2]) > 3.0
+    assert float(verdict.outlyingness[[1, *range(3, 10)]].max()) < 3.0
+    assert verdict.aggregate.norm() <= updates[3:].norm(dim=1).max()  # it is clipped
 
 
 def test_judged_clipping_makes_no_step_that_the_judge_refutes() -> None:
