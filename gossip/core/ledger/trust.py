@@ -26,10 +26,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from gossip.core.messages import Commit, Contribution, PeerId, Rejection
 from gossip.core.settings import TrustSettings
+
+from .spread import UNEQUAL, f_ratio
+
+UNEQUAL_AFTER = 10
+"""Updates of each peer, at least, that tell whether the data of peers differ."""
 
 RECENT = 20
 """Updates of a peer that say how far out it is as a rule, and that its reasons speak of."""
@@ -331,6 +337,20 @@ class TrustTable:
         nearest = sorted(usual)[: max(0, len(usual) - max(1, self.f))]
         return max([1.0, *nearest[-1:]])
 
+    def _are_unequal(self, contributors: Sequence[Contribution]) -> bool:
+        """Whether the same peers are farther out again and again, by more than chance, without the
+        f farthest."""
+        groups = [
+            [*self._past(contribution.peer), contribution.outlyingness]
+            for contribution in contributors
+        ]
+        length = min([len(group) for group in groups])
+        nearest = sorted(groups, key=median)[: max(0, len(groups) - max(1, self.f))]
+        if length < UNEQUAL_AFTER:
+            return False
+        ratio = f_ratio([group[-length:] for group in nearest])
+        return ratio is not None and ratio > UNEQUAL
+
     def _past(self, peer: PeerId) -> list[float]:
         """How far out the recent updates of a peer lay, all but the one that is the next to be
         forgotten."""
@@ -350,12 +370,17 @@ class TrustTable:
 
         Where the data of peers differ, distance tells liars from honest peers less and less:
         labels sorted by peer, two honest peers of ten lay 7.6 typical distances out, the others up
-        to 2.5. So the bound grows with the square of what is usual.
+        to 2.5. So the bound grows with the square of what is usual, and where the same peers are
+        farther out by more than chance it is ``outlying`` times as high.
         """
         outlying, unit = self.settings.outlying, self._spread(contributors)
         bound = outlying * unit * unit
         if not contribution.outlyingness > bound:
             return False
+        if self._are_unequal(contributors):
+            bound *= outlying
+            if not contribution.outlyingness > bound:
+                return False
         recent = (*self._past(contribution.peer), contribution.outlyingness)
         # As a product of quotients: the same bits on every machine, which logarithms are not.
         return (

@@ -15,7 +15,7 @@ class Record:
     """What is known of one peer. Rounds are counted as they come: their numbers may leap.
 
     Attributes:
-        in_a_row: Rounds in a row, of those in which it was judged, in which it stood out.
+        in_a_row: Rounds in a row, of those in which it was judged, in which it clearly stood out.
         counts: Rounds in which it did, since it was released last.
         refused: Results of it that more than f have refused, likewise.
         twice: Turns in which it has made two results, as more than f state of each, likewise.
@@ -33,6 +33,7 @@ class Record:
 
 
 NOTHING = Record()
+CLEARLY = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,13 @@ class RoundEvidence:
     """What one round has against peers.
 
     Attributes:
-        judged: Whom the rule has seen, or who is proven faulty, and whether it stood out.
+        judged: Whom the rule has seen, or who has sent no numbers, and whether it may have stood
+            out (1), or has clearly done so (2), or neither (0).
         charged: Who says that it has refused whose result of which round.
         stated: Who says that whose result of which round and turn was what.
     """
 
-    judged: Iterable[tuple[PeerId, bool]]
+    judged: Iterable[tuple[PeerId, int]]
     charged: Iterable[tuple[PeerId, PeerId, int]] = ()
     stated: Iterable[tuple[PeerId, PeerId, int, bytes, bytes]] = ()
 
@@ -223,15 +225,13 @@ class Ledger:
 
 
 def _count_standing_out(
-    records: dict[PeerId, Record], judged: Iterable[tuple[PeerId, bool]]
+    records: dict[PeerId, Record], judged: Iterable[tuple[PeerId, int]]
 ) -> None:
     for peer, stood_out in judged:
         record = records.get(peer, NOTHING)
         if record.locked_for < 0:
-            row, counts = (
-                (record.in_a_row + 1, record.counts + 1) if stood_out else (0, record.counts)
-            )
-            records[peer] = replace(record, in_a_row=row, counts=counts)
+            row = record.in_a_row + 1 if stood_out == CLEARLY else 0
+            records[peer] = replace(record, in_a_row=row, counts=record.counts + bool(stood_out))
 
 
 def _refuse(records: dict[PeerId, Record], peer: PeerId, results: int) -> None:

@@ -28,7 +28,7 @@ from gossip.core import (
 from gossip.simulation.checkers.base import REFUSALS, Checker, RunConditions, peer_core
 from gossip.simulation.checkers.safety import gossip_of, members_of, rolling_of
 
-from .ledger import Ledger, RoundEvidence
+from .ledger import CLEARLY, Ledger, RoundEvidence
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -199,27 +199,26 @@ def _used_without_need(
     return [peer for peer in used if peer in (locked if enough else proven)]
 
 
-def _judged(commits: list[Commit], settings: CoreSettings) -> list[tuple[PeerId, bool]]:
-    """Whom a round has judged, and who stood out in one of its shards: beyond all but f."""
-    found: dict[PeerId, bool] = {}
+def _judged(commits: list[Commit], settings: CoreSettings) -> list[tuple[PeerId, int]]:
+    """Whom a round has judged, and whether it stood out in one of its shards."""
     farthest: dict[PeerId, float] = {}
     for commit in commits:
         for each in commit.contributors:
             farthest[each.peer] = max(farthest.get(each.peer, 0.0), each.outlyingness)
-    beyond = _beyond(farthest, settings)
-    for peer in farthest:
-        found[peer] = peer in beyond
+    found = _standing_out(farthest, settings)
     for commit in commits:
         for rejection in commit.rejected:
-            found[rejection.peer] = True
+            found[rejection.peer] = CLEARLY
     return sorted(found.items())
 
 
-def _beyond(farthest: Mapping[PeerId, float], settings: CoreSettings) -> set[PeerId]:
-    """Who lies farther out than typical, and than all but the f farthest do."""
+def _standing_out(farthest: Mapping[PeerId, float], settings: CoreSettings) -> dict[PeerId, int]:
+    """Who may stand out: it lies farther out than typical; and who clearly does: beyond all but
+    the f farthest, too, as where data differ."""
     nearest = sorted(farthest.values())[: max(0, len(farthest) - max(1, settings.f))]
-    bound = settings.trust.outlying * max([1.0, *nearest[-1:]]) ** 2
-    return {peer for peer, far in farthest.items() if far > bound}
+    least = settings.trust.outlying
+    bound = least**2 * max([1.0, *nearest[-1:]]) ** 2
+    return {peer: CLEARLY if far > bound else int(far > least) for peer, far in farthest.items()}
 
 
 class TrustFollowsExperience(Checker):
@@ -235,7 +234,7 @@ class TrustFollowsExperience(Checker):
         self._ledgers: dict[PeerId, Ledger] = {}
         self._changes: dict[PeerId, list[tuple[PeerId, str]]] = {}
         self._asked: dict[PeerId, dict[int, Aggregate]] = {}
-        self._judged: dict[PeerId, dict[PeerId, bool]] = {}
+        self._judged: dict[PeerId, dict[PeerId, int]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         core = peer_core(swarm, peer)
@@ -255,7 +254,7 @@ class TrustFollowsExperience(Checker):
                 and event.payload is not None
                 and not event.payload.finite
             ):
-                self._judged[peer][event.sender] = True
+                self._judged[peer][event.sender] = CLEARLY
         elif isinstance(event, Aggregated):
             ask = self._asked[peer].pop(event.ticket, None)
             if ask is not None and event.payload is not None:
@@ -264,10 +263,9 @@ class TrustFollowsExperience(Checker):
                     for row, far in zip(ask.rows, event.outlyingness, strict=True)
                     if row.peer != peer
                 }
-                beyond = _beyond(farthest, core.settings)
-                for other in farthest:
-                    known = self._judged[peer].get(other, False)
-                    self._judged[peer][other] = known or other in beyond
+                for other, stood_out in _standing_out(farthest, core.settings).items():
+                    known = self._judged[peer].get(other, 0)
+                    self._judged[peer][other] = max(known, stood_out)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         core = peer_core(swarm, peer)
