@@ -49,6 +49,8 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 # What changes which code runs: a child that has another value of it would not be what it is without
 # this file.
 AT_START = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "LD_PRELOAD")
+# As it is before any test has changed it.
+STARTED_WITH = dict(os.environ)
 
 
 def at_start(environment: Mapping[str, str]) -> dict[str, str]:
@@ -63,7 +65,7 @@ class Zygote:
 
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.environment = dict(os.environ)
+        self.environment = STARTED_WITH
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno()), "-" * ROOM_BYTES],
