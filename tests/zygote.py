@@ -306,15 +306,16 @@ def end(run: Callable[[], None]) -> None:
     try:
         run()
     except SystemExit as ended:
-        if isinstance(ended.code, str):
+        if not isinstance(ended.code, int | None):
             raise
         code = int(ended.code or 0)
     # What else is raised goes on to the interpreter, which shows it.
     getattr(threading, "_shutdown")()  # noqa: B009
     getattr(atexit, "_run_exitfuncs")()  # noqa: B009
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if not stream.closed:
+                stream.flush()
     except OSError:
         sys.exit(code)  # the interpreter has a message for that
     os._exit(code & 0xFF)
