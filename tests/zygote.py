@@ -49,6 +49,8 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 # What changes which code runs: a child that has another value of it would not be what it is without
 # this file.
 AT_START = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "LD_PRELOAD")
+# As it is before any test has changed it.
+STARTED_WITH = dict(os.environ)
 
 
 def at_start(environment: Mapping[str, str]) -> dict[str, str]:
@@ -63,7 +65,7 @@ class Zygote:
 
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.environment = dict(os.environ)
+        self.environment = STARTED_WITH
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno()), "-" * ROOM_BYTES],
@@ -304,15 +306,16 @@ def end(run: Callable[[], None]) -> None:
     try:
         run()
     except SystemExit as ended:
-        if isinstance(ended.code, str):
+        if not isinstance(ended.code, int | None):
             raise
         code = int(ended.code or 0)
     # What else is raised goes on to the interpreter, which shows it.
     getattr(threading, "_shutdown")()  # noqa: B009
     getattr(atexit, "_run_exitfuncs")()  # noqa: B009
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if not stream.closed:
+                stream.flush()
     except OSError:
         sys.exit(code)  # the interpreter has a message for that
     os._exit(code & 0xFF)

@@ -44,7 +44,7 @@ while peer.round < last_round():
     for x, y in loader:
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(x), y).backward()
-        time.sleep(0.02)
+        time.sleep(0.04)
         optimizer.step()
         if peer.round >= last_round():
             break

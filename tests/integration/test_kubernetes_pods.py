@@ -36,7 +36,7 @@ while not over:
     for inputs, targets in loader:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(inputs), targets).backward()
-        time.sleep(0.02)
+        time.sleep(0.04)
         optimizer.step()
         over = until.exists() and peer.round >= int(until.read_text())
         if over:

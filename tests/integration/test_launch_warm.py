@@ -46,8 +46,8 @@ print(sorted(set(sys.modules) - before))
 async def test_a_script_cannot_tell_how_it_was_started(
     tmp_path: Path, how: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first peer comes to the end of the script, the second raises, the third exits. Where
-    nothing runs, how the warm process itself was started makes no difference."""
+    """The first peer comes to the end of the script, the second raises, the third exits. The warm
+    process itself starts as a launcher starts it where a script runs, and is forked otherwise."""
     (tmp_path / "lab" / "train").mkdir(parents=True)
     script = tmp_path / {"script": "train.py", "module": "lab/train.py"}.get(
         what, "lab/train/__main__.py"
@@ -66,7 +66,8 @@ async def test_a_script_cannot_tell_how_it_was_started(
         (tmp_path / str(warmly_too)).mkdir()
         watched, screen = supervisor(tmp_path / str(warmly_too), how, peers=3, warm=warmly_too)
         watched.command[2:] = [*words, how]
-        with contextlib.nullcontext() if how == "runs" else zygote.forked_warm_processes():
+        real = (how, what) == ("runs", "script")
+        with contextlib.nullcontext() if real else zygote.forked_warm_processes():
             outcome = await asyncio.wait_for(watched.run(), 60)
         codes.append({life.peer: life.code for life in outcome.lives})
         heard.append(screen)
