@@ -8,9 +8,11 @@ A sender is a function of the update and of its memory, which it returns as data
 saves it with a checkpoint, and loses it with its process. Nothing is kept inside. Steps are applied
 from left to right. The same text names the same sender on every peer.
 
-Momentum is the most effective single defence there is: it averages the noise of a peer's gradients
-over rounds, so that honest updates agree with each other, and liars that hid in their noise stand
-out (Karimireddy, He, Jaggi 2021, arXiv:2012.10333).
+Where peers have equal data, momentum is the most effective single defence there is: it averages the
+noise of a peer's gradients over rounds, so that honest updates agree with each other, and liars
+that hid in their noise stand out (Karimireddy, He, Jaggi 2021, arXiv:2012.10333). Where their data
+differ it averages away the noise and leaves the difference, and honest peers stand out, too: labels
+by Dirichlet(0.1) under ``sign_flip``, ``suspicion`` learnt 62 % without and 20 % with it.
 
 Knowing the names costs no torch.
 """
