@@ -196,7 +196,8 @@ def test_two_ends_of_one_run_are_refused() -> None:
         other.unpack(cursor.pack())
 
 
-def test_with_a_liar_in_quarantine_the_rule_needs_fewer() -> None:
+@pytest.mark.parametrize("proven", [False, True])
+def test_with_one_that_is_proven_to_lie_the_rule_needs_fewer_and_with_a_suspect_not(proven):
     settings = CoreSettings(b"run", b"lineage", 0, (0, 1, 2, 3), f=1, updates_for=(1, 3))
     agreed = ReplicatedState(settings)
     agreed.begin()
@@ -206,8 +207,10 @@ def test_with_a_liar_in_quarantine_the_rule_needs_fewer() -> None:
         agreed.trust.observe_commit(
             round_id, contributors, [Rejection(2, "non_finite")], roster=settings.peers
         )
-    assert agreed.begin() == {2}
-    assert agreed.cursor.at_least == 1
+    if proven:
+        agreed.trust._standings[2].twice = 1
+    assert agreed.begin() == ({2}, {2} if proven else set())
+    assert agreed.cursor.at_least == (1 if proven else 3)
 
 
 def test_rounds_before_the_size_is_known_count_once_it_is() -> None:
