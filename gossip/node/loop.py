@@ -163,7 +163,11 @@ class Node:
         needs = tuple([rule.at_least(f) for f in range(settings.f + 1)])
         self._begun = RunProgress(spec.run_dir, self._journal.event)
         settings = dataclasses.replace(
-            settings, updates_for=needs, cross_shard=cross_shard, had_round=self._begun.had_round()
+            settings,
+            updates_for=needs,
+            judged=rule.needs_trainer,
+            cross_shard=cross_shard,
+            had_round=self._begun.had_round(),
         )
         self._rule, self._topology = rule, topology
         make_transport, make_core = with_faults(

@@ -53,25 +53,28 @@ class SchedulerPace:
             alike = SURE if not ahead and step >= SURE else 0
             self._seen[name] = _Seen(ahead, scheduler.last_epoch, alike)
 
-    def follow(self, kept: Mapping[str, Any], step: int) -> None:
-        """To be called whenever the script has done what it does behind a step, and whenever rounds
-        may have passed while it waited.
+    def follow(self, kept: Mapping[str, Any], step: int, *, over: bool = False) -> None:
+        """To be called once the script has done what it does behind a step. It does nothing where
+        the script has not made one: of the rounds that passed while it waited, one may be that of
+        the step that it is about to make.
 
         Args:
             kept: What ``keep`` was given.
             step: Number of the next step.
+            over: No step of the script follows.
         """
         stepped, self._stepped = self._stepped, False
         for name, scheduler in _schedulers(kept):
-            seen = self._seen.setdefault(
-                name, _Seen(scheduler.last_epoch - step, scheduler.last_epoch)
-            )
+            epoch = scheduler.last_epoch
+            seen = self._seen.setdefault(name, _Seen(epoch - step, epoch))
             if stepped:
-                seen.alike = seen.alike + 1 if scheduler.last_epoch == seen.epoch + 1 else 0
-            if seen.alike >= SURE:
-                for _ in range(step + seen.ahead - scheduler.last_epoch):
+                seen.alike = seen.alike + 1 if epoch == seen.epoch + 1 else 0
+            if seen.alike < SURE:
+                seen.ahead = epoch - step
+            elif stepped or over:
+                for _ in range(step + seen.ahead - epoch):
                     scheduler.step()
-            seen.ahead, seen.epoch = scheduler.last_epoch - step, scheduler.last_epoch
+            seen.epoch = scheduler.last_epoch
 
 
 def _schedulers(kept: Mapping[str, Any]) -> list[tuple[str, LRScheduler]]:

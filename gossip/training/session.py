@@ -443,7 +443,7 @@ class Session:
 
     def _end_training(self) -> None:
         """The loop is over: others confirm the final state, and it is saved."""
-        self._scheduler_pace.follow(self._kept, self.step)
+        self._scheduler_pace.follow(self._kept, self.step, over=True)
         self._confirm(self._look_around)
         if self._saver is not None:
             self._save_last(self._saver, SAVED_S)

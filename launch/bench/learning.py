@@ -188,7 +188,9 @@ class _Run:
         self.shares = [*parts, *[torch.arange(len(data.labels))] * self.attackers]
         updates_for = [rule.at_least(f) for f in range(trial.tolerated + 1)]
         self.trust = (
-            TrustTable(TrustSettings(), trial.tolerated, updates_for) if trial.trust else None
+            TrustTable(TrustSettings(), trial.tolerated, updates_for, judged=rule.needs_trainer)
+            if trial.trust
+            else None
         )
         self.locked: frozenset[int] = frozenset()  # in quarantine in this round
         self.ever_locked: frozenset[int] = frozenset()

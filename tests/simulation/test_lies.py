@@ -381,5 +381,6 @@ def test_seed_527_a_liar_that_offers_a_state_of_a_far_round_is_not_followed_ther
     )
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
-    assert (outcome.reports["quarantined"], outcome.reports["restored"]) == (3, 1)
+    # Of three the rule needs all to tolerate one: nobody is locked up.
+    assert (outcome.reports.get("quarantined", 0), outcome.reports["restored"]) == (0, 1)
     assert outcome.rounds < 100

@@ -31,6 +31,7 @@ def played(steps, at=lambda step: True, start=0, waits=(), loaded=None):
                 scheduler.step()
         pace.follow(kept, step)
         pace.follow(kept, step)  # a loop looks before and behind a step
+    pace.follow(kept, steps[-1], over=True)
     return scheduler
 
 
@@ -40,6 +41,20 @@ def test_it_is_stepped_for_every_step_of_the_run(steps, waits):
     scheduler = played(steps, start=steps[0], waits=waits)
     assert scheduler.last_epoch == steps[-1]
     assert scheduler.get_last_lr() == [1.0 / (1 + steps[-1])]
+
+
+def test_a_step_of_the_script_for_a_round_that_has_passed_counts_once():
+    """It came back, and the round of the batch that it has in hand passed meanwhile."""
+    pace, scheduler = SchedulerPace(), made()
+    kept = {"scheduler": scheduler}
+    scheduler.last_epoch = 6
+    pace.loaded(kept, 6)
+    pace.follow(kept, 7)
+    for step in (7, 8, 9):
+        pace.stepped()
+        scheduler.step()
+        pace.follow(kept, step)
+        assert scheduler.last_epoch == step
 
 
 def test_one_that_began_later_than_the_run_stays_as_far_behind():

@@ -208,6 +208,14 @@ def test_more_than_f_that_stand_out_alike_are_different_and_nobody_is_suspected(
     ]
 
 
+def test_for_a_judge_different_data_are_no_excuse() -> None:
+    """It finds nobody far out for being different."""
+    far = {0: 2.0, 1: 1.6, 2: 2.0, 3: 1.4, 6: 4.5}
+    assert run(TrustTable(SETTINGS, f=2), range(40), far) == []
+    found = run(TrustTable(SETTINGS, f=2, judged=True), range(40), far)
+    assert names(found)[:2] == [(6, "suspected"), (6, "quarantined")]
+
+
 def test_f_liars_cannot_make_themselves_ordinary_nor_the_honest_stand_out() -> None:
     """They may be as far out or as near as they like."""
     for lies in (0.0, 1.0, 3.1, 11.0, 13.0, 1e30):

@@ -43,10 +43,13 @@ class ReplicatedState:
         self.settings = settings
         self._updates_most = settings.updates_needed(settings.f)
         self.lineage = Lineage(settings.run, settings.lineage)
-        self.trust = TrustTable(settings.trust, settings.f, settings.updates_for)
+        self.trust = TrustTable(
+            settings.trust, settings.f, settings.updates_for, judged=settings.judged
+        )
         self.omissions = OmissionTracker(settings.trust, settings.f)
         self.equivocations = EquivocationDetector(settings.f)
-        self._spread: UpdateSpread | None = UpdateSpread(settings.f)  # until it is reported
+        # until it is reported
+        self._spread = None if settings.judged else UpdateSpread(settings.f)
         self.cursor = DataCursor(
             len(settings.peers),
             fixed_global=settings.batch_policy == "fixed_global",

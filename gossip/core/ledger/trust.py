@@ -106,10 +106,19 @@ class TrustTable:
             table scores and suspects, but quarantines nobody: without a bound on the liars a
             majority could be locked out by noise.
         updates_for: What the rule needs to tolerate 0, 1, ... f.
+        judged: Whether it tells updates apart by a judge, for whom different data are no offence.
     """
 
-    def __init__(self, settings: TrustSettings, f: int, updates_for: Sequence[int] = (1,)) -> None:
+    def __init__(
+        self,
+        settings: TrustSettings,
+        f: int,
+        updates_for: Sequence[int] = (1,),
+        *,
+        judged: bool = False,
+    ) -> None:
         self.settings, self.f, self._updates_for = settings, f, tuple(updates_for)
+        self._judged = judged
         self._standings: dict[PeerId, _Standing] = {}
         # rounds in which more than f different peers have served, as good as certainly
         self._window = 64 + 16 * f
@@ -322,6 +331,17 @@ class TrustTable:
         ]
         return sorted(changes, key=lambda change: change.peer)
 
+    def _bound(self, contributors: Sequence[Contribution]) -> float:
+        """How far out an update has to lie.
+
+        Where the data of peers differ, distance tells liars from honest peers less and less: labels
+        sorted by peer, two honest peers of ten lay 7.6 typical distances out, the others up to 2.5.
+        So the bound grows with the square of what is usual, and where the same peers are farther
+        out by more than chance it is ``outlying`` times as high.
+        """
+        outlying, unit = self.settings.outlying, self._spread(contributors)
+        return outlying * unit * unit * (outlying if self._are_unequal(contributors) else 1.0)
+
     def _spread(self, contributors: Sequence[Contribution]) -> float:
         """How far out the updates of honest peers lie as a rule, in units of the median distance;
         at least 1.
@@ -367,20 +387,11 @@ class TrustTable:
         it gets wrong is ten or a hundred times as large: whoever has that batch is far out in this
         round, and near in the next. A liar is far out in all. One update counts no more than
         ``outlying`` squared, and no less than its inverse, else a single one would outweigh all.
-
-        Where the data of peers differ, distance tells liars from honest peers less and less:
-        labels sorted by peer, two honest peers of ten lay 7.6 typical distances out, the others up
-        to 2.5. So the bound grows with the square of what is usual, and where the same peers are
-        farther out by more than chance it is ``outlying`` times as high.
         """
-        outlying, unit = self.settings.outlying, self._spread(contributors)
-        bound = outlying * unit * unit
+        outlying = self.settings.outlying
+        bound = outlying if self._judged else self._bound(contributors)
         if not contribution.outlyingness > bound:
             return False
-        if self._are_unequal(contributors):
-            bound *= outlying
-            if not contribution.outlyingness > bound:
-                return False
         recent = (*self._past(contribution.peer), contribution.outlyingness)
         # As a product of quotients: the same bits on every machine, which logarithms are not.
         return (

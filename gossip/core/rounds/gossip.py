@@ -89,7 +89,9 @@ class GossipRounds:
             timers,
         )
         rounds = settings.rounds
-        self.trust = TrustTable(settings.trust, settings.f)
+        self.trust = TrustTable(
+            settings.trust, settings.f, settings.updates_for, judged=settings.judged
+        )
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
         self.mixing = MixingController(local, settings.gossip, settings.f)
         self.pushes = PushStore(settings.gossip.staleness_max)

@@ -181,9 +181,10 @@ class TrustFollowsTheCommits(Checker):
                 f"{proven} proven to lie and {faulty} without numbers"
             )
             raise self.violated(swarm, peer, text)
-        liars = [row.peer for row in ask.rows if row.peer in self.circumstances.attackers]
-        known = settings.rounds.quorum != "available"
-        if known and ask.f < len(liars) <= settings.f:
+        attackers = self.circumstances.attackers
+        liars = [row.peer for row in ask.rows if row.peer in attackers]
+        bears = settings.rounds.quorum != "available" and len(attackers) <= settings.f
+        if bears and ask.f < len(liars):
             text = f"round {ask.round_id}: its rule is to bear {ask.f} liars, and gets {liars}"
             raise self.violated(swarm, peer, text)
 
