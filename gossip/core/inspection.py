@@ -193,7 +193,7 @@ class GossipInspection(RoundsInspection):
             "times of contributions": len(rounds._contributed_at),
             "rules asked": len(rounds._tickets),
             "peers that have finished": len(rounds.finished),
-            "peers with a standing": len(rounds.trust.pack()),
+            "peers with a standing": len(rounds.trust.pack()[0]),
         }
 
 

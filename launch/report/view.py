@@ -287,12 +287,12 @@ class RunView:
     def _unequal_updates(self, row: PeerRow, event: Row, t: float) -> list[str]:
         if self.unequal_updates is not None:
             return []
-        self.unequal_updates = float(event.get("ratio") or 0.0)
+        self.unequal_updates = float(event.get("beyond") or 0.0)
         if not event.get("f"):
             return []
         return [
             "! the updates of the same peers are farther out round after round "
-            f"(F = {self.unequal_updates:g}, 1 by chance): peers have different data. A rule "
+            f"({self.unequal_updates:g} deviations beyond chance): they have other data. A rule "
             "without a judge may take them for liars, and liars for them; see docs/unequal_data.md"
         ]
 

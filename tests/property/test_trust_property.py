@@ -83,14 +83,20 @@ def test_junk_from_a_donor_is_refused_and_changes_nothing(junk: Any) -> None:
     except ValueError:
         assert table.pack() == before
     else:
-        assert not junk
+        assert not junk[0], "a table of nobody"
 
 
 def test_a_row_with_one_wrong_field_is_refused() -> None:
     table = TrustTable(SHORT, 2)
     good = (3, 0.5, True, "normal", 0, (("outlying", 4.0),), 1.0, 0, 0, ((7, (1, 2)),))
-    table.unpack((good,))
+    table.unpack(((good,), 5, 1, 0))
     wrong = (-1, 1.5, "yes", "jailed", -1, (("bribed", 1.0),), 1.5, -1, -1, ((7, (-1,)),))
     for place, value in enumerate(wrong):
         with pytest.raises(ValueError, match="trust"):
-            table.unpack(((*good[:place], value, *good[place + 1 :]),))
+            table.unpack((((*good[:place], value, *good[place + 1 :]),), 0, 0, 0))
+    for counts in ((-1, 0, 0), (0, True, 0), (0, 0, 0.5), (0, 0), (2**60, 0, 0)):
+        with pytest.raises(ValueError, match="trust"):
+            table.unpack(((good,), *counts))
+    for far in (-1.0, 1e39, float("nan")):
+        with pytest.raises(ValueError, match="trust"):
+            table.unpack((((*good[:5], (("outlying", far),), *good[6:]),), 0, 0, 0))

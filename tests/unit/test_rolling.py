@@ -1041,6 +1041,8 @@ def commit_for(table: RollingTable, victim: int, **changes: object) -> Commit:
         {"contributors": (Contribution(2, 4, 0.5, 1.0), Contribution(0, 4, 0.5, 1.0))},
         {"contributors": (Contribution(77, 4, 1.0, 1.0),)},
         {"contributors": (Contribution(1, 0, 1.0, 1.0),)},
+        {"contributors": (Contribution(1, 4, 1.0, 1e200),)},
+        {"contributors": (Contribution(1, 4, 1.0, -1.0),)},
         {"contributors": (Contribution(1, 4, 1.0, 1.0),), "digest": b""},
         {
             "contributors": (Contribution(1, 4, 1.0, 1.0),),

@@ -4,64 +4,59 @@ from random import Random
 
 import pytest
 
-from gossip.core.ledger.spread import ROUNDS, UNEQUAL, UpdateSpread, f_ratio
-from gossip.core.messages import Contribution
+from gossip.core.ledger.spread import UNEQUAL, beyond_chance
+
+DIFFERENT = [0.6, 0.8, 0.8, 0.9, 1.0, 1.0, 1.1, 1.4, 2.0, 2.2]
 
 
-def measured(typical, f=2, rounds=ROUNDS, seed=0, noise=0.2, absent=lambda at, peer: False):
-    """``typical``: how far out each peer's updates lie as a rule."""
-    spread, chance, ratios = UpdateSpread(f), Random(seed), []
-    for at in range(rounds):
-        ratios.append(
-            spread.observe(
-                [
-                    Contribution(peer, 32, 0.1, far * chance.lognormvariate(0.0, noise))
-                    for peer, far in enumerate(typical)
-                    if not absent(at, peer)
-                ]
-            )
-        )
-    return ratios
+def measured(typical, f=2, rounds=20, seed=0, noise=0.2, said=lambda at, peer, far: far):
+    """``typical``: how far out each peer's updates lie as a rule; ``said``: what commits say."""
+    chance = Random(seed)
+    groups = [
+        [said(at, peer, far * chance.lognormvariate(0.0, noise)) for at in range(rounds)]
+        for peer, far in enumerate(typical)
+    ]
+    return beyond_chance(groups, f)
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("liars", [(), (10.0, 10.0), (0.1, 12.0)])
-def test_by_chance_the_ratio_is_about_one_whatever_f_liars_do(seed, liars):
-    ratio = measured([1.0] * (10 - len(liars)) + list(liars), seed=seed)[-1]
-    assert ratio is not None
-    assert ratio < UNEQUAL or 0.1 in liars  # who keeps near can only warn, not hide
+@pytest.mark.parametrize("liars", [(), (10.0, 10.0), (0.1, 12.0), (0.1, 0.1)])
+def test_equal_data_are_equal_whatever_f_liars_do(seed, liars):
+    beyond = measured([1.0] * (10 - len(liars)) + list(liars), seed=seed)
+    assert beyond is not None
+    assert beyond < UNEQUAL
 
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("liars", [(), (10.0, 10.0)])
 def test_the_same_peers_farther_out_round_after_round_is_not_chance(seed, liars):
-    honest = [0.6, 0.8, 0.8, 0.9, 1.0, 1.0, 1.1, 1.4, 2.0, 2.2][: 10 - len(liars)]
-    ratio = measured([*honest, *liars], seed=seed)[-1]
-    assert ratio is not None
-    assert ratio > UNEQUAL
+    beyond = measured([*DIFFERENT[: 10 - len(liars)], *liars], seed=seed)
+    assert beyond is not None
+    assert beyond > UNEQUAL
 
 
-def test_it_is_measured_once_in_so_many_rounds_and_anew_each_time():
-    ratios = measured([1.0, 1.0, 1.0, 1.0, 1.5], rounds=2 * ROUNDS)
-    assert [at for at, ratio in enumerate(ratios) if ratio is not None] == [
-        ROUNDS - 1,
-        2 * ROUNDS - 1,
-    ]
-    assert ratios[ROUNDS - 1] != ratios[2 * ROUNDS - 1]
+@pytest.mark.parametrize("seed", range(5))
+def test_one_lying_server_in_twenty_hides_no_difference(seed):
+    """It says anything of the others in its commits."""
+    for lie in (0.0, 1e6, 3e38):
+        said = lambda at, peer, far, lie=lie: lie if at == 7 and peer < 5 else far  # noqa: E731
+        beyond = measured(DIFFERENT, seed=seed, said=said)
+        assert beyond is not None
+        assert beyond > UNEQUAL
 
 
 def test_nothing_is_said_of_rules_that_tell_no_updates_apart_nor_of_few_peers():
-    assert measured([1.0] * 10, noise=0.0)[-1] is None
-    assert measured([1.0, 2.0, 3.0], f=1)[-1] is None
-    few_whole = lambda at, peer: peer > 2 and at == 3  # noqa: E731
-    assert measured([1.0, 2.0, 3.0, 1.0, 1.0], f=1, absent=few_whole)[-1] is None
+    alike = measured([1.0] * 10, noise=0.0)
+    assert alike is not None
+    assert alike < 0.0
+    assert measured([1.0, 2.0, 3.0], f=1) is None
+    assert measured(DIFFERENT, f=5) is None
 
 
-def test_the_ratio_is_that_of_the_textbook():
-    """Three groups of a worked example of one-way analysis of variance: F = 9.3 (84 / 2 over 68 /
-    15)."""
-    groups = [[6, 8, 4, 5, 3, 4], [8, 12, 9, 11, 6, 8], [13, 9, 11, 8, 7, 12]]
-    assert f_ratio(groups) == pytest.approx((84 / 2) / (68 / 15))
-    assert f_ratio([[1.0, 1.0], [2.0, 2.0]]) is None
-    assert f_ratio([[1.0, 2.0]]) is None
-    assert f_ratio([[0.0, 1e-9], [1e9, 1e9]]) == 1e9
+def test_it_is_friedmans_statistic():
+    """Three wines by four judges, ranks (1, 2, 3), (1, 2, 3), (1, 3, 2), (1, 2, 3): Q = 6.5."""
+    wines = [[1, 1, 1, 1], [2, 2, 3, 2], [3, 3, 2, 3]]
+    outer = [[-9] * 4, [99] * 4]  # the nearest and the farthest, which are left out
+    assert beyond_chance([*wines, *outer], 1) == pytest.approx((6.5 - 2) / 2)
+    assert beyond_chance([*wines, *outer], 2) is None
+    assert beyond_chance([[1.0], [2.0], [3.0], [4.0]], 1) is None

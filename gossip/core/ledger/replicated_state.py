@@ -28,8 +28,8 @@ from .log import Held
 from .omissions import OmissionTracker
 from .prefetch import CursorLookahead
 from .rates import are_sound
-from .spread import UNEQUAL, UpdateSpread
-from .trust import TrustTable
+from .spread import UNEQUAL
+from .trust import FAR_MAX, TrustTable
 
 SNAPSHOTS_KEPT = 8
 """Rounds that a trainer which packs its state may be behind the commits."""
@@ -48,8 +48,7 @@ class ReplicatedState:
         )
         self.omissions = OmissionTracker(settings.trust, settings.f)
         self.equivocations = EquivocationDetector(settings.f)
-        # until it is reported
-        self._spread = None if settings.judged else UpdateSpread(settings.f)
+        self._unequal_told = False
         self.cursor = DataCursor(
             len(settings.peers),
             fixed_global=settings.batch_policy == "fixed_global",
@@ -73,7 +72,7 @@ class ReplicatedState:
         of them is proven to lie."""
         round_id, locked = self.lineage.next_round, self.trust.quarantined()
         proven = self.trust.proven() if locked else locked
-        self._sharers = self._next_sharers(locked)
+        self._sharers = self._next_sharers(proven)
         self.cursor.require(self._updates_needed(proven) if proven else self._updates_most)
         self._slices = self.cursor.assign(self._sharers)
         tables = [table.pack() for table in self._tables()]
@@ -88,16 +87,11 @@ class ReplicatedState:
             self.settings.f - len(proven.intersection(self.roster.peers))
         )
 
-    def _next_sharers(self, locked: frozenset[PeerId]) -> tuple[PeerId, ...]:
-        """The updates of a peer in quarantine are not used, so it gets no samples; unless one more
-        that is missing would leave the rule with too few."""
+    def _next_sharers(self, proven: frozenset[PeerId]) -> tuple[PeerId, ...]:
+        """Who is proven to lie gets no samples. Who is only suspected does: its updates are used
+        where the others' are too few, and what they were made of goes back otherwise."""
         peers = self.roster.peers
-        if not locked:
-            return peers
-        proven = self.trust.proven()
-        spare = len(set(peers) - locked) > self._updates_needed(proven)
-        out = locked if spare else proven
-        return tuple([peer for peer in peers if peer not in out])
+        return tuple([peer for peer in peers if peer not in proven]) if proven else peers
 
     def configure_data(
         self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0
@@ -133,15 +127,6 @@ class ReplicatedState:
             Report("share", {"subject": p, "was": was[p], "share": share[p], "round": round_id})
             for p in moved
         ]
-
-    def _tell_spread(self, spread: UpdateSpread, commit: Commit) -> list[Effect]:
-        """Says once that the updates of peers differ by more than chance."""
-        ratio = spread.observe(commit.contributors) if commit.contributors else None
-        if ratio is None or ratio < UNEQUAL:
-            return []
-        self._spread = None
-        fields = {"round": commit.round_id, "ratio": round(ratio, 1), "f": self.settings.f}
-        return [Report("unequal_updates", fields)]
 
     def slice_of(self, peer: PeerId) -> DataSlice | None:
         """A peer's samples of this round; None while nobody has said how many there are."""
@@ -198,8 +183,11 @@ class ReplicatedState:
             for t in self.trust.observe_round(commits, self.equivocations.observe_round(commits))
         ]
         locked = self.trust.quarantined()
-        if self._spread is not None:
-            effects += self._tell_spread(self._spread, commits[0])
+        beyond = self.trust.beyond_chance
+        if beyond is not None and beyond > UNEQUAL and not self._unequal_told:
+            self._unequal_told = True
+            fields = {"round": round_id, "beyond": round(beyond, 1), "f": self.settings.f}
+            effects.append(Report("unequal_updates", fields))
         turns = self.omissions.observe_round(commits, locked)
         effects += [Report(turn, {"subject": peer, "round": round_id}) for peer, turn in turns]
         configured = self.cursor.configured
@@ -238,7 +226,8 @@ class ReplicatedState:
         if before or not self.cursor.pace.even:
             effects += self._tell_shares(round_id, before)
         if configured:
-            effects += self._tell_batch(len(self._next_sharers(locked)))
+            proven = self.trust.proven() if locked else locked
+            effects += self._tell_batch(len(self._next_sharers(proven)))
         effects.append(_report(commits[0], alive, scores))
         return effects
 
@@ -281,7 +270,7 @@ class ReplicatedState:
 
     def may_have_contributed(self, commit: Commit) -> bool:
         """Whether those named as contributors and as rejected are of this round's roster, each
-        once, ascending, with samples."""
+        once, ascending, with samples, and no farther out than a rule can find them."""
         contributors, rejected = (
             [c.peer for c in commit.contributors],
             [r.peer for r in commit.rejected],
@@ -289,7 +278,9 @@ class ReplicatedState:
         named = set(contributors) | set(rejected)
         once = len(named) == len(contributors) + len(rejected)
         ascending = contributors == sorted(contributors) and rejected == sorted(rejected)
-        with_samples = all(c.samples > 0 for c in commit.contributors)
+        with_samples = all(
+            c.samples > 0 and 0.0 <= c.outlyingness <= FAR_MAX for c in commit.contributors
+        )
         return (
             once
             and ascending

@@ -26,21 +26,31 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from gossip.core.messages import Commit, Contribution, PeerId, Rejection
 from gossip.core.settings import TrustSettings
 
-from .spread import UNEQUAL, f_ratio
+from .spread import UNEQUAL, beyond_chance
 
-UNEQUAL_AFTER = 10
-"""Updates of each peer, at least, that tell whether the data of peers differ."""
+NO_FAR = ("non_finite", "wrong_size")
+"""Evidence that is no distance."""
+
+MEASURED_EVERY = 10
+"""Rounds, after which it is measured whether the data of peers differ."""
+
+UNEQUAL_OFTEN, UNEQUAL_SHARE = 3, 8
+"""So many measurements of it, or one of so many, and they do: chance alone gives it less often."""
+
+COUNT_MAX = 2**53
 
 RECENT = 20
 """Updates of a peer that say how far out it is as a rule, and that its reasons speak of."""
 
 MOST_PEERS = 2**16
+FAR_MAX = 3.5e38
+"""How far out an update may be said to lie: beyond any float32, which is where rules stop."""
+
 NOBODY: frozenset[PeerId] = frozenset()
 
 Change: TypeAlias = Literal["suspected", "trusted", "quarantined", "parole", "cleared"]
@@ -88,6 +98,11 @@ class _Standing:
         return min(self.score, self.served)
 
     @property
+    def distances(self) -> list[float]:
+        """How far out its recent updates lay, oldest first."""
+        return [far for name, far in self.recent if name not in NO_FAR]
+
+    @property
     def typical(self) -> float:
         """How far out its recent updates lie that stood out: their median; 0.0 without any."""
         far = sorted([value for name, value in self.recent if name == "outlying"])
@@ -119,6 +134,9 @@ class TrustTable:
     ) -> None:
         self.settings, self.f, self._updates_for = settings, f, tuple(updates_for)
         self._judged = judged
+        # measurements so far, those that found more than chance, and rounds since the last one
+        self._windows = self._unequal = self._since = 0
+        self.beyond_chance: float | None = None  # as it was measured last
         self._standings: dict[PeerId, _Standing] = {}
         # rounds in which more than f different peers have served, as good as certainly
         self._window = 64 + 16 * f
@@ -306,10 +324,13 @@ class TrustTable:
         Returns: what changed, in the order of the peers.
         """
         judged: dict[PeerId, tuple[str, float]] = {}
-        contributors = list(contributors)
+        contributors, bound = list(contributors), None
         for contribution in contributors:
             far = contribution.outlyingness
-            out = far > self.settings.outlying and self._stands_out(contributors, contribution)
+            out = far > self.settings.outlying
+            if out:
+                bound = self._bound(contributors) if bound is None else bound
+                out = self._stands_out(contribution, bound)
             judged[contribution.peer] = ("outlying" if out else "", far)
         for rejection in rejected:
             if rejection.reason in WORDS:
@@ -323,6 +344,10 @@ class TrustTable:
                 told = 0.0 if verdict[0] else 1.0
                 standing.score = memory * standing.score + (1.0 - memory) * told
                 standing.recent = (*standing.recent[1 - RECENT :], verdict)
+        self._since += 1
+        if self._since >= MEASURED_EVERY and not self._judged:
+            self._since = 0
+            self._measure()
         looked_at = dict.fromkeys([*judged, *accused])
         changes = [
             *self._release(round_id),
@@ -336,11 +361,15 @@ class TrustTable:
 
         Where the data of peers differ, distance tells liars from honest peers less and less: labels
         sorted by peer, two honest peers of ten lay 7.6 typical distances out, the others up to 2.5.
-        So the bound grows with the square of what is usual, and where the same peers are farther
-        out by more than chance it is ``outlying`` times as high.
+        So the bound grows with the square of what is usual. It is ``outlying`` times as high where
+        the same peers were farther out by more than chance; data stay different when a model has
+        converged, and the measure no longer shows it.
         """
         outlying, unit = self.settings.outlying, self._spread(contributors)
-        return outlying * unit * unit * (outlying if self._are_unequal(contributors) else 1.0)
+        if self._judged:
+            return outlying
+        unequal = self._unequal >= UNEQUAL_OFTEN or self._unequal * UNEQUAL_SHARE > self._windows
+        return outlying * unit * unit * (outlying if unequal else 1.0)
 
     def _spread(self, contributors: Sequence[Contribution]) -> float:
         """How far out the updates of honest peers lie as a rule, in units of the median distance;
@@ -357,19 +386,19 @@ class TrustTable:
         nearest = sorted(usual)[: max(0, len(usual) - max(1, self.f))]
         return max([1.0, *nearest[-1:]])
 
-    def _are_unequal(self, contributors: Sequence[Contribution]) -> bool:
-        """Whether the same peers are farther out again and again, by more than chance, without the
-        f farthest."""
-        groups = [
-            [*self._past(contribution.peer), contribution.outlyingness]
-            for contribution in contributors
+    def _measure(self) -> None:
+        """Whether the same peers were farther out again and again, by more than chance, in the
+        rounds that are remembered."""
+        known = [
+            far
+            for standing in self._standings.values()
+            if standing.phase != "quarantined" and len(far := standing.distances) >= MEASURED_EVERY
         ]
-        length = min([len(group) for group in groups])
-        nearest = sorted(groups, key=median)[: max(0, len(groups) - max(1, self.f))]
-        if length < UNEQUAL_AFTER:
-            return False
-        ratio = f_ratio([group[-length:] for group in nearest])
-        return ratio is not None and ratio > UNEQUAL
+        length = min([len(far) for far in known], default=0)
+        self.beyond_chance = beyond_chance([far[-length:] for far in known], self.f)
+        if self.beyond_chance is not None:
+            self._windows += 1
+            self._unequal += self.beyond_chance > UNEQUAL
 
     def _past(self, peer: PeerId) -> list[float]:
         """How far out the recent updates of a peer lay, all but the one that is the next to be
@@ -377,11 +406,11 @@ class TrustTable:
         standing = self._standings.get(peer)
         if standing is None:
             return []
-        return [far for name, far in standing.recent[1 - RECENT :] if name in ("", "outlying")]
+        return standing.distances[1 - RECENT :]
 
-    def _stands_out(self, contributors: Sequence[Contribution], contribution: Contribution) -> bool:
-        """Whether an update lies far out, beyond what is usual among the honest, and so do this
-        peer's updates as a rule: the geometric mean of the recent ones.
+    def _stands_out(self, contribution: Contribution, bound: float) -> bool:
+        """Whether an update lies farther out than ``bound``, and so do this peer's updates as a
+        rule: the geometric mean of the recent ones.
 
         Once a model fits its data nearly all gradients are tiny, and one batch with a sample that
         it gets wrong is ten or a hundred times as large: whoever has that batch is far out in this
@@ -389,7 +418,6 @@ class TrustTable:
         ``outlying`` squared, and no less than its inverse, else a single one would outweigh all.
         """
         outlying = self.settings.outlying
-        bound = outlying if self._judged else self._bound(contributors)
         if not contribution.outlyingness > bound:
             return False
         recent = (*self._past(contribution.peer), contribution.outlyingness)
@@ -489,13 +517,18 @@ class TrustTable:
         return not standing.twice, standing.trust, -standing.typical, peer
 
     def _least_suspicious(self, members: Collection[PeerId]) -> PeerId | None:
-        """Of those locked up without proof."""
+        """Of those locked up without proof; last who is so for anything else than a distance."""
         locked = [
             peer for peer in self.quarantined() & set(members) if not self._standings[peer].twice
         ]
         return min(
             locked,
-            key=lambda peer: (self._standings[peer].typical, -self._standings[peer].trust, -peer),
+            key=lambda peer: (
+                self._standings[peer].typical == 0.0,
+                self._standings[peer].typical,
+                -self._standings[peer].trust,
+                -peer,
+            ),
             default=None,
         )
 
@@ -511,8 +544,10 @@ class TrustTable:
         standing.phase, standing.score = "parole", self._parole_score
         standing.served = max(standing.served, self._parole_score)
         standing.rounds_left = self.settings.parole_rounds
-        # Otherwise the old offences would be told as the reason for what happens from now on.
-        standing.recent, standing.refused, standing.twice = (), 0, 0
+        # Otherwise the old offences would be told as the reason for what happens from now on. How
+        # far out it lay stays known: who is different is so afterwards, too.
+        standing.recent = tuple([("", far) for name, far in standing.recent if name not in NO_FAR])
+        standing.refused = standing.twice = 0
         return self._transition(peer, "parole", round_id)
 
     def _transition(self, peer: PeerId, change: Change, round_id: int) -> TrustTransition:
@@ -522,8 +557,7 @@ class TrustTable:
 
     def pack(self) -> tuple[Any, ...]:
         """The whole table as plain tuples, for a peer that takes over our state."""
-        table = sorted(self._standings.items())
-        return tuple(
+        rows = tuple(
             [
                 (
                     p,
@@ -537,14 +571,21 @@ class TrustTable:
                     s.twice,
                     s.accusations,
                 )
-                for p, s in table
+                for p, s in sorted(self._standings.items())
             ]
         )
+        return rows, self._windows, self._unequal, self._since
 
     def unpack(self, packed: Any) -> None:
         """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing,
         when it is not that."""
-        self._standings = _standings_of(packed)
+        if not isinstance(packed, tuple | list) or len(packed) != 4:
+            raise ValueError("trust: a table has rows and three counts")
+        rows, *counts = packed
+        if not _are_counts(counts) or max(counts) > COUNT_MAX:
+            raise ValueError("trust: measurements are whole numbers")
+        self._standings = _standings_of(rows)
+        self._windows, self._unequal, self._since = counts
         self._locked_ever = any(standing.phase != "normal" for standing in self._standings.values())
 
 
@@ -598,7 +639,7 @@ def _evidence_of(packed: Any) -> tuple[tuple[str, float], ...]:
     for item in packed:
         if not isinstance(item, tuple | list) or len(item) != 2 or item[0] not in ("", *WORDS):
             raise ValueError("trust: evidence without a name")
-        if not isinstance(item[1], int | float):
+        if not isinstance(item[1], int | float) or not 0.0 <= item[1] <= FAR_MAX:
             raise ValueError("trust: evidence without a number")
     return tuple([(str(name), float(far)) for name, far in packed])
 

@@ -430,9 +430,17 @@ class GossipRounds:
         return effects if self._tickets else [*effects, *self._apply()]
 
     def _rows_of(self, kind: Kind, own: Payload | None) -> tuple[Row, ...]:
-        barred = self.trust.quarantined()
-        taken = self.pushes.take(kind, self.round_id, self._sources, barred)
         assert self._own is not None
+        locked = self.trust.quarantined()
+        taken = {
+            peer: pushed
+            for peer, pushed in self.pushes.take(kind, self.round_id, self._sources).items()
+            if pushed.payload is not None
+        }
+        others = {peer: pushed for peer, pushed in taken.items() if peer not in locked}
+        # Suspicion keeps nobody out where the rule could not tolerate f with the others.
+        if len(others) + (own is not None) >= self.settings.updates_needed(self.settings.f):
+            taken = others
         # Parameters count alike: they are positions, not means over samples.
         rows = [
             Row(peer, pushed.payload, pushed.samples if kind == "gradient" else 1)

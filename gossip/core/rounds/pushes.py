@@ -83,9 +83,7 @@ class PushStore:
             )
         ]
 
-    def take(
-        self, kind: Kind, round_id: int, expected: Collection[PeerId], barred: Collection[PeerId]
-    ) -> dict[PeerId, Pushed]:
+    def take(self, kind: Kind, round_id: int, expected: Collection[PeerId]) -> dict[PeerId, Pushed]:
         """Removes and returns what ``round_id`` uses, one a sender, by sender.
 
         That is the newest up to ``round_id``, or for those expected the oldest of later rounds when
@@ -100,7 +98,7 @@ class PushStore:
             due = [at for at in kept if round_id - self._staleness_max <= at <= round_id]
             later = [at for at in kept if at > round_id] if peer in expected else []
             chosen = max(due) if due else min(later, default=None)
-            if chosen is not None and peer not in barred:
+            if chosen is not None:
                 taken[peer] = kept[chosen]
                 self._used[key] = chosen
             for at in [at for at in kept if at <= round_id or at == chosen]:

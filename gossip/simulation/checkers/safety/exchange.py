@@ -100,9 +100,7 @@ class PushInbox:
         if len(self.kept) > most:
             del self.kept[min(self.kept)]
 
-    def take(
-        self, round_id: int, staleness_max: int, is_source: bool, is_barred: bool
-    ) -> _Arrived | None:
+    def take(self, round_id: int, staleness_max: int, is_source: bool) -> _Arrived | None:
         """What ``round_id`` uses: the newest that is due,
         or of a source that has gone on the first behind it."""
         due = [at for at in self.kept if round_id - staleness_max <= at <= round_id]
@@ -110,9 +108,8 @@ class PushInbox:
         chosen = max(due) if due else min(later, default=-1)
         found = self.kept.get(chosen)
         self.kept = {at: each for at, each in self.kept.items() if at > round_id and at != chosen}
-        if found is None or is_barred:
-            return None
-        self.used = chosen
+        if found is not None:
+            self.used = chosen
         return found
 
 
@@ -353,15 +350,18 @@ class TakesWhatItWasPushed(Checker):
                     doing.round_id,
                     settings.staleness_max,
                     sender in doing.sources,
-                    sender in barred,
                 )
                 for sender, boxes in sorted(desk.inboxes.items())
             }
-            found[kind] = {
+            usable = {
                 sender: each
                 for sender, each in taken.items()
                 if each is not None and each.payload is not None
             }
+            others = {sender: each for sender, each in usable.items() if sender not in barred}
+            own = _own_row(peer, doing.own, kind) is not None
+            enough = len(others) + own >= core.settings.updates_needed(core.settings.f)
+            found[kind] = others if enough else usable
         return found
 
     def _on_aggregate(

@@ -294,7 +294,8 @@ class TrustFollowsExperience(Checker):
     ) -> None:
         if not ask.mix:
             self._asked[peer] = {ask.ticket: ask}
-        if used := [row.peer for row in ask.rows if row.peer in ledger.locked()]:
+        named = [row.peer for row in ask.rows]
+        if used := _used_without_need(named, ledger, named):
             raise self.violated(
                 swarm,
                 peer,
