@@ -658,6 +658,19 @@ def test_an_update_that_is_not_finite_never_reaches_the_rule() -> None:
     assert [(r.peer, r.reason) for r in table.made[0].rejected] == [(3, "non_finite")]
 
 
+@pytest.mark.parametrize(("peers", "f"), [(5, 1), (4, 1), (3, 0)])
+def test_one_without_numbers_is_one_of_f_only_where_the_others_are_too_few(peers: int, f: int):
+    """An honest model may overflow: then the liar is among the others."""
+    table = RollingTable(peers, f=1, updates_for=(1, 3))
+    table.contribute(*range(peers - 1))
+    bad = Contributed(0, 4, (vector(float("nan")),))
+    last = peers - 1
+    table.run(last, table.peers[last].on_contributed(bad, table.now))
+    table.deliver()
+    table.assert_one_history(1)
+    assert [ask.f for ask in table.asked] == [f]
+
+
 def test_a_round_without_samples_changes_nothing_but_counts() -> None:
     table = RollingTable(3)
     table.contribute(samples=0)
