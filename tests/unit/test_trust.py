@@ -312,6 +312,21 @@ def test_data_stay_different_when_the_model_has_converged() -> None:
         assert table.quarantined() == locked, first
 
 
+def test_in_which_order_peers_were_met_makes_no_difference() -> None:
+    """Medians tie, and those left out at the ends are others where the order counts: a peer that
+    took the table over has met all in the order of their numbers."""
+    chance = Random(3)
+    rows = [[float(chance.randrange(1, 4)) for _ in range(6)] for _ in range(10)]
+    found = set()
+    for order in ((0, 1, 2, 3, 4, 5), (5, 4, 3, 2, 1, 0), (3, 5, 0, 1, 4, 2)):
+        table = TrustTable(SETTINGS, f=1)
+        for at, row in enumerate(rows):
+            table.observe_commit(at, [Contribution(p, 32, 0.1, row[p]) for p in order], [])
+        found.add(table.beyond_chance)
+    assert len(found) == 1
+    assert None not in found
+
+
 def test_suspicion_is_no_proof() -> None:
     table = TrustTable(SETTINGS, f=2)
     run(table, range(20), {5: 40.0}, {6: "non_finite"})

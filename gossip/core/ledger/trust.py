@@ -365,9 +365,10 @@ class TrustTable:
         the same peers were farther out by more than chance; data stay different when a model has
         converged, and the measure no longer shows it.
         """
-        outlying, unit = self.settings.outlying, self._spread(contributors)
+        outlying = self.settings.outlying
         if self._judged:
             return outlying
+        unit = self._spread(contributors)
         unequal = self._unequal >= UNEQUAL_OFTEN or self._unequal * UNEQUAL_SHARE > self._windows
         return outlying * unit * unit * (outlying if unequal else 1.0)
 
@@ -391,7 +392,7 @@ class TrustTable:
         rounds that are remembered."""
         known = [
             far
-            for standing in self._standings.values()
+            for _, standing in sorted(self._standings.items())  # as a peer that took it over has it
             if standing.phase != "quarantined" and len(far := standing.distances) >= MEASURED_EVERY
         ]
         length = min([len(far) for far in known], default=0)
