@@ -178,6 +178,7 @@ class Supervisor:
             process = await self._begin_life(peer, incarnation)
             if process is None:
                 break
+            self._dismiss_latecomers()  # the others may have ended while this one was started
             try:
                 life = await process.wait_gone()
             finally:
@@ -232,11 +233,24 @@ class Supervisor:
         ):
             return
         for peer, process in self._processes.items():
-            here = self.view.rows[peer].state in ("starting", "here")
-            if process.incarnation > self.peers[peer] and here and peer not in self._late:
-                self._late.add(peer)
+            row = self.view.rows[peer]
+            # What the row says is of its last life until it has announced this one.
+            waits = row.state in ("starting", "here") or (row.state == "gone" and process.running)
+            if process.incarnation > self.peers[peer] and waits and peer not in self._late:
                 self._say(f"! peer {peer} came back too late: the others are done")
-                process.send_trainer(signal.SIGTERM)
+                self._dismiss(process)
+
+    def _dismiss(self, process: PeerProcess) -> None:
+        """Asks a peer to leave that nobody needs. It is killed where it has not left in time: its
+        script may ignore SIGTERM."""
+        self._late.add(process.peer)
+        process.send_trainer(signal.SIGTERM)
+        asyncio.get_running_loop().call_later(STOP_GRACE_S, self._kill_dismissed, process)
+
+    def _kill_dismissed(self, process: PeerProcess) -> None:
+        if self._processes.get(process.peer) is process and process.running:
+            self._say(f"! killing peer {process.peer}: not gone after {STOP_GRACE_S:.0f} s")
+            process.send_all(signal.SIGKILL)
 
     def _dismiss_early_birds(self) -> None:
         """Stops those who wait for a start that cannot come any more,
@@ -267,9 +281,8 @@ class Supervisor:
                 f"start, and {of}"
             )
         for peer in waiting:
-            self._late.add(peer)
             self.outcome.dismissed.add(peer)
-            self._processes[peer].send_trainer(signal.SIGTERM)
+            self._dismiss(self._processes[peer])
 
     @property
     def _need(self) -> int:

@@ -86,7 +86,7 @@ def main() -> None:
     ends_early(mine)
     if mine in ("polite", "stubborn", "stopped", "workers", "orphans"):
         goes_on(mine)
-    if mode.startswith(("late@", "restart@", "restart-when-told@", "dies-")) and mine == "finish":
+    if mode.startswith(("late", "restart", "dies-")) and mine == "finish":
         wait_for("go")
     tell(
         "halted",
@@ -100,6 +100,8 @@ def main() -> None:
 def before_the_node(mode: str, mine: str) -> None:
     if mine == "never-starts":
         time.sleep(3600)
+    if mine == "late-silent" and INCARNATION > 0:
+        time.sleep(3600)
     if mine == "raise-early":
         raise ImportError("no module named pickles")
     if mode.startswith("raise-early-all-but-") and int(mode.rsplit("-", 1)[1]) != PEER:
@@ -111,8 +113,9 @@ ASKED = signal.SIGTERM, signal.SIGINT
 
 
 def before_ready(mode: str, mine: str) -> None:
-    if mine == "late" and INCARNATION > 0:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if mine in ("late", "late-deaf") and INCARNATION > 0:
+        leaves = (lambda *_: sys.exit(143)) if mine == "late" else signal.SIG_IGN
+        signal.signal(signal.SIGTERM, leaves)
         time.sleep(3600)
     if mode.startswith("raise-early-all-but-"):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -130,9 +133,10 @@ def is_struck(mine: str) -> None:
     """By the fault that the plan has for it."""
     if mine == "restart-when-told" and INCARNATION == 0:
         wait_for("strike")
-    if mine in ("crash", "restart", "restart-when-told", "late") and INCARNATION == 0:
-        again = {} if mine == "crash" else {"fault": f"restart:{PEER}@1+100ms", "seconds": 0.1}
-        tell("fault", kind="crash" if mine == "crash" else "restart", round=1, **again)
+    again = mine in ("restart", "restart-when-told", "late", "late-silent", "late-deaf")
+    if (mine == "crash" or again) and INCARNATION == 0:
+        how = {"fault": f"restart:{PEER}@1+100ms", "seconds": 0.1} if again else {}
+        tell("fault", kind="restart" if again else "crash", round=1, **how)
         os.killpg(os.getpgrp(), signal.SIGKILL)
     if mine == "hang":
         tell("fault", kind="hang", round=1, seconds=0.2)

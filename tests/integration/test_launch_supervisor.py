@@ -154,6 +154,57 @@ async def test_a_peer_that_comes_back_when_all_others_are_done_is_sent_home(tmp_
     assert any("peer 1 came back too late" in line for line in heard.said)
 
 
+async def test_who_is_started_again_and_too_late_is_sent_home_before_it_says_anything(
+    tmp_path: Path,
+) -> None:
+    watched, heard = supervisor(tmp_path, "late-silent@1")
+    spawned = lambda view: view.rows[1].incarnation == 1  # noqa: E731
+    heard.when.append((spawned, lambda: (tmp_path / "run" / "go").touch()))
+    outcome = await run(watched)
+    assert outcome.finished == [0, 2]
+    assert outcome.last_lives[1].how == "killed by SIGTERM"
+    assert outcome.unplanned == []
+    assert "! peer 1 came back too late: the others are done" in heard.said
+
+
+async def test_a_peer_whose_start_takes_until_the_others_are_done_is_sent_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched, heard = supervisor(tmp_path, "late-silent@1")
+    begin, dismiss = watched._begin_life, watched._dismiss_latecomers
+    others_are_done = asyncio.Event()
+
+    async def begin_late(peer: int, incarnation: int) -> Any:
+        if incarnation == 1:
+            (tmp_path / "run" / "go").touch()
+            await others_are_done.wait()
+        return await begin(peer, incarnation)
+
+    def see_who_is_done() -> None:
+        dismiss()
+        if watched._ended == {0, 2}:
+            others_are_done.set()
+
+    monkeypatch.setattr(watched, "_begin_life", begin_late)
+    monkeypatch.setattr(watched, "_dismiss_latecomers", see_who_is_done)
+    outcome = await run(watched)
+    assert outcome.finished == [0, 2]
+    assert "! peer 1 came back too late: the others are done" in heard.said
+
+
+async def test_a_peer_that_is_sent_home_and_stays_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gossip.launch.local.supervisor.STOP_GRACE_S", 0.2)
+    watched, heard = supervisor(tmp_path, "late-deaf@1")
+    back = lambda view: view.rows[1].incarnation == 1 and view.rows[1].state == "here"  # noqa: E731
+    heard.when.append((back, lambda: (tmp_path / "run" / "go").touch()))
+    outcome = await run(watched)
+    assert outcome.finished == [0, 2]
+    assert outcome.unplanned == []
+    assert "! killing peer 1: not gone after 0 s" in heard.said
+
+
 @pytest.mark.parametrize("mode", ["restart@1", "late@1"])
 async def test_the_last_lines_say_which_planned_faults_never_took_place_or_only_by_half(
     tmp_path: Path, mode: str
