@@ -273,7 +273,7 @@ class StateLost(SwarmError):
 
 
 class NobodyAnswers(SwarmError):
-    """No door of the run answers. ``tried``: a line for each address, with what came back."""
+    """No join server of the run answers. ``tried``: a line for each address with its answer."""
 
     exit_code = 4
 

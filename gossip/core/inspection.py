@@ -299,7 +299,7 @@ class Inspection:
             "timers pending": len(self._peer.timers),
             "hellos": len(self.hellos),
             "takers of the state": sum([ask.what == "state" for ask in giving.asks.values()]),
-            "who waits for a voucher": len(giving.asks),
+            "who waits for an attestation": len(giving.asks),
             "states that are kept": len(giving.copies),
             "takers of pieces": len(giving._takers),
             "pieces of a state": len(self.recovery.kept),

@@ -26,7 +26,7 @@ from gossip.faults import (
 )
 from gossip.run import Journal, WriteFailures
 
-from .sieve import Fault
+from .sieve import LinkCondition
 
 LOOK_EVERY_S = 0.01
 
@@ -123,9 +123,9 @@ class LinkFaults:
             (index, fault) for index, fault in enumerate(plan) if isinstance(fault, LinkFault)
         ]
         self._told: dict[int, bool] = {}  # which were said to begin, and which to be over
-        self._now: dict[PeerId, Fault] = {}
+        self._now: dict[PeerId, LinkCondition] = {}
         self._look_at = 0.0
-        self.on_change: Callable[[Mapping[PeerId, Fault]], None] = lambda faults: None
+        self.on_change: Callable[[Mapping[PeerId, LinkCondition]], None] = lambda faults: None
 
     def tick(
         self, now: float, began: float | None, round_id: int, drilled: Iterable[Any] = ()
@@ -178,29 +178,29 @@ class LinkFaults:
 
 def links_at(
     local: PeerId, peers: Iterable[PeerId], faults: Iterable[LinkFault]
-) -> dict[PeerId, Fault]:
+) -> dict[PeerId, LinkCondition]:
     """What befalls the links of one peer while these faults are on. The worst counts where several
     befall one link."""
     everybody = tuple(peers)
-    found: dict[PeerId, Fault] = {}
+    found: dict[PeerId, LinkCondition] = {}
     for fault in faults:
         match fault:
             case Partition() | Ring() | Flap():
                 for a, b in severed(fault):
                     if local in (a, b):
                         other = b if a == local else a
-                        known = found.get(other, Fault())
+                        known = found.get(other, LinkCondition())
                         found[other] = replace(
                             known, mute=known.mute or a == local, deaf=known.deaf or b == local
                         )
             case Loss() | Delay() | Trickle():
                 for a, b in near(fault, everybody):
                     if b == local:
-                        found[a] = _worse(found.get(a, Fault()), fault)
+                        found[a] = _worse(found.get(a, LinkCondition()), fault)
     return found
 
 
-def _worse(known: Fault, fault: Loss | Delay | Trickle) -> Fault:
+def _worse(known: LinkCondition, fault: Loss | Delay | Trickle) -> LinkCondition:
     match fault:
         case Loss():
             return replace(known, loss=max(known.loss, fault.share))

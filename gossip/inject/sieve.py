@@ -28,7 +28,7 @@ HELD_MAX = 4096  # messages that are held up; what comes beyond is lost, as at a
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class LinkCondition:
     """What befalls the link with one peer. ``loss``, ``delay_s`` (uniform up to that) and
     ``bytes_per_s`` (of payloads) are of what comes from it."""
 
@@ -88,7 +88,7 @@ class FaultyTransport:
             False,
         )
         self.link_timeout_s = inner.link_timeout_s
-        self._faults: dict[PeerId, Fault] = {}
+        self._faults: dict[PeerId, LinkCondition] = {}
         self._stands: set[PeerId] = set()  # links that stand below
         self._told: set[PeerId] = set()  # links of which it was told that they stand
         # when a link became deaf, or no longer is, until that is told
@@ -96,11 +96,14 @@ class FaultyTransport:
         self._held: deque[tuple[float, Received]] = deque()
         self._trickles: dict[PeerId, _Trickle] = {}
 
-    def fail(self, faults: Mapping[PeerId, Fault]) -> None:
+    def fail(self, faults: Mapping[PeerId, LinkCondition]) -> None:
         """From here on these links fail, and no others."""
         now = self._clock()
         for peer in {*faults, *self._faults}:
-            if faults.get(peer, Fault()).deaf != self._faults.get(peer, Fault()).deaf:
+            if (
+                faults.get(peer, LinkCondition()).deaf
+                != self._faults.get(peer, LinkCondition()).deaf
+            ):
                 self._changed[peer] = now
         self._faults = dict(faults)
 
@@ -149,16 +152,16 @@ class FaultyTransport:
         while self._held and self._held[0][0] <= now:
             arrivals.append(self._held.popleft()[1])
         for peer, trickle in list(self._trickles.items()):
-            arrivals += trickle.come(self._faults.get(peer, Fault()).bytes_per_s, now)
+            arrivals += trickle.come(self._faults.get(peer, LinkCondition()).bytes_per_s, now)
             if not trickle.waiting:
                 del self._trickles[peer]
         return arrivals
 
     def _trickles_from(self, peer: PeerId) -> bool:
-        return peer in self._trickles or self._faults.get(peer, Fault()).bytes_per_s < inf
+        return peer in self._trickles or self._faults.get(peer, LinkCondition()).bytes_per_s < inf
 
     def _let_through(self, received: Received, now: float) -> tuple[Received, ...]:
-        fault = self._faults.get(received.sender, Fault())
+        fault = self._faults.get(received.sender, LinkCondition())
         if fault.deaf or (fault.loss and self._random.random() < fault.loss):
             self.traffic.drop("cut" if fault.deaf else "lost")
             return ()

@@ -14,7 +14,7 @@ from gossip.errors import ConfigError
 from gossip.transport import KEY_CHARS, KeyPair, is_key, new_pair, public_of
 
 SWARM_KEY = "swarm.key"
-"""In a run's folder: who has it may talk to the doors of the run, and so be let in."""
+"""In a run's folder: who has it may talk to the join servers of the run, and so be let in."""
 FILE_BYTES_MAX = 4096
 MAKE_ONE = "make one with: gossip keygen FILE"
 LIST_BYTES_MAX = 2**20

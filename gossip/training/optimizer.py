@@ -55,7 +55,7 @@ class StepCoordinator:
         self._optimizers, self._exchange = list(optimizers), exchange
         self._inner = [_replace(optimizer, at, self) for at, optimizer in enumerate(optimizers)]
         # optimizer -> its gradients when it was asked to step
-        self._waiting: dict[int, list[_Seen]] = {}
+        self._waiting: dict[int, list[_SeenGradient]] = {}
         self._overflow = self._warned = False
         self._loss: float | None = None
 
@@ -79,7 +79,7 @@ class StepCoordinator:
         if len(self._waiting) + 1 < len(self._optimizers):
             # Another loss may be propagated before the last one steps,
             # through these parameters, too.
-            self._waiting[at] = [_Seen(parameter) for parameter in _parameters(optimizer)]
+            self._waiting[at] = [_SeenGradient(parameter) for parameter in _parameters(optimizer)]
             return
         waiting, self._waiting = self._waiting, {}
         overflow, self._overflow = self._overflow, False
@@ -88,7 +88,7 @@ class StepCoordinator:
             self._put_back(other, seen)
         self._exchange(loss, overflow)
 
-    def _put_back(self, at: int, seen: list[_Seen]) -> None:
+    def _put_back(self, at: int, seen: list[_SeenGradient]) -> None:
         if not self._warned and any(each.changed for each in seen):
             self._warned = True
             warnings.warn(
@@ -106,7 +106,7 @@ def version_of(tensor: Tensor) -> int:
     return tensor._version
 
 
-class _Seen:
+class _SeenGradient:
     """A parameter's gradient as it is."""
 
     def __init__(self, parameter: Tensor) -> None:

@@ -45,7 +45,7 @@ app = typer.Typer(
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CheckpointRow:
     """What is known of one checkpoint. ``problems``: a line on each damaged file."""
 
     step: int
@@ -101,20 +101,20 @@ def list_(
     raise typer.Exit(1 if verify and damaged else 0)
 
 
-def look(step: int, path: Path, verify: bool) -> Row:
+def look(step: int, path: Path, verify: bool) -> CheckpointRow:
     """At one checkpoint: its manifest and the sizes of its files, or every byte of them."""
     from gossip.run import checkpoints
 
     try:
         found = checkpoints.open_at(path)
     except ConfigError as error:
-        return Row(step, path, None, None, (str(error),), verify)
+        return CheckpointRow(step, path, None, None, (str(error),), verify)
     problems = tuple(checkpoints.verify(found)) if verify else ()
     wall_time_s = real(found.manifest.get("wall_time_s"))
-    return Row(step, path, wall_time_s, found.nbytes, problems, verify)
+    return CheckpointRow(step, path, wall_time_s, found.nbytes, problems, verify)
 
 
-def table(rows: list[Row]) -> Table:
+def table(rows: list[CheckpointRow]) -> Table:
     from rich.table import Table
     from rich.text import Text
 

@@ -28,7 +28,7 @@ or the swarm has no use for it (``docs/exit_codes.md``)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
+class NextRestart:
     """``number``: 1 for the first of this peer."""
 
     number: int
@@ -47,7 +47,7 @@ class RestartCounter:
         self._used = Counter[int]()
         self._in_a_row = Counter[int]()
 
-    def take(self, life: ProcessLife) -> Restart | Literal["used up"]:
+    def take(self, life: ProcessLife) -> NextRestart | Literal["used up"]:
         """The next restart of a peer that has died by itself."""
         peer = life.peer
         if self._used[peer] >= self.most:
@@ -57,7 +57,7 @@ class RestartCounter:
         wait_s = min(MOST_S, FIRST_S * 2.0 ** min(self._in_a_row[peer], DOUBLINGS_MAX))
         self._used[peer] += 1
         self._in_a_row[peer] += 1
-        return Restart(self._used[peer], wait_s)
+        return NextRestart(self._used[peer], wait_s)
 
 
 def died_by_itself(life: ProcessLife, halted: Mapping[str, Any]) -> bool:

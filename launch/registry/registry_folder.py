@@ -38,7 +38,7 @@ JOIN_SERVERS = "join_servers"
 
 
 class RegistryFolder:
-    """``seeds/`` and ``doors/`` of a run, for one door of it."""
+    """``seeds/`` and ``doors/`` of a run, for one join server of it."""
 
     def __init__(self, run: Path, join_server: bytes) -> None:
         self._seeds, self._join_servers = run / "seeds", run / JOIN_SERVERS

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gossip.launch.local.peer_process import ProcessLife
-from gossip.launch.local.restarts import Restart, RestartCounter, died_by_itself
+from gossip.launch.local.restarts import NextRestart, RestartCounter, died_by_itself
 from gossip.launch.report.view import RunView
 
 
@@ -18,7 +18,7 @@ def life(
 
 def waits(counter: RestartCounter, *lasted_s: float) -> list[float]:
     taken = [counter.take(life(lasted_s=each)) for each in lasted_s]
-    return [each.wait_s for each in taken if isinstance(each, Restart)]
+    return [each.wait_s for each in taken if isinstance(each, NextRestart)]
 
 
 def test_the_wait_doubles_up_to_half_a_minute() -> None:
@@ -37,11 +37,11 @@ def test_a_million_short_lives_make_no_number_too_large() -> None:
 def test_each_peer_has_restarts_of_its_own() -> None:
     counter = RestartCounter(2)
     assert [counter.take(life(peer=peer)) for peer in (1, 1, 2, 1, 2)] == [
-        Restart(1, 1.0),
-        Restart(2, 2.0),
-        Restart(1, 1.0),
+        NextRestart(1, 1.0),
+        NextRestart(2, 2.0),
+        NextRestart(1, 1.0),
         "used up",
-        Restart(2, 2.0),
+        NextRestart(2, 2.0),
     ]
 
 

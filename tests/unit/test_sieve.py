@@ -14,7 +14,7 @@ from gossip.errors import BadFault
 from gossip.faults.plan import parse
 from gossip.faults.world import Delay, Flap, LinkFault, Loss, Partition, Ring, Trickle
 from gossip.inject.links import links_at
-from gossip.inject.sieve import RECONNECT_S, Fault, FaultyTransport
+from gossip.inject.sieve import RECONNECT_S, FaultyTransport, LinkCondition
 from gossip.testing.transport_world import RUN
 from gossip.testing.transports import TRANSPORT_CHECKS, TransportCheck
 from gossip.transport.base import LINK_TIMEOUT_S as SILENT_S
@@ -71,7 +71,7 @@ def pair() -> Iterator[Pair]:
 def test_nothing_passes_a_cut_on_either_lane_and_nobody_is_told(pair: Pair):
     update = Update(b"lineage1", 0, 0, 0, b"", 1, None)
     for end in pair.ends:
-        end.fail({0: Fault(True, True), 1: Fault(True, True)})
+        end.fail({0: LinkCondition(True, True), 1: LinkCondition(True, True)})
     assert pair.ends[0].send(1, Ping(1, 1, ())), "who sends into a cut hears nothing of it"
     assert pair.ends[0].send(1, update, Payload(np.zeros(2, np.float32), 8))
     assert pair.ends[0].traffic.dropped == {"cut": 2}
@@ -81,7 +81,7 @@ def test_nothing_passes_a_cut_on_either_lane_and_nobody_is_told(pair: Pair):
 
 
 def test_a_cut_shows_when_heartbeats_are_missed_and_its_mending_a_little_later(pair: Pair):
-    pair.ends[0].fail({1: Fault(True, True)})
+    pair.ends[0].fail({1: LinkCondition(True, True)})
     pair.now += SILENT_S - 0.01
     assert pair.heard(0) == []
     pair.now += 0.02
@@ -96,7 +96,7 @@ def test_a_cut_shows_when_heartbeats_are_missed_and_its_mending_a_little_later(p
 
 
 def test_a_cut_that_is_shorter_than_a_heartbeat_does_not_show(pair: Pair):
-    pair.ends[0].fail({1: Fault(True, True)})
+    pair.ends[0].fail({1: LinkCondition(True, True)})
     pair.now += SILENT_S / 2
     pair.ends[0].fail({})
     pair.now += 10.0
@@ -104,7 +104,7 @@ def test_a_cut_that_is_shorter_than_a_heartbeat_does_not_show(pair: Pair):
 
 
 def test_one_that_dies_behind_a_cut_does_not_come_back_when_it_is_mended(pair: Pair):
-    pair.ends[0].fail({1: Fault(True, True)})
+    pair.ends[0].fail({1: LinkCondition(True, True)})
     pair.now += SILENT_S + 0.01
     pair.heard(0)
     pair.ends[1].close()
@@ -115,7 +115,7 @@ def test_one_that_dies_behind_a_cut_does_not_come_back_when_it_is_mended(pair: P
 
 
 def test_one_that_dies_behind_a_short_cut_is_told_as_down_once(pair: Pair):
-    pair.ends[0].fail({1: Fault(True, True)})
+    pair.ends[0].fail({1: LinkCondition(True, True)})
     pair.ends[1].close()
     assert pair.heard(0) == [], "the end of a connection does not come through a cut"
     pair.ends[0].fail({})
@@ -124,7 +124,7 @@ def test_one_that_dies_behind_a_short_cut_is_told_as_down_once(pair: Pair):
 
 
 def test_a_cut_in_one_direction_lets_the_other_through(pair: Pair):
-    pair.ends[0].fail({1: Fault(mute=True)})
+    pair.ends[0].fail({1: LinkCondition(mute=True)})
     pair.ends[0].send(1, Ping(1, 1, ()))
     pair.ends[1].send(0, Ping(2, 0, ()))
     pair.now += 10.0
@@ -134,7 +134,7 @@ def test_a_cut_in_one_direction_lets_the_other_through(pair: Pair):
 
 
 def test_what_is_held_up_comes_in_order_and_what_is_lost_does_not(pair: Pair):
-    pair.ends[1].fail({0: Fault(delay_s=0.5)})
+    pair.ends[1].fail({0: LinkCondition(delay_s=0.5)})
     sent = [Ping(number, 1, ()) for number in range(20)]
     for ping in sent:
         pair.ends[0].send(1, ping)
@@ -142,7 +142,7 @@ def test_what_is_held_up_comes_in_order_and_what_is_lost_does_not(pair: Pair):
     assert len(at_once) < 20
     pair.now += 0.5
     assert at_once + pair.messages(1) == sent
-    pair.ends[1].fail({0: Fault(loss=0.5)})
+    pair.ends[1].fail({0: LinkCondition(loss=0.5)})
     for ping in sent:
         pair.ends[0].send(1, ping)
     come = pair.messages(1)
@@ -153,7 +153,7 @@ def test_what_is_held_up_comes_in_order_and_what_is_lost_does_not(pair: Pair):
 def test_payloads_trickle_and_all_else_gets_through(pair: Pair):
     """8 bytes each, at 4 bytes a second: two seconds for each, one after the other, and it is told
     how much has come."""
-    pair.ends[1].fail({0: Fault(bytes_per_s=4.0)})
+    pair.ends[1].fail({0: LinkCondition(bytes_per_s=4.0)})
     updates = [Update(b"lineage1", 0, number, 0, b"", 1, None) for number in (1, 2)]
     for each in updates:
         pair.ends[0].send(1, each, Payload(np.zeros(2, np.float32), 8))
@@ -198,17 +198,23 @@ def test_a_rate_of_nothing_is_refused():
 
 def test_both_ends_of_a_cut_know_of_it_and_a_bridge_does_not():
     cut = parse("partition:0,1|3@0s+1s").faults
-    assert links_at(0, range(4), cut) == {3: Fault(True, True)}
-    assert links_at(3, range(4), cut) == {0: Fault(True, True), 1: Fault(True, True)}
+    assert links_at(0, range(4), cut) == {3: LinkCondition(True, True)}
+    assert links_at(3, range(4), cut) == {
+        0: LinkCondition(True, True),
+        1: LinkCondition(True, True),
+    }
     assert links_at(2, range(4), cut) == {}
     one_way = parse("partition:0,1>3@0s+1s").faults
-    assert links_at(0, range(4), one_way) == {3: Fault(mute=True)}
-    assert links_at(3, range(4), one_way) == {0: Fault(deaf=True), 1: Fault(deaf=True)}
+    assert links_at(0, range(4), one_way) == {3: LinkCondition(mute=True)}
+    assert links_at(3, range(4), one_way) == {
+        0: LinkCondition(deaf=True),
+        1: LinkCondition(deaf=True),
+    }
     trickle = parse("trickle:0*100@0s+1s").faults
-    assert links_at(1, range(4), trickle) == {0: Fault(bytes_per_s=100.0)}
+    assert links_at(1, range(4), trickle) == {0: LinkCondition(bytes_per_s=100.0)}
     assert links_at(0, range(4), trickle) == {}
     ring = parse("ring:0-3@0s+1s").faults
-    assert links_at(1, range(4), ring) == {3: Fault(True, True)}
+    assert links_at(1, range(4), ring) == {3: LinkCondition(True, True)}
 
 
 def test_of_several_faults_on_a_link_the_worst_counts():
@@ -216,7 +222,7 @@ def test_of_several_faults_on_a_link_the_worst_counts():
         ["loss:all*0.2@0s+1s", "loss:1*0.5@0s+1s", "delay:2*50ms@0s+1s", "flap:0,3*1s@0s+1s"]
     ).faults
     assert links_at(0, range(4), faults) == {
-        1: Fault(loss=0.5),
-        2: Fault(loss=0.2, delay_s=0.05),
-        3: Fault(True, True, loss=0.2),
+        1: LinkCondition(loss=0.5),
+        2: LinkCondition(loss=0.2, delay_s=0.05),
+        3: LinkCondition(True, True, loss=0.2),
     }

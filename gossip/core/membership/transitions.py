@@ -1,4 +1,4 @@
-"""What becomes of a member: met, accused, vouched for, buried, alive again. The only code that
+"""What becomes of a member: met, accused, vouched for, dead, alive again. The only code that
 changes a member's status."""
 
 from __future__ import annotations
@@ -119,8 +119,7 @@ class StatusTransitions:
     # --- evidence ---------------------------------------------------------------------------------
 
     def on_answer(self, answer: ProbeAnswered, stalled: bool, now: float) -> list[Effect]:
-        """It lives, whoever says otherwise. An accusation stands until refuted, but is no reason to
-        do without the peer."""
+        """A direct answer clears the local skip. A suspicion stays until it is refuted."""
         member = self.view.members[answer.peer]
         member.progress = answer.progress
         member.stalled = stalled

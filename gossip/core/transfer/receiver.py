@@ -421,7 +421,7 @@ class Recovery:
         if group and len(group) >= self._enough(now):
             where = {
                 "round": self.poll.votes[group[0]].round_id,
-                "vouchers": group,
+                "attested_by": group,
                 "need": self.need,
             }
             return [Report("unattested_state", where), *self._agree(group, now)]

@@ -233,7 +233,9 @@ def _say_of_joining(message: _Joining) -> str:
         case messages.StateRequest(_, _, round_id, what):
             return f"StateRequest {what}" + (f" r{round_id}" if round_id else "")
         case messages.StateAttestation():
-            return f"Voucher r{message.round_id} {message.digest.hex()[:6] or message.reason}"
+            return (
+                f"StateAttestation r{message.round_id} {message.digest.hex()[:6] or message.reason}"
+            )
         case messages.StateOffer():
             return (
                 f"StateOffer r{message.round_id}"

@@ -142,11 +142,9 @@ class CrashCostsLittle(Checker):
         proven = max((table.proven() for table in tables), key=len)
         # A liar may be on a branch of its own after a result that nobody else took, and make up no
         # quorum with the others.
-        astray = (
-            self.circumstances.attackers if self.circumstances.delaying else frozenset[PeerId]()
-        )
+        apart = self.circumstances.attackers if self.circumstances.delaying else frozenset[PeerId]()
         here = [
-            peer for peer in roster if peer in swarm.up and peer not in astray and peer not in hung
+            peer for peer in roster if peer in swarm.up and peer not in apart and peer not in hung
         ]
         useful = sum(
             1 for peer in here if peer not in locked and peer not in self.circumstances.attackers

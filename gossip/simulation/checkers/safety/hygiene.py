@@ -162,7 +162,7 @@ def core_bounds(core: Inspection, n: int) -> dict[str, int]:
         "timers pending": 16 + RELAYS_MAX + 4 * n + 4 * shards,
         "hellos": n,
         "takers of the state": TAKERS_MAX,
-        "who waits for a voucher": n,
+        "who waits for an attestation": n,
         "states that are kept": COPIES_MAX,
         "takers of pieces": TAKERS_MAX,
         "pieces of a state": PIECES_MAX,

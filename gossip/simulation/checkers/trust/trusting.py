@@ -319,7 +319,7 @@ class AccusesByExperience(Checker):
     """S14, of rolling rounds: a commit charges others with nothing but results of their own making,
     which they have themselves handed to the peer that made the commit, and which that has refused;
     or for which that has waited in vain; or it states what that was handed. What others say that
-    they have made is hearsay."""
+    they have made is no evidence."""
 
     invariant = "S14"
     events = (Commit,)

@@ -1,0 +1,128 @@
+"""One name for one thing, and the terms of the field for all of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ("gossip", "launch", "aggregators", "topologies")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs")
+
+DOUBLED = {
+    # What the core asks for and is told, and the message that carries it to the trainer and back.
+    "LedgerReply",
+    "LedgerRequest",
+    # A member of the swarm, and a peer in the word for a fault.
+    "Peer",
+}
+"""Class names that stand for two things."""
+
+REPLACED = {
+    "agreed": "ReplicatedState",
+    "astray": "LagDetector",
+    "cases": "RumorHandler",
+    "claims": "ResultValidator",
+    "door": "JoinServer",
+    "doorkeeper": "Registry",
+    "doubts": "ResultValidator",
+    "elsewhere": "FutureBuffer",
+    "emptiness": "NoStateEvidence",
+    "foresight": "PlanCache",
+    "hearsay": "RumorHandler",
+    "joint": "CrossShardRound",
+    "knock": "JoinRequest",
+    "letters": "Outbox",
+    "oversleep": "StallDetector",
+    "partings": "Departures",
+    "promises": "AttemptLocks",
+    "receipts": "EquivocationDetector",
+    "rests": "Backoff",
+    "saboteur": "FaultInjector",
+    "silences": "OmissionTracker",
+    "together": "CrossShardRound",
+    "tongue": "UpdateAttack",
+    "turnedaway": "Rejected",
+    "voucher": "StateAttestation",
+}
+"""Names that classes of this project once had -> what the field calls the thing."""
+
+INVENTED = re.compile(
+    r"\b(bury|doorkeeper|foresight|hearsay|oversle\w+|saboteur|undeceive\w*|vouchers?)\b",
+    re.IGNORECASE,
+)
+"""Words of that kind that no sentence about the field needs."""
+
+
+def trees(project: Path) -> Iterator[tuple[Path, ast.Module]]:
+    for folder in PACKAGE:
+        for path in sorted((project / folder).rglob("*.py")):
+            yield path.relative_to(project), ast.parse(path.read_text("utf-8"))
+
+
+def classes(project: Path) -> dict[str, list[str]]:
+    """Name -> where a class of that name is defined."""
+    found = defaultdict(list)
+    for path, tree in trees(project):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(f"{path}:{node.lineno}")
+    return found
+
+
+def replaced(project: Path) -> list[str]:
+    """Classes for which the field has another name."""
+    return [
+        f"{path}:{node.lineno}: {node.name} -> {REPLACED[name]}"
+        for path, tree in trees(project)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and (name := node.name.strip("_").lower()) in REPLACED
+    ]
+
+
+def invented(project: Path) -> list[str]:
+    """Lines of code and pages with a word that only this project knew."""
+    paths = [path for folder in PACKAGE for path in (project / folder).rglob("*.py")]
+    for page in PAGES:
+        paths += (project / page).rglob("*.md") if page == "docs" else [project / page]
+    return [
+        f"{path.relative_to(project)}:{number}: {line.strip()}"
+        for path in sorted(paths)
+        if path.is_file()
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if INVENTED.search(line)
+    ]
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    doubled = {name: where for name, where in classes(ROOT).items() if len(where) > 1}
+    assert doubled.keys() == DOUBLED, doubled
+
+
+def test_names_are_those_of_the_field() -> None:
+    assert replaced(ROOT) == []
+
+
+def test_sentences_use_the_words_of_the_field() -> None:
+    assert invented(ROOT) == []
+
+
+def test_a_doubled_name_and_an_invented_word_are_found(tmp_path: Path) -> None:
+    core = tmp_path / "gossip"
+    core.mkdir()
+    (core / "a.py").write_text("class Part: ...\n\n\nclass Door:\n    class Part: ...\n")
+    (core / "b.py").write_text("class _Voucher: ...\n\n\ndef bury(peer): ...\n")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "page.md").write_text("# Page\n\nThat is hearsay.\n")
+    assert classes(tmp_path)["Part"] == ["gossip/a.py:1", "gossip/a.py:5"]
+    assert replaced(tmp_path) == [
+        "gossip/a.py:4: Door -> JoinServer",
+        "gossip/b.py:1: _Voucher -> StateAttestation",
+    ]
+    assert invented(tmp_path) == [
+        "docs/page.md:3: That is hearsay.",
+        "gossip/b.py:4: def bury(peer): ...",
+    ]
