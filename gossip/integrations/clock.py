@@ -9,6 +9,7 @@ from typing import Any
 from torch.optim.lr_scheduler import LRScheduler
 
 import gossip
+from gossip.training import steps_of
 
 
 class RunClock:
@@ -47,12 +48,12 @@ class RunClock:
         return self.step
 
     def _align(self, scheduler: LRScheduler) -> None:
-        if scheduler.last_epoch > self.step and scheduler in self._before:
+        if steps_of(scheduler) > self.step and scheduler in self._before:
             scheduler.load_state_dict(self._before[scheduler])
             rates = scheduler.get_last_lr()
             for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
-        while scheduler.last_epoch < self.step:
+        while steps_of(scheduler) < self.step:
             scheduler.step()
         self._before[scheduler] = scheduler.state_dict()
 

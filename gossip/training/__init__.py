@@ -9,12 +9,14 @@ from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from . import spawn as spawn
+    from .schedulers import steps_of as steps_of
     from .session import Session as Session
     from .start import init as init
 else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "schedulers": ("steps_of",),
             "session": ("Session",),
             "spawn": ("spawn",),
             "start": ("init",),

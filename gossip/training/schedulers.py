@@ -3,7 +3,7 @@ not see, while it waits or several in one ``optimizer.step()``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 SURE = 2
 """Steps in a row with which a scheduler was stepped once each: it is one of those."""
+ENDS = ("total_steps", "total_iters", "T_max")
+"""Where schedulers of torch keep after how many steps they have come to their end."""
 
 
 @dataclass(slots=True)
@@ -18,14 +20,14 @@ class _Seen:
     """Of one scheduler.
 
     Attributes:
-        ahead: ``last_epoch`` less the number of the next step, which stays when it is stepped once
-            a step.
-        epoch: ``last_epoch`` at the last look.
+        ahead: Its steps less the number of the next step of the run, which stays when it is stepped
+            once a step.
+        steps: How often it was stepped, at the last look.
         alike: Steps in a row with which it was stepped once each.
     """
 
     ahead: int
-    epoch: int
+    steps: int
     alike: int = 0
 
 
@@ -33,7 +35,7 @@ class SchedulerPace:
     """Steps the schedulers of ``keep`` for the steps that the script did not see.
 
     Only those that the script steps once a step. One that is stepped once an epoch is right by
-    itself.
+    itself, and one that another of them steps follows that.
     """
 
     def __init__(self) -> None:
@@ -48,10 +50,10 @@ class SchedulerPace:
         """The schedulers were set to a state of others, in which ``step`` was the next step."""
         self._stepped = False
         for name, scheduler in _schedulers(kept):
-            ahead = scheduler.last_epoch - step
+            steps = steps_of(scheduler)
             # A swarm's scheduler that has come as far as its steps is stepped once with each.
-            alike = SURE if not ahead and step >= SURE else 0
-            self._seen[name] = _Seen(ahead, scheduler.last_epoch, alike)
+            alike = SURE if steps == step and step >= SURE else 0
+            self._seen[name] = _Seen(steps - step, steps, alike)
 
     def follow(self, kept: Mapping[str, Any], step: int, *, over: bool = False) -> None:
         """To be called once the script has done what it does behind a step. It does nothing where
@@ -65,21 +67,48 @@ class SchedulerPace:
         """
         stepped, self._stepped = self._stepped, False
         for name, scheduler in _schedulers(kept):
-            epoch = scheduler.last_epoch
-            seen = self._seen.setdefault(name, _Seen(epoch - step, epoch))
+            steps = steps_of(scheduler)
+            seen = self._seen.setdefault(name, _Seen(steps - step, steps))
             if stepped:
-                seen.alike = seen.alike + 1 if epoch == seen.epoch + 1 else 0
+                seen.alike = seen.alike + 1 if steps == seen.steps + 1 else 0
             if seen.alike < SURE:
-                seen.ahead = epoch - step
+                seen.ahead = steps - step
             elif stepped or over:
-                for _ in range(step + seen.ahead - epoch):
+                for _ in range(_reach(scheduler, step + seen.ahead) - steps):
                     scheduler.step()
-            seen.epoch = scheduler.last_epoch
+            seen.steps = steps_of(scheduler)
+
+
+def steps_of(scheduler: LRScheduler) -> int:
+    """How often it was stepped. A ``ChainedScheduler`` does not count that; its parts do."""
+    while not hasattr(scheduler, "last_epoch"):
+        scheduler = _parts(scheduler)[0]
+    return scheduler.last_epoch
+
+
+def _reach(scheduler: LRScheduler, steps: int) -> int:
+    """How far it is to be stepped, of ``steps``: no farther than to its end, where the script may
+    leave it. One that the script has stepped beyond that is not left there."""
+    ends = [end for name in ENDS if isinstance(end := getattr(scheduler, name, None), int)]
+    return min([steps, *[end for end in ends if steps_of(scheduler) <= end]])
+
+
+def _parts(scheduler: LRScheduler) -> list[LRScheduler]:
+    """What a ``SequentialLR`` or ``ChainedScheduler`` steps."""
+    return list(getattr(scheduler, "_schedulers", ()))
+
+
+def _all_parts(scheduler: LRScheduler) -> Iterator[LRScheduler]:
+    for part in _parts(scheduler):
+        yield part
+        yield from _all_parts(part)
 
 
 def _schedulers(kept: Mapping[str, Any]) -> list[tuple[str, LRScheduler]]:
-    return [
-        (name, thing)
+    found = {
+        name: thing
         for name, thing in kept.items()
         if isinstance(thing, LRScheduler) and not isinstance(thing, ReduceLROnPlateau)
-    ]
+    }
+    stepped_by_others = {id(part) for each in found.values() for part in _all_parts(each)}
+    return [(name, each) for name, each in found.items() if id(each) not in stepped_by_others]

@@ -56,6 +56,19 @@ def test_a_schedule_is_where_the_run_is_whatever_a_step_was_worth(moves: list[in
     assert run.passed == 0
 
 
+def test_a_chain_of_schedulers_is_where_the_run_is() -> None:
+    run, optimizer = Run(), torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    chain = torch.optim.lr_scheduler.ChainedScheduler([decay], optimizer)
+    clock = clock_of(run, 8)
+    optimizer.step()
+    for moves, rate in (1, 0.5), (3, 0.5**4), (0, 0.5**4):
+        run.step += moves
+        chain.step()
+        clock.follow([chain])
+        assert optimizer.param_groups[0]["lr"] == rate
+
+
 def test_a_loop_that_has_done_what_it_had_planned_passes_what_is_left() -> None:
     run, schedule = Run(), one_cycle(8)
     clock = clock_of(run, 8)

@@ -1,15 +1,28 @@
 """A scheduler is where the run is, also when several rounds came within one step of a script."""
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    CosineAnnealingLR,
+    ExponentialLR,
+    LinearLR,
+    OneCycleLR,
+    SequentialLR,
+)
 
 from gossip.training.schedulers import SchedulerPace
 
 
+def descent():
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+
+
 def made():
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    optimizer = descent()
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0 / (1 + epoch))
     optimizer.step()  # or torch warns that a scheduler was stepped before it
     return scheduler
@@ -82,3 +95,63 @@ def test_one_that_is_not_stepped_is_left_alone_and_so_is_a_plateau():
     plateau.step(1.0)
     pace.follow({"plateau": plateau}, 3)
     assert plateau.last_epoch == 1
+
+
+# Steps of the run between which the script makes one of its own each; some pass while it stands.
+LATE = [0, 1, 2, 3, 6, 7, 12, 13]
+ENDING = {
+    "warm-up": lambda optimizer: LinearLR(optimizer, 0.1, total_iters=5),
+    "cosine": lambda optimizer: CosineAnnealingLR(optimizer, 5),
+    "one cycle": lambda optimizer: OneCycleLR(optimizer, 1.0, total_steps=5),
+}
+
+
+def followed(optimizer, kept, step_it, steps=LATE):
+    pace = SchedulerPace()
+    pace.follow(kept, steps[0])
+    for step in steps[1:]:
+        optimizer.step()
+        pace.stepped()
+        step_it()
+        pace.follow(kept, step)
+    pace.follow(kept, steps[-1], over=True)
+
+
+@pytest.mark.parametrize("kind", ENDING)
+def test_one_that_the_script_leaves_at_its_end_is_not_stepped_beyond(kind):
+    """Of the steps 3 to 6 the script would have stepped it in two."""
+    optimizer = descent()
+    scheduler = ENDING[kind](optimizer)
+    followed(
+        optimizer,
+        {"scheduler": scheduler},
+        lambda: scheduler.step() if scheduler.last_epoch < 5 else None,
+    )
+    assert scheduler.last_epoch == 5
+
+
+@pytest.mark.parametrize("kind", ["warm-up", "cosine"])
+def test_one_that_the_script_steps_beyond_its_end_is_where_the_run_is(kind):
+    optimizer = descent()
+    scheduler = ENDING[kind](optimizer)
+    followed(optimizer, {"scheduler": scheduler}, scheduler.step)
+    assert scheduler.last_epoch == LATE[-1]
+
+
+@pytest.mark.parametrize("combined", [ChainedScheduler, partial(SequentialLR, milestones=[8])])
+def test_what_steps_others_is_where_the_run_is_and_so_are_they_though_they_are_kept(combined):
+    def schedulers(optimizer):
+        return [LinearLR(optimizer, 0.1, total_iters=9), ExponentialLR(optimizer, 0.9)]
+
+    optimizer, other = descent(), descent()
+    parts, plain = schedulers(optimizer), schedulers(other)
+    whole, others_whole = (
+        combined(schedulers=parts, optimizer=optimizer),
+        combined(schedulers=plain, optimizer=other),
+    )
+    followed(optimizer, {"warm-up": parts[0], "whole": whole, "decay": parts[1]}, whole.step)
+    for _ in range(LATE[-1]):
+        other.step()
+        others_whole.step()
+    assert [part.last_epoch for part in parts] == [part.last_epoch for part in plain]
+    assert optimizer.param_groups[0]["lr"] == other.param_groups[0]["lr"]
