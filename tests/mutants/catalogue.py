@@ -34,6 +34,7 @@ class Mutant:
     name: str
     why: str
     edits: tuple[Edit, ...]
+    seed: int | None = None  # of a schedule that has killed it
 
     def texts(self, package: Path) -> dict[str, str]:
         """File -> what is in it with the mutant at work. Raises: ValueError: the mutant does not
@@ -54,7 +55,7 @@ def load() -> tuple[Mutant, ...]:
             Edit(row["file"], row["old"], row["new"]),
             *(Edit(*more) for more in row.get("also", ())),
         ]
-        mutants.append(Mutant(row["name"], row["why"], tuple(edits)))
+        mutants.append(Mutant(row["name"], row["why"], tuple(edits), row.get("seed")))
     return tuple(mutants)
 
 

@@ -2,13 +2,15 @@
 seed, and which survive.
 
     python tests/mutants/hunt.py  # all of them, up to 2,000 schedules each
+    python tests/mutants/hunt.py --known  # each at the seed that has killed it before
     python tests/mutants/hunt.py --only quorum-of-half --seeds 50
     python tests/mutants/hunt.py --json mutants.json --jobs 4
 
 A mutant is killed by the first seed whose schedule breaks an invariant with it and breaks none
-without it. Schedules in which it would compute nothing else than the package does are not played
-with it: `reach.py` finds them. Exit 1 when fewer than 95 % are killed. Ctrl-C and SIGTERM end the
-hunt, its processes and its copies of the package.
+without it. The seed that mutants.toml has for it is played first. Schedules in which it would
+compute nothing else than the package does are not played with it: `reach.py` finds them. Exit 1
+when fewer than 95 % are killed. Ctrl-C and SIGTERM end the hunt, its processes and its copies of
+the package.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -197,34 +200,54 @@ class Hunt:
         # seed -> invariant that it breaks without a mutant: such a seed proves nothing
         self.broken: dict[int, str] = {}
 
+    def known(self) -> Iterator[Fate]:
+        """The fates of the mutants that their known seeds kill."""
+        seeds = sorted({each.mutant.seed for each in self._living if each.mutant.seed is not None})
+        print(f"{len(seeds)} known seeds", file=sys.stderr, flush=True)
+        differing = self._differing(seeds)
+        yield from self._chased(
+            {
+                hunted.number: [seed]
+                for hunted in self._living
+                if (seed := hunted.mutant.seed) in differing[hunted.number] and seed is not None
+            }
+        )
+
     def fates(self, first: int, last: int) -> Iterator[Fate]:
-        """One by one, as they are known, of all mutants with the seeds from
+        """One by one, as they are known, of all mutants that live with the seeds from
         ``first`` up to ``last``."""
         begun, size = first, BLOCK
         while first < last and self._living:
             print(f"{len(self._living)} live; seed {first} of {last}", file=sys.stderr, flush=True)
             end = min(last, begun + size)
-            differing = self._differing(first, end)
-            # Those that are quickly played come first:
-            # a hunt that is not waited for has told of most.
-            order = sorted(self._living, key=lambda hunted: len(differing[hunted.number]))
-            chases = {
-                self._pool.submit(self._chase, hunted, differing[hunted.number]): hunted
-                for hunted in order
-            }
-            for chase in as_completed(chases):
-                if (fate := chase.result()) is not None:
-                    self._living.remove(chases[chase])
-                    shutil.rmtree(chases[chase].where)
-                    yield fate
+            differing = self._differing(range(first, end))
+            yield from self._chased(differing)
             first, size = end, GROWTH * size
         for hunted in self._living:
             yield Fate(hunted.mutant.name, hunted.mutant.why, "", last, "", hunted.differs_in)
 
-    def _differing(self, first: int, end: int) -> dict[int, list[int]]:
-        """Number of a mutant -> the seeds in which it makes a difference,
+    def _chased(self, seeds: Mapping[int, list[int]]) -> Iterator[Fate]:
+        """The fates of those that die.
+
+        Args:
+            seeds: Number of a mutant -> what it is played with.
+        """
+        # Those that are quickly played come first: a hunt that is not waited for has told of most.
+        order = sorted(self._living, key=lambda hunted: len(seeds.get(hunted.number, ())))
+        chases = {
+            self._pool.submit(self._chase, hunted, seeds.get(hunted.number, [])): hunted
+            for hunted in order
+        }
+        for chase in as_completed(chases):
+            if (fate := chase.result()) is not None:
+                self._living.remove(chases[chase])
+                shutil.rmtree(chases[chase].where)
+                yield fate
+
+    def _differing(self, seeds: Sequence[int]) -> dict[int, list[int]]:
+        """Number of a mutant -> those of the seeds in which it makes a difference,
         and which break nothing without it."""
-        shares = [list(range(start, min(end, start + SHARE))) for start in range(first, end, SHARE)]
+        shares = [list(seeds[start : start + SHARE]) for start in range(0, len(seeds), SHARE)]
         found: dict[int, list[int]] = defaultdict(list)
         for said in self._pool.map(
             lambda share: self._told(self._probed, ["--look", *map(str, share)]), shares
@@ -273,8 +296,8 @@ class Hunt:
 def hunt(
     mutants: Sequence[Mutant], first: int, last: int, jobs: int, quiet: bool = False
 ) -> tuple[list[Fate], dict[int, str]]:
-    """The fate of each, as they became known,
-    and which seeds break an invariant without any mutant.
+    """The fate of each, as they became known, with its known seed and then with those from
+    ``first`` up to ``last``; and which seeds break an invariant without any mutant.
 
     Raises: ValueError: one of them does not fit the source.
     """
@@ -287,7 +310,7 @@ def hunt(
     ):
         chase = Hunt(Path(folder), mutants, pool)
         try:
-            for fate in chase.fates(first, last):
+            for fate in chain(chase.known(), chase.fates(first, last)):
                 fates.append(fate)
                 if not quiet:
                     print(line_of(fate), flush=True)
@@ -321,6 +344,11 @@ def main() -> int:
     parser.add_argument(
         "--seeds", type=int, default=SEEDS, help="schedules until a mutant counts as a survivor"
     )
+    parser.add_argument(
+        "--known",
+        action="store_true",
+        help="only mutants whose seed is known, with that alone (minutes)",
+    )
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants")
@@ -339,6 +367,9 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no mutant {unknown[0]!r}; there are: {', '.join(known)}")
     chosen = [known[name] for name in options.only or known]
+    if options.known:
+        chosen = [mutant for mutant in chosen if mutant.seed is not None]
+        options.seeds = 0
     signal.signal(signal.SIGTERM, _ended)
     began = time.monotonic()
     fates, broken = hunt(chosen, options.first, options.first + options.seeds, options.jobs)

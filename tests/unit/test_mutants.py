@@ -4,6 +4,7 @@ and the hunter tells a mutant from a sound protocol."""
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib.util
 import sys
 import time
@@ -77,6 +78,20 @@ def test_the_hunter_kills_a_mutant_and_lets_a_harmless_change_live() -> None:
     assert died.seed < 2
     assert (made_no_difference.invariant, made_no_difference.differs_in) == ("", 0)
     assert not broken
+
+
+def test_a_known_seed_is_played_before_all_others() -> None:
+    deadly = next(mutant for mutant in ALL if mutant.name == "reuses-timer-tokens")
+    known = dataclasses.replace(deadly, seed=1)
+    harmless = catalogue.Mutant(
+        "harmless",
+        "It says the same.",
+        (catalogue.Edit("core/timers.py", "self._next += 1", "self._next += 2"),),
+        seed=1,
+    )
+    (died, lived), _ = hunt.hunt([harmless, known], 0, 0, jobs=1, quiet=True)
+    assert (died.name, died.seed, died.differs_in) == (deadly.name, 1, 1)
+    assert (lived.name, lived.invariant, lived.differs_in) == ("harmless", "", 1)
 
 
 def test_a_schedule_that_computes_for_ever_kills_and_one_that_only_takes_long_does_not(
