@@ -1,5 +1,5 @@
-"""What a change costs: how many files of the package a new rule, topology, fault, message or
-encoding touches.
+"""What a change costs: how many files of the package a new rule, topology, fault, message,
+encoding or field of a checkpoint touches.
 
 Each is made in one copy of the package, as somebody would make it, and used there. So a count is
 of a change that works. What is counted are files of the package: its tests and its pages come on
@@ -227,6 +227,21 @@ def nan(''',
             ),
         ),
     },
+    "field of a checkpoint": {
+        "gossip/training/session.py": changed(
+            (
+                '            "writer": self.id,\n',
+                '            "writer": self.id,\n            "toy": 7,\n',
+            ),
+            (
+                "        self._take_extra_state(extra)\n        self._resume_own(folder, found)\n",
+                """        self._take_extra_state(extra)
+        self.toy = found.manifest["toy"]
+        self._resume_own(folder, found)
+""",
+            ),
+        ),
+    },
 }
 
 USE = """
@@ -379,6 +394,18 @@ for kind, make in (
 found["encoding"]["vector"] = made.data.tolist()
 violation = run(Schedule(1, faults=plan.parse("crash:2@5"), rounds_min=10)).violation
 found["encoding"]["simulated"] = "" if violation is None else str(violation)
+
+found["field of a checkpoint"] = []
+for resume in ("", "saved"):
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = gossip.init(seed=1, resume=resume)
+    session.prepare(model, optimizer)
+    for step in session.steps(2 if resume else 1, save="saved"):
+        model(torch.ones(1)).sum().backward()
+        optimizer.step()
+    session.close()
+    found["field of a checkpoint"].append(getattr(session, "toy", None))
 print(json.dumps(found))
 """
 
@@ -485,3 +512,9 @@ def test_an_encoding_of_updates_is_one_file_and_its_use_another(found: dict[str,
     assert told == {"memory": passed, "zeromq": passed, "unix": passed}
     # It is for all runs then. On top comes the setting that chooses it (2 files).
     assert cost("encoding") == 2
+
+
+def test_a_field_of_a_checkpoint_is_one_file(found: dict[str, Any]) -> None:
+    """It is written with the first run and read with the second."""
+    assert found["field of a checkpoint"] == [None, 7]
+    assert cost("field of a checkpoint") == 1

@@ -28,7 +28,8 @@ class MembershipSettings:
     gossip_to_dead_s: float = 30.0
     awareness_max: int = 8  # local health multiplies one's own timeouts by up to this
     rumors_per_message: int = 12
-    # of the transport: a link over which nothing comes for so long is closed
+    # a link over which nothing comes for so long is closed; in real runs the node puts the
+    # transport's own in its place (gossip/transport/base.py)
     link_timeout_s: float = 0.3
     incarnation_jump_max: int = 2**16
 
