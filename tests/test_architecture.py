@@ -56,14 +56,6 @@ MAY_IMPORT["launch"].add("gossip")
 MAY_IMPORT["integrations"] = {"gossip", "errors", "training"}
 """The package itself: what a user's script imports, the demo's among them."""
 
-# Imports between packages that make a circle: (from, to) -> why it is still there.
-KNOWN_CIRCLES = {
-    (
-        "gossip.launch.schedulers.task_words",
-        "gossip.launch.cli",
-    ): "words of gossip run are parsed by the command line's own parser",
-}
-
 # The standard library without the world: no file, socket, clock, thread,
 # process or global randomness.
 PURE = {
@@ -411,11 +403,7 @@ def arrows(root: Path) -> list[Arrow]:
         ):
             whole = f"{imported.module}.{imported.name}"
             target = whole if whole in paths else imported.module
-            if (
-                target not in paths
-                or module.startswith(f"{target}.")
-                or (module, target) in KNOWN_CIRCLES
-            ):
+            if target not in paths or module.startswith(f"{target}."):
                 continue  # foreign; a package's own names, which it takes from its modules
             beside = (
                 room(module) == module
@@ -706,17 +694,6 @@ def test_the_picture_leaves_out_what_follows(sound_tree: Path) -> None:
     loop.write_text(loop.read_text() + "def f():\n    from gossip.transport import pack\n")
     assert "node --> transport" in picture(sound_tree)
     assert "node --> core" not in picture(sound_tree)
-
-
-def test_circles_that_are_known_are_still_there() -> None:
-    assert all(why for why in KNOWN_CIRCLES.values())
-    for module, target in KNOWN_CIRCLES:
-        path = ROOT / (module.replace(".", "/") + ".py")
-        seen = {
-            imported.module
-            for imported in imports(ast.parse(path.read_text()), module.rpartition(".")[0])
-        }
-        assert target in seen, f"{module} does not import {target} any more: take it off the list"
 
 
 # --- the checker ----------------------------------------------------------------------------------

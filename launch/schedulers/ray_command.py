@@ -25,6 +25,7 @@ STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
 def ray(
+    context: typer.Context,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -67,8 +68,8 @@ def ray(
 
     if strategy not in STRATEGIES:
         raise ConfigError(f"--strategy {strategy}: it should be one of {', '.join(STRATEGIES)}")
-    resolved = settled_resume(_resolved(check(words, peers), peers), to_stderr)
-    driver = Driver(the_ray, resolved, program_of(words), cpus, gpus, restarts)
+    resolved = settled_resume(_resolved(check(context, words, peers), peers), to_stderr)
+    driver = Driver(the_ray, resolved, program_of(context, words), cpus, gpus, restarts)
     raise typer.Exit(driver.run(address, strategy, place_timeout))
 
 

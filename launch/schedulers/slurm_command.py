@@ -37,6 +37,7 @@ srun --no-kill --kill-on-bad-exit=0 --wait=0{srun} \\
 
 
 def slurm(
+    context: typer.Context,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -89,11 +90,11 @@ def slurm(
     Inside of any srun with several tasks, gossip run train.py is one peer of them, with or without
     this: docs/schedulers.md.
     """
-    shown = check(words, nodes * per_node)
+    shown = check(context, words, nodes * per_node)
     check_resume(shown)
     check_fit(shown, nodes * per_node)
     options = {
-        "job-name": program_of(words).name,
+        "job-name": program_of(context, words).name,
         "nodes": str(nodes),
         "ntasks-per-node": str(per_node),
         "cpus-per-task": str(cpus),

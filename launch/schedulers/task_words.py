@@ -31,16 +31,17 @@ START_S = 600.0
 """Tasks begin when there are machines for them, one after the other."""
 
 
-def check(words: list[str], peers: int) -> dict[str, Any]:
+def check(context: typer.Context, words: list[str], peers: int) -> dict[str, Any]:
     """Finds now what every task would find later. Returns every option, its value and source.
 
     Args:
+        context: Of the command of ``gossip`` that asks.
         peers: How many tasks there will be.
 
     Raises: ConfigError: ``gossip run`` would refuse this.
     """
     shown = check_options(words, peers)
-    program_of(words).check()
+    program_of(context, words).check()
     return shown
 
 
@@ -79,22 +80,20 @@ def check_options(words: list[str], peers: int) -> dict[str, Any]:
     return shown
 
 
-def parsed(words: list[str]) -> dict[str, Any]:
-    """What ``gossip run`` makes of words that have been found to be right."""
-    from gossip.launch.cli import app
-
-    command = typer.main.get_command(app)
+def parsed(context: typer.Context, words: list[str]) -> dict[str, Any]:
+    """What ``gossip run`` makes of words that have been found to be right. The command that asks
+    knows the whole command line, and so that one."""
     # of a group, which typer's types do not promise
-    run = getattr(command, "commands")["run"]  # noqa: B009
+    run = getattr(context.find_root().command, "commands")["run"]  # noqa: B009
     params: dict[str, Any] = run.make_context("run", list(words)).params
     return params
 
 
-def program_of(words: list[str]) -> Program:
+def program_of(context: typer.Context, words: list[str]) -> Program:
     """What stands behind the options."""
     from gossip.launch.local import MODULE, Program
 
-    found = parsed(words)
+    found = parsed(context, words)
     first = [MODULE] if found["module"] else []
     return Program.of([*first, found["script"], *(found["arguments"] or ())])
 

@@ -32,6 +32,7 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,79}", re.ASCII)
 
 
 def condor(
+    context: typer.Context,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -108,8 +109,8 @@ def condor(
     """
     from .files import DAG, MORE_SUB, Submission
 
-    shown = check(words, peers)
-    words, program = patient(words, shown, "HTCondor"), program_of(words)
+    shown = check(context, words, peers)
+    words, program = patient(words, shown, "HTCondor"), program_of(context, words)
     if program.module and not shared:
         raise ConfigError(
             f"-m {program.script}: without --shared the jobs have no package of yours",

@@ -37,6 +37,7 @@ JOIN_SERVER = 7421
 
 
 def kubernetes(
+    context: typer.Context,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -126,7 +127,7 @@ def kubernetes(
     mount = mount or SHARED
     if not PurePosixPath(mount).is_absolute() or ".." in PurePosixPath(mount).parts:
         raise ConfigError(f"--mount {mount} is no path from the root of a pod", "--mount /shared")
-    shown, given = check_options(words, peers), parsed(words)
+    shown, given = check_options(words, peers), parsed(context, words)
     words = patient(words, shown, "Kubernetes")
     folder = f"{mount.rstrip('/')}/runs/{name}" if claim else f"{OWN}/{name}"
     elsewhere = {
@@ -155,7 +156,7 @@ def kubernetes(
             update={"run_dir": ""}
         )
         files = {CONFIG: config.model_dump_json(), **key_file(given["key"], config)}
-        own = program_of(words).words
+        own = program_of(context, words).words
         command = [
             "gossip.launch.contrib.kubernetes.peer",
             GIVEN,
