@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from .spectral import caf as caf
     from .spectral import dnc as dnc
     from .spectral import smea as smea
+    from .spectral import spectral_clipping as spectral_clipping
     from .weiszfeld import geometric_median as geometric_median
     from .weiszfeld import rfa as rfa
 
@@ -83,7 +84,7 @@ _HOMES = {
     "registry": ("BoundRule", "load", "names", "pre_aggregations", "register"),
     "reweighting": ("cauchy", "huber", "reweighted", "suspicion", "suspicion_literal"),
     "selecting": ("cge", "faba", "monna"),
-    "spectral": ("caf", "dnc", "smea"),
+    "spectral": ("caf", "dnc", "smea", "spectral_clipping"),
     "weiszfeld": ("geometric_median", "rfa"),
 }
 __all__ = [
@@ -131,6 +132,7 @@ __all__ = [
     "self_centered_clipping",
     "sign_majority",
     "smea",
+    "spectral_clipping",
     "suspicion",
     "suspicion_literal",
     "trimmed_mean",

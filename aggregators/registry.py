@@ -43,7 +43,7 @@ _FAMILIES = {
     "distances": ("krum", "multi_krum", "bulyan", "mda"),
     "selecting": ("monna", "faba", "cge"),
     "clipped": ("centered_clipping", "self_centered_clipping"),
-    "spectral": ("smea", "caf", "dnc"),
+    "spectral": ("smea", "caf", "dnc", "spectral_clipping"),
     "weiszfeld": ("geometric_median", "rfa"),
     "reweighting": ("suspicion", "suspicion_literal", "huber", "cauchy"),
     "descent": ("zeno", "zeno_pp", "fltrust", "judged_clipping"),

@@ -29,7 +29,7 @@ INSIDE = (  # of the box around the updates
     *("nnm+trimmed_mean", "nnm+krum", "bucketing+median", "nnm+geometric_median"),
 )
 # of the box around the updates and zero
-TOWARDS_ZERO = ("rfa", "centered_clipping", "arc+median", "clipping+median")
+TOWARDS_ZERO = ("rfa", "centered_clipping", "arc+median", "clipping+median", "spectral_clipping")
 
 numbers = st.one_of(
     st.floats(-10, 10, width=32),

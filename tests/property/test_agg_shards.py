@@ -29,6 +29,7 @@ TIES = (
     "suspicion",
     "suspicion_literal",
     "dnc",
+    "spectral_clipping",
     "smea",
     "caf",
 )
@@ -158,7 +159,7 @@ CASES = [
     for name in TIES
     for kind in ("equal norms", "opposite", "orthonormal")
     # which look for the top direction: there, every one is
-    if kind != "orthonormal" or name not in ("dnc", "caf")
+    if kind != "orthonormal" or name not in ("dnc", "spectral_clipping", "caf")
 ]
 
 

@@ -370,6 +370,8 @@ NUMBERS = [
     ("self_centered_clipping", "tau"),
     ("clipping+mean", "radius"),
     ("dnc", "c"),
+    ("spectral_clipping", "gap"),
+    ("spectral_clipping", "radius"),
     ("suspicion_literal", "alpha"),
     ("zeno", "learning_rate"),
     ("zeno", "rho_over_lr"),

@@ -124,6 +124,17 @@ def dnc(x: Array, f: int) -> Array:
     return x[np.argsort(along)[: len(x) - f]].mean(axis=0)
 
 
+def spectral_clipping(x: Array, f: int) -> Array:
+    differences, norms = x - x.mean(axis=0), np.linalg.norm(x, axis=1)
+    _, sizes, directions = np.linalg.svd(differences)
+    order = np.argsort((differences @ directions[0]) ** 2)
+    stands_out = sizes[0] ** 2 > 1.2 * sum(sizes[1:2]) ** 2
+    kept = order[: len(x) - f] if stands_out else order
+    left = f - (len(x) - len(kept))
+    longest = 2 * min(np.median(norms[kept]), np.sort(norms[kept])[len(kept) - left - 1])
+    return (x[kept] * np.minimum(1, longest / norms[kept])[:, None]).mean(axis=0)
+
+
 def reweighted(x: Array, f: int, weight: Callable[[Array], Array]) -> Array:
     center = np.median(x, axis=0)
     scale = max(np.median(np.linalg.norm(x - center, axis=1)), 1e-12)
@@ -219,6 +230,7 @@ ORACLES: dict[str, Callable[[Array, int], Array]] = {
     "smea": smea,
     "caf": caf,
     "dnc": dnc,
+    "spectral_clipping": spectral_clipping,
     "huber": huber,
     "cauchy": cauchy,
     "geometric_median": geometric_median,
@@ -267,6 +279,35 @@ def test_a_rule_is_what_numpy_makes_of_it(spec: str) -> None:
             np.testing.assert_allclose(
                 found, expected, atol=tolerance * scale, rtol=0, err_msg=f"{spec} n={n} d={d} f={f}"
             )
+
+
+def colluders(push: float) -> Tensor:
+    """Nine peers with data of their own, each in a direction of its own, and two that push along
+    one more together."""
+    x = torch.zeros(11, 10)
+    x[:9] = torch.eye(10)[:9]
+    x[9:, 9] = push
+    return x
+
+
+def test_spectral_clipping_leaves_out_who_push_together_and_hears_all_in_every_third_round() -> (
+    None
+):
+    rule = load("spectral_clipping")
+    pushed = [rule(colluders(5.0), f=2, round_id=round_id)[9].item() for round_id in range(6)]
+    assert pushed == pytest.approx([0, 0, 2 * 2 / 11, 0, 0, 2 * 2 / 11]), "clipped to 2 when heard"
+    never_left_out = load("spectral_clipping:every=1")(colluders(5.0), f=2)
+    assert never_left_out[9].item() == pytest.approx(2 * 2 / 11)
+
+
+def test_spectral_clipping_keeps_all_where_no_direction_stands_out() -> None:
+    x = torch.eye(11)
+    weights = load("spectral_clipping").explain(x, f=2).weights
+    assert weights.tolist() == pytest.approx([1 / 11] * 11)
+    x[9:] = 0.8 * x[9:].mean(dim=0)  # they agree, and are no longer than any one peer alone
+    assert load("spectral_clipping").explain(x, f=2).weights.tolist() == pytest.approx(
+        [1 / 11] * 11
+    )
 
 
 @pytest.mark.parametrize("s", [1, 2, 3, 20])
@@ -351,6 +392,9 @@ def test_a_search_that_would_take_too_long_is_refused_with_a_way_out() -> None:
         ("dnc:c=-1", "leaves out -2 updates, but f=2"),
         ("dnc:c=0.7", "leaves out 1 updates, but f=2"),
         ("dnc:c=inf", "cannot be inf"),
+        ("spectral_clipping:gap=0.9", "gap is a ratio of eigenvalues, 1 or more, not 0.9"),
+        ("spectral_clipping:radius=0", "radius is above 0, and cannot be 0"),
+        ("spectral_clipping:every=0", "every is a number of rounds, not 0"),
         ("bucketing:s=0+mean", "s is the number of updates per bucket"),
         ("clipping:radius=0+mean", "the radius of a ball"),
         ("clipping:about=center+mean", "needs one, and there is none"),
