@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import Any, Literal
 
 from gossip.errors import ConfigError, UnknownName
 
-from .kinds import KINDS, AttackKind, attack
+from .kinds import KINDS, AttackKind
 
 KNOWN = {
     "alone": ("strength", "generator", "direction", "round_id", "somebody_locked"),
@@ -37,11 +38,8 @@ def load(name: str) -> AttackKind:
         UnknownName: The file or module has no such function.
         ConfigError: It cannot be loaded, or the function is no attack.
     """
-    from gossip.aggregators.registry import import_module, load_file
-
     place, _, function = name.rpartition(":")
-    by_path = place.endswith(".py") or "/" in place
-    module = load_file(place, "an attack") if by_path else import_module(place, function)
+    module, declared = _loaded(place, function)
     found = getattr(module, function, None)
     if found is None:
         own = [
@@ -50,37 +48,53 @@ def load(name: str) -> AttackKind:
             if inspect.isfunction(value) and value.__module__ == module.__name__
         ]
         raise UnknownName(f"attack of {place}", function, own)
-    kind = next((kind for kind in KINDS.values() if kind.function is found), None)
-    if kind is None:
-        if not inspect.isfunction(found):
-            raise ConfigError(
-                f"{function} of {place} is no attack but {type(found).__name__}",
-                "an attack is a function (update, ...) -> update or (crowd, ...) -> (f, d)",
-            )
-        _declare(found, place)
-        kind = KINDS[found.__name__]
-    return kind
+    if not inspect.isfunction(found):
+        raise ConfigError(
+            f"{function} of {place} is no attack but {type(found).__name__}",
+            "an attack is a function (update, ...) -> update or (crowd, ...) -> (f, d)",
+        )
+    kind = next((kind for kind in declared if kind.function is found), None)
+    return _plain(found, place) if kind is None else kind
 
 
-def _declare(function: Callable[..., Any], place: str) -> None:
-    """Makes an attack of a plain function."""
+def _loaded(place: str, function: str) -> tuple[ModuleType, list[AttackKind]]:
+    """The module, and the attacks that are declared in it or elsewhere. Those of a file are not
+    known by name afterwards: another file may have one of that name."""
+    from gossip.aggregators.registry import import_module, load_file
+
+    if not (place.endswith(".py") or "/" in place):
+        return import_module(place, function), list(KINDS.values())
+    before = dict(KINDS)
+    try:
+        module = load_file(place, "an attack")
+        return module, list(KINDS.values())
+    finally:
+        KINDS.clear()
+        KINDS.update(before)
+
+
+def _plain(function: Callable[..., Any], place: str) -> AttackKind:
+    """Makes an attack of a function that is not declared as one."""
     first, *others = inspect.signature(function).parameters.values() or (None,)
     if first is None:
         raise ConfigError(
             f"{function.__name__} of {place} takes no update",
             "an attack is a function (update, ...) -> update or (crowd, ...) -> (f, d)",
         )
-    together = first.name == "crowd"
-    known = KNOWN["together" if together else "alone"]
+    shape: Literal["alone", "together"] = "together" if first.name == "crowd" else "alone"
     for parameter in others:
-        if parameter.name not in known and parameter.default is parameter.empty:
+        if parameter.name not in KNOWN[shape] and parameter.default is parameter.empty:
             raise ConfigError(
                 f"{function.__name__} of {place} wants {parameter.name}, which nobody gives it",
-                f"it may name {', '.join(known)}",
+                f"it may name {', '.join(KNOWN[shape])}",
             )
-    strength = next((p.default for p in others if p.name == "strength"), None)
-    attack(
-        strength=None if strength is inspect.Parameter.empty else strength,
-        meaning="strength" if any(p.name == "strength" for p in others) else "",
-        shape="together" if together else "alone",
-    )(function)
+    wants = {parameter.name: parameter.default for parameter in others}
+    strength = wants.get("strength", inspect.Parameter.empty)
+    return AttackKind(
+        function.__name__,
+        function,
+        shape,
+        None if strength is inspect.Parameter.empty else strength,
+        "strength" if "strength" in wants else "",
+        frozenset([first.name, *wants]),
+    )

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import shlex
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -364,12 +363,6 @@ def test_a_page_says_what_calculated_its_runs(tmp_path: Path) -> None:
     assert "Calculated" not in page.read_text("utf-8"), "runs of which it was not kept"
 
 
-@pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials run in processes that have torch already: how they start is not looked at here."""
-    monkeypatch.setattr(trials, "get_context", lambda how: get_context("fork"))
-
-
 @pytest.mark.usefixtures("forked")
 def test_a_page_names_the_command_that_makes_it(tmp_path: Path) -> None:
     rule, out = tmp_path / "mine.py", tmp_path / "page.md"
@@ -455,9 +448,9 @@ def test_the_command_runs_only_what_is_missing(
 ) -> None:
     def bench(seeds: int) -> list[dict[str, object]]:
         bench_robustness.robustness(
-            context=None, rules=["mean trimmed-mean"], attacks=["none scale"], n=[5], f=[1], seeds=seeds,
-            rounds=5, batch=4, lr=[0.5], hidden=8, split=["iid"], data="digits", jobs=1,
-            into=tmp_path, out=None, fails_below=0.9, plot=False, as_json=True,
+            context=None, rules=["mean trimmed-mean"], attacks=["none scale"], n=[5], f=[1],
+            seeds=seeds, rounds=5, batch=4, lr=[0.5], hidden=8, split=["iid"], data="digits",
+            jobs=1, into=tmp_path, out=None, fails_below=0.9, plot=False, as_json=True,
         )  # fmt: skip
         parsed: list[dict[str, object]] = json.loads(capsys.readouterr().out)
         return parsed
@@ -477,8 +470,8 @@ def test_the_command_says_of_each_table_how_many_lie(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench_robustness.robustness(
-        context=None, rules=["mean"], attacks=["none"], n=[5, 6], f=[1, 2], seeds=1, rounds=2, batch=4,
-        lr=[0.5], hidden=8, split=["iid"], data="digits", jobs=1, into=tmp_path, out=None,
+        context=None, rules=["mean"], attacks=["none"], n=[5, 6], f=[1, 2], seeds=1, rounds=2,
+        batch=4, lr=[0.5], hidden=8, split=["iid"], data="digits", jobs=1, into=tmp_path, out=None,
         fails_below=0.9, plot=False, as_json=False,
     )  # fmt: skip
     said = capsys.readouterr().out
@@ -517,7 +510,7 @@ def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(
     for change, says in (
         ({"rules": ["krun"]}, "krum"),
         ({"attacks": ["alia"]}, "alie"),
-        ({"sender": "momentun"}, "momentum"),
+        ({"sender": ["momentun"]}, "momentum"),
         ({"rules": ["mean zeno:b=1"], "n": [10], "f": [4]}, "zeno leaves out b=1 updates, but f=4"),
         ({"n": [10, 20], "f": [2]}, "liars"),
         ({"n": [5], "f": [5]}, "5 liars of 5 workers"),
