@@ -96,7 +96,14 @@ def bench(folder: Path, *more: object) -> str:
 
 @pytest.mark.usefixtures("forked")
 def test_the_command_writes_all_forms_at_once(tmp_path: Path) -> None:
-    forms = ["--out", tmp_path / "page.md", "--csv", tmp_path / "a.csv", "--latex", tmp_path / "a.tex"]
+    forms = [
+        "--out",
+        tmp_path / "page.md",
+        "--csv",
+        tmp_path / "a.csv",
+        "--latex",
+        tmp_path / "a.tex",
+    ]
     search = ["--lr", 0.1, "--lr", 0.5, "--validation", 0.2, "--curves", 1]
     bench(tmp_path, "--rules", "mean", "--attacks", "none", *forms, *search)
     assert (tmp_path / "page-1-of-5.png").exists()
