@@ -142,14 +142,14 @@ class Rule:
         return False
 
     def of_rows(self, function: RowFunction) -> RowFunction:
-        """Gives a rule that treats all updates alike and has no options a second function:
-        ``(rows) -> aggregate``.
+        """Gives a rule that treats all updates alike, whatever f is, and has no options a second
+        function: ``(rows) -> aggregate``.
 
         ``rows`` are float32 arrays of one length, finite, at least one. None instead of an
         aggregate means: take the other.
         """
         assert not self.discerning
-        assert not self.needs
+        assert self.needs <= {"f"}
         self.from_rows = function
         return function
 

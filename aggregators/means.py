@@ -15,11 +15,12 @@ from .base import Verdict, require, rule
 
 
 @rule(at_least=lambda f: 1, coordinatewise=True, discerning=False)
-def mean(updates: Tensor) -> Verdict:
+def mean(updates: Tensor, *, f: int = 0) -> Verdict:
     """Average the updates. Tolerates crashes, not lies, whatever f is.
 
     Args:
         updates: ``(n, d)``, one row per peer.
+        f: Taken as other rules take it, and of no effect.
     Returns: ``(d,)``; every weight 1/n and every outlyingness 1: it is evidence against nobody.
     Raises: TooFewUpdates: There is no update at all.
     """

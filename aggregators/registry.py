@@ -303,9 +303,9 @@ def _load_part(spec: str, last: bool) -> tuple[Rule | PreAggregation, dict[str, 
     if not function:
         part = _by_name(_plain(place), spec, last)
     elif place.endswith(".py") or "/" in place:
-        part = _from_module(_load_file(place), function, place)
+        part = _from_module(load_file(place, "a rule"), function, place)
     else:
-        part = _from_module(_import_module(place, function), function, place)
+        part = _from_module(import_module(place, function), function, place)
     return part, parse_options(part, options_text)
 
 
@@ -379,12 +379,16 @@ def _by_name(name: str, spec: str, last: bool) -> Rule | PreAggregation:
     return _as_rule(found, name, spec)
 
 
-def _load_file(place: str) -> ModuleType:
+def load_file(place: str, what: str) -> ModuleType:
+    """The module that a user's file makes. ``what`` is taken from it, in words.
+
+    Raises: ConfigError: There is no such file, or it raises.
+    """
     path = Path(place).expanduser().resolve()
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.py"))[:10] if path.parent.is_dir() else []
         raise ConfigError(
-            f"there is no file {path} to take a rule from",
+            f"there is no file {path} to take {what} from",
             f"in that folder: {', '.join(near)}"
             if near
             else "the path is relative to the working directory",
@@ -407,7 +411,8 @@ def _load_file(place: str) -> ModuleType:
     return module
 
 
-def _import_module(place: str, function: str) -> ModuleType:
+def import_module(place: str, function: str) -> ModuleType:
+    """Raises: ConfigError: There is no such module, or it raises."""
     try:
         return importlib.import_module(place)
     except Exception as error:

@@ -46,6 +46,10 @@ from gossip.transport import is_loopback, is_one_host
 PEERS_MAX = 1024  # what a list in a message has room for
 RESTARTS_MAX = 1_000_000
 NEVER = -1.0  # a trust score is never below this
+JUDGED = "judged_clipping"
+"""The rule of a run with a reference, where nobody named one."""
+WITH_REFERENCE = "reference_samples are given, and no aggregator"
+"""The source of that rule."""
 NOT_OPTIONS = (
     "peer",
     "incarnation",
@@ -214,7 +218,10 @@ class RunConfig(BaseModel):
     node: Literal["process", "thread"] = Field(
         default="process", description="where a peer's node runs"
     )
-    trust: bool = Field(default=True, description="quarantine peers that keep standing out")
+    trust: bool = Field(
+        default=True,
+        description="quarantine peers that keep standing out; without, they are only told of",
+    )
     suspect_below: float = Field(
         default=TrustSettings().suspect_below,
         ge=0,
@@ -338,7 +345,7 @@ class RunConfig(BaseModel):
         assert self.run, "a config has its run id once it is resolved"
         assert self.f is not None, "a config has its f once it is resolved"
         trust = TrustSettings(
-            suspect_below=self.suspect_below if self.trust else NEVER,
+            suspect_below=self.suspect_below,
             quarantine_below=self.quarantine_below if self.trust else NEVER,
         )
         return CoreSettings(
@@ -458,6 +465,7 @@ def resolve(
 def _implied(resolved: Resolved) -> Resolved:
     """With what follows from options that were given. Raises: ConfigError: Another that was given
     contradicts it."""
+    resolved = _with_judge(resolved)
     if not resolved.config.deterministic or resolved.config.slices == "equal":
         return resolved
     if (source := resolved.sources["slices"]) != "default":
@@ -468,6 +476,20 @@ def _implied(resolved: Resolved) -> Resolved:
             "leave out one of both",
         )
     return resolved.with_values("deterministic", slices="equal")
+
+
+def _with_judge(resolved: Resolved) -> Resolved:
+    """Where a reference was asked for and no rule named, the rule is the one that judges by it.
+
+    Only options decide: they are the same for all peers. Whether a script has a judge each peer
+    would find out for itself, and rules must not differ.
+    """
+    config, sources = resolved.config, resolved.sources
+    asked = sources["reference_samples"] != "default" and sources["aggregator"] == "default"
+    rolling = config.topology.partition(":")[0] == "rolling"
+    if not asked or not rolling or config.peers_max == 1:
+        return resolved
+    return resolved.with_values(WITH_REFERENCE, aggregator=JUDGED)
 
 
 def _outside(file: Path | str | None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -57,7 +57,10 @@ Topology = Annotated[
 Aggregator = Annotated[
     str | None,
     typer.Option(
-        help="How updates become one: a rule's name, or file.py:rule; suspicion by default.",
+        help=(
+            "How updates become one: a rule's name, or file.py:rule; suspicion by default, "
+            "judged_clipping with --reference."
+        ),
         show_default=False,
     ),
 ]
@@ -126,8 +129,19 @@ Reference = Annotated[
     typer.Option(
         min=1,
         help=(
-            "Samples by which the server of a round judges, under rules with a judge such as "
-            "judged_clipping; 256 by default."
+            "Samples by which the server of a round judges, under rules with a judge; 256 by "
+            "default. Given without --aggregator, the rule is judged_clipping."
+        ),
+        show_default=False,
+    ),
+]
+Trust = Annotated[
+    bool | None,
+    typer.Option(
+        "--trust/--no-trust",
+        help=(
+            "Quarantine peers that keep standing out: on by default. Without, they are suspected "
+            "and told of, and take part."
         ),
         show_default=False,
     ),
@@ -307,6 +321,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "patience": (Patience, None),
     "on_minority": (OnMinority, None),
     "reference": (Reference, None),
+    "trust": (Trust, None),
     "batch_policy": (BatchPolicy, None),
     "slices": (Slices, None),
     "server_weights": (ServerWeights, None),

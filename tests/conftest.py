@@ -7,6 +7,7 @@ import os
 import resource
 import uuid
 from collections.abc import Iterator
+from multiprocessing import get_context
 from pathlib import Path
 
 import psutil
@@ -124,3 +125,12 @@ def no_process_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 def free_run_dir(tmp_path: Path) -> Path:
     """A path for a run's folder, which does not exist yet."""
     return tmp_path / "runs" / "a-run"
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials of the robustness table run in processes that have torch already: how they start is
+    not looked at in such a test."""
+    from gossip.launch.bench import trials
+
+    monkeypatch.setattr(trials, "get_context", lambda how: get_context("fork"))

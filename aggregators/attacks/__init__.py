@@ -6,6 +6,8 @@
     bad = make("alie").collude(honest, f=2)
     # gossip rounds: another update for each receiver
     bad = make("dissensus").tell(update, receiver, theirs, others)
+    # a function of one's own
+    bad = make("my_attacks.py:mine")(update, round_id)
 
 An attack acts where an update leaves its sender. It depends on the round and a seed, so the same
 peer sends the same in every run. Colluding attacks (``alie``, ``min_max``, ...) are omniscient in
@@ -24,6 +26,7 @@ from . import alone as _alone
 from . import apart as _apart
 from . import patient as _patient
 from . import together as _together
+from .finding import place_of as place_of
 from .kinds import DATA_ATTACKS as DATA_ATTACKS
 from .kinds import KINDS as KINDS
 from .kinds import LABEL_FLIP as _LABEL_FLIP
@@ -48,6 +51,7 @@ __all__ = [
     "flip_labels",
     "make",
     "names",
+    "place_of",
 ]
 _HOMES = (_adaptive, _alone, _apart, _patient, _together)  # imported for what they register
 ATTACKS = {**KINDS, _LABEL_FLIP.name: _LABEL_FLIP}

@@ -111,6 +111,8 @@ def attack(
       update for each receiver. ``strength``, ``receiver``, ``theirs``, ``others``, ``neighbours``,
       ``attackers``.
 
+    Raises: ConfigError: Another attack has that name.
+
     Args:
         strength: Default strength. None when there is nothing to set, or when it follows from n
             and f.
@@ -126,6 +128,9 @@ def attack(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         name = function.__name__
+        known = KINDS.get(name)
+        if known is not None and known.function.__module__ != function.__module__:
+            raise ConfigError(f"there is an attack {name!r} already", "give yours another name")
         wants = frozenset(inspect.signature(function).parameters)
         KINDS[name] = AttackKind(
             name, function, shape, strength, meaning, wants, refusal, tries, allowed, idle
@@ -145,8 +150,12 @@ def names(*, lonely: bool = False) -> tuple[str, ...]:
 
 
 def kind_of(name: str) -> AttackKind:
-    """By name; hyphens and underscores are the same. Raises: UnknownName: There is none.
-    ConfigError: It is one on data."""
+    """By name, or of a user's file (``finding``); hyphens and underscores of a name are the same.
+    Raises: UnknownName: There is none. ConfigError: It is one on data, or cannot be had."""
+    if ":" in name:
+        from .finding import load
+
+        return load(name)
     plain = name.replace("-", "_")
     if plain in DATA_ATTACKS:
         raise ConfigError(

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -73,6 +74,10 @@ and ``drain_timeout_s``."""
 HURRIED_CLOSE_S = 2.0
 SAVED_S = 20.0
 """For the last checkpoint to be durable, when there is no hurry."""
+UNUSED_REFERENCE = (
+    "gossip.init was given a reference, and the rule {} does not judge by it: start the run with "
+    "--reference, or with --aggregator judged_clipping"
+)
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 Optimizers = TypeVar("Optimizers", bound=torch.optim.Optimizer | Sequence[torch.optim.Optimizer])
@@ -195,7 +200,8 @@ class Session:
             raise ConfigError(
                 f"the rule {rule.name} needs the loss of the model on samples that it can trust",
                 "write peer.prepare(model, optimizer, "
-                "judge=lambda batch: loss_fn(model(batch[0]), batch[1]))",
+                "judge=lambda batch: loss_fn(model(batch[0]), batch[1])), "
+                "or take a rule without a judge: --aggregator suspicion",
             )
         by_batch = judge is not None and takes_batch(judge)
         if judge is not None and self._reference is not None and not by_batch:
@@ -204,6 +210,8 @@ class Session:
                 "judge=lambda batch: loss_fn(model(batch[0]), batch[1])",
             )
         self._judges_by_reference = by_batch and rule.needs_trainer
+        if self._reference is not None and not rule.needs_trainer and self._config.peers_max > 1:
+            warnings.warn(UNUSED_REFERENCE.format(rule.name), stacklevel=2)
         seed = f"{self._config.seed}/{self.id}".encode()
         self._optimizer = together
         self._batches.prepare(plain, layout.parameters[-1])

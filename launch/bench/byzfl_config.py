@@ -64,8 +64,12 @@ SPLITS = {
     "dirichlet_niid": "dirichlet:{}",
 }
 """ByzFL's ``iid`` cuts the samples into parts, where ours has everybody draw from all."""
-HIDDEN = {"fc_mnist": 100}
-"""Its models that there are here, by their hidden units."""
+MODELS = ("cnn_mnist", "fc_mnist")
+"""Its models that there are here, under the same names."""
+DATA_SETS = {"mnist": "mnist"}
+"""Its data sets that are learnt as they are; others it mirrors and cuts at random."""
+SIZE_TRAIN_SET = 0.8
+"""Where it is not said; the rest is for the choice of settings."""
 NO_MATTER = {
     "benchmark_config": ("device", "nb_workers"),
     "evaluation_and_results": (
@@ -77,7 +81,7 @@ NO_MATTER = {
         "data_folder",
         "results_directory",
     ),
-    "model": ("nb_labels", "dataset_name"),
+    "model": ("nb_labels",),
 }
 """What is not asked: where to run, what to record, and what the data say themselves."""
 DEFAULT_SPLIT = {"name": "iid"}
@@ -157,7 +161,9 @@ def _benchmark(section: _Section) -> dict[str, Any]:
     for key in ("training_seed", "data_distribution_seed"):
         section.only(key, 0)
     section.only("nb_data_distribution_seeds", 1)
-    section.only("size_train_set", 1.0)
+    size = section.take_one("size_train_set", SIZE_TRAIN_SET)
+    if not isinstance(size, int | float) or not 0.1 <= size <= 1:
+        raise _refused("benchmark_config.size_train_set", size, "give a share from 0.1 to 1")
     honest = _listed(section.take("nb_honest_clients", 10))
     byzantine = _listed(section.take("f", 0))
     declared = section.take("tolerated_f", None)
@@ -174,6 +180,7 @@ def _benchmark(section: _Section) -> dict[str, Any]:
         "declared_f": None if declared is None else [told for _, _, told in sizes],
         "rounds": section.take_one("nb_steps", 1000),
         "seeds": section.take_one("nb_training_seeds", 1),
+        "validation": round(1 - size, 9),
         "split": [
             text
             for one in _listed(section.take("data_distribution", DEFAULT_SPLIT))
@@ -195,22 +202,33 @@ def _split(given: Any) -> list[str]:
 
 def _model(section: _Section) -> dict[str, Any]:
     name = section.take_one("name", "cnn_mnist")
-    if name not in HIDDEN:
-        raise _refused("model.name", name, f"there is only {', '.join(HIDDEN)} here")
+    if name not in MODELS:
+        raise _refused("model.name", name, f"there is only {', '.join(MODELS)} here")
+    data = section.take_one("dataset_name", "mnist")
+    if data not in DATA_SETS:
+        raise _refused(
+            "model.dataset_name",
+            data,
+            f"there is only {', '.join(DATA_SETS)} here; name that and give another with --data",
+        )
     section.only("loss", "NLLLoss", "CrossEntropyLoss")
     section.only("optimizer_name", "SGD")
     section.only("learning_rate_decay", 1.0)
     section.take("milestones", [])  # where a rate that stays the same would change
-    options = {"hidden": HIDDEN[name], "lr": section.take_one("learning_rate", 0.1)}
+    options = {
+        "model": name,
+        "data": DATA_SETS[data],
+        "lr": _listed(section.take("learning_rate", 0.1)),
+    }
     section.done()
     return options
 
 
 def _clients(section: _Section) -> dict[str, Any]:
-    beta = section.take_one("momentum", 0.9)
-    section.only("weight_decay", 0.0, 0)
+    betas = _listed(section.take("momentum", 0.9))
     options = {
-        "sender": f"momentum:beta={beta}" if beta else "",
+        "sender": [f"momentum:beta={beta}" if beta else "" for beta in betas],
+        "weight_decay": _listed(section.take("weight_decay", 0.0)),
         "batch": section.take_one("batch_size", 32),
     }
     section.done()

@@ -7,38 +7,28 @@ print(outcome.accuracy)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, one_hot
 
 from gossip.aggregators import BoundRule, Verdict, attacks, registry, senders
 from gossip.core import Contribution, Rejection, TrustSettings, TrustTable
 from gossip.errors import AggregationError, ConfigError, UnknownName
 
-from . import splits
+from . import models, splits
+from .data_sets import TrainingData
+from .models import generator_of
 
 NO_ATTACK = "none"
 EVALUATIONS = 5
 """The accuracy of a run is the mean of so many tests at its end, one every fiftieth of the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingData:
-    """What is learnt: images ``(samples, features)`` float32, labels int64."""
-
-    images: Tensor
-    labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
-
-    @property
-    def classes(self) -> int:
-        return int(self.labels.max()) + 1
+REFERENCE = 256
+"""Samples by which a rule with a judge judges, as in a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +38,11 @@ class Trial:
     Attributes:
         rule: As ``registry.load`` takes it.
         attack: ``name``, ``name*strength``, ``label_flip`` or ``none``:
-            then the last f are honest too.
+            then the last f are honest too. One of a user is ``file.py:name``.
         n: Workers, liars included.
         f: Liars there are.
         batch: Samples of a worker in a round.
-        hidden: Units of the one hidden layer.
+        hidden: Units of the one hidden layer of the model ``mlp``.
         sender: What each worker makes of its update, as ``senders.load`` takes it; liars lie about
             what comes of it.
         split: How the honest share the samples, as ``splits.split`` takes it;
@@ -60,6 +50,14 @@ class Trial:
         declared_f: The f that the rule and the trust table are told; None: as many as lie.
         trust: Whether the trust table of a run judges the workers by what the rule says of them:
             the rule does not get the updates of those in quarantine.
+        model: As ``models.make`` takes it.
+        weight_decay: Of plain SGD: so much of the parameters is added to the aggregate.
+        reference: Samples by which a rule with a judge judges in a round.
+        validation: Share of the training samples that nobody trains on, for a choice among
+            settings.
+        test_samples: Samples that a test takes, drawn once and the same in all runs; 0: all.
+        every: Rounds between the tests that make a curve; 0: none is made.
+        keep_state: Whether a rule with a state gets it back in the next round, which no run does.
     """
 
     rule: str
@@ -75,6 +73,13 @@ class Trial:
     split: str = splits.IID
     declared_f: int | None = None
     trust: bool = False
+    model: str = models.MLP
+    weight_decay: float = 0.0
+    reference: int = REFERENCE
+    validation: float = 0.0
+    test_samples: int = 0
+    every: int = 0
+    keep_state: bool = False
 
     @property
     def tolerated(self) -> int:
@@ -99,6 +104,9 @@ class TrialResult:
             the mean of the last tests, as ``accuracy``.
         honest_quarantined: Honest workers that were ever in quarantine.
         liars_quarantined: Liars that were.
+        validation: The accuracy on the samples that nobody trained on, as ``accuracy``; None
+            where there are none.
+        curve: Rounds made, and the accuracy on the test samples after them.
     """
 
     accuracy: float | None
@@ -109,12 +117,15 @@ class TrialResult:
     worst_class: float | None = None
     honest_quarantined: int = 0
     liars_quarantined: int = 0
+    validation: float | None = None
+    curve: tuple[tuple[int, float], ...] = ()
 
 
 def spelt(attack: str) -> str:
     """An attack with the name written as it is known; a minus in the strength is one."""
     name, star, strength = attack.strip().partition("*")
-    return name.replace("-", "_") + star + strength
+    plain = name if attacks.place_of(name) else name.replace("-", "_")
+    return plain + star + strength
 
 
 def read_attack(text: str) -> tuple[str, float | None]:
@@ -131,7 +142,7 @@ def read_attack(text: str) -> tuple[str, float | None]:
         raise ConfigError(
             f"attack {text!r}: {strength!r} is not a number", f"write {name}*10"
         ) from None
-    if name not in attacks.names():
+    if not attacks.place_of(name) and name not in attacks.names():
         raise UnknownName("attack", name, (NO_ATTACK, *attacks.names(), *attacks.DATA_ATTACKS))
     if attacks.make(name, value).tells_each:
         raise ConfigError(
@@ -151,7 +162,8 @@ def train(trial: Trial, data: TrainingData) -> TrialResult:
         when nobody lies.
     """
     f = trial.tolerated
-    if not 0 <= trial.f < trial.n or min(trial.rounds, trial.batch, trial.hidden) < 1 or f < 0:
+    sizes = trial.rounds, trial.batch, trial.hidden, trial.reference
+    if not 0 <= trial.f < trial.n or min(sizes) < 1 or f < 0:
         raise ConfigError(
             f"{trial.f} liars of {trial.n} workers, {f} declared, {trial.rounds} rounds: nothing "
             "can be learnt so"
@@ -159,6 +171,8 @@ def train(trial: Trial, data: TrainingData) -> TrialResult:
     rule = registry.load(trial.rule)
     if trial.n < rule.at_least(f):
         return TrialResult(None, f"needs {rule.at_least(f)} updates for f = {f}")
+    if "state" in rule.needs and not trial.keep_state:
+        return TrialResult(None, "has a state, which no run hands on (--keep-state does)")
     run = _Run(trial, rule, data)
     try:
         run.try_rule()
@@ -173,16 +187,23 @@ def train(trial: Trial, data: TrainingData) -> TrialResult:
 
 class _Run:
     def __init__(self, trial: Trial, rule: BoundRule, data: TrainingData) -> None:
-        self.trial, self.rule, self.data = trial, rule, data
-        self.model = TwoLayerNetwork(data.images.shape[1], trial.hidden, data.classes, trial.seed)
+        self.trial, self.rule = trial, rule
+        self.data, self.held_out = _held_out(_fewer_tests(data, trial.test_samples), trial)
+        data = self.data
+        self.model = models.make(
+            trial.model, data.images.shape[1], data.classes, trial.hidden, trial.seed
+        )
         self.name, strength = read_attack(trial.attack)
         self.attackers = 0 if self.name == NO_ATTACK else trial.f
         by_vector = self.name not in (NO_ATTACK, *attacks.DATA_ATTACKS)
         self.attack = attacks.make(self.name, strength, trial.seed) if by_vector else None
         self.sender = senders.load(trial.sender)
         self.memories: list[senders.Memory | None] = [None] * trial.n
-        self.chances = [_generator(f"worker/{trial.seed}/{worker}") for worker in range(trial.n)]
-        self.judge, self.spy = _generator(f"judge/{trial.seed}"), _generator(f"spy/{trial.seed}")
+        self.chances = [generator_of(f"worker/{trial.seed}/{worker}") for worker in range(trial.n)]
+        self.judge, self.spy = (
+            generator_of(f"judge/{trial.seed}"),
+            generator_of(f"spy/{trial.seed}"),
+        )
         self.honest = trial.n - self.attackers
         parts = splits.split(trial.split, data.labels, self.honest, trial.batch, trial.seed)
         self.shares = [*parts, *[torch.arange(len(data.labels))] * self.attackers]
@@ -201,7 +222,7 @@ class _Run:
     def try_rule(self) -> None:
         """One call with honest updates, before liars are at work: what is wrong then is wrong with
         the rule or its options."""
-        generator = _generator(f"first/{self.trial.seed}")
+        generator = generator_of(f"first/{self.trial.seed}")
         chosen = _draw(len(self.data.labels), self.trial.n * self.trial.batch, generator).view(
             self.trial.n, -1
         )
@@ -215,26 +236,50 @@ class _Run:
         )
 
     def run(self) -> TrialResult:
-        trial, skipped, tested = self.trial, 0, []
-        every = max(1, trial.rounds // 50)
+        trial, skipped = self.trial, 0
+        tested: list[tuple[float, float, Tensor]] = []
+        curve: list[tuple[int, float]] = []
+        apart = max(1, trial.rounds // 50)
         for round_id in range(trial.rounds):
             skipped += not self._round(round_id)
+            made, left = round_id + 1, trial.rounds - 1 - round_id
             if not bool(torch.isfinite(self.model.parameters).all()):
-                return self._result(0.0, 0.0, skipped)
-            left = trial.rounds - 1 - round_id
-            if left % every == 0 and left < EVALUATIONS * every:
-                tested.append(self._test())
-        accuracies, classes = zip(*tested, strict=True)
-        worst = float(torch.stack(classes).mean(dim=0).min())
-        return self._result(sum(accuracies) / len(accuracies), worst, skipped)
+                lost = self._result(TrialResult(0.0, worst_class=0.0, skipped=skipped))
+                return replace(
+                    lost,
+                    validation=None if self.held_out is None else 0.0,
+                    curve=(*curve, *((later, 0.0) for later in self._tested_after(made))),
+                )
+            at_end = left % apart == 0 and left < EVALUATIONS * apart
+            on_curve = made in self._tested_after(made)
+            if at_end or on_curve:
+                accuracy, by_class = self._test()
+                if on_curve:
+                    curve.append((made, accuracy))
+                if at_end:
+                    tested.append((accuracy, self._validated(), by_class))
+        accuracies, validated, classes = zip(*tested, strict=True)
+        return self._result(
+            TrialResult(
+                sum(accuracies) / len(accuracies),
+                worst_class=float(torch.stack(classes).mean(dim=0).min()),
+                skipped=skipped,
+                validation=None if self.held_out is None else sum(validated) / len(validated),
+                curve=tuple(curve),
+            )
+        )
 
-    def _result(self, accuracy: float, worst_class: float, skipped: int) -> TrialResult:
+    def _tested_after(self, made: int) -> range:
+        """The rounds from ``made`` on after which there is a point of the curve."""
+        every, last = self.trial.every, self.trial.rounds
+        return range(made + -made % every, last + 1, every) if every else range(0)
+
+    def _result(self, found: TrialResult) -> TrialResult:
+        """``found`` with what is known of the rounds and the quarantine."""
         liars = sum(worker >= self.honest for worker in self.ever_locked)
-        return TrialResult(
-            accuracy,
-            skipped=skipped,
+        return replace(
+            found,
             trouble=self.trouble,
-            worst_class=worst_class,
             honest_quarantined=len(self.ever_locked) - liars,
             liars_quarantined=liars,
         )
@@ -246,6 +291,13 @@ class _Run:
         of_class = labels.bincount()
         by_class = labels[right].bincount(minlength=len(of_class)) / of_class
         return float(right.float().mean()), by_class[of_class > 0]
+
+    def _validated(self) -> float:
+        """The accuracy on what was held out; 0 where nothing was."""
+        if self.held_out is None:
+            return 0.0
+        images, labels = self.held_out
+        return float((self.model.logits(images).argmax(dim=1) == labels).float().mean())
 
     def _round(self, round_id: int) -> bool:
         """Whether a step was made."""
@@ -264,7 +316,8 @@ class _Run:
         if verdict is None:
             return False
         self.kept = {"previous": verdict.aggregate, "state": verdict.state}
-        self.model.parameters -= self.trial.lr * verdict.aggregate
+        decay = self.trial.weight_decay * self.model.parameters
+        self.model.parameters -= self.trial.lr * (verdict.aggregate + decay)
         return True
 
     def _offered(self, round_id: int) -> Tensor:
@@ -367,7 +420,7 @@ class _Run:
         after the updates came."""
         if not self.rule.needs_trainer:
             return {}
-        chosen = _draw(len(self.data.labels), self.trial.batch, generator)
+        chosen = _draw(len(self.data.labels), self.trial.reference, generator)
         images, labels = self.data.images[chosen], self.data.labels[chosen]
 
         def evaluate(step: Tensor) -> float:
@@ -400,62 +453,26 @@ class _Run:
         return tried
 
 
-class TwoLayerNetwork:
-    """One hidden layer of rectified units, with the gradients of many workers at once.
+def _fewer_tests(data: TrainingData, count: int) -> TrainingData:
+    """The data with so many test samples; 0: with all."""
+    if not 0 < count < len(data.test_labels):
+        return data
+    chosen = torch.randperm(len(data.test_labels), generator=generator_of("tests"))[:count]
+    return replace(data, test_images=data.test_images[chosen], test_labels=data.test_labels[chosen])
 
-    Attributes:
-        parameters: The flat ``(d,)`` vector.
-    """
 
-    def __init__(self, features: int, hidden: int, classes: int, seed: int) -> None:
-        self.shapes = ((hidden, features), (hidden,), (classes, hidden), (classes,))
-        generator = _generator(f"model/{seed}")
-        bounds = (
-            1 / math.sqrt(features),
-            1 / math.sqrt(features),
-            1 / math.sqrt(hidden),
-            1 / math.sqrt(hidden),
-        )
-        parts = [
-            (2 * torch.rand(math.prod(shape), generator=generator) - 1) * bound
-            for shape, bound in zip(self.shapes, bounds, strict=True)
-        ]
-        self.parameters = torch.cat(parts)
-
-    def _parts(self, parameters: Tensor) -> list[Tensor]:
-        cut = torch.split(parameters, [math.prod(shape) for shape in self.shapes])
-        return [part.view(shape) for part, shape in zip(cut, self.shapes, strict=True)]
-
-    def logits(self, images: Tensor, parameters: Tensor | None = None) -> Tensor:
-        first, bias, second, last = self._parts(
-            self.parameters if parameters is None else parameters
-        )
-        return (images @ first.T + bias).relu() @ second.T + last
-
-    def loss(self, images: Tensor, labels: Tensor, step: Tensor) -> float:
-        """At the parameters less ``step``."""
-        return float(cross_entropy(self.logits(images, self.parameters - step), labels))
-
-    def gradients(self, images: Tensor, labels: Tensor) -> Tensor:
-        """``(n, d)``: of the mean loss of each worker's batch. Images ``(n, batch, features)``,
-        labels ``(n, batch)``."""
-        first, bias, second, last = self._parts(self.parameters)
-        n, batch = labels.shape
-        hidden = (images @ first.T + bias).relu()
-        error = (hidden @ second.T + last).softmax(dim=2) - one_hot(labels, len(last))
-        error /= batch
-        back = (error @ second) * (hidden > 0)
-        parts = (back.mT @ images, back.sum(dim=1), error.mT @ hidden, error.sum(dim=1))
-        return torch.cat([part.reshape(n, -1) for part in parts], dim=1)
+def _held_out(
+    data: TrainingData, trial: Trial
+) -> tuple[TrainingData, tuple[Tensor, Tensor] | None]:
+    """The data without the share of the training samples that is held out, and that share."""
+    count = int(trial.validation * len(data.labels))
+    if not count:
+        return data, None
+    order = torch.randperm(len(data.labels), generator=generator_of(f"validation/{trial.seed}"))
+    out, left = order[:count], order[count:]
+    rest = replace(data, images=data.images[left], labels=data.labels[left])
+    return rest, (data.images[out], data.labels[out])
 
 
 def _draw(count: int, size: int, generator: torch.Generator) -> Tensor:
     return torch.randint(count, (size,), generator=generator)
-
-
-def _generator(name: str) -> torch.Generator:
-    from hashlib import blake2b
-
-    return torch.Generator().manual_seed(
-        int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "big")
-    )

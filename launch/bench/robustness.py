@@ -7,7 +7,7 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,10 +16,8 @@ import typer
 from gossip.errors import ConfigError
 from gossip.launch.report import counted
 
-from .estimates import Comparison, Estimate, compare
-
 if TYPE_CHECKING:
-    from .learning import Trial, TrialResult
+    from .tables import Found, RobustnessTable
 
 COMPOSED = (
     "nnm+krum",
@@ -37,11 +35,14 @@ INSTEAD = {
 }
 """Stronger forms of attacks than by default."""
 FAILS_BELOW = 0.9
-MAKES_NO_DIFFERENCE = ("jobs", "into", "show", "as_json")
+MAKES_NO_DIFFERENCE = ("context", "jobs", "into", "show", "csv", "latex", "as_json")
 """To what a page says."""
+CHOSEN = ("lr", "sender", "weight_decay")
+"""Options of which each rule gets the best value, where several are given."""
 
 
 def robustness(
+    context: typer.Context,
     rules: Annotated[
         list[str] | None,
         typer.Option(
@@ -71,11 +72,38 @@ def robustness(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0, 1, ...")] = 3,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of a run.")] = 150,
     batch: Annotated[int, typer.Option(min=1, help="Samples of a worker in a round.")] = 32,
-    lr: Annotated[float, typer.Option(help="Learning rate of plain SGD.")] = 0.5,
-    hidden: Annotated[int, typer.Option(min=1, help="Units of the hidden layer.")] = 32,
+    lr: Annotated[
+        list[float],
+        typer.Option(help="Learning rate of plain SGD. Repeatable: each rule gets its best."),
+    ] = [0.5],  # noqa: B006
+    model: Annotated[
+        str, typer.Option(help="mlp, or fc_mnist or cnn_mnist of ByzFL for images of 28 by 28.")
+    ] = "mlp",
+    hidden: Annotated[int, typer.Option(min=1, help="Units of the hidden layer of mlp.")] = 32,
     sender: Annotated[
-        str, typer.Option(help="What workers make of their updates: momentum:beta=0.9+clip:10.")
-    ] = "",
+        list[str] | None,
+        typer.Option(
+            help=(
+                "What workers make of their updates: momentum:beta=0.9+clip:10. "
+                "Repeatable, as --lr."
+            ),
+            show_default=False,
+        ),
+    ] = None,
+    weight_decay: Annotated[
+        list[float], typer.Option(help="Of plain SGD. Repeatable, as --lr.")
+    ] = [0.0],  # noqa: B006
+    validation: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=0.9,
+            help="Share of the training samples held out, by which the best settings are chosen.",
+        ),
+    ] = 0.0,
+    reference: Annotated[
+        int, typer.Option(min=1, help="Samples by which rules with a judge judge in a round.")
+    ] = 256,
     split: Annotated[
         list[str],
         typer.Option(
@@ -89,8 +117,27 @@ def robustness(
         bool, typer.Option(help="The trust table of a run keeps out who stands out for long.")
     ] = False,
     data: Annotated[
-        str, typer.Option(help="digits, or an .npz file with x_train, y_train, x_test, y_test.")
+        str,
+        typer.Option(
+            help=(
+                "digits, mnist or fashion_mnist in the folder data, an .npz file with x_train, "
+                "y_train, x_test, y_test, or a folder with MNIST's files."
+            )
+        ),
     ] = "digits",
+    test_samples: Annotated[
+        int, typer.Option(min=0, help="Test on so many samples, drawn once; 0: on all.")
+    ] = 0,
+    keep_state: Annotated[
+        bool,
+        typer.Option(
+            "--keep-state", help="Hand on the state of rules that have one, which no run does."
+        ),
+    ] = False,
+    curves: Annotated[
+        int,
+        typer.Option(min=0, help="Test every so many rounds, and draw curves beside --out."),
+    ] = 0,
     jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes.")] = 1,
     into: Annotated[Path, typer.Option(help="Folder that remembers every run.")] = Path(
         "runs/robustness"
@@ -107,6 +154,14 @@ def robustness(
             min=0, max=1, help="A cell fails below this share of the accuracy without an attack."
         ),
     ] = FAILS_BELOW,
+    csv: Annotated[
+        Path | None,
+        typer.Option(help="Write a row for each run here.", show_default=False),
+    ] = None,
+    latex: Annotated[
+        Path | None,
+        typer.Option(help="Write the tables here, for LaTeX (booktabs).", show_default=False),
+    ] = None,
     plot: Annotated[bool, typer.Option(help="Draw heat maps beside --out.")] = True,
     show: Annotated[
         bool, typer.Option("--show", help="Run nothing: tables of what was run so far.")
@@ -114,7 +169,7 @@ def robustness(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="A config.json of ByzFL's benchmark, in place of the options that it sets.",
+            help="A config.json of ByzFL's benchmark; options given beside it win.",
             show_default=False,
         ),
     ] = None,
@@ -129,51 +184,15 @@ def robustness(
         robustness(**_with_config(config, options))
         return
     command = _command(options)
-    from gossip.aggregators import registry, senders
-
-    from . import splits
-    from .learning import spelt
-
-    declared = declared_f or f
-    _check_numbers(n, f, declared, lr)
-    for each in split:
-        splits.read_split(each)
-    chosen_rules = _words(rules) or [*registry.names(), *COMPOSED]
-    for rule in chosen_rules:
-        registry.check(rule)
-    chosen_attacks = [spelt(attack) for attack in _words(attacks)] or every_attack()
-    if rules and not show:
-        _check_options(chosen_rules, n, declared)
-    _check_attacks(chosen_attacks)
-    senders.load(sender)
-    _check_installed(digits=data == "digits", plots=out is not None and plot)
-    shared = {
-        "rounds": rounds,
-        "batch": batch,
-        "lr": lr,
-        "hidden": hidden,
-        "sender": sender,
-        "trust": trust,
-    }
-    tables = [
-        RobustnessTable(
-            workers,
-            attackers,
-            told,
-            tuple(chosen_rules),
-            tuple(chosen_attacks),
-            tuple(range(seeds)),
-            fails_below,
-            {**shared, "split": each},
-        )
-        for each in split
-        for workers, attackers, told in zip(n, f, declared, strict=True)
-    ]
-    from . import robustness_page
+    tables = _tables(options)
+    from . import exports, robustness_page
     from .trials import recall_all, run_all
 
     if out is not None:
         robustness_page.check_place(out)
+    for path in (csv, latex):
+        if path is not None:
+            robustness_page.check_place(path)
     wanted = [trial for table in tables for trial in table.trials()]
     found = recall_all(wanted, into, data) if show else run_all(wanted, into, data, jobs)
     for table in tables:
@@ -181,6 +200,10 @@ def robustness(
     if out is not None:
         head = robustness_page.head(tables, found, data, command)
         robustness_page.write(out, tables, found, head, plot)
+    if csv is not None:
+        exports.write(csv, exports.csv_of(tables, found))
+    if latex is not None:
+        exports.write(latex, exports.latex_of(tables, found, data))
     if as_json:
         print(json.dumps([table.as_data(found) for table in tables]))
     else:
@@ -191,28 +214,102 @@ def robustness(
         print("\n\n".join("\n".join(part) for part in parts))
 
 
-def _with_config(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of ``robustness`` with those that a configuration of ByzFL sets.
+def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
+    """What the options ask for, checked before anything runs."""
+    from gossip.aggregators import registry, senders
 
-    Raises: ConfigError: It cannot be taken over, an option is given twice, or the data are lacking.
+    from . import splits
+    from .learning import spelt
+    from .tables import RobustnessTable
+
+    n, f, declared = given["n"], given["f"], given["declared_f"] or given["f"]
+    _check_numbers(n, f, declared)
+    choices = _choices(given)
+    for each in given["split"]:
+        splits.read_split(each)
+    rules = _words(given["rules"]) or [*registry.names(), *COMPOSED]
+    for rule in rules:
+        registry.check(rule)
+    attacks = [spelt(attack) for attack in _words(given["attacks"])] or every_attack()
+    if given["rules"] and not given["show"]:
+        _check_options(rules, n, declared)
+    _check_attacks(attacks)
+    for choice in choices:
+        senders.load(choice["sender"])
+    _check_installed(
+        digits=given["data"] == "digits", plots=given["out"] is not None and given["plot"]
+    )
+    if not given["show"]:
+        _check_model(given["model"], given["data"])
+    names = ("rounds", "batch", "hidden", "trust", "model", "reference", "validation")
+    shared = {
+        **{name: given[name] for name in (*names, "test_samples", "keep_state")},
+        "every": given["curves"],
+    }
+    return [
+        RobustnessTable(
+            workers,
+            attackers,
+            told,
+            tuple(rules),
+            tuple(attacks),
+            tuple(range(given["seeds"])),
+            given["fails_below"],
+            {**shared, "split": each},
+            tuple(choices),
+        )
+        for each in given["split"]
+        for workers, attackers, told in zip(n, f, declared, strict=True)
+    ]
+
+
+def _choices(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each combination of the options of which a rule gets the best.
+
+    Raises: ConfigError: One makes no sense, or there are several and nothing is held out.
+    """
+    for lr in given["lr"]:
+        if not 0 < lr < math.inf:
+            raise ConfigError(f"--lr is a learning rate above 0 and cannot be {lr:g}")
+    for decay in given["weight_decay"]:
+        if not 0 <= decay < math.inf:
+            raise ConfigError(f"--weight-decay is at least 0 and cannot be {decay:g}")
+    values = [list(dict.fromkeys(given[name] or [""])) for name in CHOSEN]
+    combinations = [dict(zip(CHOSEN, each, strict=True)) for each in product(*values)]
+    if len(combinations) > 1 and not given["validation"]:
+        raise ConfigError(
+            f"{len(combinations)} settings to choose from, and nothing to choose by: by the test "
+            "samples a rule would look better than it is",
+            "hold out training samples: --validation 0.2",
+        )
+    return combinations
+
+
+def _check_model(model: str, data: str) -> None:
+    """Raises: UnknownName, ConfigError: There is no such model, or not for these data."""
+    from . import data_sets, models
+
+    if model == models.MLP:
+        return
+    models.check(model, models.SIDE**2)
+    models.check(model, data_sets.load(data).images.shape[1])
+
+
+def _with_config(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of ``robustness`` with those that a configuration of ByzFL sets, but for those
+    that were typed.
+
+    Raises: ConfigError: It cannot be taken over.
     """
     from . import byzfl_config
 
-    taken = byzfl_config.read(path)
-    defaults = inspect.signature(robustness).parameters
-    for name in taken:
-        if options[name] != defaults[name].default:
-            option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option} is given beside {path}, which sets it", "leave one out")
-    if options["data"] == defaults["data"].default:
-        raise ConfigError(
-            f"{path} names data that are not here",
-            "give them: --data with an .npz file of x_train, y_train, x_test, y_test",
-        )
+    source = options["context"].get_parameter_source
+    typed = [name for name in options if getattr(source(name), "name", "") == "COMMANDLINE"]
+    taken = {name: value for name, value in byzfl_config.read(path).items() if name not in typed}
     return {**options, **taken, "config": None}
 
 
-def _check_numbers(n: Sequence[int], f: Sequence[int], declared: Sequence[int], lr: float) -> None:
+def _check_numbers(n: Sequence[int], f: Sequence[int], declared: Sequence[int]) -> None:
     if len(n) != len(f):
         raise ConfigError(
             f"{counted(len(n), 'number')} of workers and {counted(len(f), 'number')} of liars",
@@ -234,8 +331,6 @@ def _check_numbers(n: Sequence[int], f: Sequence[int], declared: Sequence[int], 
                 f"f = {told} is declared of {counted(workers, 'worker')}",
                 "give a --declared-f from 0 to less than --n",
             )
-    if not 0 < lr < math.inf:
-        raise ConfigError(f"--lr is a learning rate above 0 and cannot be {lr:g}")
 
 
 def _check_installed(digits: bool, plots: bool) -> None:
@@ -253,11 +348,9 @@ def _check_installed(digits: bool, plots: bool) -> None:
         )
 
 
-def _check_reference(
-    table: RobustnessTable, found: Mapping[Trial, TrialResult], into: Path
-) -> None:
+def _check_reference(table: RobustnessTable, found: Found, into: Path) -> None:
     """A table needs what averaging the honest alone comes to."""
-    alone = [found[trial] for trial in table.without_attackers() if trial in found]
+    alone = [found[trial] for trial in table.without_attackers(found) if trial in found]
     if why := next((result.refused for result in alone if result.refused), ""):
         raise ConfigError(
             f"nothing can be learnt by {table.n - table.f} honest workers alone: {why}"
@@ -268,168 +361,6 @@ def _check_reference(
             f"in {into}",
             "leave out --show to run it",
         )
-
-
-@dataclass(frozen=True, slots=True)
-class RobustnessCell:
-    """One rule under one attack: accuracies of the seeds, or why there are none (empty:
-    it was not run yet).
-
-    Attributes:
-        verdict: Whether the rule learnt as much as it should have, for certain; empty where it
-            was not run.
-        skipped: Rounds without a step, of each seed.
-        trouble: Why the first of those had none.
-        worst_classes: Of each seed, the accuracy on the class where it is least.
-        honest_quarantined: Honest workers that were ever in quarantine, of each seed.
-        liars_quarantined: Liars that were, likewise.
-    """
-
-    accuracies: tuple[float, ...]
-    why: str
-    verdict: Comparison
-    skipped: tuple[int, ...] = ()
-    trouble: str = ""
-    worst_classes: tuple[float, ...] = ()
-    honest_quarantined: tuple[int, ...] = ()
-    liars_quarantined: tuple[int, ...] = ()
-
-    @property
-    def fails(self) -> bool:
-        return self.verdict == "fails"
-
-    @property
-    def estimate(self) -> Estimate:
-        """The mean of the accuracies, and how certain it is."""
-        return Estimate(self.accuracies)
-
-    @property
-    def mean(self) -> float:
-        return self.estimate.mean
-
-
-@dataclass(frozen=True, slots=True)
-class RobustnessTable:
-    """All rules and attacks at one n and f.
-
-    Attributes:
-        f: Liars there are.
-        declared_f: The f that the rules are told.
-    """
-
-    n: int
-    f: int
-    declared_f: int
-    rules: tuple[str, ...]
-    attacks: tuple[str, ...]
-    seeds: tuple[int, ...]
-    fails_below: float
-    shared: Mapping[str, Any]
-
-    def trials(self) -> list[Trial]:
-        """Every run that it is made of, and those without liars that it is compared with."""
-        cells = [
-            trial
-            for rule in self.rules
-            for attack in self.attacks
-            for trial in self._of(rule, attack)
-        ]
-        return [*self.without_attackers(), *cells]
-
-    def _of(self, rule: str, attack: str) -> list[Trial]:
-        from .learning import Trial
-
-        # A trial that is told the true f is the same whether that was said or left out.
-        told = None if self.declared_f == self.f else self.declared_f
-        return [
-            Trial(rule, attack, self.n, self.f, seed, declared_f=told, **self.shared)
-            for seed in self.seeds
-        ]
-
-    def without_attackers(self) -> list[Trial]:
-        """Plain averaging of the honest workers alone, whom nobody suspects."""
-        from .learning import NO_ATTACK, Trial
-
-        shared = {**self.shared, "trust": False}
-        return [Trial("mean", NO_ATTACK, self.n - self.f, 0, seed, **shared) for seed in self.seeds]
-
-    def reference(self, found: Mapping[Trial, TrialResult]) -> Estimate:
-        """The accuracy that averaging the honest alone comes to."""
-        return Estimate(
-            tuple(
-                found[trial].accuracy or 0.0 for trial in self.without_attackers() if trial in found
-            )
-        )
-
-    def limit(self, found: Mapping[Trial, TrialResult]) -> Estimate:
-        """The accuracy below which a rule fails. It is as uncertain as what it is a share of."""
-        return self.reference(found).times(self.fails_below)
-
-    def cell(self, rule: str, attack: str, found: Mapping[Trial, TrialResult]) -> RobustnessCell:
-        outcomes = [found[trial] for trial in self._of(rule, attack) if trial in found]
-        if not outcomes:
-            return RobustnessCell((), "", "")
-        why = next((outcome.refused for outcome in outcomes if outcome.refused), "")
-        accuracies = tuple(outcome.accuracy for outcome in outcomes if outcome.accuracy is not None)
-        if len(accuracies) < len(outcomes):
-            return RobustnessCell((), why, "")
-        return RobustnessCell(
-            accuracies,
-            why,
-            compare(Estimate(accuracies), self.limit(found)),
-            tuple(outcome.skipped for outcome in outcomes),
-            next((outcome.trouble for outcome in outcomes if outcome.trouble), ""),
-            tuple(outcome.worst_class or 0.0 for outcome in outcomes),
-            tuple(outcome.honest_quarantined for outcome in outcomes),
-            tuple(outcome.liars_quarantined for outcome in outcomes),
-        )
-
-    def worst(
-        self, rule: str, found: Mapping[Trial, TrialResult]
-    ) -> tuple[str, RobustnessCell] | None:
-        """The attack that hurts a rule most; None when it ran under none."""
-        cells = [(attack, self.cell(rule, attack, found)) for attack in self.attacks]
-        able = [(attack, cell) for attack, cell in cells if cell.accuracies]
-        return min(able, key=lambda item: item[1].mean) if able else None
-
-    def arithmetics(self, found: Mapping[Trial, TrialResult]) -> list[str]:
-        """What calculated its runs; more than one where they were made on unlike machines."""
-        return sorted({found[trial].arithmetic for trial in self.trials() if trial in found})
-
-    def as_data(self, found: Mapping[Trial, TrialResult]) -> dict[str, Any]:
-        cells = [
-            {
-                "rule": rule,
-                "attack": attack,
-                "accuracies": cell.accuracies,
-                **(cell.estimate.as_data() if cell.accuracies else {}),
-                "verdict": cell.verdict,
-                "why": cell.why,
-                "skipped": cell.skipped,
-                "trouble": cell.trouble,
-                "worst_classes": cell.worst_classes,
-                "honest_quarantined": cell.honest_quarantined,
-                "liars_quarantined": cell.liars_quarantined,
-            }
-            for rule in self.rules
-            for attack in self.attacks
-            for cell in [self.cell(rule, attack, found)]
-        ]
-        about = {
-            "schema": "gossip.robustness/2",
-            "n": self.n,
-            "f": self.f,
-            "declared_f": self.declared_f,
-            "seeds": self.seeds,
-            **self.shared,
-        }
-        about |= {
-            "arithmetic": self.arithmetics(found),
-            "without_attackers": self.reference(found).as_data(),
-            "fails_below": self.fails_below,
-            "limit": self.limit(found).as_data(),
-        }
-        return {**about, "cells": cells}
 
 
 def _command(given: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryFile
@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 from gossip.errors import ConfigError
 from gossip.launch.report import counted
 
+from .estimates import Estimate
+from .models import MLP
 from .splits import IID, read_split
 
 if TYPE_CHECKING:
-    from .estimates import Estimate
-    from .learning import Trial, TrialResult
-    from .robustness import RobustnessCell, RobustnessTable
-
-    Found = Mapping[Trial, TrialResult]
+    from .tables import Choice, Found, RobustnessCell, RobustnessTable
 
 DASH = "-"
 NOT_RUN = "?"
@@ -61,6 +59,10 @@ def write(
                     ),
                     "",
                 ]
+            if plot and table.settings()["every"]:
+                picture = path.with_name(f"{path.stem}-curves-{_kind_of(table)}.png")
+                draw_curves(table, found, picture)
+                lines += [f"![accuracy of each rule over the rounds]({picture.name})", ""]
             lines += section(table, found)
         path.write_text("\n".join(lines) + "\n", "utf-8")
     except OSError as error:
@@ -70,21 +72,30 @@ def write(
 def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: str) -> list[str]:
     """What is said above the tables. ``command``: what makes the page."""
     table = tables[0]
-    shared = table.shared
+    shared = table.settings()
     trust = (
         " The trust table of a run judges each worker by what the rule says of it: the rule does "
         "not get the updates of who is in quarantine, and keeps its f."
         if shared["trust"]
         else ""
     )
-    sender = (
-        f"each worker's update through `{shared['sender']}`"
-        if shared["sender"]
-        else "updates sent as they are (no momentum)"
+    choices = [table.settings(choice) for choice in table.choices]
+    searched = (
+        f" Each rule has the settings with which it learns most under its worst attack, by "
+        f"{100 * shared['validation']:g} % of the training samples, which are held out; its last "
+        "column names them."
+        if len(choices) > 1
+        else ""
     )
+    held_out = (
+        f" {100 * shared['validation']:g} % of the training samples are held out."
+        if shared["validation"] and not searched
+        else ""
+    )
+    tests = f" Tests take {shared['test_samples']} samples." if shared["test_samples"] else ""
     seeds = ", ".join(map(str, table.seeds))
     shares = _shares(shared["split"])
-    if any(each.shared["split"] != shared["split"] for each in tables):
+    if any(each.settings()["split"] != shared["split"] for each in tables):
         shares = "shared among the honest as each table says, the liars' drawn from all"
     what = (
         "Which rule learns under which attack: n simulated workers, f of them liars who see every "
@@ -92,11 +103,16 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
         "very rule before they send. One process a run, plain SGD, no network; real processes are "
         "in [attacks.md](attacks.md). This command makes the page, and goes on after Ctrl-C:"
     )
+    model = (
+        f"a network with {shared['hidden']} hidden units"
+        if shared["model"] == MLP
+        else f"the model `{shared['model']}`"
+    )
     setting = (
-        f"Data `{data}`; a network with {shared['hidden']} hidden units; "
-        f"{counted(shared['rounds'], 'round')}, learning rate {shared['lr']:g}; "
-        f"{counted(shared['batch'], 'sample')} a worker and round, {shares}; "
-        f"{sender}; seeds {seeds}.{trust}"
+        f"Data `{data}`; {model}; {counted(shared['rounds'], 'round')}; "
+        f"{' or '.join(map(_setting, choices))}; "
+        f"{counted(shared['batch'], 'sample')} a worker and round, {shares}; rules with a judge "
+        f"judge by {shared['reference']}; seeds {seeds}.{trust}{searched}{held_out}{tests}"
     )
     told = (
         "All rules are told the true f."
@@ -138,6 +154,17 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
     ]
 
 
+def _setting(choice: Choice) -> str:
+    """Learning rate, weight decay and sender, in words."""
+    sender = (
+        f"each worker's update through `{choice['sender']}`"
+        if choice["sender"]
+        else "updates sent as they are (no momentum)"
+    )
+    decay = f", weight decay {choice['weight_decay']:g}" if choice["weight_decay"] else ""
+    return f"learning rate {choice['lr']:g}{decay}, {sender}"
+
+
 def _calculated(tables: Sequence[RobustnessTable], found: Found) -> list[str]:
     """What calculated it: another processor may come to other cells. Nothing,
     where no run kept it."""
@@ -170,14 +197,18 @@ def _shares(split: str) -> str:
 
 def title(table: RobustnessTable) -> str:
     told = "" if table.declared_f == table.f else f", f = {table.declared_f} declared"
-    split = "" if table.shared["split"] == IID else f", `{table.shared['split']}`"
+    split = "" if table.settings()["split"] == IID else f", `{table.settings()['split']}`"
     return f"## f = {table.f} of {table.n}{told}{split}"
 
 
 def _kind_of(table: RobustnessTable) -> str:
     """What tells its picture from those of other tables."""
     told = "" if table.declared_f == table.f else f"-told-{table.declared_f}"
-    split = "" if table.shared["split"] == IID else f"-{table.shared['split'].replace(':', '-')}"
+    split = (
+        ""
+        if table.settings()["split"] == IID
+        else f"-{table.settings()['split'].replace(':', '-')}"
+    )
     return f"{table.f}-of-{table.n}{told}{split}"
 
 
@@ -185,33 +216,43 @@ def section(table: RobustnessTable, found: Found) -> list[str]:
     """The table as Markdown: rules down, the hardest to break first; attacks across; then what
     holds and what cannot be run."""
     reference = table.reference(found)
-    order = _by_strength(table, found)
+    order = by_strength(table, found)
     limit = table.limit(found)
+    last = ["settings"] if len(table.choices) > 1 else []
     low, high = (100 * end for end in limit.interval)
     between = f" (between {low:.1f} and {high:.1f} %)" if len(limit.values) > 1 else ""
     lines = [
         (
-            f"Without the liars, averaging reaches {_percent(reference)} %; the limit is "
+            f"Without the liars, averaging reaches {percent(reference)} %; the limit is "
             f"{100 * limit.mean:.1f} %{between}."
         ),
         "",
-        "| rule | worst | " + " | ".join(f"`{attack}`" for attack in table.attacks) + " |",
-        "|---" * (len(table.attacks) + 2) + "|",
+        _row(["rule", "worst", *(f"`{attack}`" for attack in table.attacks), *last]),
+        "|---" * (len(table.attacks) + 2 + len(last)) + "|",
     ]
     reasons: dict[str, list[str]] = {}
     for rule in order:
         cells = [table.cell(rule, attack, found) for attack in table.attacks]
         worst = table.worst(rule, found)
         least = DASH if worst is None else text_of(worst[1])
-        lines.append(f"| `{rule}` | {least} | " + " | ".join(map(text_of, cells)) + " |")
+        settings = [_setting(table.settings(table.chosen(rule, found)))] if last else []
+        lines.append(_row([f"`{rule}`", least, *map(text_of, cells), *settings]))
         for why in dict.fromkeys(cell.why for cell in cells if cell.why):
             reasons.setdefault(why, []).append(f"`{rule}`")
     lines += ["", *_verdict(table, found, order)]
     lines += [f"- Cannot be run: {', '.join(rules)}: {why}." for why, rules in reasons.items()]
     lines += _lost(table, found, order)
-    if table.shared["trust"]:
+    if table.settings()["trust"]:
         lines += _quarantined(table, found, order)
-    return lines if table.shared["split"] == IID else [*lines, *_worst_classes(table, found, order)]
+    return (
+        lines
+        if table.settings()["split"] == IID
+        else [*lines, *_worst_classes(table, found, order)]
+    )
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _quarantined(table: RobustnessTable, found: Found, order: Sequence[str]) -> list[str]:
@@ -260,7 +301,7 @@ def _lost(table: RobustnessTable, found: Found, order: Sequence[str]) -> list[st
         for attack in table.attacks:
             cell = table.cell(rule, attack, found)
             if any(cell.skipped):
-                rounds = len(cell.skipped) * table.shared["rounds"]
+                rounds = len(cell.skipped) * table.settings()["rounds"]
                 under.setdefault(cell.trouble or "no reason was kept", []).append(
                     f"`{attack}` ({sum(cell.skipped)} of {counted(rounds, 'round')})"
                 )
@@ -274,19 +315,21 @@ def _lost(table: RobustnessTable, found: Found, order: Sequence[str]) -> list[st
 def text_of(cell: RobustnessCell) -> str:
     if not cell.accuracies:
         return DASH if cell.why else NOT_RUN
-    text = _percent(cell.estimate)
+    text = percent(cell.estimate)
     return {"fails": f"**fails** ({text})", "undecided": f"*undecided* ({text})"}.get(
         cell.verdict, text
     )
 
 
-def _percent(estimate: Estimate) -> str:
-    """The mean, with its standard error where there is more than one seed."""
+def percent(estimate: Estimate) -> str:
+    """The mean in percent, with its standard error where there is more than one seed."""
     error = f" ± {100 * estimate.error:.1f}" if len(estimate.values) > 1 else ""
     return f"{100 * estimate.mean:.1f}{error}"
 
 
-def _by_strength(table: RobustnessTable, found: Found) -> list[str]:
+def by_strength(table: RobustnessTable, found: Found) -> list[str]:
+    """The rules, the hardest to break first."""
+
     def worst(rule: str) -> tuple[float, str]:
         found_worst = table.worst(rule, found)
         return (2.0 if found_worst is None else -found_worst[1].mean, rule)
@@ -327,6 +370,66 @@ def _verdict(table: RobustnessTable, found: Found, order: Sequence[str]) -> list
     return [*lines, *(f"- {line}." for line in doubtful)]
 
 
+def draw_curves(table: RobustnessTable, found: Found, path: Path) -> None:
+    """The test accuracy over the rounds: a panel for each attack, in it a line for each rule, the
+    mean over the seeds with its standard error around it."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    columns = min(3, len(table.attacks))
+    rows = -(-len(table.attacks) // columns)
+    figure, panels = plt.subplots(
+        rows,
+        columns,
+        figsize=(3.6 * columns + 1.8, 2.6 * rows + 0.4),
+        layout="constrained",
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    for attack, axes in zip(table.attacks, panels.flat, strict=False):
+        axes.set_title(attack, fontsize=9)
+        for number, rule in enumerate(table.rules):
+            points = curve_of(table, rule, attack, found)
+            if not points:
+                continue
+            rounds = [made for made, _ in points]
+            means = [100 * estimate.mean for _, estimate in points]
+            wide = [
+                100 * estimate.error if len(estimate.values) > 1 else 0.0 for _, estimate in points
+            ]
+            style = ("-", "--", ":", "-.")[number // 10 % 4]
+            axes.plot(rounds, means, style, label=rule, color=f"C{number % 10}", linewidth=1.2)
+            low = [mean - error for mean, error in zip(means, wide, strict=True)]
+            high = [mean + error for mean, error in zip(means, wide, strict=True)]
+            axes.fill_between(rounds, low, high, color=f"C{number % 10}", alpha=0.2, linewidth=0)
+    for unused in panels.flat[len(table.attacks) :]:
+        unused.set_axis_off()
+    lines = {
+        label: line
+        for axes in panels.flat
+        for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(lines.values(), lines.keys(), loc="outside right upper", fontsize=7)
+    figure.supxlabel("rounds", fontsize=9)
+    figure.supylabel(f"test accuracy in %, {table.f} of {table.n} lie", fontsize=9)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def curve_of(
+    table: RobustnessTable, rule: str, attack: str, found: Found
+) -> list[tuple[int, Estimate]]:
+    """Rounds, and the accuracy after them over the seeds that were tested then."""
+    values: dict[int, list[float]] = {}
+    for outcome in table.results(rule, attack, found):
+        for made, accuracy in outcome.curve:
+            values.setdefault(made, []).append(accuracy)
+    return [(made, Estimate(tuple(found_then))) for made, found_then in sorted(values.items())]
+
+
 def draw(table: RobustnessTable, found: Found, path: Path) -> None:
     """Rules down, attacks across, the accuracy in each square; red is bad, grey cannot be run."""
     import matplotlib as mpl
@@ -334,7 +437,7 @@ def draw(table: RobustnessTable, found: Found, path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    rules = _by_strength(table, found)
+    rules = by_strength(table, found)
     cells: dict[tuple[str, str], RobustnessCell] = {
         (r, a): table.cell(r, a, found) for r in rules for a in table.attacks
     }

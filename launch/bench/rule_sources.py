@@ -15,6 +15,12 @@ from pathlib import Path
 OURS = "gossip.aggregators"
 """Of gossip's own modules only these, and the training, make a difference to an outcome."""
 TRAINING = "gossip.launch.bench.learning"
+PARTS = (
+    "gossip.launch.bench.data_sets",
+    "gossip.launch.bench.models",
+    "gossip.launch.bench.splits",
+)
+"""Of the training."""
 Import = tuple[int, str, tuple[str, ...]]
 """Dots before the name, the name, and what is taken from it: as in
 ``from ..name import this, that``."""
@@ -23,14 +29,14 @@ Module = tuple[str, Path]
 _known: dict[tuple[Module, ...], tuple[tuple[tuple[Path, int, int], ...], str]] = {}
 
 
-def digest(rule: str) -> str:
-    """Of all files that a rule, as ``registry.load`` takes it, and the training are made of;
-    another when one of them changes.
+def digest(rule: str, attack: str = "") -> str:
+    """Of all files that a rule, as ``registry.load`` takes it, a user's attack and the training
+    are made of; another when one of them changes.
 
     Installed packages count by themselves when the rule comes from them,
     and not when it only uses them.
     """
-    roots = tuple(_roots(rule))
+    roots = tuple(_roots(rule, attack))
     before = _known.get(roots)
     if before is not None and all(
         _stamp(path) == (path, time_ns, size) for path, time_ns, size in before[0]
@@ -54,11 +60,13 @@ def _content(path: Path, time_ns: int, size: int) -> str:
         return hashlib.file_digest(file, lambda: blake2b(digest_size=8)).hexdigest()
 
 
-def _roots(rule: str) -> Iterator[Module]:
-    """The training, and the modules and files that the rule's parts are named by."""
-    from gossip.aggregators import registry
+def _roots(rule: str, attack: str = "") -> Iterator[Module]:
+    """The training, and the modules and files that the rule's parts and a user's attack are named
+    by."""
+    from gossip.aggregators import attacks, registry
 
-    for place in (TRAINING, *registry.places(rule)):
+    own = attacks.place_of(attack.partition("*")[0])
+    for place in (TRAINING, *registry.places(rule), *([own] if own else [])):
         by_path = place.endswith(".py") or "/" in place
         path = Path(place).expanduser().resolve() if by_path else _file_of(place)
         if path is not None and path.is_file():
@@ -107,7 +115,7 @@ def _beside(name: str, path: Path) -> Path | None:
 def _matters(name: str, path: Path, root: str) -> bool:
     top = name.partition(".")[0]
     if top == "gossip":
-        return name == OURS or name.startswith(f"{OURS}.")
+        return name in PARTS or name == OURS or name.startswith(f"{OURS}.")
     return top == root.partition(".")[0] or not _is_installed(path)
 
 

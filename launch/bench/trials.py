@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from hashlib import blake2b
@@ -17,120 +17,28 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile, ZipFile
 
 from gossip.errors import ConfigError, GossipError, LocalError
 from gossip.launch.report import counted
 
-from . import rule_sources
+from . import data_sets, rule_sources
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from .learning import TrainingData, Trial, TrialResult
+    from .learning import Trial, TrialResult
 
 SCHEMA = "gossip.trial/1"
 TELL_S = 10.0
 WRITABLE = "--into names a folder that can be written to"
-DIGITS = "digits"
-ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-CLASSES_MAX = 10_000
 _data: list[Any] = []  # of a worker process: what it learns from, and its name
-
-
-def load_data(name: str) -> TrainingData:
-    """What is learnt: ``digits`` (of scikit-learn), or the path of an ``.npz`` file with x_train,
-    y_train, x_test and y_test.
-
-    Pixels above 1 are taken for 0 to 255.
-    Raises: ConfigError: It cannot be had.
-    """
-    import torch
-
-    from .learning import TrainingData
-
-    if name == DIGITS:
-        from gossip.launch.demo import load_digits
-
-        digits = load_digits()
-        images, labels = digits.train.tensors
-        return TrainingData(images, labels, digits.test_images, digits.test_labels)
-    arrays = _read_npz(Path(name))
-    if wrong := _wrong_with(arrays):
-        raise ConfigError(
-            f"{name}: {wrong}",
-            f"give one row of numbers and one label for each sample, in {', '.join(ARRAYS)}",
-        )
-    tensors = []
-    for image, label in (ARRAYS[:2], ARRAYS[2:]):
-        pixels = torch.from_numpy(arrays[image].astype("float32")).reshape(len(arrays[image]), -1)
-        tensors += [
-            pixels / (255 if float(pixels.max()) > 1 else 1),
-            torch.from_numpy(arrays[label].astype("int64")),
-        ]
-    return TrainingData(*tensors)
-
-
-def _wrong_with(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Why nothing can be learnt from these; empty if something can."""
-    import numpy as np
-
-    for name, array in arrays.items():
-        if (
-            array.ndim == 0
-            or array.size == 0
-            or array.dtype.kind not in "biuf"
-            or not np.isfinite(array).all()
-        ):
-            return (
-                f"{name} of shape {array.shape} and type {array.dtype} holds nothing, or what is "
-                "no finite number"
-            )
-    for image, label in (ARRAYS[:2], ARRAYS[2:]):
-        if arrays[label].shape != (len(arrays[image]),):
-            return (
-                f"{len(arrays[image])} images in {image} for labels of shape "
-                f"{arrays[label].shape} in {label}"
-            )
-        if (arrays[label] % 1).any() or not 0 <= arrays[label].min() <= arrays[
-            label
-        ].max() < CLASSES_MAX:
-            return f"labels in {label} are whole numbers from 0 to {CLASSES_MAX - 1}"
-    here, there = (
-        arrays[name].reshape(len(arrays[name]), -1).shape[1] for name in ("x_train", "x_test")
-    )
-    if here != there:
-        return f"{here} numbers to an image in x_train, {there} in x_test"
-    if arrays["y_test"].max() > arrays["y_train"].max():
-        return (
-            f"y_test has the label {arrays['y_test'].max():g}, and y_train none beyond "
-            f"{arrays['y_train'].max():g}"
-        )
-    return ""
-
-
-def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """``ARRAYS`` of an ``.npz`` file, without unpickling anything."""
-    import numpy as np
-
-    try:
-        with ZipFile(path) as archive:
-            arrays = {}
-            for name in ARRAYS:
-                with archive.open(f"{name}.npy") as file:
-                    arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
-            return arrays
-    except (OSError, BadZipFile, KeyError, ValueError) as error:
-        raise ConfigError(
-            f"cannot read {path}: {error}",
-            f"give 'digits', or an .npz file with the arrays {', '.join(ARRAYS)}",
-        ) from error
 
 
 def name_of(trial: Trial, data: str) -> str:
     """The file of a trial: readable, and different for whatever makes a difference, the sources of
     the rule included."""
-    contents = [rule_sources.digest(trial.rule), rule_sources.content(Path(data))]
+    contents = [
+        rule_sources.digest(trial.rule, trial.attack),
+        *map(rule_sources.content, data_sets.files(data)),
+    ]
     words: dict[str, Any] = {**dataclasses.asdict(trial), "data": data, "sources": contents}
     text = json.dumps(words, sort_keys=True)
     label = f"{trial.rule}-{trial.attack}-n{trial.n}-f{trial.f}-s{trial.seed}"
@@ -144,7 +52,8 @@ def recall(folder: Path, trial: Trial, data: str) -> TrialResult | None:
 
     try:
         read = json.loads((folder / name_of(trial, data)).read_text("utf-8"))
-        return TrialResult(**read["outcome"]) if read["schema"] == SCHEMA else None
+        curve = tuple((made, accuracy) for made, accuracy in read["outcome"].pop("curve", ()))
+        return TrialResult(**read["outcome"], curve=curve) if read["schema"] == SCHEMA else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -201,10 +110,10 @@ def run_all(
         raise ConfigError(
             f"cannot write to the folder {folder}: {error.strerror}", WRITABLE
         ) from error
-    if data != DIGITS:
+    if data != data_sets.DIGITS:
         # what is wrong with it is told here: a worker that fails at its start ends the
         # pool without a word
-        load_data(data)
+        data_sets.load(data)
     progress = _ProgressLines(len(missing), len(found), quiet)
     others = set(active_children())
     pool = ProcessPoolExecutor(min(jobs, len(missing)), get_context("spawn"), _begin, (data,))
@@ -239,7 +148,7 @@ def _begin(data: str) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    _data[:] = [load_data(data)]
+    _data[:] = [data_sets.load(data)]
 
 
 def _run(trial: Trial) -> tuple[TrialResult, bool]:

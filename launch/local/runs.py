@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossip.config import Resolved, RunConfig
+from gossip.config import WITH_REFERENCE, Resolved, RunConfig
 from gossip.errors import ConfigError, GossipError
 from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import RUNS, Screen, alone, counted, launchers, missed, summary
@@ -78,11 +78,18 @@ def begin(
 
 
 def say_tolerance(resolved: Resolved, say: Callable[[str], None]) -> None:
-    """How many liars are tolerated, and why: before the first round."""
+    """How many liars are tolerated, and why: before the first round. And which rule, where it
+    follows from other options."""
     if resolved.config.peers_max == 1:
         return
     line = tolerance.told(resolved.config, resolved.sources["f"])
-    chosen = resolved.sources["aggregator"] != "default"
+    source = resolved.sources["aggregator"]
+    if source == WITH_REFERENCE:
+        say(
+            f"{resolved.config.aggregator}: updates are judged by "
+            f"{counted(resolved.config.reference_samples, 'sample')} ({source})"
+        )
+    chosen = source not in ("default", WITH_REFERENCE)
     say(f"! {line}" if tolerance.warns(resolved.config, chosen) else line)
 
 

@@ -3,10 +3,14 @@ apart, where the updates alone do not."""
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zygote
 from swarm import ProcessSwarm
 
 from gossip.vectors.sharding import shard_sizes
@@ -95,3 +99,41 @@ def test_a_judge_stops_the_liar_and_keeps_those_who_are_different(tmp_path: Path
     _, unjudged, asked = outcome(tmp_path / "unjudged", "suspicion")
     assert max(unjudged) < 0.8
     assert asked == [0, 0, 0]
+
+
+def run(folder: Path, fault: str, *words: str) -> tuple[str, dict[str, Any]]:
+    """What ``gossip run`` of a small model with one liar has printed, and the summary."""
+    folder.mkdir(exist_ok=True)
+    small = TRAINER.replace(str(HIDDEN), "64").replace("lr=5e-4", "lr=0.2")
+    (folder / "train.py").write_text(small)
+    command = [sys.executable, "-m", "gossip.launch.cli", "run", "-n", str(PEERS), "-f", "1"]
+    command += ["--fault", fault, "--run-dir", "out", *words, "train.py"]
+    done = zygote.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, Any] = json.loads((folder / "out" / "summary.json").read_text("utf-8"))
+    return done.stdout + done.stderr, summary
+
+
+def test_with_a_reference_the_rule_judges_by_it_and_the_first_screen_says_so(
+    tmp_path: Path,
+) -> None:
+    said, summary = run(tmp_path, f"sign_flip:{LIAR}*10", "--reference", "64")
+    assert (
+        "judged_clipping: updates are judged by 64 samples (reference_samples are given, and no "
+        "aggregator)"
+    ) in said
+    assert summary["aggregator"] == "judged_clipping"
+    assert summary["suspected"] == [LIAR]
+    accuracies = [float(found) for found in re.findall(r"\d\| accuracy (\S+) asked", said)]
+    assert len(accuracies) == PEERS
+    assert min(accuracies) > 0.95
+
+
+def test_without_trust_a_liar_is_suspected_and_nobody_locked_up(tmp_path: Path) -> None:
+    for option, locked in (("--trust", [LIAR]), ("--no-trust", [])):
+        said, summary = run(
+            tmp_path / option, f"nan:{LIAR}", option, "--aggregator", "trimmed_mean"
+        )
+        assert summary["suspected"] == [LIAR]
+        assert summary["quarantined"] == locked
+        assert "the rule trimmed_mean does not judge by it" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import inspect
 import json
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from byzfl_rules import byzfl
 from typer.testing import CliRunner
 
 from gossip.aggregators import registry
@@ -81,9 +83,12 @@ def test_a_configuration_is_read_as_options_of_the_command(tmp_path: Path) -> No
         "rounds": 6,
         "seeds": 2,
         "split": ["gamma:1.0", "gamma:0.33"],
-        "hidden": 100,
-        "lr": 0.1,
-        "sender": "momentum:beta=0.9",
+        "validation": 0.2,
+        "model": "fc_mnist",
+        "data": "mnist",
+        "lr": [0.1],
+        "sender": ["momentum:beta=0.9"],
+        "weight_decay": [0.0],
         "batch": 25,
         "rules": [
             "clipping:radius=2.0+nnm+rfa:nu=0.2,steps=3",
@@ -111,6 +116,42 @@ def test_lists_of_pre_aggregations_are_each_tried(tmp_path: Path) -> None:
     assert options["rules"] == ["nnm+krum", "bucketing:s=2+krum", "krum"]
 
 
+def test_lists_of_settings_are_searched_and_what_is_not_said_is_byzfls(tmp_path: Path) -> None:
+    lists = [
+        ("model", "learning_rate", [0.1, 0.2]),
+        ("honest_clients", "momentum", [0.0, 0.9]),
+        ("honest_clients", "weight_decay", [0.0001]),
+        ("benchmark_config", "size_train_set", 1.0),
+    ]
+    options = read(tmp_path, *lists)
+    assert options["lr"] == [0.1, 0.2]
+    assert options["sender"] == ["", "momentum:beta=0.9"]
+    assert options["weight_decay"] == [0.0001]
+    assert options["validation"] == 0.0
+    (tmp_path / "empty.json").write_text("{}")
+    plain = byzfl_config.read(tmp_path / "empty.json")
+    assert (plain["model"], plain["validation"]) == ("cnn_mnist", 0.2)
+
+
+def test_byzfls_default_configuration_is_taken_over(tmp_path: Path) -> None:
+    byzfl()  # or it says what is missing
+    script = Path(__file__).parents[2] / "benchmarks" / "byzfl_side_by_side.py"
+    spec = importlib.util.spec_from_file_location("byzfl_side_by_side", script)
+    assert spec is not None
+    assert spec.loader is not None
+    side_by_side = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(side_by_side)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(side_by_side.default_config()))
+    options = byzfl_config.read(path)
+    assert options["model"] == "cnn_mnist"
+    assert options["split"] == ["gamma:1.0", "gamma:0.66", "gamma:0.33", "gamma:0.0"]
+    assert (options["rounds"], options["seeds"]) == (800, 3)
+    assert (options["n"], options["f"]) == ([11, 12, 13, 14], [1, 2, 3, 4])
+    assert (options["weight_decay"], options["validation"]) == ([0.0001], 0.2)
+    assert options["attacks"] == ["ipm*1", "optimal_ipm", "optimal_alie"]
+
+
 def test_every_name_that_is_taken_over_is_one_of_ours(tmp_path: Path) -> None:
     for name in byzfl_config.RULES:
         before = name in ("NNM", "Bucketing", "Clipping", "ARC")
@@ -133,13 +174,12 @@ def test_every_name_that_is_taken_over_is_one_of_ours(tmp_path: Path) -> None:
     [
         ("benchmark_config", "training_algorithm", {"name": "FedAvg"}, "training_algorithm = "),
         ("benchmark_config", "training_seed", 7, "benchmark_config.training_seed = 7 cannot"),
-        ("benchmark_config", "size_train_set", 0.8, "size_train_set = 0.8"),
+        ("benchmark_config", "size_train_set", 0.0, "size_train_set = 0.0"),
         ("benchmark_config", "data_distribution", [{"name": "odd"}], "data_distribution = "),
         ("benchmark_config", "surprise", 1, "benchmark_config.surprise = 1 cannot be taken over"),
-        ("model", "name", "cnn_mnist", 'model.name = "cnn_mnist" cannot be taken over'),
-        ("model", "learning_rate", [0.1, 0.2], "model.learning_rate = [0.1, 0.2]"),
+        ("model", "name", "ResNet18", 'model.name = "ResNet18" cannot be taken over'),
+        ("model", "dataset_name", "cifar10", 'model.dataset_name = "cifar10" cannot be taken'),
         ("model", "learning_rate_decay", 0.5, "model.learning_rate_decay = 0.5"),
-        ("honest_clients", "weight_decay", 0.0001, "honest_clients.weight_decay = 0.0001"),
         ("", "aggregator", {"name": "MoNNA", "parameters": {"idx": 0}}, "aggregator = "),
         ("", "aggregator", {"name": "TrMean", "parameters": {"g": 1}}, "aggregator: g of TrMean"),
         ("", "attack", {"name": "Mimic"}, "attack = "),
@@ -162,16 +202,19 @@ def test_what_is_no_configuration_is_told(tmp_path: Path) -> None:
             byzfl_config.read(path)
 
 
-def test_the_command_runs_a_configuration_and_its_page_names_the_options(tmp_path: Path) -> None:
+def test_the_command_runs_a_configuration_and_what_is_typed_wins(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
-    labels = np.arange(200) % 4
-    images = np.eye(4)[labels] + 0.2 * generator.normal(size=(200, 4))
+    labels = np.arange(80) % 4
+    images = 40 * generator.integers(0, 4, size=(80, 28, 28), dtype=np.uint8)
+    images[np.arange(80), labels] = 255
     np.savez(
         tmp_path / "few.npz", x_train=images, y_train=labels, x_test=images[:40], y_test=labels[:40]
     )
     given = copy.deepcopy(GIVEN)
+    given["model"]["name"] = "cnn_mnist"
     given["attack"] = {"name": "SignFlipping"}
-    given["benchmark_config"]["f"] = 1
+    given["benchmark_config"] |= {"f": 1, "nb_training_seeds": 1}
+    given["honest_clients"] |= {"batch_size": 4, "weight_decay": 0.0001}
     path, page = tmp_path / "config.json", tmp_path / "page.md"
     path.write_text(json.dumps(given))
     words = ["bench", "robustness", "--config", path, "--into", tmp_path / "runs", "--no-plot"]
@@ -181,15 +224,15 @@ def test_the_command_runs_a_configuration_and_its_page_names_the_options(tmp_pat
         called = map(str, [*words, *more])
         return CliRunner().invoke(app, list(called), catch_exceptions=False).output
 
-    with pytest.raises(ConfigError, match="names data that are not here"):
+    with pytest.raises(ConfigError, match=r"no data set mnist: there is no data.mnist.npz nor"):
         bench()
-    with pytest.raises(ConfigError, match=r"--rounds is given beside .*config.json, which sets it"):
-        bench(*data, "--rounds", 7)
-    said = bench(*data, "--out", page)
+    said = bench(*data, "--out", page, "--rounds", 2)
     assert "## f = 1 of 6, `gamma:1.0`" in said
     assert "## f = 1 of 6, `gamma:0.33`" in said
-    assert "--rounds 6 " in page.read_text("utf-8")
-    assert "--config" not in page.read_text("utf-8")
-    assert "shared among the honest as each table says" in page.read_text("utf-8").replace(
-        "\n", " "
-    )
+    told = page.read_text("utf-8").replace("\n", " ")
+    assert "--rounds 2 " in told
+    assert "--model cnn_mnist " in told
+    assert "--config" not in told
+    assert "weight decay 0.0001" in told
+    assert "20 % of the training samples are held out" in told
+    assert "shared among the honest as each table says" in told

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import shlex
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,11 @@ from gossip.aggregators import bucketing, load
 from gossip.errors import ConfigError, UnknownName
 from gossip.launch.bench import robustness as bench_robustness
 from gossip.launch.bench import robustness_page, trials
-from gossip.launch.bench.learning import (
-    TrainingData,
-    Trial,
-    TrialResult,
-    TwoLayerNetwork,
-    read_attack,
-    train,
-)
-from gossip.launch.bench.robustness import RobustnessTable, every_attack
+from gossip.launch.bench.data_sets import TrainingData
+from gossip.launch.bench.learning import Trial, TrialResult, read_attack, train
+from gossip.launch.bench.models import TwoLayerNetwork
+from gossip.launch.bench.robustness import every_attack
+from gossip.launch.bench.tables import RobustnessTable
 from gossip.launch.cli import app
 
 FEW = {
@@ -217,12 +212,17 @@ def counts(updates, *, f, state=None):
 """
 
 
-def test_the_state_that_a_rule_returns_is_handed_to_it_in_the_next_round(tmp_path: Path) -> None:
+def test_a_rule_gets_back_the_state_that_it_returns_where_that_was_asked_for(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "counting.py"
     path.write_text(COUNTING)
     counts = load(f"{path}:counts")
     assert counts.explain(torch.ones(5, 3), f=1, state=41).state == 42
-    trial = Trial(f"{path}:counts", "none", 5, 1, rounds=3, batch=8, hidden=8)
+    trial = Trial(f"{path}:counts", "none", 5, 1, rounds=3, batch=8, hidden=8, keep_state=True)
+    refused = train(dataclasses.replace(trial, keep_state=False), blobs())
+    assert refused.accuracy is None
+    assert "no run hands on" in refused.refused
     three, ten = (train(dataclasses.replace(trial, rounds=rounds), blobs()) for rounds in (3, 10))
     plain = train(dataclasses.replace(trial, rule="mean", rounds=10), blobs())
     assert three.accuracy != ten.accuracy, "tested five times in ten rounds, when it stands still"
@@ -363,12 +363,6 @@ def test_a_page_says_what_calculated_its_runs(tmp_path: Path) -> None:
     assert "Calculated" not in page.read_text("utf-8"), "runs of which it was not kept"
 
 
-@pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials run in processes that have torch already: how they start is not looked at here."""
-    monkeypatch.setattr(trials, "get_context", lambda how: get_context("fork"))
-
-
 @pytest.mark.usefixtures("forked")
 def test_a_page_names_the_command_that_makes_it(tmp_path: Path) -> None:
     rule, out = tmp_path / "mine.py", tmp_path / "page.md"
@@ -454,9 +448,9 @@ def test_the_command_runs_only_what_is_missing(
 ) -> None:
     def bench(seeds: int) -> list[dict[str, object]]:
         bench_robustness.robustness(
-            rules=["mean trimmed-mean"], attacks=["none scale"], n=[5], f=[1], seeds=seeds,
-            rounds=5, batch=4, lr=0.5, hidden=8, sender="", split=["iid"], data="digits", jobs=1,
-            into=tmp_path, out=None, fails_below=0.9, plot=False, as_json=True,
+            context=None, rules=["mean trimmed-mean"], attacks=["none scale"], n=[5], f=[1],
+            seeds=seeds, rounds=5, batch=4, lr=[0.5], hidden=8, split=["iid"], data="digits",
+            jobs=1, into=tmp_path, out=None, fails_below=0.9, plot=False, as_json=True,
         )  # fmt: skip
         parsed: list[dict[str, object]] = json.loads(capsys.readouterr().out)
         return parsed
@@ -476,8 +470,8 @@ def test_the_command_says_of_each_table_how_many_lie(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench_robustness.robustness(
-        rules=["mean"], attacks=["none"], n=[5, 6], f=[1, 2], seeds=1, rounds=2, batch=4, lr=0.5,
-        hidden=8, sender="", split=["iid"], data="digits", jobs=1, into=tmp_path, out=None,
+        context=None, rules=["mean"], attacks=["none"], n=[5, 6], f=[1, 2], seeds=1, rounds=2,
+        batch=4, lr=[0.5], hidden=8, split=["iid"], data="digits", jobs=1, into=tmp_path, out=None,
         fails_below=0.9, plot=False, as_json=False,
     )  # fmt: skip
     said = capsys.readouterr().out
@@ -516,22 +510,22 @@ def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(
     for change, says in (
         ({"rules": ["krun"]}, "krum"),
         ({"attacks": ["alia"]}, "alie"),
-        ({"sender": "momentun"}, "momentum"),
+        ({"sender": ["momentun"]}, "momentum"),
         ({"rules": ["mean zeno:b=1"], "n": [10], "f": [4]}, "zeno leaves out b=1 updates, but f=4"),
         ({"n": [10, 20], "f": [2]}, "liars"),
         ({"n": [5], "f": [5]}, "5 liars of 5 workers"),
         ({"rules": None, "n": [5], "f": [-1]}, "-1 liars of 5 workers"),
         ({"n": [0], "f": [0]}, "0 liars of 0 workers"),
-        ({"lr": math.nan}, "--lr is a learning rate above 0 and cannot be nan"),
-        ({"lr": -1.0}, "--lr is a learning rate above 0 and cannot be -1"),
-        ({"lr": math.inf}, "cannot be inf"),
+        ({"lr": [math.nan]}, "--lr is a learning rate above 0 and cannot be nan"),
+        ({"lr": [-1.0]}, "--lr is a learning rate above 0 and cannot be -1"),
+        ({"lr": [math.inf]}, "cannot be inf"),
     ):
         options = {
+            "context": None,
             "rules": ["mean"],
             "attacks": ["none"],
             "n": [5],
             "f": [1],
-            "sender": "",
             "into": tmp_path / "never",
             **change,
         }

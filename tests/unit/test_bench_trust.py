@@ -11,8 +11,9 @@ import torch
 
 from gossip.aggregators import attacks
 from gossip.launch.bench import robustness_page
-from gossip.launch.bench.learning import TrainingData, Trial, TrialResult, train
-from gossip.launch.bench.robustness import RobustnessTable
+from gossip.launch.bench.data_sets import TrainingData
+from gossip.launch.bench.learning import Trial, TrialResult, train
+from gossip.launch.bench.tables import RobustnessTable
 
 NOTING = """
 from pathlib import Path
@@ -124,10 +125,10 @@ def test_a_table_of_a_declared_f_says_so_and_is_compared_with_the_same_reference
     shared = {"rounds": 9, "batch": 8, "lr": 0.5, "hidden": 8, "sender": ""}
     shared |= {"split": "dirichlet:0.1", "trust": True}
     table = RobustnessTable(7, 2, 3, ("mean",), ("none", "zero"), (0, 1), 0.9, shared)
-    assert {trial.declared_f for trial in table._of("mean", "zero")} == {3}
+    assert {trial.declared_f for trial in table._of("mean", "zero", {})} == {3}
     assert robustness_page.title(table) == "## f = 2 of 7, f = 3 declared, `dirichlet:0.1`"
     true = dataclasses.replace(table, declared_f=2)
-    assert {trial.declared_f for trial in true._of("mean", "zero")} == {None}
+    assert {trial.declared_f for trial in true._of("mean", "zero", {})} == {None}
     plain = dataclasses.replace(true, shared={**shared, "split": "iid"})
     assert robustness_page.title(plain) == "## f = 2 of 7"
     blind = dataclasses.replace(table, shared={**shared, "trust": False})

@@ -6,6 +6,7 @@ import pytest
 
 from gossip import config
 from gossip.config import RunConfig, resolve
+from gossip.core import Contribution, TrustSettings, TrustTable
 from gossip.errors import BadFault, ConfigError
 
 
@@ -130,12 +131,40 @@ def test_the_core_gets_what_was_asked_for() -> None:
     assert settings.run == bytes(7) + b"\xff"
 
 
-def test_without_trust_nobody_is_ever_suspected() -> None:
-    made = resolve({"trust": False}).with_values("x", run="00000000000000ff", f=0)
-    assert made.config.settings().trust.suspect_below < 0
-    assert made.config.settings().trust.quarantine_below < 0
+def test_without_trust_who_stands_out_is_suspected_and_never_locked_up() -> None:
+    made = resolve({"trust": False, "peers": 8}).with_values("x", run="00000000000000ff", f=2)
+    for settings, locked in ((made.config.settings().trust, False), (TrustSettings(), True)):
+        table, changes = TrustTable(settings, 2), []
+        for round_id in range(60):
+            judged = [Contribution(peer, 8, 0.1, 50.0 if peer < 2 else 1.0) for peer in range(8)]
+            changes += table.observe_commit(round_id, judged, [], roster=range(8))
+        assert table.suspected() == (0, 1)
+        assert table.score(0) < 0.2 < table.score(2)
+        assert "stood out" in table.reasons(0)[0]
+        assert bool(table.quarantined()) == locked
+        assert table.may_serve(0) != locked
+        assert {change.change for change in changes} <= {"suspected", "quarantined"}
 
 
 def test_the_plan_is_checked_against_the_run() -> None:
     with pytest.raises(BadFault, match="there is no peer 9"):
         _ = resolve({"peers": 8, "faults": ("crash:9@50",)}).config.plan
+
+
+def test_where_a_reference_was_asked_for_the_rule_judges_by_it_unless_one_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = resolve({"reference_samples": 64})
+    assert made.config.aggregator == "judged_clipping"
+    assert made.sources["aggregator"] == "reference_samples are given, and no aggregator"
+    assert resolve({}).config.aggregator == "suspicion"
+    assert resolve({"reference_samples": 64, "aggregator": "krum"}).config.aggregator == "krum"
+    assert resolve({"reference_samples": 64, "topology": "ring"}).config.aggregator == "suspicion"
+    assert resolve({"reference_samples": 64, "peers": 1}).config.aggregator == "suspicion"
+    file = tmp_path / "run.toml"
+    file.write_text('aggregator = "median"\nreference_samples = 32\n')
+    assert resolve({}, file).config.aggregator == "median"
+    file.write_text("reference_samples = 32\n")
+    assert resolve({}, file).config.aggregator == "judged_clipping"
+    monkeypatch.setenv("GOSSIP_AGGREGATOR", "mean")
+    assert resolve({}, file).config.aggregator == "mean"

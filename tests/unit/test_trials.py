@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gossip.errors import ConfigError, LocalError
-from gossip.launch.bench import trials
+from gossip.launch.bench import data_sets, trials
 from gossip.launch.bench.learning import Trial, TrialResult
 from gossip.launch.cli import app
 
@@ -47,13 +47,13 @@ def test_an_npz_file_is_read_and_a_wrong_one_refused(tmp_path: Path) -> None:
         x_test=images[:2],
         y_test=[0, 1],
     )
-    data = trials.load_data(str(tmp_path / "small.npz"))
+    data = data_sets.load(str(tmp_path / "small.npz"))
     assert data.images.shape == (5, 12)
     assert float(data.images.max()) == pytest.approx(59 / 255)
     assert data.classes == 3
     np.savez(tmp_path / "other.npz", x=images)
     with pytest.raises(ConfigError, match=r"cannot read .*other.npz"):
-        trials.load_data(str(tmp_path / "other.npz"))
+        data_sets.load(str(tmp_path / "other.npz"))
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ def test_data_that_nothing_can_be_learnt_from_are_refused(
     }
     np.savez(tmp_path / "data.npz", **{**arrays, **changed})
     with pytest.raises(ConfigError, match=re.escape(says)):
-        trials.load_data(str(tmp_path / "data.npz"))
+        data_sets.load(str(tmp_path / "data.npz"))
 
 
 def test_what_is_wrong_with_data_and_page_is_told_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "a_file").write_text("")
     for option, value, says in (
-        ("--data", tmp_path / "nowhere.npz", "cannot read"),
+        ("--data", tmp_path / "nowhere.npz", "no data set .*nowhere.npz: there is no"),
         ("--out", tmp_path / "a_file" / "page.md", "cannot write"),
         ("--out", tmp_path, "cannot write"),
     ):

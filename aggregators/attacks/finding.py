@@ -1,0 +1,100 @@
+"""Attacks of users: a function in a file or a module, as rules are.
+
+    my_attacks.py:mine          a function in a file, relative to the working directory
+    package.module:mine         a function in an importable module
+
+One that is decorated with ``attack`` is what that says. Any other is of the shape ``together`` when
+its first parameter is called ``crowd``, and ``alone`` otherwise; its strength is what its parameter
+``strength`` has as default.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Literal
+
+from gossip.errors import ConfigError, UnknownName
+
+from .kinds import KINDS, AttackKind
+
+KNOWN = {
+    "alone": ("strength", "generator", "direction", "round_id", "somebody_locked"),
+    "together": ("strength",),
+}
+"""What a function may name behind its first parameter."""
+
+
+def place_of(name: str) -> str:
+    """The path or module that an attack of a user comes from; empty for one with a name only."""
+    return name.rpartition(":")[0]
+
+
+def load(name: str) -> AttackKind:
+    """The attack that ``PLACE:FUNCTION`` names.
+
+    Raises:
+        UnknownName: The file or module has no such function.
+        ConfigError: It cannot be loaded, or the function is no attack.
+    """
+    place, _, function = name.rpartition(":")
+    module, declared = _loaded(place, function)
+    found = getattr(module, function, None)
+    if found is None:
+        own = [
+            other
+            for other, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__
+        ]
+        raise UnknownName(f"attack of {place}", function, own)
+    if not inspect.isfunction(found):
+        raise ConfigError(
+            f"{function} of {place} is no attack but {type(found).__name__}",
+            "an attack is a function (update, ...) -> update or (crowd, ...) -> (f, d)",
+        )
+    kind = next((kind for kind in declared if kind.function is found), None)
+    return _plain(found, place) if kind is None else kind
+
+
+def _loaded(place: str, function: str) -> tuple[ModuleType, list[AttackKind]]:
+    """The module, and the attacks that are declared in it or elsewhere. Those of a file are not
+    known by name afterwards: another file may have one of that name."""
+    from gossip.aggregators.registry import import_module, load_file
+
+    if not (place.endswith(".py") or "/" in place):
+        return import_module(place, function), list(KINDS.values())
+    before = dict(KINDS)
+    try:
+        module = load_file(place, "an attack")
+        return module, list(KINDS.values())
+    finally:
+        KINDS.clear()
+        KINDS.update(before)
+
+
+def _plain(function: Callable[..., Any], place: str) -> AttackKind:
+    """Makes an attack of a function that is not declared as one."""
+    first, *others = inspect.signature(function).parameters.values() or (None,)
+    if first is None:
+        raise ConfigError(
+            f"{function.__name__} of {place} takes no update",
+            "an attack is a function (update, ...) -> update or (crowd, ...) -> (f, d)",
+        )
+    shape: Literal["alone", "together"] = "together" if first.name == "crowd" else "alone"
+    for parameter in others:
+        if parameter.name not in KNOWN[shape] and parameter.default is parameter.empty:
+            raise ConfigError(
+                f"{function.__name__} of {place} wants {parameter.name}, which nobody gives it",
+                f"it may name {', '.join(KNOWN[shape])}",
+            )
+    wants = {parameter.name: parameter.default for parameter in others}
+    strength = wants.get("strength", inspect.Parameter.empty)
+    return AttackKind(
+        function.__name__,
+        function,
+        shape,
+        None if strength is inspect.Parameter.empty else strength,
+        "strength" if "strength" in wants else "",
+        frozenset([first.name, *wants]),
+    )

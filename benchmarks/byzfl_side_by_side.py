@@ -1,0 +1,265 @@
+"""Cells of ByzFL's default benchmark, each trained by ByzFL itself and by ``gossip bench
+robustness``, in one table.
+
+    # some minutes: one f and gamma, two rules, two attacks, two seeds, 60 of the 800 steps
+    python benchmarks/byzfl_side_by_side.py --data path/to/mnist.npz
+
+Both sides read the same file: ByzFL's default configuration, as its package has it, with fewer
+steps and cells. ByzFL's side is its own ``start_training``, unchanged. It wants torchvision, which
+would download MNIST; it gets a stand-in that reads ``--data``.
+
+Both train on 80 % of the samples and are tested after the last step on the same samples. They draw
+other batches: ByzFL goes through a client's samples epoch by epoch, ours draws with replacement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import importlib.metadata
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from gossip.launch.bench.byzfl_config import ATTACKS, RULES
+from gossip.launch.bench.data_sets import TrainingData, load
+from gossip.launch.bench.estimates import Estimate
+from gossip.launch.bench.models import DEVIATION, MEAN, SIDE, generator_of
+
+KNOWN = 4
+"""Decimal places of an accuracy that are kept."""
+
+
+def default_config() -> dict[str, Any]:
+    """What ByzFL writes where it finds no ``config.json``, read from its source: to import that
+    takes torchvision."""
+    try:
+        package = importlib.metadata.distribution("byzfl")
+    except importlib.metadata.PackageNotFoundError:
+        raise SystemExit("byzfl is not installed: pip install --no-deps byzfl scipy") from None
+    source = Path(str(package.locate_file("byzfl/benchmark/benchmark.py")))
+    for node in ast.parse(source.read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "default_config":
+            config: dict[str, Any] = ast.literal_eval(node.value)
+            return config
+    raise SystemExit(f"{source} has no default_config: is it another version than 0.0.11?")
+
+
+def reduced(options: argparse.Namespace) -> dict[str, Any]:
+    """The default configuration with the cells and steps that are asked for."""
+    config = default_config()
+    benchmark, unwanted = config["benchmark_config"], config["evaluation_and_results"]
+    benchmark |= {
+        "nb_steps": options.rounds,
+        "nb_training_seeds": options.seeds,
+        "f": options.f,
+        "device": "cpu",
+        "data_distribution": [
+            {"name": "gamma_similarity_niid", "distribution_parameter": options.gamma}
+        ],
+    }
+    unwanted |= {"evaluation_delta": options.rounds, "store_per_client_metrics": False}
+    unwanted["results_directory"] = str(options.into / "byzfl")
+    config["aggregator"] = [rule for rule in config["aggregator"] if rule["name"] in options.rules]
+    config["attack"] = [one for one in config["attack"] if one["name"] in options.attacks]
+    if not (config["aggregator"] and config["attack"]):
+        raise SystemExit("the default configuration has no such rule or attack")
+    return config
+
+
+# --- ByzFL's side ---------------------------------------------------------------------------------
+
+
+class _Images:
+    """In place of ``torchvision.datasets.MNIST``."""
+
+    data: TrainingData
+    test_samples = 0
+
+    def __init__(self, root: str, train: bool, download: bool, transform: Any) -> None:
+        data, self.transform = self.data, transform
+        self.images, self.targets = (
+            (data.images, data.labels) if train else tests(data, self.test_samples)
+        )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, at: int) -> tuple[Any, Any]:
+        return self.transform(self.images[at].view(1, SIDE, SIDE)), self.targets[at]
+
+
+def tests(data: TrainingData, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The test samples that ``gossip bench robustness --test-samples`` takes."""
+    chosen = torch.randperm(len(data.test_labels), generator=generator_of("tests"))[:count]
+    return data.test_images[chosen], data.test_labels[chosen]
+
+
+def byzfl_training(data: TrainingData, test_samples: int) -> Any:
+    """Its ``start_training``, with stand-ins for what it imports and does not need here."""
+    _Images.data, _Images.test_samples = data, test_samples
+    transforms = ModuleType("torchvision.transforms")
+    transforms.Compose = _Standard  # type: ignore[attr-defined]
+    for name in ("ToTensor", "Normalize", "RandomHorizontalFlip", "RandomCrop"):
+        setattr(transforms, name, lambda *given, **options: None)
+    datasets = ModuleType("torchvision.datasets")
+    datasets.MNIST = _Images  # type: ignore[attr-defined]
+    torchvision = ModuleType("torchvision")
+    torchvision.datasets, torchvision.transforms = datasets, transforms  # type: ignore[attr-defined]
+    sys.modules |= {
+        "torchvision": torchvision,
+        "torchvision.datasets": datasets,
+        "torchvision.transforms": transforms,
+        "seaborn": ModuleType("seaborn"),
+    }
+    return importlib.import_module("byzfl.benchmark.train").start_training
+
+
+class _Standard:
+    """In place of ``torchvision.transforms.Compose``: what it makes of MNIST's images."""
+
+    def __init__(self, steps: Any) -> None:
+        pass
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return (image - MEAN) / DEVIATION
+
+
+def byzfl_cells(config: dict[str, Any], options: argparse.Namespace) -> dict[Any, list[float]]:
+    """Accuracies of the seeds, by f, gamma, rule and attack."""
+    start_training = byzfl_training(load(str(options.data)), options.test_samples)
+    found: dict[Any, list[float]] = {}
+    for f in options.f:
+        for gamma in options.gamma:
+            for rule in config["aggregator"]:
+                for attack in config["attack"]:
+                    for seed in range(options.seeds):
+                        one = single(config, f, gamma, rule, attack)
+                        one["benchmark_config"]["training_seed"] = seed
+                        accuracy = remembered(one, options.into / "byzfl", start_training)
+                        found.setdefault((f, gamma, rule["name"], attack["name"]), []).append(
+                            accuracy
+                        )
+    return found
+
+
+def single(
+    config: dict[str, Any], f: int, gamma: float, rule: dict[str, Any], attack: dict[str, Any]
+) -> dict[str, Any]:
+    """The settings of one training, as ByzFL's ``run_benchmark`` makes them of a configuration."""
+    one: dict[str, Any] = json.loads(json.dumps(config))
+    honest = one["benchmark_config"]["nb_honest_clients"]
+    one["benchmark_config"] |= {
+        "f": f,
+        "tolerated_f": f,
+        "nb_workers": honest + f,
+        "size_train_set": 0.8,
+        "data_distribution": {
+            "name": "gamma_similarity_niid",
+            "distribution_parameter": gamma,
+        },
+    }
+    one["aggregator"], one["attack"] = json.loads(json.dumps([rule, attack]))
+    for part in (one["aggregator"], *one["pre_aggregators"]):
+        part["parameters"]["f"] = f
+    return one
+
+
+def remembered(one: dict[str, Any], into: Path, start_training: Any) -> float:
+    """The test accuracy after the last step, of this run or an earlier one."""
+    benchmark = one["benchmark_config"]
+    words = [benchmark["f"], benchmark["data_distribution"]["distribution_parameter"]]
+    words += [benchmark["nb_steps"], benchmark["training_seed"]]
+    words += [one["aggregator"]["name"], one["attack"]["name"]]
+    folder = into / "-".join(map(str, words))
+    known = folder / "accuracy.json"
+    if not known.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        one["evaluation_and_results"]["results_directory"] = str(folder)
+        began = time.monotonic()
+        start_training(one)
+        (tested,) = folder.glob("*/test_accuracy_*.txt")
+        last = float(tested.read_text().replace(",", " ").split()[-1])
+        known.write_text(json.dumps(round(last, KNOWN)))
+        print(f"byzfl {words}: {last:.3f}, {time.monotonic() - began:.0f} s", file=sys.stderr)
+    accuracy: float = json.loads(known.read_text())
+    return accuracy
+
+
+# --- our side -------------------------------------------------------------------------------------
+
+
+def gossip_cells(path: Path, options: argparse.Namespace) -> dict[Any, list[float]]:
+    """The same of ``gossip bench robustness --config``."""
+    command = [sys.executable, "-m", "gossip.launch.cli", "bench", "robustness"]
+    command += ["--config", str(path), "--data", str(options.data), "--json"]
+    command += ["--curves", str(options.rounds), "--test-samples", str(options.test_samples)]
+    command += ["--into", str(options.into / "gossip"), "--jobs", str(options.jobs)]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    rules = {ours: theirs for theirs, ours in RULES.items()}
+    attacks = {ours: theirs for theirs, ours in ATTACKS.items()}
+    found: dict[Any, list[float]] = {}
+    for table in json.loads(said):
+        gamma = float(table["split"].removeprefix("gamma:"))
+        for cell in table["cells"]:
+            rule = rules[cell["rule"].rpartition("+")[2].partition(":")[0]]
+            last = [curve[-1][1] for curve in cell["curves"]]
+            found[table["f"], gamma, rule, attacks[cell["attack"]]] = last
+    return found
+
+
+def table_of(ours: dict[Any, list[float]], theirs: dict[Any, list[float]]) -> list[str]:
+    lines = [
+        "| f | gamma | rule | attack | ByzFL | gossip | gossip less ByzFL |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (f, gamma, rule, attack), accuracies in theirs.items():
+        found = ours[f, gamma, rule, attack]
+        less = 100 * (Estimate(tuple(found)).mean - Estimate(tuple(accuracies)).mean)
+        lines.append(
+            f"| {f} | {gamma:g} | {rule} | {attack} | {_percent(accuracies)} | "
+            f"{_percent(found)} | {less:+.1f} |"
+        )
+    return lines
+
+
+def _percent(accuracies: list[float]) -> str:
+    estimate = Estimate(tuple(accuracies))
+    error = f" ± {100 * estimate.error:.1f}" if len(accuracies) > 1 else ""
+    return f"{100 * estimate.mean:.1f}{error}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="mnist.npz, or MNIST's folder")
+    parser.add_argument("--into", type=Path, default=Path("runs/byzfl_side_by_side"))
+    parser.add_argument("--rounds", type=int, default=60, help="steps; 800 in the configuration")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--f", type=int, nargs="+", default=[1], help="with 10 honest clients")
+    parser.add_argument("--gamma", type=float, nargs="+", default=[0.33])
+    parser.add_argument("--rules", nargs="+", default=["GeometricMedian", "TrMean"])
+    parser.add_argument("--attacks", nargs="+", default=["SignFlipping", "Optimal_ALittleIsEnough"])
+    parser.add_argument("--test-samples", type=int, default=2000)
+    parser.add_argument("--jobs", type=int, default=1, help="processes of our side")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    options.into.mkdir(parents=True, exist_ok=True)
+    config = reduced(options)
+    path = options.into / "config.json"
+    path.write_text(json.dumps(config, indent=2) + "\n")
+    theirs = byzfl_cells(config, options)
+    ours = gossip_cells(path, options)
+    print("\n".join(table_of(ours, theirs)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""The tables of ``docs/unequal_data.md``: rules with a judge where the data differ.
+
+    # digits: two splits, every attack, five seeds; half an hour of a core
+    python benchmarks/unequal_tables.py --write docs/unequal_data.md
+    # and MNIST with a convolutional network; another half hour
+    python benchmarks/unequal_tables.py --mnist path/to/mnist.npz --write docs/unequal_data.md
+
+Every run is remembered in ``--into``: interrupted, the same command goes on. Without ``--write``
+the tables are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from gossip.launch.bench.data_sets import DIGITS
+from gossip.launch.bench.learning import Trial, TrialResult
+from gossip.launch.bench.robustness import every_attack
+from gossip.launch.bench.robustness_page import percent
+from gossip.launch.bench.tables import RobustnessTable
+from gossip.launch.bench.trials import run_all
+
+JUDGED = "judged_clipping"
+N, F = 10, 2
+SPLITS = ("dirichlet:0.1", "sorted")
+CNN = {
+    "model": "cnn_mnist",
+    "rounds": 100,
+    "batch": 8,
+    "lr": 0.2,
+    "reference": 64,
+    "test_samples": 1000,
+}
+CNN_ATTACKS = {
+    "dirichlet:0.1": (
+        "none",
+        "drift_ip",
+        "inf",
+        "ipm*10",
+        "label_flip",
+        "min_max",
+        "min_sum",
+        "optimal_alie",
+        "sign_flip*10",
+        "sleeper",
+    ),
+    "sorted": ("none", "inf", "min_sum", "optimal_alie"),
+}
+CNN_MEAN = {"dirichlet:0.1": ("none", "min_sum", "sign_flip*10"), "sorted": ("none",)}
+"""Attacks against the mean: what it makes of others the digits show."""
+SAMPLES = (16, 64, 256)
+
+Cells = dict[Trial, TrialResult]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A table of the page: attacks down, rules across.
+
+    Attributes:
+        mark: Where it stands in the page.
+        attacks: Of each rule, those that it was tried under.
+    """
+
+    mark: str
+    split: str
+    attacks: dict[str, tuple[str, ...]]
+    settings: dict[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+
+    @property
+    def rows(self) -> list[str]:
+        return list(dict.fromkeys(attack for some in self.attacks.values() for attack in some))
+
+    def table(self, rule: str) -> RobustnessTable:
+        return RobustnessTable(
+            N,
+            F,
+            F,
+            (rule,),
+            self.attacks[rule],
+            self.seeds,
+            0.9,
+            {**self.settings, "split": self.split},
+        )
+
+    def trials(self) -> list[Trial]:
+        return [trial for rule in self.attacks for trial in self.table(rule).trials()]
+
+    def lines(self, found: Cells) -> list[str]:
+        """Mean ± standard error, and of the judged rule the accuracy on its worst class."""
+        rules = list(self.attacks)
+        alone = self.table(rules[0]).reference(found)
+        lines = [
+            f"The mean of the honest alone: {percent(alone)}.",
+            "",
+            _row(["attack", *(f"`{rule}`" for rule in rules), "its worst class"]),
+            "|---" * (len(rules) + 2) + "|",
+        ]
+        for attack in self.rows:
+            cells = [self._cell(rule, attack, found) for rule in rules]
+            lines.append(_row([f"`{attack}`", *cells, self._worst_class(attack, found)]))
+        worst = []
+        for rule in rules:
+            least = self.table(rule).worst(rule, found)
+            worst.append("" if least is None else f"{100 * least[1].mean:.1f}, `{least[0]}`")
+        return [*lines, _row(["**worst**", *worst, self._least_class(found)])]
+
+    def _cell(self, rule: str, attack: str, found: Cells) -> str:
+        if attack not in self.attacks[rule]:
+            return ""
+        return percent(self.table(rule).cell(rule, attack, found).estimate)
+
+    def _class(self, attack: str, found: Cells) -> float:
+        return fmean(self.table(JUDGED).cell(JUDGED, attack, found).worst_classes)
+
+    def _worst_class(self, attack: str, found: Cells) -> str:
+        return f"{100 * self._class(attack, found):.1f}"
+
+    def _least_class(self, found: Cells) -> str:
+        least = min(self.attacks[JUDGED], key=lambda attack: self._class(attack, found))
+        return f"{100 * self._class(least, found):.1f}, `{least}`"
+
+
+def digits() -> list[Part]:
+    attacks = tuple(every_attack())
+    return [
+        Part(
+            f"digits {split}", split, dict.fromkeys(("mean", "fltrust", "zeno_pp", JUDGED), attacks)
+        )
+        for split in SPLITS
+    ]
+
+
+def mnist() -> list[Part]:
+    return [
+        Part(f"mnist {split}", split, {"mean": CNN_MEAN[split], JUDGED: CNN_ATTACKS[split]}, CNN)
+        for split in SPLITS
+    ]
+
+
+def few_samples() -> list[Part]:
+    """Of a judge with so many samples, by split."""
+    return [
+        Part(str(samples), split, {JUDGED: ("none", "min_max")}, {"reference": samples}, (0, 1, 2))
+        for samples in SAMPLES
+        for split in SPLITS
+    ]
+
+
+def sample_lines(parts: Sequence[Part], found: Cells) -> list[str]:
+    lines = [
+        "| samples of the judge | Dirichlet(0.1), nobody lies | `min_max` | sorted, nobody lies "
+        "| `min_max` |",
+        "|---|---|---|---|---|",
+    ]
+    for samples in SAMPLES:
+        cells = [
+            percent(part.table(JUDGED).cell(JUDGED, attack, found).estimate)
+            for part in parts
+            if part.mark == str(samples)
+            for attack in part.attacks[JUDGED]
+        ]
+        lines.append(_row([str(samples), *cells]))
+    return lines
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def put(page: Path, mark: str, lines: Sequence[str]) -> None:
+    """Writes lines between ``<!-- MARK -->`` and ``<!-- end of MARK -->``."""
+    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
+    text = page.read_text("utf-8")
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise SystemExit(f"{page} has no place for it: {begin} and {end}")
+    page.write_text("\n".join([f"{before}{begin}", *lines, f"{end}{after}"]), "utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--into", type=Path, default=Path("runs/unequal"), help="folder of runs")
+    parser.add_argument("--write", type=Path, help="page to put the tables in, at their marks")
+    parser.add_argument("--mnist", type=Path, help="mnist.npz, for the tables of MNIST too")
+    parser.add_argument("--only", choices=("digits", "mnist"), help="no others")
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args()
+    made: dict[str, list[str]] = {}
+    if options.only != "mnist":
+        parts, few = digits(), few_samples()
+        trials = [trial for part in [*parts, *few] for trial in part.trials()]
+        found = run_all(trials, options.into, DIGITS, options.jobs)
+        made |= {part.mark: part.lines(found) for part in parts}
+        made["samples of the judge"] = sample_lines(few, found)
+    if options.mnist is not None and options.only != "digits":
+        trials = [trial for part in mnist() for trial in part.trials()]
+        found = run_all(trials, options.into, str(options.mnist), options.jobs)
+        made |= {part.mark: part.lines(found) for part in mnist()}
+    for mark, lines in made.items():
+        if options.write is None:
+            print(f"\n{mark}\n", *lines, sep="\n")
+        else:
+            put(options.write, mark, lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Two versions of gossip in paired turns: the time of a round, rule by rule.
+
+    git worktree add ../before e62a7da
+    python benchmarks/versions.py --before ../before --rules mean suspicion --pairs 8
+
+Both run ``digits_train.py`` of this checkout. A turn is one run of each, in changing order, so that
+other work on the machine meets both. Measured is the middle of a run (20 to 90 % of the steps)
+inside rank 0. Printed is the ratio of the time of a round, this version to the one before: the
+geometric mean over the pairs with its 95 % interval (Student's t). It is ``within`` the bound or
+``beyond`` it where the whole interval is, else ``undecided``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from ddp import TRAIN, Failed, ask_to_end, environment, last_words, run_all
+
+from gossip.launch.bench.estimates import Estimate
+
+HERE = Path(__file__).resolve().parents[1]
+
+
+def steps_per_s(checkout: Path, rule: str, options: argparse.Namespace) -> float:
+    """Of one run of one version. Raises: Failed."""
+    with tempfile.TemporaryDirectory(prefix="gossip-versions-") as place:
+        folder = Path(place)
+        result, log = folder / "result.json", folder / "log"
+        command = [sys.executable, "-m", "gossip.launch.cli"]
+        command += ["run", "-n", str(options.peers)]
+        command += ["--topology", "rolling", "--aggregator", rule]
+        command += ["--run-dir", str(folder / "run"), str(TRAIN.resolve()), "--exchange", "gossip"]
+        command += ["--steps", str(options.steps), "--result", str(result)]
+        with contextlib.chdir(folder):  # python -m takes what lies in the working directory first
+            run_all([(command, environment(PYTHONPATH=str(checkout)))], log)
+        if not result.exists():
+            raise Failed(f"rank 0 did not come to its end\n{last_words(log)}")
+        rate: float = json.loads(result.read_text())["steps_per_s"]
+        return rate
+
+
+def ratio_of(rule: str, options: argparse.Namespace) -> Estimate:
+    """Logarithms of the ratios of the time of a round, a pair each; the first pair is a
+    warm-up."""
+    logarithms = []
+    for pair in range(options.pairs + 1):
+        sides = [HERE, options.before.resolve()]
+        rates = {
+            side: steps_per_s(side, rule, options) for side in (sides if pair % 2 else sides[::-1])
+        }
+        now, before = (rates[side] for side in sides)
+        print(f"{rule} pair {pair}: {before:.0f} -> {now:.0f} steps/s", file=sys.stderr, flush=True)
+        if pair:
+            logarithms.append(math.log(before / now))
+    return Estimate(tuple(logarithms))
+
+
+def verdict(low: float, high: float, bound: float) -> str:
+    return "within" if high <= bound else "beyond" if low > bound else "undecided"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--before", type=Path, required=True, help="checkout of the older version")
+    parser.add_argument("--rules", nargs="+", default=["mean", "suspicion", "trimmed_mean"])
+    parser.add_argument("--peers", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--pairs", type=int, default=8, help="measured pairs, after a warm-up")
+    parser.add_argument("--bound", type=float, default=1.05, help="of the ratio")
+    options = parser.parse_args()
+    if options.pairs < 2 or options.steps < 20:
+        parser.error("--pairs must be at least 2, --steps at least 20")
+    signal.signal(signal.SIGTERM, ask_to_end)
+    print(f"| rule | time of a round to before | 95 % interval | bound {options.bound:g} |")
+    print("|---|---|---|---|")
+    for rule in options.rules:
+        try:
+            found = ratio_of(rule, options)
+        except Failed as failure:
+            print(f"{rule}: {failure}", file=sys.stderr)
+            return 1
+        low, high = (math.exp(end) for end in found.interval)
+        said = verdict(low, high, options.bound)
+        print(f"| `{rule}` | {math.exp(found.mean):.2f} | {low:.2f} to {high:.2f} | {said} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""The tables of ``gossip bench robustness`` for other programs: rows of a CSV file, and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gossip.errors import ConfigError
+
+from . import robustness_page
+
+if TYPE_CHECKING:
+    from .tables import Found, RobustnessCell, RobustnessTable
+
+OUTCOMES = {
+    "accuracy": "accuracy",
+    "worst_class": "worst_class",
+    "validation": "validation_accuracy",
+    "skipped": "skipped",
+    "honest_quarantined": "honest_quarantined",
+    "liars_quarantined": "liars_quarantined",
+    "refused": "refused",
+    "trouble": "trouble",
+    "arithmetic": "arithmetic",
+}
+"""What of a result stands behind the settings of a trial, and the names of the columns."""
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "_": r"\_",
+    "%": r"\%",
+    "&": r"\&",
+    "#": r"\#",
+    "$": r"\$",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
+
+
+def write(path: Path, text: str) -> None:
+    """Raises: ConfigError: It cannot be written."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+
+
+def csv_of(tables: Sequence[RobustnessTable], found: Found) -> str:
+    """A row for each run that was made, the first a head: its settings, what came of it, and
+    ``curve``, as ``round:accuracy`` between blanks."""
+    runs = {trial: outcome for table in tables for trial, outcome in table.runs(found)}
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    settings = [field.name for field in dataclasses.fields(next(iter(runs)))]
+    lines.writerow([*settings, *OUTCOMES.values(), "curve"])
+    for trial, outcome in runs.items():
+        values: list[Any] = [getattr(trial, name) for name in settings]
+        values[settings.index("declared_f")] = trial.tolerated
+        curve = " ".join(f"{made}:{accuracy:.6g}" for made, accuracy in outcome.curve)
+        lines.writerow([*values, *(getattr(outcome, name) for name in OUTCOMES), curve])
+    return text.getvalue()
+
+
+def latex_of(tables: Sequence[RobustnessTable], found: Found, data: str) -> str:
+    """A ``table`` with a ``tabular`` of booktabs for each; a failing cell is bold, an undecided one
+    in italics."""
+    return "\n".join(
+        [r"% needs \usepackage{booktabs}", *(_latex(table, found, data) for table in tables)]
+    )
+
+
+def _latex(table: RobustnessTable, found: Found, data: str) -> str:
+    shared = table.settings()
+    reference = robustness_page.percent(table.reference(found))
+    caption = (
+        f"Test accuracy in percent, mean and standard error over {len(table.seeds)} seeds: "
+        f"{_plain(data)}, {_plain(shared['model'])}, split {_plain(shared['split'])}, "
+        f"{shared['rounds']} rounds, f = {table.f} of n = {table.n}. Averaging the honest alone "
+        f"reaches {_math(reference)}. Bold: fails; italic: undecided; --: cannot be run."
+    )
+    head = " & ".join(["rule", "worst", *(_word(attack) for attack in table.attacks)])
+    lines = [
+        r"\begin{table}",
+        rf"\caption{{{caption}}}",
+        rf"\begin{{tabular}}{{l{'r' * (len(table.attacks) + 1)}}}",
+        r"\toprule",
+        rf"{head} \\",
+        r"\midrule",
+    ]
+    for rule in robustness_page.by_strength(table, found):
+        worst = table.worst(rule, found)
+        cells = [table.cell(rule, attack, found) for attack in table.attacks]
+        words = ["--" if worst is None else _cell(worst[1]), *map(_cell, cells)]
+        lines.append(rf"{_word(rule)} & {' & '.join(words)} \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def _cell(cell: RobustnessCell) -> str:
+    if not cell.accuracies:
+        return "--" if cell.why else "?"
+    text = _math(robustness_page.percent(cell.estimate))
+    if cell.verdict == "fails":
+        return rf"\textbf{{{text}}}"
+    return rf"\textit{{{text}}}" if cell.verdict == "undecided" else text
+
+
+def _math(text: str) -> str:
+    return text.replace(" ± ", r" $\pm$ ")
+
+
+def _word(text: str) -> str:
+    return rf"\texttt{{{_plain(text)}}}"
+
+
+def _plain(text: str) -> str:
+    return "".join(SPECIAL.get(char, char) for char in text)

@@ -1,0 +1,170 @@
+"""The robustness table for other programs, its curves, and the choice of settings."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gossip.errors import ConfigError, UnknownName
+from gossip.launch.bench import exports, robustness_page
+from gossip.launch.bench.learning import TrialResult
+from gossip.launch.bench.robustness import every_attack
+from gossip.launch.bench.tables import RobustnessTable
+from gossip.launch.cli import app
+
+CHOICES = (
+    {"lr": 0.1, "sender": "", "weight_decay": 0.0},
+    {"lr": 0.5, "sender": "", "weight_decay": 0.0},
+)
+
+
+def searched() -> tuple[RobustnessTable, dict[object, TrialResult]]:
+    """Two rules and rates: one of them learns more with the higher rate but for one attack."""
+    table = RobustnessTable(
+        7, 2, 2, ("median", "krum"), ("none", "zero"), (0, 1), 0.9, {"validation": 0.2}, CHOICES
+    )
+    found = {}
+    for trial in table.trials():
+        high = trial.lr == 0.5
+        held = 0.9 if high else 0.6
+        if trial.rule == "krum" and high and trial.attack == "zero":
+            held = 0.2
+        # The test samples speak for the other rate: nothing may be chosen by them.
+        curve = ((5, 0.5), (10, 0.3 if high else 0.95))
+        found[trial] = TrialResult(
+            0.3 if high else 0.95, worst_class=0.1, validation=held, curve=curve
+        )
+    return table, found
+
+
+def test_each_rule_has_the_settings_that_are_best_for_it_on_what_was_held_out() -> None:
+    table, found = searched()
+    assert table.chosen("median", found)["lr"] == 0.5
+    assert table.chosen("krum", found)["lr"] == 0.1, "its worst attack counts"
+    assert table.cell("median", "none", found).accuracies == (0.3, 0.3)
+    assert table.reference(found).mean == 0.3
+    assert len(table.trials()) == 2 * (2 + 2 * 2 * 2)
+    lines = "\n".join(robustness_page.section(table, found))
+    assert "| rule | worst | `none` | `zero` | settings |" in lines
+    assert "learning rate 0.5, updates sent as they are (no momentum) |" in lines
+    head = " ".join(robustness_page.head([table], found, "digits", "gossip bench"))
+    assert "by 20 % of the training samples, which are held out" in head.replace("\n", " ")
+    assert table.as_data(found)["chosen"]["krum"]["lr"] == 0.1
+
+
+def test_a_csv_file_has_a_row_for_each_run() -> None:
+    table, found = searched()
+    rows = list(csv.DictReader(io.StringIO(exports.csv_of([table, table], found))))
+    assert len(rows) == len(table.trials())
+    assert {row["rule"] for row in rows} == {"mean", "median", "krum"}
+    krum = next(row for row in rows if row["rule"] == "krum" and row["lr"] == "0.5")
+    assert (krum["declared_f"], krum["validation"], krum["validation_accuracy"]) == (
+        "2",
+        "0.2",
+        "0.9",
+    )
+    assert krum["curve"] == "5:0.5 10:0.3"
+
+
+def test_latex_has_a_table_with_nothing_special_left_in_it() -> None:
+    table, found = searched()
+    text = exports.latex_of([table], found, "my_data%.npz")
+    assert r"my\_data\%.npz" in text
+    assert r"\texttt{krum} & 95.0 $\pm$ 0.0 & 95.0 $\pm$ 0.0 & 95.0 $\pm$ 0.0 \\" in text
+    assert text.count("&") == 3 * 3
+
+
+def test_curves_are_means_over_the_seeds_and_drawn(tmp_path: Path) -> None:
+    table, found = searched()
+    points = robustness_page.curve_of(table, "median", "none", found)
+    assert [(made, estimate.mean) for made, estimate in points] == [(5, 0.5), (10, 0.3)]
+    robustness_page.draw_curves(table, found, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def bench(folder: Path, *more: object) -> str:
+    words = ["--n", 5, "--f", 1, "--seeds", 1, "--rounds", 3, "--into", folder / "runs", *more]
+    called = CliRunner().invoke(
+        app, ["bench", "robustness", *map(str, words)], catch_exceptions=False
+    )
+    return called.output
+
+
+@pytest.mark.usefixtures("forked")
+def test_the_command_writes_all_forms_at_once(tmp_path: Path) -> None:
+    forms = [
+        "--out",
+        tmp_path / "page.md",
+        "--csv",
+        tmp_path / "a.csv",
+        "--latex",
+        tmp_path / "a.tex",
+    ]
+    search = ["--lr", 0.1, "--lr", 0.5, "--validation", 0.2, "--curves", 1]
+    bench(tmp_path, "--rules", "mean", "--attacks", "none", *forms, *search)
+    assert (tmp_path / "page-1-of-5.png").exists()
+    assert (tmp_path / "page-curves-1-of-5.png").exists()
+    assert (tmp_path / "a.csv").read_text("utf-8").count("\n") == 1 + 4
+    assert "booktabs" in (tmp_path / "a.tex").read_text("utf-8")
+    page = (tmp_path / "page.md").read_text("utf-8")
+    assert "--lr 0.1 --lr 0.5" in page
+    assert "--csv" not in page
+
+
+def test_settings_are_not_chosen_by_the_test_samples(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="2 settings to choose from, and nothing to choose by"):
+        bench(tmp_path, "--rules", "mean", "--attacks", "none", "--lr", 0.1, "--lr", 0.5)
+
+
+ATTACKS = """
+from gossip.aggregators import attacks
+
+def backwards(update, *, strength=3.0):
+    return -strength * update
+
+def averaged(crowd):
+    return crowd.all_alike(-9 * crowd.mean())
+
+@attacks.attack(shape="together", strength=2.0, meaning="factor")
+def declared(crowd, *, strength):
+    return crowd.all_alike(-strength * crowd.mean())
+
+def demanding(update, odd):
+    return update
+"""
+
+
+@pytest.mark.usefixtures("forked")
+def test_an_attack_of_a_file_is_tried_as_the_others_are(tmp_path: Path) -> None:
+    path = tmp_path / "my-attacks.py"
+    path.write_text(ATTACKS)
+    named = [f"{path}:backwards*20", f"{path}:averaged", f"{path}:declared"]
+    rounds = ["--rounds", 20, "--batch", 8]
+    said = bench(tmp_path, "--rules", "mean median", "--attacks", " ".join(named), *rounds)
+    assert "my-attacks.py:backwards*20" in said
+    known = sorted((tmp_path / "runs").iterdir())
+    bench(tmp_path, "--rules", "mean median", "--attacks", " ".join(named), *rounds)
+    assert sorted((tmp_path / "runs").iterdir()) == known
+    path.write_text(ATTACKS.replace("-9", "-8"))
+    bench(tmp_path, "--rules", "mean", "--attacks", named[1], *rounds)
+    assert len(list((tmp_path / "runs").iterdir())) == len(known) + 1, "it is another attack now"
+    assert not {"backwards", "averaged"}.intersection(every_attack()), "none of it stays known"
+
+
+def test_an_attack_that_cannot_be_had_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "attacks.py"
+    path.write_text(ATTACKS)
+    for name, error, says in (
+        (f"{path}:backward", UnknownName, "backwards"),
+        (f"{path}:demanding", ConfigError, "wants odd, which nobody gives it"),
+        (f"{tmp_path}/none.py:x", ConfigError, "there is no file .* to take an attack from"),
+    ):
+        with pytest.raises(error, match=says):
+            bench(tmp_path, "--rules", "mean", "--attacks", name)
+    path.write_text(ATTACKS.replace("def declared", "def sign_flip"))
+    with pytest.raises(ConfigError, match="there is an attack 'sign_flip' already"):
+        bench(tmp_path, "--rules", "mean", "--attacks", f"{path}:sign_flip")
