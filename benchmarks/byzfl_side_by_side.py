@@ -1,15 +1,17 @@
 """Cells of ByzFL's default benchmark, each trained by ByzFL itself and by ``gossip bench
 robustness``, in one table.
 
-    # some minutes: one f and gamma, two rules, two attacks, two seeds, 60 of the 800 steps
+    # some minutes: one f and gamma, two rules, two attacks, two seeds, 60 of the 800 steps, a
+    # sixth of the training samples
     python benchmarks/byzfl_side_by_side.py --data path/to/mnist.npz
 
 Both sides read the same file: ByzFL's default configuration, as its package has it, with fewer
 steps and cells. ByzFL's side is its own ``start_training``, unchanged. It wants torchvision, which
 would download MNIST; it gets a stand-in that reads ``--data``.
 
-Both train on 80 % of the samples and are tested after the last step on the same samples. They draw
-other batches: ByzFL goes through a client's samples epoch by epoch, ours draws with replacement.
+Both train on 80 % of the same samples and are tested after the last step on the same ones. They
+draw other batches: ByzFL goes through a client's samples epoch by epoch, ours draws with
+replacement.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 from gossip.launch.bench.byzfl_config import ATTACKS, RULES
@@ -72,6 +75,21 @@ def reduced(options: argparse.Namespace) -> dict[str, Any]:
     if not (config["aggregator"] and config["attack"]):
         raise SystemExit("the default configuration has no such rule or attack")
     return config
+
+
+def fewer(options: argparse.Namespace) -> Path:
+    """A file with so many of the training samples, which both sides read."""
+    path: Path = options.into / f"first-{options.samples}.npz"
+    if not path.exists():
+        data = load(str(options.data))
+        np.savez(
+            path,
+            x_train=data.images[: options.samples],
+            y_train=data.labels[: options.samples],
+            x_test=data.test_images,
+            y_test=data.test_labels,
+        )
+    return path
 
 
 # --- ByzFL's side ---------------------------------------------------------------------------------
@@ -134,7 +152,7 @@ class _Standard:
 
 def byzfl_cells(config: dict[str, Any], options: argparse.Namespace) -> dict[Any, list[float]]:
     """Accuracies of the seeds, by f, gamma, rule and attack."""
-    start_training = byzfl_training(load(str(options.data)), options.test_samples)
+    start_training = byzfl_training(load(str(fewer(options))), options.test_samples)
     found: dict[Any, list[float]] = {}
     for f in options.f:
         for gamma in options.gamma:
@@ -199,7 +217,7 @@ def remembered(one: dict[str, Any], into: Path, start_training: Any) -> float:
 def gossip_cells(path: Path, options: argparse.Namespace) -> dict[Any, list[float]]:
     """The same of ``gossip bench robustness --config``."""
     command = [sys.executable, "-m", "gossip.launch.cli", "bench", "robustness"]
-    command += ["--config", str(path), "--data", str(options.data), "--json"]
+    command += ["--config", str(path), "--data", str(fewer(options)), "--json"]
     command += ["--curves", str(options.rounds), "--test-samples", str(options.test_samples)]
     command += ["--into", str(options.into / "gossip"), "--jobs", str(options.jobs)]
     said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -248,7 +266,10 @@ def main() -> None:
     parser.add_argument("--gamma", type=float, nargs="+", default=[0.33])
     parser.add_argument("--rules", nargs="+", default=["GeometricMedian", "TrMean"])
     parser.add_argument("--attacks", nargs="+", default=["SignFlipping", "Optimal_ALittleIsEnough"])
-    parser.add_argument("--test-samples", type=int, default=2000)
+    parser.add_argument(
+        "--samples", type=int, default=10_000, help="training samples, the first of the file's"
+    )
+    parser.add_argument("--test-samples", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=1, help="processes of our side")
     options = parser.parse_args()
     torch.set_num_threads(1)

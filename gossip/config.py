@@ -415,6 +415,11 @@ class Resolved:
     config: RunConfig
     sources: Mapping[str, str]
 
+    @property
+    def rule_named(self) -> bool:
+        """Whether somebody has named the rule, and it does not follow from other options."""
+        return self.sources["aggregator"] not in ("default", WITH_REFERENCE)
+
     def with_values(self, source: str, **values: Any) -> Resolved:
         """The same with some values replaced (validated anew)."""
         sources = {**self.sources, **dict.fromkeys(values, source)}

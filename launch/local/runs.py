@@ -83,14 +83,12 @@ def say_tolerance(resolved: Resolved, say: Callable[[str], None]) -> None:
     if resolved.config.peers_max == 1:
         return
     line = tolerance.told(resolved.config, resolved.sources["f"])
-    source = resolved.sources["aggregator"]
-    if source == WITH_REFERENCE:
+    if resolved.sources["aggregator"] == WITH_REFERENCE:
         say(
             f"{resolved.config.aggregator}: updates are judged by "
-            f"{counted(resolved.config.reference_samples, 'sample')} ({source})"
+            f"{counted(resolved.config.reference_samples, 'sample')} ({WITH_REFERENCE})"
         )
-    chosen = source not in ("default", WITH_REFERENCE)
-    say(f"! {line}" if tolerance.warns(resolved.config, chosen) else line)
+    say(f"! {line}" if tolerance.warns(resolved.config, resolved.rule_named) else line)
 
 
 def train(

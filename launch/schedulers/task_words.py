@@ -145,7 +145,7 @@ def check_fit(shown: Mapping[str, Any], peers: int) -> None:
     from gossip.run import settled, tolerance
 
     resolved = settled(_given(shown, peers, "run"), Path("run"))
-    if tolerance.warns(resolved.config, resolved.sources["aggregator"] != "default"):
+    if tolerance.warns(resolved.config, resolved.rule_named):
         to_stderr(tolerance.told(resolved.config))
 
 

@@ -336,6 +336,7 @@ SAID = {
     "--run-dir": ("there", "run_dir", "there"),
     "--name": ("mine", "name", "mine"),
     "--quorum": ("available", "quorum", "available"),
+    "--no-trust": (None, "trust", False),
     "--reference": ("64", "reference_samples", 64),
     "--batch-policy": ("fixed_global", "batch_policy", "fixed_global"),
     "--slices": ("equal", "slices", "equal"),
