@@ -153,6 +153,7 @@ class _Standard:
 def byzfl_cells(config: dict[str, Any], options: argparse.Namespace) -> dict[Any, list[float]]:
     """Accuracies of the seeds, by f, gamma, rule and attack."""
     start_training = byzfl_training(load(str(fewer(options))), options.test_samples)
+    theirs = options.into / f"byzfl-{options.samples}-{options.test_samples}"
     found: dict[Any, list[float]] = {}
     for f in options.f:
         for gamma in options.gamma:
@@ -161,7 +162,7 @@ def byzfl_cells(config: dict[str, Any], options: argparse.Namespace) -> dict[Any
                     for seed in range(options.seeds):
                         one = single(config, f, gamma, rule, attack)
                         one["benchmark_config"]["training_seed"] = seed
-                        accuracy = remembered(one, options.into / "byzfl", start_training)
+                        accuracy = remembered(one, theirs, start_training)
                         found.setdefault((f, gamma, rule["name"], attack["name"]), []).append(
                             accuracy
                         )
@@ -191,7 +192,7 @@ def single(
 
 
 def remembered(one: dict[str, Any], into: Path, start_training: Any) -> float:
-    """The test accuracy after the last step, of this run or an earlier one."""
+    """The test accuracy after the last step, of this run or an earlier one in this folder."""
     benchmark = one["benchmark_config"]
     words = [benchmark["f"], benchmark["data_distribution"]["distribution_parameter"]]
     words += [benchmark["nb_steps"], benchmark["training_seed"]]
