@@ -39,6 +39,11 @@ def test_our_rules_keep_their_promises(name: str, n: int, f: int) -> None:
     check_aggregator(name, n=max(n, load(name).at_least(f)), f=f, strengths=2)
 
 
+@pytest.mark.parametrize(("n", "f"), [(7, 3), (10, 4)])
+def test_a_rule_that_clips_holds_where_most_that_it_keeps_are_liars(n: int, f: int) -> None:
+    check_aggregator("spectral_clipping", n=n, f=f, strengths=2)
+
+
 def test_a_plain_function_can_be_checked() -> None:
     def middle(updates: Tensor, *, f: int) -> Tensor:
         return updates.sort(dim=0).values[f : len(updates) - f].mean(dim=0)

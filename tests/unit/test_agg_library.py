@@ -130,8 +130,7 @@ def spectral_clipping(x: Array, f: int) -> Array:
     order = np.argsort((differences @ directions[0]) ** 2)
     stands_out = sizes[0] ** 2 > 1.2 * sum(sizes[1:2]) ** 2
     kept = order[: len(x) - f] if stands_out else order
-    left = f - (len(x) - len(kept))
-    longest = 2 * min(np.median(norms[kept]), np.sort(norms[kept])[len(kept) - left - 1])
+    longest = 2 * min(np.median(norms), np.sort(norms)[len(x) - f - 1])
     return (x[kept] * np.minimum(1, longest / norms[kept])[:, None]).mean(axis=0)
 
 
