@@ -1,9 +1,11 @@
-"""What a run says of f before its first round: how many liars it tolerates, why, and how many peers
-would tolerate one."""
+"""What a run says before its first round of the liars that it tolerates: how many, why, how many
+peers would tolerate one, and whether anybody judges by the reference that was asked for."""
 
 from __future__ import annotations
 
-from gossip.config import RunConfig
+from collections.abc import Mapping
+
+from gossip.config import WITH_REFERENCE, RunConfig
 
 SUSPICION = "suspicion"
 FOUND = "what "
@@ -33,6 +35,26 @@ def told(config: RunConfig, source: str = "") -> str:
         return f"{line}. {config.peers_for_one} peers would tolerate one"
     many = "1 liar" if f == 1 else f"{f} liars"
     return f"f={f}: {rule} tolerates {many} among {among}{why}{_planned(config, f)}"
+
+
+def judges(config: RunConfig, sources: Mapping[str, str]) -> str:
+    """One line where a reference was asked for: by what updates are judged, or that they are not.
+    "": nobody has asked. ``sources``: as in ``Resolved``."""
+    if sources["aggregator"] == WITH_REFERENCE:
+        samples = f"{config.reference_samples} sample{'s' if config.reference_samples != 1 else ''}"
+        return f"{config.aggregator}: updates are judged by {samples} ({WITH_REFERENCE})"
+    source = sources["reference_samples"]
+    # A file that a run has written has every option, also those that nobody gave.
+    if source != "flag" and not source.startswith("GOSSIP_"):
+        return ""
+    from gossip.aggregators import load
+
+    if load(config.aggregator).needs_trainer:
+        return ""
+    return (
+        f"! reference_samples = {config.reference_samples} ({source}): {config.aggregator} judges "
+        f"nobody ({sources['aggregator']}). judged_clipping does, in rolling rounds"
+    )
 
 
 def warns(config: RunConfig, chosen: bool) -> bool:

@@ -76,7 +76,7 @@ SAVED_S = 20.0
 """For the last checkpoint to be durable, when there is no hurry."""
 UNUSED_REFERENCE = (
     "gossip.init was given a reference, and the rule {} does not judge by it: start the run with "
-    "--reference, or with --aggregator judged_clipping"
+    "--aggregator judged_clipping, in rolling rounds"
 )
 
 Model = TypeVar("Model", bound=torch.nn.Module)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossip.config import WITH_REFERENCE, Resolved, RunConfig
+from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError, GossipError
 from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import RUNS, Screen, alone, counted, launchers, missed, summary
@@ -83,11 +83,8 @@ def say_tolerance(resolved: Resolved, say: Callable[[str], None]) -> None:
     if resolved.config.peers_max == 1:
         return
     line = tolerance.told(resolved.config, resolved.sources["f"])
-    if resolved.sources["aggregator"] == WITH_REFERENCE:
-        say(
-            f"{resolved.config.aggregator}: updates are judged by "
-            f"{counted(resolved.config.reference_samples, 'sample')} ({WITH_REFERENCE})"
-        )
+    if judge := tolerance.judges(resolved.config, resolved.sources):
+        say(judge)
     say(f"! {line}" if tolerance.warns(resolved.config, resolved.rule_named) else line)
 
 

@@ -72,6 +72,8 @@ def train(
         screen.say(displaced)
     feasible.say_of_gpus(1, screen.say)
     if task.peer == 0:
+        if judge := tolerance.judges(meeting.config, resolved.sources):
+            screen.say(judge)
         screen.say(tolerance.told(meeting.config))
         write_json(meeting.folder / COMMAND, {"command": list(command), "folder": os.getcwd()})
     environment = {**os.environ, **({"GOSSIP_LISTEN": meeting.listen} if meeting.listen else {})}

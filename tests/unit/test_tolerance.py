@@ -88,3 +88,32 @@ def test_where_f_comes_from_is_not_said_where_nobody_knows() -> None:
     """As in a summary, which is made from the files of the run."""
     line = tolerance.told(settled(peers=3, f=1).config)
     assert line == "f=1: suspicion tolerates 1 liar among 3 peers"
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({}, ""),
+        (
+            {"reference_samples": 64},
+            "judged_clipping: updates are judged by 64 samples (reference_samples are given, and "
+            "no aggregator)",
+        ),
+        ({"reference_samples": 64, "aggregator": "zeno_pp"}, ""),
+        (
+            {"reference_samples": 64, "aggregator": "krum"},
+            "! reference_samples = 64 (flag): krum judges nobody (flag). judged_clipping does, in "
+            "rolling rounds",
+        ),
+        (
+            {"reference_samples": 64, "topology": "ring"},
+            "! reference_samples = 64 (flag): suspicion judges nobody (default). judged_clipping "
+            "does, in rolling rounds",
+        ),
+    ],
+)
+def test_whoever_asks_for_a_reference_hears_whether_anybody_judges_by_it(
+    options: dict[str, object], line: str
+) -> None:
+    resolved = resolve(options)
+    assert tolerance.judges(resolved.config, resolved.sources) == line
