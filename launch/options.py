@@ -17,6 +17,28 @@ Json = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Only what peers print and what goes wrong.")
 ]
+
+
+def _known_output(choice: str | None) -> str | None:
+    if choice is not None:
+        from .report import PeerOutput  # here: help needs nothing of it
+
+        PeerOutput(choice)  # raises for what is none
+    return choice
+
+
+Output = Annotated[
+    str | None,
+    typer.Option(
+        metavar="merged|all|first|N",
+        help=(
+            "Whose lines to show: of all peers, equal ones once (merged); each (all); those of the "
+            "lowest peer that runs (first), or of peer N. merged on a terminal, all elsewhere."
+        ),
+        callback=_known_output,
+        show_default=False,
+    ),
+]
 Advertise = Annotated[
     str,
     typer.Option(

@@ -21,6 +21,7 @@ from . import messages as control
 PACKET_BYTES_MAX = HEADER_BYTES_MAX
 TEXT_MAX = 256
 METRICS_MAX = 16 * 1024
+PATH_MAX = 4096
 REASON_MAX = 2048
 DESCRIPTORS_MAX = 8
 SEND_PATIENCE_S = 5.0
@@ -38,6 +39,7 @@ _CODEC: Codec[control.FromTrainer | control.FromNode] = Codec(
         str_max=TEXT_MAX,
         larger={
             (control.Log, "metrics"): METRICS_MAX,
+            (control.ScriptPlan, "folder"): PATH_MAX,
             (control.Halted, "reason"): REASON_MAX,
             (control.Contribute, "collective"): COLLECTED_BYTES_MAX,
             (control.LedgerReply, "ledger"): CORE_BYTES_MAX,

@@ -128,6 +128,15 @@ class Log:
 
 
 @record
+class ScriptPlan:
+    """What the script has said that it is going to do, for whoever watches."""
+
+    steps: int | None  # of the whole run; None: it has not said
+    folder: str = ""  # of its checkpoints; "": it saves none
+    every: int | None = None  # steps between two of them; None: only at the end
+
+
+@record
 class ConfirmRequest:
     """All rounds before ``round_id`` are had, as far as this trainer's script wants any:
     do others hold the same?"""
@@ -272,6 +281,7 @@ FromTrainer: TypeAlias = (
     | Snapshot
     | RestoredReply
     | Log
+    | ScriptPlan
     | ConfirmRequest
     | LedgerRequest
     | Close

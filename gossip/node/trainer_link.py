@@ -10,7 +10,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from itertools import accumulate, pairwise
 from typing import assert_never
 
@@ -299,8 +299,8 @@ class TrainerLink:
                 self._emit(events.Applied(message.round_id))
             case control.JudgeReply():
                 self._judged(message)
-            case control.Log():
-                self._journal.metrics(message.metrics, self.round_id)
+            case control.Log() | control.ScriptPlan():
+                self._note(message)
             case control.Prepare():
                 self._prepare(message, fds.popleft())
             case control.Snapshot():
@@ -322,6 +322,13 @@ class TrainerLink:
                 self._emit(events.Stop(message.reason, completed=message.reason == "finished"))
             case _ as never:
                 assert_never(never)
+
+    def _note(self, said: control.Log | control.ScriptPlan) -> None:
+        """For the records of the run, and whoever watches it."""
+        if isinstance(said, control.Log):
+            self._journal.metrics(said.metrics, self.round_id)
+        else:
+            self._journal.event("plan", **asdict(said))
 
     def _prepare(self, said: control.Prepare, fd: int) -> None:
         if self._arena is not None:

@@ -23,7 +23,7 @@ import torch
 from gossip.aggregators import Memory, Sender
 from gossip.core import QUORUM_LOST
 from gossip.errors import GossipError, LocalError, NodeLost
-from gossip.ipc import Arena, Channel, ChannelClosed, clip, map_bytes
+from gossip.ipc import PATH_MAX, Arena, Channel, ChannelClosed, clip, map_bytes
 from gossip.ipc import messages as control
 
 from .compiling import CompileWatch
@@ -540,6 +540,11 @@ class Exchange:
         self._say(control.Log(metrics))
         if now or self._outbox.log_is_due:
             self._flush()
+
+    def plan(self, steps: int | None, folder: str, every: int | None) -> None:
+        """Says what the script is going to do: how many steps, where its checkpoints go, and how
+        often. It travels with the next packet."""
+        self._say(control.ScriptPlan(steps, clip(folder, PATH_MAX), every))
 
     def tell_close(self, reason: str) -> None:
         """Says goodbye, from whatever thread, and does nothing else."""

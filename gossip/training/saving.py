@@ -48,6 +48,7 @@ class CheckpointSaver:
 
     Attributes:
         folder: Where checkpoints go.
+        every: Steps between two of them; None: only at the end.
         failed: What went wrong with the last one; empty while nothing did.
         newest: The step of the last one that this peer has begun to write.
     """
@@ -65,7 +66,7 @@ class CheckpointSaver:
             about: What the manifest says beside the step and the files.
             say: Told once when checkpoints cannot be written, and once when they can be again.
         """
-        self.folder, self._every, self._keep, peers = plan
+        self.folder, self.every, self._keep, peers = plan
         self._averaged = set(peers)  # as long as they come in time
         self._peer = peer
         self._about, self._say = dict(about), say
@@ -81,7 +82,7 @@ class CheckpointSaver:
 
     def is_due(self, step: int) -> bool:
         """Whether there is to be a checkpoint of ``step``."""
-        return self._every is not None and step % self._every == 0
+        return self.every is not None and step % self.every == 0
 
     def is_writer(self) -> bool:
         """Whether this peer writes for the folder. Who becomes it stays it."""

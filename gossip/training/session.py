@@ -392,6 +392,7 @@ class Session:
         saver = CheckpointSaver(plan, self.id, self._about_run(), self._say)
         saver.check_folder(resumes=bool(self._config.resume))
         self._saver = saver
+        self._tell_plan()
         if self.run_dir is not None:
             with suppress(OSError):  # the run's records may be incomplete, and say so elsewhere
                 checkpoints.note_folder(self.run_dir, place)
@@ -430,7 +431,14 @@ class Session:
         elif every is not None:
             raise ConfigError("every without save", "say where: peer.steps(N, save='checkpoints')")
 
+    def _tell_plan(self, steps: int | None = None) -> None:
+        """To whoever watches the run."""
+        saver = self._saver
+        folder, every = (str(saver.folder), saver.every) if saver is not None else ("", None)
+        self._exchange.plan(steps, folder, every)
+
     def _steps_to(self, total: int) -> Iterator[int]:
+        self._tell_plan(total)
         if total and self.next_round() is None:
             return
         self._counting = True
@@ -508,6 +516,8 @@ class Session:
             self._exchange.shard(*sharded.plan, extended=epochs)
 
     def _epochs_to(self, total: int) -> Iterator[int]:
+        if isinstance(self._loader, ShardedLoader):
+            self._tell_plan(total * self._loader.steps)
         self._counting = True
         try:
             go = self.next_round()

@@ -29,6 +29,7 @@ from gossip.launch.options import (
     Json,
     Keys,
     Module,
+    Output,
     Peers,
     Port,
     Quiet,
@@ -107,6 +108,7 @@ def run(
     advertise: Advertise = "",
     port: Port = 0,
     config: Config = None,
+    output: Output = None,
     as_json: Json = False,
     quiet: Quiet = False,
     show: ShowConfig = False,
@@ -116,7 +118,7 @@ def run(
     from gossip.config import resolve
     from gossip.launch.local import MODULE, Program, feasible, runs, told_to_others
     from gossip.launch.registry import JoinEndpoint
-    from gossip.launch.report import PlainScreen
+    from gossip.launch.report import About, PlainScreen, screen_for
     from gossip.launch.schedulers import task_runs
     from gossip.run import fitting
 
@@ -136,7 +138,8 @@ def run(
     program = Program.of([*([MODULE] if module else []), script, *(arguments or ())])
     program.check()
     if (mine := task_runs.look(task, resolved)) is not None:
-        screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
+        out = sys.stderr if as_json else None
+        screen = PlainScreen(out, every_s=10.0, quiet=quiet, output=output or "all")
         folder, outcome = task_runs.train(mine, resolved, program.command, screen, program.folder)
         raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
     pair = keygen.own_key(key, resolved.config)
@@ -145,17 +148,18 @@ def run(
     if port:
         feasible.check_port(resolved.config.host, port)
     folder = runs.begin(resolved, sys.argv, program.folder, pair)
-    screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
     settled = resolved.config
     exchange = f"{settled.weighted_topology}, {settled.aggregator} (f={settled.f})"
-    screen.say(f"{settled.name}: {counted(settled.peers, 'peer')}, {exchange}, in {folder}")
-    runs.say_tolerance(resolved, screen.say)
+    what = f"{counted(settled.peers, 'peer')}, {exchange}"
+    about = About(settled.name, what, str(folder), settled.rounds)
+    shown = screen_for(about, as_json, quiet, output)
+    runs.say_tolerance(resolved, shown.say)
     if settled.room > settled.peers:
-        screen.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
-    feasible.say_of_gpus(settled.peers, screen.say)
+        shown.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
+    feasible.say_of_gpus(settled.peers, shown.say)
     endpoint = JoinEndpoint(port=port) if port else None
-    outcome = runs.train(settled, program.command, screen, endpoint=endpoint)
-    raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
+    outcome = runs.train(settled, program.command, shown, endpoint=endpoint)
+    raise typer.Exit(runs.finish(folder, outcome, shown, as_json))
 
 
 @app.command()

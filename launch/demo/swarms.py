@@ -13,11 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gossip.config import Resolved, resolve
+from gossip.config import Resolved, RunConfig, resolve
 from gossip.errors import ConfigError
 from gossip.faults import ByzantineFault, FaultPlan
 from gossip.launch.local import RunOutcome, runs, script_command
-from gossip.launch.report import LiveScreen, PlainScreen, Screen, counted, is_terminal, missed
+from gossip.launch.report import (
+    About,
+    LiveScreen,
+    PlainScreen,
+    Screen,
+    counted,
+    is_terminal,
+    missed,
+)
 from gossip.run import read_json, write_json
 
 PEERS = 8
@@ -145,7 +153,7 @@ class Demo:
         outcome = runs.train(
             resolved.config,
             command,
-            self._screen(f"{title}: {counted(config.peers, 'peer')}", config.rounds),
+            self._screen(title, config, folder),
         )
         attackers = config.plan.byzantine
         honest = [str(peer) for peer in outcome.finished if peer not in attackers]
@@ -171,10 +179,13 @@ class Demo:
             "wall_s": round(found["wall_s"], 3),
         }
 
-    def _screen(self, title: str, rounds: int | None) -> Screen:
+    def _screen(self, title: str, config: RunConfig, folder: Path) -> Screen:
         if self.as_json:
             return PlainScreen(sys.stderr)
-        return LiveScreen(title, rounds) if is_terminal() else PlainScreen()
+        if not is_terminal():
+            return PlainScreen()
+        what = f"{counted(config.peers, 'peer')}, {config.topology}, {config.aggregator}"
+        return LiveScreen(About(title, what, str(folder), config.rounds))
 
     def _tell(self, text: str) -> None:
         print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)

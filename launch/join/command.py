@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gossip.errors import ConfigError
-from gossip.launch.options import Advertise, Json, Port, Quiet
+from gossip.launch.options import Advertise, Json, Output, Port, Quiet
 
 if TYPE_CHECKING:
     from gossip.launch.local import Program
-    from gossip.launch.report import Screen
+    from gossip.launch.report import About, Screen
 
 
 def join(
@@ -57,22 +58,23 @@ def join(
         Path | None,
         typer.Option(help="Folder to make when joining by an address.", show_default=False),
     ] = None,
+    output: Output = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Add peers to a run that trains, if it has room: gossip join -n 2 runs/NAME, gossip join
     10.0.0.5:7421 -- train.py"""
-    from gossip.launch.report import PlainScreen
+    from gossip.launch.report import About, PlainScreen, screen_for
 
     own = _after_dashes(script, arguments or [])
-    screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
+    show = partial(screen_for, as_json=as_json, quiet=quiet, output=output)
     if not _is_address(run):
         if seed or key or insecure or advertise or port or run_dir or code:
             raise ConfigError(
                 f"{run} is a folder, which needs no address or key",
                 "or give HOST:PORT of one of its join servers",
             )
-        _by_folder(run, own, count, screen, as_json)
+        _by_folder(run, own, count, show, as_json)
         return
     from gossip.launch.local import feasible, runs
 
@@ -95,11 +97,11 @@ def join(
         timeout,
         tuple(code or ()),
     )
-    arrival = arriving.arrive(ticket, own, sys.argv, screen.say)
-    screen.say(
-        f"{arrival.config.name}: joining as {_named(arrival.newcomers)}, in "
-        f"{arrival.config.run_dir}"
-    )
+    on_the_way = PlainScreen(sys.stderr if as_json else None, quiet=quiet)
+    arrival = arriving.arrive(ticket, own, sys.argv, on_the_way.say)
+    config = arrival.config
+    about = About(config.name, f"joining as {_named(arrival.newcomers)}", config.run_dir)
+    screen = show(about)
     os.chdir(arrival.where)
     feasible.say_of_gpus(count, screen.say)
     outcome = runs.train(
@@ -112,10 +114,11 @@ def _by_folder(
     run: str,
     own: Program | None,
     count: int,
-    screen: Screen,
+    show: Callable[[About], Screen],
     as_json: bool,
 ) -> None:
     from gossip.launch.local import feasible, runs
+    from gossip.launch.report import About
 
     from . import joining
 
@@ -123,9 +126,10 @@ def _by_folder(
     program = joining.program(place, own)
     feasible.check_memory(count)
     newcomers = joining.take_ids(place, count)
+    what = f"joining as {_named(newcomers)}"
+    screen = show(About(place.config.name, what, str(place.folder)))
     if difference := joining.difference(place, program.code):
         screen.say(difference)
-    screen.say(f"{place.config.name}: joining as {_named(newcomers)}")
     os.chdir(program.folder)  # as the others, who may name their data by where it is from there
     feasible.say_of_gpus(count, screen.say)
     outcome = runs.train(place.config, program.program.command, screen, newcomers)

@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from . import summary as summary
     from . import words as words
     from .error_lines import print_error as print_error
+    from .live_frame import About as About
+    from .merging import PeerOutput as PeerOutput
     from .run_state import RUNS as RUNS
     from .run_state import find as find
     from .screens import LiveScreen as LiveScreen
     from .screens import PlainScreen as PlainScreen
     from .screens import Screen as Screen
     from .screens import is_terminal as is_terminal
+    from .screens import screen_for as screen_for
     from .view import EXIT_ASKED as EXIT_ASKED
     from .view import RunView as RunView
     from .words import bytes_word as bytes_word
@@ -35,6 +38,8 @@ else:
             "history": ("history",),
             "launchers": ("launchers",),
             "missed": ("missed",),
+            "live_frame": ("About",),
+            "merging": ("PeerOutput",),
             "run_state": (
                 "RUNS",
                 "find",
@@ -44,6 +49,7 @@ else:
                 "PlainScreen",
                 "Screen",
                 "is_terminal",
+                "screen_for",
             ),
             "summary": ("summary",),
             "view": (

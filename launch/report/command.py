@@ -169,7 +169,7 @@ def _writer(most: int) -> Write:
 
     from gossip.run import shown_line
 
-    from .screens import COLOURS
+    from .live_frame import COLOURS
 
     console, width = Console(highlight=False, soft_wrap=True), len(str(most))
     if not console.is_terminal:

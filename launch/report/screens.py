@@ -1,33 +1,26 @@
-"""Where a run's words go: plain lines, or one table that is redrawn in place while
-lines pass above it."""
+"""Where a run's words go: plain lines, or a few lines at the bottom of the terminal that are
+redrawn in place while others pass above them."""
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TextIO
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
-from gossip.run import shown, shown_line, shown_lines
+from gossip.run import shown_line, shown_lines
 
-from .view import PeerRow, RunView
+from .folding import EventFolder
+from .live_frame import COLOURS, NO_LOSS, About, Size, figure, frame
+from .merging import PeerOutput, SharedLine, label
+from .view import RunView
 
-COLOURS = (
-    "cyan",
-    "magenta",
-    "green",
-    "yellow",
-    "blue",
-    "bright_red",
-    "bright_cyan",
-    "bright_magenta",
-)
 MARKS = {
     "x": "bold red",
     "!": "yellow",
@@ -37,6 +30,11 @@ MARKS = {
     "~": "green",
     "*": "bold",
 }
+ENDS = ("x", "error")
+"""Lines that tell of an end: what the peer has written before it is shown first."""
+REDRAW_S = 0.25
+NO_LOSS_STEPS = 10
+"""A script that logs a loss at all has mostly done so by then."""
 
 
 class Screen(Protocol):
@@ -63,6 +61,7 @@ class PlainScreen:
         every_s: Seconds between two lines of progress.
         quiet: Only what a peer writes and what goes wrong.
         name: What stands before the lines that a peer writes.
+        output: Whose lines are shown, as ``PeerOutput`` takes it.
     """
 
     def __init__(
@@ -71,124 +70,273 @@ class PlainScreen:
         every_s: float = 1.0,
         quiet: bool = False,
         name: Callable[[int], str] = lambda peer: f"{peer}|",
+        output: str = "all",
     ) -> None:
         self._console = Console(file=out or sys.stdout, highlight=False, soft_wrap=True)
         self._errors = Console(file=sys.stderr, highlight=False, soft_wrap=True)
         self._every_s, self._quiet, self._name = every_s, quiet, name
+        self._output, self._folder = PeerOutput(output), EventFolder()
         self._began = time.monotonic()
         self._last = self._began
         self._last_round = -1
+        self._loss_asked = False
+
+    def introduce(self, about: About) -> None:
+        """Says what was started."""
+        self.say(about.in_words())
 
     def output(self, peer: int, text: str, err: bool) -> None:
-        line = Text.assemble(
-            (f"{self._name(peer)} ", COLOURS[peer % len(COLOURS)]), shown_line(text)
-        )
-        (self._errors if err else self._console).print(line)
+        self._show(self._output.wrote(peer, text, err, time.monotonic()))
 
     def say(self, text: str) -> None:
-        if self._quiet and not text.startswith(("x", "error")):
+        ends = text.startswith(ENDS)
+        if ends:
+            self._show(self._output.rest())
+        if self._quiet and not ends:
             return
-        self._console.print(stamped(text, time.monotonic() - self._began))
+        now = time.monotonic()
+        self._print(self._folder.said(text, now), now)
 
     def tick(self, view: RunView) -> None:
         now = time.monotonic()
+        self._show(self._output.look(view, now))
+        self._print(self._folder.due(now), now)
         if not self._quiet and now - self._last >= self._every_s and view.round > self._last_round:
             self._last, self._last_round = now, view.round
             self.say(progress(view))
+            if not self._loss_asked and lacks_loss(view):
+                self._loss_asked = True
+                self.say(NO_LOSS)
 
     def close(self, view: RunView) -> None:
+        now = time.monotonic()
+        self._show([*self._output.look(view, now), *self._output.rest()])
+        self._print(self._folder.rest(now), now)
         if view.round > self._last_round:
             self._last_round = view.round
             self.say(progress(view))
 
+    def _show(self, lines: Iterable[SharedLine]) -> None:
+        for line in lines:
+            single = len(line.peers) == 1
+            name = (
+                self._name(line.peers[0]) if single else label(line, self._output.everybody(line))
+            )
+            (self._errors if line.err else self._console).print(peer_line(line, name))
+
+    def _print(self, lines: Iterable[str], now: float) -> None:
+        for line in lines:
+            self._console.print(stamped(line, now - self._began))
+
 
 class LiveScreen:
-    """A table of the peers that is redrawn in place; what happens is printed above it."""
+    """The state of the run at the bottom of the terminal, redrawn in place; what happens and what
+    peers write is printed above it.
 
-    def __init__(self, title: str, rounds: int | None) -> None:
-        self._console = Console(highlight=False)
-        self._title, self._rounds = title, rounds
+    The cursor is never hidden and nothing of the terminal is set, so nothing is left of it,
+    however the launcher ends.
+    """
+
+    def __init__(self, about: About, output: str = "merged") -> None:
+        self._about = about
+        self._region = _Region(Console(highlight=False))
+        self._errors: Console | None = None
+        if not sys.stderr.isatty():
+            self._errors = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._output, self._folder = PeerOutput(output), EventFolder()
         self._began = time.monotonic()
-        self._live = Live(
-            Text("starting"), console=self._console, refresh_per_second=8, transient=False
-        )
-        self._live.start()
+        self._drawn_at = float("-inf")
+        self._loss_asked = False
+        self._here = f"{os.getcwd()}{os.sep}"
 
     def output(self, peer: int, text: str, err: bool) -> None:
-        self._console.print(
-            Text.assemble((f"{peer}| ", COLOURS[peer % len(COLOURS)]), shown_line(text)),
-            soft_wrap=True,
-        )
+        self._region.above(self._lines(self._output.wrote(peer, text, err, time.monotonic())))
 
     def say(self, text: str) -> None:
-        self._console.print(stamped(text, time.monotonic() - self._began), soft_wrap=True)
+        now = time.monotonic()
+        last = self._lines(self._output.rest()) if text.startswith(ENDS) else []
+        self._region.above([*last, *self._events(self._folder.said(text, now), now)])
 
     def tick(self, view: RunView) -> None:
-        self._live.update(self._draw(view))
+        now = time.monotonic()
+        lines = [*self._lines(self._output.look(view, now))]
+        lines += self._events(self._folder.due(now), now)
+        if not self._loss_asked and lacks_loss(view):
+            self._loss_asked = True
+            lines += self._events([NO_LOSS], now)
+        if lines or now - self._drawn_at >= REDRAW_S:
+            self._draw(view, now, lines)
 
     def close(self, view: RunView) -> None:
-        self._live.update(self._draw(view), refresh=True)
-        self._live.stop()
+        now = time.monotonic()
+        lines = self._lines([*self._output.look(view, now), *self._output.rest()])
+        self._draw(view, now, [*lines, *self._events(self._folder.rest(now), now)])
+        self._region.close()
 
-    def _draw(self, view: RunView) -> Group:
-        of = f"/{self._rounds}" if self._rounds else ""
-        head = f"{self._title}  round {max(view.round, 0)}{of}  {_figures(view)}"
-        table = Table(box=None, padding=(0, 1), pad_edge=False)
-        table.add_column("peer", justify="right", no_wrap=True, min_width=4)
-        table.add_column("state", no_wrap=True, min_width=12)
-        for name, width in (("round", 5), ("loss", 8), ("acc", 5), ("trust", 5)):
-            table.add_column(name, justify="right", no_wrap=True, min_width=width)
-        table.add_column("", no_wrap=True, overflow="ellipsis")
-        for row in view.rows.values():
-            table.add_row(*_cells(row, view))
-        return Group(Text(head, style="bold", no_wrap=True), table)
+    def _draw(self, view: RunView, now: float, above: list[Text]) -> None:
+        self._drawn_at = now
+        size = self._region.size
+        self._region.draw([Text(), *frame(self._about, view, now, self._began, size)], above)
+
+    def _lines(self, lines: Iterable[SharedLine]) -> list[Text]:
+        """Those for the terminal: stderr may go elsewhere."""
+        found = []
+        for line in lines:
+            text = peer_line(line, label(line, self._output.everybody(line)))
+            if line.err and self._errors is not None:
+                self._errors.print(text)
+            else:
+                found.append(text)
+        return found
+
+    def _events(self, lines: Iterable[str], now: float) -> list[Text]:
+        """Folded at words, so that they stand in a column of their own."""
+        found = []
+        for line in lines:
+            whole = stamped(line.replace(self._here, ""), now - self._began)
+            stamp, body = whole.divide([STAMP_WIDTH])
+            first, *others = body.wrap(
+                self._region.console, max(self._region.size.width - STAMP_WIDTH - 1, 10)
+            ) or [Text()]
+            found += [stamp + first, *(Text(" " * STAMP_WIDTH) + other for other in others)]
+        return found
 
 
-def _cells(row: PeerRow, view: RunView) -> tuple[Text, ...]:
-    state: str = row.state
-    style = {"gone": "red", "stopped": "yellow", "done": "green"}.get(state, "")
-    if row.state == "training" and row.skipped_by:
-        state, style = f"skipped by {len(row.skipped_by)}", "yellow"
-    if row.quarantined and row.state == "training":
-        state, style = "quarantined", "magenta"
-    server = " serves" if row.peer == view.server and row.state == "training" else ""
-    why = "; ".join(row.reasons[:1]) if row.suspected else ""
-    note = "  ".join(
-        filter(
-            None, (f"[{row.lie}]" if row.lie else "", why, row.exit if row.state == "gone" else "")
-        )
+class _Region:
+    """The lines at the bottom of a terminal. Elsewhere only the last ones are written."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._widths: list[int] = []  # of the lines that stand there
+        self._shown: list[Text] = []
+        self._stderr: TextIO | None = None
+
+    @property
+    def size(self) -> Size:
+        found = shutil.get_terminal_size()  # a console keeps the width that it was made with
+        return Size(found.columns, found.lines)
+
+    def draw(self, lines: list[Text], above: list[Text]) -> None:
+        """Puts ``lines`` in the place of those that stand there, and ``above`` over them."""
+        self._shown = lines
+        if not self.console.is_terminal:
+            self._write("", above)
+            return
+        self._catch_stderr()
+        back = self._erased()
+        for line in lines:  # they may have been made for a wider terminal
+            line.truncate(max(self.size.width - 1, 1))
+        self._widths = [line.cell_len for line in lines]
+        self._write(back, [*above, *lines])
+
+    def above(self, lines: list[Text]) -> None:
+        """Over those that stand there, which are as they were."""
+        if self._widths:
+            self.draw(self._shown, lines)
+        else:
+            self._write("", lines)
+
+    def close(self) -> None:
+        """What stands there stays."""
+        if not self.console.is_terminal:
+            self._write("", self._shown)
+        if self._stderr is not None:
+            sys.stderr.flush()  # what it has of a line
+            sys.stderr, self._stderr = self._stderr, None
+        self._widths = []
+
+    def _erased(self) -> str:
+        """What takes the lines away. A terminal that has become narrower has broken them."""
+        width = self.size.width
+        rows = sum(max(1, -(-each // width)) for each in self._widths)
+        return f"\r\x1b[{rows}A\x1b[J" if rows else "\r"
+
+    def _write(self, first: str, lines: Iterable[Text]) -> None:
+        with self.console.capture() as captured:
+            for line in lines:
+                self.console.print(line, soft_wrap=True)
+        written = first + captured.get()
+        if written:
+            self.console.file.write(written)
+            self.console.file.flush()
+
+    def _catch_stderr(self) -> None:
+        """What this process itself writes there must not fall into the region."""
+        if self._stderr is None and sys.stderr.isatty():
+            self._stderr, sys.stderr = sys.stderr, _Above(self)
+
+
+class _Above(io.TextIOBase):
+    """Takes whole lines, and puts them over a region."""
+
+    def __init__(self, region: _Region) -> None:
+        self._region, self._rest = region, ""
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        self._region.above([Text(line) for line in lines])
+        return len(text)
+
+    def flush(self) -> None:
+        if self._rest:
+            self.write("\n")
+
+    def isatty(self) -> bool:
+        return True
+
+
+def screen_for(
+    about: About,
+    as_json: bool = False,
+    quiet: bool = False,
+    output: str | None = None,
+    name: Callable[[int], str] = lambda peer: f"{peer}|",
+) -> PlainScreen | LiveScreen:
+    """Where the words of a run go, and what was started is said: at the bottom of a terminal, or in
+    lines. Output is ``merged`` on a terminal and ``all`` elsewhere, unless somebody has chosen."""
+    on_terminal = is_terminal() and not as_json
+    choice = output or ("merged" if on_terminal else "all")
+    if on_terminal and not quiet:
+        return LiveScreen(about, choice)
+    out = sys.stderr if as_json else None
+    screen = PlainScreen(out, every_s=10.0, quiet=quiet, name=name, output=choice)
+    screen.introduce(about)
+    return screen
+
+
+def peer_line(line: SharedLine, name: str) -> Text:
+    return Text.assemble(
+        (f"{name} ", COLOURS[line.peers[0] % len(COLOURS)] if len(line.peers) == 1 else "bold"),
+        shown_line(line.text),
     )
-    return (
-        Text(str(row.peer), style=COLOURS[row.peer % len(COLOURS)]),
-        Text(f"{state}{server}", style=style),
-        Text(str(row.round) if row.round >= 0 else "-"),
-        Text(_figure(row.loss)),
-        Text(_figure(row.accuracy)),
-        Text(f"{row.trust:.2f}", style="magenta" if row.suspected else ""),
-        Text(shown(note), style="dim"),
-    )
+
+
+def lacks_loss(view: RunView) -> bool:
+    """Whether the script has had time to log a loss, and has not."""
+    logged = view.loss is not None or any(row.loss is not None for row in view.rows.values())
+    return view.step >= NO_LOSS_STEPS and not logged
 
 
 def progress(view: RunView) -> str:
     """One line on how far the run is."""
-    return f"round {view.round:5d}  {_figures(view)}"
-
-
-def _figures(view: RunView) -> str:
     attempt = f" attempt {view.attempt}" if view.attempt else ""
-    accuracy = f"  acc {view.accuracy:.3f}" if view.accuracy is not None else ""
-    server = f"  server {view.server}{attempt}" if view.server is not None else ""
     suspects = [str(row.peer) for row in view.rows.values() if row.suspected]
-    suspected = f"  suspected {','.join(suspects)}" if suspects else ""
-    return f"loss {_figure(view.loss)}{accuracy}{server}  {view.alive} alive{suspected}"
+    figures = (
+        f"round {view.round:5d}",
+        f"loss {figure(view.loss)}" if view.loss is not None else "",
+        f"acc {view.accuracy:.3f}" if view.accuracy is not None else "",
+        f"server {view.server}{attempt}" if view.server is not None else "",
+        f"{view.alive} alive",
+        f"suspected {','.join(suspects)}" if suspects else "",
+    )
+    return "  ".join(filter(None, figures))
 
 
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}" if abs(value) < 1000 else f"{value:.2e}"
+STAMP_WIDTH = 9
 
 
 def stamped(text: str, seconds: float) -> Text:
-    """``00:04.9 x 3 dead ...``, coloured by its mark."""
+    """``00:04.9  x 3 dead ...``, coloured by its mark."""
     minutes, rest = divmod(seconds, 60)
     return Text.assemble(
         (f"{int(minutes):02d}:{rest:04.1f}  ", "dim"), (shown_lines(text), MARKS.get(text[:1], ""))

@@ -16,6 +16,7 @@ from gossip.run import ROOM_HINT, in_words
 
 from .happenings import SLACK_S, Blow, PartitionRecord, RejoinRecord, RestartRecord
 from .holders import StateHolders
+from .pace import StepPace
 from .words import counted
 
 Row: TypeAlias = Mapping[str, Any]
@@ -23,8 +24,9 @@ State = Literal["starting", "here", "training", "stopped", "gone", "done", "else
 """``elsewhere``: another launcher's peer, of which this one only hears."""
 EXIT_ASKED = 143  # of a trainer that was sent SIGTERM, and left politely
 WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
-EPOCHS_EVERY_S = 5.0  # short epochs share a line
+EPOCHS_EVERY_S, EPOCHS_EVERY_S_MAX = 5.0, 60.0  # short epochs share a line, later on longer ones
 UNMET_S = 10.0  # peers say every 5 s whom they wait for
+ENDLESS_STEPS = 2**40  # planned by a training loop that has no end of its own
 QUIET_S = 2.0  # a second line of the same kind about the same peer comes no sooner
 
 
@@ -47,6 +49,9 @@ class PeerRow:
     left: bool = False  # it said goodbye: whatever is said of it then is no news
     lie: str = ""
     exit: str = ""
+    asked: bool = False  # it was stopped, as the whole run is
+    step: int = 0  # so many are done
+    pace: StepPace = field(default_factory=StepPace)
 
 
 class RunView:
@@ -65,6 +70,12 @@ class RunView:
             attack = [plan.attackers[peer].attack] if peer in plan.attackers else []
             self._subject(peer).lie = "+".join([*attack, *plan.lies_of(peer)])
         self.round = -1
+        self.step = 0  # so many are done
+        self.steps: int | None = None  # of the whole run, where the script has said so
+        self.saves_to: str | None = None  # "": nowhere; None: not known yet
+        self.saves_every: int | None = None
+        self.pace = StepPace()
+        self.paused = False
         self.loss: float | None = None
         self.server: int | None = None
         self.attempt = 0
@@ -99,6 +110,7 @@ class RunView:
         self._batch_told: tuple[int, int] | None = None  # since which round, how many peers
         self._shares: dict[int, int] = {}  # in which round a peer's share changed last
         self._epochs_told, self._epochs_told_at = 0, float("-inf")
+        self._epochs_every_s = EPOCHS_EVERY_S
         self._told: dict[tuple[str, int], float] = {}
         # who here lacks whom at the start, and when it last said so
         self._unmet: dict[int, tuple[frozenset[int], float]] = {}
@@ -205,7 +217,7 @@ class RunView:
         return []
 
     def _started(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        row.state, row.exit, row.left = "here", "", False
+        row.state, row.exit, row.left, row.asked = "here", "", False, False
         row.incarnation, row.pid = int(event.get("incarnation") or 0), int(event.get("pid") or 0)
         self.unannounced.pop(row.peer, None)
         if row.incarnation > 0 and not self._is_new(row):
@@ -217,6 +229,15 @@ class RunView:
         self.ready.add(row.peer)
         row.state = "training"
         return self._begun(event, t)
+
+    def _plan(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        """What its script is going to do, as the last peer that has said so tells."""
+        steps, every = event.get("steps"), event.get("every")
+        if isinstance(steps, int) and 0 < steps < ENDLESS_STEPS:
+            self.steps = steps
+        self.saves_to = str(event.get("folder") or "")
+        self.saves_every = every if isinstance(every, int) else None
+        return []
 
     def _metrics(self, row: PeerRow, event: Row, t: float) -> list[str]:
         row.loss = _number(event.get("loss"), row.loss)
@@ -260,6 +281,8 @@ class RunView:
         row.state = "done" if row.state != "gone" else "gone"
         # round events are throttled: the last may not have been told
         if isinstance(event.get("round"), int):
+            row.step += max(0, event["round"] - row.round)
+            self.step = max(self.step, row.step)
             row.round = max(row.round, event["round"])
             self.round = max(self.round, event["round"])
         return []
@@ -340,6 +363,7 @@ class RunView:
     def _paused(self, row: PeerRow, event: Row, t: float) -> list[str]:
         if (number := self.outage_at(t)) is not None:
             self.outages[number].paused.add(row.peer)
+        self.paused = True
         if not self._fresh("paused", -1, t):
             return []
         why = f" {event['why']}" if event.get("why") else ""
@@ -347,6 +371,7 @@ class RunView:
         return [f"|| paused at round {event.get('round')}: alive are {event.get('alive')}, {need}"]
 
     def _resumed(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        self.paused = False
         if not self._fresh("resumed", -1, t):
             return []
         return [f"~ going on: alive are {event.get('alive')}"]
@@ -422,6 +447,9 @@ class RunView:
     def _round(self, row: PeerRow, event: Row, t: float) -> list[str]:
         row.state, row.round = "training", int(event.get("round") or 0)
         row.loss = _number(event.get("loss"), row.loss)
+        row.step = int(event.get("step") or row.round + 1)
+        row.pace.stepped(t, row.step)
+        self._computed(row, event, t)
         for peer, score in (event.get("trust") or {}).items():
             if int(peer) in self.rows and isinstance(score, int | float):
                 self.rows[int(peer)].trust = float(score)
@@ -434,10 +462,24 @@ class RunView:
                 event.get("server"),
                 int(event.get("attempt") or 0),
             )
+            self.paused = False
+            if row.step > self.step:
+                self.step = row.step
+                self.pace.stepped(t, row.step)
             self.loss = _number(event.get("loss"), self.loss)
             alive = event.get("alive")
             self.alive = len(alive) if isinstance(alive, list) else int(alive or 0)
         return []
+
+    def _computed(self, row: PeerRow, event: Row, t: float) -> None:
+        """How long it took for its update, if it has contributed one."""
+        who, took_us = event.get("contributors"), event.get("took_us")
+        if not isinstance(took_us, list) or not isinstance(who, list) or row.peer not in who:
+            return
+        at = who.index(row.peer)
+        took = _number(took_us[at], None) if at < len(took_us) else None
+        if took:
+            row.pace.computed(t, took / 1e6)
 
     def _batch(self, row: PeerRow, event: Row, t: float) -> list[str]:
         """The batch policy, at the start and whenever the number of those who share a round
@@ -489,8 +531,10 @@ class RunView:
             return []
         self.epochs[epoch] = dict(event)
         inexact = event.get("twice") or event.get("left")
-        if t < self._epochs_told_at + EPOCHS_EVERY_S and not inexact:
+        if t < self._epochs_told_at + self._epochs_every_s and not inexact:
             return []
+        if self._epochs_told:
+            self._epochs_every_s = min(2 * self._epochs_every_s, EPOCHS_EVERY_S_MAX)
         self._epochs_told_at = t
         return self.untold_epochs()
 
@@ -576,7 +620,7 @@ class RunView:
             {"lost_round": self.holders.round, **self.holders.metrics, "wall": event.get("wall")}
         )
         self.holders.begin_anew()
-        self.round, self.loss = -1, None
+        self.round, self.step, self.loss = -1, 0, None
         for row in self.rows.values():
             row.round, row.loss, row.accuracy = -1, None, None
         return [
@@ -666,7 +710,7 @@ class RunView:
     def _exited(self, row: PeerRow, event: Row, t: float) -> list[str]:
         """The launcher's own row: code or signal, and whether the plan wanted it."""
         number, code = event.get("signal"), event.get("code")
-        row.exit = str(event.get("how", ""))
+        row.exit, row.asked = str(event.get("how", "")), bool(event.get("stopping"))
         if code == EXIT_ASKED:
             row.state = "gone"
             self.leaves[row.peer] = row.round
@@ -711,6 +755,7 @@ class RunView:
         "notice": _notice,
         "over": _message,
         "paused": _paused,
+        "plan": _plan,
         "ready": _ready,
         "recovering": _recovering,
         "reduced_tolerance": _reduced_tolerance,

@@ -31,6 +31,8 @@ EXAMPLES = [
     control.Snapshot(4, 100, ""),
     control.RestoredReply(5, "no"),
     control.Log("{}"),
+    control.ScriptPlan(400, "/ckpt", 100),
+    control.ScriptPlan(None),
     control.ConfirmRequest(400),
     control.LedgerRequest(),
     control.Close("finished"),

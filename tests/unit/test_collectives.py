@@ -13,7 +13,7 @@ import torch
 from test_doubts import ResultBench
 
 from gossip.core import COLLECTED_BYTES_MAX
-from gossip.core.events import Contributed, Payload
+from gossip.core.events import Contributed, Payload, Report
 from gossip.core.ledger.replicated_state import ReplicatedState
 from gossip.core.messages import Collected, Commit, Contribution, Update
 from gossip.core.rounds.shard import ShardRound
@@ -390,7 +390,9 @@ def test_the_number_of_operations_is_handed_over() -> None:
     commit = dataclasses.replace(
         COLLECTIVE, parent=states[0].lineage.head, roster=(0, 1), collected=(Collected(0, b"a"),)
     )
-    states[0].append(((commit, None),), [True], 2)
+    effects = states[0].append(((commit, None),), [True], 2)
+    (told,) = [each.fields for each in effects if isinstance(each, Report)]
+    assert (told["round"], told["step"]) == (0, 0)
     states[0].begin()
     kept = states[0].snapshot(1)
     assert kept is not None

@@ -661,7 +661,10 @@ def test_what_the_script_logs_is_in_the_metrics(tmp_path: Any) -> None:
     with NodeRig(core, run_dir=tmp_path) as stage:
         stage.prepare()
         stage.trainer.send(
-            control.Log('{"accuracy": 0.5}'), control.Log("[1]"), control.Close("finished")
+            control.Log('{"accuracy": 0.5}'),
+            control.Log("[1]"),
+            control.ScriptPlan(400, "/ckpt", 50),
+            control.Close("finished"),
         )
         core.wait_for(events.Stop)
     lines = [
@@ -672,7 +675,14 @@ def test_what_the_script_logs_is_in_the_metrics(tmp_path: Any) -> None:
     told = [
         json.loads(line) for line in (tmp_path / "peer-0" / "events.jsonl").read_text().splitlines()
     ]
-    assert [line["event"] for line in told[1:]] == ["started", "metrics", "error", "halted"]
+    assert [line["event"] for line in told[1:]] == [
+        "started",
+        "metrics",
+        "error",
+        "plan",
+        "halted",
+    ]
+    assert [told[4][name] for name in ("steps", "folder", "every")] == [400, "/ckpt", 50]
 
 
 def test_addresses_come_from_the_folder_and_the_own_goes_there(tmp_path: Any) -> None:

@@ -19,6 +19,7 @@ from gossip.errors import LocalError
 from gossip.launch.local import desks, failures
 from gossip.launch.local.peer_process import PeerProcess
 from gossip.launch.local.supervisor import Supervisor
+from gossip.launch.report.live_frame import About
 from gossip.launch.report.screens import LiveScreen, PlainScreen
 from gossip.launch.report.view import RunView
 from gossip.training import voice, watch
@@ -63,7 +64,7 @@ def test_the_table_shows_what_others_say_and_obeys_none_of_it(
             "reasons": [EVIL],
         }
     )
-    screen = LiveScreen("title", 10)
+    screen = LiveScreen(About("title", "what", "folder"))
     screen.output(0, EVIL, err=False)
     screen.tick(view)
     screen.close(view)

@@ -88,6 +88,7 @@ def test_what_a_body_leaves_of_its_epoch_is_passed() -> None:
                     optimizer.step()
         assert began == [(0, 0), (1, 4), (2, 8)]
         assert peer.step == 12
+    assert swarm.nodes[0].plans == [control.ScriptPlan(3 * STEPS)]
     assert dealer.used == [5, 5, 0, 0, 5, 0, 0, 0, 5, 5, 0, 0]
 
 
@@ -137,6 +138,8 @@ def test_an_epoch_is_saved_when_its_body_is_over(tmp_path: Path) -> None:
             for _ in loader:
                 backward(model, 0)
                 optimizer.step()
+            told = swarm.nodes[0].plans[-1]
+            assert told == control.ScriptPlan(2 * STEPS, str(tmp_path / "ckpt"), 2)
             peer._saver.wait()
             assert not peer._saver.has(peer.step), "before its epoch is over"
             counted.step()

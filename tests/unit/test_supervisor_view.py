@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from gossip.faults import plan as faults
@@ -276,6 +277,20 @@ def test_an_epoch_is_told_once_and_short_ones_share_a_line() -> None:
         "= epoch 6: samples used once 100, twice 0, left for the next 0, in 4 rounds"
     ]
     assert view.untold_epochs() == []
+
+
+def test_a_long_run_tells_of_short_epochs_less_and_less_often() -> None:
+    view = RunView(1)
+    lines = [
+        line
+        for epoch in range(600)
+        for line in view.feed(
+            event("epoch", 0, float(epoch), epoch=epoch, once=100, twice=0, left=0, rounds=4)
+        )
+    ]
+    ends = [int(line.split(":")[0].split()[-1]) for line in lines]
+    assert ends[:6] == [0, 5, 15, 35, 75, 135]
+    assert {b - a for a, b in itertools.pairwise(ends[4:])} == {60}
 
 
 def test_a_lost_round_counts_once_whoever_tells() -> None:

@@ -44,6 +44,7 @@ class FakeNode:
         self.heard: list[Any] = []
         self.fds: list[int] = []
         self.logs: list[str] = []
+        self.plans: list[control.ScriptPlan] = []
         self.error: BaseException | None = None
         self._waiting: list[Any] = []
         self._script = script
@@ -93,6 +94,8 @@ class FakeNode:
                 self.heard.append(message)
                 if isinstance(message, control.Log):
                     self.logs.append(message.metrics)
+                elif isinstance(message, control.ScriptPlan):
+                    self.plans.append(message)
                 else:
                     self._waiting.append(message)
         return self._waiting.pop(0)

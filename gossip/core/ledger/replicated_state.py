@@ -128,6 +128,21 @@ class ReplicatedState:
             for p in moved
         ]
 
+    def _tell_round(self, commit: Commit, alive: int, scores: dict[PeerId, float]) -> Report:
+        """A round in a line, by the commit of its first shard."""
+        fields = {
+            "round": commit.round_id,
+            "step": commit.round_id + 1 - self.collectives,
+            "loss": commit.loss,
+            "server": commit.server,
+            "attempt": commit.made_at,
+            "contributors": [c.peer for c in commit.contributors],
+            "took_us": [c.took_us for c in commit.contributors],
+            "alive": alive,
+            "trust": scores,
+        }
+        return Report("round", fields)
+
     def slice_of(self, peer: PeerId) -> DataSlice | None:
         """A peer's samples of this round; None while nobody has said how many there are."""
         if not self.cursor.configured:
@@ -228,7 +243,7 @@ class ReplicatedState:
         if configured:
             proven = self.trust.proven() if locked else locked
             effects += self._tell_batch(len(self._next_sharers(proven)))
-        effects.append(_report(commits[0], alive, scores))
+        effects.append(self._tell_round(commits[0], alive, scores))
         return effects
 
     def _tables(
@@ -353,19 +368,6 @@ class ReplicatedState:
         self.collectives = snapshot[5]
         self.roster, self.rates = Roster(tuple(snapshot[0]), self.settings.lineage), ()
         self.lineage.restart(round_id, chain)
-
-
-def _report(commit: Commit, alive: int, scores: dict[PeerId, float]) -> Report:
-    """A round in a line, by the commit of its first shard."""
-    served = {
-        "server": commit.server,
-        "attempt": commit.made_at,
-        "contributors": [c.peer for c in commit.contributors],
-    }
-    return Report(
-        "round",
-        {"round": commit.round_id, "loss": commit.loss, **served, "alive": alive, "trust": scores},
-    )
 
 
 def provenance(sender: PeerId, commit: Commit) -> dict[str, Any]:

@@ -1,0 +1,79 @@
+"""Events that happen again and again are folded into one line with a count.
+
+Pure: fed with lines and the time, it returns what is to be shown.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from .live_frame import numbers
+
+BURST = 5
+"""So many lines of a kind are shown one by one within ``WINDOW_S``."""
+WINDOW_S = 10.0
+"""After so long there is one line for the others, with their number."""
+FOLDED = ("~", "!", "?", "+", "-", "=")
+"""Deaths, faults, pauses and errors have other marks: all of them are shown."""
+_NUMBER = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
+
+
+@dataclass(slots=True)
+class _Kind:
+    since: float
+    shown: int = 0
+    held: int = 0
+    peers: set[int] = field(default_factory=set)
+    last: str = ""
+
+
+class EventFolder:
+    """Two lines are of a kind that differ in their numbers only."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, _Kind] = {}
+        self._held_last = False
+
+    def said(self, text: str, now: float) -> list[str]:
+        """Takes a line. Returns what to show now."""
+        if text.startswith("  "):  # goes on with the line before
+            return [] if self._held_last else [text]
+        self._held_last = False
+        if not text.startswith(FOLDED):
+            return [text]
+        ended = self.due(now)
+        kind = self._kinds.setdefault(_NUMBER.sub("#", text), _Kind(now))
+        if kind.shown < BURST:
+            kind.shown += 1
+            return [*ended, text]
+        self._held_last = True
+        kind.held += 1
+        kind.last = text
+        if (number := _NUMBER.match(text, 2)) is not None and number[0].isdecimal():
+            kind.peers.add(int(number[0]))
+        return ended
+
+    def due(self, now: float) -> list[str]:
+        """The counts of the windows that are over."""
+        over = [key for key, kind in self._kinds.items() if now - kind.since >= WINDOW_S]
+        return self._end(over, now)
+
+    def rest(self, now: float) -> list[str]:
+        """The counts of all that was held: the run is over."""
+        return self._end(list(self._kinds), now)
+
+    def _end(self, keys: list[str], now: float) -> list[str]:
+        lines = []
+        for key in keys:
+            kind = self._kinds.pop(key)
+            if not kind.held:
+                continue
+            who = f" (peers {numbers(kind.peers)})" if len(kind.peers) > 1 else ""
+            lines.append(
+                f"{kind.last[:1]} {kind.held} more in {now - kind.since:.0f} s{who}, the last: "
+                f"{kind.last[2:]}"
+            )
+            # who goes on like this gets one line in each window
+            self._kinds[key] = _Kind(now, shown=BURST)
+        return lines

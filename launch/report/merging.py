@@ -1,0 +1,122 @@
+"""What peers write, as it is shown: lines that they write alike once, or those of one peer.
+
+Pure: fed with lines and the time, it returns what is to be shown. The lines of one peer never
+change their order, and none waits longer than ``HOLD_S``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from gossip.errors import ConfigError
+
+from .live_frame import numbers
+from .view import RunView
+
+HOLD_S = 1.0
+"""So long a line waits at most for the same line of the other peers."""
+PENDING_MAX = 64
+"""So many different lines wait at most; then the oldest is shown as it is."""
+CHOICES = ("merged", "all", "first")
+OVER = ("done", "gone", "elsewhere")
+
+
+@dataclass(slots=True)
+class SharedLine:
+    """A line, and who has written it so far. ``since``: monotonic seconds."""
+
+    text: str
+    err: bool
+    peers: list[int]
+    since: float
+
+
+class OutputMerger:
+    """Joins equal lines of different peers."""
+
+    def __init__(self) -> None:
+        self._pending: list[SharedLine] = []
+
+    def wrote(self, line: SharedLine, running: Collection[int], now: float) -> list[SharedLine]:
+        """A peer wrote a line. ``running``: who may still write the same. Returns the lines that
+        are to be shown now."""
+        (peer,) = line.peers
+        after = next(
+            (at for at in range(len(self._pending), 0, -1) if peer in self._pending[at - 1].peers),
+            0,
+        )
+        for other in self._pending[after:]:
+            if other.text == line.text and other.err == line.err:
+                other.peers.append(peer)
+                break
+        else:
+            self._pending.append(line)
+        return self.due(running, now)
+
+    def due(self, running: Collection[int], now: float) -> list[SharedLine]:
+        """The lines that nobody is waited for any more, and all that came before them."""
+        ready, awaited = len(self._pending) - PENDING_MAX, set(running)
+        for at, line in enumerate(self._pending):
+            if now - line.since >= HOLD_S or not awaited.difference(line.peers):
+                ready = max(ready, at + 1)
+        return self._take(max(ready, 0))
+
+    def rest(self) -> list[SharedLine]:
+        """All that still wait, when the run is over."""
+        return self._take(len(self._pending))
+
+    def _take(self, count: int) -> list[SharedLine]:
+        taken, self._pending = self._pending[:count], self._pending[count:]
+        return taken
+
+
+class PeerOutput:
+    """Whose lines are shown, and how.
+
+    Args:
+        choice: ``merged``: those of all peers, equal ones once; ``all``: each as it comes;
+            ``first``: of the lowest peer that runs; a number: of this peer.
+    Raises: ConfigError: It is something else.
+    """
+
+    def __init__(self, choice: str = "merged") -> None:
+        if choice not in CHOICES and not choice.isdecimal():
+            raise ConfigError(
+                f"--output {choice!r} is not known",
+                f"{', '.join(CHOICES)}, or the number of a peer",
+            )
+        self._choice = choice
+        self._merger = OutputMerger()
+        self._running: set[int] = set()
+        self._members: set[int] = set()
+        self._first: int | None = int(choice) if choice.isdecimal() else None
+
+    def look(self, view: RunView, now: float) -> list[SharedLine]:
+        """At who runs. Returns the lines that nobody is waited for any more."""
+        rows = view.rows.values()
+        self._running = {row.peer for row in rows if row.state not in OVER}
+        self._members = {row.peer for row in rows if row.state not in ("gone", "elsewhere")}
+        if self._choice == "first" and self._running:
+            self._first = min(self._running)
+        return self._merger.due(self._running, now)
+
+    def wrote(self, peer: int, text: str, err: bool, now: float) -> list[SharedLine]:
+        """A peer wrote a line. Returns what to show now."""
+        line = SharedLine(text, err, [peer], now)
+        if self._choice == "merged":
+            return self._merger.wrote(line, self._running, now)
+        return [line] if self._choice == "all" or self._first in (None, peer) else []
+
+    def rest(self) -> list[SharedLine]:
+        """What still waits, when the run is over."""
+        return self._merger.rest()
+
+    def everybody(self, line: SharedLine) -> bool:
+        """Whether all peers wrote it that have not died."""
+        return len(line.peers) > 1 and not self._members.difference(line.peers)
+
+
+def label(line: SharedLine, everybody: bool) -> str:
+    """``all|``, ``0-2,5|``, ``3|``"""
+    return "all|" if everybody else f"{numbers(line.peers)}|"

@@ -1,0 +1,60 @@
+"""How fast a peer makes steps, and how long it waits for others in each, from what it tells of its
+rounds."""
+
+from __future__ import annotations
+
+from collections import deque
+
+WINDOW_S = 10.0
+SAMPLES_MAX = 128
+"""A peer tells of ten rounds a second at most."""
+
+
+class StepPace:
+    """Of the last ``WINDOW_S`` seconds. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
+        self._computed: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
+
+    @property
+    def last_at(self) -> float | None:
+        """When the last step was told of."""
+        return self._steps[-1][0] if self._steps else None
+
+    def stepped(self, t: float, step: int) -> None:
+        """So many steps are done. A peer that goes back to an earlier one begins anew."""
+        if self._steps and (step < self._steps[-1][1] or t < self._steps[-1][0]):
+            self._steps.clear()
+            self._computed.clear()
+        self._steps.append((t, step))
+
+    def computed(self, t: float, seconds: float) -> None:
+        """So long it took from the begin of a round until its update was there."""
+        self._computed.append((t, seconds))
+
+    def per_s(self, now: float) -> float | None:
+        """Steps a second; None: not known yet. One that stands still gets slower and slower."""
+        kept = [(t, step) for t, step in self._steps if now - t <= WINDOW_S] or list(self._steps)
+        if len(kept) < 2 and len(self._steps) >= 2:
+            kept = list(self._steps)[-2:]
+        if len(kept) < 2:
+            return None
+        (first_t, first), (last_t, last) = kept[0], kept[-1]
+        step_s = (last_t - first_t) / max(last - first, 1)
+        # what a step takes is waited for before the peer counts as late with the next one
+        late_s = max(0.0, now - last_t - 2 * step_s - TOLD_S)
+        took_s = last_t - first_t + late_s
+        return (last - first) / took_s if took_s > 0 else None
+
+    def waiting(self, now: float) -> float | None:
+        """Share of a step in which the peer has computed its update and waits; None: not known."""
+        rate = self.per_s(now)
+        recent = [seconds for t, seconds in self._computed if now - t <= WINDOW_S]
+        if not rate or not recent:
+            return None
+        return min(1.0, max(0.0, 1.0 - sum(recent) / len(recent) * rate))
+
+
+TOLD_S = 0.2
+"""A round may be told of so much later than it was done."""

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossip.launch.report.live_frame import About, Size, clock, frame, numbers
+from gossip.launch.report.view import RunView
+
+ABOUT = About("train-5014", "3 peers, rolling, suspicion (f=0)", "/tmp/runs/train-5014")
+WIDE = Size(80, 30)
+HEAD = "peer  state             step  behind  steps/s  waits  trust"
+
+
+def event(name: str, peer: int, t: float = 0.0, **fields: Any) -> dict[str, Any]:
+    return {"t": t, "peer": peer, "event": name, **fields}
+
+
+def rounds(view: RunView, until: int, peers: list[int], **fields: Any) -> float:
+    """Steps of a tenth of a second from 0 on, of which each peer computes 25 ms. Returns when they
+    are over."""
+    for step in range(until):
+        for peer in peers:
+            own = {"contributors": peers, "took_us": [25_000] * len(peers), "alive": len(peers)}
+            view.feed(event("round", peer, step / 10, round=step, step=step + 1, **own, **fields))
+    return (until - 1) / 10
+
+
+def drawn(view: RunView, now: float = 0.0, size: Size = WIDE, about: About = ABOUT) -> list[str]:
+    return [line.plain for line in frame(about, view, now, 0.0, size)]
+
+
+def test_what_was_started_how_far_it_is_its_health_and_its_model_are_the_first_lines() -> None:
+    view = RunView(3)
+    view.feed(event("plan", 0, steps=300, folder="/data/ckpt", every=50))
+    now = rounds(view, 45, [0, 1, 2], loss=0.4123)
+    assert drawn(view, now) == [
+        "train-5014: 3 peers, rolling, suspicion (f=0)",
+        "━━━─────────────────  step 45/300  10 steps/s  loss 0.412  0:26 left",
+        "healthy: 3 of 3 peers train",
+        "model: /data/ckpt, every 50 steps and at the end",
+        "files: /tmp/runs/train-5014    stop: Ctrl-C",
+        HEAD,
+        "   0  training            45       0       10    75%   1.00",
+        "   1  training            45       0       10    75%   1.00",
+        "   2  training            45       0       10    75%   1.00",
+    ]
+
+
+def test_without_a_planned_end_there_is_no_bar_and_without_a_loss_no_loss() -> None:
+    view = RunView(2)
+    view.feed(event("plan", 0, steps=2**40, folder=""))
+    now = rounds(view, 20, [0, 1])
+    lines = drawn(view, now)
+    assert lines[1] == "step 20  10 steps/s  since 0:02"
+    assert lines[3].startswith("model: your script's to save; peer.steps(N, save=")
+
+
+def test_a_collective_operation_is_a_round_and_no_step() -> None:
+    view = RunView(1)
+    view.feed(event("plan", 0, steps=10))
+    view.feed(event("round", 0, 0.0, round=7, step=5))
+    assert "step 5/10" in drawn(view)[1]
+
+
+def test_before_the_first_round_it_says_who_is_here() -> None:
+    view = RunView(3)
+    view.feed(event("started", 1, incarnation=0, pid=7))
+    lines = drawn(view, 4.0)
+    assert lines[1] == "starting: 1 of 3 peers here  0:04"
+    assert lines[2] == "waiting for peers 0,2"
+
+
+def test_what_is_wrong_is_in_the_line_of_health() -> None:
+    view = RunView(4)
+    now = rounds(view, 20, [0, 1, 2, 3])
+    view.feed(event("exited", 1, now, code=None, signal=9, how="killed by SIGKILL"))
+    view.feed(event("suspected", 0, now, subject=3, trust=0.1, reasons=["far from the others"]))
+    lines = drawn(view, now)
+    assert lines[2] == "degraded: 3 of 4 peers train; gone: 1; suspected: 3"
+    assert (
+        lines[7] == "   1  gone                20       -        -      -   1.00  killed by SIGKILL"
+    )
+    assert lines[9].endswith("10    75%   0.10")
+    assert lines[10] == "      far from the others"
+    view.feed(event("paused", 0, now, round=21, alive=[0, 2], need=3))
+    assert drawn(view, now)[2].startswith("paused: too few peers are alive; 3 of 4")
+    rounds(view, 23, [0, 2, 3])
+    assert drawn(view, now)[2].startswith("degraded")
+
+
+def test_a_peer_that_left_in_order_is_no_fault() -> None:
+    view = RunView(2)
+    now = rounds(view, 20, [0, 1])
+    view.feed(event("left", 0, now, subject=1))
+    view.feed(event("exited", 1, now, code=143, signal=None, how="exit code 143"))
+    assert drawn(view, now)[2] == "healthy: 1 of 2 peers train"
+
+
+def test_a_run_that_was_stopped_is_not_degraded() -> None:
+    view = RunView(2)
+    now = rounds(view, 20, [0, 1])
+    for peer in (0, 1):
+        how = {"code": None, "signal": 2, "how": "killed by SIGINT", "stopping": True}
+        view.feed(event("exited", peer, now, **how))
+    assert drawn(view, now)[2] == "over: 0 of 2 peers are done, 2 stopped"
+
+
+def test_peers_of_other_launchers_are_counted_and_shown_when_they_are_suspected() -> None:
+    view = RunView([4])
+    view.feed(event("joined", 4, subject=0))
+    view.feed(event("joined", 4, subject=1))
+    assert drawn(view)[1] == "starting: 0 of 1 peer here  0:00"
+    view.feed(event("round", 4, 0.0, round=3, alive=3))
+    view.feed(event("suspected", 4, subject=1, trust=0.1, reasons=["far out"]))
+    lines = drawn(view)
+    assert lines[2] == "degraded: 1 of 1 peer trains, 3 alive in all; suspected: 1"
+    assert [line.split()[:2] for line in lines[6:]] == [["4", "training"], ["1", "elsewhere"]]
+
+
+def test_a_run_of_which_nobody_is_left_has_failed() -> None:
+    view = RunView(2)
+    now = rounds(view, 20, [0, 1])
+    for peer in (0, 1):
+        view.feed(event("exited", peer, now, code=1, signal=None, how="exit code 1"))
+    assert drawn(view, now)[2] == "failed: 0 of 2 peers are done; gone: 0,1"
+
+
+def test_who_lags_is_behind_and_who_tells_of_its_step_a_moment_later_is_not() -> None:
+    view = RunView(2)
+    rounds(view, 20, [0, 1])
+    for step in range(20, 22):
+        view.feed(event("round", 0, step / 10, round=step))
+    assert "      0  " in drawn(view, 2.1)[7]
+    for step in range(22, 40):
+        view.feed(event("round", 0, step / 10, round=step))
+    line = drawn(view, 3.9)[7]
+    assert line.split()[:4] == ["1", "training", "20", "20"]
+
+
+def test_a_swarm_that_stands_still_gets_slower_and_slower() -> None:
+    view = RunView(1)
+    now = rounds(view, 20, [0])
+    shown = [drawn(view, now + after)[1].split()[2] for after in (0.0, 5.0, 60.0)]
+    assert shown[0] == "10"
+    assert float(shown[2]) < float(shown[1]) < 5
+
+
+def test_of_many_peers_the_table_has_those_that_need_attention_and_counts_the_others() -> None:
+    view = RunView(200)
+    now = rounds(view, 20, list(range(200)))
+    view.feed(event("exited", 7, now, code=None, signal=9, how="killed by SIGKILL"))
+    view.feed(event("quarantined", 0, now, subject=150, trust=0.0))
+    table = drawn(view, now)[6:]
+    assert [line.split()[0] for line in table] == ["7", "150", "+198"]
+    assert table[-1] == " +198  198 training; steps 20 to 20"
+
+
+@pytest.mark.parametrize(
+    "size", [Size(80, 24), Size(80, 10), Size(40, 30), Size(20, 12), Size(1, 1)]
+)
+@pytest.mark.parametrize("peers", [1, 8, 12, 13, 400])
+def test_no_line_is_wider_than_the_terminal_and_the_table_no_longer_than_it(
+    size: Size, peers: int
+) -> None:
+    view = RunView(peers)
+    view.feed(event("plan", 0, steps=10**9, folder="/data/" + "long/" * 100, every=50))
+    now = rounds(view, 3, list(range(peers)), loss=1e30)
+    for peer in range(peers):
+        why = ["its update is far from all others, 漢字 included, round after round"]
+        view.feed(event("suspected", 0, now, subject=peer, trust=0.1, reasons=why))
+    about = About("n" * 100, "w" * 100, "/" + "f" * 300)
+    lines = frame(about, view, now, 0.0, size)
+    assert max(line.cell_len for line in lines) < max(size.width, 21)
+    assert len(lines) <= max(size.height - 2, 1)
+
+
+def test_no_word_of_a_peer_is_a_command_to_the_terminal() -> None:
+    view = RunView(1)
+    view.feed(event("plan", 0, steps=3, folder="/a\x1b[2Jb"))
+    view.feed(event("suspected", 0, subject=0, trust=0.1, reasons=["\x1b]0;owned\x07"]))
+    rounds(view, 2, [0])
+    assert all(line.isprintable() for line in drawn(view, about=About("\x1b[2J", "", "\x07")))
+
+
+def test_a_folder_inside_the_working_folder_is_named_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    view = RunView(1)
+    view.feed(event("plan", 0, steps=3, folder=str(tmp_path / "ckpt")))
+    lines = drawn(view, about=About("a", "b", str(tmp_path / "runs/a")))
+    assert lines[3] == "model: ckpt, at the end"
+    assert lines[4] == "files: runs/a    stop: Ctrl-C"
+
+
+def test_figures() -> None:
+    assert [clock(s) for s in (21, 3723, 100_000)] == ["0:21", "1:02:03", "1 d 3 h"]
+    assert numbers([5, 0, 1, 2, 8, 9]) == "0-2,5,8,9"

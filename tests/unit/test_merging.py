@@ -1,0 +1,151 @@
+"""Lines that peers write alike are shown once; none is lost, held for long, or put before another
+of the same peer."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from gossip.errors import ConfigError
+from gossip.launch.report.merging import (
+    HOLD_S,
+    PENDING_MAX,
+    OutputMerger,
+    PeerOutput,
+    SharedLine,
+    label,
+)
+from gossip.launch.report.view import RunView
+
+
+def line(peer: int, text: str, now: float = 0.0, err: bool = False) -> SharedLine:
+    return SharedLine(text, err, [peer], now)
+
+
+def told(lines: list[SharedLine]) -> list[tuple[str, list[int]]]:
+    return [(each.text, sorted(each.peers)) for each in lines]
+
+
+def view_of(**states: str) -> RunView:
+    view = RunView(len(states))
+    for peer, state in enumerate(states.values()):
+        view.rows[peer].state = state  # type: ignore[assignment]
+    return view
+
+
+def test_a_line_is_shown_when_the_last_peer_has_written_it() -> None:
+    merger, all_three = OutputMerger(), [0, 1, 2]
+    assert merger.wrote(line(1, "accuracy 0.93"), all_three, 0.0) == []
+    assert merger.wrote(line(0, "accuracy 0.93"), all_three, 0.1) == []
+    assert told(merger.wrote(line(2, "accuracy 0.93"), all_three, 0.2)) == [
+        ("accuracy 0.93", [0, 1, 2])
+    ]
+
+
+def test_lines_that_differ_come_with_their_peers_and_none_waits_longer_than_it_may() -> None:
+    merger = OutputMerger()
+    assert merger.wrote(line(0, "a"), [0, 1], 0.0) == []
+    assert merger.wrote(line(1, "b", 0.5), [0, 1], 0.5) == []
+    assert merger.due([0, 1], HOLD_S - 0.01) == []
+    assert told(merger.due([0, 1], HOLD_S)) == [("a", [0])]
+    assert told(merger.due([0, 1], HOLD_S + 0.5)) == [("b", [1])]
+
+
+def test_what_came_before_a_line_that_is_due_is_shown_before_it() -> None:
+    merger = OutputMerger()
+    merger.wrote(line(0, "own"), [0, 1], 0.0)
+    merger.wrote(line(0, "alike"), [0, 1], 0.0)
+    assert told(merger.wrote(line(1, "alike"), [0, 1], 0.1)) == [("own", [0]), ("alike", [0, 1])]
+
+
+def test_an_equal_line_before_ones_own_last_is_another_line() -> None:
+    merger = OutputMerger()
+    merger.wrote(line(0, "a"), [0, 1, 2], 0.0)
+    merger.wrote(line(1, "b"), [0, 1, 2], 0.0)
+    merger.wrote(line(1, "a"), [0, 1, 2], 0.0)
+    assert told(merger.rest()) == [("a", [0]), ("b", [1]), ("a", [1])]
+
+
+def test_stdout_and_stderr_are_not_joined() -> None:
+    merger = OutputMerger()
+    merger.wrote(line(0, "a"), [0, 1], 0.0)
+    assert told(merger.wrote(line(1, "a", err=True), [0, 1], 0.0)) == []
+    assert len(merger.rest()) == 2
+
+
+def test_no_more_lines_wait_than_are_allowed() -> None:
+    merger, shown = OutputMerger(), list[SharedLine]()
+    for number in range(PENDING_MAX + 10):
+        shown += merger.wrote(line(0, f"{number}"), [0, 1], 0.0)
+    assert [each.text for each in shown] == [f"{number}" for number in range(10)]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_peers_write_each_ones_lines_are_all_shown_in_their_order(seed: int) -> None:
+    draw, now, merger = Random(seed), 0.0, OutputMerger()
+    running, shown = set(range(4)), list[SharedLine]()
+    wrote: dict[int, list[str]] = {peer: [] for peer in running}
+    for _ in range(400):
+        now += draw.random() * 0.1
+        if len(running) > 1 and draw.random() < 0.005:
+            running.discard(draw.choice(sorted(running)))
+        peer, text = draw.choice(sorted(running)), draw.choice("abc")
+        wrote[peer].append(text)
+        shown += merger.wrote(line(peer, text, now), running, now)
+        for each in (found := merger.due(running, now)):
+            assert now - each.since < HOLD_S + 0.1
+        shown += found
+    shown += merger.rest()
+    for peer, texts in wrote.items():
+        assert [each.text for each in shown if peer in each.peers] == texts
+    assert sum(len(each.peers) for each in shown) == sum(map(len, wrote.values()))
+
+
+def test_nobody_waits_for_a_peer_that_has_died() -> None:
+    output = PeerOutput()
+    output.look(view_of(a="training", b="training", c="training"), 0.0)
+    output.wrote(2, "x", False, 0.0)
+    output.wrote(0, "x", False, 0.0)
+    (shown,) = output.look(view_of(a="training", b="gone", c="training"), 0.1)
+    assert (label(shown, output.everybody(shown)), shown.text) == ("all|", "x")
+
+
+def test_who_is_done_before_the_others_write_is_one_of_all() -> None:
+    output = PeerOutput()
+    output.look(view_of(a="training", b="training"), 0.0)
+    output.wrote(0, "x", False, 0.0)
+    assert output.look(view_of(a="done", b="training"), 0.1) == []
+    (shown,) = output.wrote(1, "x", False, 0.2)
+    assert label(shown, output.everybody(shown)) == "all|"
+
+
+def test_a_label_names_who_wrote_it() -> None:
+    output = PeerOutput()
+    output.look(view_of(a="training", b="training", c="training", d="training"), 0.0)
+    some, one = SharedLine("", False, [1, 3, 2], 0.0), line(2, "")
+    assert label(some, output.everybody(some)) == "1-3|"
+    assert label(one, output.everybody(one)) == "2|"
+
+
+def test_each_line_or_those_of_one_peer_are_shown_at_once() -> None:
+    view = view_of(a="training", b="training", c="training")
+    shown = {}
+    for choice in ("all", "first", "2"):
+        output = PeerOutput(choice)
+        output.look(view, 0.0)
+        lines = [each for peer in (1, 0, 2) for each in output.wrote(peer, "x", False, 0.0)]
+        shown[choice] = [each.peers for each in lines]
+    assert shown == {"all": [[1], [0], [2]], "first": [[0]], "2": [[2]]}
+
+
+def test_when_the_first_peer_dies_the_next_one_is_shown() -> None:
+    output = PeerOutput("first")
+    output.look(view_of(a="gone", b="training"), 0.0)
+    assert told(output.wrote(1, "x", False, 0.0)) == [("x", [1])]
+
+
+@pytest.mark.parametrize("choice", ["", "none", "-1", "peer 2"])
+def test_a_choice_that_is_none_is_an_error(choice: str) -> None:
+    with pytest.raises(ConfigError, match="not known"):
+        PeerOutput(choice)
