@@ -16,10 +16,10 @@ import torch
 
 from gossip.aggregators import BoundRule, ShardedRule, Updates, kernels
 from gossip.aggregators.kernels import tensor_of
-from gossip.core import Aggregate, Aggregated, Payload, digest_of
+from gossip.core import Aggregate, Aggregated, Payload
 from gossip.errors import ConfigError
 from gossip.ipc import messages as control
-from gossip.vectors import from_bytes, is_finite, to_bytes
+from gossip.vectors import from_bytes, is_finite, payload_digest, to_bytes
 
 from .shard_steps import scores, take_step
 from .worker import Worker
@@ -62,7 +62,7 @@ def as_payload(vector: np.ndarray, ahead: Ahead) -> Payload:
     vector = from_bytes(content)
     if ahead is not None:
         ahead(vector)
-    return Payload(vector, len(content), True, digest_of(content.data))
+    return Payload(vector, len(content), True, payload_digest(content))
 
 
 class Reducer:

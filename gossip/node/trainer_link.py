@@ -16,12 +16,12 @@ from typing import assert_never
 
 import numpy as np
 
-from gossip.core import Event, Payload, described, events
+from gossip.core import Event, Payload, events
 from gossip.errors import LocalError
 from gossip.ipc import Arena, Channel, allocate, map_bytes
 from gossip.ipc import messages as control
 from gossip.run import Journal
-from gossip.vectors import bytes_for, is_finite, sketch
+from gossip.vectors import bytes_for, described, is_finite, sketch
 
 from .worker import Worker
 

@@ -15,16 +15,13 @@ from gossip.core import (
     Commit,
     Envelope,
     Message,
-    PartsDigest,
     Payload,
     PeerId,
     Received,
     StateOffer,
-    digest_of,
-    digests_of,
 )
 from gossip.errors import Malformed
-from gossip.vectors import are_finite, from_bytes
+from gossip.vectors import PartsDigest, are_finite, digests_of, from_bytes, payload_digest
 
 from .base import PayloadLimit, Traffic
 from .chunks import AHEAD_MARK, CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK, checksum, view_of
@@ -202,7 +199,7 @@ class EarlyPayload:
         self.raw: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
 
     def land(self) -> None:
-        self.digest = digest_of(view_of(self.raw))
+        self.digest = payload_digest(view_of(self.raw))
         self.finite = are_finite(self.raw)
 
     def payload(self, message: Message) -> Payload:

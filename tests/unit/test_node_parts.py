@@ -15,7 +15,6 @@ import pytest
 from node_fakes import socket_pair
 
 from gossip import aggregators, topologies
-from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Aggregated, Committed, LinkUp, Payload, Row
 from gossip.core.messages import Commit
 from gossip.errors import BadFault
@@ -30,6 +29,7 @@ from gossip.run import journal as node_files
 from gossip.run.journal import Journal, dump
 from gossip.run.rendezvous import Seed, SeedFolder, announce_end, parse_seed
 from gossip.topologies import Plan, Roster, topology
+from gossip.vectors import payload_digest
 from gossip.vectors.finite import is_finite
 
 # --- timers ---------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def test_a_small_result_goes_ahead_of_its_digest_if_it_is_finite(rule: str) -> N
     for said, vector in zip(answers, ahead, strict=True):
         assert said.payload is not None
         assert said.payload.data is vector
-        assert said.payload.digest == digest_of(vector)
+        assert said.payload.digest == payload_digest(vector)
     assert answer(1, np.full(3, np.nan, np.float32), (), (), ahead.append).payload is None
     assert len(ahead) == 2
 
