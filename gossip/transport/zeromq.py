@@ -33,12 +33,20 @@ from gossip.vectors import to_bytes
 
 from .addresses import is_loopback
 from .assembly import HeaderFilter, Reception
-from .base import FAR_LINK_TIMEOUT_S, LINK_TIMEOUT_S, Arrival, PayloadLimit, Traffic
+from .base import (
+    FAR_LINK_TIMEOUT_S,
+    LINK_TIMEOUT_S,
+    Arrival,
+    PayloadLimit,
+    ResultRoom,
+    Traffic,
+)
 from .chunks import Outgoing, checksum
 from .codec import encode
 from .curve import Keys
 from .guard import Guard
 from .inbox import BulkInbox, ControlInbox, Inbox, ListenAddress
+from .lending import Lender
 from .links import BuffersInFlight, BulkLane, Link, ZmqLane, why_not
 from .sockets import endpoint
 from .unix import CHUNK_BYTES as UNIX_CHUNK_BYTES
@@ -53,6 +61,8 @@ _BULK = frozenset(BULK_MESSAGES)
 
 class ZeroMQTransport:
     """See the module. Driven by one thread."""
+
+    _lender: Lender | None = None  # of the memory that others may read
 
     def __init__(
         self,
@@ -115,7 +125,7 @@ class ZeroMQTransport:
                 self._guard.close()
             self._context.destroy(linger=0)
             raise
-        self._assembly = reception.assembly
+        self._reception = reception
         self.control, self.bulk = self._control_in.address, self._bulk_in.address
 
         # Rarely heard descriptors (monitors, lanes that are full) sit behind one epoll, so that a
@@ -166,6 +176,8 @@ class ZeroMQTransport:
                 return
             keys = (self._keys.pair, key)
         link = self._links[peer] = Link(self._context, peer, control, bulk, keys)
+        if self._lender is not None:
+            link.bulk.share(self._lender)
         for lane in link.lanes:
             self._add_lane(link, lane)
         # nothing is to come there: what does is told at once
@@ -235,7 +247,7 @@ class ZeroMQTransport:
                 self._keyless[link.peer] = link.addresses
                 if link.up:
                     arrivals.append(LinkDown(link.peer, "its key counts no more"))
-                    self._assembly.orphan(link.peer, now)
+                    self._reception.assembly.orphan(link.peer, now)
         for peer in [peer for peer in self._keyless if keys.key_of(peer) is not None]:
             self.connect(peer, *self._keyless.pop(peer))
         self._guard.sweep()
@@ -263,6 +275,15 @@ class ZeroMQTransport:
         if (again_s := lane.again_s) is not None and lane.news_fd not in self._closed_lanes:
             self._open_later(lane, time.monotonic() + again_s)
         self._on_news(link, lane, news, arrivals)
+        if lane is link.bulk and (declined := link.bulk.declined()):
+            self.traffic.note(
+                ("declined", link.peer),
+                f"peer {link.peer} cannot map the memory of this peer: payloads go over a socket",
+                "it has reached its limit of memory or of open files (ulimit -v, ulimit -n)",
+                about=link.peer,
+            )
+            for outgoing in declined:
+                self._hand_over(link, outgoing)
 
     def _on_news(
         self, link: Link, lane: ZmqLane | BulkLane, news: list[bool], arrivals: list[Arrival]
@@ -289,7 +310,7 @@ class ZeroMQTransport:
                         link.peer, "bulk connection closed" if bulk else "control connection closed"
                     )
                 )
-                self._assembly.orphan(link.peer, time.monotonic())
+                self._reception.assembly.orphan(link.peer, time.monotonic())
 
     # --- out --------------------------------------------------------------------------------------
 
@@ -329,6 +350,8 @@ class ZeroMQTransport:
         if link.queue and not link.has_room(0 if holder is None else len(holder)):
             self.traffic.drop("full")
             return False
+        if holder is not None and (lent := link.bulk.lend(envelope, holder)) is not None:
+            return self._hand_over(link, lent)
         sum_of_payload = 0
         if payload is not None and holder is not None and link.bulk.summed:
             sum_of_payload = self._sum_of(payload, holder)
@@ -346,6 +369,22 @@ class ZeroMQTransport:
             self._enqueue(link, outgoing)
             self._watch(link)
         return True
+
+    def share(self, fd: int, memory: NDArray[np.uint8], room: ResultRoom) -> None:
+        self._reception.room = room
+        if not isinstance(self._bulk_in, UnixInbox):
+            return  # peers are on several hosts, or want their payloads encrypted
+        try:
+            self._lender = Lender(fd, memory)
+        except OSError as error:
+            self.traffic.note(
+                "unsealed",
+                f"memory cannot be shared with the other peers of this host: {error}",
+                "payloads go over sockets, which takes longer; a newer kernel may help",
+            )
+            return
+        for link in self._links.values():
+            link.bulk.share(self._lender)
 
     def ahead(self, data: NDArray[np.float32]) -> None:
         holder = to_bytes(data)
@@ -368,7 +407,7 @@ class ZeroMQTransport:
         """Hands over chunks until all are gone, or the lane takes no more.
         Returns whether all are gone."""
         lane = link.bulk
-        if outgoing.index == 0 and outgoing.holder is not None and lane.refers_to(outgoing.nbytes):
+        if outgoing.index == 0 and outgoing.holder is not None and lane.refers_to(outgoing):
             self._flights.add(outgoing.holder)
         while True:
             before = outgoing.sent
@@ -443,7 +482,7 @@ class ZeroMQTransport:
             self._unread |= heard - wanted
             self._read_unread(arrivals, now)
             if look_everywhere and self._bulk_fd not in self._unread:
-                self._assembly.expire(now)  # not while it is we who are behind
+                self._reception.assembly.expire(now)  # not while it is we who are behind
             self.woken = not wanted.isdisjoint(heard)
             if arrivals or now >= deadline or self.woken:
                 return arrivals

@@ -193,11 +193,11 @@ def test_a_sender_that_dies_in_the_middle_of_a_payload_frees_its_memory(monkeypa
     first, second, watched = pair(64 * MIB)
     watched.link(second, 0, first)
     assert first.send(1, update(), floats(64 * MIB))
-    while len(second._assembly) == 0:
+    while len(second._reception.assembly) == 0:
         watched.heard[second] += second.poll(0.01)
     first.close()
     rest = WatchedTransport(second)
-    rest.until(lambda: len(second._assembly) == 0, "the memory to be freed")
+    rest.until(lambda: len(second._reception.assembly) == 0, "the memory to be freed")
     assert second.traffic.dropped["gap"] == 1
     assert rest.received(second) == []
     second.close()
@@ -208,10 +208,10 @@ def test_who_comes_back_late_finds_the_rest_of_a_payload(monkeypatch):
     monkeypatch.setattr(assembly, "STALLED_S", 0.05)
     first, second, watched = pair(16 * MIB)
     assert first.send(1, update(), floats(16 * MIB))
-    while len(second._assembly) == 0:
+    while len(second._reception.assembly) == 0:
         first.poll(0.0)
         watched.heard[second] += second.poll(0.0)
-    deadline = min(incoming.deadline for _, incoming in second._assembly._open.values())
+    deadline = min(incoming.deadline for _, incoming in second._reception.assembly._open.values())
     while time.monotonic() < deadline + 0.2:  # also past the next look at all sockets
         first.poll(0.01)
     watched.until(lambda: len(watched.received(second)) == 1, "the payload")
