@@ -53,6 +53,11 @@ from .unix import CHUNK_BYTES as UNIX_CHUNK_BYTES
 from .unix import UnixInbox, name_of
 
 SAFETY_POLL_S = 0.1  # look at every socket this often, whatever the descriptors say
+YIELDED_S = 0.001
+"""A processor that was away for longer has somebody else to run."""
+CROWDED_S = 0.1
+"""Then nobody stays awake for so long. Who sleeps is run at once when something comes; who stays in
+line has to wait for whole turns of the others, and a short round took twice as long."""
 RETRY_S = 0.05  # between attempts to connect a lane that does not do so by itself
 
 _DONTWAIT = int(zmq.DONTWAIT)
@@ -63,6 +68,7 @@ class ZeroMQTransport:
     """See the module. Driven by one thread."""
 
     _lender: Lender | None = None  # of the memory that others may read
+    _awake_from = 0.0  # the processor has been somebody else's: until then a wait is slept
 
     def __init__(
         self,
@@ -501,15 +507,20 @@ class ZeroMQTransport:
         """Which descriptors have something, after at most ``wait_s``, of which the first
         ``awake_s`` are not slept."""
         look = self._poller.poll
-        if wait_s > 0.0 and awake_s > 0.0:
-            clock = time.monotonic
-            until = clock() + min(wait_s, awake_s)
-            while clock() < until:
+        clock = time.monotonic
+        if wait_s > 0.0 and awake_s > 0.0 and (now := clock()) >= self._awake_from:
+            until = now + min(wait_s, awake_s)
+            while now < until:
                 if ready := look(0):
                     return ready
                 # whoever else waits for this processor, our own trainer perhaps,
                 # has something to do
+                asked = clock()
                 os.sched_yield()
+                now = clock()
+                if now - asked > YIELDED_S:
+                    self._awake_from = now + CROWDED_S
+                    break
         return look(wait_s * 1000)
 
     def _set_wake(self, wanted: frozenset[int]) -> None:

@@ -9,6 +9,7 @@ import socket
 import time
 from contextlib import suppress
 from threading import Thread
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from zeromq_rig import WatchedTransport, floats, process, raw, transport, update
 from gossip.core.events import LinkDown, LinkUp, Payload
 from gossip.core.messages import Envelope, Ping
 from gossip.errors import AddressInUse, ConfigError
-from gossip.transport import assembly, links, sockets
+from gossip.transport import assembly, links, sockets, zeromq
 from gossip.transport.base import Traffic
 from gossip.transport.codec import decode
 from gossip.transport.zeromq import ZeroMQTransport
@@ -314,3 +315,34 @@ def test_a_message_to_many_is_encoded_once_but_not_across_lives():
     assert decode(sender._envelope_of(message)).incarnation == 4
     assert decode(sender._envelope_of(update(1))).message == update(1)
     sender.close()
+
+
+@pytest.mark.parametrize(
+    ("turn_s", "yields"), [(zeromq.YIELDED_S / 2, [3, 3]), (2 * zeromq.YIELDED_S, [1, 0])]
+)
+def test_a_wait_is_slept_where_the_processor_is_somebody_elses(monkeypatch, turn_s, yields):
+    now, yielded, awake_s = [100.0], [], 1.25 * zeromq.YIELDED_S
+
+    def somebody_elses_turn() -> None:
+        yielded.append(now[0])
+        now[0] += turn_s
+
+    def yields_of_a_wait(one: ZeroMQTransport) -> int:
+        yielded.clear()
+        one._look(0.002, awake_s)
+        return len(yielded)
+
+    one = transport()
+    try:
+        while one._look(0.0, 0.0):
+            one.poll(0.0)  # what there is to hear of sockets that are new
+        with monkeypatch.context() as patched:
+            patched.setattr(zeromq, "time", SimpleNamespace(monotonic=lambda: now[0]))
+            patched.setattr(os, "sched_yield", somebody_elses_turn)
+            found = [yields_of_a_wait(one), yields_of_a_wait(one)]
+            now[0] += zeromq.CROWDED_S + 0.001
+            again = yields_of_a_wait(one)
+    finally:
+        one.close()
+    assert found == yields
+    assert again == yields[0], "it is tried again"
