@@ -53,4 +53,5 @@ def mean_of_rows(rows: Sequence[NDArray[np.float32]]) -> NDArray[np.float32] | N
         for row in rows[2:]:
             np.add(total, row, out=total)
         np.divide(total, np.float32(len(rows)), out=total)
-    return total if np.isfinite(total).all() else None
+        squares = np.dot(total, total)  # finite only if all are: one pass, and no memory
+    return total if np.isfinite(squares) or np.isfinite(total).all() else None

@@ -107,6 +107,7 @@ REQUIRED = {
     "typer",
     "rich",
     "safetensors",
+    "blake3",
 }
 OPTIONAL = {
     "sklearn": "demo",

@@ -10,10 +10,7 @@ if TYPE_CHECKING:
     from . import events as events
     from . import messages as messages
     from . import settings as settings
-    from .digests import Digest as Digest
-    from .digests import PartsDigest as PartsDigest
     from .digests import digest_of as digest_of
-    from .digests import digests_of as digests_of
     from .events import AddressLearned as AddressLearned
     from .events import Admission as Admission
     from .events import Aggregate as Aggregate
@@ -64,6 +61,7 @@ if TYPE_CHECKING:
     from .ledger import HISTORY_ROUNDS as HISTORY_ROUNDS
     from .ledger import RATES_MAX as RATES_MAX
     from .ledger import RECENT as RECENT
+    from .ledger import ROUNDS_KEPT_ALWAYS as ROUNDS_KEPT_ALWAYS
     from .ledger import Ranges as Ranges
     from .ledger import TrustTable as TrustTable
     from .ledger import chain_hash as chain_hash
@@ -149,20 +147,15 @@ if TYPE_CHECKING:
     from .transfer import PIECE_BYTES as PIECE_BYTES
     from .transfer import REMIND_S as REMIND_S
     from .transfer import TAKERS_MAX as TAKERS_MAX
+    from .transfer import PieceManifest as PieceManifest
     from .transfer import attested_digest as attested_digest
-    from .transfer import described as described
     from .transfer import outline_of as outline_of
     from .transfer import parts_of as parts_of
 else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "digests": (
-                "Digest",
-                "PartsDigest",
-                "digest_of",
-                "digests_of",
-            ),
+            "digests": ("digest_of",),
             "events": (
                 "AddressLearned",
                 "Admission",
@@ -219,6 +212,7 @@ else:
                 "HISTORY_ROUNDS",
                 "RATES_MAX",
                 "RECENT",
+                "ROUNDS_KEPT_ALWAYS",
                 "Ranges",
                 "TrustTable",
                 "chain_hash",
@@ -316,9 +310,9 @@ else:
             "transfer": (
                 "COPIES_MAX",
                 "PIECE_BYTES",
+                "PieceManifest",
                 "REMIND_S",
                 "TAKERS_MAX",
-                "described",
                 "outline_of",
                 "parts_of",
                 "attested_digest",

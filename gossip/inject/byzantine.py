@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core import Envelope, Payload, PeerId, digest_of
-from gossip.vectors import to_bytes
+from gossip.core import Envelope, Payload, PeerId
+from gossip.vectors import payload_digest, to_bytes
 
 OutMessage: TypeAlias = tuple[PeerId, Envelope | bytes, Payload | None]
 """To whom, what is said (bytes: whatever a liar likes), and the payload."""
@@ -40,7 +40,9 @@ class ByzantinePeer:
     core: Callable[[], Any]
     rng: random.Random
     lies: tuple[str, ...]
-    digest_of: Callable[[Any], bytes] = digest_of  # a result's: simulated trainers have their own
+    digest_of: Callable[[Any], bytes] = (
+        payload_digest  # a result's: simulated trainers have their own
+    )
     rounds: int | None = None
     told: Counter[str] = field(default_factory=Counter)  # how often each lie was told
     heard: dict[str, OutMessage] = field(default_factory=dict)  # what a lie keeps for later

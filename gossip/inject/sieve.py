@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.core import Arriving, LinkDown, LinkUp, Message, Payload, PeerId, Received
-from gossip.transport import TOLD_EVERY_S, Arrival, Transport
+from gossip.transport import TOLD_EVERY_S, Arrival, ResultRoom, Transport
 
 RECONNECT_S = 0.1  # it tries again after 0.05 s, then less and less often, at least once a second
 TRICKLE_STEP_S = 0.02
@@ -125,6 +125,9 @@ class FaultyTransport:
     def ahead(self, data: NDArray[np.float32]) -> None:
         if not self._faults:  # it would go to everybody
             self._inner.ahead(data)
+
+    def share(self, fd: int, memory: NDArray[np.uint8], room: ResultRoom) -> None:
+        self._inner.share(fd, memory, room)
 
     def poll(
         self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0

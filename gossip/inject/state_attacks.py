@@ -12,10 +12,10 @@ from gossip.core import (
     StateAttestation,
     StateOffer,
     attested_digest,
-    described,
     outline_of,
     parts_of,
 )
+from gossip.vectors import described
 
 from .byzantine import ByzantinePeer, OutMessage, lie, say
 

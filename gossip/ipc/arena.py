@@ -17,6 +17,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
+from gossip.core import ROUNDS_KEPT_ALWAYS, RoundSettings
 from gossip.errors import LocalError
 
 from .messages import RESULT_SLOTS, UPDATE_SLOTS
@@ -78,10 +79,12 @@ class Arena:
     """Slots of ``elements`` float32 each, every one 64-byte aligned.
 
     Attributes:
+        memory: All of it, as bytes.
         updates: ``UPDATE_SLOTS`` vectors, what the trainer offers.
         parameters: As many, its parameters when a gossip round mixes them.
-        results: ``RESULT_SLOTS`` vectors, what a round decided.
-        mixes: As many, parameter differences to add.
+        results: ``RESULT_SLOTS`` vectors, what a round decided, and behind them as many as
+            results land in.
+        mixes: ``RESULT_SLOTS``, parameter differences to add.
     """
 
     def __init__(self, fd: int, elements: int, *, new: bool) -> None:
@@ -90,6 +93,7 @@ class Arena:
         self.elements = elements
         stride = -(-4 * elements // ALIGNMENT) * ALIGNMENT
         memory = map_memory(fd, _size(elements))
+        self.memory: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self._words = np.frombuffer(memory, np.int64, HEADER_BYTES // 8)
         if new:
             self._words[_WORD_MAGIC], self._words[_WORD_ELEMENTS] = _MAGIC, elements
@@ -107,7 +111,8 @@ class Arena:
             )
 
         self.updates, self.parameters = vectors(UPDATE_SLOTS), vectors(UPDATE_SLOTS)
-        self.results, self.mixes = vectors(RESULT_SLOTS), vectors(RESULT_SLOTS)
+        self.mixes = vectors(RESULT_SLOTS)
+        self.results = vectors(RESULT_SLOTS + landing_slots(elements))
 
     @classmethod
     def create(cls, elements: int) -> Arena:
@@ -158,10 +163,19 @@ class Arena:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-        self._words = np.zeros(HEADER_BYTES // 8, np.int64)
+        self.memory, self._words = np.empty(0, np.uint8), np.zeros(HEADER_BYTES // 8, np.int64)
         self.updates = self.parameters = self.results = self.mixes = ()
 
 
 def _size(elements: int) -> int:
     stride = -(-4 * elements // ALIGNMENT) * ALIGNMENT
-    return HEADER_BYTES + 2 * (UPDATE_SLOTS + RESULT_SLOTS) * stride
+    slots = 2 * (UPDATE_SLOTS + RESULT_SLOTS) + landing_slots(elements)
+    return HEADER_BYTES + slots * stride
+
+
+def landing_slots(elements: int) -> int:
+    """How many results may lie where they were received or made: those of the rounds that the core
+    keeps for others, of the present and the next one, and one that somebody still reads."""
+    kept = RoundSettings()
+    rounds = min(kept.commit_log, kept.commit_log_bytes // (4 * elements))
+    return max(ROUNDS_KEPT_ALWAYS, rounds) + 3

@@ -38,6 +38,7 @@ from gossip.errors import ConfigError, Refused, StateLost, SwarmError
 
 UPDATE_SLOTS = 4
 RESULT_SLOTS = 4
+"""That results are copied to. They may also lie in further slots behind these."""
 EXIT_SIGTERM = 143  # of a peer that was asked to stop, and left
 
 

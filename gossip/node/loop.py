@@ -37,7 +37,7 @@ from .alarms import StallDetector, TimerHeap, piled_up
 from .comparison import ResultComparator
 from .identical import IdenticalUpdates
 from .plan_cache import PlanCache
-from .reducer import Reducer, TrainerJudge
+from .reducer import Reducer, ResultWriter, TrainerJudge
 from .spec import (
     CoreMaker,
     NodeSpec,
@@ -184,9 +184,18 @@ class Node:
         self.core = make_core(spec, settings, topology, own_control, own_bulk)
         self._comparison = ResultComparator(self._worker, self._inbox.append)
         self._identical = IdenticalUpdates()
-        ahead = self.transport.ahead if topology.rolling else None
+        # in gossip rounds a result goes to nobody
+        results = (
+            ResultWriter(self.transport.ahead, lambda *shard: self.trainer.room(*shard))
+            if topology.rolling
+            else ResultWriter()
+        )
         self._reducer = Reducer(
-            rule, self._worker, self._inbox.append, centered=not topology.rolling, ahead=ahead
+            rule,
+            self._worker,
+            self._inbox.append,
+            centered=not topology.rolling,
+            results=results,
         )
         self.trainer = TrainerLink(
             self._channel,
@@ -196,6 +205,7 @@ class Node:
             prepared=self._prepare,
             judged=lambda said: self._judge.judged(said),
             in_flight=self.transport.in_flight,
+            share=self.transport.share,
             cut=lambda elements: shard_sizes(
                 elements,
                 config.peers,

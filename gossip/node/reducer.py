@@ -9,17 +9,20 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gossip.aggregators import BoundRule, ShardedRule, Updates, kernels
 from gossip.aggregators.kernels import tensor_of
-from gossip.core import Aggregate, Aggregated, Payload, digest_of
+from gossip.core import Aggregate, Aggregated, Payload
 from gossip.errors import ConfigError
 from gossip.ipc import messages as control
-from gossip.vectors import from_bytes, is_finite, to_bytes
+from gossip.transport import ResultRoom
+from gossip.vectors import PayloadDigest, from_bytes, is_finite, payload_digest, to_bytes
 
 from .shard_steps import scores, take_step
 from .worker import Worker
@@ -32,8 +35,22 @@ PREPARE_S = 30.0
 """A node that has waited so long for compiled kernels goes on without: half of the time that peers
 have to come by default."""
 
+BLOCK_BYTES = 2**19
+"""What is worked on at once of a large result: it stays in the cache until its digest is made."""
+
+QUICK_ELEMENTS = 2**22
+"""The same for a rule that does one pass over the updates: about three milliseconds."""
+
+AHEAD_BYTES = 2**17
+"""Results of at most this size may be sent ahead of their message, by value. Larger ones are best
+read by others where they lie."""
+
 Ahead: TypeAlias = Callable[[np.ndarray], None] | None
 """Told of a result that is finite before its digest is made: others may begin to receive it."""
+
+
+RowRule: TypeAlias = Callable[[Sequence[np.ndarray]], np.ndarray | None]
+"""A rule that treats each coordinate alone, on rows that lie apart; None: it gives up."""
 
 
 def as_vector(aggregate: torch.Tensor) -> np.ndarray:
@@ -43,26 +60,95 @@ def as_vector(aggregate: torch.Tensor) -> np.ndarray:
     return np.ascontiguousarray(aggregate.numpy())
 
 
-def answer(
-    ticket: int,
-    vector: np.ndarray,
-    weights: tuple[float, ...],
-    outlyingness: tuple[float, ...],
-    ahead: Ahead = None,
-) -> Aggregated:
-    """What the core hears of a rule's result. A result that is not finite is none."""
-    if not is_finite(vector):
-        return Aggregated(ticket, None, (), (), "non_finite result")
-    return Aggregated(ticket, as_payload(vector, ahead), scores(weights), scores(outlyingness))
-
-
 def as_payload(vector: np.ndarray, ahead: Ahead) -> Payload:
     """A finite result as others receive it, with its facts."""
     content = to_bytes(vector)
     vector = from_bytes(content)
     if ahead is not None:
         ahead(vector)
-    return Payload(vector, len(content), True, digest_of(content.data))
+    return Payload(vector, len(content), True, payload_digest(content))
+
+
+@dataclass(frozen=True, slots=True)
+class ResultMaker:
+    """Makes of a rule's result what others receive.
+
+    Attributes:
+        ahead: Hears of it.
+        room: Where it is to lie, so that nobody need copy it again; None: anywhere.
+    """
+
+    ahead: Ahead = None
+    room: NDArray[np.uint8] | None = None
+
+    def answer(
+        self,
+        ticket: int,
+        vector: np.ndarray,
+        weights: tuple[float, ...],
+        outlyingness: tuple[float, ...],
+    ) -> Aggregated:
+        """What the core hears of it. A result that is not finite is none."""
+        payload = self.payload(vector)
+        if payload is None:
+            return Aggregated(ticket, None, (), (), "non_finite result")
+        return Aggregated(ticket, payload, scores(weights), scores(outlyingness))
+
+    def payload(self, vector: np.ndarray) -> Payload | None:
+        """With its facts; None when it is not finite."""
+        if self.room is not None:
+            return self._in_blocks(lambda start, stop: vector[start:stop], self.room)
+        return as_payload(vector, self.ahead) if is_finite(vector) else None
+
+    def from_rows(self, rule: RowRule, rows: Sequence[np.ndarray]) -> Payload | None:
+        """The result of a rule that treats each coordinate alone; None when that gives up."""
+        if self.room is not None:
+            return self._in_blocks(
+                lambda start, stop: rule([row[start:stop] for row in rows]), self.room
+            )
+        whole = rule(rows)
+        return None if whole is None else self.payload(whole)
+
+    def _in_blocks(
+        self, block_of: Callable[[int, int], np.ndarray | None], room: NDArray[np.uint8]
+    ) -> Payload | None:
+        """Each block is made, put into its place and looked at while it is in the cache."""
+        result, digest = from_bytes(room), PayloadDigest()
+        step = BLOCK_BYTES // result.itemsize
+        for start in range(0, len(result), step):
+            block, place = block_of(start, start + step), result[start : start + step]
+            if block is None:
+                return None
+            np.copyto(place, block)
+            if not is_finite(place):
+                return None
+            digest.update(place)
+        return Payload(result, len(room), True, digest.digest())
+
+
+@dataclass(frozen=True, slots=True)
+class ResultWriter:
+    """What becomes of results.
+
+    Attributes:
+        ahead: Hears of small ones.
+        room: Has memory for large ones, which others read where they lie.
+    """
+
+    ahead: Ahead = None
+    room: ResultRoom | None = None
+
+    def of(self, work: Aggregate) -> ResultMaker:
+        """What makes a payload of the result of ``work``."""
+        nbytes = work.rows[0].payload.nbytes
+        if nbytes <= AHEAD_BYTES:
+            return ResultMaker(ahead=self.ahead)
+        if self.room is None or work.mix or work.step == "measure":
+            return ResultMaker()
+        return ResultMaker(room=self.room(work.round_id, work.shard, nbytes))
+
+
+TO_NOBODY = ResultWriter()
 
 
 class Reducer:
@@ -71,7 +157,7 @@ class Reducer:
     Args:
         centered: The own row may be trusted and given to the rule as ``center``: in gossip rounds,
             where a peer aggregates for itself alone.
-        ahead: Hears of small results.
+        results: What becomes of them.
     """
 
     def __init__(
@@ -81,10 +167,10 @@ class Reducer:
         done: Callable[[Aggregated], None],
         *,
         centered: bool,
-        ahead: Ahead = None,
+        results: ResultWriter = TO_NOBODY,
     ) -> None:
         self._rule, self._worker, self._done, self._centered = rule, worker, done, centered
-        self._ahead = ahead
+        self._results = results
         self._from_rows = rule.from_rows
         self._sharded = ShardedRule(rule) if rule.cross_shard else None
         self._small, self._large = _Rows(), _Rows()  # one for each thread
@@ -107,12 +193,23 @@ class Reducer:
         Args:
             gradient: The judge's, of the columns of ``work``, for a step of a rule that needs it.
         """
-        if _is_small(work):
-            self._done(self._run(work, self._small, self._ahead, gradient))
+        maker = self._results.of(work)
+        if _is_small(work) or self._is_quick(work):
+            self._done(self._run(work, self._small, maker, gradient))
         else:
-            self._worker.submit(lambda: self._run(work, self._large, None, gradient), self._done)
+            self._worker.submit(lambda: self._run(work, self._large, maker, gradient), self._done)
 
-    def _take_step(self, work: Aggregate, ahead: Ahead, gradient: np.ndarray | None) -> Aggregated:
+    def _is_quick(self, work: Aggregate) -> bool:
+        return (
+            self._from_rows is not None
+            and work.step == "whole"
+            and not work.mix
+            and len(work.rows) * work.rows[0].payload.nbytes <= 4 * QUICK_ELEMENTS
+        )
+
+    def _take_step(
+        self, work: Aggregate, maker: ResultMaker, gradient: np.ndarray | None
+    ) -> Aggregated:
         assert self._sharded is not None, f"{self._rule.name} was asked for a step"
         last = None if work.previous is None else work.previous.data
         points = {
@@ -121,22 +218,28 @@ class Reducer:
             if vector is not None
         }
         updates = [row.payload.data for row in work.rows]
-        return take_step(self._sharded, work, updates, points, _described(ahead))
+        return take_step(
+            self._sharded,
+            work,
+            updates,
+            points,
+            lambda aggregate: maker.payload(as_vector(aggregate)),
+        )
 
     def _run(
         self,
         work: Aggregate,
         rows: _Rows,
-        ahead: Ahead = None,
+        maker: ResultMaker,
         gradient: np.ndarray | None = None,
     ) -> Aggregated:
         if work.step != "whole":
-            return self._take_step(work, ahead, gradient)
+            return self._take_step(work, maker, gradient)
         if self._from_rows is not None and not work.mix:
-            quick = self._from_rows([row.payload.data for row in work.rows])
+            quick = maker.from_rows(self._from_rows, [row.payload.data for row in work.rows])
             if quick is not None:
                 n = len(work.rows)
-                return Aggregated(work.ticket, as_payload(quick, ahead), (1.0 / n,) * n, (1.0,) * n)
+                return Aggregated(work.ticket, quick, (1.0 / n,) * n, (1.0,) * n)
         options: dict[str, Any] = {"f": work.f, "round_id": work.round_id}
         own = work.rows[work.own].payload.data if work.own is not None else None
         given: Updates
@@ -169,19 +272,11 @@ class Reducer:
             # A row as it is, like Krum's choice: others will be written where it lies.
             aggregate = aggregate.copy()
         weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
-        return answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness), ahead)
+        return maker.answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness))
 
 
 def _is_small(work: Aggregate) -> bool:
     return len(work.rows) * work.rows[0].payload.nbytes <= 4 * INLINE_ELEMENTS
-
-
-def _described(ahead: Ahead) -> Callable[[torch.Tensor], Payload | None]:
-    def describe(aggregate: torch.Tensor) -> Payload | None:
-        vector = as_vector(aggregate)
-        return as_payload(vector, ahead) if is_finite(vector) else None
-
-    return describe
 
 
 def _prepared(n: int, d: int) -> dict[str, Any]:
@@ -273,7 +368,7 @@ class TrainerJudge:
             self._step(work, self._columns(work))
         else:
             vector = self._memory[len(work.rows)].copy()
-            self._done(answer(work.ticket, vector, said.weights, said.outlyingness))
+            self._done(ResultMaker().answer(work.ticket, vector, said.weights, said.outlyingness))
         self._next()
 
     def _next(self) -> None:

@@ -15,14 +15,17 @@ from itertools import accumulate, pairwise
 from typing import assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gossip.core import Event, Payload, described, events
+from gossip.core import Event, Payload, events
 from gossip.errors import LocalError
 from gossip.ipc import Arena, Channel, allocate, map_bytes
 from gossip.ipc import messages as control
 from gossip.run import Journal
-from gossip.vectors import bytes_for, is_finite, sketch
+from gossip.transport import ResultRoom
+from gossip.vectors import bytes_for, described, is_finite, sketch
 
+from .result_slots import ResultSlots
 from .worker import Worker
 
 PACKET_MESSAGES = 16
@@ -57,6 +60,7 @@ class TrainerLink:
         prepared: takes.
         judged: Takes the answers to ``Judge``.
         in_flight: Whether the transport still reads an array (``Transport.in_flight``).
+        share: Lets peers of this host read the arena (``Transport.share``).
         cut: Elements of the flat vector -> sizes of its shards.
         sketch_seed: The same on all peers.
     """
@@ -72,6 +76,7 @@ class TrainerLink:
         prepared: Callable[[events.Prepared], None],
         judged: Callable[[control.JudgeReply], None],
         in_flight: Callable[[object], bool],
+        share: Callable[[int, NDArray[np.uint8], ResultRoom], None],
         cut: Callable[[int], tuple[int, ...]],
         sketch_seed: int,
     ) -> None:
@@ -82,13 +87,14 @@ class TrainerLink:
             judged,
             in_flight,
         )
+        self._share = share
         self._cut, self._sketch_seed = cut, sketch_seed
         self._arena: Arena | None = None
         self._bounds: list[tuple[int, int]] = []  # start and stop of each shard
         self._outbox: deque[_Outgoing] = deque()
         self._backlog_rounds = self._backlog_bytes = 0
         self._unanswered = 0
-        self._free_results: list[int] = []
+        self._results = ResultSlots((), 0, (), in_flight)
         self._update_order: list[int] = []  # slots, the one used last first: it is in the cache
         self._given: dict[int, int] = {}  # update slot -> round it was given for
         self._copying: set[int] = set()  # update slots that the worker reads
@@ -106,6 +112,10 @@ class TrainerLink:
 
     def fileno(self) -> int:
         return self._channel.fileno()
+
+    def room(self, round_id: int, shard: int, nbytes: int) -> NDArray[np.uint8] | None:
+        """Memory that the trainer reads, for a result that is made here (``ResultRoom``)."""
+        return self._results.room(round_id, shard, nbytes)
 
     # --- what the core wants ----------------------------------------------------------------------
 
@@ -209,24 +219,29 @@ class TrainerLink:
         """Puts the result into a slot, if there is one. The worker copies a large one: its first
         touch of that memory alone takes a third of a second for 100 MB."""
         changes = bool(effect.payloads) or effect.mix is not None
-        if self._unanswered >= UNANSWERED_MAX or (changes and not self._free_results):
+        if self._unanswered >= UNANSWERED_MAX:
+            return
+        place = self._results.place(effect) if changes else None
+        if changes and place is None:
             return
         nbytes = _apply_bytes(effect)
         self._unanswered += 1
         self._backlog_rounds -= 1
         self._backlog_bytes -= nbytes
         collected = tuple([(each.peer, each.data) for each in effect.collected])
-        if not changes:
+        if place is None:
             outgoing.placed = control.ApplyCommand(
                 effect.round_id, -1, 0.0, collected=collected, is_step=effect.is_step
             )
             return
         assert self._arena is not None
-        slot = self._free_results.pop()  # freed last: it is in the cache
+        slot, is_there = place
         mix_scale = effect.mix_scale if effect.mix is not None else 0.0
         outgoing.placed = control.ApplyCommand(
             effect.round_id, slot, mix_scale, effect.rates, collected
         )
+        if is_there:
+            return
         result, mix = self._arena.results[slot], self._arena.mixes[slot]
         if nbytes <= INLINE_BYTES:
             _place(effect, result, mix)
@@ -295,7 +310,7 @@ class TrainerLink:
             case control.AppliedReply():
                 self._unanswered -= 1
                 if message.slot >= 0:
-                    self._free_results.append(message.slot)
+                    self._results.applied(message.slot)
                 self._emit(events.Applied(message.round_id))
             case control.JudgeReply():
                 self._judged(message)
@@ -336,7 +351,13 @@ class TrainerLink:
         self._arena = Arena.attach(fd, said.elements)
         sizes = self._cut(said.elements)
         self._bounds = list(pairwise(accumulate(sizes, initial=0)))
-        self._free_results = list(range(control.RESULT_SLOTS))
+        self._results = ResultSlots(
+            self._arena.results,
+            control.RESULT_SLOTS,
+            self._bounds,
+            lambda data: self._in_flight(data),
+        )
+        self._share(self._arena.fd, self._arena.memory, self._results.room)
         self._update_order = list(range(control.UPDATE_SLOTS))
         self._given.clear()
         self._offered.clear()

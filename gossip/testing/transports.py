@@ -33,8 +33,8 @@ from gossip.core import (
     Push,
     Received,
     StateOffer,
-    digest_of,
 )
+from gossip.vectors import payload_digest
 
 from .transport_world import (
     LINEAGE,
@@ -182,7 +182,7 @@ def _the_facts_of_a_payload_are_told(world: World) -> None:
     finite = [payload is not None and payload.finite for payload in payloads]
     assert finite == [True, False, True, True, True], f"finite is {finite}"
     digests = [payload.digest if payload is not None else None for payload in payloads]
-    true = [digest_of(data.tobytes()) for data in (good, state)]
+    true = [payload_digest(data.tobytes()) for data in (good, state)]
     assert digests == [b"", b"", b"", *true], (
         f"digests {digests}, expected {true} for the commit and the state"
     )
@@ -446,7 +446,7 @@ def _a_payload_may_go_ahead_of_its_message(world: World) -> None:
             assert payload.data.tobytes() == data.tobytes(), (
                 f"{nbytes} bytes that went ahead came as others"
             )
-            assert (payload.finite, payload.digest) == (round_id != 5, digest_of(data)), (
+            assert (payload.finite, payload.digest) == (round_id != 5, payload_digest(data)), (
                 "facts of what went ahead are wrong"
             )
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
-import numpy as np
 import torch
 
 from gossip.aggregators import Memory, Sender
@@ -25,6 +24,7 @@ from gossip.core import QUORUM_LOST
 from gossip.errors import GossipError, LocalError, NodeLost
 from gossip.ipc import PATH_MAX, Arena, Channel, ChannelClosed, clip, map_bytes
 from gossip.ipc import messages as control
+from gossip.vectors import is_finite
 
 from .compiling import CompileWatch
 from .confirmation import StateConfirmation
@@ -118,6 +118,7 @@ class Exchange:
         # whether steps are short; when we last handed over to the user
         self._brief, self._left_at = False, 0.0
         self._prepared = False
+        self._filled: int | None = None  # the update slot that was offered last
         self._loaded: tuple[int, bytes] | None = None  # round and ledger, until the first round
         self._ledger: control.LedgerReply | None = None  # the answer to the last request
         # asked for while a round could be computed: they wait for the next time that we wait anyway
@@ -141,15 +142,31 @@ class Exchange:
         """
         self._trained, self._judging = trained, judging
         self._extra, self._take_extra = extra, take_extra
-        self._arena = Arena.create(trained.layout.elements)
+        self._make_arena()
+        self._prepared = True
+        self._introduce()
+        self._serve(lambda: self.go is not None)
+
+    def _make_arena(self) -> None:
+        self._arena = Arena.create(self._trained.layout.elements)
         self._compile_watch = CompileWatch(self._arena)
         self._updates = [torch.from_numpy(vector) for vector in self._arena.updates]
         self._parameters = [torch.from_numpy(vector) for vector in self._arena.parameters]
         self._results = [torch.from_numpy(vector) for vector in self._arena.results]
         self._mixes = [torch.from_numpy(vector) for vector in self._arena.mixes]
-        self._prepared = True
-        self._introduce()
-        self._serve(lambda: self.go is not None)
+
+    def _renew_arena(self) -> None:
+        """Another one for another node: that which has died may have shared the first with other
+        peers, and since then nobody can map it to write to it. The last update moves along."""
+        former, updates = self._arena, self._updates
+        self._compile_watch.close()
+        self._make_arena()
+        if self._filled is not None:
+            self._updates[self._filled].copy_(updates[self._filled])
+        if former.compiled:
+            self._arena.note_compiling(False)
+        self._trained.layout.forget_slots()
+        former.close()
 
     def _introduce(self) -> None:
         state = pack_state(self._trained.model, self._trained.optimizer, self._extra())
@@ -295,11 +312,11 @@ class Exchange:
             self._updates[go.slot].copy_(self._updates[filled])
         if go.want_parameters:
             self._trained.layout.flatten_parameters(self._parameters[go.slot])
-        self.go = None
+        self.go, self._filled = None, go.slot
         self._arena.note_progress(self.round_id)
         loss = loss if loss is not None and math.isfinite(loss) else None
         rates = rates_of(self._trained.optimizer.param_groups) if samples else ()
-        finite = samples > 0 and bool(np.isfinite(self._arena.updates[go.slot]).all())
+        finite = samples > 0 and is_finite(self._arena.updates[go.slot])
         self._say(
             control.Contribute(
                 go.round_id,
@@ -582,6 +599,7 @@ class Exchange:
         self._outbox.drop()
         self._channel, self._node = connect(self._start, self._incarnation)
         if self._prepared:
+            self._renew_arena()
             self._introduce()
 
     def close(

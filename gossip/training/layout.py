@@ -16,8 +16,9 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from gossip.core import DIGEST_BYTES, Digest
+from gossip.core import DIGEST_BYTES
 from gossip.errors import UnsupportedModel
+from gossip.vectors import PayloadDigest
 
 _MOVABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 PRESENT = 2.0**-40
@@ -200,7 +201,7 @@ class Layout:
 
     def digest_parameters(self) -> bytes:
         """Of all parameters, bit for bit: replicas are the same exactly when these are."""
-        digest = Digest()
+        digest = PayloadDigest()
         for parameter in self.parameters:
             digest.update(
                 parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .assembly import TOLD_EVERY_S as TOLD_EVERY_S
     from .base import Arrival as Arrival
     from .base import PayloadLimit as PayloadLimit
+    from .base import ResultRoom as ResultRoom
     from .base import Transport as Transport
     from .chunks import checksum as checksum
     from .codec import HEADER_BYTES_MAX as HEADER_BYTES_MAX
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from .curve import prove_closed as prove_closed
     from .curve import public_of as public_of
     from .holders import holder_of as holder_of
+    from .lending import Buffer as Buffer
     from .memory import Hub as Hub
     from .memory import MemoryTransport as MemoryTransport
     from .sockets import bind as bind
@@ -55,6 +57,7 @@ else:
             "base": (
                 "Arrival",
                 "PayloadLimit",
+                "ResultRoom",
                 "Transport",
             ),
             "chunks": ("checksum",),
@@ -80,6 +83,7 @@ else:
                 "public_of",
             ),
             "holders": ("holder_of",),
+            "lending": ("Buffer",),
             "memory": (
                 "Hub",
                 "MemoryTransport",

@@ -15,20 +15,28 @@ from gossip.core import (
     Commit,
     Envelope,
     Message,
-    PartsDigest,
     Payload,
     PeerId,
     Received,
     StateOffer,
-    digest_of,
-    digests_of,
 )
 from gossip.errors import Malformed
-from gossip.vectors import are_finite, from_bytes
+from gossip.vectors import PartsDigest, are_finite, digests_of, from_bytes, payload_digest
 
-from .base import PayloadLimit, Traffic
-from .chunks import AHEAD_MARK, CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK, checksum, view_of
+from .base import PayloadLimit, ResultRoom, Traffic
+from .chunks import (
+    AHEAD_MARK,
+    CHUNK_BYTES,
+    FIRST,
+    FIRST_MARK,
+    LENT,
+    NEXT,
+    NEXT_MARK,
+    checksum,
+    view_of,
+)
 from .codec import HEADER_BYTES_MAX, decode
+from .lending import BufferPool, MappedMemory
 
 UNFINISHED_MAX = 2  # of one sender: one that runs, and one that its former connection left behind
 ANYBODY: PeerId = -1
@@ -36,10 +44,24 @@ ANYBODY: PeerId = -1
 and whoever it says to be is believed."""
 STALLED_S = 10.0  # an unfinished payload that did not grow for so long is forgotten
 TOLD_EVERY_S = 0.1  # of a payload that is on its way
+BLOCK_BYTES = 2**19
+"""What is copied at once of a payload that lies in memory: it stays in the cache while its facts
+are worked out."""
+POOLED_BYTES = 2**17
+"""Payloads of vectors of at least this size come into memory that is used again."""
 ORPHANED_S = 1.0  # the same when its sender is gone: what the kernel still holds of it comes sooner
 
 _BULK = frozenset(BULK_MESSAGES)
 _DIGESTED = (Commit, StateOffer)
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """A payload that is copied from where it lies. ``transfer``: what the lender calls it."""
+
+    transfer: int
+    incoming: IncomingPayload
+    source: NDArray[np.uint8]
 
 
 @dataclass(slots=True)
@@ -143,6 +165,12 @@ class IncomingPayload:
         self._is_vector = kind is not StateOffer
         self._digest = PartsDigest(_parts_of(envelope.message)) if kind in _DIGESTED else None
 
+    def receive_in(self, memory: NDArray[np.uint8]) -> None:
+        """It goes there, ``(nbytes,)``; to be called before its first chunk comes."""
+        assert len(memory) == self.nbytes
+        assert not self.filled
+        self._raw = memory
+
     def room(self) -> memoryview:
         """Where the next chunk goes. It must fill it."""
         view = view_of(self._raw)
@@ -151,6 +179,13 @@ class IncomingPayload:
             if self.nbytes <= self.chunk_bytes
             else view[self.filled : self.filled + self.chunk_bytes]
         )
+
+    def copy_from(self, source: NDArray[np.uint8]) -> bool:
+        """Copies the next chunk of a payload that lies in ``source``, and works out its facts from
+        the copy: the source may change at any time. Returns whether it was the last."""
+        stop = self.filled + self.chunk_bytes
+        np.copyto(self._raw[self.filled : stop], source[self.filled : stop])
+        return self.grow()
 
     def grow(self) -> bool:
         """The next chunk is in place. Returns whether it was the last."""
@@ -202,7 +237,7 @@ class EarlyPayload:
         self.raw: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
 
     def land(self) -> None:
-        self.digest = digest_of(view_of(self.raw))
+        self.digest = payload_digest(view_of(self.raw))
         self.finite = are_finite(self.raw)
 
     def payload(self, message: Message) -> Payload:
@@ -301,6 +336,8 @@ class Reception:
         self.gate, self.traffic, self.chunk_bytes = gate, gate.traffic, chunk_bytes
         self.summed = summed
         self.assembly = Assembly(gate.traffic)
+        self.room: ResultRoom | None = None
+        self._pool = BufferPool()
         self._early: dict[Hashable, EarlyPayload] = {}
 
     def plain(self, header: bytes | memoryview, owner: PeerId = ANYBODY) -> Received | None:
@@ -324,8 +361,13 @@ class Reception:
             if envelope is None:
                 return None
             incoming = IncomingPayload(
-                envelope, nbytes, expected_sum if self.summed else None, now, self.chunk_bytes
+                envelope,
+                nbytes,
+                expected_sum if self.summed else None,
+                now,
+                self.chunk_bytes,
             )
+            self._place(incoming)
             if nbytes > self.chunk_bytes or len(self.assembly):
                 self.assembly.begin(connection, transfer, incoming)
             return incoming
@@ -334,6 +376,39 @@ class Reception:
             return self.assembly.expect(connection, transfer, index, now)
         self.traffic.drop("malformed")
         return None
+
+    def _place(self, incoming: IncomingPayload) -> None:
+        """Finds memory for a payload that was let in."""
+        message, nbytes = incoming.envelope.message, incoming.nbytes
+        if nbytes < POOLED_BYTES or isinstance(message, StateOffer):
+            return
+        room = None
+        if isinstance(message, Commit) and self.room is not None:
+            room = self.room(message.round_id, message.shard, nbytes)
+        incoming.receive_in(self._pool.take(nbytes) if room is None else room)
+
+    def lent(
+        self, header: memoryview, mapped: tuple[int, MappedMemory] | None, now: float
+    ) -> tuple[int, Loan | None]:
+        """What the sender calls a payload that lies in its memory, and how to get it.
+        None, counted, where it is not let in, or does not lie there.
+
+        Args:
+            mapped: The memory that came on this connection last, and its number.
+        """
+        _, transfer, region, offset, nbytes = LENT.unpack_from(header)
+        envelope = self.gate.bulk(header[LENT.size :], nbytes)
+        if envelope is None:
+            return transfer, None
+        source = None
+        if mapped is not None and mapped[0] == region and nbytes:
+            source = mapped[1].part(offset, nbytes)
+        if source is None:
+            self.traffic.drop("malformed")
+            return transfer, None
+        incoming = IncomingPayload(envelope, nbytes, None, now, BLOCK_BYTES)
+        self._place(incoming)
+        return transfer, Loan(transfer, incoming, source)
 
     def ahead(self, connection: Hashable, header: bytes | memoryview) -> memoryview | None:
         """Where a payload goes that comes before its message. ``landed`` when it is there. None,

@@ -25,6 +25,10 @@ payload of any other size is dropped before it is stored. ``StateOffer`` is the 
 ``nbytes`` may be anything up to the limit."""
 
 
+ResultRoom = Callable[[int, int, int], NDArray[np.uint8] | None]
+"""Round, shard and size in bytes of a result -> memory of that size to receive it in;
+None: there is none for it. It is in use for as long as any array over it lives."""
+
 LINK_TIMEOUT_S = 0.3
 FAR_LINK_TIMEOUT_S = 2.0
 """Of links within a host and between hosts. See ``sockets`` for why they differ."""
@@ -123,6 +127,15 @@ class Transport(Protocol):
 
         A message with a payload of just this ``data``, unchanged, is to follow soon. If none does,
         nobody hears of it.
+        """
+        ...
+
+    def share(self, fd: int, memory: NDArray[np.uint8], room: ResultRoom) -> None:
+        """Payloads that lie in ``memory`` may stay there: peers of this host may map it, by ``fd``,
+        which must stay open. Results that come may be received in ``room``. A hint, which may be
+        ignored; another call replaces it.
+
+        Nobody can map it writable afterwards who has not done so before.
         """
         ...
 

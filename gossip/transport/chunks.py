@@ -12,6 +12,14 @@ so that it is received while the sender works that out:
     ahead   [NEXT: 0xC5, transfer, nbytes]                            followed by the payload
     behind  [FIRST: 0xC7, transfer, nbytes, 0] + envelope             alone
 
+There a large payload that lies in memory that can be shared stays where it is (``lending``). Its
+receiver says when it has copied it:
+
+    map      [NEXT: 0xC9, region, 0]             with the descriptor of the memory
+    lent     [LENT: 0xCB, transfer, region, offset, nbytes] + envelope              alone
+    returned [NEXT: 0xCD, transfer, 0]           the other way; 1 in place of 0: it was not copied,
+                                                 since that memory is not mapped there
+
 Whole messages of 100 MB run at a third of the speed of chunks (docs/design_notes.md N17), and a
 ping would wait behind them.
 """
@@ -31,8 +39,13 @@ FIRST_MARK = 0xC1  # msgpack never uses it
 NEXT_MARK = 0xC3
 AHEAD_MARK = 0xC5
 BEHIND_MARK = 0xC7
+MAP_MARK = 0xC9
+LENT_MARK = 0xCB
+RETURNED_MARK = 0xCD
+COPIED, UNMAPPED = 0, 1
 FIRST = struct.Struct("<BxxxIQQ")
 NEXT = struct.Struct("<BxxxII")
+LENT = struct.Struct("<BxxxIIQQ")
 
 _transfers = count(1)
 
@@ -75,6 +88,7 @@ class Outgoing:
         "header_bytes",
         "holder",
         "index",
+        "lent",
         "nbytes",
         "plain",
         "sent",
@@ -89,7 +103,7 @@ class Outgoing:
         sum_of_payload: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        self.chunk_bytes = chunk_bytes
+        self.chunk_bytes, self.lent = chunk_bytes, False
         # an array object of our own: it lives exactly as long as a chunk of it is being sent
         self.holder = holder
         self.sent = self.index = self.header_bytes = 0
@@ -106,6 +120,18 @@ class Outgoing:
     def behind(cls, envelope: bytes, transfer: int, nbytes: int) -> Outgoing:
         """A message whose payload went ahead."""
         return cls(FIRST.pack(BEHIND_MARK, transfer, nbytes, 0) + envelope, None)
+
+    @classmethod
+    def lending(
+        cls, envelope: bytes, holder: NDArray[np.uint8], region: int, offset: int
+    ) -> Outgoing:
+        """A message whose payload stays where it is: at ``offset`` in memory that goes under the
+        number ``region``."""
+        lent = cls(envelope, None)
+        lent.lent, lent.holder, lent.transfer = True, holder, new_transfer()
+        lent.nbytes = lent.chunk_bytes = len(holder)
+        lent.plain = LENT.pack(LENT_MARK, lent.transfer, region, offset, lent.nbytes) + envelope
+        return lent
 
     def frames(self) -> tuple[bytes, memoryview | None]:
         """The next header and the next chunk. ``advance`` when they were taken."""

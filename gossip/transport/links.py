@@ -19,6 +19,7 @@ from gossip.core import PeerId
 from .chunks import CHUNK_BYTES, Outgoing, bytes_of, new_transfer
 from .curve import KeyPair, Keys, as_client
 from .guard import GREETING
+from .lending import Lender
 from .sockets import allow_ipv6, is_far, new_socket
 from .unix import UnixLane, name_of
 
@@ -172,8 +173,17 @@ class ZmqLane:
             self.socket.connect(self.address)
         return True
 
-    def refers_to(self, nbytes: int) -> bool:
-        return nbytes >= ZERO_COPY_BYTES
+    def refers_to(self, outgoing: Outgoing) -> bool:
+        return outgoing.nbytes >= ZERO_COPY_BYTES
+
+    def share(self, lender: Lender) -> None:
+        return  # the other side may be on another host
+
+    def lend(self, envelope: bytes, holder: NDArray[np.uint8]) -> Outgoing | None:
+        return None
+
+    def declined(self) -> list[Outgoing]:
+        return []
 
     def push_ahead(self, transfer: int, holder: NDArray[np.uint8]) -> bool:
         return False
@@ -186,7 +196,7 @@ class ZmqLane:
                     self.socket.send(header, _DONTWAIT)
                 else:
                     self.socket.send(header, _DONTWAIT_MORE)
-                    self.socket.send(chunk, _DONTWAIT, copy=not self.refers_to(outgoing.nbytes))
+                    self.socket.send(chunk, _DONTWAIT, copy=not self.refers_to(outgoing))
             except zmq.Again:
                 # A non-blocking send may say so although room was made since:
                 # asking for the events looks again.
@@ -229,8 +239,20 @@ class BulkLane(Protocol):
         called again until the next bad news."""
         ...
 
-    def refers_to(self, nbytes: int) -> bool:
-        """Whether a payload of that size is read from where it lies after ``push`` has returned."""
+    def refers_to(self, outgoing: Outgoing) -> bool:
+        """Whether its payload is read from where it lies after ``push`` has returned."""
+        ...
+
+    def share(self, lender: Lender) -> None:
+        """The other side may read payloads in this memory, if it is on this host."""
+        ...
+
+    def lend(self, envelope: bytes, holder: NDArray[np.uint8]) -> Outgoing | None:
+        """The message of a payload that the other side reads where it lies; None: not this one."""
+        ...
+
+    def declined(self) -> list[Outgoing]:
+        """Of what was lent, what has to be sent after all."""
         ...
 
     def push(self, outgoing: Outgoing) -> bool:

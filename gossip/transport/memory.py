@@ -33,7 +33,7 @@ from gossip.errors import AddressInUse
 from gossip.vectors import to_bytes
 
 from .assembly import HeaderFilter, IncomingPayload
-from .base import LINK_TIMEOUT_S, Arrival, PayloadLimit, Traffic
+from .base import LINK_TIMEOUT_S, Arrival, PayloadLimit, ResultRoom, Traffic
 from .chunks import CHUNK_BYTES, checksum
 from .codec import encode
 
@@ -214,6 +214,9 @@ class MemoryTransport:
             arrivals = self._receive() if any(fd == self.inbox.bell for fd, _ in ready) else []
             if arrivals or self.woken or time.monotonic() >= deadline:
                 return arrivals
+
+    def share(self, fd: int, memory: NDArray[np.uint8], room: ResultRoom) -> None:
+        return  # payloads are copied when they are sent
 
     def ahead(self, data: NDArray[np.float32]) -> None:
         """A payload is here as soon as it is sent."""

@@ -6,13 +6,17 @@ carries in two frames. Names are abstract, so nothing is left behind in a folder
 says which user is at the other end: nobody else is let in. The kernel copies a chunk during the
 call that sends it, so nothing can change meanwhile, and no checksum is made or looked at. A payload
 of one chunk may come ahead of its message: a connection can leave one such chunk here before any
-header was checked.
+header was checked. A larger one stays where it is, if it lies in memory that its sender shares
+(``lending``): the receiver maps that, copies the payload block by block, and says so, which is all
+that ever goes back on a connection.
 
 Against TCP through ZeroMQ's I/O threads, 69 KB a message, four peers in rounds: benchmarks/ddp.py.
 """
 
 from __future__ import annotations
 
+import array
+import contextlib
 import os
 import re
 import secrets
@@ -26,10 +30,26 @@ from numpy.typing import NDArray
 from gossip.core import Received
 from gossip.errors import AddressInUse, ConfigError
 
-from .assembly import Reception
+from .assembly import Loan, Reception
 from .base import Arrival
-from .chunks import AHEAD_MARK, BEHIND_MARK, FIRST, FIRST_MARK, NEXT, NEXT_MARK, Outgoing, view_of
+from .chunks import (
+    AHEAD_MARK,
+    BEHIND_MARK,
+    COPIED,
+    FIRST,
+    FIRST_MARK,
+    LENT,
+    LENT_MARK,
+    MAP_MARK,
+    NEXT,
+    NEXT_MARK,
+    RETURNED_MARK,
+    UNMAPPED,
+    Outgoing,
+    view_of,
+)
 from .codec import HEADER_BYTES_MAX
+from .lending import Lender, MappedMemory
 
 CHUNK_BYTES = 128 * 1024
 """A packet must fit the socket's buffer, which the system bounds at 208 KiB where nobody
@@ -39,9 +59,11 @@ CONNECTIONS_MAX = 4096
 BACKLOG = 1024
 BURST_BYTES = 2**20  # before the control lane is looked at again
 BURST_PACKETS = 256
+LOAN_BURST_BYTES = 2**22  # the same of what is copied from where it lies: a millisecond
 
 _LENGTH = struct.Struct("<I")
-_HEADER_MAX = _LENGTH.size + FIRST.size + HEADER_BYTES_MAX
+_HEADER_MAX = _LENGTH.size + max(FIRST.size, LENT.size) + HEADER_BYTES_MAX
+RETURNS_MAX = 256  # before others get their turn
 _PEEK_BYTES = 1024  # holds the header of nearly every message
 _ADDRESS = re.compile(r"unix://@(gossip-[0-9a-f]{8,64})", re.ASCII)
 _KIND = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
@@ -50,6 +72,10 @@ _CREDENTIALS = struct.Struct("3i")
 _SEND = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 _PEEK = int(socket.MSG_PEEK)
 _TRUNCATED = int(socket.MSG_TRUNC)
+_RECEIVE = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+_DESCRIPTOR_BYTES = array.array("i").itemsize
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_DESCRIPTOR_BYTES)
+_RETURN_LENGTH = _LENGTH.pack(NEXT.size)
 
 
 def name_of(address: str) -> str | None:
@@ -81,6 +107,30 @@ class UnixLane:
         self._news, self._room = select.epoll(), select.epoll()
         self.news_fd, self.room_fd = self._news.fileno(), self._room.fileno()
         self.chunk_bytes, self.summed, self.up = CHUNK_BYTES, False, False
+        self._lender: Lender | None = None
+        self._region, self._shown = 0, False
+        # transfer -> the message, and the memory that the other side has not copied yet
+        self._lent: dict[int, tuple[bytes, NDArray[np.uint8]]] = {}
+        self._declined: list[Outgoing] = []
+
+    def share(self, lender: Lender) -> None:
+        """Payloads that lie in its memory need not be sent from now on."""
+        self._lender, self._shown = lender, False
+        self._region += 1
+
+    def declined(self) -> list[Outgoing]:
+        """Messages to be sent once more, by value: the other side cannot map the memory that their
+        payloads lie in. Nothing is lent on this connection any more."""
+        declined, self._declined = self._declined, []
+        return declined
+
+    def lend(self, envelope: bytes, holder: NDArray[np.uint8]) -> Outgoing | None:
+        """A message whose payload stays where it is; None: it does not lie in shared memory,
+        or is so small that it is sent faster."""
+        if self._lender is None or len(holder) <= CHUNK_BYTES:
+            return None
+        offset = self._lender.offset_of(holder)
+        return None if offset is None else Outgoing.lending(envelope, holder, self._region, offset)
 
     @property
     def again_s(self) -> float | None:
@@ -117,14 +167,47 @@ class UnixLane:
             self.up = True
             self._news.modify(end.fileno(), select.EPOLLIN)
             news.append(True)
-        if _is_closed(end):
+        if self._take_returns(end):
             end.close()
-            self._socket, self.up = None, False
+            self._socket, self.up, self._shown = None, False, False
+            self._lent.clear()
+            self._declined.clear()
             news.append(False)
         return news
 
-    def refers_to(self, nbytes: int) -> bool:
-        return False  # the kernel has a copy
+    def _take_returns(self, end: socket.socket) -> bool:
+        """Takes note of what the other side has copied. Whether it has closed the connection.
+
+        It can return what it was lent, or have it sent by value, and nothing else: it spoils its
+        own payloads at most, when it does so too soon.
+        """
+        for _ in range(RETURNS_MAX):
+            try:
+                packet = end.recv(_LENGTH.size + NEXT.size, _SEND)
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True
+            if not packet:
+                return True
+            if len(packet) == _LENGTH.size + NEXT.size:
+                mark, transfer, how = NEXT.unpack_from(packet, _LENGTH.size)
+                known = self._lent.pop(transfer, None) if mark == RETURNED_MARK else None
+                if known is not None and how == UNMAPPED:
+                    self._lender = None
+                    self._declined.append(Outgoing(*known, chunk_bytes=CHUNK_BYTES))
+        return False
+
+    def refers_to(self, outgoing: Outgoing) -> bool:
+        return outgoing.lent  # of everything else the kernel has a copy
+
+    def _show(self, end: socket.socket) -> None:
+        """Gives the other side the memory that is shared, once. Raises: OSError: As in ``push``."""
+        if self._lender is not None and not self._shown:
+            header = NEXT.pack(MAP_MARK, self._region, 0)
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [self._lender.fd]))
+            end.sendmsg((_LENGTH.pack(len(header)), header), (rights,), _SEND)
+            self._shown = True
 
     def push(self, outgoing: Outgoing) -> bool:
         if self._socket is None:
@@ -136,9 +219,13 @@ class UnixLane:
             else (_LENGTH.pack(len(header)), header, chunk)
         )
         try:
+            if outgoing.lent:
+                self._show(self._socket)
             self._socket.sendmsg(parts, (), _SEND)
         except OSError:  # no room, or nobody there any more, of which ``news`` will tell
             return False
+        if outgoing.lent and outgoing.holder is not None:
+            self._lent[outgoing.transfer] = header[LENT.size :], outgoing.holder
         return True
 
     def push_ahead(self, transfer: int, holder: NDArray[np.uint8]) -> bool:
@@ -157,16 +244,6 @@ class UnixLane:
             self._socket.close()
         self._news.close()
         self._room.close()
-
-
-def _is_closed(end: socket.socket) -> bool:
-    """By the other side, which never says anything in this direction."""
-    try:
-        return not end.recv(1, _PEEK)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
 
 
 class UnixInbox:
@@ -195,6 +272,9 @@ class UnixInbox:
         self.fd = self._epoll.fileno()
         # descriptor -> serial number, socket
         self._connections: dict[int, tuple[int, socket.socket]] = {}
+        # the same -> the number of the memory that its sender shares, and what is being copied
+        self._mapped: dict[int, tuple[int, MappedMemory]] = {}
+        self._loans: dict[int, Loan] = {}
         self._serial = 0
         self._scratch = bytearray(_HEADER_MAX)
         self._view = memoryview(self._scratch)
@@ -204,12 +284,14 @@ class UnixInbox:
         """Takes what has come, but not more than others can wait for. The descriptor goes on
         telling of the rest."""
         stop_at = self._traffic.received_bytes + BURST_BYTES
+        for fd in list(self._loans):
+            self._copy(fd, arrivals, now)
         for fd, _ in self._epoll.poll(0):
             if fd == self._listener.fileno():
                 self._accept()
-            elif fd in self._connections:
+            elif fd in self._connections and fd not in self._loans:
                 self._drain(fd, arrivals, now, stop_at)
-        return True
+        return not self._loans
 
     def _accept(self) -> None:
         while True:
@@ -242,6 +324,8 @@ class UnixInbox:
             if received is not None:
                 arrivals.append(received)
                 return  # most often there is no more, and of more the descriptor tells
+            if fd in self._loans:
+                return  # what comes behind waits until this payload is here
             if self._traffic.received_bytes >= stop_at:
                 return
 
@@ -262,6 +346,12 @@ class UnixInbox:
         mark = header[0] if header else 0
         if mark == AHEAD_MARK:
             self._take_ahead(serial, connection, header, end)
+            return None
+        if mark == MAP_MARK:
+            self._map(connection, header)
+            return None
+        if mark == LENT_MARK:
+            self._borrow(connection, header, end, now)
             return None
         if mark not in (FIRST_MARK, NEXT_MARK):
             self._traffic.received_messages += 1
@@ -303,12 +393,72 @@ class UnixInbox:
         self._traffic.received_bytes += got - _LENGTH.size
         self._reception.landed(serial, got == end + len(room) and not flags & _TRUNCATED)
 
+    def _map(self, connection: socket.socket, header: memoryview) -> None:
+        """The packet of a descriptor: it replaces the one before it on this connection."""
+        right = len(header) == NEXT.size
+        region = NEXT.unpack(header)[1] if right else 0
+        _, ancillary, flags, _ = connection.recvmsg_into([self._beyond], _ANCILLARY_BYTES, _RECEIVE)
+        fds = array.array("i")
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(data[: len(data) - len(data) % _DESCRIPTOR_BYTES])
+        try:
+            # MSG_CTRUNC: more came than one, of which the kernel has kept none for us
+            if not right or len(fds) != 1 or flags & socket.MSG_CTRUNC:
+                raise OSError("not one descriptor")
+            self._mapped[connection.fileno()] = region, MappedMemory(fds[0])
+        except (OSError, ValueError, OverflowError):
+            self._traffic.drop("malformed")
+            self._mapped.pop(connection.fileno(), None)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _borrow(self, connection: socket.socket, header: memoryview, end: int, now: float) -> None:
+        """A message whose payload lies in its sender's memory. What cannot be copied is returned
+        at once."""
+        self._traffic.received_messages += 1
+        if not LENT.size < len(header) <= LENT.size + HEADER_BYTES_MAX:
+            self._traffic.drop("malformed")
+            self._throw_away(connection)
+            return
+        fd = connection.fileno()
+        transfer, loan = self._reception.lent(header, self._mapped.get(fd), now)
+        got = connection.recv_into(self._beyond, end + 1)
+        self._traffic.received_bytes += got - _LENGTH.size
+        if got != end:
+            self._traffic.drop("malformed")
+            loan = None
+        if loan is None:
+            _return(connection, transfer, COPIED if fd in self._mapped else UNMAPPED)
+        else:
+            self._loans[fd] = loan
+
+    def _copy(self, fd: int, arrivals: list[Arrival], now: float) -> None:
+        """Some more of what is being copied from the memory of a sender."""
+        loan = self._loans[fd]
+        incoming, stop_at = loan.incoming, loan.incoming.filled + LOAN_BURST_BYTES
+        while incoming.filled < stop_at:
+            before = incoming.filled
+            done = incoming.copy_from(loan.source)
+            self._traffic.received_bytes += incoming.filled - before
+            if done:
+                del self._loans[fd]
+                _return(self._connections[fd][1], loan.transfer, COPIED)
+                received = incoming.finish()
+                assert received is not None, "it has no checksum that could be wrong"
+                arrivals.append(received)
+                return
+        arrivals += incoming.news(now)
+
     def _throw_away(self, connection: socket.socket) -> None:
         """The rest of a packet goes with its first byte."""
         connection.recv_into(self._beyond, 1)
 
     def _close(self, fd: int) -> None:
         serial, connection = self._connections.pop(fd)
+        self._mapped.pop(fd, None)
+        self._loans.pop(fd, None)
         self._epoll.unregister(fd)
         connection.close()
         self._reception.closed(serial)
@@ -318,3 +468,10 @@ class UnixInbox:
             self._close(fd)
         self._epoll.close()
         self._listener.close()
+
+
+def _return(connection: socket.socket, transfer: int, how: int) -> None:
+    """Tells the sender what became of its payload. Who does not read such words has its memory in
+    use for as long as the connection lasts: nobody waits for it."""
+    with contextlib.suppress(OSError):
+        connection.sendmsg((_RETURN_LENGTH, NEXT.pack(RETURNED_MARK, transfer, how)), (), _SEND)

@@ -33,18 +33,31 @@ from gossip.vectors import to_bytes
 
 from .addresses import is_loopback
 from .assembly import HeaderFilter, Reception
-from .base import FAR_LINK_TIMEOUT_S, LINK_TIMEOUT_S, Arrival, PayloadLimit, Traffic
+from .base import (
+    FAR_LINK_TIMEOUT_S,
+    LINK_TIMEOUT_S,
+    Arrival,
+    PayloadLimit,
+    ResultRoom,
+    Traffic,
+)
 from .chunks import Outgoing, checksum
 from .codec import encode
 from .curve import Keys
 from .guard import Guard
 from .inbox import BulkInbox, ControlInbox, Inbox, ListenAddress
+from .lending import Lender
 from .links import BuffersInFlight, BulkLane, Link, ZmqLane, why_not
 from .sockets import endpoint
 from .unix import CHUNK_BYTES as UNIX_CHUNK_BYTES
 from .unix import UnixInbox, name_of
 
 SAFETY_POLL_S = 0.1  # look at every socket this often, whatever the descriptors say
+YIELDED_S = 0.001
+"""A processor that was away for longer has somebody else to run."""
+CROWDED_S = 0.1
+"""Then nobody stays awake for so long. Who sleeps is run at once when something comes; who stays in
+line has to wait for whole turns of the others, and a short round took twice as long."""
 RETRY_S = 0.05  # between attempts to connect a lane that does not do so by itself
 
 _DONTWAIT = int(zmq.DONTWAIT)
@@ -53,6 +66,9 @@ _BULK = frozenset(BULK_MESSAGES)
 
 class ZeroMQTransport:
     """See the module. Driven by one thread."""
+
+    _lender: Lender | None = None  # of the memory that others may read
+    _awake_from = 0.0  # the processor has been somebody else's: until then a wait is slept
 
     def __init__(
         self,
@@ -115,7 +131,7 @@ class ZeroMQTransport:
                 self._guard.close()
             self._context.destroy(linger=0)
             raise
-        self._assembly = reception.assembly
+        self._reception = reception
         self.control, self.bulk = self._control_in.address, self._bulk_in.address
 
         # Rarely heard descriptors (monitors, lanes that are full) sit behind one epoll, so that a
@@ -166,6 +182,8 @@ class ZeroMQTransport:
                 return
             keys = (self._keys.pair, key)
         link = self._links[peer] = Link(self._context, peer, control, bulk, keys)
+        if self._lender is not None:
+            link.bulk.share(self._lender)
         for lane in link.lanes:
             self._add_lane(link, lane)
         # nothing is to come there: what does is told at once
@@ -235,7 +253,7 @@ class ZeroMQTransport:
                 self._keyless[link.peer] = link.addresses
                 if link.up:
                     arrivals.append(LinkDown(link.peer, "its key counts no more"))
-                    self._assembly.orphan(link.peer, now)
+                    self._reception.assembly.orphan(link.peer, now)
         for peer in [peer for peer in self._keyless if keys.key_of(peer) is not None]:
             self.connect(peer, *self._keyless.pop(peer))
         self._guard.sweep()
@@ -263,6 +281,15 @@ class ZeroMQTransport:
         if (again_s := lane.again_s) is not None and lane.news_fd not in self._closed_lanes:
             self._open_later(lane, time.monotonic() + again_s)
         self._on_news(link, lane, news, arrivals)
+        if lane is link.bulk and (declined := link.bulk.declined()):
+            self.traffic.note(
+                ("declined", link.peer),
+                f"peer {link.peer} cannot map the memory of this peer: payloads go over a socket",
+                "it has reached its limit of memory or of open files (ulimit -v, ulimit -n)",
+                about=link.peer,
+            )
+            for outgoing in declined:
+                self._hand_over(link, outgoing)
 
     def _on_news(
         self, link: Link, lane: ZmqLane | BulkLane, news: list[bool], arrivals: list[Arrival]
@@ -289,7 +316,7 @@ class ZeroMQTransport:
                         link.peer, "bulk connection closed" if bulk else "control connection closed"
                     )
                 )
-                self._assembly.orphan(link.peer, time.monotonic())
+                self._reception.assembly.orphan(link.peer, time.monotonic())
 
     # --- out --------------------------------------------------------------------------------------
 
@@ -329,6 +356,8 @@ class ZeroMQTransport:
         if link.queue and not link.has_room(0 if holder is None else len(holder)):
             self.traffic.drop("full")
             return False
+        if holder is not None and (lent := link.bulk.lend(envelope, holder)) is not None:
+            return self._hand_over(link, lent)
         sum_of_payload = 0
         if payload is not None and holder is not None and link.bulk.summed:
             sum_of_payload = self._sum_of(payload, holder)
@@ -346,6 +375,22 @@ class ZeroMQTransport:
             self._enqueue(link, outgoing)
             self._watch(link)
         return True
+
+    def share(self, fd: int, memory: NDArray[np.uint8], room: ResultRoom) -> None:
+        self._reception.room = room
+        if not isinstance(self._bulk_in, UnixInbox):
+            return  # peers are on several hosts, or want their payloads encrypted
+        try:
+            self._lender = Lender(fd, memory)
+        except OSError as error:
+            self.traffic.note(
+                "unsealed",
+                f"memory cannot be shared with the other peers of this host: {error}",
+                "payloads go over sockets, which takes longer; a newer kernel may help",
+            )
+            return
+        for link in self._links.values():
+            link.bulk.share(self._lender)
 
     def ahead(self, data: NDArray[np.float32]) -> None:
         holder = to_bytes(data)
@@ -368,7 +413,7 @@ class ZeroMQTransport:
         """Hands over chunks until all are gone, or the lane takes no more.
         Returns whether all are gone."""
         lane = link.bulk
-        if outgoing.index == 0 and outgoing.holder is not None and lane.refers_to(outgoing.nbytes):
+        if outgoing.index == 0 and outgoing.holder is not None and lane.refers_to(outgoing):
             self._flights.add(outgoing.holder)
         while True:
             before = outgoing.sent
@@ -443,7 +488,7 @@ class ZeroMQTransport:
             self._unread |= heard - wanted
             self._read_unread(arrivals, now)
             if look_everywhere and self._bulk_fd not in self._unread:
-                self._assembly.expire(now)  # not while it is we who are behind
+                self._reception.assembly.expire(now)  # not while it is we who are behind
             self.woken = not wanted.isdisjoint(heard)
             if arrivals or now >= deadline or self.woken:
                 return arrivals
@@ -462,15 +507,20 @@ class ZeroMQTransport:
         """Which descriptors have something, after at most ``wait_s``, of which the first
         ``awake_s`` are not slept."""
         look = self._poller.poll
-        if wait_s > 0.0 and awake_s > 0.0:
-            clock = time.monotonic
-            until = clock() + min(wait_s, awake_s)
-            while clock() < until:
+        clock = time.monotonic
+        if wait_s > 0.0 and awake_s > 0.0 and (now := clock()) >= self._awake_from:
+            until = now + min(wait_s, awake_s)
+            while now < until:
                 if ready := look(0):
                     return ready
                 # whoever else waits for this processor, our own trainer perhaps,
                 # has something to do
+                asked = clock()
                 os.sched_yield()
+                now = clock()
+                if now - asked > YIELDED_S:
+                    self._awake_from = now + CROWDED_S
+                    break
         return look(wait_s * 1000)
 
     def _set_wake(self, wanted: frozenset[int]) -> None:

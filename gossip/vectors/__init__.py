@@ -2,6 +2,11 @@
 compared and summed up."""
 
 from .count_sketch import sketch as sketch
+from .digest import PartsDigest as PartsDigest
+from .digest import PayloadDigest as PayloadDigest
+from .digest import described as described
+from .digest import digests_of as digests_of
+from .digest import payload_digest as payload_digest
 from .encoding import are_finite as are_finite
 from .encoding import bytes_for as bytes_for
 from .encoding import from_bytes as from_bytes

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .finite import is_finite
+
 NUMBER_BYTES = 4
 
 
@@ -32,4 +34,4 @@ def from_bytes(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 def are_finite(raw: NDArray[np.uint8]) -> bool:
     """Whether these bytes are whole numbers, and each of them is finite."""
-    return len(raw) % NUMBER_BYTES == 0 and bool(np.isfinite(from_bytes(raw)).all())
+    return len(raw) % NUMBER_BYTES == 0 and is_finite(from_bytes(raw))

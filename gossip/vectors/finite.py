@@ -6,6 +6,11 @@ import numpy as np
 
 
 def is_finite(vector: np.ndarray) -> bool:
-    """Whether all numbers are finite. Quicker than their sum,
-    which takes a guard against warnings of an overflow."""
-    return bool(np.isfinite(vector).all())
+    """Whether all numbers are finite.
+
+    The sum of their squares is finite only if they are, takes one pass, and no memory. Where it is
+    not, they may still be, but long: then each is looked at.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.dot(vector, vector) if vector.ndim == 1 else np.nan
+    return bool(np.isfinite(squares)) or bool(np.isfinite(vector).all())

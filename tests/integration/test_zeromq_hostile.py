@@ -121,7 +121,7 @@ def test_random_messages_are_counted(small, lane: str):
         watched.until(lambda: total(small) >= 300, "300 drops")
         assert total(small) == 300
         assert watched.received(small) == []
-        assert len(small._assembly) == 0
+        assert len(small._reception.assembly) == 0
         watched.serves(small)
 
 
@@ -283,7 +283,7 @@ def test_a_stranger_cannot_add_to_anothers_payload(victim):
     watched = WatchedTransport(victim)
     with stranger(victim.bulk) as honest_one, stranger(victim.bulk) as thief:
         honest_one.send_multipart([first(3 * MIB), CHUNK])
-        watched.until(lambda: len(victim._assembly) == 1, "a payload to begin")
+        watched.until(lambda: len(victim._reception.assembly) == 1, "a payload to begin")
         thief.send_multipart([following(1), b"\xff" * CHUNK_BYTES])
         watched.until(lambda: total(victim) == 1, "a drop")
         honest_one.send_multipart([following(1), CHUNK])
@@ -307,7 +307,7 @@ def test_many_unfinished_payloads_of_one_name_hold_two_buffers(victim):
             dealer.send_multipart([first(3 * MIB, number), CHUNK])
         watched.until(lambda: total(victim) == 2, "two drops")
     assert victim.traffic.dropped == {"crowded": 2}
-    assert len(victim._assembly) == 2
+    assert len(victim._reception.assembly) == 2
 
 
 @pytest.mark.parametrize("lane", [0, 1])

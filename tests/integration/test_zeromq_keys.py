@@ -346,7 +346,7 @@ def test_nobody_adds_to_anothers_payload_by_taking_the_name_of_its_connection(
         dealer.connect(victim.bulk)
         dealer.send_multipart(frames)
         watched.until(
-            lambda: len(victim._assembly) == 1 if frames[0] is first else said(),  # noqa: B023
+            lambda: len(victim._reception.assembly) == 1 if frames[0] is first else said(),  # noqa: B023
             "it to be read",
         )
         context.destroy(linger=0)

@@ -9,6 +9,7 @@ import socket
 import time
 from contextlib import suppress
 from threading import Thread
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from zeromq_rig import WatchedTransport, floats, process, raw, transport, update
 from gossip.core.events import LinkDown, LinkUp, Payload
 from gossip.core.messages import Envelope, Ping
 from gossip.errors import AddressInUse, ConfigError
-from gossip.transport import assembly, links, sockets
+from gossip.transport import assembly, links, sockets, zeromq
 from gossip.transport.base import Traffic
 from gossip.transport.codec import decode
 from gossip.transport.zeromq import ZeroMQTransport
@@ -193,11 +194,11 @@ def test_a_sender_that_dies_in_the_middle_of_a_payload_frees_its_memory(monkeypa
     first, second, watched = pair(64 * MIB)
     watched.link(second, 0, first)
     assert first.send(1, update(), floats(64 * MIB))
-    while len(second._assembly) == 0:
+    while len(second._reception.assembly) == 0:
         watched.heard[second] += second.poll(0.01)
     first.close()
     rest = WatchedTransport(second)
-    rest.until(lambda: len(second._assembly) == 0, "the memory to be freed")
+    rest.until(lambda: len(second._reception.assembly) == 0, "the memory to be freed")
     assert second.traffic.dropped["gap"] == 1
     assert rest.received(second) == []
     second.close()
@@ -208,10 +209,10 @@ def test_who_comes_back_late_finds_the_rest_of_a_payload(monkeypatch):
     monkeypatch.setattr(assembly, "STALLED_S", 0.05)
     first, second, watched = pair(16 * MIB)
     assert first.send(1, update(), floats(16 * MIB))
-    while len(second._assembly) == 0:
+    while len(second._reception.assembly) == 0:
         first.poll(0.0)
         watched.heard[second] += second.poll(0.0)
-    deadline = min(incoming.deadline for _, incoming in second._assembly._open.values())
+    deadline = min(incoming.deadline for _, incoming in second._reception.assembly._open.values())
     while time.monotonic() < deadline + 0.2:  # also past the next look at all sockets
         first.poll(0.01)
     watched.until(lambda: len(watched.received(second)) == 1, "the payload")
@@ -314,3 +315,34 @@ def test_a_message_to_many_is_encoded_once_but_not_across_lives():
     assert decode(sender._envelope_of(message)).incarnation == 4
     assert decode(sender._envelope_of(update(1))).message == update(1)
     sender.close()
+
+
+@pytest.mark.parametrize(
+    ("turn_s", "yields"), [(zeromq.YIELDED_S / 2, [3, 3]), (2 * zeromq.YIELDED_S, [1, 0])]
+)
+def test_a_wait_is_slept_where_the_processor_is_somebody_elses(monkeypatch, turn_s, yields):
+    now, yielded, awake_s = [100.0], [], 1.25 * zeromq.YIELDED_S
+
+    def somebody_elses_turn() -> None:
+        yielded.append(now[0])
+        now[0] += turn_s
+
+    def yields_of_a_wait(one: ZeroMQTransport) -> int:
+        yielded.clear()
+        one._look(0.002, awake_s)
+        return len(yielded)
+
+    one = transport()
+    try:
+        while one._look(0.0, 0.0):
+            one.poll(0.0)  # what there is to hear of sockets that are new
+        with monkeypatch.context() as patched:
+            patched.setattr(zeromq, "time", SimpleNamespace(monotonic=lambda: now[0]))
+            patched.setattr(os, "sched_yield", somebody_elses_turn)
+            found = [yields_of_a_wait(one), yields_of_a_wait(one)]
+            now[0] += zeromq.CROWDED_S + 0.001
+            again = yields_of_a_wait(one)
+    finally:
+        one.close()
+    assert found == yields
+    assert again == yields[0], "it is tried again"

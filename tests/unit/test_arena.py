@@ -8,7 +8,8 @@ import pytest
 
 from gossip.errors import LocalError
 from gossip.ipc import arena as arena_module
-from gossip.ipc.arena import Arena, allocate, map_bytes, map_rows
+from gossip.ipc import messages as control
+from gossip.ipc.arena import Arena, allocate, landing_slots, map_bytes, map_rows
 
 
 @pytest.mark.parametrize("elements", [1, 15, 16, 17, 1000])
@@ -20,7 +21,7 @@ def test_both_sides_see_the_same_vectors_in_every_slot(elements):
         for name in ("updates", "parameters", "results", "mixes")
         for a, b in zip(getattr(ours, name), getattr(theirs, name), strict=True)
     ]
-    assert len(slots) == 16
+    assert len(slots) == 2 * (control.UPDATE_SLOTS + control.RESULT_SLOTS) + landing_slots(elements)
     for number, (a, _) in enumerate(slots):
         a[:] = number + 1
     for number, (_, b) in enumerate(slots):

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from gossip.config import RunConfig
-from gossip.core.digests import digest_of, digests_of
 from gossip.core.events import Payload, SnapshotTaken
 from gossip.core.messages import (
     Commit,
@@ -32,12 +31,13 @@ from gossip.inject.outbox import Outbox
 from gossip.inject.state_attacks import FAR_ROUNDS
 from gossip.inject.update_attacks import UpdateAttack
 from gossip.run.journal import Journal
+from gossip.vectors import digests_of, payload_digest
 
 ATTACKER, OTHER = 1, 2
 TOLD = (0, 2, 3)
 LINEAGE = b"lineage!"
 RESULT = np.linspace(-1.0, 2.0, 1 << 20, dtype=np.float32)  # 4 MiB
-TRUTH = Payload(RESULT, RESULT.nbytes, True, digest_of(RESULT.data))
+TRUTH = Payload(RESULT, RESULT.nbytes, True, payload_digest(RESULT.data))
 PARTS = (40, 16, 8)
 STATE = np.arange(64, dtype=np.uint8)
 
@@ -121,7 +121,7 @@ def test_a_liar_commits_another_result_with_a_digest_that_fits_the_same_to_all(
     assert isinstance(message, Commit)
     assert content is not None
     assert np.array_equal(content.data, said, equal_nan=True)
-    assert message.digest == content.digest == digest_of(content.data) != TRUTH.digest
+    assert message.digest == content.digest == payload_digest(content.data) != TRUTH.digest
     assert content.finite == bool(np.isfinite(said).all())
     assert np.array_equal(RESULT, TRUTH.data), "its core keeps the truth"
 
@@ -130,7 +130,7 @@ def test_a_broken_result_does_not_fit_its_digest() -> None:
     message, content = told("broken_results:1", commit(), TRUTH)[OTHER]
     assert isinstance(message, Commit)
     assert content is not None
-    assert message.digest == TRUTH.digest != digest_of(content.data)
+    assert message.digest == TRUTH.digest != payload_digest(content.data)
 
 
 def test_who_equivocates_tells_the_truth_to_even_numbers_only() -> None:
@@ -139,7 +139,7 @@ def test_who_equivocates_tells_the_truth_to_even_numbers_only() -> None:
     message, content = found[3]
     assert isinstance(message, Commit)
     assert content is not None
-    assert message.digest == digest_of(content.data) == digest_of(-RESULT)
+    assert message.digest == payload_digest(content.data) == payload_digest(-RESULT)
 
 
 def test_who_lies_at_last_does_so_in_the_last_round_and_to_one_peer() -> None:

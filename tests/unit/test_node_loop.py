@@ -16,7 +16,6 @@ from trainer_fakes import allocate_bytes
 
 from gossip.aggregators import kernels
 from gossip.core import events
-from gossip.core.digests import digest_of
 from gossip.core.events import (
     Aggregate,
     Aggregated,
@@ -32,6 +31,7 @@ from gossip.core.messages import Commit, Contribution, Rejection
 from gossip.ipc import messages as control
 from gossip.ipc.arena import map_bytes, map_rows
 from gossip.run.rendezvous import announce_end
+from gossip.vectors import payload_digest
 
 
 def rows(*payloads: Payload) -> tuple[Row, ...]:
@@ -216,7 +216,7 @@ def test_the_rule_runs_and_its_answer_has_the_digest_of_its_bytes() -> None:
         heard = core.wait_for(Aggregated)
         assert (heard.ticket, heard.reason) == (5, "")
         assert heard.payload.data.tolist() == [2, 4]
-        assert heard.payload.digest == digest_of(np.array([2, 4], np.float32).tobytes())
+        assert heard.payload.digest == payload_digest(np.array([2, 4], np.float32).tobytes())
         assert heard.weights == (0.5, 0.5)
 
 
@@ -390,7 +390,7 @@ def test_rounds_wait_for_a_free_slot_in_order_and_none_is_overwritten() -> None:
         core.say(*[Apply(r, (vector(r, r, r, r),)) for r in range(10)], StartRound(10, None))
         held = [stage.hear() for _ in range(control.RESULT_SLOTS)]
         assert stage.is_silent()
-        assert [told.round_id for told in held] == [0, 1, 2, 3]
+        assert [told.round_id for told in held] == list(range(control.RESULT_SLOTS))
         order = []
         while True:
             if not held:
@@ -464,7 +464,7 @@ def test_a_snapshot_comes_in_shared_memory_with_its_digest() -> None:
             9,
             b"the state",
         )
-        assert heard.payload.digest == digest_of(b"the state")
+        assert heard.payload.digest == payload_digest(b"the state")
 
 
 @pytest.mark.parametrize("nbytes", [100, 2**23 + 1], ids=["small", "large"])

@@ -15,7 +15,6 @@ import pytest
 from node_fakes import socket_pair
 
 from gossip import aggregators, topologies
-from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Aggregated, Committed, LinkUp, Payload, Row
 from gossip.core.messages import Commit
 from gossip.errors import BadFault
@@ -24,12 +23,13 @@ from gossip.inject.process import FaultInjector
 from gossip.inject.update_attacks import UpdateAttack
 from gossip.node.alarms import StallDetector, TimerHeap, piled_up
 from gossip.node.plan_cache import PlanCache
-from gossip.node.reducer import Reducer, answer
+from gossip.node.reducer import Reducer, ResultMaker, ResultWriter
 from gossip.node.worker import Worker
 from gossip.run import journal as node_files
 from gossip.run.journal import Journal, dump
 from gossip.run.rendezvous import Seed, SeedFolder, announce_end, parse_seed
 from gossip.topologies import Plan, Roster, topology
+from gossip.vectors import payload_digest
 from gossip.vectors.finite import is_finite
 
 # --- timers ---------------------------------------------------------------------------------------
@@ -329,7 +329,9 @@ def test_finiteness_is_found_out_also_where_the_sum_overflows(
 
 
 def test_scores_beyond_all_bounds_are_told_as_numbers_that_a_message_may_hold() -> None:
-    heard = answer(1, np.ones(2, np.float32), (1.0, float("nan")), (float("inf"), 1.0))
+    heard = ResultMaker().answer(
+        1, np.ones(2, np.float32), (1.0, float("nan")), (float("inf"), 1.0)
+    )
     assert np.isfinite([*heard.weights, *heard.outlyingness]).all()
 
 
@@ -379,7 +381,11 @@ def test_a_small_result_goes_ahead_of_its_digest_if_it_is_finite(rule: str) -> N
     worker = Worker()
     try:
         reducer = Reducer(
-            aggregators.load(rule), worker, answers.append, centered=False, ahead=ahead.append
+            aggregators.load(rule),
+            worker,
+            answers.append,
+            centered=False,
+            results=ResultWriter(ahead.append),
         )
         for value in (2.0, 1.0):
             rows = tuple(Row(peer, payload(np.full(10, value, np.float32)), 1) for peer in range(3))
@@ -390,8 +396,9 @@ def test_a_small_result_goes_ahead_of_its_digest_if_it_is_finite(rule: str) -> N
     for said, vector in zip(answers, ahead, strict=True):
         assert said.payload is not None
         assert said.payload.data is vector
-        assert said.payload.digest == digest_of(vector)
-    assert answer(1, np.full(3, np.nan, np.float32), (), (), ahead.append).payload is None
+        assert said.payload.digest == payload_digest(vector)
+    nothing = ResultMaker(ahead.append).answer(1, np.full(3, np.nan, np.float32), (), ())
+    assert nothing.payload is None
     assert len(ahead) == 2
 
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from test_recovery import CHAIN, CORE, LINEAGE, RecoveryBench, answers, ask, begins, packed
 
-from gossip.core.digests import digest_of, digests_of
 from gossip.core.events import Payload, Restored
 from gossip.core.messages import PIECES_MAX, StateAttestation, StateOffer, StateRequest
-from gossip.core.transfer.chunks import CREDIT, PieceFetcher, PieceManifest, cut, described
+from gossip.core.transfer.chunks import CREDIT, PieceFetcher, PieceManifest, cut
 from gossip.core.transfer.donor import (
     BUSY,
     ENOUGH,
@@ -23,6 +22,7 @@ from gossip.core.transfer.donor import (
     attested_digest,
 )
 from gossip.core.transfer.receiver import STATE_SLACK
+from gossip.vectors import described, digests_of, payload_digest
 
 PIECE_BYTES = 4
 SIZES = (18, 2, 3)
@@ -58,8 +58,8 @@ def test_a_state_no_larger_than_a_piece_stands_for_itself() -> None:
 
 def test_an_outline_says_how_long_the_pieces_are_and_what_each_is() -> None:
     assert [OUTLINE.bounds(piece) for piece in (1, 2, 5)] == [(0, 4), (4, 8), (16, 18)]
-    assert OUTLINE.digests[4] == digest_of(b"ve")
-    assert TRUE.parts[1:] == (digest_of(b"lr"), digest_of(b"own"))
+    assert OUTLINE.digests[4] == payload_digest(b"ve")
+    assert TRUE.parts[1:] == (payload_digest(b"lr"), payload_digest(b"own"))
     assert PieceManifest.read(OUTLINE.packed()) == OUTLINE
 
 
@@ -91,11 +91,14 @@ def test_pieces_that_are_alike_come_once_and_what_is_here_already_is_not_asked_f
     _, parts = described(b"aaaaaaaabbbb" + b"cc", (12, 2), 4)
     outline = PieceManifest.read(parts[0])
     assert outline is not None
-    kept: dict[bytes, Any] = {digest_of(b"bbbb"): b"bbbb", digest_of(b"former"): b"former"}
+    kept: dict[bytes, Any] = {
+        payload_digest(b"bbbb"): b"bbbb",
+        payload_digest(b"former"): b"former",
+    }
     gathering = PieceFetcher(outline, kept, (1, 2))
-    assert kept == {digest_of(b"bbbb"): b"bbbb"}, "of what it has no use for nothing is kept"
+    assert kept == {payload_digest(b"bbbb"): b"bbbb"}, "of what it has no use for nothing is kept"
     assert gathering.ask((1, 2), 9.0) == [(1, 1)]
-    assert gathering.take(1, 1, Payload(b"aaaa", 4, True, digest_of(b"aaaa")))
+    assert gathering.take(1, 1, Payload(b"aaaa", 4, True, payload_digest(b"aaaa")))
     assert gathering.whole
     assert (
         b"".join(gathering.joined(Payload(b"cc", 2, True, b"", parts[1:])).data)
@@ -337,7 +340,7 @@ def test_a_donor_offers_all_but_the_pieces_and_gives_these_one_by_one() -> None:
     bench.hear(1, StateRequest(LINEAGE, 1, 9, "state", 5))
     said = answers(bench)[1]
     assert isinstance(said, StateOffer)
-    assert (said.piece, said.nbytes, said.digest, said.core) == (5, 2, digest_of(b"ve"), b"")
+    assert (said.piece, said.nbytes, said.digest, said.core) == (5, 2, payload_digest(b"ve"), b"")
     assert bench.snapshots == 1
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gossip.core.digests import digests_of
 from gossip.core.events import (
     CancelTimer,
     Effect,
@@ -38,6 +37,7 @@ from gossip.core.transfer.donor import (
     attested_digest,
 )
 from gossip.core.transfer.receiver import HURRY_S, REMIND_S, DonorTimeout, Recovery
+from gossip.vectors import digests_of
 
 LINEAGE = b"lineage!"
 CHAIN = b"chain of commits"

@@ -25,6 +25,7 @@ from gossip.errors import ConfigError, NodeLost, Refused, SwarmError, Unsupporte
 from gossip.ipc import messages as control
 from gossip.training.layout import PRESENT
 from gossip.training.state import pack_state, part_sizes, state_digest
+from gossip.transport.lending import Lender
 
 ELEMENTS = 5 * 7 + 7 + 7 * 3 + 3
 
@@ -660,6 +661,31 @@ def test_a_node_that_dies_mid_round_is_started_again_and_gets_the_same_update():
             step_with(twin, twin_optimizer, vector(seed))
         assert same_bits(model, twin)
         assert swarm.session.round == 2
+
+
+def test_another_node_gets_memory_that_it_can_write_to_though_the_former_was_shared():
+    model, optimizer = small_model()
+
+    def dies(n: FakeNode) -> None:
+        n.prepared()
+        Lender(n.arena.fd, n.arena.memory)  # nobody can map it to write to it any more
+        n.go(0)
+        n.expect(control.Contribute)
+
+    def lives(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.apply(0, 0, vector(0))
+        n.expect(control.AppliedReply)
+        n.go(1)
+        n.halt()
+
+    with FakeNodeSwarm(dies, lives) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+        assert swarm.session.round == 1
 
 
 def test_a_node_that_was_started_again_cannot_make_us_apply_a_round_twice():

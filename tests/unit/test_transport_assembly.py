@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import pytest
 
-from gossip.core.digests import PartsDigest, digest_of, digests_of
+from gossip.core.digests import digest_of
 from gossip.core.messages import Commit, Envelope, Ping, StateOffer, Update
 from gossip.transport.assembly import (
     ORPHANED_S,
@@ -31,6 +31,7 @@ from gossip.transport.chunks import (
     checksum,
 )
 from gossip.transport.codec import encode
+from gossip.vectors import PartsDigest, digests_of, payload_digest
 
 RUN = b"this-run"
 UPDATE = Update(b"lineage1", 7, 0, 0, b"d" * 16, 32, 0.5)
@@ -88,13 +89,13 @@ def test_the_parts_of_a_state_have_digests_of_their_own_however_it_comes(
         found.update(data[at : at + piece])
     digest, digests = found.digests()
     edges = [0, *accumulate(parts)]
-    assert list(digests) == [digest_of(data[start:stop]) for start, stop in pairwise(edges)]
-    assert digest == (digest_of(b"".join(digests)) if parts else digest_of(data))
+    assert list(digests) == [payload_digest(data[start:stop]) for start, stop in pairwise(edges)]
+    assert digest == (digest_of(b"".join(digests)) if parts else payload_digest(data))
     assert digests_of(data, parts) == (digest, digests)
 
 
 def test_what_is_behind_the_last_part_of_a_state_is_of_it():
-    assert digests_of(b"abcd", (1, 2))[1] == (digest_of(b"a"), digest_of(b"bcd"))
+    assert digests_of(b"abcd", (1, 2))[1] == (payload_digest(b"a"), payload_digest(b"bcd"))
 
 
 def test_a_changed_byte_changes_the_checksum():
@@ -288,7 +289,7 @@ def test_the_digest_of_a_commit_is_told():
     received = target.finish()
     assert received is not None
     assert received.payload is not None
-    assert received.payload.digest == digest_of(data)
+    assert received.payload.digest == payload_digest(data)
 
 
 # --- ahead of their messages ----------------------------------------------------------------------
@@ -359,7 +360,7 @@ def test_what_came_ahead_is_used_once_and_goes_with_its_connection():
     assert received is not None
     assert received.payload is not None
     assert (received.payload.data == DATA).all()
-    assert received.payload.digest == digest_of(DATA)
+    assert received.payload.digest == payload_digest(DATA)
     assert reception.behind("a", behind(2, 400)) is None
     early(reception, "a", 3, DATA)
     reception.closed("a")

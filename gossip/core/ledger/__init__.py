@@ -12,6 +12,7 @@ from .checkpoint import unpack_ledger as unpack_ledger
 from .data_cursor import Ranges as Ranges
 from .data_share import DataShare as DataShare
 from .equivocation import EquivocationWitness as EquivocationWitness
+from .log import ROUNDS_KEPT_ALWAYS as ROUNDS_KEPT_ALWAYS
 from .log import CommitLog as CommitLog
 from .log import Held as Held
 from .log import reissue as reissue

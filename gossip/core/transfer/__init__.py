@@ -3,7 +3,7 @@
 from .attestation import Poll as Poll
 from .chunks import PIECE_BYTES as PIECE_BYTES
 from .chunks import PieceFetcher as PieceFetcher
-from .chunks import described as described
+from .chunks import PieceManifest as PieceManifest
 from .chunks import outline_of as outline_of
 from .donor import COPIES_MAX as COPIES_MAX
 from .donor import TAKERS_MAX as TAKERS_MAX

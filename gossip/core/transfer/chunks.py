@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gossip.core.digests import digest_of, digests_of
+from gossip.core.digests import digest_of
 from gossip.core.events import Payload
 from gossip.core.frozen import record
 from gossip.core.messages import DIGEST_BYTES, PIECES_MAX, PeerId
@@ -68,27 +68,6 @@ class PieceManifest:
     def bounds(self, piece: int) -> tuple[int, int]:
         """Where the piece begins and ends. They are counted from 1."""
         return (piece - 1) * self.piece_bytes, min(piece * self.piece_bytes, self.nbytes)
-
-
-def described(
-    data: Any, lengths: Sequence[int], piece_bytes: int = PIECE_BYTES
-) -> tuple[bytes, tuple[bytes, ...]]:
-    """What stands for a packed state in parts of ``lengths``: for all of it, and for each part.
-
-    That is ``digests_of``, where the first part is no larger than a piece.
-    """
-    if len(lengths) < 2 or lengths[0] <= piece_bytes:
-        return digests_of(data, lengths)
-    whole = memoryview(data).cast("B")
-    cut = whole[: lengths[0]]
-    while -(-len(cut) // piece_bytes) > PIECES_MAX:
-        piece_bytes *= 2
-    digests = [digest_of(cut[at : at + piece_bytes]) for at in range(0, len(cut), piece_bytes)]
-    parts = (
-        PieceManifest(len(cut), piece_bytes, tuple(digests)).packed(),
-        *digests_of(whole[lengths[0] :], lengths[1:])[1],
-    )
-    return digest_of(b"".join(parts)), parts
 
 
 def outline_of(payload: Payload) -> PieceManifest | None:

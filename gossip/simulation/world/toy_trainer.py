@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Protocol, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core import DIGEST_BYTES, PIECE_BYTES, Effect, Event, Payload, PeerId, described, events
-from gossip.vectors import bytes_for, from_bytes, to_bytes
+from gossip.core import DIGEST_BYTES, PIECE_BYTES, Effect, Event, Payload, PeerId, events
+from gossip.vectors import bytes_for, described, from_bytes, to_bytes
 
 Vector = NDArray[np.float32]
 STEP_SIZE = 0.1

@@ -20,12 +20,11 @@ from gossip.core import (
     Received,
     Send,
     StateOffer,
-    digests_of,
 )
 from gossip.errors import Malformed
 from gossip.inject import OutMessage
 from gossip.transport import TOLD_EVERY_S, checksum, decode, encode
-from gossip.vectors import from_bytes, to_bytes
+from gossip.vectors import digests_of, from_bytes, to_bytes
 
 from .host import Lane, SimProcess
 from .links import Links

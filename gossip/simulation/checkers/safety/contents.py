@@ -32,15 +32,13 @@ from gossip.core import (
     StateOffer,
     Update,
     UpdateRequest,
-    described,
     events,
     outline_of,
     parts_of,
 )
-from gossip.core import digest_of as hash_of
 from gossip.simulation.checkers.base import Checker, RunConditions, TaintedStates, peer_core
 from gossip.simulation.world import OWN_BYTES, bytes_of_state, digest_of
-from gossip.vectors import to_bytes
+from gossip.vectors import described, payload_digest, to_bytes
 
 from .rounds import rolling_of
 
@@ -360,7 +358,7 @@ def content_digest(payload: Payload) -> bytes:
 
 def _state_digest(payload: Payload) -> bytes:
     """Of the parameters in a packed state of a toy trainer, whatever the payload says of them."""
-    return hash_of(bytes_of_state(payload)[:-OWN_BYTES])
+    return payload_digest(bytes_of_state(payload)[:-OWN_BYTES])
 
 
 def _name_of(payload: Payload) -> bytes:

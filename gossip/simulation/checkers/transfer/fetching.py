@@ -19,9 +19,9 @@ from gossip.core import (
     Send,
     StateOffer,
     StateRequest,
-    digest_of,
 )
 from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
+from gossip.vectors import payload_digest
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -49,7 +49,7 @@ def _right_piece(swarm: Swarm[Any], peer: PeerId, event: Event) -> bytes | None:
         return None
     if offer.nonce != core.recovery.nonce or core.recovery.stage != "asking":
         return None
-    found = digest_of(np.asarray(event.payload.data))
+    found = payload_digest(np.asarray(event.payload.data))
     return found if found == pieces.outline.digests[offer.piece - 1] else b""
 
 

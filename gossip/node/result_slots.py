@@ -1,0 +1,123 @@
+"""Where the result of a round lies in the arena: received or made there, so that nobody copies it
+for the trainer, and other peers of the host can read it; or copied there."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.core import Apply
+from gossip.transport import Buffer
+
+
+@dataclass(slots=True)
+class _Landing:
+    """A slot that results are received or made in."""
+
+    at: int
+    whole: NDArray[np.float32]
+    shards: tuple[Buffer, ...]
+    round_id: int = -1
+    told: bool = False  # the trainer reads it
+
+
+class ResultSlots:
+    """The result slots of one arena: some for what has to be copied, and behind them those that
+    results land in.
+
+    One of these is free when the trainer has read it and nobody refers to what is in it. A result
+    is referred to for as long as others may ask for it, so they are used in turn.
+
+    Args:
+        results: The slots, ``(elements,)`` each.
+        copied: How many of them are for what has to be copied.
+        bounds: Start and stop of each shard.
+        in_flight: Whether the transport still reads an array.
+    """
+
+    def __init__(
+        self,
+        results: Sequence[NDArray[np.float32]],
+        copied: int,
+        bounds: Sequence[tuple[int, int]],
+        in_flight: Callable[[object], bool],
+    ) -> None:
+        self._copied = copied
+        self._free = list(range(min(copied, len(results))))
+        self._landings = deque(
+            _Landing(
+                at,
+                whole,
+                tuple([Buffer(whole[start:stop].view(np.uint8)) for start, stop in bounds]),
+            )
+            for at, whole in enumerate(results)
+            if at >= copied
+        )
+        self._of_round: dict[int, _Landing] = {}
+        self._told: dict[int, _Landing] = {}
+        self._in_flight = in_flight
+
+    def room(self, round_id: int, shard: int, nbytes: int) -> NDArray[np.uint8] | None:
+        """Where the result of a shard goes; None: there is no place, or another result of this
+        shard is there."""
+        landing = self._of_round.get(round_id) or self._next(round_id)
+        if landing is None or landing.told or shard >= len(landing.shards):
+            return None
+        buffer = landing.shards[shard]
+        if buffer.nbytes != nbytes or not buffer.is_free or self._in_flight(buffer.memory):
+            return None
+        return buffer.lend(nbytes)
+
+    def _next(self, round_id: int) -> _Landing | None:
+        """The slot whose last turn is longest ago, if it is free."""
+        if not self._landings or self._is_used(landing := self._landings[0]):
+            return None
+        self._landings.rotate(-1)
+        self._of_round.pop(landing.round_id, None)
+        landing.round_id = round_id
+        self._of_round[round_id] = landing
+        return landing
+
+    def _is_used(self, landing: _Landing) -> bool:
+        return (
+            landing.told
+            or not all(shard.is_free for shard in landing.shards)
+            or self._in_flight(landing.whole)
+        )
+
+    def place(self, effect: Apply) -> tuple[int, bool] | None:
+        """The slot for a round that the trainer is to apply, and whether its result lies there
+        already. None: it has to be copied, and there is no slot for that now."""
+        landing = self._of_round.get(effect.round_id)
+        if landing is not None and not landing.told and _lies_in(effect, landing.whole):
+            landing.told = True
+            self._told[landing.at] = landing
+            return landing.at, True
+        # the one that was freed last is in the cache
+        return (self._free.pop(), False) if self._free else None
+
+    def applied(self, slot: int) -> None:
+        """The trainer has read it."""
+        if slot < self._copied:
+            self._free.append(slot)
+        elif (landing := self._told.pop(slot, None)) is not None:
+            landing.told = False
+
+
+def _lies_in(effect: Apply, whole: NDArray[np.float32]) -> bool:
+    """Whether all that a round changes is there, each shard in its place."""
+    at = 0
+    for payload in effect.payloads:
+        if _address(payload.data) != _address(whole) + at:
+            return False
+        at += payload.nbytes
+    return at == whole.nbytes and effect.mix is None
+
+
+def _address(array: NDArray[np.float32]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

@@ -1,0 +1,116 @@
+"""Payloads that stay where they are: peers of one host map each other's shared memory, and the
+receiver copies what it needs from there.
+
+The owner seals its memory: it keeps its size for good, so a reader never meets its end (SIGBUS),
+and nobody maps it writable any more but who has done so before. A reader takes nothing but such
+memory of Linux (memfd), maps it read-only, and copies each block before it looks at it: what the
+owner changes meanwhile changes what arrives of its own payload, and nothing else.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import weakref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .chunks import view_of
+
+_F_SEAL_FUTURE_WRITE = 0x0010  # Python has a name for it from 3.13 on
+_KEEPS_ITS_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+MAPPED_BYTES_MAX = 2**44
+"""Of the memory of one peer: half of what a process can address is 2**46 bytes. Mapping it takes no
+memory, and what of it is read is bounded by the payloads that may come."""
+
+
+class Lender:
+    """The owner's side of one piece of memory.
+
+    Attributes:
+        fd: The descriptor that readers are given. The owner of the memory closes it.
+        nbytes: Its size.
+    """
+
+    def __init__(self, fd: int, memory: NDArray[np.uint8]) -> None:
+        """Args: ``memory``: all of it, as it is mapped here. Nobody can map it writable from now
+        on, this process included. Raises: OSError: It cannot be sealed."""
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _KEEPS_ITS_SIZE | _F_SEAL_FUTURE_WRITE)
+        self.fd, self.nbytes = fd, len(memory)
+        self._start = start_of(memory)
+
+    def offset_of(self, data: NDArray[np.uint8]) -> int | None:
+        """Where ``data`` begins in the memory; None: it does not lie there."""
+        offset = start_of(data) - self._start
+        return offset if 0 <= offset <= self.nbytes - len(data) else None
+
+
+class MappedMemory:
+    """The reader's side: another peer's memory, mapped read-only. It is unmapped with the last
+    view of it."""
+
+    def __init__(self, fd: int) -> None:
+        """``fd`` stays the caller's. Raises: OSError: It is no memory that keeps its size, or it
+        cannot be mapped."""
+        # An error for whatever is no memory of this kind: reading a file may block for ever.
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        nbytes, page = os.fstat(fd).st_size, os.fstatvfs(fd).f_bsize
+        # Of huge pages there may be none left when one is read: that is a SIGBUS, too.
+        ordinary = seals & fcntl.F_SEAL_SHRINK and page == mmap.PAGESIZE
+        if not ordinary or not 0 < nbytes <= MAPPED_BYTES_MAX:
+            raise OSError(f"{nbytes} bytes in pages of {page}, with the seals {seals:#x}")
+        self._bytes = np.frombuffer(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ), np.uint8)
+
+    def part(self, offset: int, nbytes: int) -> NDArray[np.uint8] | None:
+        """``nbytes`` from ``offset`` on, not copied; None: they are not all there."""
+        if nbytes > len(self._bytes) or offset > len(self._bytes) - nbytes:
+            return None
+        return self._bytes[offset : offset + nbytes]
+
+
+class BufferPool:
+    """Memory for payloads, used again once nobody refers to it: fresh memory costs more than the
+    copy into it."""
+
+    def __init__(self) -> None:
+        self._buffers: list[Buffer] = []
+
+    def take(self, nbytes: int) -> NDArray[np.uint8]:
+        """``nbytes``, with whatever was there before, the caller's for as long as an array over
+        them lives."""
+        free = [buffer for buffer in self._buffers if buffer.is_free]
+        fitting = [buffer for buffer in free if nbytes <= buffer.nbytes <= 2 * nbytes]
+        if fitting:
+            return fitting[-1].lend(nbytes)
+        for buffer in free:  # of another size than what comes now
+            self._buffers.remove(buffer)
+        self._buffers.append(Buffer(np.empty(nbytes, np.uint8)))
+        return self._buffers[-1].lend(nbytes)
+
+
+class Buffer:
+    """Memory that knows whether somebody refers to it."""
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
+        self.nbytes, self.memory = len(memory), memory
+        self._user: weakref.ref[NDArray[np.uint8]] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        return self._user is None or self._user() is None
+
+    def lend(self, nbytes: int) -> NDArray[np.uint8]:
+        """The first ``nbytes``. Whatever array is made of this one keeps it alive: numpy looks for
+        the owner of the memory among arrays only, and the base of this one is none."""
+        assert self.is_free
+        lent = np.frombuffer(view_of(self.memory)[:nbytes], np.uint8)
+        self._user = weakref.ref(lent)
+        return lent
+
+
+def start_of(memory: NDArray[np.uint8]) -> int:
+    """The address of an array's first byte."""
+    start: int = memory.__array_interface__["data"][0]
+    return start

@@ -1,0 +1,105 @@
+"""What stands for a payload in commits and offers: 16 bytes of its BLAKE3.
+
+A tree hash: long data is hashed three times as fast as by SHA-256 with the instructions that
+processors have for it (4.8 GB/s against 1.7 on one core, 64 MiB), and each block while it is in the
+cache. What the core makes itself, and chains of commits, are short: those stay with what Python
+brings along (``gossip.core.digest_of``).
+
+Source: O'Connor, Aumasson, Neves, Wilcox-O'Hearn 2020, "BLAKE3: one function, fast everywhere".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from blake3 import blake3
+
+from gossip.core import DIGEST_BYTES, PIECE_BYTES, PIECES_MAX, PieceManifest, digest_of
+
+
+def payload_digest(data: Any) -> bytes:
+    """Of anything with contiguous memory. ``DIGEST_BYTES`` long."""
+    return blake3(_bytes_of(data)).digest(DIGEST_BYTES)
+
+
+class PayloadDigest:
+    """The same of data that comes in blocks."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self) -> None:
+        self._hash = blake3()
+
+    def update(self, data: Any) -> None:
+        self._hash.update(_bytes_of(data))
+
+    def digest(self) -> bytes:
+        return self._hash.digest(DIGEST_BYTES)
+
+
+class PartsDigest:
+    """Of data that comes in blocks, and consists of parts that have ``lengths``; the last has
+    whatever is left.
+
+    Without lengths it is one part.
+    """
+
+    __slots__ = ("_done", "_several", "_to_come")
+
+    def __init__(self, lengths: Sequence[int] = ()) -> None:
+        self._several = bool(lengths)
+        # what the present part lacks, and the lengths of the next ones but the last
+        self._to_come = deque(lengths[:-1])
+        self._done = [PayloadDigest()]
+
+    def update(self, data: Any) -> None:
+        view = _bytes_of(data)
+        while self._to_come and len(view) >= self._to_come[0]:
+            end = self._to_come.popleft()
+            self._done[-1].update(view[:end])
+            self._done.append(PayloadDigest())
+            view = view[end:]
+        if self._to_come:
+            self._to_come[0] -= len(view)
+        self._done[-1].update(view)
+
+    def digests(self) -> tuple[bytes, tuple[bytes, ...]]:
+        """Of all, which is the core's of the digests of the parts when there are several;
+        and these."""
+        parts = tuple([part.digest() for part in self._done])
+        return (digest_of(b"".join(parts)), parts) if self._several else (parts[0], ())
+
+
+def digests_of(data: Any, lengths: Sequence[int] = ()) -> tuple[bytes, tuple[bytes, ...]]:
+    """As ``PartsDigest``, of data that is here."""
+    found = PartsDigest(lengths)
+    found.update(data)
+    return found.digests()
+
+
+def described(
+    data: Any, lengths: Sequence[int], piece_bytes: int = PIECE_BYTES
+) -> tuple[bytes, tuple[bytes, ...]]:
+    """What stands for a packed state in parts of ``lengths``: for all of it, and for each part.
+
+    That is ``digests_of``, where the first part is no larger than a piece.
+    """
+    if len(lengths) < 2 or lengths[0] <= piece_bytes:
+        return digests_of(data, lengths)
+    whole = _bytes_of(data)
+    cut = whole[: lengths[0]]
+    while -(-len(cut) // piece_bytes) > PIECES_MAX:
+        piece_bytes *= 2
+    digests = [payload_digest(cut[at : at + piece_bytes]) for at in range(0, len(cut), piece_bytes)]
+    parts = (
+        PieceManifest(len(cut), piece_bytes, tuple(digests)).packed(),
+        *digests_of(whole[lengths[0] :], lengths[1:])[1],
+    )
+    return digest_of(b"".join(parts)), parts
+
+
+def _bytes_of(data: Any) -> memoryview:
+    view = memoryview(data)
+    return view.cast("B") if view.nbytes else memoryview(b"")  # what is empty cannot be cast
