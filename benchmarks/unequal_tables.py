@@ -42,7 +42,7 @@ CNN_TABLES = (
         ("none", "min_sum"),
         ("none", "inf", "min_max", "min_sum", "sign_flip*10"),
     ),
-    ("dirichlet:0.1", 0.1, ("none",), ("none", "min_max")),
+    ("dirichlet:0.1", 0.1, (), ("none", "min_max")),
     ("sorted", 0.2, ("none",), ("none", "min_sum")),
 )
 """Split, learning rate, and the attacks on the mean and on the judged rule: what the mean makes of
@@ -136,7 +136,12 @@ def digits() -> list[Part]:
 
 def mnist() -> list[Part]:
     return [
-        Part(f"mnist {split} {lr:g}", split, {"mean": mean, JUDGED: judged}, {**CNN, "lr": lr})
+        Part(
+            f"mnist {split} {lr:g}",
+            split,
+            {rule: some for rule, some in (("mean", mean), (JUDGED, judged)) if some},
+            {**CNN, "lr": lr},
+        )
         for split, lr, mean, judged in CNN_TABLES
     ]
 
