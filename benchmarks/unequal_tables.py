@@ -42,8 +42,9 @@ CNN_TABLES = (
         ("none", "min_sum"),
         ("none", "inf", "min_max", "min_sum", "sign_flip*10"),
     ),
-    ("dirichlet:0.1", 0.1, (), ("none", "min_max")),
+    ("dirichlet:0.1", 0.1, ("none",), ("none", "min_max")),
     ("sorted", 0.2, ("none",), ("none", "min_sum")),
+    ("sorted", 0.1, (), ("none", "min_sum")),
 )
 """Split, learning rate, and the attacks on the mean and on the judged rule: what the mean makes of
 others the digits show."""
