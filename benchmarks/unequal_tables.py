@@ -44,6 +44,7 @@ CNN_TABLES = (
     ),
     ("dirichlet:0.1", 0.1, ("none",), ("none", "min_max")),
     ("sorted", 0.2, ("none",), ("none", "min_sum")),
+    ("sorted", 0.1, (), ("none", "min_sum")),
 )
 """Split, learning rate, and the attacks on the mean and on the judged rule: what the mean makes of
 others the digits show."""
@@ -136,7 +137,12 @@ def digits() -> list[Part]:
 
 def mnist() -> list[Part]:
     return [
-        Part(f"mnist {split} {lr:g}", split, {"mean": mean, JUDGED: judged}, {**CNN, "lr": lr})
+        Part(
+            f"mnist {split} {lr:g}",
+            split,
+            {rule: some for rule, some in (("mean", mean), (JUDGED, judged)) if some},
+            {**CNN, "lr": lr},
+        )
         for split, lr, mean, judged in CNN_TABLES
     ]
 
