@@ -82,14 +82,15 @@ class Arena:
         parameters: As many, its parameters when a gossip round mixes them.
         results: ``RESULT_SLOTS`` vectors, what a round decided.
         mixes: As many, parameter differences to add.
+        encoded: ``UPDATE_SLOTS`` times ``encoded_bytes``, the updates as they travel.
     """
 
-    def __init__(self, fd: int, elements: int, *, new: bool) -> None:
+    def __init__(self, fd: int, elements: int, encoded_bytes: int, *, new: bool) -> None:
         """Use ``create`` or ``attach``. Takes over ``fd``."""
         self.fd = fd
         self.elements = elements
-        stride = -(-4 * elements // ALIGNMENT) * ALIGNMENT
-        memory = map_memory(fd, _size(elements))
+        stride = _aligned(4 * elements)
+        memory = map_memory(fd, _size(elements, encoded_bytes))
         self._words = np.frombuffer(memory, np.int64, HEADER_BYTES // 8)
         if new:
             self._words[_WORD_MAGIC], self._words[_WORD_ELEMENTS] = _MAGIC, elements
@@ -99,7 +100,8 @@ class Arena:
                 f"the arena is not one of {elements} elements: its header says "
                 f"{self._words[:2].tolist()}"
             )
-        offsets = iter(range(HEADER_BYTES, _size(elements), stride))
+        end = _size(elements)
+        offsets = iter(range(HEADER_BYTES, end, stride))
 
         def vectors(count: int) -> tuple[Vector, ...]:
             return tuple(
@@ -108,21 +110,26 @@ class Arena:
 
         self.updates, self.parameters = vectors(UPDATE_SLOTS), vectors(UPDATE_SLOTS)
         self.results, self.mixes = vectors(RESULT_SLOTS), vectors(RESULT_SLOTS)
+        self.encoded = tuple(
+            np.frombuffer(memory, np.uint8, encoded_bytes, end + slot * _aligned(encoded_bytes))
+            for slot in range(UPDATE_SLOTS)
+        )
 
     @classmethod
-    def create(cls, elements: int) -> Arena:
+    def create(cls, elements: int, encoded_bytes: int = 0) -> Arena:
         """A new arena, all zero. Its ``fd`` may be sent to the other side at any time
         until ``close``."""
         assert elements > 0
-        return cls(allocate(_size(elements)), elements, new=True)
+        fd = allocate(_size(elements, encoded_bytes))
+        return cls(fd, elements, encoded_bytes, new=True)
 
     @classmethod
-    def attach(cls, fd: int, elements: int) -> Arena:
+    def attach(cls, fd: int, elements: int, encoded_bytes: int = 0) -> Arena:
         """The arena behind a descriptor that came from the other side. Takes over ``fd``.
 
         Raises: LocalError: It is not an arena of that many elements.
         """
-        return cls(fd, elements, new=False)
+        return cls(fd, elements, encoded_bytes, new=False)
 
     def note_progress(self, step: int) -> None:
         """The trainer has applied ``step`` rounds, just now."""
@@ -160,8 +167,13 @@ class Arena:
             self.fd = -1
         self._words = np.zeros(HEADER_BYTES // 8, np.int64)
         self.updates = self.parameters = self.results = self.mixes = ()
+        self.encoded = ()
 
 
-def _size(elements: int) -> int:
-    stride = -(-4 * elements // ALIGNMENT) * ALIGNMENT
-    return HEADER_BYTES + 2 * (UPDATE_SLOTS + RESULT_SLOTS) * stride
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _size(elements: int, encoded_bytes: int = 0) -> int:
+    vectors = 2 * (UPDATE_SLOTS + RESULT_SLOTS) * _aligned(4 * elements)
+    return HEADER_BYTES + vectors + UPDATE_SLOTS * _aligned(encoded_bytes)

@@ -9,6 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +20,7 @@ from gossip.aggregators.kernels import tensor_of
 from gossip.core import Aggregate, Aggregated, Payload, digest_of
 from gossip.errors import ConfigError
 from gossip.ipc import messages as control
-from gossip.vectors import from_bytes, is_finite, to_bytes
+from gossip.vectors import WireFormat, from_bytes, is_finite, to_bytes
 
 from .shard_steps import scores, take_step
 from .worker import Worker
@@ -36,6 +37,10 @@ Ahead: TypeAlias = Callable[[np.ndarray], None] | None
 """Told of a result that is finite before its digest is made: others may begin to receive it."""
 
 
+Describe: TypeAlias = Callable[[np.ndarray], Payload]
+"""A finite result as others receive it, with its facts."""
+
+
 def as_vector(aggregate: torch.Tensor) -> np.ndarray:
     """A rule's result as a contiguous float32 array, copied only when it is none."""
     if aggregate.requires_grad or aggregate.dtype != torch.float32:
@@ -48,21 +53,54 @@ def answer(
     vector: np.ndarray,
     weights: tuple[float, ...],
     outlyingness: tuple[float, ...],
-    ahead: Ahead = None,
+    payload_of: Describe | None = None,
 ) -> Aggregated:
     """What the core hears of a rule's result. A result that is not finite is none."""
     if not is_finite(vector):
         return Aggregated(ticket, None, (), (), "non_finite result")
-    return Aggregated(ticket, as_payload(vector, ahead), scores(weights), scores(outlyingness))
+    payload = as_payload(vector, None) if payload_of is None else payload_of(vector)
+    return Aggregated(ticket, payload, scores(weights), scores(outlyingness))
 
 
 def as_payload(vector: np.ndarray, ahead: Ahead) -> Payload:
-    """A finite result as others receive it, with its facts."""
+    """A finite result that travels as it lies in memory."""
     content = to_bytes(vector)
     vector = from_bytes(content)
     if ahead is not None:
         ahead(vector)
     return Payload(vector, len(content), True, digest_of(content.data))
+
+
+def as_encoded(wire: WireFormat, work: Aggregate, ahead: Ahead, vector: np.ndarray) -> Payload:
+    """A finite result as it is behind its encoding: what the others decode, this peer applies."""
+    content = wire.encode(vector, "result", work.round_id, work.shard)
+    if ahead is not None:
+        ahead(content)
+    decoded = wire.decode(content, "result", work.round_id, work.shard)
+    return Payload(decoded, len(content), True, digest_of(content.data), encoded=content)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultWriter:
+    """Makes payloads of results.
+
+    Attributes:
+        ahead: Hears of small results.
+        wire: How they are written; None: as they lie in memory.
+    """
+
+    ahead: Ahead = None
+    wire: Callable[[], WireFormat | None] = lambda: None
+
+    def of(self, work: Aggregate, *, small: bool = False) -> Describe:
+        """What makes a payload of the result of ``work``."""
+        wire, ahead = self.wire(), self.ahead if small else None
+        if wire is None or wire.is_plain:
+            return lambda vector: as_payload(vector, ahead)
+        return lambda vector: as_encoded(wire, work, ahead, vector)
+
+
+AS_IN_MEMORY = ResultWriter()
 
 
 class Reducer:
@@ -71,7 +109,7 @@ class Reducer:
     Args:
         centered: The own row may be trusted and given to the rule as ``center``: in gossip rounds,
             where a peer aggregates for itself alone.
-        ahead: Hears of small results.
+        results: What makes payloads of them.
     """
 
     def __init__(
@@ -81,10 +119,10 @@ class Reducer:
         done: Callable[[Aggregated], None],
         *,
         centered: bool,
-        ahead: Ahead = None,
+        results: ResultWriter = AS_IN_MEMORY,
     ) -> None:
         self._rule, self._worker, self._done, self._centered = rule, worker, done, centered
-        self._ahead = ahead
+        self._results = results
         self._from_rows = rule.from_rows
         self._sharded = ShardedRule(rule) if rule.cross_shard else None
         self._small, self._large = _Rows(), _Rows()  # one for each thread
@@ -108,11 +146,14 @@ class Reducer:
             gradient: The judge's, of the columns of ``work``, for a step of a rule that needs it.
         """
         if _is_small(work):
-            self._done(self._run(work, self._small, self._ahead, gradient))
+            self._done(self._run(work, self._small, gradient))
         else:
-            self._worker.submit(lambda: self._run(work, self._large, None, gradient), self._done)
+            self._worker.submit(lambda: self._run(work, self._large, gradient), self._done)
 
-    def _take_step(self, work: Aggregate, ahead: Ahead, gradient: np.ndarray | None) -> Aggregated:
+    def _payload_of(self, work: Aggregate) -> Describe:
+        return self._results.of(work, small=_is_small(work))
+
+    def _take_step(self, work: Aggregate, gradient: np.ndarray | None) -> Aggregated:
         assert self._sharded is not None, f"{self._rule.name} was asked for a step"
         last = None if work.previous is None else work.previous.data
         points = {
@@ -121,22 +162,23 @@ class Reducer:
             if vector is not None
         }
         updates = [row.payload.data for row in work.rows]
-        return take_step(self._sharded, work, updates, points, _described(ahead))
+        payload_of = _described(self._payload_of(work))
+        return take_step(self._sharded, work, updates, points, payload_of)
 
     def _run(
         self,
         work: Aggregate,
         rows: _Rows,
-        ahead: Ahead = None,
         gradient: np.ndarray | None = None,
     ) -> Aggregated:
         if work.step != "whole":
-            return self._take_step(work, ahead, gradient)
+            return self._take_step(work, gradient)
         if self._from_rows is not None and not work.mix:
             quick = self._from_rows([row.payload.data for row in work.rows])
             if quick is not None:
                 n = len(work.rows)
-                return Aggregated(work.ticket, as_payload(quick, ahead), (1.0 / n,) * n, (1.0,) * n)
+                payload = self._payload_of(work)(quick)
+                return Aggregated(work.ticket, payload, (1.0 / n,) * n, (1.0,) * n)
         options: dict[str, Any] = {"f": work.f, "round_id": work.round_id}
         own = work.rows[work.own].payload.data if work.own is not None else None
         given: Updates
@@ -169,17 +211,18 @@ class Reducer:
             # A row as it is, like Krum's choice: others will be written where it lies.
             aggregate = aggregate.copy()
         weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
-        return answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness), ahead)
+        payload_of = self._payload_of(work)
+        return answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness), payload_of)
 
 
 def _is_small(work: Aggregate) -> bool:
-    return len(work.rows) * work.rows[0].payload.nbytes <= 4 * INLINE_ELEMENTS
+    return len(work.rows) * len(work.rows[0].payload.data) <= INLINE_ELEMENTS
 
 
-def _described(ahead: Ahead) -> Callable[[torch.Tensor], Payload | None]:
+def _described(payload_of: Describe) -> Callable[[torch.Tensor], Payload | None]:
     def describe(aggregate: torch.Tensor) -> Payload | None:
         vector = as_vector(aggregate)
-        return as_payload(vector, ahead) if is_finite(vector) else None
+        return payload_of(vector) if is_finite(vector) else None
 
     return describe
 
@@ -235,8 +278,10 @@ class TrainerJudge:
         worker: Worker,
         done: Callable[[Aggregated], None],
         step: Callable[[Aggregate, np.ndarray | None], None],
+        results: ResultWriter = AS_IN_MEMORY,
     ) -> None:
         self._ask, self._worker, self._done, self._step = ask, worker, done, step
+        self._results = results
         self._waiting: deque[Aggregate] = deque()
         self._open: Aggregate | None = None
         self._memory = np.empty((0, 0), dtype=np.float32)
@@ -273,7 +318,8 @@ class TrainerJudge:
             self._step(work, self._columns(work))
         else:
             vector = self._memory[len(work.rows)].copy()
-            self._done(answer(work.ticket, vector, said.weights, said.outlyingness))
+            payload_of = self._results.of(work)
+            self._done(answer(work.ticket, vector, said.weights, said.outlyingness, payload_of))
         self._next()
 
     def _next(self) -> None:

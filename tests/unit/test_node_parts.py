@@ -24,7 +24,7 @@ from gossip.inject.process import FaultInjector
 from gossip.inject.update_attacks import UpdateAttack
 from gossip.node.alarms import StallDetector, TimerHeap, piled_up
 from gossip.node.plan_cache import PlanCache
-from gossip.node.reducer import Reducer, answer
+from gossip.node.reducer import Reducer, ResultWriter, answer
 from gossip.node.worker import Worker
 from gossip.run import journal as node_files
 from gossip.run.journal import Journal, dump
@@ -379,7 +379,11 @@ def test_a_small_result_goes_ahead_of_its_digest_if_it_is_finite(rule: str) -> N
     worker = Worker()
     try:
         reducer = Reducer(
-            aggregators.load(rule), worker, answers.append, centered=False, ahead=ahead.append
+            aggregators.load(rule),
+            worker,
+            answers.append,
+            centered=False,
+            results=ResultWriter(ahead.append),
         )
         for value in (2.0, 1.0):
             rows = tuple(Row(peer, payload(np.full(10, value, np.float32)), 1) for peer in range(3))
