@@ -126,7 +126,7 @@ membership: $(INSTALLED)  ## memberships of up to 1,000 peers: false deaths, det
 	$(BIN)/python benchmarks/membership_scale.py all --jobs $(JOBS) $(ARGS)
 
 bench: $(INSTALLED)  ## steps per second against PyTorch DDP over gloo
-	$(BIN)/python benchmarks/ddp.py $(ARGS)
+	$(BIN)/gossip bench step $(ARGS)
 
 # Each processor rounds sums in its own way, and where training diverges that decides a cell: torch, MKL and OpenBLAS take what
 # nearly all have in common, for a page that depends on the machine as little as may be.

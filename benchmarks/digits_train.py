@@ -1,9 +1,7 @@
-"""One training loop for every side of the comparison: the digits MLP, SGD with momentum, one batch
-a process and step.
+"""The digits MLP under ``gossip run``: SGD with momentum, one batch a process and step.
 
-Only the exchange differs: ``none`` (each process alone), ``ddp`` (DistributedDataParallel over
-gloo) or ``gossip``. The process of rank 0 writes what it measured to ``--result``. Started by
-``benchmarks/ddp.py``.
+Peer 0 writes what it measured to ``--result``. Started by ``benchmarks/keys.py``;
+``torchft_kill.py`` trains the same model.
 """
 
 from __future__ import annotations
@@ -28,15 +26,9 @@ FROM, TO = 0.2, 0.9
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--exchange", choices=["none", "ddp", "gossip"], required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--batch", type=int, default=32, help="samples a process and step")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--rendezvous",
-        type=Path,
-        help="file in which the processes of `none` and `ddp` find each other",
-    )
     parser.add_argument(
         "--result", type=Path, required=True, help="where rank 0 writes its measurement"
     )
@@ -87,24 +79,11 @@ def main() -> None:
     model: nn.Module = mlp()
     plain = model
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    if options.exchange == "gossip":
-        import gossip
+    import gossip
 
-        peer = gossip.init()
-        model, optimizer = peer.prepare(model, optimizer)
-        batches = repeated(peer.shard(DataLoader(data, batch_size=options.batch, shuffle=True)))
-        rank = peer.id
-    else:
-        import torch.distributed as dist
-
-        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        dist.init_process_group(
-            "gloo", init_method=f"file://{options.rendezvous}", rank=rank, world_size=world
-        )
-        batches = slices(data, rank, world, options.batch, options.seed)
-        if options.exchange == "ddp":
-            model = nn.parallel.DistributedDataParallel(model)
-        dist.barrier()
+    peer = gossip.init()
+    model, optimizer = peer.prepare(model, optimizer)
+    batches = repeated(peer.shard(DataLoader(data, batch_size=options.batch, shuffle=True)))
 
     loss_of = nn.CrossEntropyLoss()
     first, last = int(options.steps * FROM), int(options.steps * TO)
@@ -120,7 +99,7 @@ def main() -> None:
 
     with torch.no_grad():
         accuracy = (plain(x_test).argmax(dim=1) == y_test).float().mean().item()
-    if rank == 0:
+    if peer.id == 0:
         measured = {
             "steps_per_s": (last - first) / measured_s,
             "steps": last - first,
@@ -129,11 +108,6 @@ def main() -> None:
         part = options.result.with_suffix(".part")
         part.write_text(json.dumps(measured))
         os.replace(part, options.result)
-    if options.exchange != "gossip":
-        # one that closes its connections while another is in its last all-reduce may leave
-        # that one waiting
-        dist.barrier()
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ddp import TRAIN, Failed, ask_to_end, environment, last_words, run_all
+from whole_runs import TRAIN, Failed, ask_to_end, environment, last_words, run_all
 
 from gossip.launch.bench.estimates import Estimate
 
@@ -36,7 +36,7 @@ def steps_per_s(checkout: Path, rule: str, options: argparse.Namespace) -> float
         command = [sys.executable, "-m", "gossip.launch.cli"]
         command += ["run", "-n", str(options.peers)]
         command += ["--topology", "rolling", "--aggregator", rule]
-        command += ["--run-dir", str(folder / "run"), str(TRAIN.resolve()), "--exchange", "gossip"]
+        command += ["--run-dir", str(folder / "run"), str(TRAIN.resolve())]
         command += ["--steps", str(options.steps), "--result", str(result)]
         with contextlib.chdir(folder):  # python -m takes what lies in the working directory first
             run_all([(command, environment(PYTHONPATH=str(checkout)))], log)

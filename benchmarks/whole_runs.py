@@ -1,5 +1,5 @@
-"""What benchmarks of whole runs share: their options, where a run goes, ``gossip demo`` as one of
-them, and the last word."""
+"""What benchmarks of whole runs share: their options, how processes are run side by side, where a
+run goes, ``gossip demo`` as one of them, and the last word."""
 
 from __future__ import annotations
 
@@ -9,12 +9,84 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+HERE = Path(__file__).resolve().parent
+TRAIN = HERE / "digits_train.py"
 GOSSIP = [sys.executable, "-m", "gossip.launch.cli"]
+RUN_TIMEOUT_S = 300.0
+END_S = 10.0
+
+_asked_to_end: list[int] = []
+"""The signals that did: not heeded while a process is being started, of which nobody would know."""
+
+
+def ask_to_end(number: int, frame: FrameType | None) -> None:
+    _asked_to_end.append(number)
+
+
+class Failed(Exception):
+    """A run did not end well; the message holds its last words."""
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """One thread a process, and nothing of an outer gossip run."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GOSSIP_")}
+    return {
+        **kept,
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        **extra,
+    }
+
+
+def last_words(log: Path) -> str:
+    return "\n".join(log.read_text().splitlines()[-15:])
+
+
+def run_all(commands: Sequence[tuple[list[str], dict[str, str]]], log: Path) -> None:
+    """Runs the commands side by side; ends them all when one fails or the time is up.
+    Raises ``Failed``."""
+    deadline = time.monotonic() + RUN_TIMEOUT_S
+    with log.open("w+") as out:
+        running: list[subprocess.Popen[bytes]] = []
+        try:
+            for command, env in commands:
+                running.append(
+                    subprocess.Popen(
+                        command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                    )
+                )
+            while any(process.poll() is None for process in running) and not _asked_to_end:
+                if time.monotonic() > deadline:
+                    raise Failed(f"not done in {RUN_TIMEOUT_S:.0f} s\n{last_words(log)}")
+                if any(process.poll() for process in running):
+                    break  # one failed: the others would wait for it
+                time.sleep(0.02)
+            if _asked_to_end:
+                sys.exit(128 + _asked_to_end[0])
+            if codes := [process.poll() for process in running if process.poll()]:
+                raise Failed(f"exit code {codes[0]}\n{last_words(log)}")
+        finally:
+            end_all(running)
+
+
+def end_all(running: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Asks first: a `gossip run` ends its peers."""
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + END_S
+    for process in running:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def parser(doc: str | None, peers: int, seed: str) -> argparse.ArgumentParser:

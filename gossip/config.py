@@ -42,6 +42,7 @@ from gossip.faults import FaultPlan
 from gossip.faults import plan as fault_plans
 from gossip.topologies import read_weights, with_option, write_weights
 from gossip.transport import is_loopback, is_one_host
+from gossip.vectors import load_encoding
 
 PEERS_MAX = 1024  # what a list in a message has room for
 RESTARTS_MAX = 1_000_000
@@ -104,6 +105,11 @@ class RunConfig(BaseModel):
         default="",
         max_length=200,
         description="what peers make of their updates before they send them",
+    )
+    encoding: str = Field(
+        default="float32",
+        max_length=200,
+        description="how the numbers of updates and results travel, such as bf16 or topk:0.05",
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="of servers, data order and attacks")
     rounds: int | None = Field(
@@ -286,6 +292,12 @@ class RunConfig(BaseModel):
     @classmethod
     def _known_sender(cls, value: str) -> str:
         senders.load(value)
+        return value
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, value: str) -> str:
+        load_encoding(value)
         return value
 
     @field_validator("server_weights")

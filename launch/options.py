@@ -93,6 +93,14 @@ Sender = Annotated[
         show_default=False,
     ),
 ]
+Encoding = Annotated[
+    str | None,
+    typer.Option(
+        help="How updates travel: float32 (the default), bf16, fp16, int8, int4, topk:0.01, "
+        "randomk:0.1.",
+        show_default=False,
+    ),
+]
 Byzantine = Annotated[
     int | None,
     typer.Option(
@@ -331,6 +339,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "topology": (Topology, None),
     "aggregator": (Aggregator, None),
     "sender": (Sender, None),
+    "encoding": (Encoding, None),
     "byzantine": (Byzantine, None),
     "fault": (Fault, None),
     "faults": (Faults, None),

@@ -104,21 +104,28 @@ class ToyEcho:
 '''
 
 ENCODING = """
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-def to_toy(data: NDArray[Any]) -> NDArray[np.uint8]:
-    \"\"\"The upper half of each float32; a state is bytes already.\"\"\"
-    if data.dtype != np.float32:
-        return data
-    return (data.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+from .encoding import Encoding, Place, finite, within
 
 
-def from_toy(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+@dataclass(frozen=True)
+class Toy(Encoding):
+    \"\"\"Each number rounded to a multiple of a step.\"\"\"
+
+    step: float = within(0.5, 0.001, 1000)
+
+    def nbytes(self, elements: int) -> int:
+        return 4 * elements
+
+    def encode(self, vector: NDArray[np.float32], place: Place) -> NDArray[np.uint8]:
+        return np.rint(vector / np.float32(self.step)).astype(np.float32).view(np.uint8)
+
+    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> NDArray[np.float32]:
+        return finite(raw.view(np.float32) * np.float32(self.step))
 """
 
 CHANGES: dict[str, Change] = {
@@ -217,15 +224,7 @@ def nan(''',
     },
     "encoding": {
         "gossip/vectors/toy.py": added(ENCODING),
-        "gossip/vectors/encoding.py": changed(
-            ("NUMBER_BYTES = 4", "NUMBER_BYTES = 2"),
-            ("return np.frombuffer(vector, dtype=np.uint8)", "return to_toy(vector)"),
-            ("return raw.view(np.float32)", "return from_toy(raw)"),
-            (
-                "from numpy.typing import NDArray\n",
-                "from numpy.typing import NDArray\n\nfrom .toy import from_toy, to_toy\n",
-            ),
-        ),
+        "gossip/vectors/encoding.py": changed(("BUILT_IN = {", 'BUILT_IN = {"toy": "toy:Toy", ')),
     },
     "field of a checkpoint": {
         "gossip/training/session.py": changed(
@@ -254,7 +253,7 @@ import torch
 import gossip
 from gossip import aggregators, topologies
 from gossip.config import RunConfig
-from gossip.core import Envelope, Payload, Peer, Received, Send, messages
+from gossip.core import Aggregate, Envelope, Payload, Peer, Received, Row, Send, messages
 from gossip.core import events, settings
 from gossip.errors import BadFault
 from gossip.faults import KINDS, plan
@@ -263,11 +262,11 @@ from gossip.inject.message_attacks import LIES
 from gossip.inject.update_attacks import UpdateAttack
 from gossip.simulation.campaign.chart import say
 from gossip.topologies import Roster
-from gossip.node.reducer import as_payload
+from gossip.node.reducer import ResultWriter
 from gossip.testing.transport_world import World
-from gossip.transport import Hub, MemoryTransport, ZeroMQTransport, codec
-from gossip.simulation import Schedule, run
-from gossip.vectors import bytes_for
+from gossip.training import UpdateEncoder
+from gossip.transport import EncodedTransport, Hub, MemoryTransport, ZeroMQTransport, codec
+from gossip.vectors import WireFormat, load_encoding
 
 found = {"where": str(Path(gossip.__file__).parent)}
 
@@ -357,7 +356,14 @@ found["message"] = {
     "drawn": say(echo),
 }
 
-made = as_payload(np.array([1.0, -0.3333333, 1e30, 7.0], np.float32), None)
+config = RunConfig(encoding="toy:0.25")
+wire = WireFormat(load_encoding(config.encoding), 1, (4,), 4, 3)
+vector = np.array([1.0, -0.3333333, 8000.1, 7.0], np.float32)
+row = Row(0, Payload(vector, 16), 1)
+made = ResultWriter(wire=lambda: wire).of(Aggregate(1, 5, 0, (row,), 0))(vector)
+told, memory = vector.copy(), np.empty(16, np.uint8)
+UpdateEncoder(wire).encode(told, memory, 5)
+update = Payload(told, 16, True, encoded=memory)
 commit = messages.Commit(
     b"lineage!", 5, 0, 0, 0, 0, b"parent", made.digest, (), (), (0, 1), None, ""
 )
@@ -365,7 +371,7 @@ push = messages.Push(b"lineage!", 5, "gradient", 1, None, b"")
 cores = {}
 for spec in ("rolling", "random-k"):
     rounds = cores[spec] = peer_of(spec).rounds
-    rounds.prepare((bytes_for(4),))
+    rounds.prepare(wire.update_bytes, wire.result_bytes)
 
 def size_of(sender, message):
     return cores["random-k" if isinstance(message, messages.Push) else "rolling"].payload_bytes(
@@ -379,11 +385,11 @@ for kind, make in (
     ("zeromq", lambda *header: ZeroMQTransport(*header[:4])),
     ("unix", lambda *header: ZeroMQTransport(*header[:4], same_host=True)),
 ):
-    with World(make) as world:
+    with World(lambda *header, make=make: EncodedTransport(make(*header), lambda: wire)) as world:
         sender, receiver = world.pair(size_of)
-        sender.ahead(made.data)
-        for message in (commit, push):
-            world.send(sender, 1, message, made)
+        sender.ahead(made.encoded)
+        for message, payload in ((commit, made), (push, update)):
+            world.send(sender, 1, message, payload)
         came = world.wait_received(receiver, 2)
         found["encoding"][kind] = {
             "nbytes": [one.payload.nbytes for one in came],
@@ -391,9 +397,7 @@ for kind, make in (
             "finite": all(one.payload.finite for one in came),
             "digest": came[0].payload.digest == commit.digest,
         }
-found["encoding"]["vector"] = made.data.tolist()
-violation = run(Schedule(1, faults=plan.parse("crash:2@5"), rounds_min=10)).violation
-found["encoding"]["simulated"] = "" if violation is None else str(violation)
+found["encoding"]["vectors"] = [made.data.tolist(), told.tolist()]
 
 found["field of a checkpoint"] = []
 for resume in ("", "saved"):
@@ -505,12 +509,10 @@ def test_a_message_touches_four_files(found: dict[str, Any]) -> None:
 
 
 def test_an_encoding_of_updates_is_one_file_and_its_use_another(found: dict[str, Any]) -> None:
-    passed = {"nbytes": [8, 8], "same": [True, True], "finite": True, "digest": True}
+    passed = {"nbytes": [16, 16], "same": [True, True], "finite": True, "digest": True}
     told = found["encoding"]
-    assert told.pop("vector") == pytest.approx([1.0, -0.3333333, 1e30, 7.0], rel=2**-7)
-    assert told.pop("simulated") == ""
+    assert told.pop("vectors") == [[1.0, -0.25, 8000.0, 7.0]] * 2
     assert told == {"memory": passed, "zeromq": passed, "unix": passed}
-    # It is for all runs then. On top comes the setting that chooses it (2 files).
     assert cost("encoding") == 2
 
 

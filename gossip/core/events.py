@@ -41,6 +41,9 @@ class Payload:
     digest: bytes = b""  # of the bytes; computed for commits and states only
     # of a packed state in several parts: what stands for each, and ``digest`` is of these
     parts: tuple[bytes, ...] = ()
+    # the bytes that travel, where they are not the memory of ``data``: ``nbytes``, ``digest`` are
+    # of these
+    encoded: Any = None
 
 
 # --- events ---------------------------------------------------------------------------------------
@@ -130,7 +133,8 @@ class ClockJumped:
 
 @record
 class Prepared:
-    """The trainer has its model. ``shard_bytes``: of an update on its way, shard by shard."""
+    """The trainer has its model. ``shard_bytes``: of an update on its way, shard by shard;
+    ``result_bytes``: of a result, or of parameters, where that is another number."""
 
     layout: bytes
     state: bytes
@@ -142,6 +146,7 @@ class Prepared:
     # what belonged to the state of the checkpoint beside the trainer's, as ``LedgerReply`` gave it
     ledger: bytes = b""
     collectives: int = 0  # of the rounds before ``round_id``, those that were no steps
+    result_bytes: tuple[int, ...] = ()
 
 
 @record
@@ -457,6 +462,7 @@ class Apply:
     rates: tuple[float, ...] = ()
     collected: tuple[Collected, ...] = ()
     is_step: bool = True
+    contributors: tuple[tuple[PeerId, ...], ...] = ()  # whose updates are in each payload
 
 
 @record

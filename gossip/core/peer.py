@@ -508,7 +508,7 @@ class Peer:
 
     def _on_prepared(self, event: Prepared, now: float) -> list[Effect]:
         self.hello_exchange.prepare(event)
-        self.rounds.prepare(event.shard_bytes)
+        self.rounds.prepare(event.shard_bytes, event.result_bytes)
         self.recovery.prepare(event.state_bytes)
         self.bootstrap.prepare(holds=event.round_id > 0)
         if self.phase != "unprepared":

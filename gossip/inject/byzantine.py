@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core import Envelope, Payload, PeerId
+from gossip.core import Envelope, Message, Payload, PeerId
 from gossip.vectors import payload_digest, to_bytes
 
 OutMessage: TypeAlias = tuple[PeerId, Envelope | bytes, Payload | None]
@@ -44,6 +44,10 @@ class ByzantinePeer:
         payload_digest  # a result's: simulated trainers have their own
     )
     rounds: int | None = None
+    # how a result is written that answers this message; simulated peers write it as it lies
+    written: Callable[[Message, NDArray[Any]], NDArray[np.uint8]] = lambda _, values: to_bytes(
+        values
+    )
     told: Counter[str] = field(default_factory=Counter)  # how often each lie was told
     heard: dict[str, OutMessage] = field(default_factory=dict)  # what a lie keeps for later
     # digests of results that are lies already, and may come back to their teller
@@ -66,16 +70,21 @@ class ByzantinePeer:
             out_messages = said
         return out_messages
 
-    def forge(self, values: NDArray[Any], digest: bool = False) -> Payload:
-        """A float payload with its facts. The memory is made read-only: it goes to several."""
+    def forge(self, values: NDArray[Any], result_of: Message | None = None) -> Payload:
+        """A float payload with its facts. The memory is made read-only: it goes to several.
+
+        Args:
+            result_of: The commit whose result it is to be, or the update that it is the answer to;
+                only then it has a digest.
+        """
         values = np.ascontiguousarray(values)
         values.setflags(write=False)
-        content = to_bytes(values)
+        content = to_bytes(values) if result_of is None else self.written(result_of, values)
         return Payload(
             values,
             len(content),
             bool(np.isfinite(values).all()),
-            self.digest_of(content) if digest else b"",
+            b"" if result_of is None else self.digest_of(content),
         )
 
     def once(self, key: tuple[str, bytes], make: Callable[[], Payload]) -> Payload:

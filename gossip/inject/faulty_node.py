@@ -13,13 +13,25 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gossip.config import RunConfig
-from gossip.core import Admission, Effect, Event, Message, Payload, PeerId, Received, events
+from gossip.core import (
+    Admission,
+    Commit,
+    Effect,
+    Event,
+    Message,
+    Payload,
+    PeerId,
+    Received,
+    Update,
+    events,
+)
 from gossip.faults import DrillFile, NodeAttack
 from gossip.run import Journal
 from gossip.transport import Arrival, Transport
-from gossip.vectors import bytes_for, is_finite, sketch
+from gossip.vectors import WireFormat, bytes_for, is_finite, sketch, to_bytes
 
 from .byzantine import ByzantinePeer
 from .links import LinkFaults
@@ -52,9 +64,20 @@ class Core(Protocol):
 
 
 class FaultyNode:
-    """What befalls one node. ``rule``: the run's, for attacks that try themselves on it."""
+    """What befalls one node.
 
-    def __init__(self, site: Site, rule: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    Args:
+        rule: The run's, for attacks that try themselves on it.
+        wire: How the run's payloads are written; None: as they lie in memory.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        rule: Callable[[torch.Tensor], torch.Tensor],
+        wire: Callable[[], WireFormat | None] = lambda: None,
+    ) -> None:
+        self._wire = wire
         config, plan, peer = site.config, site.config.plan, site.peer
         self.site, self.round_id = site, -1
         self.drills = DrillFile(
@@ -86,10 +109,24 @@ class FaultyNode:
         assert LIES.keys() >= set(lies), "the plan was checked"
         rng = Random(f"{config.seed}/{self.site.incarnation}/{peer}")
         liar = ByzantinePeer(
-            peer, tuple(range(config.peers)), lambda: self.core, rng, lies, rounds=config.rounds
+            peer,
+            tuple(range(config.peers)),
+            lambda: self.core,
+            rng,
+            lies,
+            rounds=config.rounds,
+            written=self._written,
         )
         self.site.journal.last_words["attacks"] = liar.told
         return liar
+
+    def _written(self, message: Message, values: NDArray[Any]) -> NDArray[np.uint8]:
+        """A result as this run writes it. One of a wrong size is written as it lies."""
+        wire = self._wire()
+        assert isinstance(message, Update | Commit)
+        if wire is None or len(values) != wire.sizes[message.shard]:
+            return to_bytes(values)
+        return wire.encode(values, "result", message.round_id, message.shard)
 
     def first_told(self, lie: str) -> None:
         self.site.journal.event("fault", kind=lie, round=self.round_id, fault=self._planned[lie])

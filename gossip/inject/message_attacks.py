@@ -96,8 +96,10 @@ def wrong_size(
     """Sends payloads that are one element too long."""
     if payload is None or not isinstance(envelope.message, Update | PushMessage | Commit):
         return None
-    longer = np.append(payload.data, np.float32(1.0))
-    return [(to, envelope, attacker.forge(longer, digest=isinstance(envelope.message, Commit)))]
+    longer, message = np.append(payload.data, np.float32(1.0)), envelope.message
+    return [
+        (to, envelope, attacker.forge(longer, message if isinstance(message, Commit) else None))
+    ]
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -124,7 +126,7 @@ def _forged_result(
     assert isinstance(envelope.message, Commit)
     return attacker.once(
         (name, envelope.message.digest),
-        lambda: attacker.forge(tamper_with(truth.data), digest=True),
+        lambda: attacker.forge(tamper_with(truth.data), envelope.message),
     )
 
 
@@ -305,7 +307,7 @@ def usurper(
     message = envelope.message
     if not isinstance(message, Update) or payload is None or attacker.rng.random() >= OFTEN:
         return None
-    content = attacker.forge(payload.data.copy(), digest=True)
+    content = attacker.forge(payload.data.copy(), message)
     where = (
         message.lineage,
         message.round_id,

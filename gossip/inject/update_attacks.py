@@ -135,7 +135,7 @@ class UpdateAttack:
                 _as_tensor(payload), receiver, said.get(receiver), others
             )
         told = _as_array(lie, payload.data)
-        return replace(payload, data=told, finite=bool(np.isfinite(told).all()))
+        return replace(payload, data=told, finite=bool(np.isfinite(told).all()), encoded=None)
 
 
 def rule_of(bound: BoundRule, f: int, *, centered: bool) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -85,14 +85,15 @@ class Arena:
         results: ``RESULT_SLOTS`` vectors, what a round decided, and behind them as many as
             results land in.
         mixes: ``RESULT_SLOTS``, parameter differences to add.
+        encoded: ``UPDATE_SLOTS`` times ``encoded_bytes``, the updates as they travel.
     """
 
-    def __init__(self, fd: int, elements: int, *, new: bool) -> None:
+    def __init__(self, fd: int, elements: int, encoded_bytes: int, *, new: bool) -> None:
         """Use ``create`` or ``attach``. Takes over ``fd``."""
         self.fd = fd
         self.elements = elements
-        stride = -(-4 * elements // ALIGNMENT) * ALIGNMENT
-        memory = map_memory(fd, _size(elements))
+        stride = _aligned(4 * elements)
+        memory = map_memory(fd, _size(elements, encoded_bytes))
         self.memory: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self._words = np.frombuffer(memory, np.int64, HEADER_BYTES // 8)
         if new:
@@ -103,7 +104,8 @@ class Arena:
                 f"the arena is not one of {elements} elements: its header says "
                 f"{self._words[:2].tolist()}"
             )
-        offsets = iter(range(HEADER_BYTES, _size(elements), stride))
+        end = _size(elements)
+        offsets = iter(range(HEADER_BYTES, end, stride))
 
         def vectors(count: int) -> tuple[Vector, ...]:
             return tuple(
@@ -113,21 +115,26 @@ class Arena:
         self.updates, self.parameters = vectors(UPDATE_SLOTS), vectors(UPDATE_SLOTS)
         self.mixes = vectors(RESULT_SLOTS)
         self.results = vectors(RESULT_SLOTS + landing_slots(elements))
+        self.encoded = tuple(
+            np.frombuffer(memory, np.uint8, encoded_bytes, end + slot * _aligned(encoded_bytes))
+            for slot in range(UPDATE_SLOTS)
+        )
 
     @classmethod
-    def create(cls, elements: int) -> Arena:
+    def create(cls, elements: int, encoded_bytes: int = 0) -> Arena:
         """A new arena, all zero. Its ``fd`` may be sent to the other side at any time
         until ``close``."""
         assert elements > 0
-        return cls(allocate(_size(elements)), elements, new=True)
+        fd = allocate(_size(elements, encoded_bytes))
+        return cls(fd, elements, encoded_bytes, new=True)
 
     @classmethod
-    def attach(cls, fd: int, elements: int) -> Arena:
+    def attach(cls, fd: int, elements: int, encoded_bytes: int = 0) -> Arena:
         """The arena behind a descriptor that came from the other side. Takes over ``fd``.
 
         Raises: LocalError: It is not an arena of that many elements.
         """
-        return cls(fd, elements, new=False)
+        return cls(fd, elements, encoded_bytes, new=False)
 
     def note_progress(self, step: int) -> None:
         """The trainer has applied ``step`` rounds, just now."""
@@ -165,12 +172,17 @@ class Arena:
             self.fd = -1
         self.memory, self._words = np.empty(0, np.uint8), np.zeros(HEADER_BYTES // 8, np.int64)
         self.updates = self.parameters = self.results = self.mixes = ()
+        self.encoded = ()
 
 
-def _size(elements: int) -> int:
-    stride = -(-4 * elements // ALIGNMENT) * ALIGNMENT
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _size(elements: int, encoded_bytes: int = 0) -> int:
     slots = 2 * (UPDATE_SLOTS + RESULT_SLOTS) + landing_slots(elements)
-    return HEADER_BYTES + slots * stride
+    vectors = slots * _aligned(4 * elements)
+    return HEADER_BYTES + vectors + UPDATE_SLOTS * _aligned(encoded_bytes)
 
 
 def landing_slots(elements: int) -> int:

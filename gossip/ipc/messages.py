@@ -60,6 +60,7 @@ class Prepare:
     round_id: int = 0
     ledger: bytes = b""  # of the checkpoint
     collectives: int = 0  # of the rounds before ``round_id``, those that were no steps
+    marks: int = 0  # of the elements, those behind the parameters' numbers
 
 
 @record
@@ -195,6 +196,7 @@ class ApplyCommand:
     # peers, and what each has given to a collective operation
     collected: tuple[tuple[int, bytes], ...] = ()
     is_step: bool = True  # else the round was nothing but that
+    taken: tuple[bool, ...] = ()  # of each shard, whether this peer's update is in the result
 
 
 @record

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .loop import Node as Node
     from .loop import NodeSpec as NodeSpec
     from .shard_steps import take_step as take_step
+    from .spec import wire_of as wire_of
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -22,5 +23,6 @@ else:
                 "loop",
             ),
             "shard_steps": ("take_step",),
+            "spec": ("wire_of",),
         },
     )

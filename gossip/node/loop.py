@@ -25,13 +25,13 @@ from typing import Any, assert_never
 import torch
 
 from gossip import aggregators, topologies
-from gossip.core import CROSS_SHARD_PEERS_MAX, Effect, Event, PeerId, events
+from gossip.core import Effect, Event, PeerId, events
 from gossip.errors import ConfigError, LocalError, RemoteError
 from gossip.ipc import Channel, ChannelClosed
 from gossip.ipc import messages as control
 from gossip.run import Announcement, Journal, RunProgress, SeedFolder, write_error
 from gossip.transport import Arrival, Hub
-from gossip.vectors import shard_sizes
+from gossip.vectors import WireFormat
 
 from .alarms import StallDetector, TimerHeap, piled_up
 from .comparison import ResultComparator
@@ -46,7 +46,10 @@ from .spec import (
     keys_of,
     over_zeromq,
     real_core,
+    shards_decide_together,
     spec_from,
+    wire_of,
+    with_encoding,
     with_faults,
 )
 from .trainer_link import TrainerLink, pid_behind
@@ -157,9 +160,7 @@ class Node:
             PlanCache(topologies.load(config.weighted_topology)),
         )
         settings = config.settings()
-        cross_shard = (
-            rule.cross_shard and topology.rolling and config.peers_max <= CROSS_SHARD_PEERS_MAX
-        )
+        cross_shard = shards_decide_together(config, rule, rolling=topology.rolling)
         needs = tuple([rule.at_least(f) for f in range(settings.f + 1)])
         self._begun = RunProgress(spec.run_dir, self._journal.event)
         settings = dataclasses.replace(
@@ -171,7 +172,11 @@ class Node:
         )
         self._rule, self._topology = rule, topology
         make_transport, make_core = with_faults(
-            spec, self._journal, self._make_transport, self._make_core
+            spec,
+            self._journal,
+            with_encoding(config, self._make_transport, self._wire),
+            self._make_core,
+            self._wire,
         )
         self.transport = make_transport(
             spec, lambda: self.core.incarnation, lambda *header: self.core.admit(*header).nbytes
@@ -186,7 +191,7 @@ class Node:
         self._identical = IdenticalUpdates()
         # in gossip rounds a result goes to nobody
         results = (
-            ResultWriter(self.transport.ahead, lambda *shard: self.trainer.room(*shard))
+            ResultWriter(self.transport.ahead, lambda *shard: self.trainer.room(*shard), self._wire)
             if topology.rolling
             else ResultWriter()
         )
@@ -206,12 +211,8 @@ class Node:
             judged=lambda said: self._judge.judged(said),
             in_flight=self.transport.in_flight,
             share=self.transport.share,
-            cut=lambda elements: shard_sizes(
-                elements,
-                config.peers,
-                rule.whole_vector or not topology.rolling,
-                cross_shard=cross_shard,
-            ),
+            wire_of=wire_of(config),
+            mixes=not topology.rolling,
             sketch_seed=settings.seed,
         )
         self.trainer.peers, self.trainer.alive, self.trainer.rank = (
@@ -219,8 +220,13 @@ class Node:
             config.peers,
             spec.peer,
         )
+        self.trainer.peer = spec.peer
         self._judge = TrainerJudge(
-            self._ask, self._worker, self._inbox.append, self._reducer.reduce
+            self._ask,
+            self._worker,
+            self._inbox.append,
+            self._reducer.reduce,
+            ResultWriter(wire=self._wire) if topology.rolling else ResultWriter(),
         )
         trainer_pid = pid_behind(self._channel)
         if trainer_pid != os.getpid():
@@ -250,6 +256,10 @@ class Node:
         self._opened = True
         self._handle(events.Started(), now)
         self._settle(now)
+
+    def _wire(self) -> WireFormat | None:
+        """How payloads are written, once the trainer has its model."""
+        return self.trainer.wire if self._opened else None
 
     def _leave(self, halt: events.Halt) -> int:
         """The end that the core has asked for."""

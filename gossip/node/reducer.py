@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,7 +23,15 @@ from gossip.core import Aggregate, Aggregated, Payload
 from gossip.errors import ConfigError
 from gossip.ipc import messages as control
 from gossip.transport import ResultRoom
-from gossip.vectors import PayloadDigest, from_bytes, is_finite, payload_digest, to_bytes
+from gossip.vectors import (
+    PayloadDigest,
+    WireFormat,
+    bytes_for,
+    from_bytes,
+    is_finite,
+    payload_digest,
+    to_bytes,
+)
 
 from .shard_steps import scores, take_step
 from .worker import Worker
@@ -52,6 +61,9 @@ Ahead: TypeAlias = Callable[[np.ndarray], None] | None
 RowRule: TypeAlias = Callable[[Sequence[np.ndarray]], np.ndarray | None]
 """A rule that treats each coordinate alone, on rows that lie apart; None: it gives up."""
 
+Describe: TypeAlias = Callable[[np.ndarray], Payload]
+"""A finite result as others receive it, with its facts."""
+
 
 def as_vector(aggregate: torch.Tensor) -> np.ndarray:
     """A rule's result as a contiguous float32 array, copied only when it is none."""
@@ -61,12 +73,21 @@ def as_vector(aggregate: torch.Tensor) -> np.ndarray:
 
 
 def as_payload(vector: np.ndarray, ahead: Ahead) -> Payload:
-    """A finite result as others receive it, with its facts."""
+    """A finite result that travels as it lies in memory."""
     content = to_bytes(vector)
     vector = from_bytes(content)
     if ahead is not None:
         ahead(vector)
     return Payload(vector, len(content), True, payload_digest(content))
+
+
+def as_encoded(wire: WireFormat, work: Aggregate, ahead: Ahead, vector: np.ndarray) -> Payload:
+    """A finite result as it is behind its encoding: what the others decode, this peer applies."""
+    content = wire.encode(vector, "result", work.round_id, work.shard)
+    if ahead is not None:
+        ahead(content)
+    decoded = wire.decode(content, "result", work.round_id, work.shard)
+    return Payload(decoded, len(content), True, payload_digest(content), encoded=content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +97,12 @@ class ResultMaker:
     Attributes:
         ahead: Hears of it.
         room: Where it is to lie, so that nobody need copy it again; None: anywhere.
+        encode: How it is written where a run has an encoding; None: as it lies in memory.
     """
 
     ahead: Ahead = None
     room: NDArray[np.uint8] | None = None
+    encode: Describe | None = None
 
     def answer(
         self,
@@ -98,7 +121,9 @@ class ResultMaker:
         """With its facts; None when it is not finite."""
         if self.room is not None:
             return self._in_blocks(lambda start, stop: vector[start:stop], self.room)
-        return as_payload(vector, self.ahead) if is_finite(vector) else None
+        if not is_finite(vector):
+            return None
+        return as_payload(vector, self.ahead) if self.encode is None else self.encode(vector)
 
     def from_rows(self, rule: RowRule, rows: Sequence[np.ndarray]) -> Payload | None:
         """The result of a rule that treats each coordinate alone; None when that gives up."""
@@ -132,17 +157,30 @@ class ResultWriter:
 
     Attributes:
         ahead: Hears of small ones.
-        room: Has memory for large ones, which others read where they lie.
+        room: Has memory for large ones, which others read where they lie. One that is encoded needs
+            none: others receive its bytes.
+        wire: How results are written; None: as they lie in memory.
     """
 
     ahead: Ahead = None
     room: ResultRoom | None = None
+    wire: Callable[[], WireFormat | None] = lambda: None
 
-    def of(self, work: Aggregate) -> ResultMaker:
-        """What makes a payload of the result of ``work``."""
-        nbytes = work.rows[0].payload.nbytes
+    @property
+    def encoding(self) -> WireFormat | None:
+        """How results are written, where that is not as they lie in memory."""
+        wire = self.wire()
+        return None if wire is None or wire.is_plain else wire
+
+    def of(self, work: Aggregate, *, in_loop: bool) -> ResultMaker:
+        """What makes a payload of the result of ``work``. ``in_loop``: not in another thread, which
+        may not speak to a transport."""
+        wire, nbytes = self.encoding, bytes_for(len(work.rows[0].payload.data))
+        ahead = self.ahead if in_loop and nbytes <= AHEAD_BYTES else None
+        if wire is not None:
+            return ResultMaker(encode=partial(as_encoded, wire, work, ahead))
         if nbytes <= AHEAD_BYTES:
-            return ResultMaker(ahead=self.ahead)
+            return ResultMaker(ahead=ahead)
         if self.room is None or work.mix or work.step == "measure":
             return ResultMaker()
         return ResultMaker(room=self.room(work.round_id, work.shard, nbytes))
@@ -193,8 +231,9 @@ class Reducer:
         Args:
             gradient: The judge's, of the columns of ``work``, for a step of a rule that needs it.
         """
-        maker = self._results.of(work)
-        if _is_small(work) or self._is_quick(work):
+        in_loop = _is_small(work) or (self._results.encoding is None and self._is_quick(work))
+        maker = self._results.of(work, in_loop=in_loop)
+        if in_loop:
             self._done(self._run(work, self._small, maker, gradient))
         else:
             self._worker.submit(lambda: self._run(work, self._large, maker, gradient), self._done)
@@ -204,7 +243,7 @@ class Reducer:
             self._from_rows is not None
             and work.step == "whole"
             and not work.mix
-            and len(work.rows) * work.rows[0].payload.nbytes <= 4 * QUICK_ELEMENTS
+            and len(work.rows) * len(work.rows[0].payload.data) <= QUICK_ELEMENTS
         )
 
     def _take_step(
@@ -276,7 +315,7 @@ class Reducer:
 
 
 def _is_small(work: Aggregate) -> bool:
-    return len(work.rows) * work.rows[0].payload.nbytes <= 4 * INLINE_ELEMENTS
+    return len(work.rows) * len(work.rows[0].payload.data) <= INLINE_ELEMENTS
 
 
 def _prepared(n: int, d: int) -> dict[str, Any]:
@@ -330,8 +369,10 @@ class TrainerJudge:
         worker: Worker,
         done: Callable[[Aggregated], None],
         step: Callable[[Aggregate, np.ndarray | None], None],
+        results: ResultWriter = TO_NOBODY,
     ) -> None:
         self._ask, self._worker, self._done, self._step = ask, worker, done, step
+        self._results = results
         self._waiting: deque[Aggregate] = deque()
         self._open: Aggregate | None = None
         self._memory = np.empty((0, 0), dtype=np.float32)
@@ -368,7 +409,8 @@ class TrainerJudge:
             self._step(work, self._columns(work))
         else:
             vector = self._memory[len(work.rows)].copy()
-            self._done(ResultMaker().answer(work.ticket, vector, said.weights, said.outlyingness))
+            maker = self._results.of(work, in_loop=True)
+            self._done(maker.answer(work.ticket, vector, said.weights, said.outlyingness))
         self._next()
 
     def _next(self) -> None:

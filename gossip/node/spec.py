@@ -9,11 +9,29 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from gossip import aggregators, topologies
+from gossip.aggregators import BoundRule
 from gossip.config import RunConfig
-from gossip.core import Admission, CoreSettings, Effect, Event, Message, Peer, PeerId
+from gossip.core import (
+    CROSS_SHARD_PEERS_MAX,
+    Admission,
+    CoreSettings,
+    Effect,
+    Event,
+    Message,
+    Peer,
+    PeerId,
+)
 from gossip.run import Journal, Keyring, SeedFolder, allow_list, listed_pair, recorder
 from gossip.topologies import Topology
-from gossip.transport import Hub, Keys, MemoryTransport, PayloadLimit, Transport
+from gossip.transport import (
+    EncodedTransport,
+    Hub,
+    Keys,
+    MemoryTransport,
+    PayloadLimit,
+    Transport,
+)
+from gossip.vectors import Float32, WireFormat, load_encoding, shard_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +69,27 @@ def spec_from(given: Mapping[str, str]) -> NodeSpec:
         given.get("GOSSIP_LISTEN", ""),
         given.get("GOSSIP_KEY", ""),
     )
+
+
+def wire_of(config: RunConfig) -> Callable[[int, int], WireFormat]:
+    """How the run's updates are cut and written: ``(elements, marks) -> format``. The same in a
+    trainer and in every node."""
+    rule = aggregators.load(config.aggregator)
+    rolling = topologies.load(config.weighted_topology).rolling
+    encoding = load_encoding(config.encoding)
+    whole = rule.whole_vector or not rolling
+    together = shards_decide_together(config, rule, rolling=rolling)
+
+    def found(elements: int, marks: int) -> WireFormat:
+        sizes = shard_sizes(elements, config.peers, whole, cross_shard=together)
+        return WireFormat(encoding, config.seed, sizes, elements - marks, config.peers_max)
+
+    return found
+
+
+def shards_decide_together(config: RunConfig, rule: BoundRule, *, rolling: bool) -> bool:
+    """Whether a vector is cut in shards though the rule looks at all of it."""
+    return rule.cross_shard and rolling and config.peers_max <= CROSS_SHARD_PEERS_MAX
 
 
 def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:
@@ -135,8 +174,28 @@ def in_memory(hub: Hub) -> TransportMaker:
     return make
 
 
+def with_encoding(
+    config: RunConfig, make_transport: TransportMaker, wire: Callable[[], WireFormat | None]
+) -> TransportMaker:
+    """The maker as it is; where the run encodes its updates, a maker of the same with that around
+    it."""
+    if isinstance(load_encoding(config.encoding), Float32):
+        return make_transport
+
+    def encoded(
+        spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit
+    ) -> Transport:
+        return EncodedTransport(make_transport(spec, incarnation, payload_limit), wire)
+
+    return encoded
+
+
 def with_faults(
-    spec: NodeSpec, journal: Journal, make_transport: TransportMaker, make_core: CoreMaker
+    spec: NodeSpec,
+    journal: Journal,
+    make_transport: TransportMaker,
+    make_core: CoreMaker,
+    wire: Callable[[], WireFormat | None],
 ) -> tuple[TransportMaker, CoreMaker]:
     """The makers as they are; where the run has faults for this peer, makers of the same with those
     around them."""
@@ -148,7 +207,7 @@ def with_faults(
     rolling = topologies.load(config.weighted_topology).rolling
     rule = rule_of(aggregators.load(config.aggregator), config.settings().f, centered=not rolling)
     site = Site(config, spec.peer, spec.incarnation, spec.run_dir, journal)
-    node = FaultyNode(site, rule)
+    node = FaultyNode(site, rule, wire)
 
     def faulty_transport(
         spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit

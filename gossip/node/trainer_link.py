@@ -10,7 +10,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from itertools import accumulate, pairwise
 from typing import assert_never
 
@@ -23,7 +23,7 @@ from gossip.ipc import Arena, Channel, allocate, map_bytes
 from gossip.ipc import messages as control
 from gossip.run import Journal
 from gossip.transport import ResultRoom
-from gossip.vectors import bytes_for, described, is_finite, sketch
+from gossip.vectors import WireFormat, bytes_for, described, is_finite, sketch
 
 from .result_slots import ResultSlots
 from .worker import Worker
@@ -61,7 +61,8 @@ class TrainerLink:
         judged: Takes the answers to ``Judge``.
         in_flight: Whether the transport still reads an array (``Transport.in_flight``).
         share: Lets peers of this host read the arena (``Transport.share``).
-        cut: Elements of the flat vector -> sizes of its shards.
+        wire_of: Elements of the flat vector, and how many of them are marks -> its shards.
+        mixes: Parameters are exchanged, and not results.
         sketch_seed: The same on all peers.
     """
 
@@ -77,7 +78,8 @@ class TrainerLink:
         judged: Callable[[control.JudgeReply], None],
         in_flight: Callable[[object], bool],
         share: Callable[[int, NDArray[np.uint8], ResultRoom], None],
-        cut: Callable[[int], tuple[int, ...]],
+        wire_of: Callable[[int, int], WireFormat],
+        mixes: bool,
         sketch_seed: int,
     ) -> None:
         self._channel, self._worker, self._journal = channel, worker, journal
@@ -88,7 +90,8 @@ class TrainerLink:
             in_flight,
         )
         self._share = share
-        self._cut, self._sketch_seed = cut, sketch_seed
+        self._wire_of, self._mixes, self._sketch_seed = wire_of, mixes, sketch_seed
+        self.wire: WireFormat | None = None  # of the trainer's model
         self._arena: Arena | None = None
         self._bounds: list[tuple[int, int]] = []  # start and stop of each shard
         self._outbox: deque[_Outgoing] = deque()
@@ -107,6 +110,7 @@ class TrainerLink:
         self.round_id = -1  # it was told to compute last
         self.peers = self.alive = 1  # as it is told with the next round
         self.rank = 0  # likewise
+        self.peer = -1  # whose trainer it is
         # when it came with the update whose round it waits for; 0.0: it has something to do
         self.waits_since = 0.0
 
@@ -237,8 +241,9 @@ class TrainerLink:
         assert self._arena is not None
         slot, is_there = place
         mix_scale = effect.mix_scale if effect.mix is not None else 0.0
+        taken = tuple([self.peer in peers for peers in effect.contributors])
         outgoing.placed = control.ApplyCommand(
-            effect.round_id, slot, mix_scale, effect.rates, collected
+            effect.round_id, slot, mix_scale, effect.rates, collected, taken=taken
         )
         if is_there:
             return
@@ -348,8 +353,9 @@ class TrainerLink:
     def _prepare(self, said: control.Prepare, fd: int) -> None:
         if self._arena is not None:
             self._arena.close()
-        self._arena = Arena.attach(fd, said.elements)
-        sizes = self._cut(said.elements)
+        self.wire = wire = self._wire_of(said.elements, said.marks)
+        sizes = wire.sizes
+        self._arena = Arena.attach(fd, said.elements, wire.arena_bytes)
         self._bounds = list(pairwise(accumulate(sizes, initial=0)))
         self._results = ResultSlots(
             self._arena.results,
@@ -366,11 +372,12 @@ class TrainerLink:
             events.Prepared(
                 said.layout,
                 said.state,
-                tuple(map(bytes_for, sizes)),
+                wire.update_bytes,
                 said.state_bytes,
                 said.round_id,
                 said.ledger,
                 said.collectives,
+                tuple(map(bytes_for, sizes)) if self._mixes else wire.result_bytes,
             )
         )
 
@@ -414,7 +421,9 @@ class TrainerLink:
             told = (
                 event.payloads if event.parameters is None else (*event.payloads, event.parameters)
             )
-            self._offered[slot] = [payload.data for payload in told]
+            self._offered[slot] = [
+                payload.data if payload.encoded is None else payload.encoded for payload in told
+            ]
         self._emit(event)
 
     def _contributed(
@@ -428,6 +437,8 @@ class TrainerLink:
         if said.samples:
             told = _told(self._arena.updates[slot], copy)
             payloads = tuple([_payload(part, said.finite) for part in self._cut_at_bounds(told)])
+            if self.wire is not None and not self.wire.is_plain:
+                payloads = _encoded(payloads, self.wire, _told(self._arena.encoded[slot], copy))
         digest = b""
         if said.parameters:
             told = _told(self._arena.parameters[slot], copy)
@@ -511,6 +522,19 @@ def _payload(vector: np.ndarray, known_finite: bool = False) -> Payload:
     return Payload(vector, bytes_for(len(vector)), known_finite or is_finite(vector))
 
 
+def _encoded(
+    payloads: Sequence[Payload], wire: WireFormat, written: np.ndarray
+) -> tuple[Payload, ...]:
+    """The same with the bytes that the trainer has written for them, shard by shard."""
+    bounds = pairwise(accumulate(wire.update_bytes, initial=0))
+    return tuple(
+        [
+            replace(payload, nbytes=stop - start, encoded=written[start:stop])
+            for payload, (start, stop) in zip(payloads, bounds, strict=True)
+        ]
+    )
+
+
 def _is_long(message: control.FromNode) -> bool:
     if isinstance(message, control.LedgerReply):
         return True
@@ -519,9 +543,9 @@ def _is_long(message: control.FromNode) -> bool:
 
 
 def _apply_bytes(effect: events.Apply) -> int:
-    return sum([payload.nbytes for payload in effect.payloads]) + (
-        effect.mix.nbytes if effect.mix is not None else 0
-    )
+    """In memory."""
+    mix = () if effect.mix is None else (effect.mix,)
+    return sum([bytes_for(len(payload.data)) for payload in (*effect.payloads, *mix)])
 
 
 def _filled(state: Sequence[np.ndarray]) -> int:

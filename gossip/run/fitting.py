@@ -18,9 +18,16 @@ from gossip.aggregators import registry
 from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError, GossipError, TooFewUpdates
 from gossip.topologies import read_weights
+from gossip.vectors import load_encoding
 
 from . import tolerance
 
+PLAIN = "float32"
+NOT_SPARSE = {
+    "bulyan": "ends with each coordinate alone, where nearly all updates are zero",
+    "krum": "passes on that of one peer, so that what the others hold back never comes",
+}
+"""Rules of inner products that are refused all the same."""
 PEERS_FOR_ONE_MAX = 64
 """Of more peers nobody is told that they would tolerate one liar."""
 
@@ -101,7 +108,7 @@ def check_rule(resolved: Resolved) -> Resolved:
             f"f={config.f} of {most} peers may lie: nobody honest is left",
             "lower f, or start more peers",
         )
-    answer = _look(config.aggregator, config.topology, most, config.f)
+    answer = _look(config, most)
     if "too_few" in answer:
         raise TooFewUpdates(*answer["too_few"])
     if "error" in answer:
@@ -117,6 +124,35 @@ def check_rule(resolved: Resolved) -> Resolved:
         f"{tolerance.FOUND}{answer['name']} and {config.peers} peers allow, at most a quarter",
         f=answer["f"],
     )
+
+
+def check_encoding(encoding: str, rule: registry.BoundRule, *, rolling: bool) -> None:
+    """Raises: ConfigError: Behind this encoding the rule would not do what it is for. What is
+    refused follows from what the rule looks at, and was measured (docs/encodings.md)."""
+    written = load_encoding(encoding)
+    if not written.sparse:
+        return
+    alike = written.same_places and rolling  # in gossip rounds, updates of several rounds meet
+    why = _not_alike(rule) if alike else _not_sparse(rule)
+    if why:
+        raise ConfigError(
+            f"encoding {encoding}: it sends few numbers of an update, and {rule.name} {why}",
+            "take int8 or int4, or a rule such as geometric_median"
+            + ("" if written.same_places or not rolling else ", or randomk"),
+        )
+
+
+def _not_alike(rule: registry.BoundRule) -> str:
+    """Why it cannot work on updates that have the same places, others in each round; "": it can."""
+    return "starts from the last result, which has other places" if "previous" in rule.needs else ""
+
+
+def _not_sparse(rule: registry.BoundRule) -> str:
+    """Why it cannot work on updates that are zero in most places, each in others; "": it can."""
+    last = registry.load(rule.spec.rpartition("+")[2]) if "+" in rule.spec else rule
+    if not last.whole_vector and last.discerning:
+        return "looks at each coordinate alone, where nearly all updates are zero"
+    return NOT_SPARSE.get(last.name, "")
 
 
 def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
@@ -148,53 +184,53 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
         )
 
 
-def _look(aggregator: str, topology: str, peers: int, f: int | None) -> dict[str, Any]:
+def _look(config: RunConfig, peers: int) -> dict[str, Any]:
     """``describe`` or what is wrong, by a process of its own, unless torch is here already: to
     import it takes seconds."""
+    names = config.aggregator, config.topology
     if "torch" in sys.modules:
         try:
-            return describe_or_refuse(aggregator, topology, peers, f)
+            return describe_or_refuse(*names, peers, config.f, config.encoding)
         except Exception as error:
             raise ConfigError(
-                f"aggregator {aggregator!r} cannot be loaded: {type(error).__name__}: {error}"
+                f"aggregator {config.aggregator!r} cannot be loaded: {type(error).__name__}: "
+                f"{error}"
             ) from error
-    command = [
-        sys.executable,
-        "-m",
-        "gossip.run.fitting",
-        aggregator,
-        topology,
-        str(peers),
-        *([] if f is None else [str(f)]),
-    ]
+    command = [sys.executable, "-m", "gossip.run.fitting", *names, config.encoding, str(peers)]
+    command += [] if config.f is None else [str(config.f)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise ConfigError(f"aggregator {aggregator!r} cannot be loaded: {last}") from None
+        raise ConfigError(f"aggregator {config.aggregator!r} cannot be loaded: {last}") from None
     return answer
 
 
-def describe_or_refuse(aggregator: str, topology: str, peers: int, f: int | None) -> dict[str, Any]:
+def describe_or_refuse(
+    aggregator: str, topology: str, peers: int, f: int | None, encoding: str
+) -> dict[str, Any]:
     """``describe``, or what is wrong as ``too_few`` (see TooFewUpdates),
     or ``error`` and ``hint``."""
     try:
-        return describe(aggregator, topology, peers, f)
+        return describe(aggregator, topology, peers, f, encoding)
     except TooFewUpdates as error:
         return {"too_few": error.args}
     except GossipError as error:
         return {"error": str(error), "hint": error.hint}
 
 
-def describe(aggregator: str, topology: str, peers: int, f: int | None = None) -> dict[str, Any]:
+def describe(
+    aggregator: str, topology: str, peers: int, f: int | None = None, encoding: str = PLAIN
+) -> dict[str, Any]:
     """What the rule is called and needs, and the f that it will be told: the one given, or the most
     that it can tolerate.
 
     Raises: TooFewUpdates or ConfigError: It cannot tolerate f among so many,
-        or for all f that it could be told.
+        or for all f that it could be told; or it does not go with the encoding.
     """
     rule, who = registry.load(aggregator), topologies.load(topology)
+    check_encoding(encoding, rule, rolling=who.rolling)
     if rule.needs_center and who.rolling:
         raise ConfigError(
             f"rule {rule.name} starts from the own update, and {topology} has none",
@@ -243,13 +279,6 @@ def _most(rule: registry.BoundRule, highest: int, rows: int, *, centered: bool) 
 
 
 if __name__ == "__main__":
-    print(
-        json.dumps(
-            describe_or_refuse(
-                sys.argv[1],
-                sys.argv[2],
-                int(sys.argv[3]),
-                int(sys.argv[4]) if sys.argv[4:] else None,
-            )
-        )
-    )
+    rule_spec, topology_spec, written, count = sys.argv[1:5]
+    given = int(sys.argv[5]) if sys.argv[5:] else None
+    print(json.dumps(describe_or_refuse(rule_spec, topology_spec, int(count), given, written)))

@@ -9,6 +9,7 @@ from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from . import spawn as spawn
+    from .feedback import UpdateEncoder as UpdateEncoder
     from .schedulers import steps_of as steps_of
     from .session import Session as Session
     from .start import init as init
@@ -17,6 +18,7 @@ else:
         __name__,
         {
             "schedulers": ("steps_of",),
+            "feedback": ("UpdateEncoder",),
             "session": ("Session",),
             "spawn": ("spawn",),
             "start": ("init",),

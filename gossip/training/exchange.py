@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
+import numpy as np
 import torch
 
 from gossip.aggregators import Memory, Sender
@@ -24,11 +25,12 @@ from gossip.core import QUORUM_LOST
 from gossip.errors import GossipError, LocalError, NodeLost
 from gossip.ipc import PATH_MAX, Arena, Channel, ChannelClosed, clip, map_bytes
 from gossip.ipc import messages as control
-from gossip.vectors import is_finite
+from gossip.vectors import WireFormat, is_finite
 
 from .compiling import CompileWatch
 from .confirmation import StateConfirmation
 from .copies import copy_state
+from .feedback import UpdateEncoder
 from .judging import JudgeService
 from .last_state import LastState
 from .layout import Layout
@@ -53,12 +55,14 @@ class TrainedModel:
 
     Attributes:
         inner_step: The optimizer's own step, without the exchange.
+        wire: How its updates are written.
     """
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     inner_step: Callable[[], object]
     layout: Layout
+    wire: WireFormat
 
 
 class Exchange:
@@ -94,6 +98,7 @@ class Exchange:
         self._sender = sender
         self.last_state: LastState | None = None
         self.sender_memory: Memory | None = None
+        self.encoder: UpdateEncoder | None = None  # where updates are encoded
         self._channel, self._node = connection
         self._start, self._interrupt = start, interrupt
         self._peer, self._incarnation = place.peer, place.incarnation
@@ -148,7 +153,8 @@ class Exchange:
         self._serve(lambda: self.go is not None)
 
     def _make_arena(self) -> None:
-        self._arena = Arena.create(self._trained.layout.elements)
+        trained = self._trained
+        self._arena = Arena.create(trained.layout.elements, trained.wire.arena_bytes)
         self._compile_watch = CompileWatch(self._arena)
         self._updates = [torch.from_numpy(vector) for vector in self._arena.updates]
         self._parameters = [torch.from_numpy(vector) for vector in self._arena.parameters]
@@ -163,6 +169,7 @@ class Exchange:
         self._make_arena()
         if self._filled is not None:
             self._updates[self._filled].copy_(updates[self._filled])
+            np.copyto(self._arena.encoded[self._filled], former.encoded[self._filled])
         if former.compiled:
             self._arena.note_compiling(False)
         self._trained.layout.forget_slots()
@@ -183,6 +190,7 @@ class Exchange:
             self.round_id,
             b"" if self._loaded is None else self._loaded[1],
             self.collectives,
+            self._trained.layout.elements - self._trained.layout.trained,
         )
         self._say(about, os.dup(self._arena.fd))
         if self._shard is not None:
@@ -274,6 +282,10 @@ class Exchange:
                     self._transform(
                         self._sender, self._updates[go.slot][: self._trained.layout.trained]
                     )
+                if self.encoder is not None:
+                    slot = go.slot
+                    update, encoded = self._arena.updates[slot], self._arena.encoded[slot]
+                    self.encoder.encode(update, encoded, go.round_id)
             if before_send is not None:
                 before_send()
             self._offer(go, go.slot, samples, loss)
@@ -310,6 +322,7 @@ class Exchange:
         """Sends what is in update slot ``filled``, as an answer to ``go``."""
         if go.slot != filled and samples:
             self._updates[go.slot].copy_(self._updates[filled])
+            np.copyto(self._arena.encoded[go.slot], self._arena.encoded[filled])
         if go.want_parameters:
             self._trained.layout.flatten_parameters(self._parameters[go.slot])
         self.go, self._filled = None, go.slot
@@ -504,6 +517,8 @@ class Exchange:
             self.collectives += not message.is_step
             if not message.is_step:  # else it was up to f peers, which may lie
                 self.on_collected(message.collected)
+        if self.encoder is not None:
+            self.encoder.settle(message.round_id, message.taken)
         self.round_id = max(self.round_id, message.round_id + 1)
         self._arena.note_progress(self.round_id)
         self._say(control.AppliedReply(message.round_id, message.slot))
@@ -535,6 +550,8 @@ class Exchange:
             logger.warning("cannot take over the swarm's state: %s", failure)
         else:
             self._changes += 1
+            if self.encoder is not None:
+                self.encoder.forget()
             self.round_id = self.restored_at = message.round_id
             self.go = None
             self._arena.note_progress(self.round_id)

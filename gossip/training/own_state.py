@@ -32,13 +32,17 @@ _NAME = re.compile(
 )
 
 
-def plan_own(model: torch.nn.Module, memory: Memory | None) -> StateFile | None:
-    """The file of a peer's own state as it is; None where there is nothing of that kind."""
+def plan_own(
+    model: torch.nn.Module, memory: Memory | None, residual: Tensor | None = None
+) -> StateFile | None:
+    """The file of a peer's own state as it is; None where there is nothing of that kind.
+    ``residual``: what its encoding owes."""
     shared = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     buffers = {name: value for name, value in model.state_dict().items() if name not in shared}
-    if not buffers and memory is None:
+    if not buffers and memory is None and residual is None:
         return None
-    return StateFile({"buffers": buffers, "sender": None if memory is None else list(memory)})
+    sender = None if memory is None else list(memory)
+    return StateFile({"buffers": buffers, "sender": sender, **_owed(residual)})
 
 
 def plan_whole(
@@ -46,8 +50,10 @@ def plan_whole(
     optimizer: torch.optim.Optimizer,
     extra: Mapping[str, Any],
     memory: Memory | None,
+    residual: Tensor | None = None,
 ) -> StateFile:
-    """The file of all that a peer has, in rounds in which peers differ."""
+    """The file of all that a peer has, in rounds in which peers differ. ``residual``: as in
+    ``plan_own``."""
     of_optimizer = optimizer.state_dict()
     return StateFile(
         {
@@ -56,8 +62,13 @@ def plan_whole(
             "groups": of_optimizer["param_groups"],
             "extra": dict(extra),
             "sender": None if memory is None else list(memory),
+            **_owed(residual),
         }
     )
+
+
+def _owed(residual: Tensor | None) -> dict[str, Tensor]:
+    return {} if residual is None else {"residual": residual}
 
 
 def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep: int) -> None:
@@ -85,11 +96,12 @@ def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep
 
 class OwnState(NamedTuple):
     """What was loaded: the sender's memory; what ``Session.keep`` had, where that is this peer's
-    own; and why nothing was ("": it was)."""
+    own; why nothing was ("": it was); and what the encoding owes."""
 
     memory: Memory | None
     extra: dict[str, Any] | None
     why: str
+    residual: Tensor | None = None
 
 
 def load_own(
@@ -158,13 +170,18 @@ def _taken(
 ) -> OwnState:
     """Raises StateMismatch, and then nothing was changed."""
     sender, extra = document.get("sender"), document.get("extra")
-    if not isinstance(sender, list | None) or not isinstance(extra, dict | None):
+    residual = document.get("residual")
+    if (
+        not isinstance(sender, list | None)
+        or not isinstance(extra, dict | None)
+        or not isinstance(residual, Tensor | None)
+    ):
         raise StateMismatch("it holds no state of a peer")
     if "model" in document:
         load_whole(document, model, optimizer)
     else:
         _load_buffers(document.get("buffers"), model)
-    return OwnState(None if sender is None else tuple(sender), extra, "")
+    return OwnState(None if sender is None else tuple(sender), extra, "", residual)
 
 
 def _load_buffers(buffers: Any, model: torch.nn.Module) -> None:

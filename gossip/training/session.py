@@ -25,6 +25,7 @@ from gossip.aggregators import senders
 from gossip.core import planned_peers
 from gossip.errors import ConfigError, GossipError
 from gossip.ipc import EXIT_SIGTERM, Channel, StartRoundCommand
+from gossip.node import wire_of
 from gossip.run import checkpoints
 from gossip.topologies import draw
 
@@ -40,6 +41,7 @@ from .collectives import (
 )
 from .differing import compared
 from .exchange import Exchange, TrainedModel
+from .feedback import UpdateEncoder
 from .judging import JudgeService, LossJudge
 from .last_state import LastState
 from .layout import Layout
@@ -220,7 +222,9 @@ class Session:
         self._unexchanged.prepared(optimizers)
         with compared(self.run_dir, self.id, layout):
             inner_step = StepCoordinator(optimizers, self._step).inner
-            self._trained = trained = TrainedModel(plain, together, inner_step, layout)
+            wire = wire_of(self._config)(layout.elements, layout.elements - layout.trained)
+            self._trained = trained = TrainedModel(plain, together, inner_step, layout, wire)
+            self._exchange.encoder = None if wire.is_plain else UpdateEncoder(wire)
             judging = JudgeService(bench, rule if bench is not None else None, layout.elements)
         self._model = model
         extra = self._extra_state, self._take_extra_state
@@ -987,10 +991,14 @@ class Session:
     def _resume_own(self, folder: Path, found: checkpoints.Checkpoint) -> None:
         """What belongs to this peer alone, if there is anything of that kind."""
         trained = self._trained
-        if self._is_rolling and self._plan_own() is None and not self._config.sender:
+        encoder = self._exchange.encoder
+        owes = encoder is not None and trained.wire.encoding.feedback
+        if self._is_rolling and self._plan_own() is None and not self._config.sender and not owes:
             return
         own = load_own(folder, self.id, found.step, trained.model, trained.optimizer)
         self._exchange.sender_memory = own.memory
+        if encoder is not None:
+            encoder.load(own.residual)
         if own.extra is not None:
             self._take_extra_state(own.extra)
         if own.why:
@@ -1005,9 +1013,12 @@ class Session:
     def _plan_own(self) -> StateFile | None:
         """What belongs to this peer alone: in gossip rounds all."""
         trained, memory = self._trained, self._exchange.sender_memory
+        encoder = self._exchange.encoder
+        residual = None if encoder is None else encoder.saved()
         if self._is_rolling:
-            return plan_own(trained.model, memory)
-        return plan_whole(trained.model, trained.optimizer, self._extra_state(), memory)
+            return plan_own(trained.model, memory, residual)
+        extra = self._extra_state()
+        return plan_whole(trained.model, trained.optimizer, extra, memory, residual)
 
     def _between_steps(self) -> None:
         """What follows a step of the optimizer has been done, such as that of a scheduler: now the

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .curve import new_pair as new_pair
     from .curve import prove_closed as prove_closed
     from .curve import public_of as public_of
+    from .encoded import EncodedTransport as EncodedTransport
     from .holders import holder_of as holder_of
     from .lending import Buffer as Buffer
     from .memory import Hub as Hub
@@ -82,6 +83,7 @@ else:
                 "prove_closed",
                 "public_of",
             ),
+            "encoded": ("EncodedTransport",),
             "holders": ("holder_of",),
             "lending": ("Buffer",),
             "memory": (

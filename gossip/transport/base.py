@@ -55,8 +55,9 @@ class Traffic:
     connection of ours, on which only we speak), ``unexpected`` (a payload where none may come),
     ``wrong_size``, ``too_large``, ``gap`` (a chunk that does not follow, or a payload that was
     never finished), ``unknown_transfer`` (a chunk of no payload), ``crowded`` (too many unfinished
-    payloads of one sender), ``corrupt`` (the checksum does not fit). By keys, on the way out:
-    ``keyless`` (no key of that peer is known yet); on the way in, connections: ``unknown_key``,
+    payloads of one sender), ``corrupt`` (the checksum does not fit), ``undecodable`` (no encoder
+    of this run writes that). By keys, on the way out: ``keyless`` (no key of that peer is known
+    yet); on the way in, connections: ``unknown_key``,
     ``no_key``, ``stale_key`` (it takes another key for ours), ``bad_handshake`` (anything else that
     is none), and messages: ``wrong_name`` (of another peer than the key's), ``revoked_key``.
 

@@ -1,23 +1,49 @@
-"""How a vector becomes the bytes of a payload, and they a vector again: float32, as it lies in
-memory.
+"""How the numbers of an update become the bytes of a payload, and they numbers again.
 
-Nobody else knows that. The digest of a payload is of these bytes. A packed state is bytes already.
+    encoding = load_encoding("topk:ratio=0.05")
+    raw = encoding.encode(vector, place)
+    vector = encoding.decode(raw, len(vector), place)
+
+An encoding is a frozen dataclass: its fields are its options. Nobody but this package knows what
+its bytes mean. How many there are follows from the number of numbers alone, so a receiver takes
+its sizes from the layout that it knows, and never from a message. To know the names costs no torch.
+
+A packed state is bytes already. It and the parameters of gossip rounds travel as they lie in
+memory (``to_bytes``).
 """
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gossip.errors import ConfigError, Malformed, UnknownName
+
 from .finite import is_finite
 
 NUMBER_BYTES = 4
+WORD_BYTES = 4
+
+BUILT_IN = {
+    "float32": "encoding:Float32",
+    "bf16": "halves:BFloat16",
+    "fp16": "halves:Float16",
+    "int8": "blocks:Int8",
+    "int4": "blocks:Int4",
+    "topk": "sparse:TopK",
+    "randomk": "sparse:RandomK",
+}
+"""Name -> module of this package, and the class in it."""
 
 
 def bytes_for(elements: int) -> int:
-    """How many bytes a vector of so many elements becomes."""
+    """How many bytes a vector of so many elements is in memory."""
     return NUMBER_BYTES * elements
 
 
@@ -35,3 +61,132 @@ def from_bytes(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 def are_finite(raw: NDArray[np.uint8]) -> bool:
     """Whether these bytes are whole numbers, and each of them is finite."""
     return len(raw) % NUMBER_BYTES == 0 and is_finite(from_bytes(raw))
+
+
+class Place(NamedTuple):
+    """Of which shard of which round a payload is. All peers know it, so what an encoding draws
+    from it is never sent."""
+
+    seed: int
+    round_id: int
+    shard: int
+
+
+class Encoding(ABC):
+    """One way to write numbers. Its bytes are whole words of 4, so that every lane takes them.
+
+    Attributes:
+        sparse: Only some numbers are sent; the others are decoded as zeros.
+        same_places: Of a sparse one: those of the same places from every peer.
+        feedback: What an update loses is added to the peer's next one.
+    """
+
+    sparse: ClassVar[bool] = False
+    same_places: ClassVar[bool] = False
+    feedback: bool = False
+
+    @abstractmethod
+    def nbytes(self, elements: int) -> int:
+        """Of a vector of so many numbers, at least one: a multiple of 4."""
+
+    @abstractmethod
+    def encode(self, vector: NDArray[np.float32], place: Place) -> NDArray[np.uint8]:
+        """``(nbytes,)``, which may be the memory of ``vector``. What is not finite may not become
+        what is."""
+
+    @abstractmethod
+    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> NDArray[np.float32]:
+        """``(elements,)``, each of them finite, the same to the last bit on every machine.
+
+        Args:
+            raw: Of ``nbytes(elements)`` bytes, which anybody may have sent.
+        Raises: Malformed: There is a number that is not finite, or what no encoder writes.
+        """
+
+    def for_results(self, peers: int) -> Encoding:
+        """How the result of at most so many such updates is written."""
+        return self
+
+
+@dataclass(frozen=True)
+class Float32(Encoding):
+    """As in memory: 4 bytes a number."""
+
+    def nbytes(self, elements: int) -> int:
+        return bytes_for(elements)
+
+    def encode(self, vector: NDArray[np.float32], place: Place) -> NDArray[np.uint8]:
+        return to_bytes(vector)
+
+    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> NDArray[np.float32]:
+        return finite(from_bytes(raw))
+
+
+def finite(vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The same vector. Raises: Malformed: It has a number that is not finite."""
+    if not is_finite(vector):
+        raise Malformed("a number is not finite")
+    return vector
+
+
+def within(default: Any, low: float, high: float) -> Any:
+    """A field of an encoding: an option that lies between these two, both included."""
+    return field(default=default, metadata={"low": low, "high": high})
+
+
+def encoding_names() -> tuple[str, ...]:
+    """The encodings that ``load_encoding`` knows, ascending."""
+    return tuple(sorted(BUILT_IN))
+
+
+def load_encoding(spec: str) -> Encoding:
+    """The encoding that a text names: ``bf16``, ``topk:0.05``, ``int4:block=32,feedback=off``.
+
+    Options follow a colon, separated by commas; the first may be given without its name.
+
+    Raises: UnknownName: No such encoding or option. ConfigError: A value cannot be read or is out
+        of range.
+    """
+    name, _, written = spec.strip().partition(":")
+    plain = name.strip().replace("-", "").replace("_", "").lower()
+    if plain not in BUILT_IN:
+        raise UnknownName("encoding", name.strip(), BUILT_IN)
+    module, _, cls = BUILT_IN[plain].partition(":")
+    kind: Callable[..., Encoding] = getattr(importlib.import_module(f".{module}", __package__), cls)
+    options = {option.name: option for option in fields(kind)}  # type: ignore[arg-type]
+    given: dict[str, Any] = {}
+    for at, item in enumerate(part.strip() for part in written.split(",") if part.strip()):
+        key, equals, value = (each.strip() for each in item.partition("="))
+        if not equals:
+            key, value = (next(iter(options), "") if not at else ""), key
+        if not key or not value:
+            raise ConfigError(
+                f"encoding {plain}: option {item!r} has no name or no value",
+                f"its options: {', '.join(options) or 'none'}",
+            )
+        if key not in options:
+            raise UnknownName(f"option of {plain}", key, options)
+        if key in given:
+            raise ConfigError(f"encoding {plain}: option {key!r} is given twice")
+        given[key] = _value(plain, options[key], value)
+    return kind(**given)
+
+
+def _value(name: str, option: Field[Any], text: str) -> Any:
+    assert option.default is not MISSING
+    kind = type(option.default)
+    if kind is bool:
+        if text not in ("on", "off"):
+            raise ConfigError(f"encoding {name}: {option.name}={text!r} must be on or off")
+        return text == "on"
+    low, high = option.metadata["low"], option.metadata["high"]
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not low <= value <= high:
+        raise ConfigError(
+            f"encoding {name}: {option.name}={text!r} must be "
+            f"{'a whole number' if kind is int else 'a number'} from {low:g} to {high:g}"
+        )
+    return value

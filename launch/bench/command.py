@@ -5,13 +5,20 @@ from __future__ import annotations
 
 import typer
 
+from .encodings import encodings
+from .exchange import exchange, step
+from .links import links
 from .robustness import robustness
 from .speed import aggregators
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Measure rules: their speed, and what they bear.",
+    help="Measure rules, exchanges, links and encodings: their speed, and what they bear.",
 )
 app.command()(aggregators)
 app.command()(robustness)
+app.command()(encodings)
+app.command()(exchange)
+app.command()(step)
+app.command()(links)

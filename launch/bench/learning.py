@@ -152,9 +152,12 @@ def read_attack(text: str) -> tuple[str, float | None]:
     return name, value
 
 
-def train(trial: Trial, data: TrainingData) -> TrialResult:
+def train(trial: Trial, data: TrainingData, run_of: type[_Run] | None = None) -> TrialResult:
     """Runs it. The same trial gives the same outcome, and all trials of a seed draw the same
     samples for a worker.
+
+    Args:
+        run_of: What carries it out in place of ``_Run``.
 
     Raises: ConfigError: Rule, attack or sender is not known, or the numbers make no sense. That a
         rule cannot take so few updates or lacks something is an outcome; so is what it raises once
@@ -173,7 +176,7 @@ def train(trial: Trial, data: TrainingData) -> TrialResult:
         return TrialResult(None, f"needs {rule.at_least(f)} updates for f = {f}")
     if "state" in rule.needs and not trial.keep_state:
         return TrialResult(None, "has a state, which no run hands on (--keep-state does)")
-    run = _Run(trial, rule, data)
+    run = (run_of or _Run)(trial, rule, data)
     try:
         run.try_rule()
     except AggregationError as error:

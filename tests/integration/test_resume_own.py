@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
 import zygote
 
 SCRIPT = """
@@ -42,6 +43,7 @@ def digest():
 )
 ENDED = re.compile(r"peer (\d) from \((\d+), '(\w*)'\) to \((\d+), '(\w+)'\)")
 ROLLING = ("--sender", "momentum", "--deterministic")
+ENCODED = ("--encoding", "topk:0.2", "--deterministic")
 GOSSIP = ("--topology", "random-k")
 
 
@@ -60,10 +62,13 @@ def ended(folder: Path, steps: int, *options: str) -> tuple[list[tuple[str, ...]
     return sorted(ENDED.findall(run.stdout + run.stderr)), run.stdout + run.stderr
 
 
-def test_buffers_and_senders_go_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    undisturbed, _ = ended(tmp_path / "clean", 30, *ROLLING)
-    ended(tmp_path / "cut", 20, *ROLLING)
-    resumed, _ = ended(tmp_path / "cut", 30, *ROLLING)
+@pytest.mark.parametrize("options", [ROLLING, ENCODED], ids=["sender", "encoding"])
+def test_buffers_senders_and_residuals_go_on_as_if_nothing_had_happened(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    undisturbed, _ = ended(tmp_path / "clean", 30, *options)
+    ended(tmp_path / "cut", 20, *options)
+    resumed, _ = ended(tmp_path / "cut", 30, *options)
     assert [each[1] for each in resumed] == ["20"] * 3
     assert [each[4] for each in resumed] == [each[4] for each in undisturbed]
     assert len({each[4] for each in resumed}) == 3, "each has statistics of its own"

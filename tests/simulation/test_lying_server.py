@@ -168,7 +168,7 @@ def turned(
         return None
     truth, digest = payload, commit.digest
     lie = attacker.once(
-        ("turned", digest), lambda: attacker.forge(truth.data * np.float32(1.01), digest=True)
+        ("turned", digest), lambda: attacker.forge(truth.data * np.float32(1.01), envelope.message)
     )
     attacker.forged.add(lie.digest)
     return [(to, say(envelope, digest=lie.digest), lie)]

@@ -12,10 +12,13 @@ from gossip.ipc import messages as control
 from gossip.ipc.arena import Arena, allocate, landing_slots, map_bytes, map_rows
 
 
+@pytest.mark.parametrize("encoded_bytes", [0, 4, 68])
 @pytest.mark.parametrize("elements", [1, 15, 16, 17, 1000])
-def test_both_sides_see_the_same_vectors_in_every_slot(elements):
-    ours = Arena.create(elements)
-    theirs = Arena.attach(os.dup(ours.fd), elements)
+def test_both_sides_see_the_same_vectors_in_every_slot(elements, encoded_bytes):
+    ours = Arena.create(elements, encoded_bytes)
+    theirs = Arena.attach(os.dup(ours.fd), elements, encoded_bytes)
+    for number, raw in enumerate(ours.encoded):
+        raw[:] = number + 1
     slots = [
         (a, b)
         for name in ("updates", "parameters", "results", "mixes")
@@ -29,6 +32,8 @@ def test_both_sides_see_the_same_vectors_in_every_slot(elements):
         assert b.dtype == np.float32
         assert (b == number + 1).all()
         assert b.ctypes.data % 64 == 0
+    for number, raw in enumerate(theirs.encoded):
+        assert raw.tolist() == [number + 1] * encoded_bytes
     ours.close()
     theirs.close()
 

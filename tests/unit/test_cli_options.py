@@ -329,6 +329,7 @@ def test_an_option_behind_the_run_to_join_is_not_taken_for_a_script(gossip: Goss
 SAID = {
     "--topology": ("rolling:shards=2", "topology", "rolling:shards=2"),
     "--aggregator": ("median", "aggregator", "median"),
+    "--encoding": ("topk:0.05", "encoding", "topk:0.05"),
     "--sender": ("momentum", "sender", "momentum"),
     "--byzantine": ("1", "f", 1),
     "--fault": ("nan:2", "faults", ["nan:2"]),

@@ -28,9 +28,9 @@ ROOT = Path(__file__).resolve().parents[2]
             "--jobs",
             "1",
         ],
-        ["benchmarks/ddp.py", "--sides", "none", "--peers", "2", "--steps", "1000000"],
+        ["benchmarks/keys.py", "--peers", "2", "--steps", "1000000"],
     ],
-    ids=["mutants", "ddp"],
+    ids=["mutants", "keys"],
 )
 def test_sigterm_ends_the_children_and_removes_the_folder(
     command: list[str], tmp_path: Path

@@ -159,7 +159,9 @@ def test_a_round_goes_from_go_to_the_next_go() -> None:
     assert [row.peer for row in ask.rows] == [0, 1, 2, 3]
     assert (ask.own, ask.mix, ask.shard) == (0, False, 0)
     effects = table.answer(ask)
-    assert only(effects, Apply) == [Apply(0, (only(effects, Apply)[0].payloads[0],), None, 0.0)]
+    assert only(effects, Apply) == [
+        Apply(0, (only(effects, Apply)[0].payloads[0],), None, 0.0, contributors=((0,),))
+    ]
     (told,) = reports(effects, "round")
     assert (told["round"], told["loss"], told["contributors"], told["alive"]) == (
         0,

@@ -55,7 +55,7 @@ def test_buffers_and_the_senders_memory_come_back_to_their_peer(tmp_path: Path) 
         write_own(tmp_path, peer, 50, bytes_of(plan_own(model_of(10.0 + peer), memory)), 3)
     model = model_of(0.0)
     weight = model.state_dict()["0.weight"].clone()
-    memory, extra, why = loaded(tmp_path, 1, 50, model)
+    memory, extra, why, _ = loaded(tmp_path, 1, 50, model)
     assert (extra, why) == (None, "")
     assert running_mean(model) == 11.0
     assert memory is not None
@@ -68,7 +68,7 @@ def test_of_another_step_or_peer_nothing_is_taken(tmp_path: Path) -> None:
     write_own(tmp_path, 0, 50, bytes_of(plan_own(model_of(5.0), None)), 3)
     for peer, step in ((0, 40), (1, 50)):
         model = model_of(0.0)
-        assert loaded(tmp_path, peer, step, model) == (None, None, "there is no such file")
+        assert loaded(tmp_path, peer, step, model) == OwnState(None, None, "there is no such file")
         assert running_mean(model) == 0.0
 
 
@@ -85,14 +85,14 @@ def test_what_is_damaged_is_not_taken_and_named(tmp_path: Path, at: int) -> None
     data[at] ^= 1
     path.write_bytes(data)
     model = model_of(0.0)
-    assert loaded(tmp_path, 0, 50, model) == (None, None, f"{path} is damaged")
+    assert loaded(tmp_path, 0, 50, model) == OwnState(None, None, f"{path} is damaged")
     assert running_mean(model) == 0.0
 
 
 def test_that_of_another_model_is_not_taken(tmp_path: Path) -> None:
     write_own(tmp_path, 0, 50, bytes_of(plan_own(model_of(5.0), None)), 3)
     other = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
-    memory, _, why = loaded(tmp_path, 0, 50, other)
+    memory, _, why, _ = loaded(tmp_path, 0, 50, other)
     assert memory is None
     assert "the model has no such buffer 1.running_mean" in why
 
@@ -123,7 +123,7 @@ def test_all_of_a_peer_comes_back_in_rounds_in_which_peers_differ(tmp_path: Path
     model = model_of(9.0)
     optimizer = optimizer_of(model)
     own = load_own(tmp_path, 1, 50, model, optimizer)
-    assert own == (None, {"scheduler": {"epoch": 1}}, "")
+    assert own == OwnState(None, {"scheduler": {"epoch": 1}}, "")
     wanted, of_optimizer = stepped(1)
     for name, value in wanted.state_dict().items():
         assert torch.equal(value, model.state_dict()[name]), name

@@ -225,6 +225,9 @@ class ReplicatedState:
                     tuple(payload for _, payload in held if payload is not None),
                     rates=commits[0].rates,
                     collected=collected,
+                    contributors=tuple(
+                        [tuple([each.peer for each in commit.contributors]) for commit in commits]
+                    ),
                 )
             )
         else:

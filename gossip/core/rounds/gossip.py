@@ -97,6 +97,7 @@ class GossipRounds:
         self.pushes = PushStore(settings.gossip.staleness_max)
         self.future_buffer = FutureBuffer()
         self.shard_bytes: tuple[int, ...] = ()
+        self._parameter_bytes = 0
         self.finished: set[PeerId] = set()  # done with training: neither expected nor pushed to
         self.phase: Phase = "off"
         self.round_id = 0
@@ -143,9 +144,10 @@ class GossipRounds:
         """Nobody has to agree to anything: one peer can go on alone."""
         return 1
 
-    def prepare(self, shard_bytes: tuple[int, ...]) -> None:
-        """The trainer has built its model: bytes of its one shard."""
-        self.shard_bytes = shard_bytes
+    def prepare(self, shard_bytes: tuple[int, ...], result_bytes: tuple[int, ...] = ()) -> None:
+        """The trainer has built its model: bytes of its one shard as a gradient, and as parameters,
+        where that is another number."""
+        self.shard_bytes, self._parameter_bytes = shard_bytes, sum(result_bytes)
 
     def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
         """There is no history."""
@@ -233,7 +235,9 @@ class GossipRounds:
         """What the payload of ``message`` must measure; -1 when none may come."""
         if not isinstance(message, Push) or len(self.shard_bytes) != 1:
             return -1
-        return self.shard_bytes[0] if message.samples or message.what == "parameters" else 0
+        if message.what == "parameters":
+            return self._parameter_bytes or self.shard_bytes[0]
+        return self.shard_bytes[0] if message.samples else 0
 
     # --- the trainer ------------------------------------------------------------------------------
 
@@ -514,7 +518,10 @@ class GossipRounds:
         payloads = (self._aggregate,) if self._aggregate is not None else ()
         self._previous = self._aggregate or self._previous
         scale = self.mixing.scale(self._others_mixed) if self._mix is not None else 0.0
-        return [*effects, Apply(self.round_id, payloads, self._mix, scale), self._round_report()]
+        applied = Apply(
+            self.round_id, payloads, self._mix, scale, contributors=((self.local,),) * len(payloads)
+        )
+        return [*effects, applied, self._round_report()]
 
     def _round_report(self) -> Report:
         alive = sum(

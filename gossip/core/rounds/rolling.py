@@ -133,6 +133,7 @@ class RollingRounds:
         self.mode: Mode = "off"
         self.round_id = 0
         self.shard_bytes: tuple[int, ...] = ()
+        self.result_bytes: tuple[int, ...] = ()
         self._shards: list[ShardRound] = []
         self._own: Contributed | None = None
         self._applied = -1  # the last round that the trainer has applied
@@ -173,9 +174,10 @@ class RollingRounds:
             peer != self.local and not self.skip_reason(peer) for peer in self.roster
         )
 
-    def prepare(self, shard_bytes: tuple[int, ...]) -> None:
-        """The trainer has built its model: bytes of each shard."""
-        self.shard_bytes = shard_bytes
+    def prepare(self, shard_bytes: tuple[int, ...], result_bytes: tuple[int, ...] = ()) -> None:
+        """The trainer has built its model: bytes of each shard of an update, and of a result, where
+        that is another number."""
+        self.shard_bytes, self.result_bytes = shard_bytes, result_bytes
 
     def begin_branch(self, state: bytes) -> None:
         """Binds H to the weights of a start. Behind a checkpoint H goes on."""
@@ -874,7 +876,10 @@ class RollingRounds:
     def payload_bytes(self, message: Update | Commit | Push) -> int:
         """What the payload of ``message`` must measure, by our own layout;
         -1 when there is no such shard."""
-        return -1 if isinstance(message, Push) else bytes_of(message, self.shard_bytes)
+        if isinstance(message, Push):
+            return -1
+        of_results = isinstance(message, Commit) and self.result_bytes
+        return bytes_of(message, of_results or self.shard_bytes)
 
     def compared_with(self, message: Message) -> tuple[Payload, ...] | None:
         """What the payload of a message is to be compared with before it comes: the own update, if

@@ -26,7 +26,8 @@ PASSED_ON_MAX = 64  # different commits of one round; no more than a few are eve
 
 
 def bytes_of(message: Update | Commit, shard_bytes: Sequence[int]) -> int:
-    """What its payload must measure, by the own layout; -1 when there is no such shard."""
+    """What its payload must measure, by the own layout of such messages; -1 when there is no such
+    shard."""
     if message.shard >= len(shard_bytes):
         return -1
     empty = message.samples == 0 if isinstance(message, Update) else not message.digest

@@ -1,0 +1,109 @@
+"""An update on its way out: encoded, and what that loses kept for the next one (error feedback).
+
+The update that leaves is d = D(E(g + e)) for the gradient g and the residual e, and e becomes
+g + e - d, if the update is taken (Seide et al. 2014; Karimireddy et al. 2019, arXiv:1901.09847). An
+update is taken, shard by shard, when its peer is among the contributors of the commit. Of one that
+is not (late, of no numbers, of a lost round) g is gone, as it is without an encoding: its samples
+are given back and read again. Its residual stays as it was before, since d was not applied. So
+nothing counts twice and nothing is lost twice.
+
+A residual is its peer's own and no part of the swarm's state. Who joins, and who takes over a state
+of others, begins with none: what it held back was a part of other rounds. A checkpoint has it
+beside the sender's memory, so a resumed run goes on with it. A node that is started again finds it
+here.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gossip.vectors import WireFormat, is_finite
+
+from .state import StateMismatch
+
+
+class UpdateEncoder:
+    """Writes updates as they travel, and keeps what is lost.
+
+    Attributes:
+        residual: ``(trained,)`` float32, of all updates that were taken; None: nothing is owed.
+    """
+
+    def __init__(self, wire: WireFormat) -> None:
+        self._wire = wire
+        self._bounds = list(pairwise(accumulate(wire.sizes, initial=0)))
+        self.residual: NDArray[np.float32] | None = None
+        # the round of the update that is under way, and the residual if it is taken
+        self._pending: tuple[int, NDArray[np.float32]] | None = None
+
+    def encode(
+        self, update: NDArray[np.float32], encoded: NDArray[np.uint8], round_id: int
+    ) -> None:
+        """Puts what the others will decode in the place of the update.
+
+        Args:
+            update: ``(elements,)``; one that is not finite stays as it is, and owes nothing.
+            encoded: Memory for its bytes, shard by shard.
+        """
+        self._pending = None
+        if not is_finite(update):
+            self._write(update, encoded, round_id)
+            return
+        keeps = self._wire.encoding.feedback
+        numbers = update[: self._wire.trained]
+        if keeps and self.residual is not None:
+            numbers += self.residual
+        wanted = numbers.copy() if keeps else None
+        for shard, raw in enumerate(self._write(update, encoded, round_id)):
+            start, stop = self._bounds[shard]
+            update[start:stop] = self._wire.decode(raw, "update", round_id, shard)
+        if wanted is not None:
+            wanted -= numbers
+            self._pending = round_id, wanted
+
+    def settle(self, round_id: int, taken: tuple[bool, ...]) -> None:
+        """A round was applied, with this peer's update in the shards that are ``taken``; ():
+        in none."""
+        if self._pending is None or round_id < self._pending[0]:
+            return
+        (pending_round, left), self._pending = self._pending, None
+        if pending_round != round_id or not any(taken):
+            return
+        for (start, stop), is_taken in zip(self._bounds, taken, strict=True):
+            if not is_taken:
+                left[start:stop] = 0.0 if self.residual is None else self.residual[start:stop]
+        self.residual = left
+
+    def forget(self) -> None:
+        """The parameters are those of others now."""
+        self.residual = self._pending = None
+
+    def load(self, residual: Tensor | None) -> None:
+        """As ``saved`` gave it. Raises: StateMismatch: It is of another model."""
+        if residual is not None and (
+            residual.shape != (self._wire.trained,) or residual.dtype != torch.float32
+        ):
+            raise StateMismatch(f"its residual is not of {self._wire.trained} numbers")
+        self.residual = None if residual is None else residual.numpy().copy()
+
+    def saved(self) -> Tensor | None:
+        """A copy of the residual for a checkpoint."""
+        return None if self.residual is None else torch.tensor(self.residual)
+
+    def _write(
+        self, update: NDArray[np.float32], encoded: NDArray[np.uint8], round_id: int
+    ) -> list[NDArray[np.uint8]]:
+        """The bytes of each shard, in ``encoded``."""
+        sizes = pairwise(accumulate(self._wire.update_bytes, initial=0))
+        written = []
+        for shard, ((start, stop), (first, last)) in enumerate(
+            zip(self._bounds, sizes, strict=True)
+        ):
+            encoded[first:last] = self._wire.encode(update[start:stop], "update", round_id, shard)
+            written.append(encoded[first:last])
+        return written

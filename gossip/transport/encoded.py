@@ -1,0 +1,121 @@
+"""A transport below which updates and results are encoded. Above it everybody sees vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.core import Commit, Message, Payload, PeerId, Push, Received, Update
+from gossip.errors import Malformed
+from gossip.vectors import PayloadKind, WireFormat, to_bytes
+
+from .base import Arrival, ResultRoom, Transport
+
+SENT_KEPT = 8
+"""Payloads whose form for the transport below is kept: one often goes to many peers in a row."""
+
+
+class EncodedTransport:
+    """Around another transport, to which a payload is bytes.
+
+    What comes and cannot be decoded is handed on as an update, or a result, that is not finite: so
+    its sender is treated as one that sends no numbers, and ``undecodable`` is counted.
+
+    Args:
+        wire: How payloads are written; None: the trainer has not shown its model, and nothing comes
+            with a payload.
+    """
+
+    def __init__(self, inner: Transport, wire: Callable[[], WireFormat | None]) -> None:
+        self._inner, self._wire = inner, wire
+        self.control, self.bulk, self.traffic = inner.control, inner.bulk, inner.traffic
+        self.link_timeout_s, self.woken = inner.link_timeout_s, False
+        self._sent: list[tuple[Payload, Payload]] = []
+
+    def connect(self, peer: PeerId, control: str, bulk: str) -> None:
+        self._inner.connect(peer, control, bulk)
+
+    def disconnect(self, peer: PeerId) -> None:
+        self._inner.disconnect(peer)
+
+    def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
+        if payload is not None and _place_of(message) is not None:
+            payload = self._below(message, payload)
+        return self._inner.send(peer, message, payload)
+
+    def ahead(self, data: NDArray[Any]) -> None:
+        self._inner.ahead(data)
+
+    def share(self, fd: int, memory: NDArray[np.uint8], room: ResultRoom) -> None:
+        """Nothing is shared: below here payloads are bytes, and who would read the vectors beside
+        them in ``memory`` would read what no digest is of."""
+
+    def poll(
+        self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0
+    ) -> list[Arrival]:
+        come = self._inner.poll(timeout_s, wake, awake_s)
+        self.woken = self._inner.woken
+        return [
+            self._decoded(arrival, arrival.payload)
+            if isinstance(arrival, Received) and arrival.payload is not None
+            else arrival
+            for arrival in come
+        ]
+
+    def in_flight(self, data: object) -> bool:
+        return self._inner.in_flight(data)
+
+    def close(self, linger_s: float = 0.0) -> None:
+        self._inner.close(linger_s)
+
+    def _below(self, message: Message, payload: Payload) -> Payload:
+        """The payload as the transport below takes it: the same one for the same payload."""
+        for known, below in self._sent:
+            if known is payload:
+                return below
+        content = payload.encoded
+        if content is None:
+            content = self._encoded(message, payload.data)
+        below = replace(payload, data=content, nbytes=len(content), encoded=None)
+        self._sent = [(payload, below), *self._sent[: SENT_KEPT - 1]]
+        return below
+
+    def _encoded(self, message: Message, vector: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """Of a vector that nobody has encoded: a faulty peer's."""
+        kind, round_id, shard = _place_of(message) or ("update", 0, 0)
+        wire = self._wire()
+        if wire is None or shard >= len(wire.sizes) or len(vector) != wire.sizes[shard]:
+            return to_bytes(vector)  # a lie about its size
+        return wire.encode(vector, kind, round_id, shard)
+
+    def _decoded(self, arrival: Received, payload: Payload) -> Received:
+        place, wire = _place_of(arrival.message), self._wire()
+        if place is None or wire is None:
+            return arrival
+        raw = to_bytes(payload.data)
+        kind, round_id, shard = place
+        try:
+            vector, finite = wire.decode(raw, kind, round_id, shard), True
+        except Malformed:
+            self.traffic.drop("undecodable")
+            vector, finite = np.full(sum(wire.sizes[shard : shard + 1]), np.nan, np.float32), False
+        content = Payload(vector, len(raw), finite, payload.digest, payload.parts, raw)
+        return replace(arrival, payload=content)
+
+
+def _place_of(message: Message) -> tuple[PayloadKind, int, int] | None:
+    """What its payload is, of which round and shard; None when it is not encoded: parameters, and
+    packed states."""
+    match message:
+        case Update():
+            return "update", message.round_id, message.shard
+        case Commit():
+            return "result", message.round_id, message.shard
+        case Push(what="gradient"):
+            return "update", message.round_id, 0
+        case _:
+            return None

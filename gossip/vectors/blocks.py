@@ -1,0 +1,197 @@
+"""Whole numbers of 8 or 4 bits, with a scale for each block of numbers that follow each other.
+
+    scales   bfloat16, one a block
+    codes    one a number; the last block is filled up with zeros
+
+A number is its code times the scale of its block. A scale has 8 bits of precision and a code at
+most 7, so the product is exact, and the same on every machine. The scale is that of the largest
+number of the block, whose code is then the largest code: what was decoded encodes to the same bytes
+again. Numbers that are too small for a scale are sent as zeros.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.errors import ConfigError, Malformed
+
+from .encoding import WORD_BYTES, Encoding, Place, within
+from .memory import tensor_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PIECE_NUMBERS = 2**16
+"""So many numbers are worked on at a time: they stay in the cache."""
+SMALLEST_SCALE = 2.0**-126
+SCALE_BYTES = 2
+
+
+class Blocks(Encoding):
+    """What 8 and 4 bits have in common.
+
+    Attributes:
+        block: Numbers that share a scale.
+        largest: The largest code; the smallest is its negative.
+        bits: Of a code.
+    """
+
+    block: int
+    largest: ClassVar[int]
+    bits: ClassVar[int]
+
+    @abstractmethod
+    def _pack(self, codes: Tensor) -> Tensor:
+        """Whole numbers in float32, one dimension, to the bytes of their codes."""
+
+    @abstractmethod
+    def _unpack(self, packed: Tensor) -> Tensor:
+        """The bytes of codes to whole numbers in float32, one dimension."""
+
+    def nbytes(self, elements: int) -> int:
+        blocks = self._blocks(elements)
+        return self._scales_end(blocks) + blocks * self._code_bytes
+
+    def encode(self, vector: NDArray[np.float32], place: Place) -> NDArray[np.uint8]:
+        import torch
+
+        blocks = self._blocks(len(vector))
+        raw = np.zeros(self.nbytes(len(vector)), np.uint8)
+        scales, codes = self._parts(raw, blocks)
+        scales = scales.view(torch.bfloat16)
+        for start, stop in self._pieces(blocks):
+            given = tensor_of(vector[start * self.block : stop * self.block])
+            if len(given) < (stop - start) * self.block:
+                given = torch.cat([given, torch.zeros((stop - start) * self.block - len(given))])
+            numbers = given.view(-1, self.block)
+            scale = self._scales_of(numbers)
+            scales[start:stop] = scale
+            inverse = torch.where(scale > 0, 1 / scale.float(), 0.0)
+            whole = (numbers * inverse[:, None]).round_().clamp_(-self.largest, self.largest)
+            codes[start:stop] = self._pack(whole.view(-1)).view(-1, self._code_bytes)
+        return raw
+
+    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> NDArray[np.float32]:
+        import torch
+
+        blocks = self._blocks(elements)
+        written = raw[: SCALE_BYTES * blocks].view(np.uint16)
+        # Also what is negative, infinite or no number has more bits set than the largest scale.
+        if int(written.max(initial=0)) > self._largest_scale_bits:
+            raise Malformed("a scale is not one that an encoder writes")
+        scales, codes = self._parts(raw, blocks)
+        out = torch.empty(blocks, self.block)
+        for start, stop in self._pieces(blocks):
+            numbers = self._unpack(codes[start:stop].view(-1)).view(-1, self.block)
+            factor = scales[start:stop].view(torch.bfloat16).float()
+            torch.mul(numbers, factor[:, None], out=out[start:stop])
+        decoded: NDArray[np.float32] = out.view(-1).numpy()[:elements]
+        return decoded
+
+    # --- the parts of a payload -------------------------------------------------------------------
+
+    @property
+    def _code_bytes(self) -> int:
+        """Of a block."""
+        return self.block * self.bits // 8
+
+    @property
+    def _largest_scale(self) -> float:
+        """With it even the code below the smallest is a finite number: 2 - 2**-7 is the largest
+        bfloat16 below 2, and the largest power of two in float32 is 2**127."""
+        return float((2 - 2.0**-7) * 2.0**127 / (self.largest + 1))
+
+    @property
+    def _largest_scale_bits(self) -> int:
+        return int(np.float32(self._largest_scale).view(np.uint32)) >> 16
+
+    def _blocks(self, elements: int) -> int:
+        return -(-elements // self.block)
+
+    def _scales_end(self, blocks: int) -> int:
+        return -(-SCALE_BYTES * blocks // WORD_BYTES) * WORD_BYTES
+
+    def _parts(self, raw: NDArray[np.uint8], blocks: int) -> tuple[Tensor, Tensor]:
+        """The scales as int16, and ``(blocks, bytes)`` codes; both in the memory of ``raw``."""
+        import torch
+
+        whole = tensor_of(raw)
+        scales = whole[: SCALE_BYTES * blocks].view(torch.int16)
+        return scales, whole[self._scales_end(blocks) :].view(blocks, self._code_bytes)
+
+    def _pieces(self, blocks: int) -> Iterator[tuple[int, int]]:
+        step = max(1, PIECE_NUMBERS // self.block)
+        for start in range(0, blocks, step):
+            yield start, min(start + step, blocks)
+
+    def _scales_of(self, numbers: Tensor) -> Tensor:
+        """bfloat16, one a row; no number where a row has one that is not finite. Rounded to the
+        nearest it is at most 2**-9 off, so that the largest number gets the largest code."""
+        import torch
+
+        most = numbers.abs().amax(dim=1)
+        scale = (most / self.largest).clamp_(max=self._largest_scale)
+        scale = torch.where(scale < SMALLEST_SCALE, 0.0, scale)
+        return torch.where(torch.isfinite(most), scale, torch.nan).to(torch.bfloat16)
+
+
+def _whole_words(block: int) -> None:
+    if block % (2 * WORD_BYTES):
+        raise ConfigError(f"encoding: blocks of {block} numbers", "take a multiple of 8")
+
+
+@dataclass(frozen=True)
+class Int8(Blocks):
+    """8 bits a number and 16 a block: 1.01 bytes a number in blocks of 256."""
+
+    largest: ClassVar[int] = 127
+    bits: ClassVar[int] = 8
+    block: int = within(256, 8, 65536)
+    feedback: bool = False
+
+    def __post_init__(self) -> None:
+        _whole_words(self.block)
+
+    def _pack(self, codes: Tensor) -> Tensor:
+        import torch
+
+        return codes.to(torch.int8).view(torch.uint8)
+
+    def _unpack(self, packed: Tensor) -> Tensor:
+        import torch
+
+        return packed.view(torch.int8).float()
+
+
+@dataclass(frozen=True)
+class Int4(Blocks):
+    """4 bits a number and 16 a block: 0.53 bytes a number in blocks of 64. A result of such updates
+    is written as ``int8``: its server keeps nothing for a next one, which another will serve."""
+
+    largest: ClassVar[int] = 7
+    bits: ClassVar[int] = 4
+    block: int = within(64, 8, 65536)
+    feedback: bool = True
+
+    def __post_init__(self) -> None:
+        _whole_words(self.block)
+
+    def _pack(self, codes: Tensor) -> Tensor:
+        import torch
+
+        halves = (codes + 8).to(torch.uint8).view(-1, 2)
+        return halves[:, 0] | (halves[:, 1] << 4)
+
+    def _unpack(self, packed: Tensor) -> Tensor:
+        import torch
+
+        return torch.stack((packed & 15, packed >> 4), dim=1).view(-1).float() - 8
+
+    def for_results(self, peers: int) -> Encoding:
+        return Int8()

@@ -1,0 +1,73 @@
+"""Numbers of 16 bits: half the bytes, no scales, no state."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .encoding import WORD_BYTES, Encoding, Place, finite
+from .memory import tensor_of
+
+if TYPE_CHECKING:
+    import torch
+
+PIECE_NUMBERS = 2**16
+"""So many numbers are worked on at a time: they stay in the cache."""
+
+
+class Halves(Encoding):
+    """What both kinds of 16 bits have in common. ``largest``: what lies beyond becomes that."""
+
+    largest: ClassVar[float]
+
+    @abstractmethod
+    def _kind(self) -> torch.dtype: ...
+
+    def nbytes(self, elements: int) -> int:
+        return -(-2 * elements // WORD_BYTES) * WORD_BYTES
+
+    def encode(self, vector: NDArray[np.float32], place: Place) -> NDArray[np.uint8]:
+        raw = np.zeros(self.nbytes(len(vector)), np.uint8)
+        numbers, halves = tensor_of(vector), tensor_of(raw).view(self._kind())
+        for start in range(0, len(vector), PIECE_NUMBERS):
+            piece = numbers[start : start + PIECE_NUMBERS]
+            least, most = piece.aminmax()
+            if (most > self.largest or least < -self.largest) and bool(piece.isfinite().all()):
+                piece = piece.clamp(-self.largest, self.largest)
+            halves[start : start + len(piece)] = piece
+        return raw
+
+    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> NDArray[np.float32]:
+        numbers: NDArray[np.float32] = tensor_of(raw).view(self._kind())[:elements].float().numpy()
+        return finite(numbers)
+
+
+@dataclass(frozen=True)
+class BFloat16(Halves):
+    """bfloat16, 2 bytes a number: the range of float32, 8 bits of precision."""
+
+    largest: ClassVar[float] = (2 - 2.0**-7) * 2.0**127
+    feedback: bool = False
+
+    def _kind(self) -> torch.dtype:
+        import torch
+
+        return torch.bfloat16
+
+
+@dataclass(frozen=True)
+class Float16(Halves):
+    """IEEE half precision, 2 bytes a number: 11 bits of precision. What lies beyond 65,504 becomes
+    65,504, and what is below 3e-8 becomes zero."""
+
+    largest: ClassVar[float] = 65504.0
+    feedback: bool = False
+
+    def _kind(self) -> torch.dtype:
+        import torch
+
+        return torch.float16

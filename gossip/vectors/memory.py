@@ -1,0 +1,18 @@
+"""Numpy memory as torch sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def tensor_of(array: NDArray[Any]) -> Tensor:
+    """The same memory as a tensor that is only read. What numpy guards against writes is copied,
+    which torch knows no guard for."""
+    import torch
+
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

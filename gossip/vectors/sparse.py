@@ -1,0 +1,144 @@
+"""Some of the numbers, as they are; the others are decoded as zeros.
+
+What is not sent stays with its peer, which adds it to its next update (``feedback``).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.errors import Malformed
+
+from .encoding import NUMBER_BYTES, Encoding, Float32, Place, finite, within
+
+INDEX_BYTES = 4
+SAMPLE, SAMPLE_MORE, SAMPLE_LEAST = 2**14, 1.3, 32
+"""Numbers in a sample, how many more of them than a fair share are taken, and at least."""
+
+
+def _count(ratio: float, elements: int) -> int:
+    return min(elements, max(1, round(ratio * elements)))
+
+
+class Listed(Encoding):
+    """Where each of some numbers is, ascending, in 4 bytes, and then each of them in 4 bytes."""
+
+    sparse: ClassVar[bool] = True
+
+    @abstractmethod
+    def count(self, elements: int) -> int:
+        """How many are sent of so many."""
+
+    def nbytes(self, elements: int) -> int:
+        return (INDEX_BYTES + NUMBER_BYTES) * self.count(elements)
+
+    def encode(self, vector: NDArray[np.float32], place: Place) -> NDArray[np.uint8]:
+        count = self.count(len(vector))
+        where = _farthest(vector, count)
+        raw = np.empty(self.nbytes(len(vector)), np.uint8)
+        raw[: INDEX_BYTES * count].view(np.uint32)[:] = where
+        raw[INDEX_BYTES * count :].view(np.float32)[:] = vector[where]
+        return raw
+
+    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> NDArray[np.float32]:
+        at = INDEX_BYTES * self.count(elements)
+        where, values = raw[:at].view(np.uint32), finite(raw[at:].view(np.float32))
+        if not bool((where[1:] > where[:-1]).all()) or int(where[-1]) >= elements:
+            raise Malformed("the places do not ascend, or lie beyond the vector")
+        vector = np.zeros(elements, np.float32)
+        vector[where] = values
+        return vector
+
+
+def _farthest(vector: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """The places of so many numbers that are farthest from zero, ascending. What is no number
+    counts as the farthest.
+
+    A sample tells from where on there are enough, and only those are compared, some ten times as
+    fast as to compare all. Where the sample has misled, all are.
+    """
+    # without its sign, a float32 is ordered as its bits are, and what is no number comes last
+    sizes = vector.view(np.uint32) & np.uint32(0x7FFFFFFF)
+    among: NDArray[np.int64] | None = None
+    sample = sizes[:: len(sizes) // SAMPLE or 1]
+    enough = min(len(sample), int(SAMPLE_MORE * count * len(sample) / len(sizes)) + SAMPLE_LEAST)
+    if enough < len(sample):
+        least = np.partition(sample, len(sample) - enough)[len(sample) - enough]
+        likely = np.flatnonzero(sizes >= least)
+        if len(likely) >= count:
+            among, sizes = likely, sizes[likely]
+    least = np.partition(sizes, len(sizes) - count)[len(sizes) - count]
+    chosen = sizes > least
+    equal = np.flatnonzero(sizes == least)
+    chosen[equal[: count - np.count_nonzero(chosen)]] = True
+    return np.flatnonzero(chosen) if among is None else among[chosen]
+
+
+@dataclass(frozen=True)
+class TopK(Listed):
+    """The ``ratio`` of the numbers that are farthest from zero: 8 bytes for each. A result has room
+    for the numbers of all its updates, so a weighted sum of them loses nothing."""
+
+    ratio: float = within(0.01, 1e-6, 0.5)
+    feedback: bool = True
+
+    def count(self, elements: int) -> int:
+        return _count(self.ratio, elements)
+
+    def for_results(self, peers: int) -> Encoding:
+        return Float32() if 2 * self.ratio * peers >= 1 else SumOfTopK(self, peers)
+
+
+@dataclass(frozen=True)
+class SumOfTopK(Listed):
+    """What so many updates of ``part`` can be in all places together."""
+
+    part: TopK
+    peers: int
+
+    def count(self, elements: int) -> int:
+        return min(elements, self.peers * self.part.count(elements))
+
+
+@dataclass(frozen=True)
+class RandomK(Encoding):
+    """The ``ratio`` of the numbers, drawn anew each round, the same on all peers: 4 bytes each, and
+    where they are is not sent.
+
+    The vector is cut in as many equal parts as there are numbers to send, and one is drawn of each.
+    So every number comes as often as the others, and a result has the places of its updates.
+    """
+
+    sparse: ClassVar[bool] = True
+    same_places: ClassVar[bool] = True
+    ratio: float = within(0.1, 1e-6, 1.0)
+    feedback: bool = True
+
+    def nbytes(self, elements: int) -> int:
+        return NUMBER_BYTES * _count(self.ratio, elements)
+
+    def encode(self, vector: NDArray[np.float32], place: Place) -> NDArray[np.uint8]:
+        sent = vector[self._places(len(vector), place)]
+        if not np.isfinite(vector).all():
+            sent[0] = np.nan
+        return sent.view(np.uint8)
+
+    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> NDArray[np.float32]:
+        vector = np.zeros(elements, np.float32)
+        vector[self._places(elements, place)] = finite(raw.view(np.float32))
+        return vector
+
+    def _places(self, elements: int, place: Place) -> NDArray[np.int64]:
+        """Ascending. Philox is counter-based, and its raw stream the same in every version."""
+        count = _count(self.ratio, elements)
+        name = f"randomk/{place.seed}/{place.round_id}/{place.shard}"
+        key = int.from_bytes(blake2b(name.encode(), digest_size=16).digest(), "little")
+        drawn = np.random.Philox(key=key).random_raw(count)
+        bounds = np.arange(count + 1, dtype=np.int64) * elements // count
+        return bounds[:-1] + (drawn % np.diff(bounds).astype(np.uint64)).astype(np.int64)

@@ -1,0 +1,119 @@
+"""The payloads of one run: how the shards of its updates and results are written.
+
+Behind the parameters' numbers an update has a mark for each parameter (``training/layout.py``).
+Those are few and mean something each, so they travel as they are, behind the encoded numbers of
+their shard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.errors import Malformed
+
+from .encoding import Encoding, Float32, Place, bytes_for, finite, from_bytes, to_bytes
+
+PayloadKind: TypeAlias = Literal["update", "result"]
+
+
+@dataclass(frozen=True)
+class WireFormat:
+    """What all peers of a run know of its payloads before the first one comes.
+
+    Attributes:
+        encoding: Of updates.
+        seed: Of what encodings draw; the run's.
+        sizes: Elements of each shard, with marks.
+        trained: Elements of the flat vector before the first mark.
+        peers: Most updates in a result.
+    """
+
+    encoding: Encoding
+    seed: int
+    sizes: tuple[int, ...]
+    trained: int
+    peers: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether payloads are vectors as they lie in memory."""
+        return isinstance(self.encoding, Float32)
+
+    @property
+    def arena_bytes(self) -> int:
+        """Of an encoded update; 0 where a vector is its own payload."""
+        return 0 if self.is_plain else sum(self.update_bytes)
+
+    @cached_property
+    def update_bytes(self) -> tuple[int, ...]:
+        """Of each shard of an update."""
+        return tuple([self._nbytes(self.encoding, shard) for shard in range(len(self.sizes))])
+
+    @cached_property
+    def result_bytes(self) -> tuple[int, ...]:
+        """Of each shard of a result."""
+        return tuple([self._nbytes(self._of_results, shard) for shard in range(len(self.sizes))])
+
+    def encode(
+        self, vector: NDArray[np.float32], kind: PayloadKind, round_id: int, shard: int
+    ) -> NDArray[np.uint8]:
+        """A shard to its bytes, which may be its memory."""
+        if self.is_plain:
+            return to_bytes(vector)
+        numbers, encoding = self._numbers[shard], self._encoding_of(kind)
+        parts = [to_bytes(vector[numbers:])]
+        if numbers:
+            place = Place(self.seed, round_id, shard)
+            parts.insert(0, encoding.encode(vector[:numbers], place))
+        return parts[0] if not len(parts[-1]) else np.concatenate(parts)
+
+    def decode(
+        self, raw: NDArray[np.uint8], kind: PayloadKind, round_id: int, shard: int
+    ) -> NDArray[np.float32]:
+        """The bytes of a shard, which anybody may have sent, to its numbers.
+
+        Raises: Malformed: They are not as many as they must be, or no encoder writes them.
+        """
+        if not 0 <= shard < len(self.sizes):
+            raise Malformed(f"there is no shard {shard}")
+        numbers, encoding = self._numbers[shard], self._encoding_of(kind)
+        if len(raw) != self._nbytes(encoding, shard):
+            raise Malformed(f"{len(raw)} bytes for {self.sizes[shard]} numbers")
+        if numbers == self.sizes[shard]:
+            return encoding.decode(raw, numbers, Place(self.seed, round_id, shard))
+        marks_at = len(raw) - bytes_for(self.sizes[shard] - numbers)
+        vector = np.empty(self.sizes[shard], np.float32)
+        vector[numbers:] = finite(from_bytes(raw[marks_at:]))
+        if numbers:
+            place = Place(self.seed, round_id, shard)
+            vector[:numbers] = encoding.decode(raw[:marks_at], numbers, place)
+        return vector
+
+    @cached_property
+    def _of_results(self) -> Encoding:
+        return self.encoding.for_results(self.peers)
+
+    def _encoding_of(self, kind: PayloadKind) -> Encoding:
+        return self.encoding if kind == "update" else self._of_results
+
+    @cached_property
+    def _numbers(self) -> tuple[int, ...]:
+        """Of each shard, its elements before the marks."""
+        starts = accumulate(self.sizes, initial=0)
+        return tuple(
+            [
+                min(max(self.trained - start, 0), size)
+                for start, size in zip(starts, self.sizes, strict=False)
+            ]
+        )
+
+    def _nbytes(self, encoding: Encoding, shard: int) -> int:
+        numbers = self._numbers[shard]
+        marks = bytes_for(self.sizes[shard] - numbers)
+        return (encoding.nbytes(numbers) if numbers else 0) + marks

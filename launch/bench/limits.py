@@ -1,0 +1,84 @@
+"""What this machine can do at best: to copy memory, and to pass bytes from one process to another
+over a unix socket and over TCP. No exchange is faster."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+REPETITIONS = 7
+BLOCK_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLimits:
+    """Seconds for so many bytes, medians."""
+
+    nbytes: int
+    copy_s: float
+    unix_s: float
+    tcp_s: float
+
+
+def measure(nbytes: int) -> MachineLimits:
+    """Takes about a second for 100 MB."""
+    source, target = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+    return MachineLimits(
+        nbytes,
+        _median_s(lambda: np.copyto(target, source)),
+        _socket_s(source, socket.AF_UNIX),
+        _socket_s(source, socket.AF_INET),
+    )
+
+
+def _median_s(call: Callable[[], object]) -> float:
+    took = []
+    for _ in range(REPETITIONS + 1):
+        began = time.perf_counter()
+        call()
+        took.append(time.perf_counter() - began)
+    return statistics.median(took[1:])
+
+
+def _socket_s(source: np.ndarray, family: int) -> float:
+    """From the first byte until the other process has them all."""
+    if family == socket.AF_UNIX:
+        ours, theirs = socket.socketpair()
+    else:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            ours = socket.create_connection(listener.getsockname())
+            theirs, _ = listener.accept()
+    context = multiprocessing.get_context("spawn")
+    other = context.Process(target=_drain, args=(theirs, len(source)), daemon=True)
+    other.start()
+    theirs.close()
+    try:
+        with ours:
+            ours.recv(1)  # the other process is there
+            return _median_s(lambda: _send(ours, source))
+    finally:
+        other.join(10)
+        other.kill()
+
+
+def _send(ours: socket.socket, source: np.ndarray) -> None:
+    ours.sendall(source.data)
+    ours.recv(1)
+
+
+def _drain(theirs: socket.socket, nbytes: int) -> None:
+    """Answers each ``nbytes`` with a byte, until the other side hangs up."""
+    memory, filled = memoryview(bytearray(min(nbytes, BLOCK_BYTES))), 0
+    with theirs:
+        theirs.sendall(b".")
+        while got := theirs.recv_into(memory[: min(len(memory), nbytes - filled)]):
+            filled += got
+            if filled == nbytes:
+                filled = 0
+                theirs.sendall(b".")

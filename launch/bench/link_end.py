@@ -1,0 +1,235 @@
+"""One end of ``gossip bench links``: a transport for each way that payloads can take, and besides
+gloo and a bare TCP connection.
+
+The command is one end. It starts the other, here or by a command such as ``ssh`` on another host,
+and the two talk about the turns in lines of JSON over its standard input and output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import numpy as np
+
+from gossip.core import LinkUp, Payload, Ping, Received, Update
+from gossip.transport import EncodedTransport, KeyPair, Keys, ZeroMQTransport, is_loopback
+from gossip.vectors import WireFormat, load_encoding
+
+UNIX, TCP, KEYED = "unix", "tcp", "keys"
+RAW, GLOO = "bare TCP", "gloo"
+RUN = b"linksrun"
+WINDOW = 4
+"""Payloads under way at a time."""
+UPDATE = Update(b"lineage1", 0, 0, 0, b"d" * 16, 32, None)
+
+
+@dataclass(slots=True)
+class TwoKeys:
+    """The keys of both ends: the own pair, and the other's public key."""
+
+    pair: KeyPair
+    other: str
+    local: int
+    version: int = 0
+
+    def key_of(self, peer: int) -> str | None:
+        return None if peer == self.local else self.other
+
+    def peer_of(self, key: str) -> int | None:
+        return 1 - self.local if key == self.other else None
+
+    def not_allowed(self, key: str) -> tuple[str, str] | None:
+        return None
+
+    def outside(self) -> dict[int, str]:
+        return {}
+
+    def look(self) -> None:
+        """Nobody joins."""
+
+
+@dataclass(slots=True)
+class Ways:
+    """The transports of one end, and how payloads are written in this turn."""
+
+    local: int
+    host: str
+    keys: Keys | None
+    wire: WireFormat | None = None
+    transports: dict[str, EncodedTransport] = field(default_factory=dict)
+
+    def open(self) -> None:
+        import torch
+
+        torch.set_num_threads(1)  # as in a node
+        loopback = is_loopback(self.host)
+        if loopback:
+            self._add(UNIX, same_host=True)
+        self._add(TCP, insecure=not loopback)
+        self._add(KEYED, keys=self.keys)
+
+    def _add(self, way: str, **options: Any) -> None:
+        inner = ZeroMQTransport(
+            RUN, self.local, 0, lambda sender, message: self._nbytes(), self.host, **options
+        )
+        self.transports[way] = EncodedTransport(inner, lambda: self.wire)
+
+    def _nbytes(self) -> int:
+        return -1 if self.wire is None else self.wire.update_bytes[0]
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, str]]:
+        return {way: (one.control, one.bulk) for way, one in self.transports.items()}
+
+    def connect(self, addresses: Mapping[str, Sequence[str]], within_s: float = 30.0) -> bool:
+        """Until the own links stand. Whoever is let in is looked up by the other end's ``poll``, so
+        each goes on polling until both are done."""
+        for way, one in self.transports.items():
+            one.connect(1 - self.local, *addresses[way])
+        up: set[str] = set()
+        until = time.monotonic() + within_s
+        while len(up) < len(self.transports) and time.monotonic() < until:
+            for way, one in self.transports.items():
+                if any(isinstance(arrival, LinkUp) for arrival in one.poll(0.01)):
+                    up.add(way)
+        return len(up) == len(self.transports)
+
+    def poll_until(self, said: IO[str]) -> None:
+        """Until there is a line, or the end, of what the other end says."""
+        while not select.select([said], [], [], 0)[0]:
+            for one in self.transports.values():
+                one.poll(0.005)
+
+    def close(self) -> None:
+        for one in self.transports.values():
+            one.close()
+
+
+def wire_of(encoding: str, numbers: int) -> WireFormat:
+    return WireFormat(load_encoding(encoding), 0, (numbers,), numbers, 2)
+
+
+def join_gloo(address: str, rank: int) -> None:
+    """Both ends call it at the same time."""
+    import torch.distributed as dist
+
+    if is_loopback(address.partition(":")[0]):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", init_method=f"tcp://{address}", rank=rank, world_size=2)
+
+
+class OtherEnd:
+    """Answers each payload, and each ping, with a ping."""
+
+    def __init__(self, orders: IO[str], answers: IO[str]) -> None:
+        self._orders, self._answers = orders, answers
+
+    def say(self, **what: Any) -> None:
+        print(json.dumps(what), file=self._answers, flush=True)
+
+    def hear(self) -> dict[str, Any]:
+        line = self._orders.readline()
+        if not line:
+            raise SystemExit(0)  # the command has ended
+        heard: dict[str, Any] = json.loads(line)
+        return heard
+
+    def run(self) -> None:
+        told = self.hear()
+        ways = Ways(1, told["host"], TwoKeys(KeyPair(*told["pair"]), told["other"], 1))
+        ways.open()
+        listener = socket.create_server((told["host"], 0))
+        self.say(addresses=ways.addresses, raw=listener.getsockname())
+        linked = ways.connect(self.hear()["addresses"])
+        raw, _ = listener.accept()
+        self.say(linked=linked)
+        ways.poll_until(self._orders)
+        if address := self.hear()["gloo"]:
+            join_gloo(address, 1)
+        self.say(joined=True)
+        while (turn := self.hear())["way"] is not None:
+            self._turn(ways, raw, turn)
+        ways.close()
+
+    def _turn(self, ways: Ways, raw: socket.socket, turn: dict[str, Any]) -> None:
+        way, count, numbers = turn["way"], turn["count"], turn["numbers"]
+        if way == RAW:
+            self.say(ready=True)
+            drain(raw, 4 * numbers, count)
+        elif way == GLOO:
+            import torch
+            import torch.distributed as dist
+
+            room, answer = torch.empty(numbers), torch.zeros(1)
+            self.say(ready=True)
+            for _ in range(count):
+                dist.recv(room, 0)
+                dist.send(answer, 0)
+        else:
+            ways.wire = wire_of(turn["encoding"], numbers)
+            self.say(ready=True)
+            self._answer(ways.transports[way], count)
+        self.say(done=True)
+
+    def _answer(self, one: EncodedTransport, count: int) -> None:
+        # What cannot be answered at once is owed: whoever waits for room would miss what comes
+        # meanwhile.
+        heard = owed = 0
+        while heard < count or owed:
+            arrived = sum(
+                isinstance(arrival, Received) for arrival in one.poll(0.001 if owed else 0.05)
+            )
+            heard, owed = heard + arrived, owed + arrived
+            while owed and one.send(0, Ping(0, 0, ())):
+                owed -= 1
+
+
+def drain(connection: socket.socket, nbytes: int, count: int) -> None:
+    """Takes ``nbytes`` so many times, and answers each with a byte."""
+    memory = memoryview(bytearray(nbytes))
+    for _ in range(count):
+        filled = 0
+        while filled < nbytes:
+            got = connection.recv_into(memory[filled:])
+            if not got:
+                raise SystemExit(0)
+            filled += got
+        connection.sendall(b".")
+
+
+def send_payloads(one: EncodedTransport, wire: WireFormat, vector: np.ndarray, count: int) -> float:
+    """Seconds until ``count`` payloads are answered. Each is encoded anew, as each update is."""
+    sent = answered = 0
+    began = time.perf_counter()
+    while answered < count:
+        while sent < count and sent - answered < WINDOW:
+            raw = wire.encode(vector, "update", 0, 0)
+            payload = Payload(vector, len(raw), True, encoded=raw)
+            if not one.send(1, UPDATE, payload):
+                break
+            sent += 1
+        answered += sum(isinstance(arrival, Received) for arrival in one.poll(1.0))
+    return time.perf_counter() - began
+
+
+def send_pings(one: EncodedTransport, count: int) -> float:
+    """Seconds a round trip."""
+    began = time.perf_counter()
+    for _ in range(count):
+        while not one.send(1, Ping(1, 1, ())):
+            one.poll(0.01)
+        while not any(isinstance(arrival, Received) for arrival in one.poll(1.0)):
+            continue
+    return (time.perf_counter() - began) / count
+
+
+if __name__ == "__main__":
+    OtherEnd(sys.stdin, sys.stdout).run()

@@ -1,0 +1,161 @@
+"""One peer of ``gossip bench exchange`` and ``gossip bench step``: the same processes do both
+sides, turn by turn, gloo's and gossip's.
+
+Started by ``gossip run``, with what is to be done as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .turns import in_order
+
+GLOO, GOSSIP = "gloo", "gossip"
+TURN = "turn "
+
+
+@dataclass(frozen=True, slots=True)
+class BenchTask:
+    """What each peer does.
+
+    Attributes:
+        model: A name of ``WORKLOADS``, or ``vector``: nothing is computed then.
+        numbers: Of a vector.
+        steps: In a turn of one side.
+        folder: Where the processes of gloo find each other, and rank 0 leaves its figures.
+    """
+
+    model: str
+    numbers: int
+    batch: int
+    steps: int
+    repetitions: int
+    peers: int
+    folder: str
+
+    def dump(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Side:
+    """A model that one of the two exchanges: ``step`` is a whole step of its training."""
+
+    def __init__(self, task: BenchTask, rank: int) -> None:
+        import torch
+
+        from .workloads import VECTOR, WORKLOADS, FlatVector
+
+        torch.manual_seed(1)
+        self.loss = torch.nn.CrossEntropyLoss()
+        self.batches: list[Any] = []
+        if task.model == VECTOR:
+            self.model: Any = FlatVector(task.numbers)
+            self.model.numbers.grad = torch.full((task.numbers,), float(rank + 1))
+        else:
+            work, generator = WORKLOADS[task.model], torch.Generator().manual_seed(rank)
+            self.model = work.model()
+            self.batches = [work.batch(task.batch, generator) for _ in range(8)]
+        self.optimizer: Any = torch.optim.SGD(self.model.parameters(), lr=1e-4)
+        self.count = 0
+
+    def step(self) -> None:
+        if self.batches:
+            inputs, targets = self.batches[self.count % len(self.batches)]
+            self.count += 1
+            self.optimizer.zero_grad()
+            self.loss(self.model(inputs), targets).backward()
+        self.exchange()
+        self.optimizer.step()
+
+    def exchange(self) -> None:
+        """Before the optimizer steps."""
+
+
+class GlooVector(Side):
+    """One all-reduce of the vector, and the mean of it."""
+
+    def __init__(self, task: BenchTask, rank: int) -> None:
+        super().__init__(task, rank)
+        self.peers = task.peers
+
+    def exchange(self) -> None:
+        import torch.distributed as dist
+
+        gradient = self.model.numbers.grad
+        dist.all_reduce(gradient)
+        gradient.div_(self.peers)
+
+
+def _gloo_side(task: BenchTask, rank: int) -> Side:
+    from torch.nn.parallel import DistributedDataParallel
+
+    from .workloads import VECTOR
+
+    if task.model == VECTOR:
+        return GlooVector(task, rank)
+    side = Side(task, rank)
+    side.model = DistributedDataParallel(side.model)
+    return side
+
+
+def main() -> None:
+    task = BenchTask(**json.loads(sys.argv[1]))
+    import gossip
+
+    peer = gossip.init()
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        GLOO, init_method=f"file://{task.folder}/rendezvous", rank=peer.id, world_size=task.peers
+    )
+    sides = {GLOO: _gloo_side(task, peer.id), GOSSIP: Side(task, peer.id)}
+    ours = sides[GOSSIP]
+    ours.model, ours.optimizer = peer.prepare(ours.model, ours.optimizer)
+    took = _measured(task, peer.id, {name: side.step for name, side in sides.items()})
+    # a step is over when the last one has it
+    dist.all_reduce(took, dist.ReduceOp.MAX)
+    if peer.id == 0:
+        _leave(task, took.tolist())
+    dist.barrier()
+    dist.destroy_process_group()
+    peer.close()
+
+
+def _measured(task: BenchTask, rank: int, steps: dict[str, Callable[[], None]]) -> Any:
+    """``(sides, turns)``: seconds a step. The first turn warms up, and is left out."""
+    import torch
+    import torch.distributed as dist
+
+    took = torch.zeros(len(steps), task.repetitions, dtype=torch.float64)
+    names = tuple(steps)
+    for turn in range(task.repetitions + 1):
+        for name in in_order(names, turn):
+            dist.barrier()
+            began = time.perf_counter()
+            for _ in range(task.steps):
+                steps[name]()
+            if turn:
+                took[names.index(name), turn - 1] = (time.perf_counter() - began) / task.steps
+        if rank == 0:
+            print(f"{TURN}{turn}", flush=True)
+    return took
+
+
+def _leave(task: BenchTask, took: list[list[float]]) -> None:
+    result = Path(task.folder, "result.json")
+    part = result.with_suffix(".part")
+    part.write_text(json.dumps({GLOO: took[0], GOSSIP: took[1]}))
+    os.replace(part, result)
+
+
+if __name__ == "__main__":
+    main()

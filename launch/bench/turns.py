@@ -1,0 +1,74 @@
+"""What measurements that take turns have in common: each turn runs every side, in the other order
+every other time, so that whatever else the machine does meets all of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from .speed import FILE_COLUMNS, environment
+
+REPETITIONS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, least and most of some figures."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, figures: Sequence[float]) -> Spread:
+        return cls(statistics.median(figures), min(figures), max(figures))
+
+
+def ratios(over: Sequence[float], under: Sequence[float]) -> Spread:
+    """Of the figures of the same turn: it stands still where the machine's own speed does not."""
+    return Spread.of([a / b for a, b in zip(over, under, strict=True)])
+
+
+def in_order(sides: Sequence[str], turn: int) -> Sequence[str]:
+    return sides if turn % 2 == 0 else sides[::-1]
+
+
+def others_told() -> dict[str, str]:
+    """Of systems that are compared by scripts of their own: whether they are here."""
+    return {
+        name: "installed: benchmarks/torchft_kill.py compares it"
+        if importlib.util.find_spec(name) and name == "torchft"
+        else ("installed, and not compared" if importlib.util.find_spec(name) else "not installed")
+        for name in ("torchft", "hivemind")
+    }
+
+
+def draw(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:
+    """A table; the first column is words."""
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(title=title, title_justify="left")
+    for at, name in enumerate(columns):
+        drawn.add_column(name, justify="right" if at else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*row)
+    console = Console(file=out)
+    if not console.is_terminal:
+        console.width = FILE_COLUMNS
+    console.print(drawn)
+
+
+def as_json(kind: str, found: Mapping[str, Any]) -> str:
+    about = {"schema": f"gossip.bench.{kind}/1", "environment": environment()}
+    return json.dumps({**about, "others": others_told(), **found}, indent=1)
+
+
+def told(text: str) -> None:
+    """Progress, on stderr."""
+    print(text, file=sys.stderr, flush=True)
