@@ -23,7 +23,7 @@ from gossip.inject.process import FaultInjector
 from gossip.inject.update_attacks import UpdateAttack
 from gossip.node.alarms import StallDetector, TimerHeap, piled_up
 from gossip.node.plan_cache import PlanCache
-from gossip.node.reducer import Reducer, ResultMaker, ResultWriter
+from gossip.node.reducer import AHEAD_BYTES, Reducer, ResultMaker, ResultWriter
 from gossip.node.worker import Worker
 from gossip.run import journal as node_files
 from gossip.run.journal import Journal, dump
@@ -400,6 +400,31 @@ def test_a_small_result_goes_ahead_of_its_digest_if_it_is_finite(rule: str) -> N
     nothing = ResultMaker(ahead.append).answer(1, np.full(3, np.nan, np.float32), (), ())
     assert nothing.payload is None
     assert len(ahead) == 2
+
+
+def test_what_another_thread_makes_is_not_sent_ahead() -> None:
+    """Only the loop may speak to a transport, and 33 rows of this length are no work for it."""
+    ahead: list[np.ndarray] = []
+    answers: list[Aggregated] = []
+    worker = Worker()
+    try:
+        reducer = Reducer(
+            aggregators.load("geometric_median"),
+            worker,
+            answers.append,
+            centered=False,
+            results=ResultWriter(ahead.append),
+        )
+        vector = np.ones(AHEAD_BYTES // 4, np.float32)
+        rows = tuple(Row(peer, payload(vector), 1) for peer in range(33))
+        reducer.reduce(Aggregate(1, 0, 0, rows, 0))
+        assert os.read(_blocking(worker.fd), 1)
+        worker.wake()
+        worker.finish()
+    finally:
+        worker.close()
+    assert [said.payload is not None for said in answers] == [True]
+    assert not ahead
 
 
 def payload(data: np.ndarray) -> Payload:
