@@ -14,9 +14,11 @@ from typing import Any
 
 import psutil
 import pytest
+from effort import effort
 
 pytestmark = pytest.mark.timeout(300)
 
+EXCHANGE = ("exchange", "-n", "2", "--numbers", "1000", "--repetitions", "100000")
 BENCH = [sys.executable, "-m", "gossip.launch.cli", "bench"]
 
 
@@ -90,17 +92,20 @@ def test_the_page_of_encodings_gets_its_measured_part_anew(tmp_path: Path) -> No
     assert len(kept.read_text().splitlines()) == 8 + 6
 
 
+MISUSED_LATE = [
+    (("exchange", "-n", "4", "--encoding", "topk", "--aggregator", "median"), "each coordinate"),
+    (("encodings", "--page", "none.txt"), "has no line"),
+]
+"""What is found out after torch was imported."""
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("step", "--model", "gpt"), "there is no model 'gpt'"),
         (("exchange", "--encoding", "int9", "-n", "2"), "Did you mean 'int8'"),
-        (
-            ("exchange", "-n", "4", "--encoding", "topk", "--aggregator", "median"),
-            "each coordinate",
-        ),
         (("links", "--other-host", "192.0.2.7"), "--via says how"),
-        (("encodings", "--page", "none.txt"), "has no line"),
+        *effort([], MISUSED_LATE),
     ],
 )
 def test_misuse_is_told(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
@@ -113,20 +118,17 @@ def test_misuse_is_told(words: tuple[str, ...], said: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "sent", "code"),
     [
-        (
-            ("exchange", "-n", "2", "--numbers", "1000", "--repetitions", "100000"),
-            signal.SIGINT,
-            130,
-        ),
-        (
-            ("exchange", "-n", "2", "--numbers", "1000", "--repetitions", "100000"),
-            signal.SIGTERM,
-            143,
-        ),
+        (EXCHANGE, signal.SIGINT, 130),
         (("links", "--numbers", "1000", "--repetitions", "100000"), signal.SIGINT, 130),
-        (("encodings", "--rounds", "1000000"), signal.SIGTERM, 143),
+        *effort(
+            [],
+            [
+                (EXCHANGE, signal.SIGTERM, 143),
+                (("encodings", "--rounds", "1000000"), signal.SIGTERM, 143),
+            ],
+        ),
     ],
-    ids=["exchange-int", "exchange-term", "links-int", "encodings-term"],
+    ids=["exchange-int", "links-int", *effort([], ["exchange-term", "encodings-term"])],
 )
 def test_ctrl_c_and_sigterm_end_all_and_leave_no_folder(
     words: tuple[str, ...], sent: signal.Signals, code: int, tmp_path: Path
