@@ -8,6 +8,7 @@ import inspect
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from gossip.aggregators import registry
 from gossip.errors import ConfigError
 from gossip.launch.bench import byzfl_config
 from gossip.launch.bench.learning import read_attack
-from gossip.launch.bench.robustness import robustness
+from gossip.launch.bench.robustness import _with_config, robustness
 from gossip.launch.bench.splits import read_split
 from gossip.launch.cli import app
 
@@ -240,3 +241,31 @@ def test_the_command_runs_a_configuration_and_what_is_typed_wins(tmp_path: Path)
     assert "weight decay 0.0001" in told
     assert "20 % of the training samples are held out" in told
     assert "shared among the honest as each table says" in told
+
+
+class Typed:
+    """Which options were typed."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def get_parameter_source(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(name="COMMANDLINE" if name in self.names else "DEFAULT")
+
+
+def beside(folder: Path, **typed: Any) -> dict[str, Any]:
+    """The options that come of the file above, told the f 2, with those typed beside it."""
+    read(folder, ("benchmark_config", "tolerated_f", 2))
+    options = {"n": [10, 20], "f": [2, 4], "declared_f": None, **typed}
+    return _with_config(folder / "config.json", {**options, "context": Typed(*typed)})
+
+
+def test_numbers_of_workers_are_typed_together_or_not_at_all(tmp_path: Path) -> None:
+    """With the file's n an --f alone would leave it fewer honest workers than it has."""
+    for typed in ({"f": [3]}, {"n": [9]}, {"declared_f": [3]}, {"n": [9], "declared_f": [3]}):
+        with pytest.raises(ConfigError, match=r"--config, whose numbers of workers go with its"):
+            beside(tmp_path, **typed)
+    both = beside(tmp_path, n=[9], f=[3])
+    assert (both["n"], both["f"], both["declared_f"]) == ([9], [3], None), "the true f is told"
+    of_file = beside(tmp_path)
+    assert (of_file["n"], of_file["f"], of_file["declared_f"]) == ([6, 7], [1, 2], [2, 2])
