@@ -7,8 +7,10 @@ import io
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from gossip.aggregators import attacks
 from gossip.errors import ConfigError, UnknownName
 from gossip.launch.bench import exports, robustness_page
 from gossip.launch.bench.learning import TrialResult
@@ -159,9 +161,21 @@ def averaged(crowd):
 def declared(crowd, *, strength):
     return crowd.all_alike(-strength * crowd.mean())
 
+@attacks.attack(strength=2.0)
+def bare(update, *, strength):
+    return -strength * update
+
 def demanding(update, odd):
     return update
 """
+
+
+def test_a_declared_strength_can_be_set_though_its_meaning_is_not_said(tmp_path: Path) -> None:
+    path = tmp_path / "attacks.py"
+    path.write_text(ATTACKS)
+    update = torch.ones(3)
+    assert attacks.make(f"{path}:bare", 5.0)(update, 0).tolist() == [-5.0] * 3
+    assert attacks.make(f"{path}:bare")(update, 0).tolist() == [-2.0] * 3
 
 
 @pytest.mark.usefixtures("forked")
