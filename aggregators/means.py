@@ -22,9 +22,11 @@ def mean(updates: Tensor, *, f: int = 0) -> Verdict:
         updates: ``(n, d)``, one row per peer.
         f: Taken as other rules take it, and of no effect.
     Returns: ``(d,)``; every weight 1/n and every outlyingness 1: it is evidence against nobody.
-    Raises: TooFewUpdates: There is no update at all.
+    Raises:
+        TooFewUpdates: There is no update at all.
+        AggregationError: f is no number of peers.
     """
-    require(updates, "mean", 0, at_least=1)
+    require(updates, "mean", f, at_least=1)
     n = len(updates)
     aggregate = updates.mean(dim=0, dtype=working_dtype(updates))
     if not math.isfinite(aggregate.sum().item()):

@@ -79,6 +79,12 @@ class BoundRule:
         return self.rule.needs_trainer
 
     @property
+    def judges_directions(self) -> bool:
+        """Whether it compares updates with the judge's gradient. What stands out then does so
+        whatever data a peer has; a loss, as Zeno's, also falls little for honest rare data."""
+        return "gradient" in self.needs
+
+    @property
     def needs_center(self) -> bool:
         """Whether it cannot do without an own update, which only gossip topologies have."""
         center = self.rule.parameters.get("center")

@@ -11,7 +11,9 @@ would download MNIST; it gets a stand-in that reads ``--data``.
 
 Both train on 80 % of the same samples and are tested after the last step on the same ones. They
 draw other batches: ByzFL goes through a client's samples epoch by epoch, ours draws with
-replacement.
+replacement. Our seeds also change which samples are held out and how the others are split among the
+clients. ByzFL draws both once, by its data_distribution_seed: our errors count that in, and those
+of ByzFL do not.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import json
 import subprocess
 import sys
 import time
+from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,9 +35,10 @@ import numpy as np
 import torch
 
 from gossip.launch.bench.byzfl_config import ATTACKS, RULES
-from gossip.launch.bench.data_sets import TrainingData, load
+from gossip.launch.bench.data_sets import TrainingData, files, load
 from gossip.launch.bench.estimates import Estimate
 from gossip.launch.bench.models import DEVIATION, MEAN, SIDE, generator_of
+from gossip.launch.bench.rule_sources import content
 
 KNOWN = 4
 """Decimal places of an accuracy that are kept."""
@@ -77,9 +81,15 @@ def reduced(options: argparse.Namespace) -> dict[str, Any]:
     return config
 
 
+def key_of(options: argparse.Namespace) -> str:
+    """How many samples of which file: another for a file of another content."""
+    contents = " ".join(map(content, files(str(options.data))))
+    return f"{options.samples}-{blake2b(contents.encode(), digest_size=6).hexdigest()}"
+
+
 def fewer(options: argparse.Namespace) -> Path:
     """A file with so many of the training samples, which both sides read."""
-    path: Path = options.into / f"first-{options.samples}.npz"
+    path: Path = options.into / f"first-{key_of(options)}.npz"
     if not path.exists():
         data = load(str(options.data))
         np.savez(
@@ -153,7 +163,7 @@ class _Standard:
 def byzfl_cells(config: dict[str, Any], options: argparse.Namespace) -> dict[Any, list[float]]:
     """Accuracies of the seeds, by f, gamma, rule and attack."""
     start_training = byzfl_training(load(str(fewer(options))), options.test_samples)
-    theirs = options.into / f"byzfl-{options.samples}-{options.test_samples}"
+    theirs = options.into / f"byzfl-{key_of(options)}-{options.test_samples}"
     found: dict[Any, list[float]] = {}
     for f in options.f:
         for gamma in options.gamma:

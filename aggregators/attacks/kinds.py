@@ -116,7 +116,8 @@ def attack(
     Args:
         strength: Default strength. None when there is nothing to set, or when it follows from n
             and f.
-        meaning: What the strength is, with its unit.
+        meaning: What the strength is, with its unit; "strength" where there is one and that is not
+            said.
         shape: ``alone``, ``together`` or ``apart``.
         refusal: Why a single peer cannot send it in a real run, and what to use instead. Empty
             when it can.
@@ -132,8 +133,9 @@ def attack(
         if known is not None and known.function.__module__ != function.__module__:
             raise ConfigError(f"there is an attack {name!r} already", "give yours another name")
         wants = frozenset(inspect.signature(function).parameters)
+        told = meaning or ("strength" if strength is not None else "")
         KINDS[name] = AttackKind(
-            name, function, shape, strength, meaning, wants, refusal, tries, allowed, idle
+            name, function, shape, strength, told, wants, refusal, tries, allowed, idle
         )
         return function
 

@@ -133,7 +133,7 @@ class CoreSettings:
     peers: tuple[PeerId, ...]  # the roster of round 0
     f: int = 0  # Byzantine peers to tolerate
     updates_for: tuple[int, ...] = (1,)  # what the rule needs to tolerate 0, 1, ... f
-    judged: bool = False  # it tells updates apart by a judge's loss or gradient, not by distance
+    judged: bool = False  # it tells updates apart by a judge's gradient, not by distance
     batch_policy: BatchPolicy = "fixed_local"
     slices: Slices = "speed"
     room: int = 0  # ids below it may join later; 0: nobody but ``peers`` is ever in the run

@@ -9,7 +9,7 @@ from typing import Any
 from torch.optim.lr_scheduler import LRScheduler
 
 import gossip
-from gossip.training import steps_of
+from gossip.training import counts_steps, steps_of
 
 
 class RunClock:
@@ -43,7 +43,7 @@ class RunClock:
             self._seen = self._peer.step
         self.step = min(self._peer.step, self.total)
         for scheduler in schedulers:
-            if isinstance(scheduler, LRScheduler):
+            if counts_steps(scheduler):
                 self._align(scheduler)
         return self.step
 

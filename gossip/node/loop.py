@@ -166,7 +166,7 @@ class Node:
         settings = dataclasses.replace(
             settings,
             updates_for=needs,
-            judged=rule.needs_trainer,
+            judged=rule.judges_directions,
             cross_shard=cross_shard,
             had_round=self._begun.had_round(),
         )

@@ -10,6 +10,7 @@ from gossip.lazy import lazy
 if TYPE_CHECKING:
     from . import spawn as spawn
     from .feedback import UpdateEncoder as UpdateEncoder
+    from .schedulers import counts_steps as counts_steps
     from .schedulers import steps_of as steps_of
     from .session import Session as Session
     from .start import init as init
@@ -17,8 +18,8 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "schedulers": ("steps_of",),
             "feedback": ("UpdateEncoder",),
+            "schedulers": ("counts_steps", "steps_of"),
             "session": ("Session",),
             "spawn": ("spawn",),
             "start": ("init",),

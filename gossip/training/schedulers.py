@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -79,18 +79,36 @@ class SchedulerPace:
             seen.steps = steps_of(scheduler)
 
 
+def counts_steps(thing: object) -> TypeGuard[LRScheduler]:
+    """Whether it is a scheduler that can be stepped by its count. ``ReduceLROnPlateau`` goes by a
+    loss, and one of a user may count in a way of its own."""
+    if not isinstance(thing, LRScheduler) or isinstance(thing, ReduceLROnPlateau):
+        return False
+    return hasattr(thing, "last_epoch") or any(map(counts_steps, _parts(thing)[:1]))
+
+
 def steps_of(scheduler: LRScheduler) -> int:
-    """How often it was stepped. A ``ChainedScheduler`` does not count that; its parts do."""
+    """How often one that ``counts_steps`` was stepped. A ``ChainedScheduler`` does not count that;
+    its parts do."""
     while not hasattr(scheduler, "last_epoch"):
         scheduler = _parts(scheduler)[0]
     return scheduler.last_epoch
 
 
 def _reach(scheduler: LRScheduler, steps: int) -> int:
-    """How far it is to be stepped, of ``steps``: no farther than to its end, where the script may
-    leave it. One that the script has stepped beyond that is not left there."""
-    ends = [end for name in ENDS if isinstance(end := getattr(scheduler, name, None), int)]
-    return min([steps, *[end for end in ends if steps_of(scheduler) <= end]])
+    """How far it is to be stepped, of ``steps``: no farther than to its next end, where the script
+    may leave it. One that the script has stepped beyond that is not left there."""
+    return min([steps, *[end for end in _ends(scheduler) if steps_of(scheduler) <= end]])
+
+
+def _ends(scheduler: LRScheduler) -> list[int]:
+    """Its steps after which it, or a part of it, has come to an end. ``OneCycleLR`` cannot be
+    stepped beyond that."""
+    parts = _parts(scheduler)
+    if milestones := getattr(scheduler, "_milestones", ()):  # of a SequentialLR: the last goes on
+        return [milestones[-1] + end for end in _ends(parts[-1])]
+    own = [end for name in ENDS if isinstance(end := getattr(scheduler, name, None), int)]
+    return [*own, *[end for part in parts for end in _ends(part)]]
 
 
 def _parts(scheduler: LRScheduler) -> list[LRScheduler]:
@@ -105,10 +123,6 @@ def _all_parts(scheduler: LRScheduler) -> Iterator[LRScheduler]:
 
 
 def _schedulers(kept: Mapping[str, Any]) -> list[tuple[str, LRScheduler]]:
-    found = {
-        name: thing
-        for name, thing in kept.items()
-        if isinstance(thing, LRScheduler) and not isinstance(thing, ReduceLROnPlateau)
-    }
+    found = {name: thing for name, thing in kept.items() if counts_steps(thing)}
     stepped_by_others = {id(part) for each in found.values() for part in _all_parts(each)}
     return [(name, each) for name, each in found.items() if id(each) not in stepped_by_others]

@@ -103,8 +103,8 @@ def read(path: Path) -> dict[str, Any]:
         **_benchmark(whole.section("benchmark_config")),
         **_model(whole.section("model")),
         **_clients(whole.section("honest_clients")),
-        "rules": _rules(whole.take("aggregator", {"name": "Average"}), whole),
-        "attacks": [_attack(one) for one in _listed(whole.take("attack", {"name": "NoAttack"}))],
+        "rules": _rules(whole.take_all("aggregator", {"name": "Average"}), whole),
+        "attacks": [_attack(one) for one in whole.take_all("attack", {"name": "NoAttack"})],
     }
     whole.section("evaluation_and_results").done()
     whole.done()
@@ -130,6 +130,14 @@ class _Section:
                 raise _refused(f"{self.name}.{key}", value, "one value at a time, in files apart")
             return value[0]
         return value
+
+    def take_all(self, key: str, default: Any) -> list[Any]:
+        """One value or more."""
+        values = _listed(self.take(key, default))
+        if not values:
+            where = f"{self.name}.{key}" if self.name else key
+            raise _refused(where, values, "give at least one")
+        return values
 
     def only(self, key: str, *allowed: Any) -> None:
         """Refuses any other value than these, of which the first is the default."""
@@ -164,8 +172,25 @@ def _benchmark(section: _Section) -> dict[str, Any]:
     size = section.take_one("size_train_set", SIZE_TRAIN_SET)
     if not isinstance(size, int | float) or not 0.1 <= size <= 1:
         raise _refused("benchmark_config.size_train_set", size, "give a share from 0.1 to 1")
-    honest = _listed(section.take("nb_honest_clients", 10))
-    byzantine = _listed(section.take("f", 0))
+    options = {
+        **_sizes(section),
+        "rounds": section.take_one("nb_steps", 1000),
+        "seeds": section.take_one("nb_training_seeds", 1),
+        "validation": round(1 - size, 9),
+        "split": [
+            text
+            for one in section.take_all("data_distribution", DEFAULT_SPLIT)
+            for text in _split(one)
+        ],
+    }
+    section.done()
+    return options
+
+
+def _sizes(section: _Section) -> dict[str, Any]:
+    """``n``, ``f`` and ``declared_f`` of each table."""
+    honest = section.take_all("nb_honest_clients", 10)
+    byzantine = section.take_all("f", 0)
     declared = section.take("tolerated_f", None)
     inclusive = section.take_one("set_honest_clients_as_clients", False)
     sizes = [
@@ -174,21 +199,18 @@ def _benchmark(section: _Section) -> dict[str, Any]:
         for told in ([f] if declared is None else _listed(declared))
         if told >= f  # ByzFL leaves out the others, too
     ]
-    options = {
+    if not sizes:
+        raise ConfigError(
+            f"no pair of f and tolerated_f is left: f = {json.dumps(byzantine)}, "
+            f"tolerated_f = {json.dumps(declared)}",
+            "a pair counts when tolerated_f is at least f, as in ByzFL: raise tolerated_f, or "
+            "leave it out",
+        )
+    return {
         "n": [n for n, _, _ in sizes],
         "f": [f for _, f, _ in sizes],
         "declared_f": None if declared is None else [told for _, _, told in sizes],
-        "rounds": section.take_one("nb_steps", 1000),
-        "seeds": section.take_one("nb_training_seeds", 1),
-        "validation": round(1 - size, 9),
-        "split": [
-            text
-            for one in _listed(section.take("data_distribution", DEFAULT_SPLIT))
-            for text in _split(one)
-        ],
     }
-    section.done()
-    return options
 
 
 def _split(given: Any) -> list[str]:
@@ -218,30 +240,30 @@ def _model(section: _Section) -> dict[str, Any]:
     options = {
         "model": name,
         "data": DATA_SETS[data],
-        "lr": _listed(section.take("learning_rate", 0.1)),
+        "lr": section.take_all("learning_rate", 0.1),
     }
     section.done()
     return options
 
 
 def _clients(section: _Section) -> dict[str, Any]:
-    betas = _listed(section.take("momentum", 0.9))
+    betas = section.take_all("momentum", 0.9)
     options = {
         "sender": [f"momentum:beta={beta}" if beta else "" for beta in betas],
-        "weight_decay": _listed(section.take("weight_decay", 0.0)),
+        "weight_decay": section.take_all("weight_decay", 0.0),
         "batch": section.take_one("batch_size", 32),
     }
     section.done()
     return options
 
 
-def _rules(aggregators: Any, whole: _Section) -> list[str]:
+def _rules(aggregators: list[Any], whole: _Section) -> list[str]:
     before = whole.take("pre_aggregators", [])
     # A list of lists: each of them once.
     chains = before if before and isinstance(before[0], list) else [before]
     return [
         "+".join([*(_rule("pre_aggregators", one) for one in chain), _rule("aggregator", rule)])
-        for rule in _listed(aggregators)
+        for rule in aggregators
         for chain in chains
     ]
 

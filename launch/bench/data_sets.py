@@ -58,7 +58,8 @@ class TrainingData:
 
 
 def load(name: str) -> TrainingData:
-    """A data set. Pixels above 1 are taken for 0 to 255.
+    """A data set. What ``_range_of`` takes for pixels of 0 to 255 comes as 0 to 1; what is
+    standardised or scaled already stays as it is.
 
     Raises: ConfigError: It cannot be had; it says what to give.
     """
@@ -75,14 +76,21 @@ def load(name: str) -> TrainingData:
             f"{name}: {wrong}",
             f"give one row of numbers and one label for each sample, in {', '.join(ARRAYS)}",
         )
-    tensors = []
+    tensors, scale = [], _range_of(arrays["x_train"])
     for image, label in (ARRAYS[:2], ARRAYS[2:]):
         pixels = torch.from_numpy(arrays[image].astype("float32")).reshape(len(arrays[image]), -1)
         tensors += [
-            pixels / (255 if float(pixels.max()) > 1 else 1),
+            pixels / scale,
             torch.from_numpy(arrays[label].astype("int64")),
         ]
     return TrainingData(*tensors)
+
+
+def _range_of(images: NDArray[Any]) -> int:
+    """By what all images are divided, by those to train on: 255 where none is negative and the
+    largest is above 1 in an integer type, or above 2 in floats, which may be slightly above 1."""
+    most = 1 if images.dtype.kind in "biu" else 2
+    return 255 if images.min() >= 0 and images.max() > most else 1
 
 
 def find(name: str) -> Path:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossip.errors import ConfigError
+from gossip.launch.report import counted
 
 from . import robustness_page
+from .models import MLP
 
 if TYPE_CHECKING:
-    from .tables import Found, RobustnessCell, RobustnessTable
+    from .tables import Choice, Found, RobustnessCell, RobustnessTable
 
 OUTCOMES = {
     "accuracy": "accuracy",
@@ -75,19 +77,16 @@ def latex_of(tables: Sequence[RobustnessTable], found: Found, data: str) -> str:
 
 
 def _latex(table: RobustnessTable, found: Found, data: str) -> str:
-    shared = table.settings()
-    reference = robustness_page.percent(table.reference(found))
-    caption = (
-        f"Test accuracy in percent, mean and standard error over {len(table.seeds)} seeds: "
-        f"{_plain(data)}, {_plain(shared['model'])}, split {_plain(shared['split'])}, "
-        f"{shared['rounds']} rounds, f = {table.f} of n = {table.n}. Averaging the honest alone "
-        f"reaches {_math(reference)}. Bold: fails; italic: undecided; --: cannot be run."
-    )
-    head = " & ".join(["rule", "worst", *(_word(attack) for attack in table.attacks)])
+    searched = len(table.choices) > 1
+    learnt = "".join(char if char.isalnum() else "-" for char in Path(data).stem)
+    last = ["settings"] if searched else []
+    head = " & ".join(["rule", "worst", *map(_word, table.attacks), *last])
+    columns = f"l{'r' * (len(table.attacks) + 1)}{'l' * len(last)}"
     lines = [
         r"\begin{table}",
-        rf"\caption{{{caption}}}",
-        rf"\begin{{tabular}}{{l{'r' * (len(table.attacks) + 1)}}}",
+        rf"\caption{{{_caption(table, found, data)}}}",
+        rf"\label{{tab:{learnt}-{robustness_page.kind_of(table)}}}",
+        rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
         rf"{head} \\",
         r"\midrule",
@@ -96,8 +95,52 @@ def _latex(table: RobustnessTable, found: Found, data: str) -> str:
         worst = table.worst(rule, found)
         cells = [table.cell(rule, attack, found) for attack in table.attacks]
         words = ["--" if worst is None else _cell(worst[1]), *map(_cell, cells)]
+        if searched:
+            words.append(_settings(table.settings(table.chosen(rule, found))))
         lines.append(rf"{_word(rule)} & {' & '.join(words)} \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def _caption(table: RobustnessTable, found: Found, data: str) -> str:
+    """What was measured, with which settings, and how a cell is judged."""
+    shared = table.settings()
+    several = len(table.seeds) > 1
+    measured = f"mean and standard error over {len(table.seeds)} seeds" if several else "one seed"
+    model = f"{shared['hidden']} hidden units" if shared["model"] == MLP else shared["model"]
+    said = [
+        _plain(data),
+        _plain(model),
+        f"split {_plain(shared['split'])}",
+        counted(shared["rounds"], "round"),
+        f"{counted(shared['batch'], 'sample')} a worker and round",
+        *_chosen(table),
+        *([f"tested on {shared['test_samples']} samples"] if shared["test_samples"] else []),
+        *(["with the trust table of a run"] if shared["trust"] else []),
+        f"f = {table.f} of n = {table.n}, f = {table.declared_f} declared",
+    ]
+    reference = _math(robustness_page.percent(table.reference(found)))
+    limit = f"{100 * table.limit(found).mean:.1f}, {100 * table.fails_below:g} \\% of that"
+    return (
+        f"Test accuracy in percent, {measured}: {', '.join(said)}. Averaging the honest alone "
+        f"reaches {reference}; the limit is {limit}. "
+        "Bold: fails; italic: undecided; --: cannot be run."
+    )
+
+
+def _chosen(table: RobustnessTable) -> list[str]:
+    """The settings of all rules, or how each came to its own, and what was held out for that."""
+    share = table.settings()["validation"]
+    held_out = f"{100 * share:g} \\% of the training samples"
+    if len(table.choices) > 1:
+        return [f"settings of each rule chosen under its worst attack on {held_out}, held out"]
+    told = _settings(table.settings(table.choices[0]))
+    return [told, *([f"{held_out} held out"] if share else [])]
+
+
+def _settings(choice: Choice) -> str:
+    """What ``robustness_page`` says of them."""
+    parts = robustness_page.setting_of(choice).split("`")
+    return "".join(_word(part) if at % 2 else _plain(part) for at, part in enumerate(parts))
 
 
 def _cell(cell: RobustnessCell) -> str:

@@ -212,7 +212,7 @@ class _Run:
         self.shares = [*parts, *[torch.arange(len(data.labels))] * self.attackers]
         updates_for = [rule.at_least(f) for f in range(trial.tolerated + 1)]
         self.trust = (
-            TrustTable(TrustSettings(), trial.tolerated, updates_for, judged=rule.needs_trainer)
+            TrustTable(TrustSettings(), trial.tolerated, updates_for, judged=rule.judges_directions)
             if trial.trust
             else None
         )

@@ -37,6 +37,8 @@ INSTEAD = {
 FAILS_BELOW = 0.9
 MAKES_NO_DIFFERENCE = ("context", "jobs", "into", "show", "csv", "latex", "as_json")
 """To what a page says."""
+SIZES = ("n", "f", "declared_f")
+"""Options that say together who is there: none of them makes sense with the others of a file."""
 CHOSEN = ("lr", "sender", "weight_decay")
 """Options of which each rule gets the best value, where several are given."""
 
@@ -169,7 +171,10 @@ def robustness(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="A config.json of ByzFL's benchmark; options given beside it win.",
+            help=(
+                "A config.json of ByzFL's benchmark; options given beside it win, --n and --f "
+                "only together."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -299,12 +304,21 @@ def _with_config(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of ``robustness`` with those that a configuration of ByzFL sets, but for those
     that were typed.
 
-    Raises: ConfigError: It cannot be taken over.
+    Raises: ConfigError: It cannot be taken over, or some numbers of workers are typed and others
+        not.
     """
     from . import byzfl_config
 
     source = options["context"].get_parameter_source
     typed = [name for name in options if getattr(source(name), "name", "") == "COMMANDLINE"]
+    if sizes := [name for name in SIZES if name in typed]:
+        if not {"n", "f"}.issubset(sizes):
+            words = " and ".join(f"--{name.replace('_', '-')}" for name in sizes)
+            raise ConfigError(
+                f"{words} beside --config, whose numbers of workers go with its own f",
+                "give --n and --f together (and --declared-f, or the true f is told), or neither",
+            )
+        typed = [*typed, *SIZES]
     taken = {name: value for name, value in byzfl_config.read(path).items() if name not in typed}
     return {**options, **taken, "config": None}
 

@@ -50,7 +50,7 @@ def write(
         for table in tables:
             lines += ["", title(table), ""]
             if plot:
-                picture = path.with_name(f"{path.stem}-{_kind_of(table)}.png")
+                picture = path.with_name(f"{path.stem}-{kind_of(table)}.png")
                 draw(table, found, picture)
                 lines += [
                     (
@@ -60,7 +60,7 @@ def write(
                     "",
                 ]
             if plot and table.settings()["every"]:
-                picture = path.with_name(f"{path.stem}-curves-{_kind_of(table)}.png")
+                picture = path.with_name(f"{path.stem}-curves-{kind_of(table)}.png")
                 draw_curves(table, found, picture)
                 lines += [f"![accuracy of each rule over the rounds]({picture.name})", ""]
             lines += section(table, found)
@@ -110,7 +110,7 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
     )
     setting = (
         f"Data `{data}`; {model}; {counted(shared['rounds'], 'round')}; "
-        f"{' or '.join(map(_setting, choices))}; "
+        f"{' or '.join(map(setting_of, choices))}; "
         f"{counted(shared['batch'], 'sample')} a worker and round, {shares}; rules with a judge "
         f"judge by {shared['reference']}; seeds {seeds}.{trust}{searched}{held_out}{tests}"
     )
@@ -154,8 +154,8 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
     ]
 
 
-def _setting(choice: Choice) -> str:
-    """Learning rate, weight decay and sender, in words."""
+def setting_of(choice: Choice) -> str:
+    """Learning rate, weight decay and sender, in words, with code as in Markdown."""
     sender = (
         f"each worker's update through `{choice['sender']}`"
         if choice["sender"]
@@ -201,8 +201,8 @@ def title(table: RobustnessTable) -> str:
     return f"## f = {table.f} of {table.n}{told}{split}"
 
 
-def _kind_of(table: RobustnessTable) -> str:
-    """What tells its picture from those of other tables."""
+def kind_of(table: RobustnessTable) -> str:
+    """What tells it, and its picture, from other tables."""
     told = "" if table.declared_f == table.f else f"-told-{table.declared_f}"
     split = (
         ""
@@ -235,7 +235,7 @@ def section(table: RobustnessTable, found: Found) -> list[str]:
         cells = [table.cell(rule, attack, found) for attack in table.attacks]
         worst = table.worst(rule, found)
         least = DASH if worst is None else text_of(worst[1])
-        settings = [_setting(table.settings(table.chosen(rule, found)))] if last else []
+        settings = [setting_of(table.settings(table.chosen(rule, found)))] if last else []
         lines.append(_row([f"`{rule}`", least, *map(text_of, cells), *settings]))
         for why in dict.fromkeys(cell.why for cell in cells if cell.why):
             reasons.setdefault(why, []).append(f"`{rule}`")

@@ -12,15 +12,22 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
-OURS = "gossip.aggregators"
-"""Of gossip's own modules only these, and the training, make a difference to an outcome."""
-TRAINING = "gossip.launch.bench.learning"
-PARTS = (
+TRAINING = (
+    "gossip.launch.bench.learning",
+    "gossip.core.ledger.trust",
+    "gossip.launch.demo.digits",
+)
+"""What trains. The trust table and the digits are named apart: they are imported through the faces
+of their packages, whose own imports would be the whole core and the whole demo."""
+OURS = (
+    "gossip.aggregators",
+    "gossip.core.ledger",
+    "gossip.core.settings",
     "gossip.launch.bench.data_sets",
     "gossip.launch.bench.models",
     "gossip.launch.bench.splits",
 )
-"""Of the training."""
+"""Of gossip's own modules only these, and what is in them, make a difference to an outcome."""
 Import = tuple[int, str, tuple[str, ...]]
 """Dots before the name, the name, and what is taken from it: as in
 ``from ..name import this, that``."""
@@ -66,7 +73,7 @@ def _roots(rule: str, attack: str = "") -> Iterator[Module]:
     from gossip.aggregators import attacks, registry
 
     own = attacks.place_of(attack.partition("*")[0])
-    for place in (TRAINING, *registry.places(rule), *([own] if own else [])):
+    for place in (*TRAINING, *registry.places(rule), *([own] if own else [])):
         by_path = place.endswith(".py") or "/" in place
         path = Path(place).expanduser().resolve() if by_path else _file_of(place)
         if path is not None and path.is_file():
@@ -115,7 +122,7 @@ def _beside(name: str, path: Path) -> Path | None:
 def _matters(name: str, path: Path, root: str) -> bool:
     top = name.partition(".")[0]
     if top == "gossip":
-        return name in PARTS or name == OURS or name.startswith(f"{OURS}.")
+        return any(name == ours or name.startswith(f"{ours}.") for ours in OURS)
     return top == root.partition(".")[0] or not _is_installed(path)
 
 

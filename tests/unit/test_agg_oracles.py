@@ -205,7 +205,7 @@ def test_misuse_says_what_is_wrong(rule: Rule) -> None:
             rule(torch.zeros(9, 5), f=-1)
         need = rule.least(2)
         with pytest.raises(
-            TooFewUpdates, match=f"{rule.name} needs {need} updates to tolerate f=2"
+            TooFewUpdates, match=f"{rule.name} needs {need} updates? to tolerate f=2"
         ) as caught:
             rule(torch.zeros(need - 1, 5), f=2)
         assert caught.value.got == need - 1

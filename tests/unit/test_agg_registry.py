@@ -280,6 +280,8 @@ def test_which_rules_need_the_trainer_and_which_may_be_cut_in_shards() -> None:
     loaded = [load(name) for name in names()]
     needing = {bound.name for bound in loaded if bound.needs_trainer}
     assert needing == {"zeno", "zeno_pp", "fltrust", "judged_clipping"}
+    directions = {name for name in needing if load(name).judges_directions}
+    assert directions == needing - {"zeno"}, "a loss says less of who has rare data"
     assert {bound.name for bound in loaded if not bound.whole_vector} == {
         *("mean", "median", "trimmed_mean", "meamed", "phocas", "sign_majority")
     }

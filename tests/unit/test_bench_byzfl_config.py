@@ -8,6 +8,7 @@ import inspect
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from typer.testing import CliRunner
 
 from gossip.aggregators import registry
 from gossip.errors import ConfigError
-from gossip.launch.bench import byzfl_config
+from gossip.launch.bench import byzfl_config, data_sets
 from gossip.launch.bench.learning import read_attack
-from gossip.launch.bench.robustness import robustness
+from gossip.launch.bench.robustness import _with_config, robustness
 from gossip.launch.bench.splits import read_split
 from gossip.launch.cli import app
 
@@ -133,16 +134,35 @@ def test_lists_of_settings_are_searched_and_what_is_not_said_is_byzfls(tmp_path:
     assert (plain["model"], plain["validation"]) == ("cnn_mnist", 0.2)
 
 
-def test_byzfls_default_configuration_is_taken_over(tmp_path: Path) -> None:
-    byzfl()  # or it says what is missing
+def side_by_side() -> Any:
+    """The script, as a module."""
     script = Path(__file__).parents[2] / "benchmarks" / "byzfl_side_by_side.py"
     spec = importlib.util.spec_from_file_location("byzfl_side_by_side", script)
     assert spec is not None
     assert spec.loader is not None
-    side_by_side = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(side_by_side)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_was_cut_and_run_of_one_file_is_not_that_of_another(tmp_path: Path) -> None:
+    script, labels = side_by_side(), np.array([0, 1, 1])
+    for name, level in (("a", 0.25), ("b", 0.5)):
+        images = np.full((3, 4), level)
+        rows = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
+        np.savez(tmp_path / f"{name}.npz", **rows)
+    one, other = (
+        SimpleNamespace(data=tmp_path / f"{name}.npz", samples=2, into=tmp_path) for name in "ab"
+    )
+    assert script.fewer(one) == script.fewer(one) != script.fewer(other)
+    assert data_sets.load(str(script.fewer(other))).images.tolist() == [[0.5] * 4] * 2
+    assert script.key_of(one) != script.key_of(other)
+
+
+def test_byzfls_default_configuration_is_taken_over(tmp_path: Path) -> None:
+    byzfl()  # or it says what is missing
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(side_by_side.default_config()))
+    path.write_text(json.dumps(side_by_side().default_config()))
     options = byzfl_config.read(path)
     assert options["model"] == "cnn_mnist"
     assert options["split"] == ["gamma:1.0", "gamma:0.66", "gamma:0.33", "gamma:0.0"]
@@ -183,6 +203,10 @@ def test_every_name_that_is_taken_over_is_one_of_ours(tmp_path: Path) -> None:
         ("", "aggregator", {"name": "MoNNA", "parameters": {"idx": 0}}, "aggregator = "),
         ("", "aggregator", {"name": "TrMean", "parameters": {"g": 1}}, "aggregator: g of TrMean"),
         ("", "attack", {"name": "Mimic"}, "attack = "),
+        ("", "attack", [], "attack = [] cannot be taken over"),
+        ("", "aggregator", [], "aggregator = [] cannot be taken over"),
+        ("benchmark_config", "f", [], "benchmark_config.f = [] cannot be taken over"),
+        ("benchmark_config", "tolerated_f", 0, "no pair of f and tolerated_f is left"),
         ("", "attack", {"name": "Gaussian", "parameters": {"mu": 1.0}}, "attack: mu of Gaussian"),
         ("", "surprise", {}, "surprise = {} cannot be taken over"),
     ],
@@ -236,3 +260,31 @@ def test_the_command_runs_a_configuration_and_what_is_typed_wins(tmp_path: Path)
     assert "weight decay 0.0001" in told
     assert "20 % of the training samples are held out" in told
     assert "shared among the honest as each table says" in told
+
+
+class Typed:
+    """Which options were typed."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def get_parameter_source(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(name="COMMANDLINE" if name in self.names else "DEFAULT")
+
+
+def beside(folder: Path, **typed: Any) -> dict[str, Any]:
+    """The options that come of the file above, told the f 2, with those typed beside it."""
+    read(folder, ("benchmark_config", "tolerated_f", 2))
+    options = {"n": [10, 20], "f": [2, 4], "declared_f": None, **typed}
+    return _with_config(folder / "config.json", {**options, "context": Typed(*typed)})
+
+
+def test_numbers_of_workers_are_typed_together_or_not_at_all(tmp_path: Path) -> None:
+    """With the file's n an --f alone would leave it fewer honest workers than it has."""
+    for typed in ({"f": [3]}, {"n": [9]}, {"declared_f": [3]}, {"n": [9], "declared_f": [3]}):
+        with pytest.raises(ConfigError, match=r"--config, whose numbers of workers go with its"):
+            beside(tmp_path, **typed)
+    both = beside(tmp_path, n=[9], f=[3])
+    assert (both["n"], both["f"], both["declared_f"]) == ([9], [3], None), "the true f is told"
+    of_file = beside(tmp_path)
+    assert (of_file["n"], of_file["f"], of_file["declared_f"]) == ([6, 7], [1, 2], [2, 2])

@@ -7,8 +7,10 @@ import io
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from gossip.aggregators import attacks
 from gossip.errors import ConfigError, UnknownName
 from gossip.launch.bench import exports, robustness_page
 from gossip.launch.bench.learning import TrialResult
@@ -74,8 +76,34 @@ def test_latex_has_a_table_with_nothing_special_left_in_it() -> None:
     table, found = searched()
     text = exports.latex_of([table], found, "my_data%.npz")
     assert r"my\_data\%.npz" in text
-    assert r"\texttt{krum} & 95.0 $\pm$ 0.0 & 95.0 $\pm$ 0.0 & 95.0 $\pm$ 0.0 \\" in text
-    assert text.count("&") == 3 * 3
+    cells = r"& 95.0 $\pm$ 0.0 & 95.0 $\pm$ 0.0 & 95.0 $\pm$ 0.0 &"
+    assert rf"\texttt{{krum}} {cells} learning rate 0.1, updates sent as they are" in text
+    assert text.count("&") == 3 * 4
+
+
+def test_a_caption_says_all_that_a_table_was_made_with() -> None:
+    table, found = searched()
+    text = exports.latex_of([table], found, "digits")
+    assert r"chosen under its worst attack on 20 \% of the training samples, held out" in text
+    assert "mean and standard error over 2 seeds" in text
+    assert r"\label{tab:digits-2-of-7}" in text
+    settings = {"lr": 0.2, "sender": "momentum:beta=0.9", "weight_decay": 0.001}
+    shared = {"trust": True, "batch": 8, "split": "gamma:0.5", "test_samples": 99}
+    one = RobustnessTable(7, 1, 2, ("median",), ("none",), (0,), 0.9, shared, (settings,))
+    text = exports.latex_of([one], {trial: TrialResult(0.5) for trial in one.trials()}, "digits")
+    for said in (
+        "percent, one seed: digits",
+        "8 samples a worker and round",
+        r"learning rate 0.2, weight decay 0.001, each worker's update through \texttt{momentum:",
+        "tested on 99 samples",
+        "with the trust table of a run",
+        "f = 1 of n = 7, f = 2 declared",
+        r"reaches 50.0; the limit is 45.0, 90 \% of that",
+        r"\label{tab:digits-1-of-7-told-2-gamma-0.5}",
+    ):
+        assert said in text, said
+    assert "held out" not in text
+    assert "standard error" not in text
 
 
 def test_curves_are_means_over_the_seeds_and_drawn(tmp_path: Path) -> None:
@@ -133,9 +161,21 @@ def averaged(crowd):
 def declared(crowd, *, strength):
     return crowd.all_alike(-strength * crowd.mean())
 
+@attacks.attack(strength=2.0)
+def bare(update, *, strength):
+    return -strength * update
+
 def demanding(update, odd):
     return update
 """
+
+
+def test_a_declared_strength_can_be_set_though_its_meaning_is_not_said(tmp_path: Path) -> None:
+    path = tmp_path / "attacks.py"
+    path.write_text(ATTACKS)
+    update = torch.ones(3)
+    assert attacks.make(f"{path}:bare", 5.0)(update, 0).tolist() == [-5.0] * 3
+    assert attacks.make(f"{path}:bare")(update, 0).tolist() == [-2.0] * 3
 
 
 @pytest.mark.usefixtures("forked")

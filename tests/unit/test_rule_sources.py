@@ -109,6 +109,15 @@ def test_built_in_rules_count_with_their_family_the_kernels_the_attacks_and_the_
     assert len({rule_sources.digest(spec) for spec in ("krum", "mean", "faba", "nnm+faba")}) == 4
 
 
+def test_the_trust_table_and_the_digits_count_with_the_training() -> None:
+    """A trial with ``--trust`` is another once the table judges in another way."""
+    files = rule_sources._files(rule_sources._roots("mean"))
+    counted = ["core/ledger/trust.py", "core/ledger/spread.py", "core/settings.py"]
+    for part in [*counted, "launch/demo/digits.py"]:
+        assert any(str(path).endswith(part) for path in files), part
+    assert not [path for path in files if path.name in ("peer.py", "swarms.py")]
+
+
 def test_data_of_another_content_are_other_data(tmp_path: Path) -> None:
     data, trial = tmp_path / "some.npz", Trial("median")
     data.write_bytes(b"first")

@@ -69,6 +69,15 @@ def test_a_chain_of_schedulers_is_where_the_run_is() -> None:
         assert optimizer.param_groups[0]["lr"] == rate
 
 
+def test_a_scheduler_that_goes_by_a_loss_is_left_to_the_loop() -> None:
+    run, optimizer = Run(), torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    clock = clock_of(run, 8)
+    run.step = 3
+    assert clock.follow([plateau]) == 3
+    assert plateau.last_epoch == 0
+
+
 def test_a_loop_that_has_done_what_it_had_planned_passes_what_is_left() -> None:
     run, schedule = Run(), one_cycle(8)
     clock = clock_of(run, 8)

@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
+    ConstantLR,
     CosineAnnealingLR,
     ExponentialLR,
     LinearLR,
+    LRScheduler,
     OneCycleLR,
     SequentialLR,
 )
@@ -136,6 +138,64 @@ def test_one_that_the_script_steps_beyond_its_end_is_where_the_run_is(kind):
     scheduler = ENDING[kind](optimizer)
     followed(optimizer, {"scheduler": scheduler}, scheduler.step)
     assert scheduler.last_epoch == LATE[-1]
+
+
+def in_turn(optimizer):
+    parts = [ConstantLR(optimizer, total_iters=2), OneCycleLR(optimizer, 1.0, total_steps=8)]
+    return SequentialLR(optimizer, parts, [2])
+
+
+CYCLES = {
+    "in turn": (10, in_turn),
+    "chained": (
+        8,
+        lambda optimizer: ChainedScheduler(
+            [ConstantLR(optimizer, total_iters=2), OneCycleLR(optimizer, 1.0, total_steps=8)]
+        ),
+    ),
+    "chained in turn": (10, lambda optimizer: ChainedScheduler([in_turn(optimizer)])),
+}
+
+
+@pytest.mark.parametrize("kind", CYCLES)
+@pytest.mark.parametrize("missed_from", [3, 7])
+def test_no_part_is_stepped_beyond_where_it_can_go(kind, missed_from):
+    """``OneCycleLR`` raises there, and the peer would end."""
+    end, make = CYCLES[kind]
+    optimizer = descent()
+    scheduler = make(optimizer)
+    kept, steps = {"scheduler": scheduler}, [*range(missed_from + 1), 14, 15, 16]
+
+    def step_it():
+        if steps_done(scheduler) < end:
+            scheduler.step()
+
+    followed(optimizer, kept, step_it, steps)
+    assert steps_done(scheduler) == end
+
+
+def steps_done(scheduler):
+    return (
+        scheduler.last_epoch
+        if hasattr(scheduler, "last_epoch")
+        else steps_done(scheduler._schedulers[0])
+    )
+
+
+class OfAUser(LRScheduler):
+    """Counts nothing."""
+
+    def __init__(self):
+        self.stepped = 0
+
+    def step(self, epoch=None):
+        self.stepped += 1
+
+
+def test_one_that_does_not_count_its_steps_is_left_alone():
+    optimizer, own = descent(), OfAUser()
+    followed(optimizer, {"own": own, "chained": ChainedScheduler([made()])}, own.step)
+    assert own.stepped == len(LATE) - 1
 
 
 @pytest.mark.parametrize("combined", [ChainedScheduler, partial(SequentialLR, milestones=[8])])

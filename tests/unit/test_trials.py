@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from gossip.errors import ConfigError, LocalError
@@ -54,6 +55,29 @@ def test_an_npz_file_is_read_and_a_wrong_one_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", x=images)
     with pytest.raises(ConfigError, match=r"cannot read .*other.npz"):
         data_sets.load(str(tmp_path / "other.npz"))
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "scale"),
+    [
+        (np.array([0, 255], np.uint8), np.array([0, 1], np.uint8), 255),
+        (np.array([0, 1], np.uint8), np.array([1, 1], np.uint8), 1),
+        (np.array([0.0, 255.0]), np.array([0.0, 1.0]), 255),
+        (np.array([0.0, 1.0]), np.array([0.0, 1.2]), 1),
+        (np.array([0.0, 1.5]), np.array([0.0, 0.5]), 1),
+        (np.array([-0.4, 2.8]), np.array([-0.4, 0.9]), 1),
+        (np.array([-9, 255]), np.array([0, 1]), 1),
+    ],
+)
+def test_both_parts_are_scaled_alike_and_only_where_they_are_pixels(
+    train: NDArray[Any], test: NDArray[Any], scale: int, tmp_path: Path
+) -> None:
+    labels = np.array([0, 1])
+    rows = {"x_train": train.reshape(2, 1), "x_test": test.reshape(2, 1)}
+    np.savez(tmp_path / "some.npz", **rows, y_train=labels, y_test=labels)
+    data = data_sets.load(str(tmp_path / "some.npz"))
+    for images, given in ((data.images, train), (data.test_images, test)):
+        assert images.flatten().tolist() == pytest.approx((given / scale).tolist())
 
 
 @pytest.mark.parametrize(
