@@ -27,7 +27,7 @@ from pydantic import (
     field_validator,
 )
 
-from gossip.aggregators import senders
+from gossip.aggregators import outer, senders
 from gossip.core import (
     BatchPolicy,
     CoreSettings,
@@ -110,6 +110,20 @@ class RunConfig(BaseModel):
         default="float32",
         max_length=200,
         description="how the numbers of updates and results travel, such as bf16 or topk:0.05",
+    )
+    local_steps: int = Field(
+        default=1,
+        ge=1,
+        le=10_000,
+        description="steps that each peer takes by itself between two rounds",
+    )
+    outer: str = Field(
+        default="",
+        max_length=200,
+        description=(
+            "what follows a round of local steps: mean, heavy_ball:lr=0.7,momentum=0.9 or "
+            "nesterov:lr=0.7,momentum=0.9, which is the default with local steps"
+        ),
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="of servers, data order and attacks")
     rounds: int | None = Field(
@@ -300,6 +314,11 @@ class RunConfig(BaseModel):
         load_encoding(value)
         return value
 
+    @field_validator("outer")
+    @classmethod
+    def _known_outer(cls, value: str) -> str:
+        return outer.load(value).spec if value else ""
+
     @field_validator("server_weights")
     @classmethod
     def _known_weights(cls, value: str) -> str:
@@ -326,6 +345,16 @@ class RunConfig(BaseModel):
         if self.keys is not None:
             return self.keys
         return not (self.insecure or is_loopback(self.host.strip("[]")))
+
+    @property
+    def has_local_steps(self) -> bool:
+        """Whether updates are model differences, and not gradients."""
+        return self.local_steps > 1 or bool(self.outer)
+
+    @property
+    def outer_step(self) -> str:
+        """The spec of what follows a round of local steps."""
+        return self.outer or outer.NESTEROV
 
     @property
     def needed_to_start(self) -> int:

@@ -101,6 +101,22 @@ Encoding = Annotated[
         show_default=False,
     ),
 ]
+LocalSteps = Annotated[
+    int | None,
+    typer.Option(
+        help="Steps that each peer takes by itself between two rounds, for slow links: 1 (the "
+        "default), 30, 100.",
+        show_default=False,
+    ),
+]
+Outer = Annotated[
+    str | None,
+    typer.Option(
+        help="What follows a round of local steps: nesterov:lr=0.7,momentum=0.9 (the default), "
+        "heavy_ball, mean.",
+        show_default=False,
+    ),
+]
 Byzantine = Annotated[
     int | None,
     typer.Option(
@@ -340,6 +356,8 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "aggregator": (Aggregator, None),
     "sender": (Sender, None),
     "encoding": (Encoding, None),
+    "local_steps": (LocalSteps, None),
+    "outer": (Outer, None),
     "byzantine": (Byzantine, None),
     "fault": (Fault, None),
     "faults": (Faults, None),

@@ -98,23 +98,29 @@ class BatchTracker:
                 "step outside of it, after the last of the backward passes",
             )
 
-    def take(self) -> int:
-        """A step follows: the samples it is on. Raises ConfigError when it is too soon."""
+    def take(self, steps: int = 1) -> int:
+        """The last of a round's ``steps`` follows: the samples that they are on. Raises ConfigError
+        when it is too soon."""
+        samples = self.check_taken(steps)
+        self.drop()
+        return samples
+
+    def check_taken(self, steps: int) -> int:
+        """Step number ``steps`` of a round follows, from 1. Returns the samples of the round so
+        far. Raises ConfigError when it is too soon."""
         if self._samples is None:
             raise ConfigError(
                 "optimizer.step() was called without a fresh batch of the sharded loader",
                 "one batch, one step; with peer.shard(loader, accumulate=k), k batches, one step",
             )
-        if self._handed < self.expected:
+        if self._handed < self.expected * steps:
             raise ConfigError(
-                f"optimizer.step() came after {self._handed} of {self.expected} batches of its "
-                "round",
+                f"optimizer.step() came after {self._handed} of {self.expected * steps} batches of "
+                "its round",
                 f"peer.shard(loader, accumulate={self.expected}) makes every {self.expected} "
                 "batches one step",
             )
-        samples = self._samples
-        self.drop()
-        return samples
+        return self._samples
 
     def drop(self) -> None:
         self._samples, self._handed = None, 0

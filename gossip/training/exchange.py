@@ -207,6 +207,10 @@ class Exchange:
             self._say(self._shard)
             self._flush()
 
+    def note_progress(self) -> None:
+        """The trainer has come further on its own."""
+        self._arena.note_progress(self.round_id)
+
     @property
     def step(self) -> int:
         return self.round_id - self.collectives

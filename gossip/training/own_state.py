@@ -22,7 +22,7 @@ from torch import Tensor
 from gossip.aggregators import Memory
 from gossip.run import checkpoints
 
-from .state import StateFile, StateMismatch, load_whole, read_state_file
+from .state import StateFile, StateMismatch, load_optimizer, load_whole, read_state_file
 
 FOLDER = "own"
 DIGEST_BYTES = 16
@@ -32,28 +32,49 @@ _NAME = re.compile(
 )
 
 
-def plan_own(
-    model: torch.nn.Module, memory: Memory | None, residual: Tensor | None = None
-) -> StateFile | None:
-    """The file of a peer's own state as it is; None where there is nothing of that kind.
-    ``residual``: what its encoding owes."""
+class OwnParts(NamedTuple):
+    """What a peer has beside its model.
+
+    Attributes:
+        memory: Of its sender.
+        residual: What its encoding owes.
+        optimizer: Of its local steps.
+    """
+
+    memory: Memory | None = None
+    residual: Tensor | None = None
+    optimizer: torch.optim.Optimizer | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As it is saved."""
+        local = None if self.optimizer is None else self.optimizer.state_dict()
+        return {
+            "sender": None if self.memory is None else list(self.memory),
+            **({} if self.residual is None else {"residual": self.residual}),
+            **(
+                {}
+                if local is None
+                else {"local": {"state": local["state"], "groups": local["param_groups"]}}
+            ),
+        }
+
+
+def plan_own(model: torch.nn.Module, parts: OwnParts) -> StateFile | None:
+    """The file of a peer's own state as it is; None where there is nothing of that kind."""
     shared = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     buffers = {name: value for name, value in model.state_dict().items() if name not in shared}
-    if not buffers and memory is None and residual is None:
+    if not buffers and all(part is None for part in parts):
         return None
-    sender = None if memory is None else list(memory)
-    return StateFile({"buffers": buffers, "sender": sender, **_owed(residual)})
+    return StateFile({"buffers": buffers, **parts.document()})
 
 
 def plan_whole(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     extra: Mapping[str, Any],
-    memory: Memory | None,
-    residual: Tensor | None = None,
+    parts: OwnParts,
 ) -> StateFile:
-    """The file of all that a peer has, in rounds in which peers differ. ``residual``: as in
-    ``plan_own``."""
+    """The file of all that a peer has, in rounds in which peers differ."""
     of_optimizer = optimizer.state_dict()
     return StateFile(
         {
@@ -61,14 +82,9 @@ def plan_whole(
             "optimizer": of_optimizer["state"],
             "groups": of_optimizer["param_groups"],
             "extra": dict(extra),
-            "sender": None if memory is None else list(memory),
-            **_owed(residual),
+            **parts.document(),
         }
     )
-
-
-def _owed(residual: Tensor | None) -> dict[str, Tensor]:
-    return {} if residual is None else {"residual": residual}
 
 
 def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep: int) -> None:
@@ -104,21 +120,23 @@ class OwnState(NamedTuple):
     residual: Tensor | None = None
 
 
-def load_own(
-    folder: Path,
-    peer: int,
-    step: int,
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-) -> OwnState:
-    """Loads what ``write_own`` wrote into the model and the optimizer, as far as it has of them."""
+class Loaded(NamedTuple):
+    """What a state is loaded into. ``local``: the optimizer of local steps."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    local: torch.optim.Optimizer | None = None
+
+
+def load_own(folder: Path, peer: int, step: int, into: Loaded) -> OwnState:
+    """Loads what ``write_own`` wrote, as far as it has of that."""
     why = "there is no such file"
     for document, wrong in _documents(folder, peer, step):
         why = wrong
         if document is None:
             continue
         try:
-            return _taken(document, model, optimizer)
+            return _taken(document, into)
         except StateMismatch as error:
             why = str(error)
     return OwnState(None, None, why)
@@ -165,9 +183,7 @@ def _documents(folder: Path, peer: int, step: int) -> Iterator[tuple[dict[str, A
             yield None, f"{path}: {error}"
 
 
-def _taken(
-    document: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer
-) -> OwnState:
+def _taken(document: dict[str, Any], into: Loaded) -> OwnState:
     """Raises StateMismatch, and then nothing was changed."""
     sender, extra = document.get("sender"), document.get("extra")
     residual = document.get("residual")
@@ -177,11 +193,20 @@ def _taken(
         or not isinstance(residual, Tensor | None)
     ):
         raise StateMismatch("it holds no state of a peer")
+    if into.local is not None:
+        _load_local(document.get("local"), into.local)
     if "model" in document:
-        load_whole(document, model, optimizer)
+        load_whole(document, into.model, into.optimizer)
     else:
-        _load_buffers(document.get("buffers"), model)
+        _load_buffers(document.get("buffers"), into.model)
     return OwnState(None if sender is None else tuple(sender), extra, "", residual)
+
+
+def _load_local(saved: Any, optimizer: torch.optim.Optimizer) -> None:
+    if not isinstance(saved, dict):
+        raise StateMismatch("it holds no optimizer of local steps")
+    state = {"state": saved.get("state"), "param_groups": saved.get("groups")}
+    load_optimizer(state, optimizer)
 
 
 def _load_buffers(buffers: Any, model: torch.nn.Module) -> None:

@@ -34,12 +34,14 @@ in the same moment."""
 
 class SavePlan(NamedTuple):
     """``every``: steps between two checkpoints; None: only at the end. ``keep``: how many stay.
-    ``peers``: those whose models are to be averaged, where each has its own."""
+    ``peers``: those whose models are to be averaged, where each has its own. ``of_round``: steps of
+    a round: there is a state to save behind each."""
 
     folder: Path
     every: int | None
     keep: int
     peers: tuple[int, ...] = ()
+    of_round: int = 1
 
 
 class CheckpointSaver:
@@ -66,7 +68,7 @@ class CheckpointSaver:
             about: What the manifest says beside the step and the files.
             say: Told once when checkpoints cannot be written, and once when they can be again.
         """
-        self.folder, self.every, self._keep, peers = plan
+        self.folder, self.every, self._keep, peers, self._of_round = plan
         self._averaged = set(peers)  # as long as they come in time
         self._peer = peer
         self._about, self._say = dict(about), say
@@ -82,7 +84,7 @@ class CheckpointSaver:
 
     def is_due(self, step: int) -> bool:
         """Whether there is to be a checkpoint of ``step``."""
-        return self.every is not None and step % self.every == 0
+        return self.every is not None and step % self.every < self._of_round
 
     def is_writer(self) -> bool:
         """Whether this peer writes for the folder. Who becomes it stays it."""

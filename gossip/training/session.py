@@ -9,11 +9,11 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, NoReturn, Self, TypeVar
 
 import safetensors.torch
 import torch
@@ -21,13 +21,14 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from gossip import topologies
-from gossip.aggregators import senders
+from gossip.aggregators import outer, senders
 from gossip.core import planned_peers
 from gossip.errors import ConfigError, GossipError
 from gossip.ipc import EXIT_SIGTERM, Channel, StartRoundCommand
 from gossip.node import wire_of
 from gossip.run import checkpoints
 from gossip.topologies import draw
+from gossip.vectors import WireFormat
 
 from .batches import BatchTracker, check_accumulate
 from .checks import check_model, plain_model
@@ -46,9 +47,11 @@ from .judging import JudgeService, LossJudge
 from .last_state import LastState
 from .layout import Layout
 from .loader import ShardedLoader, loader_of
+from .local_steps import STATE as LOCAL_STATE
+from .local_steps import LocalSteps, groups_of, read_settings, settings_of
 from .metrics import line_of
 from .optimizer import StepCoordinator, check_optimizers
-from .own_state import load_own, plan_own, plan_whole
+from .own_state import Loaded, OwnParts, load_own, plan_own, plan_whole
 from .reference import ReferenceData, reference_of, takes_batch
 from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
 from .schedulers import SchedulerPace
@@ -118,6 +121,9 @@ class Session:
         self._states_due: dict[str, Any] = {}  # of what is kept, that came within a step
         self._loaded_kept: set[str] = set()  # since it was known last of what step they are
         self._scheduler_pace = SchedulerPace()
+        self._local: LocalSteps | None = None  # where a round follows several steps
+        self._local_undone = False  # steps of one were, and it was said
+        self._kept_at = -1  # the step of the states that came last, where that was said
         self._in_round = self._counting = False
         self._join: Callable[[], None] | None = None  # put off until it is known where we resume
         self._saver: CheckpointSaver | None = None
@@ -223,7 +229,7 @@ class Session:
         with compared(self.run_dir, self.id, layout):
             inner_step = StepCoordinator(optimizers, self._step).inner
             wire = wire_of(self._config)(layout.elements, layout.elements - layout.trained)
-            self._trained = trained = TrainedModel(plain, together, inner_step, layout, wire)
+            self._trained = trained = self._trained_by(plain, together, inner_step, layout, wire)
             self._exchange.encoder = None if wire.is_plain else UpdateEncoder(wire)
             judging = JudgeService(bench, rule if bench is not None else None, layout.elements)
         self._model = model
@@ -241,6 +247,22 @@ class Session:
             self._join_now()
         self._computing_since = time.monotonic()
         return model, optimizer
+
+    def _trained_by(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        inner_step: Callable[[], object],
+        layout: Layout,
+        wire: WireFormat,
+    ) -> TrainedModel:
+        """With local steps it is the outer optimizer that steps in a round."""
+        config = self._config
+        if not config.has_local_steps:
+            return TrainedModel(model, optimizer, inner_step, layout, wire)
+        step = outer.load(config.outer_step)
+        self._local = local = LocalSteps(layout, inner_step, config.local_steps, step)
+        return TrainedModel(model, local.outer, local.outer.step, layout, wire)
 
     def _reference_batch(self, round_id: int) -> Any:
         """What to judge the updates of a round by."""
@@ -281,7 +303,8 @@ class Session:
             batch_size: Samples of one peer in one round, when ``data`` is a data set.
             classes: Number of classes, for the label_flip fault. By default it is read off the
                 targets.
-            accumulate: Batches per optimizer step, the same on every peer.
+            accumulate: Batches per optimizer step, the same on every peer. With ``local_steps`` a
+                round is on so many times more.
             options: Further arguments of the DataLoader that is made for a data set, such as
                 ``num_workers`` and ``collate_fn``.
         Returns: A ``ShardedLoader`` for map-style data, a ``ShardedStream`` for iterable data.
@@ -296,7 +319,7 @@ class Session:
         loader = loader_of(data, batch_size, options)
         check_accumulate(accumulate)
         alter = self._steps.alteration(loader.dataset, classes)
-        how = (self, self._config.seed, alter, accumulate)
+        how = (self, self._config.seed, alter, accumulate * self._config.local_steps)
         self._batches.expected = accumulate
         if isinstance(loader.dataset, IterableDataset):
             self._loader = ShardedStream(loader, *how)
@@ -358,10 +381,7 @@ class Session:
                 self._loaded_kept.add(name)
                 # Making a scheduler sets the rates of its first epoch; those that came with its
                 # state are the right ones.
-                for group, settings in zip(
-                    self._optimizer_groups(), self._group_settings, strict=True
-                ):
-                    group.update(settings)
+                self._apply_settings()
 
     def save_every(self, folder: str | Path, every: int | None = None, keep: int = 3) -> None:
         """Saves checkpoints of the run: one every so many steps, one at the end, one at Ctrl-C and
@@ -392,7 +412,7 @@ class Session:
                 raise ConfigError(f"{name} is {value!r}, not a number of at least 1")
         place = Path(folder).absolute()
         averaged = () if self._is_rolling else tuple(range(self._config.peers))
-        plan = SavePlan(place, every, keep, averaged)
+        plan = SavePlan(place, every, keep, averaged, self._config.local_steps)
         saver = CheckpointSaver(plan, self.id, self._about_run(), self._say)
         saver.check_folder(resumes=bool(self._config.resume))
         self._saver = saver
@@ -417,17 +437,28 @@ class Session:
 
         A peer that joined late, returned, or resumed from a checkpoint begins where the run is.
         All peers leave the loop after the same step. A body without ``optimizer.step()`` passes
-        its step: the others do it.
+        its round: the others do it.
 
         Args:
-            total: Steps of the whole run.
+            total: Steps of the whole run; a multiple of ``local_steps``.
             save, every, keep: As for ``save_every``; without ``save`` nothing is saved.
         Raises: ConfigError: As ``save_every``, or ``total`` is no number of steps.
         """
         if not isinstance(total, int) or total < 0:
             raise ConfigError(f"steps({total!r}) is not a number of steps")
+        if total % self._config.local_steps:
+            self._refuse_part_of_round(total)
         self._save_in_loop(save, every, keep)
         return self._steps_to(total)
+
+    def _refuse_part_of_round(self, total: int) -> NoReturn:
+        of_round = self._config.local_steps
+        below = total - total % of_round
+        raise ConfigError(
+            f"steps({total}) is no multiple of local_steps = {of_round}: the last round would not "
+            "come to its end",
+            f"take {below or of_round} or {below + of_round}",
+        )
 
     def _save_in_loop(self, save: str | Path | None, every: int | None, keep: int) -> None:
         if save is not None:
@@ -437,8 +468,10 @@ class Session:
 
     def _tell_plan(self, steps: int | None = None) -> None:
         """To whoever watches the run."""
-        saver = self._saver
+        saver, of_round = self._saver, self._config.local_steps
         folder, every = (str(saver.folder), saver.every) if saver is not None else ("", None)
+        steps = None if steps is None else -(-steps // of_round)  # the watcher counts rounds
+        every = None if every is None else -(-every // of_round)
         self._exchange.plan(steps, folder, every)
 
     def _steps_to(self, total: int) -> Iterator[int]:
@@ -463,6 +496,7 @@ class Session:
 
     def _end_training(self) -> None:
         """The loop is over: others confirm the final state, and it is saved."""
+        self._undo_local_steps()
         self._scheduler_pace.follow(self._kept, self.step, over=True)
         self._confirm(self._look_around)
         if self._saver is not None:
@@ -521,7 +555,7 @@ class Session:
 
     def _epochs_to(self, total: int) -> Iterator[int]:
         if isinstance(self._loader, ShardedLoader):
-            self._tell_plan(total * self._loader.steps)
+            self._tell_plan(total * self._loader.steps * self._config.local_steps)
         self._counting = True
         try:
             go = self.next_round()
@@ -557,8 +591,10 @@ class Session:
     @property
     def step(self) -> int:
         """Number of the next step, from 0: so many updates are in the parameters. A collective
-        operation, such as ``mean``, takes a round and is no step."""
-        return self._exchange.step
+        operation, such as ``mean``, takes a round and is no step. With ``local_steps`` each round
+        counts so many."""
+        taken = 0 if self._local is None else self._local.taken
+        return self._exchange.step * self._config.local_steps + taken
 
     @property
     def is_main(self) -> bool:
@@ -622,6 +658,7 @@ class Session:
         hurry = lambda: self._termination.since is not None  # noqa: E731
         if self._loader is not None:
             self._loader.close()
+        self._undo_local_steps()
         try:
             if reason == "finished":
                 self._confirm(hurry)
@@ -672,10 +709,16 @@ class Session:
             raise SystemExit(0)
         if self._judges_by_reference:
             self._found_reference()  # or says what is missing, before the first round
-        at, samples = self.step, self._samples_taken()
         if overflow:
-            samples = 0
             self._exchange.log(json.dumps({"round": self.round, "skipped": "overflow"}))
+        if self._local is not None:
+            if not self._local.is_last:
+                self._step_within_round(self._local, overflow)
+                return
+            self._local.step(self._state_now, overflow)
+            overflow = not self._local.put_difference()
+        at, samples = self.step, self._samples_taken()
+        samples = 0 if overflow else samples
         if loss is None:
             loss = self._loss
         self._loss = None
@@ -690,6 +733,31 @@ class Session:
             self._in_round = False
         self._collectives.answers.reached(2 * at + 1)
         self._step_is_over()
+
+    def _step_within_round(self, local: LocalSteps, overflow: bool) -> None:
+        """One that no round follows."""
+        if self._loader is not None:
+            self._batches.check_taken(local.taken + 1)
+        local.step(self._state_now, overflow)
+        self._exchange.note_progress()
+        self._collectives.answers.reached(2 * self.step - 1)
+        self._scheduler_pace.stepped()
+        if self._termination.since is not None:
+            self._stop()
+        self._draw()
+
+    def _undo_local_steps(self) -> None:
+        """Those of a round that does not come to its end here."""
+        undone = 0 if self._local is None else self._local.rewind()
+        if undone:
+            self._batches.drop()
+        if undone and not self._local_undone and self._termination.since is None:
+            self._local_undone = True
+            self._say(
+                f"{undone} local steps were undone, because no round followed them: a round is on "
+                f"{self._config.local_steps} steps in a row, each with the next batches of the "
+                "loader"
+            )
 
     def _step_is_over(self) -> None:
         """What the script does until the next one is of this step."""
@@ -708,7 +776,7 @@ class Session:
 
     def _samples_taken(self) -> int:
         """That a step is on; 0 where the swarm has given them to others meanwhile."""
-        samples = self._batches.take() if self._loader is not None else 1
+        samples = self._batches.take(self._config.local_steps) if self._loader is not None else 1
         outdated, self._outdated = self._outdated, False
         return 0 if outdated else samples
 
@@ -723,7 +791,7 @@ class Session:
 
     @property
     def _out_of_rounds(self) -> bool:
-        return self._config.rounds is not None and self.step >= self._config.rounds
+        return self._config.rounds is not None and self._exchange.step >= self._config.rounds
 
     # --- collective operations --------------------------------------------------------------------
 
@@ -841,7 +909,8 @@ class Session:
             raise RunOver
         self._in_round = True
         try:
-            exchange.give(data)
+            with self._at_anchor():
+                exchange.give(data)
         except SystemExit as end:
             if self._termination.since is None and not end.code:
                 raise RunOver from end
@@ -854,6 +923,10 @@ class Session:
         if self._termination.since is not None and not self._boundary_due:
             self._stop()
         return exchange.trained > trained
+
+    def _at_anchor(self) -> AbstractContextManager[None]:
+        """Within it the parameters are what the rounds have made of them."""
+        return nullcontext() if self._local is None else self._local.at_anchor()
 
     # --- for the loader ---------------------------------------------------------------------------
 
@@ -873,7 +946,8 @@ class Session:
                 "call peer.prepare(model, optimizer) first",
             )
         self._check_joined()
-        if not epoch_steps or self.step % epoch_steps:
+        self._undo_local_steps()
+        if not epoch_steps or self._exchange.step % epoch_steps:
             self._between_steps()
         try:
             go = None if self.finished else self._exchange.wait_go()
@@ -901,6 +975,7 @@ class Session:
 
         The samples that were handed out in this round go back to the swarm.
         """
+        self._undo_local_steps()
         self._batches.give_back()
         self._in_round = True
         try:
@@ -981,10 +1056,10 @@ class Session:
         extra.pop(ANSWERS, None)  # all scripts begin anew, so their calls have no answers yet
         self._take_extra_state(extra)
         self._resume_own(folder, found)
-        ledger = found.read(LEDGER_FILE)
-        round_id, planned = _plan_of(ledger, found)
+        ledger, of_round = found.read(LEDGER_FILE), self._config.local_steps
+        round_id, planned = _plan_of(ledger, found, of_round)
         self._planned_peers = planned or self._planned_peers
-        self._exchange.load(found.step, round_id, ledger)
+        self._exchange.load(found.step // of_round, round_id, ledger)
         if self.id == 0:
             self._say(f"goes on from step {found.step}: {found.path}")
 
@@ -995,7 +1070,9 @@ class Session:
         owes = encoder is not None and trained.wire.encoding.feedback
         if self._is_rolling and self._plan_own() is None and not self._config.sender and not owes:
             return
-        own = load_own(folder, self.id, found.step, trained.model, trained.optimizer)
+        of_peer = self._optimizer if self._local is not None else None
+        into = Loaded(trained.model, trained.optimizer, of_peer)
+        own = load_own(folder, self.id, found.step, into)
         self._exchange.sender_memory = own.memory
         if encoder is not None:
             encoder.load(own.residual)
@@ -1015,10 +1092,11 @@ class Session:
         trained, memory = self._trained, self._exchange.sender_memory
         encoder = self._exchange.encoder
         residual = None if encoder is None else encoder.saved()
+        local = self._optimizer if self._local is not None else None
+        parts = OwnParts(memory, residual, local)
         if self._is_rolling:
-            return plan_own(trained.model, memory, residual)
-        extra = self._extra_state()
-        return plan_whole(trained.model, trained.optimizer, extra, memory, residual)
+            return plan_own(trained.model, parts)
+        return plan_whole(trained.model, trained.optimizer, self._extra_state(), parts)
 
     def _between_steps(self) -> None:
         """What follows a step of the optimizer has been done, such as that of a scheduler: now the
@@ -1026,6 +1104,8 @@ class Session:
         self._load_states_due()
         self._note_loaded()
         self._scheduler_pace.follow(self._kept, self.step)
+        if self._local is not None:
+            self._local.boundary_is_over()
         if self._saver is None or not self._boundary_due:
             return
         self._boundary_due = False
@@ -1041,6 +1121,7 @@ class Session:
             "seed": config.seed,
             "peers": config.peers,
             "aggregator": config.aggregator,
+            "local_steps": config.local_steps,
             "torch": torch.__version__,
         }
 
@@ -1105,16 +1186,27 @@ class Session:
     # --- state beside the model -------------------------------------------------------------------
 
     def _extra_state(self) -> dict[str, Any]:
+        """What goes with the parameters that all peers share."""
+        return (
+            self._state_now() if self._local is None else self._local.extra_state(self._state_now)
+        )
+
+    def _state_now(self) -> dict[str, Any]:
         answers = self._collectives.answers.state()
+        local = self._optimizer if self._local is not None else None
         return {
             **({ANSWERS: answers} if answers else {}),
+            **({LOCAL_STATE: settings_of(local, self.step)} if local is not None else {}),
             **self._kept_states,
             **{name: thing.state_dict() for name, thing in sorted(self._kept.items())},
             **self._states_due,
         }
 
     def _take_extra_state(self, states: dict[str, Any]) -> None:
+        settings = self._settings_in(states)
         for name, state in states.items():
+            if name == LOCAL_STATE:
+                continue
             if name == ANSWERS:
                 try:
                     self._collectives.answers.adopt(state)
@@ -1125,12 +1217,25 @@ class Session:
                 self._states_due[name] = state
             else:
                 self._kept_states[name] = state  # ``keep`` may be called for it yet
-        self._group_settings = [
-            {key: value for key, value in group.items() if key != "params"}
-            for group in self._optimizer_groups()
-        ]
+        self._group_settings = settings
+        if self._local is not None:
+            self._local.replaced()
+            self._apply_settings()
         if not self._in_round:
             self._load_states_due()
+
+    def _settings_in(self, states: dict[str, Any]) -> list[dict[str, Any]]:
+        """Of the user's optimizers, as they came with a state. Raises StateMismatch: They do not
+        fit."""
+        assert self._optimizer is not None
+        if self._local is None:
+            return groups_of(self._optimizer)
+        self._kept_at, settings = read_settings(states.get(LOCAL_STATE), self._optimizer)
+        return settings
+
+    def _apply_settings(self) -> None:
+        for group, settings in zip(self._optimizer_groups(), self._group_settings, strict=True):
+            group.update(settings)
 
     def _load_states_due(self) -> None:
         """Not within a step: what the script does behind it, such as to step a scheduler, is of the
@@ -1141,14 +1246,14 @@ class Session:
             self._kept[name].load_state_dict(state)
         self._loaded_kept |= self._states_due.keys()
         self._states_due = {}
-        for group, settings in zip(self._optimizer_groups(), self._group_settings, strict=True):
-            group.update(settings)
+        self._apply_settings()
 
     def _note_loaded(self) -> None:
         """Of what state the schedulers are that were loaded, before the script steps them."""
         if self._loaded_kept:
             loaded = {name: self._kept[name] for name in self._loaded_kept}
-            self._scheduler_pace.loaded(loaded, self._exchange.state_step)
+            at = self._exchange.state_step if self._local is None else self._kept_at
+            self._scheduler_pace.loaded(loaded, at)
             self._loaded_kept = set()
 
     def _optimizer_groups(self) -> list[dict[str, Any]]:
@@ -1209,13 +1314,21 @@ class Session:
             self._exchange.drop_after_fork()
 
 
-def _plan_of(ledger: bytes, checkpoint: checkpoints.Checkpoint) -> tuple[int, int | None]:
+def _plan_of(
+    ledger: bytes, checkpoint: checkpoints.Checkpoint, of_round: int
+) -> tuple[int, int | None]:
     """The round that comes after a checkpoint, and how many peers epochs are planned for, if they
-    are. Raises ConfigError: That is not in there."""
+    are. Raises ConfigError: That is not in there, or its rounds were not on ``of_round`` steps."""
     found = json.loads(ledger)
+    saved = checkpoint.manifest.get("local_steps", 1)
+    if saved != of_round:
+        raise ConfigError(
+            f"{checkpoint.path} was saved with local_steps = {saved}, and this run has {of_round}",
+            f"resume with --local-steps {saved}",
+        )
     round_id = found.get("round") if isinstance(found, dict) else None
     try:
-        if type(round_id) is int and round_id >= checkpoint.step:
+        if type(round_id) is int and round_id * of_round >= checkpoint.step:
             return round_id, planned_peers(ledger)
         why = "its round is not there"
     except ValueError as error:

@@ -255,6 +255,12 @@ def _load(
 ) -> None:
     """Raises StateMismatch, and then nothing was changed."""
     _compare_model(of_model, model)
+    load_optimizer(of_optimizer, optimizer)
+    model.load_state_dict(of_model)
+
+
+def load_optimizer(of_optimizer: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    """Loads ``state`` and ``param_groups``. Raises StateMismatch, and then nothing was changed."""
     _compare_optimizer(of_optimizer, optimizer)
     before = optimizer.state, optimizer.param_groups
     try:
@@ -266,7 +272,6 @@ def _load(
         raise StateMismatch(
             f"the optimizer refuses the packed state: {type(error).__name__}: {error}"
         ) from error
-    model.load_state_dict(of_model)
 
 
 # --- bytes ----------------------------------------------------------------------------------------

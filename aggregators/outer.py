@@ -1,0 +1,92 @@
+"""What peers make of an aggregate where they take several steps of their own between two rounds:
+one step of an outer optimizer, the same on all.
+
+    load("mean")                                    local SGD: the mean of the models
+    load("nesterov:lr=0.7,momentum=0.9")            DiLoCo (Douillard et al. 2023, arXiv:2311.08105)
+    load("heavy_ball:lr=0.7,momentum=0.9")
+
+An update is a peer's model difference after its steps, delta = before - after. With D the aggregate
+of them, momentum mu and rate eta:
+
+    mean         theta <- theta - D
+    heavy_ball   m <- mu m + D;  theta <- theta - eta m
+    nesterov     m <- mu m + D;  theta <- theta - eta (D + mu m)
+
+The momentum is behind the rule: a Byzantine update that the rule lets through stays in it for
+1 / (1 - mu) rounds. Momentum before the rule is that of the sender (``senders``), beside ``mean``.
+
+Knowing the names costs no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from gossip.errors import ConfigError, UnknownName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+    from torch import Tensor
+
+NESTEROV, HEAVY_BALL, MEAN = "nesterov", "heavy_ball", "mean"
+NAMES = (HEAVY_BALL, MEAN, NESTEROV)
+LR, MOMENTUM = 0.7, 0.9  # of DiLoCo
+_ALLOWED: Mapping[str, tuple[str, Callable[[float], bool]]] = {
+    "lr": ("above 0 and finite", lambda value: 0 < value < math.inf),
+    "momentum": ("at least 0 and below 1", lambda value: 0 <= value < 1),
+}
+
+
+class OuterStep(NamedTuple):
+    """The step that follows each round. ``spec`` names it."""
+
+    name: str
+    lr: float
+    momentum: float
+
+    @property
+    def spec(self) -> str:
+        """What ``load`` reads back."""
+        options = "" if self.name == MEAN else f":lr={self.lr:g},momentum={self.momentum:g}"
+        return self.name + options
+
+    def optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        """The optimizer that takes it, with the aggregate as the gradient of ``parameters``."""
+        from torch.optim import SGD
+
+        nesterov = self.name == NESTEROV and self.momentum > 0
+        return SGD(parameters, self.lr, self.momentum, nesterov=nesterov)
+
+
+def load(spec: str) -> OuterStep:
+    """The outer step that a text names; its options follow a colon, separated by commas.
+
+    Raises: UnknownName: No such step or option. ConfigError: A value cannot be read or is out of
+        range.
+    """
+    name, _, written = spec.partition(":")
+    name = name.strip().replace("-", "_")
+    if name not in NAMES:
+        raise UnknownName("outer step", name, NAMES)
+    options = {} if name == MEAN else {"lr": LR, "momentum": MOMENTUM}
+    for item in filter(None, map(str.strip, written.split(","))):
+        key, _, value = (part.strip() for part in item.partition("="))
+        if key not in options:
+            raise UnknownName(f"option of {name}", key, options)
+        options[key] = _number(name, key, value)
+    return OuterStep(name, options.get("lr", 1.0), options.get("momentum", 0.0))
+
+
+def _number(name: str, key: str, text: str) -> float:
+    words, fine = _ALLOWED[key]
+    try:
+        value = float(text)
+    except ValueError:
+        raise ConfigError(f"outer step {name}: {key}={text!r} is not a number") from None
+    if not fine(value):
+        raise ConfigError(f"outer step {name}: {key}={text} must be {words}")
+    return value
