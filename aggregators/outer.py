@@ -54,6 +54,18 @@ class OuterStep(NamedTuple):
         options = "" if self.name == MEAN else f":lr={self.lr:g},momentum={self.momentum:g}"
         return self.name + options
 
+    def move(self, aggregate: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What is taken off the parameters, ``(d,)``, and the memory for the next round. The same
+        as a step of ``optimizer``, for whoever has parameters in one vector.
+
+        Args:
+            aggregate: ``(d,)``, of the model differences.
+            memory: Of the last round; None before the first.
+        """
+        memory = aggregate if memory is None else self.momentum * memory + aggregate
+        ahead = aggregate + self.momentum * memory if self.name == NESTEROV else memory
+        return self.lr * ahead, memory
+
     def optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """The optimizer that takes it, with the aggregate as the gradient of ``parameters``."""
         from torch.optim import SGD

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossip.aggregators import BoundRule, Verdict, attacks, registry, senders
+from gossip.aggregators import BoundRule, Verdict, attacks, outer, registry, senders
 from gossip.core import Contribution, Rejection, TrustSettings, TrustTable
 from gossip.errors import AggregationError, ConfigError, UnknownName
 
@@ -58,6 +58,9 @@ class Trial:
         test_samples: Samples that a test takes, drawn once and the same in all runs; 0: all.
         every: Rounds between the tests that make a curve; 0: none is made.
         keep_state: Whether a rule with a state gets it back in the next round, which no run does.
+        local_steps: Steps of plain SGD that each worker takes by itself in a round. Updates are
+            model differences then.
+        outer: What follows them, as ``outer.load`` takes it; empty: updates are gradients.
     """
 
     rule: str
@@ -80,6 +83,13 @@ class Trial:
     test_samples: int = 0
     every: int = 0
     keep_state: bool = False
+    local_steps: int = 1
+    outer: str = ""
+
+    @property
+    def has_local_steps(self) -> bool:
+        """Whether updates are model differences, as in a run."""
+        return self.local_steps > 1 or bool(self.outer)
 
     @property
     def tolerated(self) -> int:
@@ -165,7 +175,7 @@ def train(trial: Trial, data: TrainingData, run_of: type[_Run] | None = None) ->
         when nobody lies.
     """
     f = trial.tolerated
-    sizes = trial.rounds, trial.batch, trial.hidden, trial.reference
+    sizes = trial.rounds, trial.batch, trial.hidden, trial.reference, trial.local_steps
     if not 0 <= trial.f < trial.n or min(sizes) < 1 or f < 0:
         raise ConfigError(
             f"{trial.f} liars of {trial.n} workers, {f} declared, {trial.rounds} rounds: nothing "
@@ -221,6 +231,9 @@ class _Run:
         self.trouble = ""
         # what a rule with a memory gets: the last result, and the state that it returned with it
         self.kept: dict[str, Any] = {}
+        self.outer = outer.load(trial.outer or outer.NESTEROV) if trial.has_local_steps else None
+        self.momentum: Tensor | None = None  # of the outer step
+        self.rate = trial.lr if self.outer is None else self.outer.lr
 
     def try_rule(self) -> None:
         """One call with honest updates, before liars are at work: what is wrong then is wrong with
@@ -233,7 +246,7 @@ class _Run:
         self.rule.explain(
             updates,
             f=self.trial.tolerated,
-            learning_rate=self.trial.lr,
+            learning_rate=self.rate,
             round_id=0,
             **self._server(generator),
         )
@@ -304,6 +317,7 @@ class _Run:
 
     def _round(self, round_id: int) -> bool:
         """Whether a step was made."""
+        trial = self.trial
         updates = self._offered(round_id)
         finite = torch.isfinite(updates).all(dim=1)
         faulty = [
@@ -319,23 +333,48 @@ class _Run:
         if verdict is None:
             return False
         self.kept = {"previous": verdict.aggregate, "state": verdict.state}
-        decay = self.trial.weight_decay * self.model.parameters
-        self.model.parameters -= self.trial.lr * (verdict.aggregate + decay)
+        if self.outer is None:
+            self.model.parameters -= trial.lr * self._decayed(verdict.aggregate)
+        else:
+            move, self.momentum = self.outer.move(verdict.aggregate, self.momentum)
+            self.model.parameters -= move
         return True
+
+    def _decayed(self, gradient: Tensor) -> Tensor:
+        return gradient + self.trial.weight_decay * self.model.parameters
+
+    def _updates(self, images: Tensor, labels: Tensor) -> Tensor:
+        """``(n, d)``: what each worker has learnt of its samples, ``(n, local_steps * batch)``."""
+        if self.outer is None:
+            return self.model.gradients(images, labels)
+        anchor = self.model.parameters
+        found = torch.empty(len(labels), len(anchor))
+        try:
+            for worker, difference in enumerate(found):
+                self.model.parameters = anchor.clone()
+                for begin in range(0, labels.shape[1], self.trial.batch):
+                    batch = slice(begin, begin + self.trial.batch)
+                    one = images[worker : worker + 1, batch], labels[worker : worker + 1, batch]
+                    gradient = self._decayed(self.model.gradients(*one)[0])
+                    self.model.parameters -= self.trial.lr * gradient
+                torch.sub(anchor, self.model.parameters, out=difference)
+        finally:
+            self.model.parameters = anchor
+        return found
 
     def _offered(self, round_id: int) -> Tensor:
         """``(n, d)``: what all workers send, those in quarantine included."""
         trial, honest = self.trial, self.honest
         chosen = torch.stack(
             [
-                share[_draw(len(share), trial.batch, g)]
+                share[_draw(len(share), trial.batch * trial.local_steps, g)]
                 for share, g in zip(self.shares, self.chances, strict=True)
             ]
         )
         labels = self.data.labels[chosen]
         if self.name == "label_flip":
             labels[honest:] = attacks.flip_labels(labels[honest:], self.data.classes)
-        updates = self._sent(self.model.gradients(self.data.images[chosen], labels))
+        updates = self._sent(self._updates(self.data.images[chosen], labels))
         if self.attack is None:
             return updates
         lies = self.attack.collude(
@@ -367,7 +406,7 @@ class _Run:
             verdict = self.rule.explain(
                 updates,
                 f=f,
-                learning_rate=self.trial.lr,
+                learning_rate=self.rate,
                 round_id=round_id,
                 **self.kept,
                 **self._server(self.judge),
@@ -445,7 +484,7 @@ class _Run:
                 return self.rule(
                     updates[taken] if self.locked else updates,
                     f=self._tolerated(),
-                    learning_rate=self.trial.lr,
+                    learning_rate=self.rate,
                     round_id=round_id,
                     **self.kept,
                     **server,

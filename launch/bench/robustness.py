@@ -115,6 +115,21 @@ def robustness(
             )
         ),
     ] = ["iid"],  # noqa: B006
+    local_steps: Annotated[
+        list[int],
+        typer.Option(
+            help="Steps that each worker takes by itself in a round; --rounds counts rounds. "
+            "Repeatable."
+        ),
+    ] = [1],  # noqa: B006
+    outer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What follows a round of local steps: nesterov:lr=0.7,momentum=0.9 (the default), "
+            "heavy_ball, mean. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     trust: Annotated[
         bool, typer.Option(help="The trust table of a run keeps out who stands out for long.")
     ] = False,
@@ -232,6 +247,7 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
     choices = _choices(given)
     for each in given["split"]:
         splits.read_split(each)
+    steps = _steps(given)
     rules = _words(given["rules"]) or [*registry.names(), *COMPOSED]
     for rule in rules:
         registry.check(rule)
@@ -260,12 +276,27 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
             tuple(attacks),
             tuple(range(given["seeds"])),
             given["fails_below"],
-            {**shared, "split": each},
+            {**shared, **taken, "split": each},
             tuple(choices),
         )
         for each in given["split"]
+        for taken in steps
         for workers, attackers, told in zip(n, f, declared, strict=True)
     ]
+
+
+def _steps(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each combination of local steps and of what follows them. A table of gradients, with one
+    step and nothing after it, is made once."""
+    from gossip.aggregators import outer
+
+    after = [outer.load(each).spec for each in given["outer"] or [outer.NESTEROV]]
+    combinations = [
+        {"local_steps": steps, "outer": spec if steps > 1 or given["outer"] else ""}
+        for steps in given["local_steps"]
+        for spec in after
+    ]
+    return [each for at, each in enumerate(combinations) if each not in combinations[:at]]
 
 
 def _choices(given: Mapping[str, Any]) -> list[dict[str, Any]]:

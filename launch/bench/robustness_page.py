@@ -108,11 +108,19 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
         if shared["model"] == MLP
         else f"the model `{shared['model']}`"
     )
+    sizes = sorted({each.settings()["local_steps"] for each in tables})
+    local = (
+        ""
+        if sizes == [1]
+        else f"; a worker takes {' or '.join(map(str, sizes))} steps by itself in a round, on as "
+        "many batches, and updates are model differences"
+    )
+    per = "round" if sizes == [1] else "step"
     setting = (
         f"Data `{data}`; {model}; {counted(shared['rounds'], 'round')}; "
         f"{' or '.join(map(setting_of, choices))}; "
-        f"{counted(shared['batch'], 'sample')} a worker and round, {shares}; rules with a judge "
-        f"judge by {shared['reference']}; seeds {seeds}.{trust}{searched}{held_out}{tests}"
+        f"{counted(shared['batch'], 'sample')} a worker and {per}, {shares}{local}; rules "
+        f"with a judge judge by {shared['reference']}; seeds {seeds}.{trust}{searched}{held_out}{tests}"
     )
     told = (
         "All rules are told the true f."
@@ -198,7 +206,15 @@ def _shares(split: str) -> str:
 def title(table: RobustnessTable) -> str:
     told = "" if table.declared_f == table.f else f", f = {table.declared_f} declared"
     split = "" if table.settings()["split"] == IID else f", `{table.settings()['split']}`"
-    return f"## f = {table.f} of {table.n}{told}{split}"
+    return f"## f = {table.f} of {table.n}{told}{split}{_steps_of(table)}"
+
+
+def _steps_of(table: RobustnessTable) -> str:
+    """Of local steps, in words."""
+    settings = table.settings()
+    if not settings["outer"]:
+        return ""
+    return f", {counted(settings['local_steps'], 'local step')}, `{settings['outer']}`"
 
 
 def kind_of(table: RobustnessTable) -> str:
@@ -209,7 +225,8 @@ def kind_of(table: RobustnessTable) -> str:
         if table.settings()["split"] == IID
         else f"-{table.settings()['split'].replace(':', '-')}"
     )
-    return f"{table.f}-of-{table.n}{told}{split}"
+    steps = "".join(char if char.isalnum() else "-" for char in _steps_of(table))
+    return f"{table.f}-of-{table.n}{told}{split}{steps}"
 
 
 def section(table: RobustnessTable, found: Found) -> list[str]:

@@ -30,6 +30,8 @@ SETTINGS = (
     "test_samples",
     "every",
     "keep_state",
+    "local_steps",
+    "outer",
 )
 """What all trials of a table have in common, but for its choices."""
 

@@ -44,6 +44,7 @@ def digest():
 ENDED = re.compile(r"peer (\d) from \((\d+), '(\w*)'\) to \((\d+), '(\w+)'\)")
 ROLLING = ("--sender", "momentum", "--deterministic")
 ENCODED = ("--encoding", "topk:0.2", "--deterministic")
+LOCAL = ("--local-steps", "5", "--deterministic")
 GOSSIP = ("--topology", "random-k")
 
 
@@ -62,8 +63,10 @@ def ended(folder: Path, steps: int, *options: str) -> tuple[list[tuple[str, ...]
     return sorted(ENDED.findall(run.stdout + run.stderr)), run.stdout + run.stderr
 
 
-@pytest.mark.parametrize("options", [ROLLING, ENCODED], ids=["sender", "encoding"])
-def test_buffers_senders_and_residuals_go_on_as_if_nothing_had_happened(
+@pytest.mark.parametrize(
+    "options", [ROLLING, ENCODED, LOCAL], ids=["sender", "encoding", "local steps"]
+)
+def test_what_is_a_peers_own_goes_on_as_if_nothing_had_happened(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
     undisturbed, _ = ended(tmp_path / "clean", 30, *options)

@@ -1,0 +1,289 @@
+"""Local steps: what a peer does between two rounds, and what a round is on."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, same_bits, small_model
+
+from gossip.aggregators import outer
+from gossip.config import RunConfig
+from gossip.errors import ConfigError, UnknownName
+from gossip.ipc import messages as control
+from gossip.training.layout import Layout
+from gossip.training.local_steps import STATE, LocalSteps, read_settings, settings_of
+from gossip.training.state import StateMismatch, pack_state, unpack_state
+
+NESTEROV = "nesterov:lr=0.7,momentum=0.9"
+
+
+def parameters_of(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).clone()
+
+
+def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    backward(model, seed)
+    optimizer.step()
+
+
+def local(total: int, spec: str = "mean") -> tuple[torch.nn.Module, LocalSteps]:
+    model, optimizer = small_model()
+    layout = Layout(model, optimizer)
+    return model, LocalSteps(layout, optimizer.step, total, outer.load(spec))
+
+
+# --- the outer step -------------------------------------------------------------------------------
+
+
+def test_an_outer_step_is_read_back_from_its_own_text() -> None:
+    for text in ("mean", NESTEROV, "heavy_ball:lr=0.5,momentum=0.8", "nesterov"):
+        read = outer.load(text)
+        assert outer.load(read.spec) == read
+    assert outer.load("nesterov").spec == NESTEROV
+    assert outer.load("mean") == outer.OuterStep("mean", 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nestrov", "Did you mean 'nesterov'"),
+        ("nesterov:beta=0.9", "beta"),
+        ("mean:lr=2", "lr"),
+        ("nesterov:lr=fast", "not a number"),
+        ("nesterov:momentum=1", "below 1"),
+        ("heavy_ball:lr=nan", "above 0"),
+    ],
+)
+def test_an_outer_step_that_nobody_knows_is_refused(text: str, said: str) -> None:
+    with pytest.raises((ConfigError, UnknownName), match=said):
+        outer.load(text)
+    with pytest.raises(ValueError, match=said):
+        RunConfig(outer=text)
+
+
+def test_the_outer_step_is_that_of_diloco() -> None:
+    """m <- mu m + D; theta <- theta - eta (D + mu m)."""
+    theta = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+    optimizer = outer.load(NESTEROV).optimizer([theta])
+    expected, momentum = theta.detach().clone(), torch.zeros(2, dtype=torch.float64)
+    for seed in range(5):
+        theta.grad = torch.full((2,), 0.1 * seed - 0.2, dtype=torch.float64)
+        optimizer.step()
+        momentum = 0.9 * momentum + theta.grad
+        expected -= 0.7 * (theta.grad + 0.9 * momentum)
+        assert torch.allclose(theta, expected, rtol=1e-12)
+
+
+# --- between two rounds ---------------------------------------------------------------------------
+
+
+def test_the_update_is_the_model_difference_and_the_parameters_are_the_anchor_again() -> None:
+    model, steps = local(3)
+    before = parameters_of(model)
+    for seed in range(3):
+        assert steps.is_last == (seed == 2)
+        backward(model, seed)
+        steps.step(dict)
+    after = parameters_of(model)
+    assert steps.put_difference()
+    difference = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])  # type: ignore[union-attr]
+    assert torch.equal(parameters_of(model), before)
+    assert torch.equal(difference, before - after)
+    assert steps.taken == 0
+
+
+def test_a_parameter_that_no_step_has_moved_has_no_update() -> None:
+    model, steps = local(1)
+    backward(model, 0)
+    frozen, *others = model.parameters()
+    frozen.grad = None
+    steps.step(dict)
+    steps.put_difference()
+    assert frozen.grad is None
+    assert all(parameter.grad is not None for parameter in others)
+
+
+def test_steps_that_were_all_skipped_are_no_update() -> None:
+    model, steps = local(2)
+    backward(model, 0)
+    steps.step(dict, skipped=True)
+    steps.step(dict, skipped=True)
+    assert not steps.put_difference()
+
+
+def test_the_shared_parameters_may_be_replaced_in_the_middle_and_own_steps_stay_on_top() -> None:
+    model, steps = local(3)
+    backward(model, 0)
+    before = parameters_of(model)
+    steps.step(dict)
+    after = parameters_of(model)
+    with steps.at_anchor():
+        assert torch.equal(parameters_of(model), before)
+    assert torch.equal(parameters_of(model), after), "nothing was replaced: bit for bit"
+    with steps.at_anchor(), torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    assert torch.allclose(parameters_of(model), after + 1.0, atol=1e-6)
+    steps.put_difference()
+    assert torch.equal(parameters_of(model), before + 1.0)
+
+
+def test_what_goes_with_the_anchor_is_of_its_step() -> None:
+    """A scheduler is stepped within a round: who takes the anchor over takes the scheduler as it
+    was there."""
+    _, steps = local(2)
+    now = {"value": [0]}
+
+    def step_once() -> None:
+        steps.step(lambda: now, skipped=True)
+        now["value"].append(now["value"][-1] + 1)
+
+    step_once()
+    assert steps.extra_state(lambda: now) == {"value": [0]}
+    step_once()
+    steps.put_difference()
+    assert steps.extra_state(lambda: now) == {"value": [0]}, "the script has yet to step behind it"
+    steps.boundary_is_over()
+    assert steps.extra_state(lambda: now) == {"value": [0, 1, 2]}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        7,
+        {},
+        {"step": "3", "groups": [{}]},
+        {"step": 3, "groups": []},
+        {"step": 3, "groups": [{"lr": 1.0}]},
+    ],
+)
+def test_settings_of_another_optimizer_are_refused(said: object) -> None:
+    _, optimizer = small_model()
+    with pytest.raises(StateMismatch):
+        read_settings(said, optimizer)
+
+
+def test_settings_are_taken_over_as_they_were_given() -> None:
+    _, optimizer = small_model()
+    said = copy.deepcopy(settings_of(optimizer, 60))
+    optimizer.param_groups[0]["lr"] = 0.123
+    step, groups = read_settings(said, optimizer)
+    assert (step, groups[0]["lr"]) == (60, said["groups"][0]["lr"])
+    assert read_settings(None, optimizer)[1][0]["lr"] == 0.123
+
+
+# --- a session ------------------------------------------------------------------------------------
+
+
+def test_one_peer_with_the_mean_trains_as_it_would_alone() -> None:
+    """The anchor less the difference is where the steps led to, up to rounding."""
+    model, optimizer = small_model()
+    twin, twin_optimizer = small_model()
+    with FakeNodeSwarm(echo, local_steps=4, outer="mean") as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed in range(12):
+            assert swarm.session.step == seed
+            step(model, optimizer, seed)
+            step(twin, twin_optimizer, seed)
+        assert swarm.session.round == 3
+        assert torch.allclose(parameters_of(model), parameters_of(twin), atol=1e-6)
+
+
+def test_a_round_of_local_steps_is_sent_once_and_stepped_by_the_outer_optimizer() -> None:
+    model, optimizer = small_model()
+    twin, twin_optimizer = small_model()
+    sent = []
+
+    def script(n: FakeNode) -> None:
+        n.prepared()
+        for round_id in range(2):
+            n.go(round_id, slot=1)
+            n.expect(control.Contribute)
+            sent.append(n.arena.updates[1].copy())  # type: ignore[union-attr]
+            n.apply(round_id, 1, 0.5 * sent[-1][: -len(list(model.parameters()))])
+            n.expect(control.AppliedReply)
+        n.go(2)
+        n.halt()
+
+    with FakeNodeSwarm(script, local_steps=3, outer=NESTEROV) as swarm:
+        swarm.session.prepare(model, optimizer)
+        outer_twin = outer.load(NESTEROV).optimizer(twin.parameters())
+        for first in (0, 3):
+            anchor = parameters_of(twin)
+            for seed in range(first, first + 3):
+                step(model, optimizer, seed)
+                step(twin, twin_optimizer, seed)
+            difference = anchor - parameters_of(twin)
+            assert np.array_equal(sent[-1][: len(difference)], difference.numpy())
+            sizes = [parameter.numel() for parameter in twin.parameters()]
+            pieces = zip(anchor.split(sizes), difference.split(sizes), strict=True)
+            for parameter, (was, moved) in zip(twin.parameters(), pieces, strict=True):
+                parameter.data.copy_(was.view_as(parameter))
+                parameter.grad = 0.5 * moved.view_as(parameter)
+            outer_twin.step()
+            assert same_bits(model, twin)
+    assert len(sent) == 2
+
+
+def test_a_session_that_ends_within_a_round_ends_at_the_anchor_and_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model, optimizer = small_model()
+    with FakeNodeSwarm(echo, local_steps=3, outer="mean") as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed in range(3):
+            step(model, optimizer, seed)
+        shared = parameters_of(model)
+        step(model, optimizer, 3)
+        assert not torch.equal(parameters_of(model), shared)
+    assert torch.equal(parameters_of(model), shared)
+    assert "1 local steps were undone" in capsys.readouterr().err
+
+
+def test_a_state_that_was_taken_over_brings_the_settings_of_the_users_optimizer() -> None:
+    model, optimizer = small_model()
+    other, other_optimizer = small_model()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1.0)
+    other_optimizer.param_groups[0]["lr"] = 0.0625
+    layout = Layout(other, other_optimizer)
+    theirs = LocalSteps(layout, other_optimizer.step, 2, outer.load(NESTEROV))
+    state = pack_state(other, theirs.outer, {STATE: settings_of(other_optimizer, 8)})
+
+    def script(n: FakeNode) -> None:
+        n.prepared()
+        n.restore(4, state)
+        assert n.expect(control.RestoredReply).error == ""
+        n.go(4)
+        n.halt()
+
+    with FakeNodeSwarm(script, local_steps=2) as swarm:
+        swarm.session.prepare(model, optimizer)
+        assert swarm.session.step == 8
+        assert same_bits(model, other)
+        assert optimizer.param_groups[0]["lr"] == 0.0625
+
+
+def test_a_state_of_local_steps_fits_the_outer_optimizer_and_no_other() -> None:
+    model, optimizer = small_model()
+    state = pack_state(model, optimizer, {})
+    steps = LocalSteps(Layout(model, optimizer), optimizer.step, 2, outer.load(NESTEROV))
+    step(model, optimizer, 0)
+    with pytest.raises(StateMismatch):
+        unpack_state(
+            pack_state(model, torch.optim.AdamW(model.parameters()), {}), model, steps.outer
+        )
+    unpack_state(state, model, optimizer)
+
+
+def test_a_loop_that_would_end_within_a_round_is_refused_before_it_begins() -> None:
+    model, optimizer = small_model()
+    with FakeNodeSwarm(echo, local_steps=30) as swarm:
+        swarm.session.prepare(model, optimizer)
+        with pytest.raises(ConfigError, match=r"steps\(100\) is no multiple.*30") as raised:
+            swarm.session.steps(100)
+        assert raised.value.hint == "take 90 or 120"
