@@ -120,7 +120,8 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
         f"Data `{data}`; {model}; {counted(shared['rounds'], 'round')}; "
         f"{' or '.join(map(setting_of, choices))}; "
         f"{counted(shared['batch'], 'sample')} a worker and {per}, {shares}{local}; rules "
-        f"with a judge judge by {shared['reference']}; seeds {seeds}.{trust}{searched}{held_out}{tests}"
+        f"with a judge judge by {shared['reference']}; seeds {seeds}."
+        f"{trust}{searched}{held_out}{tests}"
     )
     told = (
         "All rules are told the true f."

@@ -1,0 +1,148 @@
+"""What local steps cost in loss, and save in bytes: a transformer over characters, real processes.
+
+    python benchmarks/local_steps.py --text tinyshakespeare.txt --out docs/local_steps_table.md
+
+Each cell is one `gossip run` with equal tokens: local steps, the outer step, the topology and a
+seed. What was run is in the file of --into: after Ctrl-C the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cells import name_of, read_rows, run_all
+from whole_runs import GOSSIP, HERE, environment, summary_of
+
+SCRIPT = HERE / "char_gpt.py"
+RUN_TIMEOUT_S = 3600.0
+NESTEROV, MEAN = "nesterov", "mean"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    local_steps: int
+    outer: str
+    topology: str
+    seed: int
+    steps: int
+    lr: float
+
+
+def play(text: Path, peers: int, cell: Cell) -> dict[str, Any]:
+    """Raises: RuntimeError: The run did not end well."""
+    with tempfile.TemporaryDirectory(prefix="gossip-benchmark-") as scratch:
+        result, run = Path(scratch) / "result.json", Path(scratch) / "run"
+        options = ["--outer", cell.outer] if cell.outer else []
+        command = [
+            *[*GOSSIP, "run", "-n", str(peers), "--aggregator", "mean", "--seed", str(cell.seed)],
+            *["--topology", cell.topology, "--local-steps", str(cell.local_steps), *options],
+            *["--round-timeout", "120", "--run-dir", str(run), str(SCRIPT)],
+            *["--text", str(text), "--steps", str(cell.steps), "--lr", str(cell.lr)],
+            *["--result", str(result)],
+        ]
+        done = subprocess.run(
+            command,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=RUN_TIMEOUT_S,
+        )
+        if done.returncode:
+            raise RuntimeError(f"exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr}")
+        summary = summary_of(run)
+        found: dict[str, Any] = json.loads(result.read_text())
+        return {
+            **found,
+            "bytes": summary["bytes_sent"] / peers,
+            "rounds": summary["rounds"],
+            "identical": summary["replicas_identical"],
+        }
+
+
+def nothing() -> None:
+    """What a worker of ``cells`` needs before its first cell."""
+
+
+def table(cells: Sequence[Cell], rows: dict[str, dict[str, Any]]) -> list[str]:
+    """Markdown: a row for each kind of cell, the mean of its seeds and their standard error."""
+    kinds = list(dict.fromkeys((c.topology, c.local_steps, c.outer) for c in cells))
+    lines = [
+        "| topology | local steps | outer step | validation loss | over 1 | MiB a peer | rounds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    base: dict[str, float] = {}
+    for topology, steps, outer in kinds:
+        of = [
+            rows[name_of(cell)]
+            for cell in cells
+            if (cell.topology, cell.local_steps, cell.outer) == (topology, steps, outer)
+            and name_of(cell) in rows
+        ]
+        if not of:
+            continue
+        losses = [row["validation"] for row in of]
+        mean = statistics.fmean(losses)
+        error = f" ± {statistics.stdev(losses) / math.sqrt(len(losses)):.3f}" if len(of) > 1 else ""
+        if steps == 1:
+            base[topology] = mean
+        over = f"{100 * (mean / base[topology] - 1):+.1f} %" if topology in base else ""
+        sent = statistics.fmean(row["bytes"] for row in of) / 2**20
+        lines.append(
+            f"| {topology} | {steps} | {outer or 'none: gradients'} | {mean:.3f}{error} | {over} | "
+            f"{sent:.1f} | {of[0]['rounds']} |"
+        )
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--text", type=Path, required=True, help="a file of plain text")
+    parser.add_argument("-n", "--peers", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=300, help="of each peer")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--local-steps", type=int, nargs="+", default=[1, 10, 30, 100])
+    parser.add_argument("--outer", nargs="+", default=[MEAN, NESTEROV])
+    parser.add_argument("--topology", nargs="+", default=["rolling"])
+    parser.add_argument("--into", type=Path, default=Path("runs/local_steps.jsonl"))
+    parser.add_argument("--out", type=Path, help="file for the table")
+    parser.add_argument("--show", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    cells = [
+        Cell(steps, outer, topology, seed, options.steps, options.lr)
+        for seed in range(options.seeds)
+        for topology in options.topology
+        for steps in options.local_steps
+        for outer in (options.outer if steps > 1 else [""])
+    ]
+    if options.show:
+        kept = read_rows(options.into)
+        rows = {json.dumps(row["cell"], sort_keys=True): row for row in kept}
+    else:
+        of_text = partial(play, options.text.resolve(), options.peers)
+        rows = run_all(cells, of_text, options.into, nothing, 1)
+    lines = table(cells, rows)
+    print("\n".join(lines))
+    if options.out is not None:
+        options.out.write_text("\n".join(lines) + "\n", "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
