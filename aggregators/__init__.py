@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import outer as outer
     from . import registry as registry
     from . import senders as senders
     from .base import CoordinateRule as CoordinateRule

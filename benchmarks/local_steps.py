@@ -1,6 +1,6 @@
 """What local steps cost in loss, and save in bytes: a transformer over characters, real processes.
 
-    python benchmarks/local_steps.py --text tinyshakespeare.txt --out docs/local_steps_table.md
+    python benchmarks/local_steps.py --text tinyshakespeare.txt
 
 Each cell is one `gossip run` with equal tokens: local steps, the outer step, the topology and a
 seed. What was run is in the file of --into: after Ctrl-C the same command goes on.

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossip.aggregators.outer import OuterStep
+from gossip.aggregators import outer as outer_steps
 
 from .layout import Layout
 from .state import StateMismatch
@@ -44,7 +44,7 @@ class LocalSteps:
         layout: Layout,
         inner_step: Callable[[], object],
         total: int,
-        outer: OuterStep,
+        outer: outer_steps.OuterStep,
     ) -> None:
         """``inner_step``: of the user's optimizers, without an exchange."""
         self.total, self.taken = total, 0
