@@ -420,6 +420,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             initial=peer + PEERS_MAX * incarnation if schedule.apart else None,
             prepare_s=schedule.prepare_s if incarnation else late.get(peer, PREPARE_S),
             piece_bytes=schedule.piece_bytes,
+            local_steps=schedule.local_steps,
         )
 
     link = LinkModel(

@@ -81,6 +81,8 @@ PREPARES_S = (0.001, 0.001, 0.2, 1.0)
 STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
 # of those with rolling rounds: they share out the same samples however many they are
 FIXED_GLOBAL = 0.25
+LOCAL = 0.2
+LOCAL_STEPS = (2, 5, 20)
 WEIGHTED = 0.2  # of those with rolling rounds
 WEIGHTS = (1, 1, 1, 2, 4, 10)
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
@@ -222,7 +224,7 @@ def generate(
         base = replace(base, piece_bytes=pieces)
     drawn = replace(base, faults=_with_claims(base, bearable))
     is_free = (peers, topology, aggregator, world) == (None, None, None, None)
-    return _weighted(_placed(drawn)) if is_free else drawn
+    return _with_local_steps(_weighted(_placed(drawn))) if is_free else drawn
 
 
 def _draw_faults(
@@ -292,6 +294,14 @@ def _weighted(drawn: Schedule) -> Schedule:
     if lot.random() >= WEIGHTED or not topologies.load(drawn.topology).rolling:
         return drawn
     return replace(drawn, server_weights=write_weights(dict(enumerate(weights))))
+
+
+def _with_local_steps(drawn: Schedule) -> Schedule:
+    """The same with updates that are model differences, in some of them."""
+    lot = Random(f"schedule/{drawn.seed}/local steps")
+    if lot.random() >= LOCAL:
+        return drawn
+    return replace(drawn, local_steps=lot.choice(LOCAL_STEPS))
 
 
 def _is_of_an_attacker(fault: Fault) -> bool:

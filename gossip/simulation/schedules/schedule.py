@@ -63,6 +63,8 @@ class Schedule:
             the others by way of the folder of addresses.
         told: Launchers say who has ended for good, and who is on its way.
         piece_bytes: Of a piece of the toy model's state. A float32 element has 4.
+        local_steps: That make an update of the toy model. With more than one an outer step with
+            momentum applies the aggregate.
     """
 
     seed: int
@@ -96,6 +98,7 @@ class Schedule:
     copies_per_s: float = 0.0
     joins_s: tuple[float, ...] = ()
     told: bool = False
+    local_steps: int = 1
 
     @property
     def everybody(self) -> int:
@@ -207,6 +210,7 @@ class Schedule:
             1 <= self.commit_log <= COMMIT_LOG_MAX,
             f"commit_log = {self.commit_log}: 1 to {COMMIT_LOG_MAX} rounds",
         )
+        yield self.local_steps >= 1, f"local_steps = {self.local_steps}: at least 1"
         yield self.piece_bytes >= 1, f"piece_bytes = {self.piece_bytes}: at least 1"
         yield (
             bool(self.shards) and min(self.shards) >= 1,

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from gossip.aggregators import outer
 from gossip.core import DIGEST_BYTES, PIECE_BYTES, Effect, Event, Payload, PeerId, events
 from gossip.vectors import bytes_for, described, from_bytes, to_bytes
 
@@ -25,7 +26,9 @@ STEP_SIZE = 0.1
 NOISE = 0.05
 PREPARE_S = 0.001
 SNAPSHOT_S = 0.0005  # to copy the state, or to take one over
-OWN_BYTES = 8  # of a packed state, behind the parameters
+OWN_BYTES = 8  # of a packed state, behind the parameters and the memory of the outer step
+OUTER = outer.OuterStep(outer.NESTEROV, outer.LR, outer.MOMENTUM)
+"""What follows a round of local steps."""
 
 Values = Sequence[float]
 """A vector to reckon with. For eight numbers Python is several times as fast as numpy."""
@@ -193,6 +196,8 @@ class ToyTrainer:
         rounds: that its script trains for; then it comes to its end.
         prepare_s: from its start until it has built its model.
         piece_bytes: of a piece of its state.
+        local_steps: steps that make an update. With more than one ``OUTER`` applies the aggregate,
+            and its memory belongs to the state.
     """
 
     peer: PeerId
@@ -217,6 +222,7 @@ class ToyTrainer:
     snapshot_s: float = SNAPSHOT_S
     by_samples: bool = False
     piece_bytes: int = PIECE_BYTES
+    local_steps: int = 1
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"toy/{self.seed}/{self.peer}/{self.incarnation}")
@@ -224,6 +230,8 @@ class ToyTrainer:
         self.target = target_of(self.seed, elements)
         self._target: list[float] = self.target.tolist()
         self._here = array("f", bytes(4 * elements))  # the parameters
+        # of the outer step; empty where updates are of one step
+        self._momentum = array("f", bytes(4 * elements if self.local_steps > 1 else 0))
         # a peer begins with weights of its own and has to take over the swarm's
         if self.initial is not None:
             draw = np.random.default_rng([self.seed, 2, self.initial])
@@ -251,8 +259,14 @@ class ToyTrainer:
 
     @property
     def digest(self) -> bytes:
-        """Of the parameters: equal digests mean bit-identical replicas."""
-        return hashlib.blake2b(self._here, digest_size=DIGEST_BYTES).digest()
+        """Of the parameters and the memory of the outer step: equal digests mean bit-identical
+        replicas."""
+        return hashlib.blake2b(self._shared, digest_size=DIGEST_BYTES).digest()
+
+    @property
+    def _shared(self) -> bytes:
+        """What all hold alike after the same commits."""
+        return self._here.tobytes() + self._momentum.tobytes()
 
     @property
     def distance(self) -> float:
@@ -308,7 +322,7 @@ class ToyTrainer:
             case events.TakeSnapshot():
                 # What all hold alike, what their scripts set, and what is everybody's own.
                 packed = [
-                    self._here.tobytes(),
+                    self._shared,
                     struct.pack("<f", self.step_size),
                     struct.pack("<i", self.peer),
                 ]
@@ -347,6 +361,8 @@ class ToyTrainer:
         """The honest update for a round, from the parameters as they are."""
         noise = noise_of(f"{self.seed}/{self.peer}/{round_id}", len(self._target))
         size, blur = self.step_size, self.noise
+        if self.local_steps > 1:  # so many steps towards it come as far as one of this size
+            size = 1.0 - (1.0 - size) ** self.local_steps
         return [
             size * (to - here + blur * z)
             for to, here, z in zip(self._target, self._here, noise, strict=True)
@@ -432,21 +448,39 @@ class ToyTrainer:
         if content:
             rate = apply.rates[0] if apply.rates else 1.0
             changed = [
-                here + rate * step
-                for here, step in zip(changed, memoryview(content).cast("f"), strict=True)
+                here + rate * step for here, step in zip(changed, self._moved(content), strict=True)
             ]
         self._here = array("f", changed)
         said = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() if content else b""
         self.applied.append((apply.round_id, said))
         self.next_round, self.changed_at = apply.round_id + 1, now
 
+    def _moved(self, content: bytes) -> Sequence[float]:
+        """What an aggregate is applied as."""
+        aggregate = memoryview(content).cast("f")
+        if self.local_steps == 1:
+            return aggregate
+        self._momentum = array(
+            "f",
+            [
+                OUTER.momentum * held + each
+                for held, each in zip(self._momentum, aggregate, strict=True)
+            ],
+        )
+        return [
+            OUTER.lr * (each + OUTER.momentum * held)
+            for held, each in zip(self._momentum, aggregate, strict=True)
+        ]
+
     def _restore(self, restore: events.Restore, now: float) -> events.Restored:
-        packed, most = bytes_of_state(restore.payload), 4 * len(self._here)
+        packed, most = bytes_of_state(restore.payload), len(self._shared)
         if len(packed) != most + OWN_BYTES:
             return events.Restored(
                 restore.round_id, f"{len(packed)} bytes do not fit {most + OWN_BYTES}"
             )
-        self._here = array("f", packed[:most])
+        parameters = 4 * len(self._here)
+        self._here = array("f", packed[:parameters])
+        self._momentum = array("f", packed[parameters:most])
         self.next_round, self.changed_at = restore.round_id, now
         self.restored.append((restore.round_id, self.digest))
         return events.Restored(restore.round_id)
