@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +15,11 @@ from gossip.aggregators import outer
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, UnknownName
 from gossip.ipc import messages as control
+from gossip.run.checkpoints import Checkpoint
 from gossip.training.layout import Layout
 from gossip.training.local_steps import STATE, LocalSteps, read_settings, settings_of
+from gossip.training.saving import CheckpointSaver, SavePlan
+from gossip.training.session import _plan_of
 from gossip.training.state import StateMismatch, pack_state, unpack_state
 
 NESTEROV = "nesterov:lr=0.7,momentum=0.9"
@@ -287,3 +292,22 @@ def test_a_loop_that_would_end_within_a_round_is_refused_before_it_begins() -> N
         with pytest.raises(ConfigError, match=r"steps\(100\) is no multiple.*30") as raised:
             swarm.session.steps(100)
         assert raised.value.hint == "take 90 or 120"
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_due_behind_the_first_round_that_has_come_so_far(tmp_path: Path) -> None:
+    plan = SavePlan(tmp_path, 7, 3, of_round=5)
+    saver = CheckpointSaver(plan, 0, {}, print)
+    assert [step for step in range(5, 50, 5) if saver.is_due(step)] == [10, 15, 25, 30, 35, 45]
+
+
+@pytest.mark.parametrize(("saved", "of_round"), [({}, 5), ({"local_steps": 10}, 5)])
+def test_a_checkpoint_of_other_rounds_is_not_resumed_from(
+    tmp_path: Path, saved: dict[str, int], of_round: int
+) -> None:
+    ledger = json.dumps({"round": 10}).encode()
+    with pytest.raises(ConfigError, match=r"saved with local_steps = .*this run has 5") as raised:
+        _plan_of(ledger, Checkpoint(50, tmp_path, saved), of_round)
+    assert raised.value.hint == f"resume with --local-steps {saved.get('local_steps', 1)}"
