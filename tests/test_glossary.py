@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +15,8 @@ import pytest
 import gossip
 from gossip import errors
 from gossip.core import events, messages, settings
+
+pytestmark = pytest.mark.xdist_group("glossary")
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("gossip", "aggregators", "topologies", "launch")
@@ -45,13 +47,11 @@ def classes(module: ModuleType) -> set[str]:
     return {cls.__name__ for cls in own if not cls.__name__.startswith("_")}
 
 
-def trees() -> Iterator[ast.Module]:
-    for folder in SOURCES:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            yield ast.parse(path.read_text("utf-8"))
-
-
-TREES = tuple(trees())
+@cache
+def trees() -> tuple[ast.Module, ...]:
+    """Of all sources. That takes seconds, so it is for the process alone that runs these tests."""
+    paths = [path for folder in SOURCES for path in sorted((ROOT / folder).rglob("*.py"))]
+    return tuple(ast.parse(path.read_text("utf-8")) for path in paths)
 
 
 def words(node: ast.AST | None) -> list[str]:
@@ -76,7 +76,7 @@ def keys(node: ast.AST) -> set[str]:
 def literal(name: str) -> set[str]:
     """What the ``Literal`` of that name allows."""
     found: set[str] = set()
-    for tree in TREES:
+    for tree in trees():
         for node in tree.body:
             if (
                 isinstance(node, ast.AnnAssign)
@@ -93,7 +93,7 @@ def events_written() -> tuple[set[str], set[str]]:
     """The events, and their fields, by what the code calls.
     What is put together elsewhere is not seen."""
     names, fields = literal("What") | literal("Change") | literal("Turn"), set[str]()
-    for tree in TREES:
+    for tree in trees():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and node.args:
                 called = getattr(node.func, "attr", getattr(node.func, "id", ""))
@@ -111,7 +111,7 @@ def events_written() -> tuple[set[str], set[str]]:
 
 def function(name: str, beside: str) -> ast.FunctionDef:
     """The function of that name, in the module that has ``beside`` in it."""
-    for tree in TREES:
+    for tree in trees():
         found = [
             node
             for node in ast.walk(tree)
@@ -163,10 +163,10 @@ def test_each_field_of_a_summary_has_a_sentence() -> None:
 
 
 def test_nothing_is_explained_that_is_gone() -> None:
-    written = {word for tree in TREES for node in ast.walk(tree) for word in words(node)}
+    written = {word for tree in trees() for node in ast.walk(tree) for word in words(node)}
     written |= {
         node.arg
-        for tree in TREES
+        for tree in trees()
         for node in ast.walk(tree)
         if isinstance(node, ast.keyword) and node.arg
     }

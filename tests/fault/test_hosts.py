@@ -51,7 +51,7 @@ POLICIES = {
     "continue": ("--on-minority", "continue"),
     "available": ("--quorum", "available"),
 }
-AHEAD = 100  # rounds until the end, once all are together again
+AHEAD = effort(40, 100)  # rounds until the end, once all are together again
 
 
 class HostsRun:
@@ -136,10 +136,10 @@ def test_after_a_cable_was_pulled_there_is_one_lineage_and_nothing_is_counted_tw
     with hosts(2) as pair:
         run = HostsRun(tmp_path, pair, n, first, *POLICIES[policy])
         try:
-            run.wait_for_rounds(20, range(n))
+            run.wait_for_rounds(effort(10, 20), range(n))
             pair.cut(1)
             cut_at = run.now(0)
-            run.wait_for_rounds(effort(40, 100), larger)
+            run.wait_for_rounds(effort(20, 100), larger)
             if policy == "pause":
                 run.wait(
                     lambda: {row["peer"] for row in run.events("paused")} >= {*smaller},
@@ -148,7 +148,7 @@ def test_after_a_cable_was_pulled_there_is_one_lineage_and_nothing_is_counted_tw
             else:
                 run.wait_for_rounds(50, smaller)
             pair.heal(1)
-            run.wait_for_rounds(20, range(n))
+            run.wait_for_rounds(effort(10, 20), range(n))
             summary = run.finish()
         finally:
             run.close()

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import zygote
 from effort import effort
 
 pytestmark = pytest.mark.timeout(300)
@@ -24,7 +25,7 @@ BENCH = [sys.executable, "-m", "gossip.launch.cli", "bench"]
 
 def told(*words: str, cwd: Path) -> dict[str, Any]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
+    done = zygote.run(
         [*BENCH, *words, "--json"], cwd=cwd, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
@@ -109,7 +110,7 @@ MISUSED_LATE = [
     ],
 )
 def test_misuse_is_told(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    done = subprocess.run([*BENCH, *words], cwd=tmp_path, capture_output=True, text=True)
+    done = zygote.run([*BENCH, *words], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode != 0
     assert said in done.stderr
     assert "Traceback" not in done.stderr

@@ -77,9 +77,9 @@ def test_the_example_trains_alone(project: Path) -> None:
 def test_the_example_trains_in_a_swarm_with_a_rule_from_a_file_beside_an_unrelated_aggregators_py(
     project: Path,
 ) -> None:
-    words = "run -n 3 --run-dir out --aggregator my_rules.py:midpoint train.py --lr 0.05 --epochs 3"
+    words = "run -n 3 --run-dir out --aggregator my_rules.py:midpoint train.py --lr 0.05 --epochs 2"
 
-    done = run(project, sys.executable, "-m", "gossip.launch.cli", *words.split())
+    done = run(project, sys.executable, "-m", "gossip.launch.cli", *words.split(), start=zygote.run)
 
     seen = accuracies(done.stdout + done.stderr)
     assert len(seen) == 3

@@ -56,16 +56,19 @@ right = (model(x).argmax(dim=1) == y).float().mean()
 print(f"accuracy {{float(right):.3f}} asked {{asked}}", flush=True)
 peer.close()
 """
+SMALL = TRAINER.replace(str(HIDDEN), "64").replace("lr=5e-4", "lr=0.2")
 
 
-def outcome(folder: Path, rule: str) -> tuple[ProcessSwarm, list[float], list[int]]:
+def outcome(
+    folder: Path, rule: str, trainer: str = TRAINER
+) -> tuple[ProcessSwarm, list[float], list[int]]:
     """Accuracy of each honest peer's model on data of all kinds, and how often it was asked to
     judge."""
     folder.mkdir()
     swarm = ProcessSwarm(
         folder,
         PEERS,
-        trainer=TRAINER,
+        trainer=trainer,
         aggregator=rule,
         f=1,
         reference_samples=64,
@@ -96,7 +99,7 @@ def test_a_judge_stops_the_liar_and_keeps_those_who_are_different(tmp_path: Path
         served = {commit["round"] for commit in commits if commit["server"] == peer}
         assert 0 < asked[peer] <= len(served) + 2, "one gradient for each round that it served"
 
-    _, unjudged, asked = outcome(tmp_path / "unjudged", "suspicion")
+    _, unjudged, asked = outcome(tmp_path / "unjudged", "suspicion", SMALL)
     assert max(unjudged) < 0.8
     assert asked == [0, 0, 0]
 
@@ -104,8 +107,7 @@ def test_a_judge_stops_the_liar_and_keeps_those_who_are_different(tmp_path: Path
 def run(folder: Path, fault: str, *words: str) -> tuple[str, dict[str, Any]]:
     """What ``gossip run`` of a small model with one liar has printed, and the summary."""
     folder.mkdir(exist_ok=True)
-    small = TRAINER.replace(str(HIDDEN), "64").replace("lr=5e-4", "lr=0.2")
-    (folder / "train.py").write_text(small)
+    (folder / "train.py").write_text(SMALL)
     command = [sys.executable, "-m", "gossip.launch.cli", "run", "-n", str(PEERS), "-f", "1"]
     command += ["--fault", fault, "--run-dir", "out", *words, "train.py"]
     done = zygote.run(command, cwd=folder, capture_output=True, text=True, timeout=200)

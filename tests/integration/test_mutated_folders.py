@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from effort import effort
 
 from gossip.launch import hold
 from gossip.launch.report import launchers, run_logs, stopping
@@ -30,8 +31,9 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 
 def test_no_tampered_folder_hurts_who_reads_it(run: Path) -> None:
-    report = mutate.campaign(300, 0, run)
-    assert report.folders == 300
+    folders = effort(150, 300)
+    report = mutate.campaign(folders, 0, run)
+    assert report.folders == folders
     assert report.findings == []
     assert report.signals == []
     assert report.grown_mb < mutate.GROWTH_MAX_MB

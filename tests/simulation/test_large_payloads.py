@@ -39,8 +39,16 @@ LARGE = Schedule(
     round_timeout_s=10.0,
 )
 """32 bytes a shard: over a link of 30 bytes/s an update takes 1.1 s, and a round four of these."""
-FAST = replace(LARGE, active_s=20.0, duration_s=20.0)
+
+
+def lasting(seconds: float) -> Schedule:
+    return replace(LARGE, active_s=seconds, duration_s=seconds)
+
+
+FAST = lasting(20.0)
 """Over fast links a third of the time has more rounds than all of it has over slow ones."""
+LOOKED_AT_S = effort(30.0, 60.0)
+"""The faults that are planted below show within that in a run without any other."""
 SPEEDS = {
     (1000.0, 0.0): 8,
     (30.0, 0.0): 4,
@@ -66,7 +74,7 @@ def test_without_a_fault_large_updates_are_all_in_every_commit(
     peers: int, speed: tuple[float, float]
 ) -> None:
     bytes_per_s, copies_per_s = speed
-    large = FAST if bytes_per_s == 1000.0 else LARGE
+    large = FAST if bytes_per_s == 1000.0 else lasting(LOOKED_AT_S)
     outcome = run(replace(large, peers=peers, bytes_per_s=bytes_per_s, copies_per_s=copies_per_s))
     assert outcome.violation is None, outcome.violation
     assert outcome.judged["L8"] > 0
@@ -76,8 +84,9 @@ def test_without_a_fault_large_updates_are_all_in_every_commit(
 def test_nor_where_answers_wait_behind_payloads(peers: int, bytes_per_s: float) -> None:
     """Links share their cables: pings wait in the same queues,
     and are sent again when they are lost there."""
+    large = lasting(LOOKED_AT_S)
     outcome = run(
-        replace(LARGE, peers=peers, shards=(8,) * peers, bytes_per_s=bytes_per_s, queue_s=0.6)
+        replace(large, peers=peers, shards=(8,) * peers, bytes_per_s=bytes_per_s, queue_s=0.6)
     )
     assert outcome.violation is None, outcome.violation
     assert outcome.judged["L8"] > 0
@@ -128,7 +137,7 @@ def test_within_a_host_it_does_for_the_others_go_on_without_it_sooner() -> None:
         duration_s=25.0,
         faults=(Hang(1, None, 0.8, 9.0),),
     )
-    for seed in range(1, 5):
+    for seed in range(1, effort(3, 5)):
         outcome = run(replace(stopped, seed=seed))
         assert outcome.violation is None, outcome.violation
         assert outcome.reports["attempt"] > 0
@@ -211,10 +220,8 @@ def test_nor_where_some_of_the_peers_are_behind_a_slow_link(
         return network
 
     monkeypatch.setattr(play, "Network", two_hosts)
-    time_s = 60.0 if bytes_per_s == 100.0 else 200.0  # of so many rounds
-    outcome = run(
-        replace(LARGE, peers=peers, shards=(8,) * peers, active_s=time_s, duration_s=time_s)
-    )
+    time_s = LOOKED_AT_S if bytes_per_s == 100.0 else effort(100.0, 200.0)  # of so many rounds
+    outcome = run(replace(lasting(time_s), peers=peers, shards=(8,) * peers))
     assert outcome.violation is None, outcome.violation
     assert outcome.judged["L8"] > 0
 
@@ -365,16 +372,16 @@ def test_one_that_gives_up_too_soon_does_not_make_others_do_so_for_ever(
 
 
 @pytest.mark.parametrize(
-    ("slow", "faults"),
+    ("slow", "time_s", "faults"),
     [
-        (SLOW, (Crash(1, None, 50.0), Crash(2, None, 120.0))),
-        (EIGHT, (Hang(1, None, 3.0, 50.0), Hang(2, None, 3.0, 120.0))),
+        (SLOW, 300.0, (Crash(1, None, 50.0), Crash(2, None, 120.0))),
+        (EIGHT, effort(180.0, 300.0), (Hang(1, None, 3.0, 50.0), Hang(2, None, 3.0, 120.0))),
     ],
 )
 def test_a_server_that_crashes_or_hangs_costs_the_others_no_credit(
-    slow: Schedule, faults: tuple[Crash | Hang, ...]
+    slow: Schedule, time_s: float, faults: tuple[Crash | Hang, ...]
 ) -> None:
     """As it was: branches (S10), and rounds that did not end (L2)."""
-    outcome = run(replace(slow, bytes_per_s=3.0, active_s=300.0, duration_s=300.0, faults=faults))
+    outcome = run(replace(slow, bytes_per_s=3.0, active_s=time_s, duration_s=time_s, faults=faults))
     assert outcome.violation is None, outcome.violation
     assert outcome.reports["attempt"] < 30

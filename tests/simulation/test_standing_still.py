@@ -11,6 +11,7 @@ from gossip.core.rounds.rolling import RollingRounds
 from gossip.core.timers import Timers
 from gossip.faults.kinds import Crash, Hang, Restart
 from gossip.faults.world import HangServer, Loss, NodeAttack, Partition, SlowNode
+from gossip.simulation.campaign import play
 from gossip.simulation.campaign.play import run
 from gossip.simulation.schedules.schedule import Schedule
 
@@ -58,6 +59,8 @@ def test_s15_a_lone_peer_that_hands_its_round_on_to_itself_for_ever_is_caught(
         ]
 
     monkeypatch.setattr(RollingRounds, "on_stalled", on_stalled)
+    # It is for ever, so a tenth of them shows it as well.
+    monkeypatch.setattr(play, "EVENTS_LEAST", 10_000)
     violation = run(ALONE).violation
     assert violation is not None
     assert violation.invariant == "S15"

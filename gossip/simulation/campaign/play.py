@@ -91,6 +91,7 @@ from .last_round import play_end
 HEARTBEAT_S = 0.1  # until a link that is over its time is seen to be
 LONGER = 2.0  # times its duration is the most that a schedule is played for the sake of its rounds
 SLICE_S = 0.25
+EVENTS_LEAST = 100_000  # that a run may have, however short it is
 RATES = (1.0,)  # of every trainer's steps
 SAMPLES = 997  # in an epoch: a prime, so that the last round of one is uneven
 
@@ -208,7 +209,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
     swarm.hooks.extend([panel, *observers])
     rounds = schedule.duration_s / schedule.compute_s[0]
     most = int(
-        100_000
+        EVENTS_LEAST
         + schedule.everybody * (500 * schedule.duration_s + 40 * schedule.everybody * rounds)
     )
     swarm.deliveries_max = min(most, swarm.deliveries_max)
