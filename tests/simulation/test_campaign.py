@@ -216,6 +216,7 @@ def test_a_liar_among_robust_rules_is_quarantined_released_and_watched_and_the_r
         WORLD,
         faults=(ByzantineFault("scale", (1,), 20.0), Loss(0.1, 1.0, 2.0)),
         aggregator=aggregator,
+        shards=(5, 3),
         active_s=6.0,
         duration_s=6.0,
     )
