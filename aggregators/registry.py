@@ -147,6 +147,19 @@ class BoundRule:
         """
         return self.rule.explain(updates, **self.chosen(available))
 
+    def measure(self, updates: Updates, start: int, **available: Any) -> tuple[float, ...]:
+        """The outlyingness of the updates from ``start`` on, those of peers in quarantine, as if
+        they counted like the others. Empty where the rule can do nothing with them: they may be
+        anything, and the aggregate of the others stands.
+
+        Args:
+            updates, available: As for ``explain``.
+        """
+        try:
+            return tuple(self.explain(updates, **available).outlyingness[start:].tolist())
+        except Exception:  # noqa: BLE001 - whatever a liar has sent, it is not worth a round
+            return ()
+
     def __call__(self, updates: Updates, **available: Any) -> Tensor:
         return self.rule(updates, **self.chosen(available))
 

@@ -57,6 +57,7 @@ class ShardedRule:
         updates: Updates,
         previous: Tensor | None = None,
         gradient: Tensor | None = None,
+        inside: Sequence[int] | None = None,
     ) -> FloatArray:
         """What a decision needs of these columns.
 
@@ -64,10 +65,11 @@ class ShardedRule:
             updates: n vectors ``(d,)`` or ``(n, d)``, all finite, at least one: those of a shard.
             previous: ``(d,)``: the last aggregate of the same shard.
             gradient: ``(d,)``: the judge's, of the same shard.
+            inside: Rows that points, such as the median, are made of; None: all.
         Raises: AggregationError: The rule needs a gradient, and there is none or no good one.
         """
         rows = within_reach(Rows.of(updates), self.rule.name)
-        vectors = self._vectors(rows, previous, gradient)
+        vectors = self._vectors(_chosen(rows, inside), previous, gradient)
         gram = self.rule.gram_of(rows, vectors)
         place, there = rows.n + len(self.points), rows.n + len(vectors)
         products = np.zeros((place, place))
@@ -116,16 +118,18 @@ class ShardedRule:
         weights: Sequence[float],
         previous: Tensor | None = None,
         gradient: Tensor | None = None,
+        inside: Sequence[int] | None = None,
     ) -> Tensor:
         """``(d,)``: the sum of these columns, and of the points there,
         by the weights of a decision.
 
         Args:
             weights: Of each row, and then of ``points``.
+            inside: As for ``measure``.
         Raises: AggregationError: They are not such weights.
         """
         rows = within_reach(Rows.of(updates), self.rule.name)
-        vectors = self._vectors(rows, previous, gradient)
+        vectors = self._vectors(_chosen(rows, inside), previous, gradient)
         given = np.asarray(weights, dtype=np.float64)
         if given.shape != (rows.n + len(self.points),):
             raise AggregationError(
@@ -184,6 +188,10 @@ class ShardedRule:
                 f"{self.rule.name}: weights of {float(np.abs(counted).sum()):.3g} together, for "
                 f"{n} updates"
             )
+
+
+def _chosen(rows: Rows, chosen: Sequence[int] | None) -> Rows:
+    return rows if chosen is None else Rows.of([rows.row(at) for at in chosen])
 
 
 def _without_last_point(gram: Gram) -> Gram:

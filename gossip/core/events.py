@@ -209,6 +209,8 @@ class Aggregated:
     statistics: bytes = b""  # the answer to ``measure``
     # beside the answer to ``decide``: weights of the rows that count, then of the rule's points
     decision: tuple[float, ...] = ()
+    # outlyingness of the rows outside, as if the rule had got all; empty where it could not tell
+    outside: tuple[float, ...] = ()
 
 
 @record
@@ -415,6 +417,9 @@ class Aggregate:
     ``decide``, on the ``parts`` of all shards in order, how those of ``peers`` count, and combine
     the rows by that; ``combine`` the rows by a ``decision``: weights of all rows,
     then of the rule's points.
+
+    ``outside`` are rows of peers in quarantine. They have no part in the aggregate; how far out
+    they lie is asked for with ``whole`` and with ``decide``. In steps ``rows`` has them, too.
     """
 
     ticket: int
@@ -429,6 +434,7 @@ class Aggregate:
     parts: tuple[ShardStatistics, ...] = ()
     peers: tuple[PeerId, ...] = ()
     decision: tuple[float, ...] = ()
+    outside: tuple[Row, ...] = ()
 
 
 @record

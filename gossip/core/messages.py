@@ -144,11 +144,12 @@ class Contribution:
 
 @record
 class Rejection:
-    """One update that a commit did not use, and why: ``non_finite``, ``wrong_size``,
-    ``quarantined``."""
+    """One update that a commit did not use, and why: ``non_finite``, ``wrong_size``, or
+    ``quarantined``. That one was measured: ``outlyingness`` as of a contribution."""
 
     peer: PeerId
     reason: str
+    outlyingness: float = 0.0
 
 
 @record

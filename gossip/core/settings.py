@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import floor, log
 from typing import Literal, TypeAlias
 
 from .messages import PeerId
@@ -93,7 +94,22 @@ class TrustSettings:
     suspect_below: float = 0.5
     quarantine_below: float = 0.2
     quarantine_rounds: int = 100
+    # Rounds, in one of which the updates of those in quarantine are measured: that takes the rule
+    # a second run.
+    measured_every: int = 2
     parole_rounds: int = 50  # aggregated again, but not serving
+
+    @property
+    def trusted_above(self) -> float:
+        """Whose trust has fallen below ``suspect_below`` is trusted again above this: between the
+        two lies a quarter of what is above the first."""
+        return self.suspect_below + (1.0 - self.suspect_below) / 4
+
+    @property
+    def updates_to_return(self) -> int:
+        """So many updates in a row that do not stand out end a quarantine, at most, where nothing
+        else is against the peer."""
+        return floor(log(1.0 - self.trusted_above) / log(self.memory)) + 1
 
 
 BatchPolicy: TypeAlias = Literal["fixed_local", "fixed_global"]

@@ -97,7 +97,8 @@ class AppliedReply:
 
 @record
 class JudgeReply:
-    """The aggregate is in the judging memory's last row. ``reason`` says why there is none."""
+    """The aggregate is in the judging memory's last row. ``reason`` says why there is none.
+    ``outlyingness`` is of all rows, those outside behind the others."""
 
     ticket: int
     weights: tuple[float, ...]
@@ -208,7 +209,8 @@ class JudgeCommand:
     is not zero: it replaces the one before. ``own`` is -1 when there is no own row. With ``mix``
     the rows are parameters: the trainer runs the rule over their differences to row ``own``, and
     the aggregate is a difference too. Without rows there is no rule to run: row 0 gets the gradient
-    of the judge's loss.
+    of the judge's loss. The last ``outside`` of the rows have no part in the aggregate, and how far
+    out they lie is asked for.
     """
 
     ticket: int
@@ -218,6 +220,7 @@ class JudgeCommand:
     f: int
     own: int
     mix: bool
+    outside: int = 0
 
 
 @record

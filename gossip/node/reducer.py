@@ -110,12 +110,14 @@ class ResultMaker:
         vector: np.ndarray,
         weights: tuple[float, ...],
         outlyingness: tuple[float, ...],
+        outside: tuple[float, ...] = (),
     ) -> Aggregated:
         """What the core hears of it. A result that is not finite is none."""
         payload = self.payload(vector)
         if payload is None:
             return Aggregated(ticket, None, (), (), "non_finite result")
-        return Aggregated(ticket, payload, scores(weights), scores(outlyingness))
+        judged = scores(weights), scores(outlyingness)
+        return Aggregated(ticket, payload, *judged, outside=scores(outside))
 
     def payload(self, vector: np.ndarray) -> Payload | None:
         """With its facts; None when it is not finite."""
@@ -277,21 +279,15 @@ class Reducer:
         if self._from_rows is not None and not work.mix:
             quick = maker.from_rows(self._from_rows, [row.payload.data for row in work.rows])
             if quick is not None:
-                n = len(work.rows)
-                return Aggregated(work.ticket, quick, (1.0 / n,) * n, (1.0,) * n)
-        options: dict[str, Any] = {"f": work.f, "round_id": work.round_id}
+                n, ones = len(work.rows), (1.0,) * len(work.outside)
+                return Aggregated(work.ticket, quick, (1.0 / n,) * n, (1.0,) * n, outside=ones)
         own = work.rows[work.own].payload.data if work.own is not None else None
+        options = self._options(work, own)
         given: Updates
         if self._rule.by_pointer and not work.mix and not _is_small(work):
             given = [row.payload.data for row in work.rows]
         else:  # Small rows, too: one copy costs less than the many short ones of the kernels.
             given = rows.stack(work, own if work.mix else None)
-        if self._centered and own is not None and "center" in self._rule.needs:
-            # Not a view of the row: a rule may write to neither, and the differences to oneself
-            # have their centre at zero.
-            options["center"] = torch.zeros(len(own)) if work.mix else tensor_of(own).clone()
-        if work.previous is not None and "previous" in self._rule.needs:
-            options["previous"] = tensor_of(work.previous.data)
         try:
             # nothing in it asks for a gradient, so none is recorded
             verdict = self._rule.explain(given, **options)
@@ -311,11 +307,30 @@ class Reducer:
             # A row as it is, like Krum's choice: others will be written where it lies.
             aggregate = aggregate.copy()
         weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
-        return maker.answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness))
+        outside = self._measure_outside(work, options)
+        return maker.answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness), outside)
+
+    def _options(self, work: Aggregate, own: np.ndarray | None) -> dict[str, Any]:
+        options: dict[str, Any] = {"f": work.f, "round_id": work.round_id}
+        if self._centered and own is not None and "center" in self._rule.needs:
+            # Not a view of the row: a rule may write to neither, and the differences to oneself
+            # have their centre at zero.
+            options["center"] = torch.zeros(len(own)) if work.mix else tensor_of(own).clone()
+        if work.previous is not None and "previous" in self._rule.needs:
+            options["previous"] = tensor_of(work.previous.data)
+        return options
+
+    def _measure_outside(self, work: Aggregate, options: dict[str, Any]) -> tuple[float, ...]:
+        """How far out the rows outside lie, as if the rule had got all."""
+        if not work.outside:
+            return ()
+        vectors = [row.payload.data for row in (*work.rows, *work.outside)]
+        return self._rule.measure(vectors, len(work.rows), **options)
 
 
 def _is_small(work: Aggregate) -> bool:
-    return len(work.rows) * len(work.rows[0].payload.data) <= INLINE_ELEMENTS
+    rows = len(work.rows) + len(work.outside)
+    return rows * len(work.rows[0].payload.data) <= INLINE_ELEMENTS
 
 
 def _prepared(n: int, d: int) -> dict[str, Any]:
@@ -408,9 +423,10 @@ class TrainerJudge:
             self._gradient_of = work.round_id
             self._step(work, self._columns(work))
         else:
-            vector = self._memory[len(work.rows)].copy()
+            vector = self._memory[len(work.rows) + len(work.outside)].copy()
             maker = self._results.of(work, in_loop=True)
-            self._done(maker.answer(work.ticket, vector, said.weights, said.outlyingness))
+            far, n = said.outlyingness, len(work.rows)
+            self._done(maker.answer(work.ticket, vector, said.weights, far[:n], far[n:]))
         self._next()
 
     def _next(self) -> None:
@@ -423,9 +439,10 @@ class TrainerJudge:
                 self._question(work)
 
     def _question(self, work: Aggregate) -> None:
-        rows, elements = len(work.rows), len(work.rows[0].payload.data)
+        outside, elements = len(work.outside), len(work.rows[0].payload.data)
+        rows = len(work.rows) + outside
         if work.step == "measure":
-            rows, elements = 0, self._bounds[-1]
+            rows, outside, elements = 0, 0, self._bounds[-1]
             self._gradient_of = -1
         capacity = 0
         if rows + 1 > len(self._memory) or elements != self._memory.shape[1]:
@@ -433,7 +450,7 @@ class TrainerJudge:
             self._renew(capacity, elements)
         own = -1 if work.own is None else work.own
         question = control.JudgeCommand(
-            work.ticket, work.round_id, rows, capacity, work.f, own, work.mix
+            work.ticket, work.round_id, rows, capacity, work.f, own, work.mix, outside
         )
         fd = self._fd if capacity else None
         if rows * elements <= INLINE_ELEMENTS:
@@ -451,7 +468,8 @@ class TrainerJudge:
         return columns
 
     def _copy(self, work: Aggregate, rows: int) -> None:
-        for into, row in zip(self._memory[:rows], work.rows, strict=False):
+        given = (*work.rows, *work.outside)
+        for into, row in zip(self._memory[:rows], given, strict=False):
             np.copyto(into, row.payload.data)
 
     def _renew(self, capacity: int, elements: int) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
-from gossip.aggregators import ShardedRule, Updates
-from gossip.core import Aggregate, Aggregated, Payload, ShardStatistics
+from gossip.aggregators import Decision, ShardedRule, Updates
+from gossip.core import Aggregate, Aggregated, Payload, PeerId, ShardStatistics
 from gossip.errors import ConfigError
 
 _WIRE = np.dtype("<f8")
@@ -38,12 +38,13 @@ def take_step(
             (``previous``), and the judge's ``gradient``.
         payload_of: Describes a result; None when that is not finite.
     """
+    inside = _inside(ask)
     try:
         if ask.step == "measure":
-            measured = rule.measure(updates, **points).astype(_WIRE)
+            measured = rule.measure(updates, **points, inside=inside).astype(_WIRE)
             return Aggregated(ask.ticket, None, statistics=measured.tobytes())
         if ask.step == "combine":
-            payload = payload_of(rule.combine(updates, ask.decision, **points))
+            payload = payload_of(rule.combine(updates, ask.decision, **points, inside=inside))
             return Aggregated(
                 ask.ticket, payload, reason="" if payload is not None else "non_finite result"
             )
@@ -66,14 +67,15 @@ def _decide(
     points: Mapping[str, Tensor],
     payload_of: Callable[[Tensor], Payload | None],
 ) -> Aggregated:
-    decision = rule.decide(
-        [_measured(part, ask) for part in ask.parts], f=ask.f, round_id=ask.round_id
-    )
+    decision = _decision_on(rule, ask, ask.peers)
     count = len(ask.peers)
     counted = dict(zip(ask.peers, decision.weights[:count].tolist(), strict=True))
     beside = decision.weights[count:].tolist()
     aggregate = rule.combine(
-        updates, [counted.get(row.peer, 0.0) for row in ask.rows] + beside, **points
+        updates,
+        [counted.get(row.peer, 0.0) for row in ask.rows] + beside,
+        **points,
+        inside=_inside(ask),
     )
     payload = payload_of(aggregate)
     if payload is None:
@@ -81,9 +83,39 @@ def _decide(
     assert decision.shares is not None
     assert decision.outlyingness is not None
     judged = scores(decision.shares.tolist()), scores(decision.outlyingness.tolist())
-    return Aggregated(ask.ticket, payload, *judged, decision=(*counted.values(), *beside))
+    weights = (*counted.values(), *beside)
+    return Aggregated(
+        ask.ticket, payload, *judged, decision=weights, outside=_measure_outside(rule, ask)
+    )
 
 
-def _measured(part: ShardStatistics, ask: Aggregate) -> tuple[list[int], np.ndarray]:
+def _inside(ask: Aggregate) -> list[int] | None:
+    """The rows that are not outside; None: all."""
+    if not ask.outside:
+        return None
+    outside = {row.peer for row in ask.outside}
+    return [at for at, row in enumerate(ask.rows) if row.peer not in outside]
+
+
+def _measure_outside(rule: ShardedRule, ask: Aggregate) -> tuple[float, ...]:
+    """How far out the rows outside lie, as if the rule had got all."""
+    if not ask.outside:
+        return ()
+    peers = (*ask.peers, *[row.peer for row in ask.outside])
+    try:
+        decision = _decision_on(rule, ask, peers)
+    except Exception:  # noqa: BLE001
+        return ()  # the decision on the others stands
+    assert decision.outlyingness is not None
+    return scores(decision.outlyingness[len(ask.peers) :].tolist())
+
+
+def _decision_on(rule: ShardedRule, ask: Aggregate, peers: Sequence[PeerId]) -> Decision:
+    """What the rule decides of the updates of ``peers``, by what all shards have measured."""
+    parts = [_measured(part, peers) for part in ask.parts]
+    return rule.decide(parts, f=ask.f, round_id=ask.round_id)
+
+
+def _measured(part: ShardStatistics, peers: Sequence[PeerId]) -> tuple[list[int], np.ndarray]:
     places = {peer: at for at, peer in enumerate(part.peers)}
-    return [places[peer] for peer in ask.peers], np.frombuffer(part.statistics, _WIRE)
+    return [places[peer] for peer in peers], np.frombuffer(part.statistics, _WIRE)

@@ -13,7 +13,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gossip.core import Accusation, Committed
+from gossip.core import Accusation, Committed, Rejection
 
 from .event_rates import EventRateLimiter
 from .records import Appender, WriteFailures
@@ -156,7 +156,7 @@ class Journal:
                 }
                 for c in commit.contributors
             ],
-            "rejected": [{"peer": r.peer, "reason": r.reason} for r in commit.rejected],
+            "rejected": [_rejection(rejection) for rejection in commit.rejected],
             "accusations": [_accusation(accusation) for accusation in commit.accusations],
             "roster": commit.roster,
             "loss": commit.loss,
@@ -346,6 +346,13 @@ def write_error(folder: Path | None, peer: int, incarnation: int, error: BaseExc
             file=sys.stderr,
             flush=True,
         )
+
+
+def _rejection(rejection: Rejection) -> dict[str, Any]:
+    line: dict[str, Any] = {"peer": rejection.peer, "reason": rejection.reason}
+    if rejection.reason == "quarantined":
+        line["outlyingness"] = rejection.outlyingness
+    return line
 
 
 def _accusation(accusation: Accusation) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -72,7 +73,8 @@ class LossJudge:
     def explain(
         self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float
     ) -> Verdict:
-        """Runs ``rule`` over the first ``question.rows`` of ``rows``.
+        """Runs ``rule`` over the first ``question.rows`` of ``rows``, but for those outside; and
+        over all where there are such, of which it has the outlyingness behind the others'.
 
         With ``question.mix`` the rows are parameters, and their differences d to the own row are
         rated: as steps to x + d.
@@ -104,7 +106,7 @@ class LossJudge:
             if "gradient" in rule.needs:
                 options["gradient"] = self._gradient() * sign
             with torch.no_grad():
-                return rule.explain(updates, **options)
+                return _explain(rule, updates, len(updates) - question.outside, options)
 
     def gradient(self, round_id: int) -> Tensor:
         """``(d,)``: of the judge's loss, for servers that measure updates by it themselves.
@@ -217,6 +219,15 @@ class JudgeService:
     def forget(self) -> None:
         """Another node has memory of its own."""
         self._rows = None
+
+
+def _explain(rule: BoundRule, updates: Tensor, inside: int, options: dict[str, Any]) -> Verdict:
+    """Of the first ``inside`` updates; with the outlyingness of the others, as if all had been."""
+    verdict = rule.explain(updates[:inside], **options)
+    if inside == len(updates):
+        return verdict
+    measured = torch.tensor(rule.measure(updates, inside, **options), dtype=torch.float64)
+    return replace(verdict, outlyingness=torch.cat([verdict.outlyingness, measured]))
 
 
 def _numbers(tensor: Tensor) -> tuple[float, ...]:

@@ -234,6 +234,8 @@ class _Run:
         self.outer = outer.load(trial.outer or outer.NESTEROV) if trial.has_local_steps else None
         self.momentum: Tensor | None = None  # of the outer step
         self.rate = trial.lr if self.outer is None else self.outer.lr
+        self.available: dict[str, Any] = {}  # what the rule could ask for in the last round
+        self.measured: list[Rejection] = []  # of those in quarantine, in this round
 
     def try_rule(self) -> None:
         """One call with honest updates, before liars are at work: what is wrong then is wrong with
@@ -320,15 +322,15 @@ class _Run:
         trial = self.trial
         updates = self._offered(round_id)
         finite = torch.isfinite(updates).all(dim=1)
-        faulty = [
-            worker for worker in (~finite).nonzero().flatten().tolist() if worker not in self.locked
-        ]
+        faulty = (~finite).nonzero().flatten().tolist()
         usable = finite.nonzero().flatten().tolist()
         f = self._tolerated(len(faulty), len(usable))
         taken = [worker for worker in usable if worker not in self.locked]
         if len(taken) < self.rule.at_least(f):
             taken = usable
         verdict = self._aggregate(updates[taken], f, round_id)
+        due = verdict is not None and round_id % TrustSettings().measured_every == 0
+        self.measured = self._measure(updates, taken, usable) if due else []
         self._judge(round_id, taken, verdict, faulty)
         if verdict is None:
             return False
@@ -403,14 +405,14 @@ class _Run:
             self._skip(f"{len(updates)} finite updates were left, it needs {self.rule.at_least(f)}")
             return None
         try:
-            verdict = self.rule.explain(
-                updates,
-                f=f,
-                learning_rate=self.rate,
-                round_id=round_id,
+            self.available = {
+                "f": f,
+                "learning_rate": self.rate,
+                "round_id": round_id,
                 **self.kept,
                 **self._server(self.judge),
-            )
+            }
+            verdict = self.rule.explain(updates, **self.available)
         except Exception as error:  # noqa: BLE001
             # liars may have brought it about: as in a real run, the round is lost
             self._skip(f"it raised {type(error).__name__}: {error}")
@@ -419,6 +421,15 @@ class _Run:
             self._skip("its aggregate was not finite")
             return None
         return verdict
+
+    def _measure(self, updates: Tensor, taken: list[int], usable: list[int]) -> list[Rejection]:
+        """What the commit of a run would say of those in quarantine."""
+        outside = [worker for worker in usable if worker not in taken]
+        if not outside:
+            return []
+        far = self.rule.measure(updates[[*taken, *outside]], len(taken), **self.available)
+        pairs = zip(outside, far, strict=False)
+        return [Rejection(worker, "quarantined", value) for worker, value in pairs]
 
     def _judge(
         self, round_id: int, taken: list[int], verdict: Verdict | None, faulty: list[int]
@@ -439,7 +450,7 @@ class _Run:
         self.trust.observe_commit(
             round_id,
             contributors,
-            [Rejection(worker, "non_finite") for worker in faulty],
+            [*self.measured, *[Rejection(worker, "non_finite") for worker in faulty]],
             roster=range(self.trial.n),
         )
         self.locked = self.trust.quarantined()

@@ -64,6 +64,7 @@ class Servers:
         missing: dict[int, set[int]],
     ) -> None:
         self.answers: list[Aggregated] = []
+        self.locked: frozenset[int] = frozenset()
         self.reducer = Reducer(load(name), Worker(), self.answers.append, centered=False)
         columns = [cut(row, shards) for row in x]
         last = cut(previous, shards) if previous is not None else None
@@ -90,7 +91,8 @@ class Servers:
         ]
 
     def decided(self, parts: list[ShardStatistics]) -> tuple[Aggregated, tuple[int, ...]]:
-        common = tuple(sorted(set.intersection(*[set(part.peers) for part in parts])))
+        everybody = set.intersection(*[set(part.peers) for part in parts])
+        common = tuple(sorted(everybody - self.locked))
         return self.ask(0, step="decide", parts=tuple(parts), peers=common), common
 
     def aggregate(self) -> tuple[Tensor, Aggregated]:
@@ -128,6 +130,26 @@ def test_servers_of_shards_make_the_decision_of_the_whole_vector(name: str, kind
             assert [weight > 0 for weight in decided.weights] == (exact.weights > 0).tolist(), told
             apart = float((aggregate.to(torch.float64) - exact.aggregate).norm()) / size
             assert apart <= 1e-6, f"{told}: {apart:.2g} away from the float64 oracle"
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_servers_of_shards_measure_what_is_outside_and_leave_it_out(name: str) -> None:
+    x = updates("noise", 3)
+    x[:F] = 30 * x[:F]  # they are in quarantine, but for the first
+    locked = tuple(range(1, F))
+    alone, decided = Servers(name, x, 3, None, {s: set(locked) for s in range(3)}).aggregate()
+    servers = Servers(name, x, 3, None, {})
+    servers.asks = [replace(ask, outside=ask.rows[1:F]) for ask in servers.asks]
+    servers.locked = frozenset(locked)
+    aggregate, measured = servers.aggregate()
+    torch.testing.assert_close(aggregate, alone)
+    np.testing.assert_allclose(measured.weights, decided.weights, atol=1e-6)
+    assert len(measured.outside) == len(locked)
+    everybody = explained(name, x).outlyingness
+    if name not in FROM_THE_MEDIAN:  # those have the median of the others here
+        np.testing.assert_allclose(measured.outside, everybody[list(locked)], rtol=1e-3)
+    if load(name).discerning:
+        assert min(measured.outside) > 3.0
 
 
 FROM_THE_MEDIAN = [name for name in RULES if "median" in load(name).rule.points]  # type: ignore[attr-defined]

@@ -33,7 +33,9 @@ COMMITS = st.builds(
     contributors=st.lists(
         st.builds(Contribution, PEER, WHOLE, st.floats(), st.floats(), WHOLE), max_size=6
     ).map(tuple),
-    rejected=st.lists(st.builds(Rejection, PEER, st.text(max_size=30)), max_size=4).map(tuple),
+    rejected=st.lists(
+        st.builds(Rejection, PEER, st.text(max_size=30), st.floats()), max_size=4
+    ).map(tuple),
     roster=st.lists(PEER, max_size=40).map(tuple),
     loss=st.none() | st.floats(),
     reason=st.text(max_size=40),
@@ -83,7 +85,7 @@ def plain_header(commit: Commit) -> bytes:
         )
     data += whole(len(commit.rejected))
     for rejection in commit.rejected:
-        data += whole(rejection.peer) + text(rejection.reason)
+        data += whole(rejection.peer) + text(rejection.reason) + real(rejection.outlyingness)
     data += whole(len(commit.roster)) + b"".join(map(whole, commit.roster))
     data += b"\0" if commit.loss is None else b"\1" + real(commit.loss)
     data += text(commit.reason) + whole(len(commit.rates)) + b"".join(map(real, commit.rates))

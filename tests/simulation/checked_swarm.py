@@ -30,10 +30,11 @@ def checked_swarm(
     sizes: tuple[int, ...] = (8,),
     piece_bytes: int = PIECE_BYTES,
     probe_interval_s: float = 0.2,
+    quarantine_rounds: int = 12,
 ) -> Swarm[Peer]:
-    """``reducer`` is the rule, which bears ``f`` liars; quarantine lasts 12 rounds."""
+    """``reducer`` is the rule, which bears ``f`` liars."""
     rounds = RoundSettings(round_timeout_s=2.0, drain_timeout_s=1.0)
-    trust = TrustSettings(quarantine_rounds=12, parole_rounds=8)
+    trust = TrustSettings(quarantine_rounds=quarantine_rounds, parole_rounds=8)
     membership = MembershipSettings(probe_interval_s=probe_interval_s)
     settings = CoreSettings(
         b"run-id!!",

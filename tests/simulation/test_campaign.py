@@ -207,11 +207,16 @@ def test_a_rule_takes_its_time_and_a_server_may_move_on_meanwhile() -> None:
     assert rules.too_late > 0
 
 
-def test_a_liar_among_robust_rules_is_quarantined_released_and_watched_and_the_replicas_agree():
+@pytest.mark.parametrize("aggregator", ["median", "suspicion", "geometric_median"])
+def test_a_liar_among_robust_rules_is_quarantined_released_and_watched_and_the_replicas_agree(
+    aggregator: str,
+) -> None:
+    """The shards of the last two rules decide together."""
     lying = replace(
         WORLD,
         faults=(ByzantineFault("scale", (1,), 20.0), Loss(0.1, 1.0, 2.0)),
-        aggregator="median",
+        aggregator=aggregator,
+        shards=(5, 3),
         active_s=6.0,
         duration_s=6.0,
     )

@@ -22,8 +22,10 @@ from gossip.core.events import (
     Send,
     StartRound,
 )
+from gossip.core.ledger.trust import TrustTable
 from gossip.core.messages import Push
 from gossip.core.peer import Peer
+from gossip.core.settings import TrustSettings
 from gossip.faults.kinds import ByzantineFault
 from gossip.faults.world import Partition
 from gossip.simulation.campaign.play import run
@@ -333,6 +335,9 @@ def one_stands_out(
     )
 
 
+STOPS = 30  # the round in which it stands out no more
+
+
 def nobody_stands_out(
     rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int
 ) -> RuleResult:
@@ -379,7 +384,7 @@ def test_who_stands_out_is_locked_up_and_released_and_that_is_found_right(
         ),
         (
             lambda table: setattr(table, "settings", replace(table.settings, quarantine_rounds=90)),
-            "is in quarantine for|is to bear",
+            "is in quarantine for|is to bear|are outside, and not in quarantine",
         ),
         (lambda table: setattr(table, "settings", replace(table.settings, memory=0.5)), "it takes"),
     ],
@@ -391,6 +396,70 @@ def test_trust_that_does_not_follow_from_the_verdicts_is_caught(
     for peer in range(5):
         faulty(table_of(swarm.hosts[peer].core))
     assert re.search(words, caught(swarm, 6.0))
+
+
+def one_stands_out_at_first(
+    rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int
+) -> RuleResult:
+    judge = one_stands_out if round_id < STOPS else nobody_stands_out
+    return judge(rows, samples, f, previous, round_id)
+
+
+def judging_one_who_stops(kind: type[Checker], topology: str, **options: Any) -> Swarm[Peer]:
+    options = {"reducer": one_stands_out_at_first, "quarantine_rounds": 500, **options}
+    return watched(kind, topology, f=1, compute_s=0.04, **options)[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "topology", "sizes"),
+    [
+        (TrustFollowsTheCommits, "rolling", (8,)),
+        (TrustFollowsTheCommits, "rolling", (5, 3)),
+        (TrustFollowsExperience, "full", (8,)),
+    ],
+)
+def test_who_stops_standing_out_is_released_within_the_bound_and_that_is_found_right(
+    kind: type[Checker], topology: str, sizes: tuple[int, ...]
+) -> None:
+    swarm = judging_one_who_stops(kind, topology, sizes=sizes)
+    swarm.run_for(6.0)
+    told = [report for report in swarm.reports(0) if report.event in ("quarantined", "parole")]
+    assert [report.event for report in told] == ["quarantined", "parole"]
+    settings = TrustSettings()
+    most = settings.updates_to_return * (settings.measured_every if topology == "rolling" else 1)
+    assert 0 < told[1].fields["round"] - STOPS <= most
+
+
+@pytest.mark.parametrize(("kind", "topology"), TRUST)
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [(False, "is in quarantine after 10 ordinary"), (True, "is released with round")],
+)
+def test_a_quarantine_that_ends_too_late_or_too_early_is_caught(
+    kind: type[Checker], topology: str, answer: bool, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = judging_one_who_stops(kind, topology)
+    monkeypatch.setattr(TrustTable, "_is_trusted_again", lambda table, standing: answer)
+    assert words in caught(swarm, 6.0)
+
+
+def test_a_server_that_does_not_measure_those_in_quarantine_is_caught() -> None:
+    swarm = judging_one_who_stops(TrustFollowsTheCommits, "rolling")
+    for peer in range(5):
+        tamper(swarm, peer, each(Aggregate, lambda ask: [replace(ask, outside=())]))
+    assert "are to be measured" in caught(swarm, 6.0)
+
+
+def test_a_commit_that_says_another_measure_than_the_rule_is_caught() -> None:
+    swarm = judging_one_who_stops(CommitsWhatTheRuleSaid, "rolling")
+
+    def doubled(committed: Committed) -> list[Effect]:
+        rejected = [replace(r, outlyingness=2.0) for r in committed.commit.rejected]
+        return [replace(committed, commit=replace(committed.commit, rejected=tuple(rejected)))]
+
+    for peer in range(5):
+        tamper(swarm, peer, each(Committed, doubled))
+    assert "of those in quarantine" in caught(swarm, 6.0)
 
 
 @pytest.mark.parametrize(("kind", "topology"), TRUST)

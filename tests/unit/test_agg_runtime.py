@@ -17,6 +17,7 @@ from gossip.aggregators import ShardedRule, Verdict, load, names, pre_aggregatio
 from gossip.aggregators.registry import BoundRule
 from gossip.config import resolve
 from gossip.core.events import Aggregate, Aggregated, Payload, Row
+from gossip.core.settings import TrustSettings
 from gossip.errors import ConfigError, TooFewUpdates, UnknownName
 from gossip.ipc import messages as control
 from gossip.launch.demo import swarms as demo
@@ -101,6 +102,102 @@ def test_every_rule_runs_in_the_node_as_peers_come_and_go(spec: str) -> None:
         assert len(found.weights) == len(found.outlyingness) == n
         if rule.rule.robust:
             assert np.linalg.norm(found.payload.data - 1) < np.sqrt(D), spec
+
+
+def reduced_with(spec: str, outside: np.ndarray, large: bool = False) -> Aggregated:
+    """Peers in quarantine have sent ``outside``."""
+    told: list[Aggregated] = []
+    rows, beside = (
+        tuple([Row(start + at, Payload(row, row.nbytes), 32) for at, row in enumerate(given)])
+        for start, given in ((0, cloud()[F:]), (N, outside))
+    )
+    worker = Worker()
+    try:
+        reducer = Reducer(load(spec), worker, told.append, centered=False)
+        reducer.reduce(Aggregate(7, 4, 0, rows, F, outside=beside))
+        if not told:
+            select.select([worker.fd], [], [], 60.0)
+            worker.finish()
+    finally:
+        worker.close()
+    return told[0]
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("spec", ["suspicion", "krum", "trimmed_mean", "nnm+median", "mean"])
+def test_what_is_outside_is_measured_as_if_it_counted_and_does_not_count(
+    spec: str, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large:
+        monkeypatch.setattr(node_reduce, "INLINE_ELEMENTS", 1)
+    lies, honest = cloud()[:1], cloud(seed=5)[-1:]
+    found = reduced_with(spec, np.concatenate([lies, honest]))
+    alone = reduced(spec, cloud()[F:])
+    assert alone.payload is not None
+    assert found.payload is not None
+    assert found.payload.digest == alone.payload.digest
+    assert (found.weights, found.outlyingness) == (alone.weights, alone.outlyingness)
+    everybody = np.concatenate([cloud()[F:], lies, honest])
+    options = {"f": F, "round_id": 4}
+    expected = load(spec).explain(torch.from_numpy(everybody), **options).outlyingness[-2:]
+    np.testing.assert_allclose(found.outside, expected.numpy(), rtol=1e-5)
+    if spec != "mean":
+        assert found.outside[0] > TrustSettings().outlying > found.outside[1]
+
+
+def test_a_rule_that_fails_on_what_is_outside_makes_its_aggregate_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = BoundRule.explain
+
+    def fails(self: BoundRule, updates: Any, **available: Any) -> Verdict:
+        if len(updates) > N - F:
+            raise ZeroDivisionError
+        return whole(self, updates, **available)
+
+    monkeypatch.setattr(BoundRule, "explain", fails)
+    found = reduced_with("median", cloud()[:1])
+    assert found.payload is not None, found.reason
+    assert found.outside == ()
+
+
+@pytest.mark.parametrize("spec", ["judged_clipping", "zeno", "fltrust"])
+def test_the_trainers_bench_measures_what_is_outside(spec: str) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(5, 3)
+    x = torch.randn(64, 5)
+    layout = Layout(model, torch.optim.SGD(model.parameters(), 0.1))
+    gradient = layout.flatten(torch.autograd.grad(model(x).square().mean(), [*model.parameters()]))
+    sent = torch.cat([gradient.repeat(6, 1), -10 * gradient[None], gradient[None]]).numpy()
+    rows = tuple([Row(peer, Payload(row, row.nbytes), 32) for peer, row in enumerate(sent)])
+    answers: list[Aggregated] = []
+    worker, questions = Worker(), list[tuple[control.JudgeCommand, int | None]]()
+    judge = TrainerJudge(
+        lambda asked, fd: questions.append((asked, None if fd is None else os.dup(fd))),
+        worker,
+        answers.append,
+        lambda work, gradient: None,
+    )
+    service = JudgeService(
+        LossJudge(model, layout, lambda: model(x).square().mean(), b"seed"),
+        load(spec),
+        layout.elements,
+    )
+    try:
+        for outside in ((), rows[6:]):
+            judge.reduce(Aggregate(1, 0, 0, rows[:6], 2, outside=outside))
+            asked, fd = questions.pop()
+            judge.judged(service.answer(asked, deque([] if fd is None else [fd]), 0.1))
+    finally:
+        judge.close()
+        worker.close()
+    alone, found = answers
+    assert alone.payload is not None
+    assert found.payload is not None
+    assert found.payload.digest == alone.payload.digest
+    assert (found.weights, found.outlyingness) == (alone.weights, alone.outlyingness)
+    assert alone.outside == ()
+    assert found.outside[0] > TrustSettings().outlying > found.outside[1]
 
 
 LARGE = (

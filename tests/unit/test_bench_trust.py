@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gossip.aggregators import attacks
+from gossip.core import TrustSettings
 from gossip.launch.bench import robustness_page
 from gossip.launch.bench.data_sets import TrainingData
 from gossip.launch.bench.learning import Trial, TrialResult, train
@@ -60,10 +61,26 @@ def test_who_is_in_quarantine_leaves_the_rules_input_and_the_rule_keeps_its_f(
     tmp_path: Path,
 ) -> None:
     calls = noted(dataclasses.replace(PLAIN, trust=True), tmp_path)
-    assert calls == [(at, 2, 7 if at < QUARANTINED_AFTER else 6) for at in range(30)], (
-        "suspected is not proven: the rule tolerates as many as before"
-    )
+    free = [(at, 2, 7) for at in range(QUARANTINED_AFTER)]
+    assert calls[:QUARANTINED_AFTER] == free
+    locked = calls[QUARANTINED_AFTER:]
+    assert [call for call in locked if call[2] == 6] == [
+        (at, 2, 6) for at in range(QUARANTINED_AFTER, 30)
+    ], "suspected is not proven: the rule tolerates as many as before"
+    assert [call for call in locked if call[2] == 7] == [
+        (at, 2, 7) for at in range(QUARANTINED_AFTER, 30, TrustSettings().measured_every)
+    ], "it is measured beside the others"
     assert {call[2] for call in noted(PLAIN, tmp_path)} == {7}, "without a trust table"
+
+
+def test_who_stands_out_no_more_in_quarantine_comes_back(tmp_path: Path) -> None:
+    """Those in quarantine are measured behind the others, and what stands out is the first row."""
+    calls = noted(dataclasses.replace(PLAIN, trust=True, rounds=40), tmp_path)
+    settings = TrustSettings()
+    back = QUARANTINED_AFTER + settings.measured_every * settings.updates_to_return
+    without = {at for at, _, rows in calls if rows == 6}
+    returned = min(set(range(QUARANTINED_AFTER, 40)) - without)
+    assert back - 8 <= returned <= back
 
 
 def test_an_honest_worker_with_data_of_its_own_is_locked_out_and_its_class_forgotten() -> None:
@@ -118,7 +135,11 @@ def test_who_tries_the_rule_tries_it_without_those_in_quarantine(tmp_path: Path)
     trial = dataclasses.replace(PLAIN, attack="adaptive*4", rounds=20, trust=True)
     calls = noted(trial, tmp_path)
     assert sum(at == QUARANTINED_AFTER for at, _, _ in calls) > 50
-    assert all(rows == (7 if at < QUARANTINED_AFTER else 6) for at, _, rows in calls)
+    late = [rows for at, _, rows in calls if at >= QUARANTINED_AFTER]
+    measured = len(range(QUARANTINED_AFTER, 20, TrustSettings().measured_every))
+    assert late.count(7) == measured
+    assert late.count(6) == len(late) - measured
+    assert {rows for at, _, rows in calls if at < QUARANTINED_AFTER} == {7}
 
 
 def test_a_table_of_a_declared_f_says_so_and_is_compared_with_the_same_reference() -> None:

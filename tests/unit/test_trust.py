@@ -334,12 +334,81 @@ def test_suspicion_is_no_proof() -> None:
     assert table.proven() == frozenset()
 
 
-def test_what_a_peer_sends_in_quarantine_is_not_looked_at() -> None:
-    table = TrustTable(SETTINGS, f=2)
-    run(table, range(20), {5: 9.0})
+def measure(table: TrustTable, rounds: range, far: float) -> list[TrustTransition]:
+    """Peer 5 is said to be in quarantine, and so far out."""
+    changes = []
+    for round_id in rounds:
+        measured = [Rejection(5, "quarantined", far)]
+        others = contributions({}, absent=(5,))
+        changes += table.observe_commit(round_id, others, measured, roster=PEERS)
+    return changes
+
+
+def locked_up(settings: TrustSettings) -> TrustTable:
+    """Peer 5 is in quarantine since round 15."""
+    table = TrustTable(settings, f=2)
+    assert (5, "quarantined") in names(run(table, range(16), {5: 9.0}))
+    return table
+
+
+def test_what_a_peer_sends_in_quarantine_is_measured_and_tells_for_and_against_it() -> None:
+    table = locked_up(SETTINGS)
     before = table.score(5)
-    table.observe_commit(20, contributions({5: 9.0}), [Rejection(5, "non_finite")], roster=PEERS)
-    assert table.score(5) == before
+    table.observe_commit(16, contributions({}, (5,)), [Rejection(5, "non_finite")], roster=PEERS)
+    assert table.score(5) == pytest.approx(0.9 * before)
+    measure(table, range(17, 18), 9.0)
+    assert table.score(5) == pytest.approx(0.81 * before)
+    measure(table, range(18, 19), 1.0)
+    assert table.score(5) == pytest.approx(0.9 * 0.81 * before + 0.1)
+
+
+@pytest.mark.parametrize("lies", [0, 1, 30, 80])
+def test_who_is_locked_up_comes_back_within_a_bound_of_updates_that_do_not_stand_out(
+    lies: int,
+) -> None:
+    settings = TrustSettings()
+    table = locked_up(settings)
+    assert measure(table, range(16, 16 + lies), 9.0) == []
+    changes = measure(table, range(100, 100 + settings.updates_to_return), 1.0)
+    assert names(changes) == [(5, "parole")]
+    assert changes[0].round_id >= 107  # one that lied has to do without for some
+    assert settings.updates_to_return == 10
+
+
+def test_who_stands_out_in_quarantine_stays_for_the_whole_of_it() -> None:
+    table = locked_up(SETTINGS)
+    assert measure(table, range(16, 15 + SETTINGS.quarantine_rounds), 9.0) == []
+    assert names(measure(table, range(45, 46), 9.0)) == [(5, "parole")]
+
+
+def test_a_liar_that_serves_a_fifth_of_the_rounds_frees_no_other_and_keeps_none_in() -> None:
+    settings = TrustSettings(quarantine_rounds=1000)
+    lying, honest = locked_up(settings), locked_up(settings)
+    changes: list[TrustTransition] = []
+    for round_id in range(16, 200):
+        by_liar = round_id % 5 == 0
+        now = range(round_id, round_id + 1)
+        assert measure(lying, now, 1.0 if by_liar else 9.0) == []
+        if not changes:
+            changes += measure(honest, now, 9.0 if by_liar else 1.0)
+    assert names(changes) == [(5, "parole")]
+    assert changes[0].round_id < 16 + 3 * settings.updates_to_return
+
+
+def test_in_quarantine_for_its_results_nobody_is_freed_by_its_updates() -> None:
+    table = TrustTable(SETTINGS, f=2)
+    for round_id in range(2):
+        commit = Commit(b"l" * 8, round_id, 0, 0, 0, 1, b"", b"d", (), (), PEERS, None, "")
+        table.observe_round([commit], (5,))
+    assert table.quarantined() == {5}
+    assert measure(table, range(2, 1 + SETTINGS.quarantine_rounds), 1.0) == []
+    assert names(measure(table, range(40, 41), 1.0)) == [(5, "parole")]
+
+
+def test_what_is_said_to_be_measured_of_a_peer_that_is_free_is_no_evidence() -> None:
+    table = TrustTable(SETTINGS, f=2)
+    assert measure(table, range(50), 9.0) == []
+    assert table.score(5) == 1.0
 
 
 def test_reasons_speak_of_the_recent_past_and_begin_anew_on_parole() -> None:

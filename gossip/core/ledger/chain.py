@@ -60,6 +60,7 @@ def header_bytes(commit: Commit) -> bytes:
     parts.append(_COUNT.pack(len(commit.rejected)))
     for rejection in commit.rejected:
         parts += [_COUNT.pack(rejection.peer), _text(rejection.reason)]
+        parts.append(_REAL.pack(_real(rejection.outlyingness)))
     count = len(commit.roster)
     parts.append(struct.pack(f">{count + 1}q", count, *commit.roster))
     parts.append(b"\0" if commit.loss is None else b"\1" + _REAL.pack(_real(commit.loss)))

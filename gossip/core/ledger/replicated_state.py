@@ -296,13 +296,14 @@ class ReplicatedState:
         named = set(contributors) | set(rejected)
         once = len(named) == len(contributors) + len(rejected)
         ascending = contributors == sorted(contributors) and rejected == sorted(rejected)
-        with_samples = all(
-            c.samples > 0 and 0.0 <= c.outlyingness <= FAR_MAX for c in commit.contributors
-        )
+        with_samples = all(c.samples > 0 for c in commit.contributors)
+        measures = [c.outlyingness for c in commit.contributors]
+        measures += [r.outlyingness for r in commit.rejected]
         return (
             once
             and ascending
             and with_samples
+            and all(0.0 <= far <= FAR_MAX for far in measures)
             and named <= set(self.roster.peers)
             and bool(contributors) <= bool(commit.digest)
         )

@@ -6,6 +6,7 @@ others when they serve (``Accusation``): once more than f have said so of the sa
 them is honest. A peer's life in the table:
 
     normal --score < quarantine_below--> quarantined
+    quarantined --trusted again by what it sends--> on parole
     quarantined --quarantine_rounds--> on parole
     quarantined --another is more suspicious, or too few are left--> on parole
     on parole --score < quarantine_below--> quarantined
@@ -17,8 +18,14 @@ others. Only proof lowers f (``proven``): two results of one turn, stated by mor
 Suspicion alone locks up no more than f, the most suspicious first, and nobody where the rule would
 be left with too few updates.
 
-Both are counted in the rounds that the table learns from, never by the number of a round: a peer
-may go on from a round that is far away, at a liar's word even, and nobody is freed by that.
+Who is locked up is still measured: in every second round its update is laid before the rule beside
+those of the others, and only how far out it lies is used. So the score goes on. It takes at most
+ten such updates in a row that do not stand out (``TrustSettings.updates_to_return``) to be trusted
+again. What is against a peer as a server is not outweighed by its updates.
+
+Quarantine and parole are counted in the rounds that the table learns from, never by the number of a
+round: a peer may go on from a round that is far away, at a liar's word even, and nobody is freed by
+that.
 """
 
 from __future__ import annotations
@@ -141,9 +148,6 @@ class TrustTable:
         # rounds in which more than f different peers have served, as good as certainly
         self._window = 64 + 16 * f
         self._locked_ever = False  # somebody has been in quarantine: most runs need not look who is
-        # Between falling below suspect_below and being trusted again lies a quarter of
-        # what is above it.
-        self._trusted_above = settings.suspect_below + (1.0 - settings.suspect_below) / 4
         self._parole_score = (settings.suspect_below + settings.quarantine_below) / 2
 
     # --- what it says -----------------------------------------------------------------------------
@@ -242,8 +246,7 @@ class TrustTable:
                 if known is None or contribution.outlyingness > known.outlyingness:
                     contributors[contribution.peer] = contribution
             for rejection in commit.rejected:
-                if rejection.peer not in rejected or rejection.reason in WORDS:
-                    rejected[rejection.peer] = rejection
+                rejected[rejection.peer] = _worse(rejected.get(rejection.peer), rejection)
         accused = *self._serve(commits), *proven
         for peer in proven:
             standing = self._standings.setdefault(peer, _Standing())
@@ -324,26 +327,26 @@ class TrustTable:
         Returns: what changed, in the order of the peers.
         """
         judged: dict[PeerId, tuple[str, float]] = {}
-        contributors, bound = list(contributors), None
-        for contribution in contributors:
-            far = contribution.outlyingness
+        contributors, rejected, bound = list(contributors), list(rejected), None
+        measures: list[Contribution | Rejection] = [*self._measures_of_locked(rejected)]
+        for measure in (*measures, *contributors):
+            far = measure.outlyingness
             out = far > self.settings.outlying
             if out:
                 bound = self._bound(contributors) if bound is None else bound
-                out = self._stands_out(contribution, bound)
-            judged[contribution.peer] = ("outlying" if out else "", far)
+                out = self._stands_out(measure, bound)
+            judged[measure.peer] = ("outlying" if out else "", far)
         for rejection in rejected:
             if rejection.reason in WORDS:
                 judged[rejection.peer] = (rejection.reason, 0.0)
-        locked, memory = self.quarantined(), self.settings.memory
+        memory = self.settings.memory
         for peer, verdict in judged.items():
-            if peer not in locked:
-                standing = self._standings.get(peer)
-                if standing is None:
-                    standing = self._standings[peer] = _Standing()
-                told = 0.0 if verdict[0] else 1.0
-                standing.score = memory * standing.score + (1.0 - memory) * told
-                standing.recent = (*standing.recent[1 - RECENT :], verdict)
+            standing = self._standings.get(peer)
+            if standing is None:
+                standing = self._standings[peer] = _Standing()
+            told = 0.0 if verdict[0] else 1.0
+            standing.score = memory * standing.score + (1.0 - memory) * told
+            standing.recent = (*standing.recent[1 - RECENT :], verdict)
         self._since += 1
         if self._since >= MEASURED_EVERY and not self._judged:
             self._since = 0
@@ -355,6 +358,13 @@ class TrustTable:
             *self._quarantine(round_id, roster),
         ]
         return sorted(changes, key=lambda change: change.peer)
+
+    def _measures_of_locked(self, rejected: Sequence[Rejection]) -> list[Rejection]:
+        """Those of peers in quarantine, whose updates the rule has seen and not used."""
+        if not self._locked_ever:
+            return []
+        locked = self.quarantined()
+        return [each for each in rejected if each.reason == "quarantined" and each.peer in locked]
 
     def _bound(self, contributors: Sequence[Contribution]) -> float:
         """How far out an update has to lie.
@@ -409,7 +419,7 @@ class TrustTable:
             return []
         return standing.distances[1 - RECENT :]
 
-    def _stands_out(self, contribution: Contribution, bound: float) -> bool:
+    def _stands_out(self, contribution: Contribution | Rejection, bound: float) -> bool:
         """Whether an update lies farther out than ``bound``, and so do this peer's updates as a
         rule: the geometric mean of the recent ones.
 
@@ -429,7 +439,7 @@ class TrustTable:
 
     def _release(self, round_id: int) -> list[TrustTransition]:
         """A round less to go, and whoever has none left goes on: from quarantine to parole, from
-        there to normal."""
+        there to normal. Who is trusted again by what it has sent goes on parole at once."""
         changes: list[TrustTransition] = []
         if not self._locked_ever:
             return changes
@@ -437,7 +447,7 @@ class TrustTable:
             [(peer, s) for peer, s in self._standings.items() if s.phase != "normal"]
         ):
             standing.rounds_left -= 1
-            if standing.rounds_left > 0:
+            if standing.rounds_left > 0 and not self._is_trusted_again(standing):
                 continue
             if standing.phase == "quarantined":
                 changes.append(self._set_free(peer, round_id))
@@ -446,6 +456,16 @@ class TrustTable:
                 standing.served = max(standing.served, self.settings.suspect_below)
                 changes.append(self._transition(peer, "cleared", round_id))
         return changes
+
+    def _is_trusted_again(self, standing: _Standing) -> bool:
+        """Whether a quarantine is over before its time: by its updates, where it was not for what
+        is against the peer as a server."""
+        settings = self.settings
+        return (
+            standing.phase == "quarantined"
+            and standing.score > settings.trusted_above
+            and standing.served >= settings.quarantine_below
+        )
 
     def _suspect(self, round_id: int, judged: Iterable[PeerId]) -> list[TrustTransition]:
         changes = []
@@ -457,7 +477,7 @@ class TrustTable:
             if not standing.suspected and trust < self.settings.suspect_below:
                 standing.suspected = True
                 changes.append(self._transition(peer, "suspected", round_id))
-            elif standing.suspected and trust > self._trusted_above:
+            elif standing.suspected and trust > self.settings.trusted_above:
                 standing.suspected = False
                 changes.append(self._transition(peer, "trusted", round_id))
         return changes
@@ -588,6 +608,15 @@ class TrustTable:
         self._standings = _standings_of(rows)
         self._windows, self._unequal, self._since = counts
         self._locked_ever = any(standing.phase != "normal" for standing in self._standings.values())
+
+
+def _worse(known: Rejection | None, other: Rejection) -> Rejection:
+    """What is said of one peer in two shards of a round: what is evidence by its name, else what
+    lies farther out."""
+    if known is None or other.reason in WORDS:
+        return other
+    is_farther = known.reason == other.reason and other.outlyingness > known.outlyingness
+    return other if is_farther else known
 
 
 def _singular(name: str) -> str:

@@ -179,10 +179,9 @@ class CrossShardRound:
             if given is None:
                 return []
             parts.append(given)
-        common = self.server.without_quarantined(
-            frozenset.intersection(*[frozenset(part.peers) for part in parts]),
-            self.server.f_of(shard),
-        )
+        everybody = frozenset.intersection(*[frozenset(part.peers) for part in parts])
+        outside = {row.peer for row in shard.outside}
+        common = self.server.without_quarantined(everybody - outside, self.server.f_of(shard))
         if not common:
             return self._nothing(
                 shard, progress, progress.why or "no update has come to the servers of all shards"
@@ -193,9 +192,11 @@ class CrossShardRound:
         )
         progress.measured = tuple([digest_of(part.statistics) for part in parts])
         peers = tuple([row.peer for row in progress.rows])
-        return self.server.ask_rule(
-            shard, shard.rows, step="decide", parts=tuple(parts), peers=peers
-        )
+        lacking = outside - everybody  # another shard's server has not measured those
+        progress.outside = tuple([row for row in shard.outside if row.peer not in lacking])
+        rows = tuple([row for row in shard.rows if row.peer not in lacking])
+        step: dict[str, Any] = {"step": "decide", "parts": tuple(parts), "peers": peers}
+        return self.server.ask_rule(shard, rows, outside=progress.outside, **step)
 
     def _follow(self, shard: ShardRound, progress: CrossShardProgress, now: float) -> list[Effect]:
         decided = self.shards[0].commit
@@ -229,7 +230,8 @@ class CrossShardRound:
         weights = [counted.get(row.peer, 0.0) for row in shard.rows] + list(
             decided.decision[len(counted) :]
         )
-        return self.server.ask_rule(shard, shard.rows, step="combine", decision=tuple(weights))
+        step: dict[str, Any] = {"step": "combine", "decision": tuple(weights)}
+        return self.server.ask_rule(shard, shard.rows, outside=shard.outside, **step)
 
     def _nothing(self, shard: ShardRound, progress: CrossShardProgress, why: str) -> list[Effect]:
         progress.step, progress.why = "nothing", why

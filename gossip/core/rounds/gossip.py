@@ -121,6 +121,8 @@ class GossipRounds:
         self._aggregate: Payload | None = None
         self._mix: Payload | None = None
         self._verdicts: list[Contribution] = []
+        self._outside: tuple[Row, ...] = ()  # of peers in quarantine, which are only measured
+        self._measures: list[Rejection] = []  # what the rule has said of these
         self._faulty: dict[PeerId, Rejection] = {}  # since the last verdicts
 
     # --- where we are -----------------------------------------------------------------------------
@@ -166,6 +168,7 @@ class GossipRounds:
         self.round_id, self.phase = round_id, "computing"
         self._own = self._aggregate = self._mix = None
         self._rows, self._others_mixed, self._verdicts = (), 0, []
+        self._outside, self._measures = (), []
         self._sources = self._plan(round_id, self._members()).sources(self.local)
         self.pushes.drop_older(round_id)
         return [self._go()]
@@ -272,6 +275,8 @@ class GossipRounds:
                 self._rows = tuple(row for row in self._rows if row.peer == self.local)
             else:
                 self._verdicts = self._verdicts_of(event)
+                measured = zip(self._outside, event.outside, strict=False)
+                self._measures = [Rejection(row.peer, "quarantined", far) for row, far in measured]
         return effects if self._tickets else [*effects, *self._apply()]
 
     def on_applied(self, event: Applied, now: float) -> list[Effect]:
@@ -444,6 +449,14 @@ class GossipRounds:
         others = {peer: pushed for peer, pushed in taken.items() if peer not in locked}
         # Suspicion keeps nobody out where the rule could not tolerate f with the others.
         if len(others) + (own is not None) >= self.settings.updates_needed(self.settings.f):
+            if kind == "gradient":
+                self._outside = tuple(
+                    [
+                        Row(peer, pushed.payload, pushed.samples)
+                        for peer, pushed in sorted(taken.items())
+                        if peer in locked and pushed.payload is not None
+                    ]
+                )
             taken = others
         # Parameters count alike: they are positions, not means over samples.
         rows = [
@@ -470,6 +483,7 @@ class GossipRounds:
             own,
             mix,
             None if mix else self._previous,
+            outside=() if mix else self._outside,
         )
 
     def _tolerated(self, rows: int) -> int:
@@ -498,7 +512,7 @@ class GossipRounds:
 
     def _apply(self) -> list[Effect]:
         self.phase = "applying"
-        faulty, self._faulty = list(self._faulty.values()), {}
+        rejected, self._faulty = [*self._measures, *self._faulty.values()], {}
         effects: list[Effect] = [
             Report(
                 t.change,
@@ -510,7 +524,7 @@ class GossipRounds:
                 },
             )
             for t in self.trust.observe_commit(
-                self.round_id, self._verdicts, faulty, roster=self._members()
+                self.round_id, self._verdicts, rejected, roster=self._members()
             )
         ]
         if self.mixes:

@@ -47,6 +47,9 @@ PULSE_S = 0.1
 timer that is so near."""
 
 
+NOBODY: frozenset[PeerId] = frozenset()
+
+
 @record
 class RoundTimer:
     """``give_up`` on the server of an attempt; the ``grace`` of a server is over; ``ask`` those it
@@ -444,7 +447,10 @@ class Server:
         self._spend(self.compile_tracker, shard.awaited_to_compile, now, came=shard.answers)
         usable = frozenset(shard.usable())
         left_out = usable - self.without_quarantined(usable, self.f_of(shard))
-        shard.close(left_out, self.settings.callers_too_few(len(self.roster)))
+        is_due = self.round_id % self.settings.trust.measured_every == 0
+        measured = left_out - self.proven if is_due else NOBODY
+        few = self.settings.callers_too_few(len(self.roster))
+        shard.close(left_out, measured, few)
         effects: list[Effect] = []
         of = len(self.roster) - self.departures.absent(self.roster.peers, self.round_id)
         if shard.index == 0 and len(shard.answers) + len(self.keep_to_others(shard)) < quorum_of(
@@ -453,9 +459,11 @@ class Server:
             alone = {"alive": sorted(shard.answers), "of": len(self.roster), "round": self.round_id}
             effects.append(Report("minority_continues", alone))
         if not self.cross_shard:
-            return effects + self.ask_rule(shard, shard.rows)
+            return effects + self.ask_rule(shard, shard.rows, outside=shard.outside)
         shard.cross_shard_progress = CrossShardProgress()
-        return effects + self.ask_rule(shard, shard.rows, step="measure")
+        rows = sorted((*shard.rows, *shard.outside), key=lambda row: row.peer)
+        shard.rows = tuple(rows)
+        return effects + self.ask_rule(shard, shard.rows, step="measure", outside=shard.outside)
 
     def without_quarantined(self, usable: frozenset[PeerId], f: int) -> frozenset[PeerId]:
         """Whose updates go into the rule. Suspicion keeps nobody out where the rule could not
@@ -541,7 +549,9 @@ class Server:
     ) -> Commit:
         """The commit that the rule's answer makes of a shard."""
         assert shard.serving is not None
-        progress = shard.cross_shard_progress or CrossShardProgress(rows=shard.rows)
+        progress = shard.cross_shard_progress or CrossShardProgress(
+            rows=shard.rows, outside=shard.outside
+        )
         contributors: tuple[Contribution, ...] = ()
         if result.payload is not None and progress.step == "combine":
             contributors = progress.verdict
@@ -563,7 +573,7 @@ class Server:
             parent=self.parent,
             digest=result.payload.digest if result.payload is not None else b"",
             contributors=contributors,
-            rejected=tuple(Rejection(peer, "non_finite") for peer in shard.faulty),
+            rejected=_rejected(shard.faulty, progress.outside, result),
             roster=roster,
             loss=shard.mean_loss(progress.rows),
             reason=(progress.why or result.reason)[:REASON_CHARACTERS]
@@ -580,3 +590,15 @@ class Server:
     ) -> SetTimer:
         assert shard.serving is not None
         return self.timers.set(at, RoundTimer(what, self.round_id, shard.index, shard.serving))
+
+
+def _rejected(
+    faulty: Sequence[PeerId], outside: Sequence[Row], result: Aggregated
+) -> tuple[Rejection, ...]:
+    """What a commit says of updates that it does not use, ascending."""
+    found = [Rejection(peer, "non_finite") for peer in faulty]
+    if result.payload is not None:
+        # without a measure where the rule could not tell
+        measured = zip(outside, result.outside, strict=False)
+        found += [Rejection(row.peer, "quarantined", far) for row, far in measured]
+    return tuple(sorted(found, key=lambda rejection: rejection.peer))

@@ -45,6 +45,7 @@ class CrossShardProgress:
     step: Literal["measure", "measured", "decide", "combine", "nothing"] = "measure"
     statistics: bytes = b""
     rows: tuple[Row, ...] = ()  # those that count
+    outside: tuple[Row, ...] = ()  # of peers in quarantine, which all have measured
     verdict: tuple[Contribution, ...] = ()  # that is followed
     measured: tuple[bytes, ...] = ()  # digests of what the decision is made on
     why: str = ""
@@ -85,6 +86,8 @@ class ShardRound:
     serving: int | None = None
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
+    # of peers in quarantine, which are only measured; in steps they are among ``rows``, too
+    outside: tuple[Row, ...] = ()
     collected: tuple[Collected, ...] = ()
     first_at: float = 0.0
     grace: Token | None = None
@@ -118,6 +121,7 @@ class ShardRound:
             None,
             None,
         )
+        self.outside = ()
         self.asked.clear()
 
     @property
@@ -153,10 +157,10 @@ class ShardRound:
             if payload is not None and payload.finite and update.samples
         ]
 
-    def close(self, left_out: Collection[PeerId], few: int) -> None:
+    def close(self, left_out: Collection[PeerId], measured: Collection[PeerId], few: int) -> None:
         """Fixes which updates go into the rule: finite ones with samples, but for those of
-        ``left_out``. None in a collective operation, which up to ``few`` alone cannot make of
-        it."""
+        ``left_out``; and which of those are ``measured``. None in a collective operation, which up
+        to ``few`` alone cannot make of it."""
         self.collected = _fitting(
             [
                 Collected(peer, update.collective)
@@ -164,13 +168,15 @@ class ShardRound:
                 if update.collective
             ]
         )
-        self.rows = tuple(
+        usable = [
             Row(peer, payload, update.samples)
             for peer, (update, payload) in sorted(self.answers.items())
-            if payload is not None and payload.finite and update.samples and peer not in left_out
-        )
+            if payload is not None and payload.finite and update.samples
+        ]
+        self.rows = tuple([row for row in usable if row.peer not in left_out])
+        self.outside = tuple([row for row in usable if row.peer in measured])
         if len(self.collected) > few:
-            self.rows = ()
+            self.rows = self.outside = ()
 
     @property
     def faulty(self) -> tuple[PeerId, ...]:
@@ -195,7 +201,7 @@ class ShardRound:
     def hold(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
         self.commit, self.payload, self.made_here = commit, payload, made_here
         self.answers, self.rows, self.cross_shard_progress, self.result = {}, (), None, None
-        self.collected = ()
+        self.outside = self.collected = ()
         self.give_up = self.grace = self.query = self.pulse = self.lack = self.again = None
 
     def tokens(self) -> list[Token]:

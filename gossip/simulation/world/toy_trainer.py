@@ -434,7 +434,27 @@ class ToyTrainer:
         result = payload_of_values(found.aggregate, digest=True)
         if not result.finite:
             return events.Aggregated(ask.ticket, None, reason="the aggregate is not finite")
-        return events.Aggregated(ask.ticket, result, found.weights, found.outlyingness)
+        outside = self._measure_outside(ask, previous)
+        return events.Aggregated(
+            ask.ticket, result, found.weights, found.outlyingness, outside=outside
+        )
+
+    def _measure_outside(
+        self, ask: events.Aggregate, previous: list[float] | None
+    ) -> tuple[float, ...]:
+        """How far out the rows outside lie, as if the rule had got all."""
+        if not ask.outside:
+            return ()
+        everybody = sorted((*ask.rows, *ask.outside), key=lambda row: row.peer)
+        values = [row.payload.data.tolist() for row in everybody]
+        samples = [row.samples for row in everybody]
+        found = self.reducer(values, samples, ask.f, previous, ask.round_id)
+        if isinstance(found, RuleRefusal):
+            return ()
+        if not isinstance(found, RuleResult):
+            return (1.0,) * len(ask.outside)
+        far = zip(everybody, found.outlyingness, strict=True)
+        return tuple([value for row, value in far if row in ask.outside])
 
     def _apply(self, apply: events.Apply, now: float) -> None:
         changed: Sequence[float] = self._here

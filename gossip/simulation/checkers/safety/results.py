@@ -130,6 +130,11 @@ class CommitsWhatTheRuleSaid(Checker):
             raise self.violated(
                 swarm, peer, f"commits {where} with the verdicts {judged}; its rule has said {said}"
             )
+        outside = [(row.peer, far) for row, far in zip(ask.outside, answer.outside, strict=False)]
+        measured = [(r.peer, r.outlyingness) for r in commit.rejected if r.reason == "quarantined"]
+        if measured != (outside if digest else []):
+            text = f"of those in quarantine {measured}; its rule has said {outside}"
+            raise self.violated(swarm, peer, f"commits {where} with {text}")
 
 
 @dataclass(slots=True)

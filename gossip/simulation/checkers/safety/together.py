@@ -83,11 +83,13 @@ class DecidesTogether(Checker):
 
     def _judge_parts(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
         common = set.intersection(*[set(part.peers) for part in ask.parts])
+        outside = sorted([row.peer for row in ask.outside])
         self.demand(
-            set(ask.peers) == common,
+            sorted((*ask.peers, *outside)) == sorted(common),
             swarm,
             peer,
-            f"decides on {ask.peers}; all servers have measured {sorted(common)}",
+            f"decides on {ask.peers} with {outside} outside; all servers have measured "
+            f"{sorted(common)}",
         )
         if self.circumstances.equivocating:
             return

@@ -22,6 +22,8 @@ class Record:
         locked_for: Rounds since that with which its quarantine began; -1: it is in none.
         released_for: Rounds since that with which its last one ended, likewise;
             its parole goes on from then.
+        ordinary: Updates of its quarantine so far that did not stand out.
+        ordinary_in_a_row: Of these, the last ones without another between them.
     """
 
     in_a_row: int = 0
@@ -30,6 +32,8 @@ class Record:
     twice: int = 0
     locked_for: int = -1
     released_for: int = -1
+    ordinary: int = 0
+    ordinary_in_a_row: int = 0
 
 
 NOTHING = Record()
@@ -41,8 +45,8 @@ class RoundEvidence:
     """What one round has against peers.
 
     Attributes:
-        judged: Whom the rule has seen, or who has sent no numbers, and whether it may have stood
-            out (1), or has clearly done so (2), or neither (0).
+        judged: Whom the rule has seen, in quarantine, too, or who has sent no numbers, and whether
+            it may have stood out (1), or has clearly done so (2), or neither (0).
         charged: Who says that it has refused whose result of which round.
         stated: Who says that whose result of which round and turn was what.
     """
@@ -126,9 +130,10 @@ class Ledger:
             if change == "quarantined":
                 if why := self._lacks_grounds(record):
                     wrong = peer, f"is locked up with round {round_id} for {why}"
-                records[peer] = replace(record, locked_for=0)
+                records[peer] = replace(record, locked_for=0, ordinary=0, ordinary_in_a_row=0)
             elif change == "parole":
-                may_go = record.locked_for >= 0 and (short or bool(others - {peer}))
+                trusted = self._may_be_trusted(record)
+                may_go = record.locked_for >= 0 and (trusted or short or bool(others - {peer}))
                 if record.locked_for < self.settings.quarantine_rounds and not may_go:
                     lasted = (
                         f"was locked up for {record.locked_for} rounds"
@@ -177,6 +182,13 @@ class Ledger:
         """Whether more than f were handed one result, and more than f another."""
         return sum(len(by) > self.f for by in said.values()) > 1
 
+    def _may_be_trusted(self, record: Record) -> bool:
+        """Whether enough of its updates in quarantine did not stand out clearly: those that take
+        the highest score of a peer in quarantine to where it is trusted."""
+        settings = self.settings
+        left = (1.0 - settings.trusted_above) / (1.0 - settings.quarantine_below)
+        return record.ordinary >= ceil(log(left) / log(settings.memory))
+
     def _lacks_grounds(self, record: Record) -> str:
         """What there is against a peer that is locked up, when that is not enough."""
         # On parole a score begins between the thresholds.
@@ -213,6 +225,9 @@ class Ledger:
             if record.locked_for >= 0:
                 if record.locked_for > self.settings.quarantine_rounds:
                     return peer, f"is in quarantine for {record.locked_for} rounds"
+                ordinary = record.ordinary_in_a_row
+                if ordinary >= self.settings.updates_to_return and not record.refused:
+                    return peer, f"is in quarantine after {ordinary} ordinary updates in a row"
             elif room > 0 and peer in members and record.in_a_row > RECENT + self.most(1.0):
                 return (
                     peer,
@@ -229,9 +244,15 @@ def _count_standing_out(
 ) -> None:
     for peer, stood_out in judged:
         record = records.get(peer, NOTHING)
-        if record.locked_for < 0:
-            row = record.in_a_row + 1 if stood_out == CLEARLY else 0
-            records[peer] = replace(record, in_a_row=row, counts=record.counts + bool(stood_out))
+        row = record.in_a_row + 1 if stood_out == CLEARLY else 0
+        record = replace(record, in_a_row=row, counts=record.counts + bool(stood_out))
+        if record.locked_for >= 0:
+            record = replace(
+                record,
+                ordinary=record.ordinary + (stood_out != CLEARLY),
+                ordinary_in_a_row=0 if stood_out else record.ordinary_in_a_row + 1,
+            )
+        records[peer] = record
 
 
 def _refuse(records: dict[PeerId, Record], peer: PeerId, results: int) -> None:

@@ -106,7 +106,7 @@ class TrustFollowsTheCommits(Checker):
         stated = [
             (by, c.peer, c.round_id, c.turn, c.content) for by, c in told if c.turn and by != c.peer
         ]
-        judged = _judged(commits, core.settings)
+        judged = _judged(commits, core.settings, before.locked())
         evidence = RoundEvidence(judged, charged, stated)
         ledger = before.after(commits[0].round_id, evidence, changes, commits[0].roster)
         self.judged += 1
@@ -149,6 +149,9 @@ class TrustFollowsTheCommits(Checker):
             return
         self.judged += 1
         named = ask.peers or [row.peer for row in ask.rows]
+        if ask.step != "whole":
+            outside = {row.peer for row in ask.outside}
+            named = [each for each in named if each not in outside]
         if used := _used_without_need(named, ledger, rounds.roster):
             raise self.violated(
                 swarm,
@@ -156,7 +159,26 @@ class TrustFollowsTheCommits(Checker):
                 f"round {ask.round_id}: its rule is given updates of {used}, which are in "
                 "quarantine",
             )
+        self._judge_outside(swarm, peer, core, ask, ledger)
         self._judge_f(swarm, peer, core, ask, ledger)
+
+    def _judge_outside(
+        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, ask: Aggregate, ledger: Ledger
+    ) -> None:
+        """Who is in quarantine is measured in every second round."""
+        rounds = rolling_of(core)
+        assert rounds is not None
+        where = f"round {ask.round_id}, shard {ask.shard}"
+        suspects = set(ledger.locked()) - set(ledger.proven())
+        measured = {row.peer for row in ask.outside}
+        if free := sorted(measured - suspects):
+            raise self.violated(swarm, peer, f"{where}: {free} are outside, and not in quarantine")
+        inside = {row.peer for row in ask.rows} - measured
+        due = set(rounds.shards[ask.shard].usable()) & suspects - inside
+        is_due = ask.round_id % core.settings.trust.measured_every == 0
+        if ask.step in ("whole", "measure") and ask.rows and is_due and not due <= measured:
+            text = f"{where}: of those in quarantine {sorted(due)} are to be measured"
+            raise self.violated(swarm, peer, f"{text}, and {sorted(measured)} are")
 
     def _judge_f(
         self, swarm: Swarm[Any], peer: PeerId, core: Inspection, ask: Aggregate, ledger: Ledger
@@ -200,26 +222,40 @@ def _used_without_need(
     return [peer for peer in used if peer in (locked if enough else proven)]
 
 
-def _judged(commits: list[Commit], settings: CoreSettings) -> list[tuple[PeerId, int]]:
-    """Whom a round has judged, and whether it stood out in one of its shards."""
+def _judged(
+    commits: list[Commit], settings: CoreSettings, locked: Collection[PeerId]
+) -> list[tuple[PeerId, int]]:
+    """Whom a round has judged, and whether it stood out in one of its shards. Of a peer that is not
+    ``locked`` up, nobody has measured an update that was not used."""
     farthest: dict[PeerId, float] = {}
     for commit in commits:
         for each in commit.contributors:
             farthest[each.peer] = max(farthest.get(each.peer, 0.0), each.outlyingness)
-    found = _standing_out(farthest, settings)
+    outside: dict[PeerId, float] = {}
+    faulty = []
     for commit in commits:
-        for rejection in commit.rejected:
-            found[rejection.peer] = CLEARLY
+        for other in commit.rejected:
+            if other.reason != "quarantined":
+                faulty.append(other.peer)
+            elif other.peer in locked and other.peer not in farthest:
+                outside[other.peer] = max(outside.get(other.peer, 0.0), other.outlyingness)
+    found = _standing_out(farthest, settings, outside)
+    found.update(dict.fromkeys(faulty, CLEARLY))
     return sorted(found.items())
 
 
-def _standing_out(farthest: Mapping[PeerId, float], settings: CoreSettings) -> dict[PeerId, int]:
+def _standing_out(
+    farthest: Mapping[PeerId, float], settings: CoreSettings, outside: Mapping[PeerId, float]
+) -> dict[PeerId, int]:
     """Who may stand out: it lies farther out than typical; and who clearly does: beyond all but
-    the f farthest, too, as where data differ."""
+    the f farthest, too, as where data differ. ``outside``: how far out those in quarantine lie."""
     nearest = sorted(farthest.values())[: max(0, len(farthest) - max(1, settings.f))]
     least = settings.trust.outlying
     bound = least**2 * max([1.0, *nearest[-1:]]) ** 2
-    return {peer: CLEARLY if far > bound else int(far > least) for peer, far in farthest.items()}
+    return {
+        peer: CLEARLY if far > bound else int(far > least)
+        for peer, far in (*farthest.items(), *outside.items())
+    }
 
 
 class TrustFollowsExperience(Checker):
@@ -264,7 +300,10 @@ class TrustFollowsExperience(Checker):
                     for row, far in zip(ask.rows, event.outlyingness, strict=True)
                     if row.peer != peer
                 }
-                for other, stood_out in _standing_out(farthest, core.settings).items():
+                outside = {
+                    row.peer: far for row, far in zip(ask.outside, event.outside, strict=False)
+                }
+                for other, stood_out in _standing_out(farthest, core.settings, outside).items():
                     known = self._judged[peer].get(other, 0)
                     self._judged[peer][other] = max(known, stood_out)
 
