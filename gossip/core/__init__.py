@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from .ledger import chain_hash as chain_hash
     from .ledger import header_bytes as header_bytes
     from .ledger import planned_peers as planned_peers
+    from .ledger import squeeze as squeeze
+    from .ledger import stretch as stretch
     from .lifecycle import QUORUM_LOST as QUORUM_LOST
     from .lifecycle import RETURN_HELLO_EVERY as RETURN_HELLO_EVERY
     from .lifecycle import RETURN_INTERVAL_S as RETURN_INTERVAL_S
@@ -218,6 +220,8 @@ else:
                 "chain_hash",
                 "header_bytes",
                 "planned_peers",
+                "squeeze",
+                "stretch",
             ),
             "lifecycle": (
                 "QUORUM_LOST",

@@ -19,7 +19,7 @@ ROUND_MAX = 2**48
 DIGEST_BYTES = 16
 STATISTICS_BYTES_MAX = 48 * 1024
 ACCUSATIONS_MAX = 8
-CORE_BYTES_MAX = 48 * 1024  # of ``StateOffer.core``; leaves the rest of the header 16 KiB
+CORE_BYTES_MAX = 54 * 1024  # of ``StateOffer.core``; leaves the rest of the header 10 KiB
 CROSS_SHARD_PEERS_MAX = 100
 """Most peers of a run whose shards decide together:
 what is measured of their updates fits a message."""

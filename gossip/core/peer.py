@@ -51,7 +51,7 @@ from .events import (
     TrainerLost,
     TrainerProgress,
 )
-from .ledger import genesis, pack_ledger, unpack_ledger
+from .ledger import genesis, pack_ledger, squeeze, stretch, unpack_ledger
 from .lifecycle import (
     HELLO_INTERVAL_S,
     STALL_ROUNDS,
@@ -72,6 +72,7 @@ from .lifecycle import (
 from .lifecycle import bootstrap as gathering
 from .membership import TIMERS, Change, Member, Membership
 from .messages import (
+    CORE_BYTES_MAX,
     Ack,
     Commit,
     CommitRequest,
@@ -523,7 +524,7 @@ class Peer:
     def _load(self, event: Prepared) -> Halt | None:
         """The trainer has loaded a checkpoint: its round is the next one here."""
         try:
-            chain, snapshot, whole = unpack_ledger(event.ledger, self.settings.peers)
+            chain, snapshot, whole = unpack_ledger(stretch(event.ledger), self.settings.peers)
             if self._rolling is None:
                 # There is no history to go on with: its hash is that of the other run's start.
                 chain = genesis(self.settings.run, self.settings.lineage)
@@ -541,7 +542,9 @@ class Peer:
         if kept is None:
             return LedgerReply(round_id, b"")
         whole = rolling is None or rolling.replicated.whole
-        return LedgerReply(round_id, pack_ledger(round_id, *kept, whole))
+        ledger = squeeze(pack_ledger(round_id, *kept, whole))
+        # Of more peers than a message has room for there is none, and the trainer says so.
+        return LedgerReply(round_id, ledger if len(ledger) <= CORE_BYTES_MAX else b"")
 
     def _gather(self, now: float) -> list[Effect]:
         self.bootstrap.hear(self.local, self.hello_exchange.hello(), now)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from gossip.aggregators import Memory, Sender
-from gossip.core import QUORUM_LOST
+from gossip.core import QUORUM_LOST, squeeze, stretch
 from gossip.errors import GossipError, LocalError, NodeLost
 from gossip.ipc import PATH_MAX, Arena, Channel, ChannelClosed, clip, map_bytes
 from gossip.ipc import messages as control
@@ -223,7 +223,7 @@ class Exchange:
     def load(self, step: int, round_id: int, ledger: bytes) -> None:
         """The model was loaded from the checkpoint of ``step``, and is to go on with round
         ``round_id``. Before ``prepare``."""
-        self.round_id, self._loaded = round_id, (round_id, ledger)
+        self.round_id, self._loaded = round_id, (round_id, squeeze(ledger))
         self.restored_at = round_id
         self.collectives = round_id - step
 
@@ -235,7 +235,9 @@ class Exchange:
         self._flush()
         self._serve(lambda: self._ledger is not None or self._halted is not None)
         said = self._ledger
-        return said.ledger if said is not None and said.round_id == self.round_id else b""
+        if said is None or said.round_id != self.round_id or not said.ledger:
+            return b""
+        return stretch(said.ledger)
 
     def serve_while(self, busy: Callable[[], bool]) -> None:
         """Answers the node for as long as ``busy``, looked at about twice a second or oftener, and

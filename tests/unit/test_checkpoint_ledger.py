@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gossip.core import events
-from gossip.core.ledger import pack_ledger, planned_peers, unpack_ledger
+from gossip.core.ledger import pack_ledger, planned_peers, unpack_json, unpack_ledger
 from gossip.core.ledger.data_cursor import DataCursor
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings
@@ -73,7 +73,7 @@ def test_a_core_that_is_given_its_ledger_goes_on_with_that_round_and_history() -
     assert [effect.round_id for effect in effects if isinstance(effect, events.StartRound)] == [7]
     again = asked(second)
     assert again.round_id == 7
-    assert json.loads(again.ledger)["chain"] == json.loads(ledger.ledger)["chain"]
+    assert unpack_json(again.ledger)["chain"] == unpack_json(ledger.ledger)["chain"]
 
 
 def test_a_ledger_that_is_damaged_ends_the_peer_and_says_so() -> None:

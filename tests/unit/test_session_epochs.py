@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model
 
-from gossip.core.ledger import pack_ledger
+from gossip.core.ledger import pack_ledger, squeeze
 from gossip.core.ledger.data_cursor import DataCursor
 from gossip.errors import ConfigError
 from gossip.ipc import messages as control
@@ -57,7 +57,7 @@ class Dealer:
                     self.deal(n, round_id)
                 case control.LedgerRequest():
                     tables = ([0], [], DataCursor(3, 20, 5).pack(), [], [], 0)
-                    ledger = pack_ledger(round_id, bytes(16), tables, whole=True)
+                    ledger = squeeze(pack_ledger(round_id, bytes(16), tables, whole=True))
                     n.send(control.LedgerReply(round_id, ledger))
                 case control.Close():
                     n.send(control.Halted(said.reason, 0))

@@ -17,6 +17,10 @@ from .log import CommitLog as CommitLog
 from .log import Held as Held
 from .log import reissue as reissue
 from .pace import since_us as since_us
+from .packing import pack_json as pack_json
+from .packing import squeeze as squeeze
+from .packing import stretch as stretch
+from .packing import unpack_json as unpack_json
 from .prefetch import AHEAD_MAX as AHEAD_MAX
 from .rates import RATES_MAX as RATES_MAX
 from .rates import agree as agree

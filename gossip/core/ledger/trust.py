@@ -55,6 +55,9 @@ RECENT = 20
 """Updates of a peer that say how far out it is as a rule, and that its reasons speak of."""
 
 MOST_PEERS = 2**16
+DIGITS = 2
+"""Decimals that are kept of how far out an update lies, in multiples of the typical distance: the
+tables of a thousand peers are to fit a message."""
 FAR_MAX = 3.5e38
 """How far out an update may be said to lie: beyond any float32, which is where rules stop."""
 
@@ -346,7 +349,10 @@ class TrustTable:
                 standing = self._standings[peer] = _Standing()
             told = 0.0 if verdict[0] else 1.0
             standing.score = memory * standing.score + (1.0 - memory) * told
-            standing.recent = (*standing.recent[1 - RECENT :], verdict)
+            standing.recent = (
+                *standing.recent[1 - RECENT :],
+                (verdict[0], round(verdict[1], DIGITS)),
+            )
         self._since += 1
         if self._since >= MEASURED_EVERY and not self._judged:
             self._since = 0
@@ -586,7 +592,7 @@ class TrustTable:
                     s.suspected,
                     s.phase,
                     s.rounds_left,
-                    s.recent,
+                    tuple([(name, far) if name else far for name, far in s.recent]),
                     s.served,
                     s.refused,
                     s.twice,
@@ -663,15 +669,17 @@ def _standing_of(row: Any) -> tuple[PeerId, _Standing]:
 
 
 def _evidence_of(packed: Any) -> tuple[tuple[str, float], ...]:
-    """The recent evidence against a peer: its name, and how far it went."""
+    """The recent evidence against a peer: its name, and how far it went; a number by itself is of
+    an update that was no evidence."""
     if not isinstance(packed, tuple | list) or len(packed) > RECENT:
         raise ValueError("trust: too long a memory")
-    for item in packed:
-        if not isinstance(item, tuple | list) or len(item) != 2 or item[0] not in ("", *WORDS):
+    evidence = [item if isinstance(item, tuple | list) else ("", item) for item in packed]
+    for item in evidence:
+        if len(item) != 2 or item[0] not in ("", *WORDS):
             raise ValueError("trust: evidence without a name")
         if not isinstance(item[1], int | float) or not 0.0 <= item[1] <= FAR_MAX:
             raise ValueError("trust: evidence without a number")
-    return tuple([(str(name), float(far)) for name, far in packed])
+    return tuple([(str(name), float(far)) for name, far in evidence])
 
 
 def _are_counts(values: Iterable[Any]) -> bool:

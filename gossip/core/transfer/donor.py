@@ -11,7 +11,6 @@ is on its way: to ``TAKERS_MAX`` peers at a time, and to nobody the same more th
 
 from __future__ import annotations
 
-import json
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 
 from gossip.core.events import Effect, Payload, Report, Send, SnapshotTaken, TakeSnapshot
 from gossip.core.frozen import record
+from gossip.core.ledger import pack_json, unpack_json
 from gossip.core.messages import (
     CORE_BYTES_MAX,
     DIGEST_BYTES,
@@ -243,7 +243,7 @@ class Donor:
         if asked_at == OUTDATED:
             return []
         kept = beside if asked_at == round_id else self.source.snapshot(round_id)
-        core = json.dumps(kept[1]).encode() if kept is not None else b""
+        core = pack_json(kept[1]) if kept is not None else b""
         whole, why = kept is not None and event.payload.nbytes > 0, MOVED_ON
         if len(core) > CORE_BYTES_MAX:
             whole, why = False, TOO_MUCH
@@ -381,10 +381,7 @@ def core_of(offer: StateOffer) -> tuple[Any, ...]:
 
     Raises: ValueError (of which a JSON error is one): it is none.
     """
-    try:
-        snapshot = json.loads(offer.core)
-    except RecursionError as error:
-        raise ValueError("the snapshot is nested too deep") from error
+    snapshot = unpack_json(offer.core)
     if not isinstance(snapshot, list):
         raise ValueError("the snapshot is not a list")
     return tuple(snapshot)

@@ -1,0 +1,42 @@
+"""What follows from commits as bytes: compact JSON, compressed. So the tables of a thousand peers
+fit a message."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+
+LEVEL = 9
+UNPACKED_BYTES_MAX = 4 * 2**20
+"""Of the JSON: twenty times that of a thousand peers. More is not unpacked, whoever sends it."""
+
+
+def pack_json(document: Any) -> bytes:
+    """Equal documents give equal bytes: they are digested."""
+    return squeeze(json.dumps(document, separators=(",", ":")).encode())
+
+
+def unpack_json(data: bytes) -> Any:
+    """Raises: ValueError: It is not what ``pack_json`` gives, or too much."""
+    try:
+        return json.loads(stretch(data))
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
+def squeeze(text: bytes) -> bytes:
+    """The text, compressed."""
+    return zlib.compress(text, LEVEL)
+
+
+def stretch(data: bytes) -> bytes:
+    """What ``squeeze`` was given. Raises: ValueError: It is something else, or too much."""
+    reader = zlib.decompressobj()
+    try:
+        text = reader.decompress(data, UNPACKED_BYTES_MAX)
+    except zlib.error as error:
+        raise ValueError(f"it is not compressed: {error}") from error
+    if not reader.eof or reader.unused_data:
+        raise ValueError(f"it is cut short, or longer than {UNPACKED_BYTES_MAX} bytes")
+    return text
