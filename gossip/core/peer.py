@@ -227,7 +227,8 @@ class Peer:
         looks = kind is Aggregated or kind is TimerFired
         if (looks or still_s > self._tolerance_s) and self.phase == "running":
             effects += self._look_at_clock(still_s, looks, now)
-        effects += self._on_received(event, now) if kind is Received else self._dispatch(event, now)  # type: ignore[arg-type]
+        take: Any = self._on_received if kind is Received else self._dispatch
+        effects += take(event, now)
         membership = self.membership
         for change in membership.drain() if membership.view.changes else ():
             effects += self._on_change(change, now)

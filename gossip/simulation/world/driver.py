@@ -470,7 +470,10 @@ class Swarm(Timeline, Generic[C]):
         peer, seeing, carry_out = host.peer, self.hooks.effect, self._carry_out
         for effect in effects:
             asked: type = type(effect)
-            for see in seeing[type(effect.message) if asked is Send else asked]:  # type: ignore[union-attr]
+            kind = asked
+            if asked is Send:
+                kind = type(effect.message)  # type: ignore[union-attr]
+            for see in seeing[kind]:
                 see(self, peer, effect)
             if host.effects_left is not None:
                 host.effects_left -= 1
