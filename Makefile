@@ -1,4 +1,5 @@
-# make demo | make test | make simulate: each installs what it needs into .venv first. make help lists the rest.
+# make demo | make test | make simulate: each installs what it needs into .venv first.
+# make help lists the rest.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -6,13 +7,16 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 VENV ?= .venv
-# Where torch comes from when the default package index is not what you want, such as the index of CPU-only builds.
+# Where torch comes from when the default package index is not what you want, such as the index of
+# CPU-only builds.
 TORCH_INDEX ?=
 ARGS ?=
 PYTEST_ARGS ?=
-# nproc takes OMP_NUM_THREADS for the number of processors, and newer makes hand it what is exported below.
+# nproc takes OMP_NUM_THREADS for the number of processors, and newer makes hand it what is
+# exported below.
 JOBS ?= $(shell env -u OMP_NUM_THREADS nproc)
-# Of tests that start a swarm each: they wait half of their time, so two of them keep two processors busy.
+# Of tests that start a swarm each: they wait half of their time, so two of them keep two
+# processors busy.
 SWARMS ?= $(shell echo $$(( $(JOBS) < 4 ? $(JOBS) : $(JOBS) / 2 )))
 # What the tests of `make test-hosts` need of Debian's packages.
 HOSTS_NEED := openssh-server openssh-client iproute2 util-linux slurm-wlm munge
@@ -21,9 +25,10 @@ SCHEDULES ?= 30
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# Tests that need one process each run on every processor, those that start peers on every other where there are many; the longest
-# begin first, and who has nothing left takes of what others have. What knows no real time runs beside those that start peers, and
-# takes what these leave of the processors, which wait for each other half of their time.
+# Tests that need one process each run on every processor, those that start peers on every other
+# where there are many; the longest begin first, and who has nothing left takes of what others
+# have. What knows no real time runs beside those that start peers, and takes what these leave of
+# the processors, which wait for each other half of their time.
 BRIEF := tests/unit $(wildcard tests/test_*.py)
 VIRTUAL := tests/property tests/simulation
 ALONE := $(BRIEF) $(VIRTUAL)
@@ -31,7 +36,8 @@ TOGETHER := tests/fault tests/integration
 YIELDING := nice -n 19
 SOURCES := gossip aggregators topologies launch tests examples benchmarks
 
-# One thread a process: several processes with a thread a core each are slower than one thread each by a factor of hundreds.
+# One thread a process: several processes with a thread a core each are slower than one thread
+# each by a factor of hundreds.
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 # Where it is set, each process that runs tests or starts peers compiles all of them, and us, anew.
@@ -45,7 +51,8 @@ help:  ## this list
 
 venv: $(INSTALLED)  ## make .venv with the tested versions of everything
 
-# torch first and pinned, so that no other package can pull in another one (a few GiB of CUDA libraries on some indexes).
+# torch first and pinned, so that no other package can pull in another one (a few GiB of CUDA
+# libraries on some indexes).
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gossip needs Python 3.11 or newer, $(PYTHON) is " \
 	  + sys.version.split()[0] + ". Give another one: make PYTHON=python3.12 ...")'
@@ -128,8 +135,9 @@ membership: $(INSTALLED)  ## memberships of up to 1,000 peers: false deaths, det
 bench: $(INSTALLED)  ## steps per second against PyTorch DDP over gloo
 	$(BIN)/gossip bench step $(ARGS)
 
-# Each processor rounds sums in its own way, and where training diverges that decides a cell: torch, MKL and OpenBLAS take what
-# nearly all have in common, for a page that depends on the machine as little as may be.
+# Each processor rounds sums in its own way, and where training diverges that decides a cell:
+# torch, MKL and OpenBLAS take what nearly all have in common, for a page that depends on the
+# machine as little as may be.
 robustness: export ATEN_CPU_CAPABILITY ?= avx2
 robustness: export MKL_CBWR ?= COMPATIBLE
 robustness: export OPENBLAS_CORETYPE ?= Haswell

@@ -31,6 +31,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from cells import Row, add_arguments, mean_and_deviation, put_between, rows_done
@@ -120,8 +121,8 @@ def network() -> nn.Module:
         ),
         *(nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10)),
     )
-    # torch's overloads lack it
-    return layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    options: dict[str, Any] = {"memory_format": torch.channels_last}  # torch's overloads lack it
+    return layers.to(**options)
 
 
 class Shards:

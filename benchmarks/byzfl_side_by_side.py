@@ -140,7 +140,8 @@ def byzfl_training(data: TrainingData, test_samples: int) -> Any:
     datasets = ModuleType("torchvision.datasets")
     datasets.MNIST = _Images  # type: ignore[attr-defined]
     torchvision = ModuleType("torchvision")
-    torchvision.datasets, torchvision.transforms = datasets, transforms  # type: ignore[attr-defined]
+    torchvision.datasets = datasets  # type: ignore[attr-defined]
+    torchvision.transforms = transforms  # type: ignore[attr-defined]
     sys.modules |= {
         "torchvision": torchvision,
         "torchvision.datasets": datasets,

@@ -193,9 +193,8 @@ def page(numbers: dict[str, Any]) -> str:
     for name, key in rows.items():
         if numbers[key]:
             found = numbers[key]
-            lines.append(
-                f"{name:32}{found['p50']:10.1f}{found['p99']:10.1f}{found['max']:10.1f}{found['n']:6}"
-            )
+            times = "".join(f"{found[each]:10.1f}" for each in ("p50", "p99", "max"))
+            lines.append(f"{name:32}{times}{found['n']:6}")
     lines += [f"WRONG: {what}" for what in numbers["wrong"]]
     return "\n".join(lines)
 

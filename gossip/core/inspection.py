@@ -254,6 +254,8 @@ class Inspection:
             if isinstance(peer.rounds, RollingRounds)
             else GossipInspection(peer.rounds)
         )
+        self.rolling = self.rounds if isinstance(self.rounds, RollingInspection) else None
+        self.gossip = self.rounds if isinstance(self.rounds, GossipInspection) else None
         self.recovery = TransferInspection(peer)
         self.donors, self.overdue_s = peer.peer_progress.donors, peer.timers.overdue_s
         self.hellos: Mapping[PeerId, Hello] = peer.bootstrap.hellos

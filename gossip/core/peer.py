@@ -211,7 +211,7 @@ class Peer:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Takes an event, returns what to do about it, in order.
         Nothing that a remote peer says raises."""
-        if self.over:
+        if self.phase == "halted":
             return []
         still_s, self._handled_at = now - self._handled_at, now
         # What a server put off until its commit was on its way comes before anything else.
@@ -228,7 +228,8 @@ class Peer:
         looks = kind is Aggregated or kind is TimerFired
         if (looks or still_s > self._tolerance_s) and self.phase == "running":
             effects += self._look_at_clock(still_s, looks, now)
-        effects += self._on_received(event, now) if kind is Received else self._dispatch(event, now)  # type: ignore[arg-type]
+        take: Any = self._on_received if kind is Received else self._dispatch
+        effects += take(event, now)
         membership = self.membership
         for change in membership.drain() if membership.view.changes else ():
             effects += self._on_change(change, now)
@@ -251,7 +252,7 @@ class Peer:
             effects += self._on_stop(self._leaving.asked, now)
         if self.phase == "draining" and self.shutdown.linger_until() <= now:
             effects += self._leave(now)
-        if not membership.speaks and self.phase != "halted":
+        if membership.rumors.waiting and not membership.speaks and not self.over:
             effects += membership.speak(now)
         return effects
 
@@ -454,10 +455,12 @@ class Peer:
                 if (
                     self.phase == "unprepared"
                     or (kind is Push) == self.topology.rolling
-                    or self.final_check.bars(message)
+                    or (self.final_check.round_id is not None and self.final_check.bars(message))
                 ):
                     return []
-                return self.hello_exchange.again(event, now) + self.rounds.on_message(event, now)
+                ends = self.hello_exchange.stage != "ready"
+                told = self.hello_exchange.again(event, now) if ends else []
+                return told + self.rounds.on_message(event, now)
             case Hello():
                 return self._on_hello(event.sender, event.incarnation, message, now)
             case StateRequest() | StateAttestation() | StateOffer():

@@ -56,9 +56,8 @@ class Timers(Generic[What]):
         Args:
             since: Time before that is accounted for already, and does not count.
         """
-        return max(
-            0.0, now - max(since, min((at for at, _ in self._pending.values()), default=now))
-        )
+        first = min([at for at, _ in self._pending.values()], default=now)
+        return max(0.0, now - (first if first > since else since))
 
     def __len__(self) -> int:
         return len(self._pending)

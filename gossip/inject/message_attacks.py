@@ -226,7 +226,9 @@ def two_results(
 ) -> list[OutMessage] | None:
     """Equivocates: as a server it commits one aggregate to peers of even number and
     another to the rest."""
-    return wrong_results(attacker, to, envelope, payload) if to % 2 else None  # type: ignore[return-value]
+    if not to % 2:
+        return None
+    return wrong_results(attacker, to, envelope, payload)  # type: ignore[return-value]
 
 
 @lie
@@ -243,9 +245,9 @@ def last_results(
         and message.round_id == attacker.rounds - 1
     )
     victim = min([peer for peer in attacker.peers if peer != attacker.peer], default=attacker.peer)
-    return (
-        slightly_wrong_results(attacker, to, envelope, payload) if last and to == victim else None  # type: ignore[return-value]
-    )
+    if not last or to != victim:
+        return None
+    return slightly_wrong_results(attacker, to, envelope, payload)  # type: ignore[return-value]
 
 
 @lie

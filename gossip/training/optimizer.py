@@ -160,7 +160,8 @@ def _replace(
     if hasattr(inner, "_wrapped_by_lr_sched"):
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
-    optimizer.add_param_group = types.MethodType(add_param_group, optimizer)  # type: ignore[method-assign]
+    adds = types.MethodType(add_param_group, optimizer)
+    optimizer.add_param_group = adds  # type: ignore[method-assign]
     # With this mark a GradScaler leaves the unscaling and the skipping of a step to the optimizer,
     # and hence to us: it calls step although the gradients overflowed, and the swarm is told that
     # this peer contributes nothing to the round.

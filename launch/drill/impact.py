@@ -138,14 +138,9 @@ def pace(made: Sequence[float], since: float, until: float, now: float) -> dict[
     recovered = None
     if before:
         starts = [until, *[t for t in made if until < t <= now - PACE_S]]
-        found = next(
-            (
-                t
-                for t in starts
-                if t + PACE_S <= now and _rate(made, t, t + PACE_S, 0.0) >= RECOVERED * before  # type: ignore[operator]
-            ),
-            None,
-        )
+        paces = ((t, _rate(made, t, t + PACE_S, 0.0)) for t in starts if t + PACE_S <= now)
+        enough = RECOVERED * before
+        found = next((t for t, pace in paces if pace is not None and pace >= enough), None)
         recovered = None if found is None else max(0.0, found - until)
     return {
         "before": _rounded(before),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from gossip.errors import ConfigError
 from gossip.launch import hold
@@ -164,7 +165,8 @@ def _read(folder: Path, name: str) -> Launcher:
     (since, ended), (machine, host) = times, words
     owner = next((each for each in owners if each != os.geteuid()), os.geteuid())
     led = tuple(peers or ())
-    return Launcher(pid, started, machine, shown(host), user, since, led, ended, owner, folder)  # type: ignore[arg-type]
+    fields: Any = pid, started, machine, shown(host), user, since, led, ended, owner, folder
+    return Launcher(*fields)
 
 
 def command_of(pid: int) -> str:

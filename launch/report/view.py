@@ -22,6 +22,7 @@ from .words import counted
 Row: TypeAlias = Mapping[str, Any]
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
 """``elsewhere``: another launcher's peer, of which this one only hears."""
+NO_FAULTS = FaultPlan()
 EXIT_ASKED = 143  # of a trainer that was sent SIGTERM, and left politely
 WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
 EPOCHS_EVERY_S, EPOCHS_EVERY_S_MAX = 5.0, 60.0  # short epochs share a line, later on longer ones
@@ -61,8 +62,7 @@ class RunView:
         peers: Whose rows come: how many, from 0 on, or which. Others are only spoken of.
     """
 
-    # it is frozen
-    def __init__(self, peers: int | Iterable[int], plan: FaultPlan = FaultPlan()) -> None:  # noqa: B008
+    def __init__(self, peers: int | Iterable[int], plan: FaultPlan = NO_FAULTS) -> None:
         self.rows = {
             peer: PeerRow(peer) for peer in (range(peers) if isinstance(peers, int) else peers)
         }

@@ -22,7 +22,9 @@ HOSTS_MAX = 256
 # Whatever stands here becomes a word of a command line:
 # nothing that ssh could take for an option of its own.
 _NAME = re.compile(
-    r"(?:(?P<user>[A-Za-z0-9_][\w.+-]*)@)?(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9_][\w.-]*)(?::(?P<number>\d+))?"
+    r"(?:(?P<user>[A-Za-z0-9_][\w.+-]*)@)?"
+    r"(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9_][\w.-]*)"
+    r"(?::(?P<number>\d+))?"
 )
 
 

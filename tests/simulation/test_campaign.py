@@ -49,7 +49,6 @@ from gossip.simulation.campaign.play import SimulationResult, ViolationRecord, m
 from gossip.simulation.campaign.runner import ENOUGH, CampaignTally, SearchQuery, search
 from gossip.simulation.campaign.shrinker import shrink
 from gossip.simulation.checkers import Violation
-from gossip.simulation.checkers.base import peer_core
 from gossip.simulation.checkers.disturbances import Disturbances
 from gossip.simulation.schedules.generator import generate
 from gossip.simulation.schedules.schedule import Schedule
@@ -296,7 +295,7 @@ def test_nobody_waits_for_one_that_is_back_before_it_has_a_state() -> None:
         prepare_s=1.5,
     )
     swarm, _ = played(schedule, seconds=2.0)
-    rounds = peer_core(swarm, 0).rounds  # type: ignore[union-attr]
+    rounds = swarm.inspections.get(0).rounds  # type: ignore[union-attr]
     usual = rounds.round_id / 2.0
     swarm.run_for(0.2)
     assert swarm.hosts[3].running
@@ -309,7 +308,7 @@ def test_nobody_waits_for_one_that_is_back_before_it_has_a_state() -> None:
         if "no commit from 3 in time" in told.fields["reason"]
     ]
     swarm.run_for(1.0)
-    core = peer_core(swarm, 3)
+    core = swarm.inspections.get(3)
     assert core is not None
     assert core.rounds.round_id >= rounds.round_id - 1, "it takes part again"
     assert not rounds.skip_reason(3)  # type: ignore[union-attr]

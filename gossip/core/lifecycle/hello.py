@@ -97,7 +97,7 @@ class HelloExchange:
     def again(self, event: Received, now: float) -> list[Effect]:
         """To one that counts on us though we have said that we go on no more:
         it has missed that."""
-        missed = self.stage != "ready" and isinstance(event.message, Update | UpdateRequest)
+        missed = isinstance(event.message, Update | UpdateRequest)
         return self.answer(event.sender, event.incarnation, now) if missed else []
 
     def to_all(self) -> list[Send]:

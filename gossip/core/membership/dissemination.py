@@ -4,6 +4,7 @@ and when each has been said often enough."""
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import ceil, log2
 
@@ -38,17 +39,13 @@ class RumorQueue:
         self.accusers_max = max(1, settings.suspicion_mult - 1)
         self._about: dict[PeerId, dict[PeerId, _QueuedRumor]] = {}
         self._queued: dict[int, _QueuedRumor] = {}  # by order
+        self.waiting: Collection[int] = self._queued  # empty: there is nothing to tell
         self._said: dict[int, int] = {}  # order -> how often
         self._waiting: list[list[int]] = []  # how often said -> orders, ascending
         self._order = 0
 
     def __len__(self) -> int:
         return len(self._queued)
-
-    @property
-    def waiting(self) -> bool:
-        """Whether there is anything to tell."""
-        return bool(self._queued)
 
     def add(self, rumor: Rumor) -> None:
         """Replaces what was said about the subject before,

@@ -31,6 +31,7 @@ REFUTATIONS = 2**24  # in one life; lives and refutations together stay below RO
 LARGE = 64
 """Members from which on nobody is looked for among all of them."""
 
+GONE: frozenset[Status] = frozenset({"dead", "left"})
 RANK: dict[Status, int] = {"alive": 0, "suspect": 1, "dead": 2, "left": 3}
 """At equal standing the higher rank prevails, so that all tables end up alike whatever the
 order of arrival."""
@@ -99,7 +100,7 @@ class Member:
 
     @property
     def gone(self) -> bool:
-        return self.status in ("dead", "left")
+        return self.status in GONE
 
     @property
     def spoken(self) -> bool:
@@ -194,7 +195,7 @@ class MemberTable:
     def is_gone(self, peer: PeerId) -> bool:
         """Known to be dead, or to have left. Of a peer never met nothing is known."""
         member = self.members.get(peer)
-        return member is not None and member.gone
+        return member is not None and member.status in GONE
 
     def has_ended(self, peer: PeerId) -> bool:
         """Known not to come back: whoever starts the peers says so,

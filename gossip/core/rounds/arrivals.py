@@ -254,11 +254,12 @@ class TransferTracker:
                 Transfer.begun(event.nbytes, event.received, now),
             )
 
-    def came(self, event: Received, now: float) -> None:
-        """A payload is complete. Of the next one nothing may be known yet."""
+    def came(self, event: Received, now: float) -> bool:
+        """A payload is complete. Of the next one nothing may be known yet. Returns whether this is
+        the first one, and has come at once."""
         if event.payload is None:
-            return
-        self._came = True
+            return False
+        is_first, self._came = not self._came, True
         _, known = self._last.pop(event.sender, (None, None))
         self.total += event.payload.nbytes - (known.received if known is not None else 0)
         if known is not None:
@@ -270,6 +271,7 @@ class TransferTracker:
             # a small one says nothing of what is behind it
             self._pauses_s[event.sender] = known.pause_s()
             self._next_until[event.sender] = now + max(WINDOW_S, known.pause_s())
+        return is_first and not self.takes_time
 
     @property
     def may_take_time(self) -> bool:

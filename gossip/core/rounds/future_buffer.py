@@ -23,11 +23,17 @@ class FutureBuffer:
         # round, then the latest attempt of each that asked
         self._answered: tuple[int, dict[tuple[PeerId, int], int]] = (-1, {})
 
-    def heard(self, peer: PeerId, round_id: int, contributes: bool = False) -> None:
+    def heard(self, peer: PeerId, round_id: int, contributes: bool = False) -> bool:
+        """It says where it is. Returns whether nobody need have waited for it until now, and all
+        may from now on."""
         self.seen[peer] = max(self.seen.get(peer, 0), round_id)
+        silent = peer in self.unheard or peer in self.absent_at_start
+        if not silent:
+            return False
         self.absent_at_start.discard(peer)
         if round_id > 0 or contributes:
             self.unheard.discard(peer)
+        return peer not in self.unheard
 
     def begin_without(self, peers: set[PeerId]) -> None:
         """The run begins, and they have not come."""

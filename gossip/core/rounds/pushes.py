@@ -72,16 +72,16 @@ class PushStore:
         self, kinds: Collection[Kind], peers: Collection[PeerId], round_id: int
     ) -> list[PeerId]:
         """Those who have not delivered all of ``kinds`` for ``round_id``."""
-        heard = self._heard  # most have delivered just that
-        return [
-            peer
-            for peer in peers
-            if any(
-                heard.get((kind, peer), -1) < round_id
-                and not self.has_delivered(kind, peer, round_id)
-                for kind in kinds
-            )
-        ]
+        heard, found = self._heard, []
+        for peer in peers:
+            for kind in kinds:
+                # Most have delivered just that.
+                if heard.get((kind, peer), -1) < round_id and not self.has_delivered(
+                    kind, peer, round_id
+                ):
+                    found.append(peer)
+                    break
+        return found
 
     def take(self, kind: Kind, round_id: int, expected: Collection[PeerId]) -> dict[PeerId, Pushed]:
         """Removes and returns what ``round_id`` uses, one a sender, by sender.

@@ -314,11 +314,8 @@ class RollingRounds:
             return self.log.catch_up(
                 sender, message, self.round_id, self.replicated.lineage.before(message.first)
             )
-        if event.payload is not None:
-            unknown = self.server.transfer_tracker.may_take_time
-            self.server.transfer_tracker.came(event, now)
-            if unknown and not self.server.transfer_tracker.may_take_time:
-                self.view.forget_load()  # the first one has come at once
+        if event.payload is not None and self.server.transfer_tracker.came(event, now):
+            self.view.forget_load()
         if isinstance(message, Compiling):
             self.server.compile_tracker.told(sender, now)
             return []
@@ -339,9 +336,8 @@ class RollingRounds:
     def _heard(self, peer: PeerId, round_id: int, contributes: bool, now: float) -> list[Effect]:
         """It says where it is. Until then nobody was to be served by it;
         now it may be the only one who can."""
-        silent = self.future_buffer.why_not(peer)
-        self.future_buffer.heard(peer, round_id, contributes)
-        return self.on_view_change(now) if silent and not self.future_buffer.why_not(peer) else []
+        returns = self.future_buffer.heard(peer, round_id, contributes)
+        return self.on_view_change(now) if returns else []
 
     def _on_heard(self, event: Received, now: float) -> list[Effect]:
         sender, message = event.sender, event.message

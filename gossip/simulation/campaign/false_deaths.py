@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -146,6 +147,10 @@ def rain(world: LossySwarm) -> FalseDeathCounts:
     return seen
 
 
+def _is_up(swarm: Swarm[MemberCore], peer: PeerId) -> bool:
+    return swarm.hosts[peer].state == "up"
+
+
 def _disturb(swarm: Swarm[MemberCore], world: LossySwarm, seconds: float) -> None:
     naps = cycle(CHURN_S)
     for turn in range(1_000_000):
@@ -160,10 +165,7 @@ def _disturb(swarm: Swarm[MemberCore], world: LossySwarm, seconds: float) -> Non
         swarm.run_for(swarm.rng.uniform(1.0, 9.0))
     swarm.run_for(seconds - swarm.now)
     for stalled_peer in range(world.sleepers):
-        swarm.run_until(
-            lambda stalled_peer=stalled_peer: swarm.hosts[stalled_peer].state == "up",  # type: ignore[misc]
-            10.0,
-        )
+        swarm.run_until(partial(_is_up, swarm, stalled_peer), 10.0)
 
 
 @dataclass(frozen=True, slots=True)

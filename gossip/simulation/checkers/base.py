@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gossip.core import CoreSettings, Inspection, PeerId
+from gossip.core import CoreSettings, PeerId
 from gossip.faults import CLAIM_ATTACKS, STATE_ATTACKS
 from gossip.simulation.world import Observer
 
@@ -250,13 +250,6 @@ def updates_needed(
     return settings.updates_needed(settings.f - sum(1 for peer in roster if peer in proven))
 
 
-def peer_core(swarm: Swarm[Any], peer: PeerId) -> Inspection | None:
-    """The core of a peer's present life, when it is a whole peer; a liar's roster may name some who
-    were never there."""
-    host = swarm.hosts.get(peer)
-    return host.inspection if host is not None else None
-
-
 def lose_start(
     known: dict[tuple[int, bytes], tuple[bytes, PeerId]], swarm: Swarm[Any], peer: PeerId
 ) -> None:
@@ -266,7 +259,7 @@ def lose_start(
     if any(
         core.rounds.round_id > 0
         for other in others
-        if (core := peer_core(swarm, other)) is not None
+        if (core := swarm.inspections.get(other)) is not None
     ):
         return
     held = [getattr(swarm.hosts[other].trainer, "digest", None) for other in others]
@@ -299,7 +292,7 @@ class TaintedStates:
 
     def restores(self, swarm: Swarm[Any], peer: PeerId) -> None:
         """``peer`` takes over the state of its donor."""
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if core is None or not self.circumstances.false_states:
             return
         self._peers.pop(peer, None)

@@ -85,14 +85,14 @@ class Hearing(PassiveObserver):
         if type(event) is LinkDown or type(event) is LinkUp:
             self._fails(self.of(peer, event.peer))  # or it may have, while the connection was down
         elif type(event) is Received and type(event.message) in self.events:
-            message = event.message
+            message: Any = event.message
             kind = type(message)
             if kind is Ack:
-                self._on_ack(swarm, peer, event.sender, message.nonce, message.target)  # type: ignore[union-attr]
+                self._on_ack(swarm, peer, event.sender, message.nonce, message.target)
             elif kind is Nack:
-                self._on_nack(swarm, peer, event.sender, message.nonce)  # type: ignore[union-attr]
+                self._on_nack(swarm, peer, event.sender, message.nonce)
                 return
-            rumors = message.members if kind is PushPull else message.rumors  # type: ignore[union-attr]
+            rumors = message.members if kind is PushPull else message.rumors
             if rumors:
                 self._listen(peer, rumors)
 

@@ -26,7 +26,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
-from gossip.core import Commit, Effect, Event, PeerId, Received, Send, TimerFired, Token, events
+from gossip.core import (
+    Commit,
+    Effect,
+    Event,
+    Inspection,
+    PeerId,
+    Received,
+    Send,
+    TimerFired,
+    Token,
+    events,
+)
 from gossip.vectors import compared
 
 from .host import C, SimProcess
@@ -65,13 +76,12 @@ def _too_many(swarm: Swarm[Any]) -> Exception:
     )
 
 
-def _as_handled(host: SimProcess[Any], event: Event) -> tuple[type, Event]:
+def _as_received(host: SimProcess[Any], event: Received) -> tuple[type, Received]:
     """The type that hooks choose it by, and the event with what a node adds to it."""
-    if not isinstance(event, Received):
-        return type(event), event
-    if type(event.message) is Commit and host.admit is not None:
+    kind = type(event.message)
+    if kind is Commit and host.admit is not None:
         event = compared(event, host.admit)
-    return type(event.message), event
+    return kind, event
 
 
 def node_rng(seed: int, peer: PeerId, incarnation: int) -> random.Random:
@@ -101,6 +111,8 @@ class Swarm(Timeline, Generic[C]):
         now_ns: virtual time; ``now`` is the same in seconds.
         counts: what became of messages (sent, delivered, lost, cut, no_link, gone, malformed,
             duplicated, corrupted, ...) and how often a process was crashed, restarted, paused.
+        inspections: of each present life that is a whole peer. A liar's roster may name some who
+            were never there.
         machines: of each peer, through all its lives.
         hooks: observers.
         deliveries: events that cores were given; beyond ``deliveries_max`` of them what
@@ -162,6 +174,7 @@ class Swarm(Timeline, Generic[C]):
             **dict.fromkeys(TRAINER_EFFECTS, self._ask_trainer),
         }
         self.hosts: dict[PeerId, SimProcess[C]] = {}
+        self.inspections: dict[PeerId, Inspection] = {}
         self.past: list[SimProcess[C]] = []  # former lives
         for peer in range(n):
             after_s = self.rng.uniform(0.0, start_spread_s)
@@ -382,6 +395,8 @@ class Swarm(Timeline, Generic[C]):
             self._dice[peer],
         )
         self.hosts[peer] = host
+        if host.inspection is not None:
+            self.inspections[peer] = host.inspection
         self.at_ns(self.now_ns + to_ns(after_s), self._start, host)
 
     def _start(self, host: SimProcess[C]) -> None:
@@ -433,7 +448,9 @@ class Swarm(Timeline, Generic[C]):
             raise self.too_many(self)
         hooks, machine = self.hooks, host.machine
         self._delivered(self.now_ns, peer, event, said)
-        kind, event = _as_handled(host, event)
+        kind: type = type(event)
+        if kind is Received:
+            kind, event = _as_received(host, event)  # type: ignore[arg-type]
         for see in hooks.event[kind]:
             see(self, peer, event)
         if host.state == CRASHED:
@@ -444,7 +461,7 @@ class Swarm(Timeline, Generic[C]):
         if len(self.asked) > MANY:
             for see in hooks.flood:
                 see(self, peer, event)
-        if self._carry_out_all(host, self.asked):
+        if not self.asked or self._carry_out_all(host, self.asked):
             for see in hooks.after[kind]:
                 see(self, peer, event)
 
@@ -453,7 +470,10 @@ class Swarm(Timeline, Generic[C]):
         peer, seeing, carry_out = host.peer, self.hooks.effect, self._carry_out
         for effect in effects:
             asked: type = type(effect)
-            for see in seeing[type(effect.message) if asked is Send else asked]:  # type: ignore[union-attr]
+            kind = asked
+            if asked is Send:
+                kind = type(effect.message)  # type: ignore[union-attr]
+            for see in seeing[kind]:
                 see(self, peer, effect)
             if host.effects_left is not None:
                 host.effects_left -= 1
@@ -477,7 +497,9 @@ class Swarm(Timeline, Generic[C]):
         self._set_alarm(host, effect.token, effect.at)
 
     def _set_alarm(self, host: SimProcess[C], token: Token, at_s: float) -> None:
-        due_ns = max(self.now_ns, host.machine.due_ns(at_s))
+        due_ns = host.machine.due_ns(at_s)
+        if due_ns < self.now_ns:
+            due_ns = self.now_ns
         host.timers[token] = (due_ns, at_s)
         self.at_ns(due_ns, self._fire, host, token, due_ns)
 

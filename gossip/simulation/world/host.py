@@ -54,8 +54,10 @@ class Lane:
 
     def in_order(self, arrives_ns: int, bulk: bool) -> int:
         """When something arrives that overtakes nothing."""
-        self.arrives_ns[bulk] = max(arrives_ns, self.arrives_ns[bulk])
-        return self.arrives_ns[bulk]
+        last = self.arrives_ns
+        if arrives_ns > last[bulk]:
+            last[bulk] = arrives_ns
+        return last[bulk]
 
 
 @dataclass(slots=True)

@@ -79,10 +79,11 @@ class MemberCore:
         match event:
             case events.Started():
                 return self._start(now)
-            case events.Received(sender, incarnation, message):
+            case events.Received(sender, incarnation):
                 if not self.membership.heard(sender, incarnation, now):
                     return []
-                return self.membership.on_message(sender, incarnation, message, now)  # type: ignore[arg-type]
+                message: Any = event.message
+                return self.membership.on_message(sender, incarnation, message, now)
             case events.LinkUp(peer):
                 return self.membership.on_link(peer, True, "", now)
             case events.LinkDown(peer, reason):

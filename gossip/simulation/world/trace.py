@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
+from typing import Any
 
 from gossip.core import Event, Payload, PeerId, events
 
@@ -27,14 +28,15 @@ class Trace:
     def delivered(self, now_ns: int, peer: PeerId, event: Event, said: bytes | None = None) -> None:
         """``said`` are the very bytes that a ``Received`` came as, when it came as bytes."""
         kind, pieces = type(event), self._pieces
+        of_kind: Any = event  # which is looked at by its type, and not by isinstance, to save time
         if said is not None:
             pieces += (_HEAD.pack(now_ns, peer, _AS_SENT), said)
-            if event.payload is not None:  # type: ignore[union-attr]
-                pieces.append(_facts(event.payload))  # type: ignore[union-attr]
+            if of_kind.payload is not None:
+                pieces.append(_facts(of_kind.payload))
         elif kind is events.TimerFired:
-            pieces.append(_TIMER.pack(now_ns, peer, _FIRED, event.token))  # type: ignore[union-attr]
+            pieces.append(_TIMER.pack(now_ns, peer, _FIRED, of_kind.token))
         elif kind is events.TrainerProgress:
-            pieces.append(_PROGRESS.pack(now_ns, peer, _GOES_ON, event.step, event.age_s))  # type: ignore[union-attr]
+            pieces.append(_PROGRESS.pack(now_ns, peer, _GOES_ON, of_kind.step, of_kind.age_s))
         else:
             pieces.append(_HEAD.pack(now_ns, peer, _AS_TOLD))
             pieces.append(_words(event))

@@ -119,8 +119,11 @@ class Wire:
             self.links.reset(host, to, lane)
         elif fate.lost or (sender, to) in swarm.network.cuts:
             self._note("lost" if fate.lost else "cut", sender, to, said)
-        elif (leaves_ns := self._leaves_ns(sending)) is not None:
-            self._put_on_the_way(sending, parcel, leaves_ns)
+        else:
+            takes_time = model.bytes_per_s is not None and bulk
+            leaves_ns = self._leaves_ns(sending) if takes_time else swarm.now_ns
+            if leaves_ns is not None:
+                self._put_on_the_way(sending, parcel, leaves_ns)
 
     def _parcel(self, sending: _Sending) -> Envelope | bytes:
         """What travels: a damaged message always does as bytes."""

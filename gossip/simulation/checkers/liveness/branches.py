@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import Effect, Event, NotServing, PeerId, Received, Report, Update
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions
 from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class JoinsTheLarger(Checker):
         self._left.pop(peer, None)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        rounds = rolling_of(peer_core(swarm, peer))
+        rounds = rolling_of(swarm.inspections.get(peer))
         if rounds is None or not isinstance(effect, Report):
             return
         if effect.event == "recovering":
@@ -46,8 +46,8 @@ class JoinsTheLarger(Checker):
             self._back_at[peer] = swarm.now
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        core = peer_core(swarm, peer)
-        rounds = rolling_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.rolling if core is not None else None
         if (
             core is None
             or rounds is None

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import Effect, Inspection, PeerId, Report
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core, updates_needed
+from gossip.simulation.checkers.base import Checker, RunConditions, updates_needed
 from gossip.simulation.checkers.disturbances import NEVER, Disturbances
 from gossip.simulation.checkers.safety import rolling_of
 
@@ -69,12 +69,8 @@ class CrashCostsLittle(Checker):
             and effect.event == "lost_round"
             and not self._is_of_an_attacker(effect)
         ):
-            core = peer_core(swarm, peer)
-            if (
-                core is not None
-                and rolling_of(core) is not None
-                and self._are_enough(swarm, [core])
-            ):
+            core = swarm.inspections.get(peer)
+            if core is not None and core.rolling is not None and self._are_enough(swarm, [core]):
                 self._lost[effect.fields["round"]] = None
 
     def _is_of_an_attacker(self, lost: Report) -> bool:
@@ -88,7 +84,7 @@ class CrashCostsLittle(Checker):
         cores = [
             core
             for other in swarm.up
-            if (core := peer_core(swarm, other)) is not None and core.phase == "running"
+            if (core := swarm.inspections.get(other)) is not None and core.phase == "running"
         ]
         if settings is None or not cores or rolling_of(cores[0]) is None:
             return
@@ -111,7 +107,7 @@ class CrashCostsLittle(Checker):
         cores = [
             core
             for other in swarm.up
-            if (core := peer_core(swarm, other)) is not None and core.phase == "running"
+            if (core := swarm.inspections.get(other)) is not None and core.phase == "running"
         ]
         if not self._are_enough(swarm, cores, crash.hung):
             return
@@ -136,7 +132,7 @@ class CrashCostsLittle(Checker):
         roster = max((core.rounds.roster.peers for core in cores), key=len, default=())
         quorum = max((core.rounds.quorum() for core in cores), default=1)
         tables = [
-            rolling.replicated.trust for core in cores if (rolling := rolling_of(core)) is not None
+            rolling.replicated.trust for core in cores if (rolling := core.rolling) is not None
         ]
         locked = max((table.quarantined() for table in tables), key=len)
         proven = max((table.proven() for table in tables), key=len)

@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import Apply, Committed, Contributed, Effect, Event, PeerId, Report
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
-from gossip.simulation.checkers.safety import rolling_of
+from gossip.simulation.checkers.base import Checker, RunConditions
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -72,8 +71,8 @@ class NobodyWaitsForATrickle(Checker):
         self._applied_at: dict[PeerId, float] = {}
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        core = peer_core(swarm, peer)
-        rounds = rolling_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.rolling if core is not None else None
         trickling = self.circumstances.trickling
         if not trickling or peer in trickling or rounds is None or not isinstance(effect, Apply):
             return

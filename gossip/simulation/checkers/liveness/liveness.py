@@ -29,11 +29,10 @@ from gossip.simulation.checkers.base import (
     Checker,
     RunConditions,
     TaintedStates,
-    peer_core,
     updates_needed,
 )
 from gossip.simulation.checkers.disturbances import NEVER, Disturbances
-from gossip.simulation.checkers.safety import memory_s, rolling_of
+from gossip.simulation.checkers.safety import memory_s
 from gossip.simulation.world import ToyTrainer
 from gossip.topologies import lots
 
@@ -161,7 +160,7 @@ class RoundLiveness(Liveness):
 
     def participants(self, swarm: Swarm[Any]) -> list[tuple[PeerId, Inspection]]:
         """Who runs and goes on; nobody when too few are left for a round anywhere."""
-        cores = {p: core for p in swarm.up if (core := peer_core(swarm, p)) is not None}
+        cores = {p: core for p in swarm.up if (core := swarm.inspections.get(p)) is not None}
         here = [(p, core) for p, core in cores.items() if core.phase not in ("draining", "halted")]
         ids = [peer for peer, _ in here]
         able = any(
@@ -203,7 +202,7 @@ class RoundsGoOn(RoundLiveness):
             return
         before, self._applied_at[peer] = self._applied_at.get(peer), swarm.now
         self._applied[peer] += 1
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if (
             before is None
             or core is None
@@ -270,7 +269,7 @@ class EverybodyContributes(RoundLiveness):
     def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
         participants = self.participants(swarm)
         for peer, core in participants:
-            rounds = rolling_of(core)
+            rounds = core.rolling
             if rounds is None or peer in self.circumstances.attackers:
                 continue
             locked = rounds.replicated.trust.quarantined()
@@ -378,7 +377,7 @@ class OneLineage(RoundLiveness):
         ids = [peer for peer, _ in participants]
         first: tuple[PeerId, bytes | None] | None = None
         for peer, core in participants:
-            rounds = rolling_of(core)
+            rounds = core.rolling
             assert rounds is not None
             roster = rounds.roster.peers
             if set(ids) - set(roster):
@@ -433,8 +432,8 @@ class NobodyStarves(Checker):
             or effect.commit.shard
         ):
             return
-        core = peer_core(swarm, peer)
-        rounds = rolling_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.rolling if core is not None else None
         if core is None or rounds is None:
             return
         self._latest = effect.commit.round_id
@@ -468,7 +467,7 @@ class NobodyStarves(Checker):
 
 
 def _takes_part(swarm: Swarm[Any], peer: PeerId) -> bool:
-    core = peer_core(swarm, peer)
+    core = swarm.inspections.get(peer)
     return (
         core is not None
         and swarm.hosts[peer].running
@@ -491,7 +490,7 @@ class StopEnds(Checker):
         self.disturbances = disturbances
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if isinstance(event, Stop) and core is not None:
             self._await(
                 swarm,

@@ -18,7 +18,7 @@ from gossip.core import (
     Report,
     quorum_of,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions
 from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ class CountsWhenItKeepsUp(Checker):
             return  # the first shard's commit says who is in the next round
         now, before = frozenset(effect.commit.roster), self._roster.get(peer)
         self._roster[peer] = now
-        rounds = rolling_of(peer_core(swarm, peer))
+        rounds = rolling_of(swarm.inspections.get(peer))
         if before is None or not effect.made or rounds is None or self.circumstances.lies:
             return
         usual_s = rounds.deadline.typical_round_s()
         most = max(BEHIND_MAX, BEHIND_S / usual_s if usual_s else 0.0) + SLACK
         for newcomer in now - before:
-            other = rolling_of(peer_core(swarm, newcomer)) if newcomer in swarm.up else None
+            other = rolling_of(swarm.inspections.get(newcomer)) if newcomer in swarm.up else None
             if other is None or other.mode == "off":
                 continue
             behind = effect.commit.round_id - other.round_id
@@ -89,8 +89,8 @@ class WaitsForThoseWhoCome(Checker):
             self._coming.setdefault(event.peer, set()).add(peer)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        core = peer_core(swarm, peer)
-        rounds = rolling_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.rolling if core is not None else None
         if isinstance(effect, Report) and core is not None and rounds is not None:
             if effect.event == "paused":
                 self._waits_for[peer] = tuple(rounds.roster)

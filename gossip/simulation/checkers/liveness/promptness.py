@@ -32,7 +32,7 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions
 from gossip.simulation.checkers.disturbances import NEVER, STILL_S, Disturbances, stands_s
 from gossip.simulation.checkers.safety import rolling_of, rule_has_enough
 
@@ -79,8 +79,11 @@ class NobodyWaitsForTheSkipped(Checker):
             case Report(event="skip", fields={"subject": subject, "round": round_id}):
                 self._look(swarm, peer, subject, round_id)
             case Send(server, Update() as update):
-                core, asked = peer_core(swarm, peer), self._asked[peer].get((server, update.shard))
-                rounds = rolling_of(core)
+                core, asked = (
+                    swarm.inspections.get(peer),
+                    self._asked[peer].get((server, update.shard)),
+                )
+                rounds = core.rolling if core is not None else None
                 # Who asks for an update gets it, whatever we think of its health.
                 if core is None or rounds is None or asked == (update.round_id, update.attempt):
                     return
@@ -97,15 +100,15 @@ class NobodyWaitsForTheSkipped(Checker):
             and isinstance(event.message, Hello)
             and event.message.stage != "ready"
         ):
-            core = peer_core(swarm, peer)
+            core = swarm.inspections.get(peer)
             if core is not None:
                 self._look(swarm, peer, event.sender, core.rounds.round_id)
 
     def _look(self, swarm: Swarm[Any], peer: PeerId, subject: PeerId, round_id: int) -> None:
         """``subject`` has come to be skipped in the round, by ``peer``,
         which is done with the event."""
-        core = peer_core(swarm, peer)
-        rounds = rolling_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.rolling if core is not None else None
         if core is None or rounds is None or rounds.round_id != round_id:
             return
         for shard in rounds.shards:
@@ -194,7 +197,7 @@ class OverWhenAllIsThere(Checker):
             self._offers.clear()
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        rounds = rolling_of(peer_core(swarm, peer))
+        rounds = rolling_of(swarm.inspections.get(peer))
         if (
             isinstance(event, Contributed)
             and rounds is not None
@@ -253,7 +256,7 @@ class OverWhenAllIsThere(Checker):
         cores = {
             peer: core
             for peer in roster
-            if (core := peer_core(swarm, peer)) is not None and swarm.hosts[peer].state == "up"
+            if (core := swarm.inspections.get(peer)) is not None and swarm.hosts[peer].state == "up"
         }
         if len(cores) < len(roster) or any(not _is_well(swarm, peer) for peer in roster):
             return False
@@ -336,7 +339,7 @@ class NobodyIsStuck(Checker):
         for peer, host in swarm.hosts.items():
             if host.state in ("crashed", "halted"):
                 continue
-            core = peer_core(swarm, peer)
+            core = swarm.inspections.get(peer)
             if core is None or host.state != "up" or not _is_well(swarm, peer):
                 return None
             if core.phase != "running" or core.rounds.mode == "off":
@@ -391,8 +394,8 @@ class AsksForWhatItLacks(Checker):
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received) or type(event.message) not in TELLING:
             return
-        core = peer_core(swarm, peer)
-        rounds = rolling_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.rolling if core is not None else None
         if core is None or rounds is None or _round_told(event) <= rounds.round_id:
             return
         if (
@@ -438,8 +441,8 @@ class TakesAStateInstead(Checker):
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         self._lost.pop(peer, None)
-        core = peer_core(swarm, peer)
-        rounds = rolling_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.rolling if core is not None else None
         if core is None or rounds is None or not isinstance(event, Received):
             return
         member, message = core.membership.members.get(event.sender), event.message
@@ -473,7 +476,7 @@ class TakesAStateInstead(Checker):
                 self._lost[peer] = here
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        core, here = peer_core(swarm, peer), self._lost.pop(peer, None)
+        core, here = swarm.inspections.get(peer), self._lost.pop(peer, None)
         if core is not None and here is not None:
             text = (
                 f"cannot go on from round {here} by commits, as it has heard, and takes over no "

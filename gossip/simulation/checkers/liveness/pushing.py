@@ -17,8 +17,8 @@ from gossip.core import (
     Send,
     StartRound,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
-from gossip.simulation.checkers.safety import gossip_of, is_worth_waiting, members_of, targets_of
+from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.safety import is_worth_waiting, members_of, targets_of
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -45,8 +45,8 @@ class PushesToAll(Checker):
         self._targets.pop(peer, None)
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        core = peer_core(swarm, peer)
-        rounds = gossip_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.gossip if core is not None else None
         if (
             core is None
             or rounds is None
@@ -82,7 +82,7 @@ class PushesToAll(Checker):
         if not isinstance(event, Contributed):
             return
         targets = self._targets.pop(peer, None)
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if targets is None or core is None or core.phase != "running":
             return  # or it has found that the training is over
         pushed, settings = self._pushed.pop(peer), core.settings.gossip
@@ -117,8 +117,8 @@ class WaitsForSomebody(Checker):
             self._look(swarm, peer)
 
     def _look(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        core = peer_core(swarm, peer)
-        rounds = gossip_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.gossip if core is not None else None
         if (
             core is None
             or rounds is None
@@ -150,12 +150,12 @@ class EachReadsItsOwn(Checker):
         self._readers: dict[tuple[int, PeerId], dict[int, tuple[PeerId, int]]] = {}
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if (
             not isinstance(effect, StartRound)
             or effect.samples is None
             or core is None
-            or gossip_of(core) is None
+            or core.gossip is None
         ):
             return
         epoch = effect.samples.epoch

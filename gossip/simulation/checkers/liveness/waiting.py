@@ -27,7 +27,7 @@ from gossip.core import (
     UpdateRequest,
     quorum_of,
 )
-from gossip.simulation.checkers.base import REFUSALS, Checker, RunConditions, peer_core
+from gossip.simulation.checkers.base import REFUSALS, Checker, RunConditions
 from gossip.simulation.checkers.disturbances import Disturbances
 from gossip.simulation.checkers.safety import rolling_of
 
@@ -73,7 +73,7 @@ class WaitsForNobodyInVain(Checker):
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         silent = self._silent[peer]
         if type(event) is LinkDown:
-            rounds = rolling_of(peer_core(swarm, peer))
+            rounds = rolling_of(swarm.inspections.get(peer))
             # before, nobody has a state that another life would lack
             if rounds is not None and rounds.round_id > 0:
                 # What it has said of a round that has not begun here is kept,
@@ -95,7 +95,7 @@ class WaitsForNobodyInVain(Checker):
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Report):
             return
-        core, refused, fields = peer_core(swarm, peer), self._refused[peer], effect.fields
+        core, refused, fields = swarm.inspections.get(peer), self._refused[peer], effect.fields
         if effect.event == "recovering":
             # Should it come back to its round, it has forgotten, and hears again what it has kept.
             refused.clear()
@@ -167,8 +167,8 @@ class NoRoundStands(Checker):
     def _judge(
         self, swarm: Swarm[Any], peer: PeerId, where: tuple[int, int], attempt: int, reason: str
     ) -> None:
-        core, refused = peer_core(swarm, peer), self._refused[peer].get(where)
-        rounds = rolling_of(core)
+        core, refused = swarm.inspections.get(peer), self._refused[peer].get(where)
+        rounds = core.rolling if core is not None else None
         if (
             not refused
             or core is None
@@ -207,8 +207,8 @@ class NoRoundStands(Checker):
         refused: set[PeerId],
         since_s: float,
     ) -> bool:
-        core = peer_core(swarm, peer)
-        theirs = rolling_of(core)
+        core = swarm.inspections.get(peer)
+        theirs = core.rolling if core is not None else None
         if (
             core is None
             or theirs is None
@@ -236,8 +236,8 @@ class LetsInWhoIsReady(Checker):
     afters = (Hello, Update)
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        core = peer_core(swarm, peer)
-        rounds = rolling_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.rolling if core is not None else None
         if (
             core is None
             or rounds is None
@@ -309,7 +309,7 @@ class KeepsWhoSpeaks(Checker):
             self._leaving[peer].add(event.sender)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if core is None or not isinstance(effect, Send) or not isinstance(effect.message, Commit):
             return
         commit, made = effect.message, type(swarm.handling) is Aggregated
@@ -318,7 +318,7 @@ class KeepsWhoSpeaks(Checker):
             return
         self._judged[peer] = which
         now_s = swarm.hosts[peer].machine.clock_s(swarm.now_ns)
-        rounds = rolling_of(core)
+        rounds = core.rolling if core is not None else None
         excused = self._leaving[peer] | (rounds.absent_at_start if rounds is not None else set())
         for other in core.rounds.roster:
             member = core.membership.members.get(other)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import Aggregate, Aggregated, Effect, Event, PeerId
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -31,7 +31,7 @@ class RuleAnswers(Checker):
         self._asked[peer] = {}
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if core is None or not isinstance(effect, Aggregate) or effect.mix:
             return
         if effect.step in ("decide", "combine") and self.circumstances.equivocating:
@@ -47,7 +47,7 @@ class RuleAnswers(Checker):
         assert isinstance(event, Aggregated)
         self.judged += 1
         if event.payload is None and event.reason:
-            core = peer_core(swarm, peer)
+            core = swarm.inspections.get(peer)
             needed = core.settings.updates_min if core is not None else 0
             text = (
                 f"round {ask.round_id}: of {len(ask.rows)} finite updates, where it needs "

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import ConfirmState, Effect, Event, PeerId, Restore, StateConfirmed
-from gossip.simulation.checkers.base import Checker, RunConditions, TaintedStates, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, TaintedStates
 from gossip.simulation.world import ToyTrainer
 
 from .rounds import rolling_of
@@ -37,7 +37,7 @@ class EndsAlike(Checker):
         self._misled.forget(peer)
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        if isinstance(event, ConfirmState) and rolling_of(peer_core(swarm, peer)) is not None:
+        if isinstance(event, ConfirmState) and rolling_of(swarm.inspections.get(peer)) is not None:
             self.waiting.setdefault(peer, swarm.now)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
@@ -47,7 +47,7 @@ class EndsAlike(Checker):
             return
         since, core, trainer = (
             self.waiting.pop(peer, None),
-            peer_core(swarm, peer),
+            swarm.inspections.get(peer),
             swarm.hosts[peer].trainer,
         )
         if since is None or core is None or not core.settings.f:
@@ -93,7 +93,7 @@ class EndsAlike(Checker):
                 peer in came, swarm, peer, f"it has not come to its last round, and is in {where}"
             )
         for peer, since in self.waiting.items():
-            host, core = swarm.hosts[peer], peer_core(swarm, peer)
+            host, core = swarm.hosts[peer], swarm.inspections.get(peer)
             if (
                 self._misled.lying
                 and core is not None

@@ -36,7 +36,7 @@ from gossip.core import (
     outline_of,
     parts_of,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, TaintedStates, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, TaintedStates
 from gossip.simulation.world import OWN_BYTES, bytes_of_state, digest_of
 from gossip.vectors import described, payload_digest, to_bytes
 
@@ -92,7 +92,7 @@ class Conserved(Checker):
             case Aggregate():
                 self._on_aggregate(swarm, peer, effect)
             case StartRound():
-                rounds = rolling_of(peer_core(swarm, peer))
+                rounds = rolling_of(swarm.inspections.get(peer))
                 if (
                     rounds is not None
                     and effect.samples is not None
@@ -160,7 +160,7 @@ class Conserved(Checker):
     def _follow(self, swarm: Swarm[Any], peer: PeerId, done: list[Committed]) -> _Branch:
         """Judges a round that nobody has applied before, by what its history has come to."""
         commits = [committed.commit for committed in done]
-        core, before = peer_core(swarm, peer), self._branches.get(commits[0].parent)
+        core, before = swarm.inspections.get(peer), self._branches.get(commits[0].parent)
         assert core is not None, "only a whole peer commits"
         roster = before.roster if before is not None else core.settings.peers
         for commit in commits:
@@ -228,7 +228,7 @@ class Conserved(Checker):
 
     def _judge_epoch(self, swarm: Swarm[Any], peer: PeerId, done: Committed, steps: int) -> None:
         """Its steps are counted here anew: nothing that fails makes it longer or shorter."""
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         assert core is not None, "only a whole peer commits"
         planned = self._batch * len(core.settings.peers)
         epoch = steps // -(-done.samples_total // planned)
@@ -296,7 +296,7 @@ class TakesOverTheDonorsState(Checker):
             case Committed():
                 self._heads.setdefault(effect.commit.round_id + 1, {})[effect.chain] = None
             case Report("ready"):
-                if (rounds := rolling_of(peer_core(swarm, peer))) is not None:
+                if (rounds := rolling_of(swarm.inspections.get(peer))) is not None:
                     self._heads.setdefault(0, {})[rounds.chain] = None
             case Restore():
                 self._on_restore(swarm, peer, effect)
@@ -328,7 +328,7 @@ class TakesOverTheDonorsState(Checker):
             )
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if (
             not isinstance(event, Restored)
             or event.error
@@ -337,7 +337,7 @@ class TakesOverTheDonorsState(Checker):
         ):
             return
         self._first[peer] = event.round_id
-        rounds = rolling_of(core)
+        rounds = core.rolling if core is not None else None
         if rounds is None or peer in self._misled:
             return
         head = rounds.replicated.lineage.at(event.round_id - 1)
@@ -392,7 +392,7 @@ class CheckedBeforeUse(Checker):
             event.message, Update | UpdateRequest | Commit | StateOffer
         ):
             return
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if core is None or not isinstance(core.rounds, RollingInspection):
             return
         # Two things come before any event, whatever it says: a server holds the commit that it has
@@ -437,7 +437,7 @@ class CheckedBeforeUse(Checker):
         if not isinstance(event, Received):
             return
         reason, before = self._refusable.pop(peer, ("", ()))
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if (
             not reason
             or core is None
@@ -455,7 +455,7 @@ class CheckedBeforeUse(Checker):
             raise self.violated(swarm, peer, f"uses {what}: {before} -> {after}")
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if core is None:
             return
         match effect:

@@ -29,7 +29,7 @@ from gossip.core import (
     StateRequest,
     TimerFired,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions
 from gossip.simulation.checkers.hearing import Hearing
 from gossip.simulation.checkers.reach import Reach
 from gossip.simulation.checkers.transitions import TableChecker, TableTransition
@@ -279,7 +279,7 @@ class NobodyAsksTheDead(Checker):
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if type(event) is not LinkDown and type(event) is not TimerFired:
             return
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if core is None:
             return
         for donor in sorted(core.recovery.waits_for):

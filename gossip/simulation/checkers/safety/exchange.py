@@ -24,7 +24,7 @@ from gossip.core import (
     Row,
     StartRound,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions
 from gossip.topologies import Roster
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Kind = Literal["gradient", "parameters"]
 
 def gossip_of(core: Inspection | None) -> GossipInspection | None:
     """The gossip rounds of a core, when it has such."""
-    return core.rounds if core is not None and isinstance(core.rounds, GossipInspection) else None
+    return core.gossip if core is not None else None
 
 
 def members_of(core: Inspection) -> tuple[PeerId, ...]:
@@ -46,7 +46,7 @@ def members_of(core: Inspection) -> tuple[PeerId, ...]:
 
 def everybody_of(core: Inspection) -> tuple[PeerId, ...]:
     """Who the run began with, and whoever has come since, as far as it knows."""
-    come = (peer for peer, member in core.membership.members.items() if member.met)
+    come = [peer for peer, member in core.membership.members.items() if member.met]
     return tuple(sorted({*core.settings.peers, core.local, *come}))
 
 
@@ -57,6 +57,24 @@ def targets_of(
     plan = core.topology(Roster(members, core.settings.lineage), round_id, core.settings.seed)
     assert plan.pushes is not None
     return plan.pushes.get(sender, ())
+
+
+def _may_push(core: Inspection, sender: PeerId, round_id: int) -> bool:
+    """Whether a plan sends it to this peer. Views differ for a moment when somebody comes or
+    goes."""
+    tried: set[tuple[PeerId, ...]] = set()
+    for view in (everybody_of, members_of, _first_of):
+        members = view(core)
+        if members not in tried:
+            if core.local in targets_of(core, sender, round_id, members):
+                return True
+            tried.add(members)
+    return False
+
+
+def _first_of(core: Inspection) -> tuple[PeerId, ...]:
+    """Who the run began with."""
+    return tuple(sorted(core.settings.peers))
 
 
 def sources_of(core: Inspection, round_id: int) -> tuple[PeerId, ...]:
@@ -162,8 +180,8 @@ class TakesWhatItWasPushed(Checker):
         self._desks[peer] = _Desk()
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        core = peer_core(swarm, peer)
-        rounds = gossip_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.gossip if core is not None else None
         if core is None or rounds is None:
             return
         if isinstance(event, Contributed):
@@ -199,11 +217,7 @@ class TakesWhatItWasPushed(Checker):
             or not _is_heard(swarm, peer, core, event)
         ):
             return
-        # Views differ for a moment when somebody comes or goes.
-        views = dict.fromkeys(
-            (everybody_of(core), members_of(core), tuple(sorted(core.settings.peers)))
-        )
-        if not any(peer in targets_of(core, sender, push.round_id, members) for members in views):
+        if not _may_push(core, sender, push.round_id):
             return
         life = desk.lives.get(sender, 0)
         if event.incarnation < life:
@@ -237,8 +251,8 @@ class TakesWhatItWasPushed(Checker):
             raise self.violated(swarm, peer, text)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        core = peer_core(swarm, peer)
-        rounds = gossip_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.gossip if core is not None else None
         if core is None or rounds is None:
             return
         if isinstance(effect, StartRound):
@@ -294,7 +308,7 @@ class TakesWhatItWasPushed(Checker):
         """The grace is over: it was spent on somebody who can be expected to
         come with something."""
         doing.late = True
-        rounds = gossip_of(core)
+        rounds = core.gossip
         assert rounds is not None
         self.judged += 1
         # The round that ends with this may put one in quarantine that it was still

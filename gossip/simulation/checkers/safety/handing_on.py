@@ -24,7 +24,7 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions
 
 from .believing import is_doubtful, must_be_refused
 from .rounds import rolling_of
@@ -67,8 +67,8 @@ class HandsOnWhatItHolds(Checker):
         if not isinstance(event, Received) or not isinstance(event.message, UpdateRequest | Update):
             return
         self._asked.pop(peer, None)
-        core, message = peer_core(swarm, peer), event.message
-        rounds = rolling_of(core)
+        core, message = swarm.inspections.get(peer), event.message
+        rounds = core.rolling if core is not None else None
         if core is None or rounds is None or not _counts(core, rounds, event, message):
             return
         held = _held(rounds, message)
@@ -177,8 +177,8 @@ class TakesWhatWasCommitted(Checker):
         if not isinstance(event, Received) or not isinstance(event.message, Commit):
             return
         self._heard.pop(peer, None)
-        core, commit = peer_core(swarm, peer), event.message
-        rounds = rolling_of(core)
+        core, commit = swarm.inspections.get(peer), event.message
+        rounds = core.rolling if core is not None else None
         if core is None or rounds is None or not _counts(core, rounds, event, commit):
             return
         if not _is_lacking(rounds, commit, event.payload):
@@ -217,7 +217,7 @@ class TakesWhatWasCommitted(Checker):
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         heard = self._heard.pop(peer, None)
-        rounds = rolling_of(peer_core(swarm, peer)) if heard is not None else None
+        rounds = rolling_of(swarm.inspections.get(peer)) if heard is not None else None
         if heard is None or rounds is None or not rounds.shards:
             return
         commit = heard.commit
@@ -281,8 +281,8 @@ class GivesWhatIsAskedFor(Checker):
         if not isinstance(event, Received) or not isinstance(event.message, CommitRequest):
             return
         self._owed.pop(peer, None)
-        core, asked = peer_core(swarm, peer), event.message
-        rounds = rolling_of(core)
+        core, asked = swarm.inspections.get(peer), event.message
+        rounds = core.rolling if core is not None else None
         if (
             core is None
             or rounds is None

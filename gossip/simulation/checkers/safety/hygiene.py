@@ -27,7 +27,7 @@ from gossip.core import (
     TimerFired,
     Token,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, Violation, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions, Violation
 from gossip.simulation.world import MANY
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class NothingRaises(Checker):
         self._most: dict[PeerId, int] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        core, shards = peer_core(swarm, peer), 16
+        core, shards = swarm.inspections.get(peer), 16
         n = len(core.settings.everybody) if core is not None else len(swarm.hosts)
         self._most[peer] = PER_TICK * n + (
             core.settings.rounds.commit_log * shards if core is not None else 0
@@ -76,7 +76,7 @@ class NothingRaises(Checker):
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Halt):
-            core, event = peer_core(swarm, peer), swarm.handling
+            core, event = swarm.inspections.get(peer), swarm.handling
             if core is not None and core.stop_reason == effect.reason:
                 return  # it was asked to leave, and nobody needs it any more
             if isinstance(event, Received) and event.sender in self.circumstances.attackers:

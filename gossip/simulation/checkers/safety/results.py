@@ -18,7 +18,7 @@ from gossip.core import (
     Payload,
     PeerId,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions
 
 from .exchange import gossip_of
 from .rounds import rolling_of
@@ -69,7 +69,7 @@ class CommitsWhatTheRuleSaid(Checker):
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Aggregate):
-            rounds = rolling_of(peer_core(swarm, peer))
+            rounds = rolling_of(swarm.inspections.get(peer))
             if rounds is not None and effect.shard < len(rounds.shards):
                 shard = rounds.shards[effect.shard]
                 questions = self._questions[peer]
@@ -165,7 +165,7 @@ class AppliesWhatTheRuleSaid(Checker):
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if isinstance(event, Contributed):
-            rounds = gossip_of(peer_core(swarm, peer))
+            rounds = gossip_of(swarm.inspections.get(peer))
             if (
                 rounds is not None
                 and rounds.phase == "computing"
@@ -178,8 +178,8 @@ class AppliesWhatTheRuleSaid(Checker):
                 asked.said = event.payload
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        core = peer_core(swarm, peer)
-        rounds = gossip_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.gossip if core is not None else None
         if core is None or rounds is None:
             return
         if isinstance(effect, Aggregate):

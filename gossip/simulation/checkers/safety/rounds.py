@@ -36,7 +36,6 @@ from gossip.simulation.checkers.base import (
     TaintedStates,
     life_of,
     lose_start,
-    peer_core,
     updates_needed,
 )
 from gossip.simulation.checkers.disturbances import Disturbances
@@ -55,7 +54,7 @@ gives it the commit again (seed 1980: 6.02 s)."""
 def rule_has_enough(core: Inspection, here: Collection[PeerId]) -> bool:
     """Whether the rule can make something of the updates of those who are ``here``; if not, a
     quorum of ``majority`` waits."""
-    rounds = rolling_of(core)
+    rounds = core.rolling
     if rounds is None or core.settings.rounds.quorum == "available":
         return True
     proven = rounds.replicated.trust.proven()
@@ -66,7 +65,7 @@ def rule_has_enough(core: Inspection, here: Collection[PeerId]) -> bool:
 
 def rolling_of(core: Inspection | None) -> RollingInspection | None:
     """The rolling rounds of a core, when it has such."""
-    return core.rounds if core is not None and isinstance(core.rounds, RollingInspection) else None
+    return core.rolling if core is not None else None
 
 
 @dataclass(slots=True)
@@ -113,7 +112,7 @@ class AppliedOnce(Checker):
     def _settle(self, swarm: Swarm[Any], peer: PeerId) -> None:
         """The state that was loaded is adopted. What was kept for its next rounds may be applied
         with the same event."""
-        place, core = self._places[peer], peer_core(swarm, peer)
+        place, core = self._places[peer], swarm.inspections.get(peer)
         if place.restored is None or core is None:
             return
         place.next_round, place.restored = place.restored, None
@@ -132,7 +131,7 @@ class AppliedOnce(Checker):
                 self._settle(swarm, peer)
             elif (
                 effect.event == "ready"
-                and (rounds := rolling_of(peer_core(swarm, peer))) is not None
+                and (rounds := rolling_of(swarm.inspections.get(peer))) is not None
             ):
                 self._places[peer].head = rounds.chain
         elif isinstance(effect, Apply):
@@ -153,7 +152,7 @@ class AppliedOnce(Checker):
 
     def _on_apply(self, swarm: Swarm[Any], peer: PeerId, round_id: int) -> None:
         place = self._places[peer]
-        rolling = rolling_of(peer_core(swarm, peer)) is not None
+        rolling = rolling_of(swarm.inspections.get(peer)) is not None
         self.judged += 1
         if round_id < place.next_round or (rolling and round_id > place.next_round):
             raise self.violated(
@@ -237,8 +236,8 @@ class UsedOnce(Checker):
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if (
             not isinstance(effect, Aggregate)
-            or peer_core(swarm, peer) is None
-            or rolling_of(peer_core(swarm, peer)) is not None
+            or swarm.inspections.get(peer) is None
+            or rolling_of(swarm.inspections.get(peer)) is not None
         ):
             return
         used = self._used[peer]
@@ -301,8 +300,8 @@ class IdenticalReplicas(Checker):
             self._compare(swarm, peer)
 
     def _compare(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        core, trainer = peer_core(swarm, peer), swarm.hosts[peer].trainer
-        rounds = rolling_of(core)
+        core, trainer = swarm.inspections.get(peer), swarm.hosts[peer].trainer
+        rounds = core.rolling if core is not None else None
         if (
             core is None
             or rounds is None
@@ -407,7 +406,7 @@ class OneHistory(Checker):
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received) or not isinstance(event.message, Commit):
             return
-        rounds, commit = rolling_of(peer_core(swarm, peer)), event.message
+        rounds, commit = rolling_of(swarm.inspections.get(peer)), event.message
         self._promised.pop(peer, None)
         if (
             rounds is None
@@ -424,7 +423,7 @@ class OneHistory(Checker):
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         promise = self._promised.pop(peer, None)
-        rounds = rolling_of(peer_core(swarm, peer)) if promise is not None else None
+        rounds = rolling_of(swarm.inspections.get(peer)) if promise is not None else None
         if promise is None or rounds is None or not rounds.shards:
             return
         if rounds.round_id > promise.round_id or rounds.shards[promise.shard].commit is not None:
@@ -496,8 +495,8 @@ class OneHistory(Checker):
             raise self.violated(swarm, peer, text)
 
     def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
-        core = peer_core(swarm, peer)
-        rounds = rolling_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.rolling if core is not None else None
         if (
             core is None
             or rounds is None
@@ -629,7 +628,7 @@ class OneHistory(Checker):
         self._calm_at = swarm.now
 
     def _on_go(self, swarm: Swarm[Any], peer: PeerId, go: StartRound) -> None:
-        rounds = rolling_of(peer_core(swarm, peer))
+        rounds = rolling_of(swarm.inspections.get(peer))
         if rounds is None or rounds.round_id != go.round_id or not rounds.shards:
             return
         orders = tuple(shard.order for shard in rounds.shards)

@@ -18,7 +18,7 @@ from gossip.core import (
     Send,
     digest_of,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions
 
 from .rounds import rolling_of
 
@@ -103,7 +103,7 @@ class DecidesTogether(Checker):
             )
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        rounds = rolling_of(peer_core(swarm, peer))
+        rounds = rolling_of(swarm.inspections.get(peer))
         if (
             rounds is None
             or not rounds.cross_shard.active
@@ -122,7 +122,7 @@ class DecidesTogether(Checker):
             )
 
     def _judge_weights(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
-        rounds = rolling_of(peer_core(swarm, peer))
+        rounds = rolling_of(swarm.inspections.get(peer))
         if rounds is None or rounds.round_id != ask.round_id:
             return  # it has gone on within the same event
         where, first = f"round {ask.round_id}, shard {ask.shard}", rounds.shards[0].commit
@@ -146,7 +146,7 @@ class DecidesTogether(Checker):
             )
 
     def _on_committed(self, swarm: Swarm[Any], peer: PeerId, commit: Commit) -> None:
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if core is None or not core.settings.cross_shard or peer in self.circumstances.equivocating:
             return  # a liar holds what it has made, and the others what they could take
         if (

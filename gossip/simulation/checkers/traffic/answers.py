@@ -32,7 +32,7 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions
 from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class CommitsForAReason(Checker):
         if isinstance(message, CommitRequest):
             insort(self._wanted[peer].setdefault(event.sender, []), message.first)
             return
-        rounds = rolling_of(peer_core(swarm, peer))
+        rounds = rolling_of(swarm.inspections.get(peer))
         if (
             rounds is None
             or not isinstance(message, Commit | Update | UpdateRequest)

@@ -22,7 +22,6 @@ from gossip.simulation.checkers.base import (
     Life,
     RunConditions,
     life_of,
-    peer_core,
 )
 from gossip.simulation.checkers.safety import rolling_of
 
@@ -101,7 +100,7 @@ class AsksInMeasure(Checker):
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if type(effect) is not Send or type(effect.message) is not CommitRequest:
             return
-        rounds = rolling_of(peer_core(swarm, peer))
+        rounds = rolling_of(swarm.inspections.get(peer))
         if rounds is None or rounds.mode != "active":
             return  # one that follows the rounds asks for the next
         asked = self._asked[peer]

@@ -20,7 +20,7 @@ from gossip.core import (
     StateOffer,
     StateRequest,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
+from gossip.simulation.checkers.base import Checker, RunConditions
 from gossip.vectors import payload_digest
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ TIMES = 2.0
 def _right_piece(swarm: Swarm[Any], peer: PeerId, event: Event) -> bytes | None:
     """Digest of what has come when ``peer`` has asked for it as a piece, b"" when that is another
     one; None: it has not, or nothing has come."""
-    core = peer_core(swarm, peer)
+    core = swarm.inspections.get(peer)
     if core is None or not isinstance(event, Received) or not isinstance(event.message, StateOffer):
         return None
     offer, pieces = event.message, core.recovery.pieces
@@ -77,7 +77,7 @@ class AsksForWhatIsMissing(Checker):
             self._false[peer].add(event.sender)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if isinstance(effect, Report):
             if effect.event in ("recovering", "restored"):
                 self.on_start(swarm, peer)
@@ -164,7 +164,7 @@ class GivesInMeasure(Checker):
         self._given[peer] = {}
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if (
             core is None
             or not isinstance(effect, Send)

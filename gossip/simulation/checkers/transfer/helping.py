@@ -26,8 +26,7 @@ from gossip.core import (
     Stop,
     TimerFired,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
-from gossip.simulation.checkers.safety import rolling_of
+from gossip.simulation.checkers.base import Checker, RunConditions
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -65,7 +64,7 @@ class RemindsTheSilent(Checker):
             self._since[peer][effect.peer] = _clock_s(swarm, peer)
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if (
             not self._since[peer]
             or core is None
@@ -114,7 +113,7 @@ class SaysThatNoRoundComes(Checker):
             self._told[peer].add((effect.peer, effect.message.nonce))
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if core is None or not isinstance(event, Received):
             return
         if core.phase != "draining" and (core.phase != "running" or core.confirms is None):
@@ -153,7 +152,7 @@ class StaysForTakers(Checker):
             self._urged[peer] += 1
         elif isinstance(event, Received) and isinstance(event.message, StateRequest):
             self._asked[peer][event.sender] = _clock_s(swarm, peer)
-            core = peer_core(swarm, peer)
+            core = swarm.inspections.get(peer)
             self.judged += core is not None and core.phase == "draining"
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
@@ -161,7 +160,7 @@ class StaysForTakers(Checker):
             # what it has asked for before, it has, or has given up
             for asked in self._asked.values():
                 asked.pop(peer, None)
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if (
             not isinstance(effect, Halt)
             or effect.exit_code
@@ -191,7 +190,7 @@ class StaysForTakers(Checker):
             taker = host.inspection if host.running else None
             if taker is None or taker.phase != "recovering" or taker.recovery.stage == "restoring":
                 continue
-            mine, theirs = rolling_of(core), rolling_of(taker)
+            mine, theirs = core.rolling, taker.rolling
             # One that was about to leave for another's state may have what all hold.
             alike = (
                 mine is not None

@@ -21,8 +21,7 @@ from gossip.core import (
     attested_digest,
     parts_of,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core, took_unattested_state
-from gossip.simulation.checkers.safety import rolling_of
+from gossip.simulation.checkers.base import Checker, RunConditions, took_unattested_state
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -51,11 +50,11 @@ class TakesNoFewersWord(Checker):
         self._able.pop(peer, None)
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if core is None or core.phase not in ("running", "draining"):
             self._able.pop(peer, None)
-        else:
-            self._able.setdefault(peer, swarm.now)
+        elif peer not in self._able:
+            self._able[peer] = swarm.now
         if (
             isinstance(event, Received)
             and isinstance(event.message, StateAttestation)
@@ -69,8 +68,8 @@ class TakesNoFewersWord(Checker):
             )
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        core = peer_core(swarm, peer)
-        if core is None or rolling_of(core) is None or core.recovery.need == 1:
+        core = swarm.inspections.get(peer)
+        if core is None or core.rolling is None or core.recovery.need == 1:
             return
         match effect:
             case Report("recovering"):

@@ -22,8 +22,7 @@ from gossip.core import (
     Send,
     TrustSettings,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, peer_core
-from gossip.simulation.checkers.safety import rolling_of
+from gossip.simulation.checkers.base import Checker, RunConditions
 
 if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
@@ -204,8 +203,8 @@ class OmissionsFollowTheCommits(Checker):
         self._turns[peer], self._pending[peer], self._waited[peer] = [], [], {}
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        core = peer_core(swarm, peer)
-        if core is None or not core.settings.f or rolling_of(core) is None:
+        core = swarm.inspections.get(peer)
+        if core is None or not core.settings.f or core.rolling is None:
             return
         if isinstance(effect, Report):
             self._on_report(peer, core, effect)
@@ -229,11 +228,11 @@ class OmissionsFollowTheCommits(Checker):
             self._turns[peer].append((report.fields["subject"], report.event))
         elif report.event == "attempt" and report.fields["reason"].endswith("in time"):
             self._on_wait(peer, core, report)
-        elif report.event == "ready" and (rounds := rolling_of(core)) is not None:
+        elif report.event == "ready" and (rounds := core.rolling) is not None:
             self._histories.setdefault(rounds.chain, Waits(core.settings.trust, core.settings.f))
 
     def _on_wait(self, peer: PeerId, core: Inspection, report: Report) -> None:
-        rounds = rolling_of(core)
+        rounds = core.rolling
         assert rounds is not None
         # Without a majority within its reach, and f more who may keep their updates to themselves,
         # it could make nothing.
@@ -283,7 +282,7 @@ class OmissionsFollowTheCommits(Checker):
     ) -> None:
         commits = [committed.commit for committed in done]
         before = self._histories.get(commits[0].parent)
-        rounds = rolling_of(core)
+        rounds = core.rolling
         assert rounds is not None
         if before is None or rounds.round_id != commits[0].round_id + 1:
             # it took over a state of which nobody has seen the history,

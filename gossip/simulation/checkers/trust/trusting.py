@@ -25,8 +25,8 @@ from gossip.core import (
     Report,
     header_bytes,
 )
-from gossip.simulation.checkers.base import REFUSALS, Checker, RunConditions, peer_core
-from gossip.simulation.checkers.safety import gossip_of, members_of, rolling_of
+from gossip.simulation.checkers.base import REFUSALS, Checker, RunConditions
+from gossip.simulation.checkers.safety import members_of
 
 from .ledger import CLEARLY, Ledger, RoundEvidence
 
@@ -60,8 +60,8 @@ class TrustFollowsTheCommits(Checker):
                 self._changes[peer].append((effect.fields["subject"], effect.event))
             elif (
                 effect.event == "ready"
-                and (core := peer_core(swarm, peer)) is not None
-                and (rounds := rolling_of(core))
+                and (core := swarm.inspections.get(peer)) is not None
+                and (rounds := core.rolling)
             ):
                 settings = core.settings
                 self._ledgers.setdefault(
@@ -74,7 +74,7 @@ class TrustFollowsTheCommits(Checker):
         elif isinstance(effect, Apply):
             done, self._pending[peer] = self._pending[peer], []
             changes, self._changes[peer] = self._changes[peer], []
-            core = peer_core(swarm, peer)
+            core = swarm.inspections.get(peer)
             if done and core is not None and core.settings.f and done[0].chain not in self._ledgers:
                 self._follow(swarm, peer, core, done, changes)
 
@@ -134,8 +134,8 @@ class TrustFollowsTheCommits(Checker):
             )
 
     def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
-        core = peer_core(swarm, peer)
-        rounds = rolling_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.rolling if core is not None else None
         if core is None or rounds is None or not core.settings.f or rounds.round_id != ask.round_id:
             return
         ledger = self._ledgers.get(rounds.chain)
@@ -166,7 +166,7 @@ class TrustFollowsTheCommits(Checker):
         self, swarm: Swarm[Any], peer: PeerId, core: Inspection, ask: Aggregate, ledger: Ledger
     ) -> None:
         """Who is in quarantine is measured in every second round."""
-        rounds = rolling_of(core)
+        rounds = core.rolling
         assert rounds is not None
         where = f"round {ask.round_id}, shard {ask.shard}"
         suspects = set(ledger.locked()) - set(ledger.proven())
@@ -185,7 +185,7 @@ class TrustFollowsTheCommits(Checker):
     ) -> None:
         """Only proof lowers f, or that too few are left when some have sent no numbers; and there
         are no more liars among the updates than the rule is to tolerate."""
-        settings, rounds = core.settings, rolling_of(core)
+        settings, rounds = core.settings, core.rolling
         assert rounds is not None
         answers = rounds.shards[ask.shard].answers
         proven = [p for p in ledger.proven() if p in rounds.roster]
@@ -274,15 +274,15 @@ class TrustFollowsExperience(Checker):
         self._judged: dict[PeerId, dict[PeerId, int]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         self._ledgers.pop(peer, None)
-        if core is not None and gossip_of(core) is not None and core.settings.f:
+        if core is not None and core.gossip is not None and core.settings.f:
             settings = core.settings
             self._ledgers[peer] = Ledger(settings.trust, settings.f, settings.updates_for)
             self._changes[peer], self._asked[peer], self._judged[peer] = [], {}, {}
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        core = peer_core(swarm, peer)
+        core = swarm.inspections.get(peer)
         if peer not in self._ledgers or core is None:
             return
         if isinstance(event, Received):
@@ -308,8 +308,8 @@ class TrustFollowsExperience(Checker):
                     self._judged[peer][other] = max(known, stood_out)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        core = peer_core(swarm, peer)
-        rounds = gossip_of(core)
+        core = swarm.inspections.get(peer)
+        rounds = core.gossip if core is not None else None
         ledger = self._ledgers.get(peer)
         if core is None or rounds is None or ledger is None:
             return
