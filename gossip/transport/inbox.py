@@ -162,15 +162,15 @@ class ControlInbox(_Router):
     def take(
         self, connection: bytes, owner: PeerId, frame: bytes, arrivals: list[Arrival], now: float
     ) -> bool:
-        self.traffic.received_bytes += len(frame)
-        if self.socket.get(_RCVMORE):
-            self.traffic.received_messages += 1
-            self.traffic.drop("malformed")
-            return self.refuse_rest()
-        if self.on_offer is not None and frame[:1] == _OFFER_BYTE:
+        more = self.socket.get(_RCVMORE)
+        if self.on_offer is not None and frame[:1] == _OFFER_BYTE and not more:
             self.on_offer(owner, frame)
             return True
         self.traffic.received_messages += 1
+        self.traffic.received_bytes += len(frame)
+        if more:
+            self.traffic.drop("malformed")
+            return self.refuse_rest()
         envelope = self._gate.control(frame, owner)
         if envelope is not None:
             arrivals.append(Received(envelope.sender, envelope.incarnation, envelope.message))
