@@ -23,7 +23,7 @@ from gossip.errors import Malformed
 
 from .assembly import IncomingPayload, Reception
 from .base import Arrival
-from .chunks import FIRST, FIRST_MARK, Outgoing, view_of
+from .chunks import CHUNK_BYTES, FIRST, FIRST_MARK, Outgoing, view_of
 from .codec import HEADER_BYTES_MAX
 from .inbox import ListenAddress
 from .lending import BufferPool
@@ -46,8 +46,6 @@ from .sessions import (
 )
 from .sockets import bulk_options, host_and_port, listen
 
-CHUNK_BYTES = 2**18
-"""It stays in the cache between the socket and the place where it goes."""
 HANDSHAKE_S = 1.5
 """From the connection to the proof; as ``HANDSHAKE_IVL`` of the control lane."""
 WELCOME_S = 3.0

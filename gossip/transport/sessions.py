@@ -50,9 +50,9 @@ MAGIC = b"gsl1"
 PROOF, MESSAGE, HEADER, CHUNK = 1, 2, 3, 4
 """Kinds of records: an empty one, a message without a payload, the header of a chunk,
 and the chunk behind it."""
-RECORDS_A_KEY = 2**20
-"""Of at most 256 KiB each: 2**34 blocks of AES under one key leave whoever tells it from a random
-function an advantage of 2**-61. GCM itself bounds records at 2**32."""
+RECORDS_A_KEY = 2**19
+"""Of at most 1 MiB each, and every other one is small: 2**34 blocks of AES under one key tell it
+from a random function with an advantage of 2**-61 at most. GCM itself bounds records at 2**32."""
 
 OFFER = struct.Struct(f"<Bxxx{SESSION_BYTES}s{SECRET_BYTES}sQ")
 OPEN = struct.Struct(f"<4s{SESSION_BYTES}s")

@@ -165,9 +165,9 @@ class ZeroMQTransport:
     ) -> BulkInbox | UnixInbox | SealedInbox:
         """``unix_name``: None: peers may be on other hosts."""
         if where.guard is not None:
-            from .sealed import CHUNK_BYTES, SealedInbox  # takes a while, and only keys need it
+            from .sealed import SealedInbox  # takes a while, and only keys need it
 
-            reception = Reception(gate, CHUNK_BYTES, summed=False)
+            reception = Reception(gate, summed=False)
             self._sealed_in = SealedInbox(where, reception, self._incarnation)
             self._control_in.on_offer = self._sealed_in.offered
             return self._sealed_in
