@@ -406,7 +406,9 @@ class SealedInbox:
         """Whoever names a session that was offered is known, and not in the way of others."""
         strangers = [one for one in self._connections.values() if one.opener is None]
         if len(strangers) > UNPROVEN_MAX:
-            most, _ = Counter(one.host for one in strangers).most_common(1)[0]
+            counts = Counter(one.host for one in strangers)
+            # of equals the one that came last
+            most = max((one.host for one in reversed(strangers)), key=counts.__getitem__)
             self._turn_away(next(one for one in strangers if one.host == most))
 
     def _open(self, connection: _Connection) -> None:
