@@ -304,7 +304,7 @@ class SealedStream:
     def _take_chunk(self, record: memoryview, length: int, now: float) -> list[Arrival]:
         incoming, self._incoming, self._awaits_chunk = self._incoming, None, False
         if incoming is None:
-            self._opener.skip()
+            self._opener.pass_over()
             return []
         self._opener.open_into(record[: RECORD.size], record[RECORD.size :], incoming.room())
         received = self._reception.filled(self._connection, incoming, True)

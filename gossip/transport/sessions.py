@@ -216,7 +216,7 @@ class RecordOpener:
             self._broken = True
             raise Malformed("not the next record of this session") from None
 
-    def skip(self) -> None:
+    def pass_over(self) -> None:
         """Leaves the next record unopened: nobody wants what is in it."""
         self._chain.nonce()
 

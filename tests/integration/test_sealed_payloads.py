@@ -250,14 +250,12 @@ def test_of_a_peer_one_offer_and_two_connections_are_kept(peer, known: Known):
         speaker.close()
 
 
+EIGHT_BYTES = FIRST.pack(FIRST_MARK, 1, 8, 0) + header(update(1))
 SAYS = {
-    "a chunk of another size": lambda s: (
-        sealed(s, HEADER, FIRST.pack(FIRST_MARK, 1, 8, 0) + header(update(1)))
-        + sealed(s, CHUNK, b"12")
-    ),
+    "a chunk of another size": lambda s: sealed(s, HEADER, EIGHT_BYTES) + sealed(s, CHUNK, b"12"),
     "a chunk without a header": lambda s: sealed(s, CHUNK, bytes(8)),
     "a header in place of a chunk": lambda s: (
-        2 * sealed(s, HEADER, FIRST.pack(FIRST_MARK, 1, 8, 0) + header(update(1)))
+        sealed(s, HEADER, EIGHT_BYTES) + sealed(s, HEADER, EIGHT_BYTES)
     ),
     "an empty header": lambda s: sealed(s, MESSAGE, b""),
     "another kind of record": lambda s: sealed(s, 77, b"data"),
