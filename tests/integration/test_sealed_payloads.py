@@ -255,7 +255,7 @@ SAYS = {
     "a chunk of another size": lambda s: sealed(s, HEADER, EIGHT_BYTES) + sealed(s, CHUNK, b"12"),
     "a chunk without a header": lambda s: sealed(s, CHUNK, bytes(8)),
     "a header in place of a chunk": lambda s: (
-        sealed(s, HEADER, EIGHT_BYTES) + sealed(s, HEADER, EIGHT_BYTES)
+        sealed(s, HEADER, EIGHT_BYTES) + sealed(s, HEADER, bytes(8))
     ),
     "an empty header": lambda s: sealed(s, MESSAGE, b""),
     "another kind of record": lambda s: sealed(s, 77, b"data"),
