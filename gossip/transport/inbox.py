@@ -72,9 +72,7 @@ class _Router(ABC):
     def __init__(self, where: ListenAddress, traffic: Traffic, *, bulk: bool) -> None:
         """Raises: ConfigError, AddressInUse."""
         self.socket = new_socket(where.context, zmq.ROUTER, bulk=bulk)
-        self._join_server = (
-            None if where.guard is None else where.guard.socket_of(self.socket, bulk=bulk)
-        )
+        self._join_server = None if where.guard is None else where.guard.socket_of(self.socket)
         bind(self.socket, where.host, where.port, where.anywhere)
         self.address = bound_address(self.socket)
         self.fd: int = self.socket.FD

@@ -1,7 +1,8 @@
-"""The transport: a control lane over ZeroMQ, and a bulk lane over ZeroMQ too or, on one host,
-over unix sockets.
+"""The transport: a control lane over ZeroMQ, and a bulk lane over ZeroMQ too, with keys over sealed
+connections, or, on one host without keys, over unix sockets.
 
-Inbound there is one socket a lane (``inbox``, ``unix``), outbound one a peer and lane (``links``).
+Inbound there is one socket a lane (``inbox``, ``sealed``, ``unix``), outbound one a peer and lane
+(``links``).
 Nothing is ever sent on an inbound one and nothing is received on an outbound one. Who speaks is
 said in the envelope, never by a ZeroMQ identity: identities are chosen by libzmq, so that nobody
 can take another's and nobody can abort us with one (docs/design_notes.md N13, N14).
