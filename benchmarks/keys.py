@@ -74,8 +74,14 @@ def payloads(repetitions: int, on: Hosts | None) -> dict[str, list[dict[str, flo
         raise Failed(f"gossip bench links ended with exit code {done.returncode}")
     found = {}
     for table in json.loads(done.stdout)["tables"]:
+        size = f"{4 * table['numbers'] // 2**20} MiB"
         turns = {row["way"]: row["turns"] for row in table["rows"]}
-        found[f"{4 * table['numbers'] // 2**20} MiB"] = [
+        spent = {row["way"]: row["cpu_ms_per_mib"] for row in table["rows"]}
+        print(
+            f"  {size}: processor time of both ends, ms a MiB: {spent['tcp']:.2f} without, "
+            f"{spent['keys']:.2f} with keys"
+        )
+        found[size] = [
             {"without": without, "with": keyed}
             for without, keyed in zip(turns["tcp"], turns["keys"], strict=True)
         ]
