@@ -36,7 +36,8 @@ def links(
 
     A payload counts as its numbers in float32, whatever travels: so encodings are compared by what
     they are for. Each is encoded, sent, checked and decoded; four are under way at a time. All ways
-    take turns in one run. Processor time is that of both ends. gloo needs GLOO_SOCKET_IFNAME where the other end is another host.
+    take turns in one run. Processor time is that of both ends. gloo needs GLOO_SOCKET_IFNAME where
+    the other end is another host.
     """
     from gossip.transport import is_loopback
 
