@@ -349,6 +349,8 @@ class SealedInbox:
         self.fd: int = self._epoll.fileno()
         self._offers: dict[bytes, tuple[PeerId, str, SessionOffer]] = {}
         self._connections: dict[int, _Connection] = {}
+        # those of them that have not proved their session, the oldest first
+        self._unproven: dict[int, _Connection] = {}
         self._serial = 0
 
     def offered(self, owner: PeerId, frame: bytes) -> None:
@@ -364,7 +366,7 @@ class SealedInbox:
             return  # struck off just now
         self._forget_offers(lambda known, _: known == owner)
         self._offers[offer.session] = owner, key, offer
-        for connection in list(self._connections.values()):
+        for connection in list(self._unproven.values()):
             if connection.session == offer.session and connection.opener is None:
                 self._welcome(connection)
 
@@ -382,7 +384,7 @@ class SealedInbox:
                 self._accept(now)
             elif connection is not None:
                 self._drain(connection, arrivals, now, stop_at)
-        for connection in [one for one in self._connections.values() if one.until <= now]:
+        for connection in [one for one in self._unproven.values() if one.until <= now]:
             self._turn_away(connection)
         return True
 
@@ -398,13 +400,13 @@ class SealedInbox:
             bulk_options(end)
             self._serial += 1
             connection = _Connection(end, self._serial, address[0], now + HANDSHAKE_S)
-            self._connections[end.fileno()] = connection
+            self._connections[end.fileno()] = self._unproven[end.fileno()] = connection
             self._epoll.register(end.fileno(), select.EPOLLIN)
             self._make_way()
 
     def _make_way(self) -> None:
         """Whoever names a session that was offered is known, and not in the way of others."""
-        strangers = [one for one in self._connections.values() if one.opener is None]
+        strangers = [one for one in self._unproven.values() if one.opener is None]
         if len(strangers) > UNPROVEN_MAX:
             counts = Counter(one.host for one in strangers)
             # of equals the one that came last
@@ -440,7 +442,7 @@ class SealedInbox:
         assert connection.owner is not None
         connection.opener.open_proof(memoryview(connection.begun))
         owner, _ = connection.owner
-        connection.until = float("inf")
+        del self._unproven[connection.end.fileno()]
         connection.stream = SealedStream(
             connection.opener, self.reception, connection.serial, owner, self._rooms
         )
@@ -517,6 +519,7 @@ class SealedInbox:
 
     def _close(self, connection: _Connection) -> None:
         del self._connections[connection.end.fileno()]
+        self._unproven.pop(connection.end.fileno(), None)
         connection.close()
         self.reception.closed(connection.serial)
 
