@@ -108,6 +108,7 @@ REQUIRED = {
     "rich",
     "safetensors",
     "blake3",
+    "cryptography",
 }
 OPTIONAL = {
     "sklearn": "demo",

@@ -59,7 +59,9 @@ class Traffic:
     of this run writes that). By keys, on the way out: ``keyless`` (no key of that peer is known
     yet); on the way in, connections: ``unknown_key``,
     ``no_key``, ``stale_key`` (it takes another key for ours), ``bad_handshake`` (anything else that
-    is none), and messages: ``wrong_name`` (of another peer than the key's), ``revoked_key``.
+    is none), and messages: ``wrong_name`` (of another peer than the key's), ``revoked_key``,
+    ``bad_record`` (of a payload, not as it was sealed, or not as it may be: it ended the
+    connection).
 
     ``notices`` holds what is to be told to people and was not taken from there yet,
     each matter once.

@@ -20,6 +20,8 @@ receiver says when it has copied it:
     returned [NEXT: 0xCD, transfer, 0]           the other way; 1 in place of 0: it was not copied,
                                                  since that memory is not mapped there
 
+Between peers with keys each of these frames is a record of its own, sealed (``sessions``).
+
 Whole messages of 100 MB run at a third of the speed of chunks (docs/design_notes.md N17), and a
 ping would wait behind them.
 """
@@ -42,6 +44,7 @@ BEHIND_MARK = 0xC7
 MAP_MARK = 0xC9
 LENT_MARK = 0xCB
 RETURNED_MARK = 0xCD
+OFFER_MARK = 0xCF  # on the control lane: ``sessions``
 COPIED, UNMAPPED = 0, 1
 FIRST = struct.Struct("<BxxxIQQ")
 NEXT = struct.Struct("<BxxxII")

@@ -38,11 +38,14 @@ _SRCFD = int(zmq.SRCFD)
 _MONITOR_EVENT = struct.Struct("=Hi")
 _GONE = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 _BY_PROTOCOL = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-# Whoever hears of a failure by protocol has libzmq keep the connection, and read it no more: so not
-# where payloads come (docs/design_notes.md N23). Heartbeats end such a connection on the control
-# lane.
-_WATCHED_BULK = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | _GONE
-_WATCHED_CONTROL = _WATCHED_BULK | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+# Whoever hears of a failure by protocol has libzmq keep the connection, and read it no more:
+# heartbeats end it (docs/design_notes.md N23).
+_WATCHED = (
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | _GONE
+)
 _WHY = {
     int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH): "no_key",
     int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC): "stale_key",
@@ -70,10 +73,10 @@ class Guard:
         self._told_outside: set[PeerId] = set()
         self._proving = False
 
-    def socket_of(self, socket: zmq.Socket[bytes], *, bulk: bool) -> GuardedSocket:
+    def socket_of(self, socket: zmq.Socket[bytes]) -> GuardedSocket:
         """Lets nobody into a socket, which is not bound yet, but those with a key."""
         as_server(socket, self.keys.pair)
-        join_server = GuardedSocket(socket, self.keys, self._traffic, bulk=bulk)
+        join_server = GuardedSocket(socket, self.keys, self._traffic)
         self._join_servers.append(join_server)
         self._epoll.register(join_server.fd, select.EPOLLIN)
         return join_server
@@ -144,11 +147,9 @@ class Guard:
 class GuardedSocket:
     """A bound socket, and the connections that it has accepted."""
 
-    def __init__(
-        self, socket: zmq.Socket[bytes], keys: Keys, traffic: Traffic, *, bulk: bool
-    ) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], keys: Keys, traffic: Traffic) -> None:
         self._socket, self._keys, self._traffic = socket, keys, traffic
-        self._monitor = socket.get_monitor_socket(_WATCHED_BULK if bulk else _WATCHED_CONTROL)
+        self._monitor = socket.get_monitor_socket(_WATCHED)
         self.fd: int = self._monitor.FD
         self._monitor.get(zmq.EVENTS)  # see ``links.ZmqLane``
         self._connections: dict[int, float] = {}  # descriptor -> since when

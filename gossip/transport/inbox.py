@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -17,7 +18,7 @@ from gossip.core import PeerId, Received
 
 from .assembly import ANYBODY, HeaderFilter, IncomingPayload, Reception
 from .base import Arrival, Traffic
-from .chunks import NEXT_MARK
+from .chunks import NEXT_MARK, OFFER_MARK
 from .guard import GREETING, NOBODY, Guard
 from .sockets import bind, bound_address, new_socket
 
@@ -29,7 +30,7 @@ _DONTWAIT = int(zmq.DONTWAIT)
 _RCVMORE = int(zmq.RCVMORE)
 _EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
-_NEXT_BYTE = bytes([NEXT_MARK])
+_NEXT_BYTE, _OFFER_BYTE = bytes([NEXT_MARK]), bytes([OFFER_MARK])
 _NOTHING = bytearray()
 
 
@@ -71,9 +72,7 @@ class _Router(ABC):
     def __init__(self, where: ListenAddress, traffic: Traffic, *, bulk: bool) -> None:
         """Raises: ConfigError, AddressInUse."""
         self.socket = new_socket(where.context, zmq.ROUTER, bulk=bulk)
-        self._join_server = (
-            None if where.guard is None else where.guard.socket_of(self.socket, bulk=bulk)
-        )
+        self._join_server = None if where.guard is None else where.guard.socket_of(self.socket)
         bind(self.socket, where.host, where.port, where.anywhere)
         self.address = bound_address(self.socket)
         self.fd: int = self.socket.FD
@@ -155,13 +154,19 @@ class ControlInbox(_Router):
         """Raises: ConfigError, AddressInUse."""
         super().__init__(where, gate.traffic, bulk=False)
         self._gate = gate
+        self.on_offer: Callable[[PeerId, bytes], None] | None = None
+        """Who is told of sessions for payloads that peers offer; None: nobody takes any."""
 
     def take(
         self, connection: bytes, owner: PeerId, frame: bytes, arrivals: list[Arrival], now: float
     ) -> bool:
+        more = self.socket.get(_RCVMORE)
+        if self.on_offer is not None and frame[:1] == _OFFER_BYTE and not more:
+            self.on_offer(owner, frame)
+            return True
         self.traffic.received_messages += 1
         self.traffic.received_bytes += len(frame)
-        if self.socket.get(_RCVMORE):
+        if more:
             self.traffic.drop("malformed")
             return self.refuse_rest()
         envelope = self._gate.control(frame, owner)
@@ -178,7 +183,7 @@ class BulkInbox(_Router):
     def __init__(self, where: ListenAddress, reception: Reception) -> None:
         """Raises: ConfigError, AddressInUse."""
         super().__init__(where, reception.traffic, bulk=True)
-        self._reception = reception
+        self.reception = reception
 
     def take(
         self, connection: bytes, owner: PeerId, frame: bytes, arrivals: list[Arrival], now: float
@@ -187,14 +192,14 @@ class BulkInbox(_Router):
         self.traffic.received_messages += frame[:1] != _NEXT_BYTE
         self.traffic.received_bytes += len(frame)
         if self.socket.get(_RCVMORE):
-            incoming = self._reception.chunk(connection, frame, now, owner)
+            incoming = self.reception.chunk(connection, frame, now, owner)
             received = None if incoming is None else self._take_chunk(connection, incoming)
             if incoming is not None and received is None:
                 arrivals += incoming.news(now)
             if self.socket.get(_RCVMORE) and not self.refuse_rest():
                 return False
         else:
-            received = self._reception.plain(frame, owner)
+            received = self.reception.plain(frame, owner)
         if received is not None:
             arrivals.append(received)
         return True
@@ -203,6 +208,6 @@ class BulkInbox(_Router):
         room = incoming.room()
         got = self.socket.recv_into(room, flags=_DONTWAIT)
         self.traffic.received_bytes += got
-        return self._reception.filled(
+        return self.reception.filled(
             connection, incoming, got == len(room) and not self.socket.get(_RCVMORE)
         )

@@ -8,6 +8,8 @@ import struct
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -19,7 +21,7 @@ from gossip.core import PeerId
 from .chunks import CHUNK_BYTES, Outgoing, bytes_of, new_transfer
 from .curve import KeyPair, Keys, as_client
 from .guard import GREETING
-from .lending import Lender
+from .lending import BufferPool, Lender
 from .sockets import allow_ipv6, is_far, new_socket
 from .unix import UnixLane, name_of
 
@@ -52,11 +54,28 @@ _MONITOR_EVENT = struct.Struct("=Hi")
 _HUNG_UP = frozenset((errno.EPIPE, errno.ECONNRESET))
 
 
+@dataclass(frozen=True, slots=True)
+class LinkKeys:
+    """What a link to one peer needs where there are keys.
+
+    Attributes:
+        pair: The own one.
+        other: The public key of the other side.
+        incarnation: The own one, as it is then.
+        rooms: Where payloads are sealed, one chunk at a time for each peer that has no room.
+    """
+
+    pair: KeyPair
+    other: str
+    incarnation: Callable[[], int]
+    rooms: BufferPool
+
+
 class ZmqLane:
     """A DEALER to one peer, with its monitor.
 
     Args:
-        keys: The own pair and the key of the other side; None: both have none.
+        keys: None: neither side has any.
     """
 
     def __init__(
@@ -65,7 +84,7 @@ class ZmqLane:
         address: str,
         *,
         bulk: bool,
-        keys: tuple[KeyPair, str] | None = None,
+        keys: LinkKeys | None = None,
     ) -> None:
         self.address, self.chunk_bytes, self.summed, self.up = address, CHUNK_BYTES, True, False
         self.rejections = 0  # times in a row
@@ -77,7 +96,7 @@ class ZmqLane:
         self._greets = keys is not None
         self.socket = new_socket(context, zmq.DEALER, bulk=bulk, far=is_far(address))
         if keys is not None:
-            as_client(self.socket, *keys)
+            as_client(self.socket, keys.pair, keys.other)
         self.room_fd: int = self.socket.FD
         self._monitor = self.socket.get_monitor_socket(MONITORED)
         self.news_fd: int = self._monitor.FD
@@ -131,11 +150,16 @@ class ZmqLane:
 
     def _greet(self) -> None:
         """By what it says first the other side knows whose the connection is (``guard``)."""
+        # if it is not quite there yet: at the next look
+        self._owes_greeting = not self.say(GREETING)
+
+    def say(self, frame: bytes) -> bool:
+        """Sends a message of one frame. False: there is no connection, or no room."""
         try:
-            self.socket.send(GREETING, _DONTWAIT)
+            self.socket.send(frame, _DONTWAIT)
         except zmq.Again:
-            return  # not quite there yet: at the next look
-        self._owes_greeting = False
+            return False
+        return True
 
     def _note_rejection(self, event: int, hung_up: bool) -> None:
         if not self.rejections:
@@ -276,14 +300,12 @@ class Link:
         peer: PeerId,
         control: str,
         bulk: str,
-        keys: tuple[KeyPair, str] | None = None,
+        keys: LinkKeys | None = None,
     ) -> None:
         self.peer, self.addresses, self.keys = peer, (control, bulk), keys
         self._context = context
         self.control = ZmqLane(context, control, bulk=False, keys=keys)
-        self.bulk: BulkLane = (
-            UnixLane(bulk) if name_of(bulk) else ZmqLane(context, bulk, bulk=True, keys=keys)
-        )
+        self.bulk = self._new_bulk()
         self.cut_at = float("inf")  # when the control lane broke, until it stands again
         self.up = False  # both lanes stand, and it was told
         self.watched = False  # somebody waits for the bulk lane to take more
@@ -304,7 +326,15 @@ class Link:
     def renew_bulk(self) -> None:
         self.forget()
         self.bulk.close(0)
-        self.bulk = ZmqLane(self._context, self.addresses[1], bulk=True, keys=self.keys)
+        self.bulk = self._new_bulk()
+
+    def _new_bulk(self) -> BulkLane:
+        address = self.addresses[1]
+        if self.keys is not None:
+            from .sealed import SealedLane  # takes a while, and is needed where there are keys
+
+            return SealedLane(address, self.keys, self.control.say)
+        return UnixLane(address) if name_of(address) else ZmqLane(self._context, address, bulk=True)
 
     def has_room(self, nbytes: int) -> bool:
         waiting = len(self.queue)

@@ -67,6 +67,15 @@ _CONTROL_IN = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX, zmq.RCVHWM: 0, zmq.TCP_MAXRT: 5
 # Mbit/s, and a peer has a connection to each other one.
 _BULK_SEND_BYTES = 512 * 1024
 _BULK_OUT = _OUTBOUND | {zmq.SNDBUF: _BULK_SEND_BYTES, zmq.SNDHWM: 4, zmq.TCP_MAXRT: 30_000}
+_BULK_TCP = (
+    (tcp.SOL_SOCKET, tcp.SO_SNDBUF, _BULK_SEND_BYTES),
+    (tcp.SOL_SOCKET, tcp.SO_KEEPALIVE, 1),
+    (tcp.IPPROTO_TCP, tcp.TCP_KEEPIDLE, _BOTH_LANES[zmq.TCP_KEEPALIVE_IDLE]),
+    (tcp.IPPROTO_TCP, tcp.TCP_KEEPINTVL, _BOTH_LANES[zmq.TCP_KEEPALIVE_INTVL]),
+    (tcp.IPPROTO_TCP, tcp.TCP_KEEPCNT, _BOTH_LANES[zmq.TCP_KEEPALIVE_CNT]),
+    (tcp.IPPROTO_TCP, tcp.TCP_USER_TIMEOUT, _BULK_OUT[zmq.TCP_MAXRT]),
+    (tcp.IPPROTO_TCP, tcp.TCP_NODELAY, 1),
+)
 _BULK_BYTES_MAX = max(CHUNK_BYTES, HEADER_BYTES_MAX + FIRST.size) + 1024
 _BULK_IN = {zmq.MAXMSGSIZE: _BULK_BYTES_MAX, zmq.RCVHWM: 4, zmq.TCP_MAXRT: 30_000}
 
@@ -109,6 +118,19 @@ def endpoint(address: str, anywhere: bool = False) -> bool:
         return False
     host = match[1].strip("[]")
     return is_loopback(host) or (anywhere and is_one_host(host))
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Of an ``endpoint``."""
+    match = _ENDPOINT.fullmatch(address)
+    assert match is not None, address
+    return match[1].strip("[]"), int(match[2])
+
+
+def bulk_options(connection: tcp.socket) -> None:
+    """Sets on a TCP connection of the payload lane what ZeroMQ sets on its own."""
+    for level, option, value in _BULK_TCP:
+        connection.setsockopt(level, option, value)
 
 
 def bind(socket: zmq.Socket[bytes], host: str, port: int, anywhere: bool = False) -> None:

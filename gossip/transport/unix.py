@@ -253,7 +253,7 @@ class UnixInbox:
     def __init__(self, reception: Reception, name: str = "") -> None:
         """Listens under ``name``, or under one that nobody can guess. Raises:
         AddressInUse, ConfigError."""
-        self._reception, self._traffic = reception, reception.traffic
+        self.reception, self._traffic = reception, reception.traffic
         name = name or f"gossip-{secrets.token_hex(16)}"
         self.address = f"unix://@{name}"
         if name_of(self.address) is None:
@@ -356,9 +356,9 @@ class UnixInbox:
         if mark not in (FIRST_MARK, NEXT_MARK):
             self._traffic.received_messages += 1
             received = (
-                self._reception.behind(serial, header)
+                self.reception.behind(serial, header)
                 if mark == BEHIND_MARK
-                else self._reception.plain(header)
+                else self.reception.plain(header)
             )
             got = connection.recv_into(self._beyond, end + 1)
             self._traffic.received_bytes += got - _LENGTH.size
@@ -368,14 +368,14 @@ class UnixInbox:
             return received
         # a payload's later chunks are no messages
         self._traffic.received_messages += mark == FIRST_MARK
-        incoming = self._reception.chunk(serial, header, now)
+        incoming = self.reception.chunk(serial, header, now)
         if incoming is None:
             self._throw_away(connection)
             return None
         room = incoming.room()
         got, _, flags, _ = connection.recvmsg_into([self._view[:end], room])
         self._traffic.received_bytes += got - _LENGTH.size
-        received = self._reception.filled(
+        received = self.reception.filled(
             serial, incoming, got == end + len(room) and not flags & _TRUNCATED
         )
         if received is None:
@@ -385,13 +385,13 @@ class UnixInbox:
     def _take_ahead(
         self, serial: int, connection: socket.socket, header: memoryview, end: int
     ) -> None:
-        room = self._reception.ahead(serial, header)
+        room = self.reception.ahead(serial, header)
         if room is None:
             self._throw_away(connection)
             return
         got, _, flags, _ = connection.recvmsg_into([self._view[:end], room])
         self._traffic.received_bytes += got - _LENGTH.size
-        self._reception.landed(serial, got == end + len(room) and not flags & _TRUNCATED)
+        self.reception.landed(serial, got == end + len(room) and not flags & _TRUNCATED)
 
     def _map(self, connection: socket.socket, header: memoryview) -> None:
         """The packet of a descriptor: it replaces the one before it on this connection."""
@@ -423,7 +423,7 @@ class UnixInbox:
             self._throw_away(connection)
             return
         fd = connection.fileno()
-        transfer, loan = self._reception.lent(header, self._mapped.get(fd), now)
+        transfer, loan = self.reception.lent(header, self._mapped.get(fd), now)
         got = connection.recv_into(self._beyond, end + 1)
         self._traffic.received_bytes += got - _LENGTH.size
         if got != end:
@@ -461,7 +461,7 @@ class UnixInbox:
         self._loans.pop(fd, None)
         self._epoll.unregister(fd)
         connection.close()
-        self._reception.closed(serial)
+        self.reception.closed(serial)
 
     def close(self) -> None:
         for fd in list(self._connections):

@@ -1,7 +1,8 @@
-"""The transport: a control lane over ZeroMQ, and a bulk lane over ZeroMQ too or, on one host,
-over unix sockets.
+"""The transport: a control lane over ZeroMQ, and a bulk lane over ZeroMQ too, with keys over sealed
+connections, or, on one host without keys, over unix sockets.
 
-Inbound there is one socket a lane (``inbox``, ``unix``), outbound one a peer and lane (``links``).
+Inbound there is one socket a lane (``inbox``, ``sealed``, ``unix``), outbound one a peer and lane
+(``links``).
 Nothing is ever sent on an inbound one and nothing is received on an outbound one. Who speaks is
 said in the envelope, never by a ZeroMQ identity: identities are chosen by libzmq, so that nobody
 can take another's and nobody can abort us with one (docs/design_notes.md N13, N14).
@@ -23,6 +24,7 @@ import select
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import zmq
@@ -45,12 +47,15 @@ from .chunks import Outgoing, checksum
 from .codec import encode
 from .curve import Keys
 from .guard import Guard
-from .inbox import BulkInbox, ControlInbox, Inbox, ListenAddress
-from .lending import Lender
-from .links import BuffersInFlight, BulkLane, Link, ZmqLane, why_not
+from .inbox import BulkInbox, ControlInbox, ListenAddress
+from .lending import BufferPool, Lender
+from .links import BuffersInFlight, BulkLane, Link, LinkKeys, ZmqLane, why_not
 from .sockets import endpoint
 from .unix import CHUNK_BYTES as UNIX_CHUNK_BYTES
 from .unix import UnixInbox, name_of
+
+if TYPE_CHECKING:
+    from .sealed import SealedInbox
 
 SAFETY_POLL_S = 0.1  # look at every socket this often, whatever the descriptors say
 YIELDED_S = 0.001
@@ -68,6 +73,7 @@ class ZeroMQTransport:
     """See the module. Driven by one thread."""
 
     _lender: Lender | None = None  # of the memory that others may read
+    _sealed_in: SealedInbox | None = None  # the same as ``_bulk_in``, where there are keys
     _awake_from = 0.0  # the processor has been somebody else's: until then a wait is slept
 
     def __init__(
@@ -112,26 +118,21 @@ class ZeroMQTransport:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, min(8192, self._context.get(zmq.SOCKET_LIMIT)))
         self._closed = self.woken = False
-        self._bulk_in: Inbox
         self._guard: Guard | None = None
         try:
             self._guard = None if keys is None else Guard(self._context, keys, self.traffic)
             where = ListenAddress(self._context, host, control_port, self._anywhere, self._guard)
-            self._control_in: Inbox = ControlInbox(where, gate)
-            if same_host and keys is None:
-                reception = Reception(gate, UNIX_CHUNK_BYTES, summed=False)
-                self._bulk_in = UnixInbox(reception, bulk_name)
-            else:
-                reception = Reception(gate)
-                self._bulk_in = BulkInbox(replace(where, port=bulk_port), reception)
+            self._control_in = ControlInbox(where, gate)
             if self._guard is not None:
-                self._guard.prove_closed((self._control_in.address, self._bulk_in.address))
+                self._guard.prove_closed((self._control_in.address,))
+            bulk_where = replace(where, port=bulk_port)
+            self._bulk_in = self._bulk_inbox(bulk_where, gate, bulk_name if same_host else None)
         except BaseException:
             if self._guard is not None:
                 self._guard.close()
             self._context.destroy(linger=0)
             raise
-        self._reception = reception
+        self._reception = self._bulk_in.reception
         self.control, self.bulk = self._control_in.address, self._bulk_in.address
 
         # Rarely heard descriptors (monitors, lanes that are full) sit behind one epoll, so that a
@@ -146,7 +147,7 @@ class ZeroMQTransport:
             self._poller.register(fd, select.POLLIN)
         self._wake: frozenset[int] = frozenset()
         self._unread = {self._control_fd, self._bulk_fd}
-        self._flights = BuffersInFlight()
+        self._flights, self._rooms = BuffersInFlight(), BufferPool()
         self._summed: tuple[Payload, int] | None = None
         # the last message, in which incarnation, and its envelope
         self._said: tuple[Message, int, bytes] | None = None
@@ -159,6 +160,21 @@ class ZeroMQTransport:
         self._keys_seen = -1
         if self._guard is not None:
             self._poller.register(self._guard.fd, select.POLLIN)
+
+    def _bulk_inbox(
+        self, where: ListenAddress, gate: HeaderFilter, unix_name: str | None
+    ) -> BulkInbox | UnixInbox | SealedInbox:
+        """``unix_name``: None: peers may be on other hosts."""
+        if where.guard is not None:
+            from .sealed import SealedInbox  # takes a while, and only keys need it
+
+            reception = Reception(gate, summed=False)
+            self._sealed_in = SealedInbox(where, reception, self._incarnation)
+            self._control_in.on_offer = self._sealed_in.offered
+            return self._sealed_in
+        if unix_name is not None:
+            return UnixInbox(Reception(gate, UNIX_CHUNK_BYTES, summed=False), unix_name)
+        return BulkInbox(where, Reception(gate))
 
     # --- links ------------------------------------------------------------------------------------
 
@@ -180,7 +196,7 @@ class ZeroMQTransport:
                 self.traffic.drop("keyless")
                 self._keyless[peer] = (control, bulk)
                 return
-            keys = (self._keys.pair, key)
+            keys = LinkKeys(self._keys.pair, key, self._incarnation, self._rooms)
         link = self._links[peer] = Link(self._context, peer, control, bulk, keys)
         if self._lender is not None:
             link.bulk.share(self._lender)
@@ -248,7 +264,7 @@ class ZeroMQTransport:
             return
         self._keys_seen = keys.version
         for link in list(self._links.values()):
-            if link.keys is not None and link.keys[1] != keys.key_of(link.peer):
+            if link.keys is not None and link.keys.other != keys.key_of(link.peer):
                 self.disconnect(link.peer)
                 self._keyless[link.peer] = link.addresses
                 if link.up:
@@ -257,6 +273,8 @@ class ZeroMQTransport:
         for peer in [peer for peer in self._keyless if keys.key_of(peer) is not None]:
             self.connect(peer, *self._keyless.pop(peer))
         self._guard.sweep()
+        if self._sealed_in is not None:
+            self._sealed_in.sweep()
 
     def _on_rejected(self, link: Link, lane: ZmqLane) -> None:
         if self._keys is not None:
@@ -300,6 +318,8 @@ class ZeroMQTransport:
                 if up and link.lacks_bulk(now):
                     self._renew_bulk(link)
                 link.cut_at = float("inf") if up else min(link.cut_at, now)
+                if up and self._closed_lanes.pop(link.bulk.news_fd, None) is not None:
+                    self._open(link.bulk, now)  # what it waited for may be just this
             if up:
                 if link.control.up and link.bulk.up and not link.up:
                     link.up = True

@@ -161,6 +161,7 @@ class OtherEnd:
 
     def _turn(self, ways: Ways, raw: socket.socket, turn: dict[str, Any]) -> None:
         way, count, numbers = turn["way"], turn["count"], turn["numbers"]
+        began_s = time.process_time()
         if way == RAW:
             self.say(ready=True)
             drain(raw, 4 * numbers, count)
@@ -177,7 +178,7 @@ class OtherEnd:
             ways.wire = wire_of(turn["encoding"], numbers)
             self.say(ready=True)
             self._answer(ways.transports[way], count)
-        self.say(done=True)
+        self.say(cpu_s=time.process_time() - began_s)
 
     def _answer(self, one: EncodedTransport, count: int) -> None:
         # What cannot be answered at once is owed: whoever waits for room would miss what comes

@@ -127,14 +127,16 @@ class LinkTurns:
         ]
         ways += [(RAW, PLAIN), *([(GLOO, PLAIN)] if self.gloo else [])]
         speeds: dict[str, list[float]] = {_key(*each): [] for each in ways}
+        costs: dict[str, list[float]] = {key: [] for key in speeds}
         trips: dict[str, list[float]] = {way: [] for way in self.ways.transports}
         for turn in range(repetitions + 1):
             progress(f"{numbers:,} numbers: turn {turn} of {repetitions}")
             for key in in_order(list(speeds), turn):
                 way, encoding = dict(zip(speeds, ways, strict=True))[key]
-                took_s = self._turn(way, encoding, vector, count)
+                took_s, cpu_s = self._turn(way, encoding, vector, count)
                 if turn:
                     speeds[key].append(count * vector.nbytes / took_s / MIB)
+                    costs[key].append(1e3 * cpu_s * MIB / (count * vector.nbytes))
             for way in trips:
                 self._order(way, PLAIN, numbers, PINGS)
                 took_s = send_pings(self.ways.transports[way], PINGS)
@@ -143,6 +145,8 @@ class LinkTurns:
                     trips[way].append(1e6 * took_s)
         progress("")
         found = self._found(numbers, ways, speeds, trips)
+        for row, spent in zip(found["rows"], costs.values(), strict=True):
+            row["cpu_ms_per_mib"] = statistics.median(spent)
         _show(found, sys.stderr if quiet else sys.stdout)
         return found
 
@@ -151,8 +155,10 @@ class LinkTurns:
         self._say(way=way, encoding=encoding, numbers=numbers, count=count)
         self._hear()
 
-    def _turn(self, way: str, encoding: str, vector: np.ndarray, count: int) -> float:
+    def _turn(self, way: str, encoding: str, vector: np.ndarray, count: int) -> tuple[float, float]:
+        """How long it took, and the processor time of both ends. Seconds."""
         self._order(way, encoding, len(vector), count)
+        began_s = time.process_time()
         if way == RAW:
             took_s = self._bare(vector, count)
         elif way == GLOO:
@@ -161,8 +167,8 @@ class LinkTurns:
             took_s = send_payloads(
                 self.ways.transports[way], wire_of(encoding, len(vector)), vector, count
             )
-        self._hear()
-        return took_s
+        cpu_s = time.process_time() - began_s
+        return took_s, cpu_s + float(self._hear()["cpu_s"])
 
     def _bare(self, vector: np.ndarray, count: int) -> float:
         began = time.perf_counter()
@@ -227,7 +233,10 @@ def _show(found: dict[str, Any], out: Any) -> None:
         f"{found['other_host']}; limits here: copy {speed / best['copy_s']:,.0f} MiB/s, unix "
         f"socket {speed / best['unix_s']:,.0f}, TCP {speed / best['tcp_s']:,.0f}"
     )
-    columns = ("way", "encoding", "MiB/s (least to most)", "of bare TCP", "bytes", "round trip us")
+    columns = (
+        *("way", "encoding", "MiB/s (least to most)", "of bare TCP", "CPU ms/MiB"),
+        *("bytes", "round trip us"),
+    )
     rows = []
     for row in found["rows"]:
         figures, trip = row["mib_per_s"], row["round_trip_us"]
@@ -237,6 +246,7 @@ def _show(found: dict[str, Any], out: Any) -> None:
                 row["encoding"],
                 f"{figures['median']:,.0f} ({figures['least']:,.0f} to {figures['most']:,.0f})",
                 f"{row['of_bare_tcp']:.2f}",
+                f"{row['cpu_ms_per_mib']:.2f}",
                 f"{row['bytes_a_number']:.3g}",
                 "" if trip is None else f"{trip:,.0f}",
             )

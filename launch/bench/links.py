@@ -32,11 +32,12 @@ def links(
     gloo: Annotated[bool, typer.Option(help="Measure gloo, too.")] = True,
     as_json_only: Json = False,
 ) -> None:
-    """Measure links between two peers: MiB of numbers a second, and round trips.
+    """Measure links between two peers: MiB of numbers a second, processor time, and round trips.
 
     A payload counts as its numbers in float32, whatever travels: so encodings are compared by what
     they are for. Each is encoded, sent, checked and decoded; four are under way at a time. All ways
-    take turns in one run. gloo needs GLOO_SOCKET_IFNAME where the other end is another host.
+    take turns in one run. Processor time is that of both ends. gloo needs GLOO_SOCKET_IFNAME where
+    the other end is another host.
     """
     from gossip.transport import is_loopback
 

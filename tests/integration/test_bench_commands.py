@@ -68,6 +68,7 @@ def test_links_measure_every_lane_in_every_encoding(tmp_path: Path) -> None:
     assert set(seen) == lanes | {("bare TCP", "float32"), ("gloo", "float32")}
     assert seen["tcp", "topk:0.1"]["bytes_a_number"] == 0.8
     assert all(row["mib_per_s"]["least"] > 0 for row in table["rows"])
+    assert all(row["cpu_ms_per_mib"] > 0 for row in table["rows"])
     assert seen["keys", "float32"]["round_trip_us"] > 0
 
 

@@ -18,7 +18,17 @@ from gossip.core.events import LinkUp, Payload, Received
 from gossip.core.messages import Envelope, Message, Ping, Update
 from gossip.transport.base import Arrival
 from gossip.transport.codec import encode
-from gossip.transport.curve import KeyPair, new_pair
+from gossip.transport.curve import KeyPair, as_client, new_pair
+from gossip.transport.sessions import (
+    CHUNK,
+    HEADER,
+    MESSAGE,
+    OVERHEAD,
+    WELCOME_BYTES,
+    OpeningSession,
+    RecordSealer,
+    SessionOffer,
+)
 from gossip.transport.zeromq import ZeroMQTransport
 
 RUN = b"this-run"
@@ -186,6 +196,81 @@ def wait_closed(connection: socket.socket) -> None:
             pass
     except ConnectionError:
         return
+
+
+class SealedSpeaker:
+    """A peer with a key that says on a payload lane, in records of its session, what it likes.
+
+    Args:
+        known, peer: Whose key it has.
+        offers: Whether the victim is told of its session first.
+    """
+
+    def __init__(
+        self, victim: ZeroMQTransport, known: Known, peer: int, *, offers: bool = True
+    ) -> None:
+        self.session = OpeningSession(known.pairs[peer].public, known.listed[1], 0)
+        self.sealer: RecordSealer | None = None
+        self._context = zmq.Context()
+        self._dealer = self._context.socket(zmq.DEALER)
+        self._dealer.set(zmq.LINGER, 0)
+        as_client(self._dealer, known.pairs[peer], known.listed[1])
+        self._dealer.connect(victim.control)
+        if offers:
+            self.offer(self.session.offer)
+        self.connection = raw(victim.bulk)
+        self.connection.sendall(self.session.opening)
+        self.connection.setblocking(False)
+
+    def offer(self, offer: SessionOffer) -> None:
+        self._dealer.send(offer.encode())
+
+    def prove(self, watched: WatchedTransport) -> RecordSealer:
+        """Until it may speak."""
+        said = b""
+
+        def welcomed() -> bool:
+            nonlocal said
+            try:
+                said += self.connection.recv(WELCOME_BYTES)
+            except BlockingIOError:
+                return False
+            return len(said) == WELCOME_BYTES
+
+        watched.until(welcomed, "a welcome")
+        self.sealer = self.session.welcomed(said)
+        self.connection.sendall(self.sealer.proof())
+        return self.sealer
+
+    def say(self, header: bytes, chunk: bytes | None = None) -> None:
+        assert self.sealer is not None
+        self.connection.setblocking(True)
+        if chunk is None:
+            self.connection.sendall(sealed(self.sealer, MESSAGE, header))
+        else:
+            self.connection.sendall(
+                sealed(self.sealer, HEADER, header) + sealed(self.sealer, CHUNK, chunk)
+            )
+
+    def is_cut_off(self) -> bool:
+        self.connection.setblocking(False)
+        try:
+            return not self.connection.recv(1)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self.connection.close()
+        self._context.destroy(linger=0)
+
+
+def sealed(sealer: RecordSealer, kind: int, data: bytes) -> bytes:
+    """A record."""
+    room = bytearray(len(data) + OVERHEAD)
+    sealer.seal_into(kind, data, memoryview(room))
+    return bytes(room)
 
 
 CHILD = """

@@ -1,0 +1,530 @@
+"""The payload lane with keys: TCP connections whose records are sealed (``sessions``).
+
+Whoever reaches the port can open a connection, so nothing is taken from one that has not proved a
+session: 44 bytes are read of it, ``UNPROVEN_MAX`` such connections are open at a time, of the host
+that has most the oldest goes, and each has ``HANDSHAKE_S``. ZeroMQ, which keeps messages without
+end for anybody who is let in without CURVE (docs/design_notes.md N10), has no part in this lane.
+
+A connection carries payloads one way. A chunk travels as two records: its header, and itself. What
+the sender seals is written to the socket at once, so its payload is never in flight; what the
+receiver opens goes to its place in the payload, in one pass over both.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from gossip.core import PeerId
+from gossip.errors import Malformed
+
+from .assembly import IncomingPayload, Reception
+from .base import Arrival
+from .chunks import CHUNK_BYTES, FIRST, FIRST_MARK, Outgoing, view_of
+from .codec import HEADER_BYTES_MAX
+from .inbox import ListenAddress
+from .lending import BufferPool
+from .links import AGAIN_MAX_S, AGAIN_S, LinkKeys
+from .sessions import (
+    CHUNK,
+    HEADER,
+    MESSAGE,
+    OPEN,
+    OVERHEAD,
+    PROOF_BYTES,
+    RECORD,
+    WELCOME_BYTES,
+    OpeningSession,
+    RecordOpener,
+    RecordSealer,
+    SessionOffer,
+    say_welcome,
+    session_of,
+)
+from .sockets import bulk_options, host_and_port, listen
+
+HANDSHAKE_S = 1.5
+"""From the connection to the proof; as ``HANDSHAKE_IVL`` of the control lane."""
+WELCOME_S = 3.0
+"""Whoever has not said welcome by then is connected to anew."""
+UNPROVEN_MAX = 128
+OF_A_PEER_MAX = 2
+"""Connections: one that runs, and one that a former life or a cut has left."""
+ACCEPTS = 64  # before others get their turn
+BURST_BYTES = 2**20  # before the control lane is looked at again
+BURST_READS = 256
+
+_HEADER_MAX = FIRST.size + HEADER_BYTES_MAX
+_CHUNK_ROOM = OVERHEAD + max(CHUNK_BYTES, _HEADER_MAX)
+_SEALED_ROOM = _HEADER_MAX + CHUNK_BYTES + 2 * OVERHEAD
+_SMALL_BYTES = 1024
+_SEND = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+
+class SealedLane:
+    """The way out to one peer: a ``links.BulkLane``.
+
+    Args:
+        offer: Sends a frame over the control lane to the same peer. False: that does not stand,
+            and so this lane does not connect yet.
+    """
+
+    def __init__(self, address: str, keys: LinkKeys, offer: Callable[[bytes], bool]) -> None:
+        self.address = address
+        self.chunk_bytes, self.summed, self.up = CHUNK_BYTES, False, False
+        self._keys, self._offer = keys, offer
+        self._news, self._room = select.epoll(), select.epoll()
+        self.news_fd, self.room_fd = self._news.fileno(), self._room.fileno()
+        self._socket: socket.socket | None = None
+        self._session: OpeningSession | None = None
+        self._sealer: RecordSealer | None = None
+        self._opened = False  # it has named its session
+        self._welcome = b""
+        self._unsent: memoryview | None = None  # of the chunk that is being pushed
+        self._failures, self._not_before, self._give_up_at = 0, 0.0, 0.0
+
+    # --- the connection ---------------------------------------------------------------------------
+
+    @property
+    def again_s(self) -> float | None:
+        return AGAIN_S if self._socket is None else None
+
+    def retry(self) -> bool:
+        if self.up:
+            return True
+        now = time.monotonic()
+        if self._socket is not None and now >= self._give_up_at:
+            self._end()
+        if self._socket is None and now >= self._not_before:
+            self._begin(now)
+        return False
+
+    def _begin(self, now: float) -> None:
+        """Each connection has a session of its own: what is sealed for one opens on no other."""
+        keys = self._keys
+        session = OpeningSession(keys.pair.public, keys.other, keys.incarnation())
+        if not self._offer(session.offer.encode()):
+            return  # the control lane does not stand
+        host, port = host_and_port(self.address)
+        try:
+            end = socket.socket(
+                socket.AF_INET6 if ":" in host else socket.AF_INET,
+                socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC,
+            )
+        except OSError:
+            return  # no descriptor left: one may come free
+        bulk_options(end)
+        end.connect_ex((host, port))  # what comes of it, ``news`` finds
+        self._socket, self._session = end, session
+        self._opened, self._welcome = False, b""
+        self._give_up_at = now + WELCOME_S
+        self._news.register(end.fileno(), select.EPOLLIN | select.EPOLLOUT)
+
+    def news(self) -> list[bool]:
+        if self._socket is None:
+            return []
+        try:
+            return self._advance(self._socket)
+        except BlockingIOError:
+            return []
+        except (OSError, Malformed):
+            return self._end()
+
+    def _advance(self, end: socket.socket) -> list[bool]:
+        """Raises: BlockingIOError: Nothing new. OSError, Malformed: It has ended, or is not with
+        whom it was to be."""
+        assert self._session is not None, "it comes with the socket"
+        if not self._opened:
+            _send_all(end, self._session.opening)
+            self._opened = True
+            self._news.modify(end.fileno(), select.EPOLLIN)
+            return []
+        data = end.recv(WELCOME_BYTES)
+        if not data or self.up:
+            raise ConnectionError("it has ended, or somebody speaks where only we do")
+        self._welcome += data
+        if len(self._welcome) < WELCOME_BYTES:
+            return []
+        self._sealer = self._session.welcomed(self._welcome)
+        _send_all(end, self._sealer.proof())
+        self._room.register(end.fileno(), select.EPOLLOUT)
+        self.up, self._failures = True, 0
+        return [True]
+
+    def _end(self) -> list[bool]:
+        """Closes the connection. What its receiver has not read by then he reads all the same."""
+        assert self._socket is not None
+        self._socket.close()
+        news = [False] if self.up else []
+        self._socket = self._session = self._sealer = self._unsent = None
+        self.up = False
+        self._not_before = time.monotonic() + min(AGAIN_MAX_S, AGAIN_S * 2.0**self._failures)
+        self._failures = min(self._failures + 1, 10)
+        return news
+
+    def close(self, linger_ms: int) -> None:
+        if self._socket is not None:
+            self._end()
+        self._news.close()
+        self._room.close()
+
+    # --- payloads ---------------------------------------------------------------------------------
+
+    def push(self, outgoing: Outgoing) -> bool:
+        """Until the whole chunk is with the kernel it is not taken: the next call goes on with it,
+        for the same message."""
+        end = self._socket
+        if end is None or self._sealer is None:
+            return False
+        unsent = self._unsent
+        if unsent is None:
+            unsent = self._sealed(outgoing, self._sealer)
+        try:
+            while unsent:
+                unsent = unsent[end.send(unsent, _SEND) :]
+        except OSError:  # no room, or nobody there any more, of which ``news`` will tell
+            self._unsent = unsent
+            return False
+        self._unsent = None
+        return True
+
+    def _sealed(self, outgoing: Outgoing, sealer: RecordSealer) -> memoryview:
+        header, chunk = outgoing.frames()
+        room = view_of(self._keys.rooms.take(_SEALED_ROOM))
+        if chunk is None:
+            return room[: sealer.seal_into(MESSAGE, header, room)]
+        end = sealer.seal_into(HEADER, header, room)
+        return room[: end + sealer.seal_into(CHUNK, chunk, room[end:])]
+
+    def refers_to(self, outgoing: Outgoing) -> bool:
+        return False  # what is sealed is a copy
+
+    # What only lanes of one host do.
+
+    def share(self, lender: object) -> None:
+        return
+
+    def lend(self, envelope: bytes, holder: object) -> None:
+        return None
+
+    def declined(self) -> list[Outgoing]:
+        return []
+
+    def push_ahead(self, transfer: int, holder: object) -> bool:
+        return False
+
+
+def _send_all(end: socket.socket, data: bytes) -> None:
+    """A few bytes, for which a new connection has room. Raises: OSError."""
+    if end.send(data, _SEND) != len(data):
+        raise ConnectionError("it has no room")
+
+
+class SealedStream:
+    """What comes on one connection once it has proved its session: bytes to messages, without a
+    socket.
+
+    Args:
+        connection, owner: Whose it is, for ``reception``.
+        rooms: Where chunks are before they are opened.
+    """
+
+    def __init__(
+        self,
+        opener: RecordOpener,
+        reception: Reception,
+        connection: int,
+        owner: PeerId,
+        rooms: BufferPool,
+    ) -> None:
+        self._opener, self._reception, self._rooms = opener, reception, rooms
+        self._traffic = reception.traffic
+        self._connection, self._owner = connection, owner
+        self._small = self._view = memoryview(bytearray(_SMALL_BYTES))
+        self._filled, self._need = 0, RECORD.size
+        self._awaits_chunk = False
+        self._incoming: IncomingPayload | None = None  # None: nobody wants that chunk
+
+    def room(self) -> memoryview:
+        """Where the next bytes go."""
+        return self._view[self._filled : self._need]
+
+    def grow(self, nbytes: int, now: float) -> list[Arrival]:
+        """So many have come there. Raises: Malformed: They are not what was sealed, and the
+        connection is to be closed."""
+        self._filled += nbytes
+        if self._filled < self._need:
+            return []
+        if self._need == RECORD.size:
+            self._make_room(*RECORD.unpack_from(self._view))
+            return []
+        record = self._view[: self._need]
+        kind, length = RECORD.unpack_from(record)
+        arrivals = (
+            self._take_chunk(record, length, now)
+            if kind == CHUNK
+            else self._take_header(record, kind, length, now)
+        )
+        self._traffic.received_bytes += length
+        self._view, self._filled, self._need = self._small, 0, RECORD.size
+        return arrivals
+
+    def _make_room(self, kind: int, length: int) -> None:
+        """For a record whose head is here. It is believed of nobody without the key, since only
+        its size is, and that is what it has to be or within bounds."""
+        if self._awaits_chunk:
+            wanted = self._incoming
+            right = kind == CHUNK and (
+                0 < length <= CHUNK_BYTES if wanted is None else length == len(wanted.room())
+            )
+        else:
+            right = kind in (MESSAGE, HEADER) and 0 < length <= _HEADER_MAX
+        if not right:
+            raise Malformed("not a record that may come here")
+        self._need = length + OVERHEAD
+        if self._need > _SMALL_BYTES:
+            self._view = view_of(self._rooms.take(_CHUNK_ROOM))
+            self._view[: RECORD.size] = self._small[: RECORD.size]
+
+    def _take_header(self, record: memoryview, kind: int, length: int, now: float) -> list[Arrival]:
+        header = memoryview(bytearray(length))
+        self._opener.open_into(record[: RECORD.size], record[RECORD.size :], header)
+        # a payload's later chunks are no messages
+        self._traffic.received_messages += kind == MESSAGE or header[0] == FIRST_MARK
+        if kind == HEADER:
+            self._incoming = self._reception.chunk(self._connection, header, now, self._owner)
+            self._awaits_chunk = True
+            return []
+        received = self._reception.plain(header, self._owner)
+        return [] if received is None else [received]
+
+    def _take_chunk(self, record: memoryview, length: int, now: float) -> list[Arrival]:
+        incoming, self._incoming, self._awaits_chunk = self._incoming, None, False
+        if incoming is None:
+            self._opener.pass_over()
+            return []
+        self._opener.open_into(record[: RECORD.size], record[RECORD.size :], incoming.room())
+        received = self._reception.filled(self._connection, incoming, True)
+        return [*incoming.news(now)] if received is None else [received]
+
+
+class _Connection:
+    """One that was accepted: of nobody, then of a session, then of a peer."""
+
+    def __init__(self, end: socket.socket, serial: int, host: str, until: float) -> None:
+        self.end, self.serial, self.host, self.until = end, serial, host, until
+        self.begun = bytearray(OPEN.size)
+        self.filled = 0
+        self.session: bytes | None = None
+        """What it has named."""
+        self.opener: RecordOpener | None = None
+        self.owner: tuple[PeerId, str] | None = None
+        """Of whom its session is, and his key."""
+        self.stream: SealedStream | None = None
+
+    def close(self) -> None:
+        self.end.close()
+
+
+class SealedInbox:
+    """The way in from all peers: a listener, the sessions that peers have offered, and the
+    connections, behind one epoll descriptor."""
+
+    def __init__(
+        self, where: ListenAddress, reception: Reception, incarnation: Callable[[], int]
+    ) -> None:
+        """Raises: ConfigError, AddressInUse."""
+        assert where.guard is not None, "without keys there are no sessions"
+        self._guard, self._incarnation = where.guard, incarnation
+        self.reception, self._traffic = reception, reception.traffic
+        self._rooms = BufferPool()
+        self._listener = listen(where.host, where.port, where.anywhere)
+        host, port = self._listener.getsockname()[:2]
+        self.address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        self._epoll = select.epoll()
+        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        self.fd: int = self._epoll.fileno()
+        self._offers: dict[bytes, tuple[PeerId, str, SessionOffer]] = {}
+        self._connections: dict[int, _Connection] = {}
+        # those of them that have not proved their session, the oldest first
+        self._unproven: dict[int, _Connection] = {}
+        self._serial = 0
+
+    def offered(self, owner: PeerId, frame: bytes) -> None:
+        """What ``owner`` has said on the control lane about its next connection here. Its former
+        offer counts no more."""
+        try:
+            offer = SessionOffer.decode(frame)
+        except Malformed:
+            self._traffic.drop("malformed")
+            return
+        key = self._guard.keys.key_of(owner)
+        if key is None:
+            return  # struck off just now
+        self._forget_offers(lambda known, _: known == owner)
+        self._offers[offer.session] = owner, key, offer
+        for connection in list(self._unproven.values()):
+            if connection.session == offer.session and connection.opener is None:
+                self._welcome(connection)
+
+    def _forget_offers(self, which: Callable[[PeerId, str], bool]) -> None:
+        for session, (owner, key, _) in list(self._offers.items()):
+            if which(owner, key):
+                del self._offers[session]
+
+    def read(self, arrivals: list[Arrival], now: float) -> bool:
+        """See ``inbox.Inbox``. The descriptor goes on telling of the rest."""
+        stop_at = self._traffic.received_bytes + BURST_BYTES
+        for fd, _ in self._epoll.poll(0):
+            connection = self._connections.get(fd)
+            if fd == self._listener.fileno():
+                self._accept(now)
+            elif connection is not None:
+                self._drain(connection, arrivals, now, stop_at)
+        for connection in [one for one in self._unproven.values() if one.until <= now]:
+            self._turn_away(connection)
+        return True
+
+    # --- who comes --------------------------------------------------------------------------------
+
+    def _accept(self, now: float) -> None:
+        for _ in range(ACCEPTS):
+            try:
+                end, address = self._listener.accept()
+            except OSError:
+                return  # nobody more, or gone again
+            end.setblocking(False)
+            bulk_options(end)
+            self._serial += 1
+            connection = _Connection(end, self._serial, address[0], now + HANDSHAKE_S)
+            self._connections[end.fileno()] = self._unproven[end.fileno()] = connection
+            self._epoll.register(end.fileno(), select.EPOLLIN)
+            self._make_way()
+
+    def _make_way(self) -> None:
+        """Whoever names a session that was offered is known, and not in the way of others."""
+        strangers = [one for one in self._unproven.values() if one.opener is None]
+        if len(strangers) > UNPROVEN_MAX:
+            counts = Counter(one.host for one in strangers)
+            # of equals the one that came last
+            most = max((one.host for one in reversed(strangers)), key=counts.__getitem__)
+            self._turn_away(next(one for one in strangers if one.host == most))
+
+    def _open(self, connection: _Connection) -> None:
+        """It has named a session."""
+        connection.session = session_of(connection.begun)
+        if connection.session in self._offers:
+            self._welcome(connection)
+        else:  # the offer may be on its way; nothing is read meanwhile
+            self._epoll.modify(connection.end.fileno(), 0)
+
+    def _welcome(self, connection: _Connection) -> None:
+        """A session is used once."""
+        assert connection.session is not None
+        owner, key, offer = self._offers.pop(connection.session)
+        welcome, connection.opener = say_welcome(
+            offer, key, self._guard.keys.pair.public, self._incarnation()
+        )
+        connection.owner = owner, key
+        connection.begun, connection.filled = bytearray(PROOF_BYTES), 0
+        try:
+            _send_all(connection.end, welcome)
+            self._epoll.modify(connection.end.fileno(), select.EPOLLIN)
+        except OSError:
+            self._turn_away(connection)
+
+    def _admit(self, connection: _Connection) -> None:
+        """It has proved to be of the peer whose session it named."""
+        assert connection.opener is not None
+        assert connection.owner is not None
+        connection.opener.open_proof(memoryview(connection.begun))
+        owner, _ = connection.owner
+        del self._unproven[connection.end.fileno()]
+        connection.stream = SealedStream(
+            connection.opener, self.reception, connection.serial, owner, self._rooms
+        )
+        own = [
+            one
+            for one in self._connections.values()
+            if one.stream and one.owner == connection.owner
+        ]
+        for old in own[:-OF_A_PEER_MAX]:
+            self._close(old)
+
+    def _turn_away(self, connection: _Connection) -> None:
+        self._traffic.drop("bad_handshake")
+        self._close(connection)
+
+    # --- what comes -------------------------------------------------------------------------------
+
+    def _drain(
+        self, connection: _Connection, arrivals: list[Arrival], now: float, stop_at: int
+    ) -> None:
+        for _ in range(BURST_READS):
+            try:
+                if not self._read_some(connection, arrivals, now):
+                    return
+            except BlockingIOError:
+                return
+            except OSError:
+                self._close(connection)
+                return
+            except Malformed:
+                if connection.stream is None:
+                    self._turn_away(connection)
+                else:
+                    self._traffic.drop("bad_record")
+                    self._close(connection)
+                return
+            if self._traffic.received_bytes >= stop_at:
+                return
+
+    def _read_some(self, connection: _Connection, arrivals: list[Arrival], now: float) -> bool:
+        """Whether there may be more to read. Raises: BlockingIOError: Nothing is there. OSError:
+        It has ended. Malformed."""
+        stream = connection.stream
+        room = (
+            memoryview(connection.begun)[connection.filled :] if stream is None else stream.room()
+        )
+        got = connection.end.recv_into(room)
+        if not got:
+            raise ConnectionError("it has ended")
+        if stream is not None:
+            come = stream.grow(got, now)
+            arrivals += come
+            return not come  # most often there is no more, and of more the descriptor tells
+        connection.filled += got
+        if connection.filled == len(connection.begun):
+            if connection.opener is None:
+                self._open(connection)
+                return connection.opener is not None
+            self._admit(connection)
+        return True
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Cuts off whoever's key counts no more."""
+        keys = self._guard.keys
+        self._forget_offers(lambda owner, key: keys.peer_of(key) != owner)
+        for connection in list(self._connections.values()):
+            if (
+                connection.owner is not None
+                and keys.peer_of(connection.owner[1]) != connection.owner[0]
+            ):
+                self._close(connection)
+
+    def _close(self, connection: _Connection) -> None:
+        del self._connections[connection.end.fileno()]
+        self._unproven.pop(connection.end.fileno(), None)
+        connection.close()
+        self.reception.closed(connection.serial)
+
+    def close(self) -> None:
+        for connection in list(self._connections.values()):
+            self._close(connection)
+        self._epoll.close()
+        self._listener.close()

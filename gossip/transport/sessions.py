@@ -1,0 +1,271 @@
+"""Sessions of the payload lane with keys: which keys a connection has, and the records that travel
+under them.
+
+Payloads would pass at a third of their speed through CURVE. So they go over connections of their
+own, sealed with AES-256-GCM, for which processors have instructions. CURVE still carries what
+decides about these connections. One session is for one connection, and has one direction:
+
+    control lane, under CURVE   [OFFER: mark, session, secret, incarnation]     sender to receiver
+    payload lane                [OPEN: magic, session]                          sender to receiver
+                                [WELCOME: random, incarnation] record 0         receiver to sender
+                                record 0, record 1, ...                         sender to receiver
+    record                      [RECORD: kind, length] sealed data, tag of 16 bytes
+
+Both sides derive a secret for each direction with HKDF: from the secret that the sender has drawn,
+salted with the session and what the receiver has drawn, for these two public keys, incarnations and
+this direction. So each connection has new keys, whichever side has started again. Record 0 is
+empty. It proves that its sender has the key: nothing is kept, or allocated, by the word of anybody
+before that.
+
+A record's nonce is its number, which is not sent. So a record that comes again, or at another
+place, does not open, and one cannot be left out; its head is authenticated with it. After
+``RECORDS_A_KEY`` records both sides take the next key of the chain.
+
+Sources: NIST SP 800-38D (GCM); RFC 5869 (HKDF); RFC 8446, 5.2, 5.3, 5.5 and 7.2 (records, nonces
+and key updates of TLS 1.3, which these follow).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+
+from gossip.errors import Malformed
+
+from .chunks import OFFER_MARK
+
+SESSION_BYTES = 16
+SECRET_BYTES = 32
+TAG_BYTES = 16
+NONCE_BYTES = 12
+MAGIC = b"gsl1"
+
+PROOF, MESSAGE, HEADER, CHUNK = 1, 2, 3, 4
+"""Kinds of records: an empty one, a message without a payload, the header of a chunk,
+and the chunk behind it."""
+RECORDS_A_KEY = 2**19
+"""Of at most 1 MiB each, and every other one is small: 2**34 blocks of AES under one key tell it
+from a random function with an advantage of 2**-61 at most. GCM itself bounds records at 2**32."""
+
+OFFER = struct.Struct(f"<Bxxx{SESSION_BYTES}s{SECRET_BYTES}sQ")
+OPEN = struct.Struct(f"<4s{SESSION_BYTES}s")
+WELCOME = struct.Struct(f"<{SECRET_BYTES}sQ")
+RECORD = struct.Struct("<BxxxI")
+OVERHEAD = RECORD.size + TAG_BYTES
+PROOF_BYTES = OVERHEAD
+WELCOME_BYTES = WELCOME.size + PROOF_BYTES
+
+_LABEL: Final = b"gossip payload lane, version 1"
+_INCARNATIONS = struct.Struct("<QQ")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOffer:
+    """What the sender of payloads tells the receiver over the control lane, once for each
+    connection.
+
+    Attributes:
+        session: What the connection names to say whose it is. Whoever sees it come can name it,
+            too, and has no key.
+        secret: Of ``SECRET_BYTES``, drawn for this session only. It is never shown.
+        incarnation: The sender's.
+    """
+
+    session: bytes
+    secret: bytes = field(repr=False)
+    incarnation: int
+
+    @classmethod
+    def draw(cls, incarnation: int) -> SessionOffer:
+        return cls(os.urandom(SESSION_BYTES), os.urandom(SECRET_BYTES), incarnation)
+
+    def encode(self) -> bytes:
+        return OFFER.pack(OFFER_MARK, self.session, self.secret, self.incarnation)
+
+    @classmethod
+    def decode(cls, frame: bytes) -> SessionOffer:
+        """Raises: Malformed: It is none."""
+        if len(frame) != OFFER.size or frame[0] != OFFER_MARK:
+            raise Malformed("not an offer of a session")
+        return cls(*OFFER.unpack(frame)[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParties:
+    """Between whom a session is.
+
+    Attributes:
+        sender, receiver: Their public keys, as text.
+        sender_incarnation, receiver_incarnation: When it began.
+    """
+
+    sender: str
+    receiver: str
+    sender_incarnation: int
+    receiver_incarnation: int
+
+
+def derive_secrets(
+    offer: SessionOffer, random: bytes, parties: SessionParties
+) -> tuple[bytes, bytes]:
+    """Two secrets of ``SECRET_BYTES``: of what goes from the sender to the receiver, and of what
+    goes back.
+
+    Args:
+        random: What the receiver has drawn, of ``SECRET_BYTES``; it need not be secret.
+    """
+    between = b"".join(
+        (
+            _LABEL,
+            parties.sender.encode("ascii"),
+            parties.receiver.encode("ascii"),
+            _INCARNATIONS.pack(parties.sender_incarnation, parties.receiver_incarnation),
+        )
+    )
+    salt = offer.session + random
+    there, back = (
+        HKDF(SHA256(), SECRET_BYTES, salt, between + direction).derive(offer.secret)
+        for direction in (b"sender to receiver", b"receiver to sender")
+    )
+    return there, back
+
+
+class _KeyChain:
+    """The keys of one direction, one after the other, and the number of the next record."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self.number = 0
+        self._use()
+
+    def _use(self) -> None:
+        self.key = AESGCM(_expand(self._secret, b"key"))
+        self._secret = _expand(self._secret, b"next secret")
+
+    def nonce(self) -> bytes:
+        """Of the next record, once: the key is ``key`` from now on. Numbers go on with the next
+        key, so none comes again."""
+        number = self.number
+        if number and number % RECORDS_A_KEY == 0:
+            self._use()
+        self.number = number + 1
+        return number.to_bytes(NONCE_BYTES, "big")
+
+
+def _expand(secret: bytes, purpose: bytes) -> bytes:
+    return HKDFExpand(SHA256(), SECRET_BYTES, purpose).derive(secret)
+
+
+class RecordSealer:
+    """Seals what goes one way.
+
+    Args:
+        secret: Of this direction of this session, which nobody else seals with.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._chain = _KeyChain(secret)
+
+    def seal_into(self, kind: int, data: bytes | memoryview, room: memoryview) -> int:
+        """Writes the next record to the beginning of ``room``. Returns its size:
+        ``len(data) + OVERHEAD``."""
+        end = RECORD.size + len(data) + TAG_BYTES
+        RECORD.pack_into(room, 0, kind, len(data))
+        nonce = self._chain.nonce()
+        self._chain.key.encrypt_into(nonce, data, room[: RECORD.size], room[RECORD.size : end])
+        return end
+
+    def proof(self) -> bytes:
+        """An empty record."""
+        room = bytearray(PROOF_BYTES)
+        self.seal_into(PROOF, b"", memoryview(room))
+        return bytes(room)
+
+
+class RecordOpener:
+    """Opens what comes one way, in the order in which it was sealed. The first record that does
+    not open is the last that is looked at."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._chain = _KeyChain(secret)
+        self._broken = False
+
+    def open_into(self, head: bytes | memoryview, sealed: memoryview, room: memoryview) -> None:
+        """Opens the next record into ``room``, which has the size of its data.
+
+        Args:
+            head: Of ``RECORD.size``.
+            sealed: What came behind it: the data and the tag.
+        Raises: Malformed: It is not the next record of this session. Nothing is to be made of what
+            is in ``room`` then.
+        """
+        if self._broken or len(sealed) != len(room) + TAG_BYTES:
+            self._broken = True
+            raise Malformed("a record behind one that did not open, or of another size")
+        nonce = self._chain.nonce()
+        try:
+            self._chain.key.decrypt_into(nonce, sealed, head, room)
+        except InvalidTag:
+            self._broken = True
+            raise Malformed("not the next record of this session") from None
+
+    def pass_over(self) -> None:
+        """Leaves the next record unopened: nobody wants what is in it."""
+        self._chain.nonce()
+
+    def open_proof(self, record: memoryview) -> None:
+        """Raises: Malformed: It is not an empty record, and the next one of this session."""
+        if len(record) != PROOF_BYTES or RECORD.unpack_from(record) != (PROOF, 0):
+            raise Malformed("not an empty record")
+        self.open_into(record[: RECORD.size], record[RECORD.size :], memoryview(bytearray()))
+
+
+class OpeningSession:
+    """The sender's side of a session, until the receiver has said welcome."""
+
+    def __init__(self, sender: str, receiver: str, incarnation: int) -> None:
+        """Args: ``sender``, ``receiver``: Public keys. ``incarnation``: The sender's."""
+        self._sender, self._receiver = sender, receiver
+        self.offer = SessionOffer.draw(incarnation)
+        self.opening = OPEN.pack(MAGIC, self.offer.session)
+
+    def welcomed(self, welcome: bytes) -> RecordSealer:
+        """Raises: Malformed: It does not come from whom the session was offered to."""
+        if len(welcome) != WELCOME_BYTES:
+            raise Malformed("not a welcome")
+        random, incarnation = WELCOME.unpack_from(welcome)
+        parties = SessionParties(self._sender, self._receiver, self.offer.incarnation, incarnation)
+        there, back = derive_secrets(self.offer, random, parties)
+        RecordOpener(back).open_proof(memoryview(welcome)[WELCOME.size :])
+        return RecordSealer(there)
+
+
+def say_welcome(
+    offer: SessionOffer, sender: str, receiver: str, incarnation: int
+) -> tuple[bytes, RecordOpener]:
+    """The receiver's side: its answer to whoever names the session, and what opens his records.
+
+    Args:
+        sender, receiver: Public keys.
+        incarnation: The receiver's.
+    """
+    random = os.urandom(SECRET_BYTES)
+    parties = SessionParties(sender, receiver, offer.incarnation, incarnation)
+    there, back = derive_secrets(offer, random, parties)
+    return WELCOME.pack(random, incarnation) + RecordSealer(back).proof(), RecordOpener(there)
+
+
+def session_of(opening: bytes | bytearray) -> bytes:
+    """The session that a connection names. Raises: Malformed: It does not begin as ours do."""
+    magic, session = OPEN.unpack(opening)
+    if magic != MAGIC:
+        raise Malformed("not a connection of the payload lane")
+    named: bytes = session
+    return named
