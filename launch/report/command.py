@@ -19,7 +19,7 @@ Run = Annotated[
     str, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)
 ]
 Dir = Annotated[Path, typer.Option("--dir", help="Where the runs' folders are.")]
-STATUS_WIDTH = 24
+EXIT_CODE_MAX = 255
 
 
 def ls(
@@ -92,6 +92,31 @@ def _ago(then: float | None, now: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit} ago"
     return f"{seconds:.0f} s ago"
+
+
+def top(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            help="Folder of the run, or its name under runs/; the latest that runs.",
+            show_default=False,
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print it once, with all peers.")] = False,
+    every: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between two looks at the run.")
+    ] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it once, as JSON.")] = False,
+    runs: Dir = Path("runs"),
+) -> None:
+    """Show how a run and its peers stand, while it trains or afterwards: gossip top RUN"""
+    from . import top as looking
+
+    folder = looking.choose(run, runs)
+    if as_json:
+        looking.show_json(folder)
+    else:
+        looking.show(folder, once, every)
 
 
 def logs(
@@ -202,15 +227,42 @@ def stop(
 
 
 def explain(
-    code: Annotated[
-        int | None, typer.Argument(help="Exit code.", min=0, max=255, show_default=False)
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CODE|RUN]", help="Exit code, or the name of a run.", show_default=False
+        ),
     ] = None,
+    part: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PEER|@ROUND]", help="Of a run: only this peer or round.", show_default=False
+        ),
+    ] = None,
+    runs: Dir = Path("runs"),
 ) -> None:
-    """Say what an exit code of gossip means, and what to do: gossip explain 5"""
+    """Say what an exit code means, or why things went as they did in a run: gossip explain 5,
+    gossip explain RUN, gossip explain RUN 3, gossip explain RUN @120"""
+    from gossip.run import shown
+
+    if what is None or (what.isdecimal() and part is None):
+        _explain_codes(what)
+        return
+    from . import run_state
+    from .explain import explain as sentences
+
+    print("\n".join(map(shown, sentences(run_state.find(what, runs), part))))
+
+
+def _explain_codes(code: str | None) -> None:
+    from gossip.errors import ConfigError
+
     from . import exit_codes
 
-    for each in exit_codes.CODES if code is None else (code,):
+    if code is not None and int(code) > EXIT_CODE_MAX:
+        raise ConfigError(f"{code} is no exit code", f"they go from 0 to {EXIT_CODE_MAX}")
+    for each in exit_codes.CODES if code is None else (int(code),):
         print("\n".join(exit_codes.explain(each)))
 
 
-COMMANDS = (ls, logs, stop, explain)
+COMMANDS = (ls, top, logs, stop, explain)

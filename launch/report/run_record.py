@@ -8,7 +8,7 @@ rounds. Whoever needs every commit reads ``RunFiles.commits``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ class CommitRecord:
         trust: Peer -> trust after the round.
         reason: Why there is no result; "": there is one.
         chain: Hash of the history that ends with it.
+        rule_s: From the end of the collecting to the commit; None: its maker has not written it.
     """
 
     at: float
@@ -72,6 +73,7 @@ class CommitRecord:
     chain: str
     parent: str
     epoch: int | None
+    rule_s: float | None = None
 
     def of(self, peer: int) -> Contribution | None:
         """What a peer has contributed; None: nothing."""
@@ -112,6 +114,7 @@ def commit_of(row: Mapping[str, Any]) -> CommitRecord | None:
         chain=text_of(row.get("chain")) or "",
         parent=text_of(row.get("parent")) or "",
         epoch=whole(row.get("epoch")),
+        rule_s=rule_ms / 1000 if (rule_ms := real(row.get("rule_ms"))) is not None else None,
     )
 
 
@@ -134,13 +137,12 @@ class Usage:
 
 
 def usage_of(row: Mapping[str, Any]) -> Usage | None:
-    """Of an event ``usage``, or of the last one of a node, ``halted``; None: it tells nothing."""
-    traffic = row.get("traffic")
-    told = traffic if isinstance(traffic, dict) else {}
-    sent, received = whole(told.get("sent_bytes")), whole(told.get("received_bytes"))
-    if sent is None or received is None:
+    """Of an event ``usage``; None: it is none."""
+    cpu_s = real(row.get("cpu_s"))
+    counts = [whole(row.get(name)) for name in ("memory", "sent_bytes", "received_bytes")]
+    if cpu_s is None or None in counts:
         return None
-    cpu_s, memory = real(row.get("cpu_s")) or 0.0, whole(row.get("memory")) or 0
+    memory, sent, received = (count or 0 for count in counts)
     return Usage(real(row.get("t")) or 0.0, cpu_s, memory, sent, received)
 
 
@@ -156,6 +158,8 @@ class PeerRecord:
         served: Commits that it has made.
         usage: As it was told last, and the time before.
         host: On which it runs, where a launcher has said so.
+        last_at: When it said something itself the last time; seconds since 1970.
+        skipped_for: Why it was skipped the last time.
     """
 
     peer: int
@@ -165,6 +169,8 @@ class PeerRecord:
     usage: Usage | None = None
     usage_before: Usage | None = None
     host: str = ""
+    last_at: float = 0.0
+    skipped_for: str = ""
     late_rounds: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
 
     @property
@@ -242,14 +248,23 @@ class RunRecord:
         """What is known of a peer; a new one is remembered."""
         return self.peers.setdefault(peer, PeerRecord(peer))
 
-    def update(self) -> None:
-        """Reads what has come since the last time."""
+    def update(
+        self,
+        event_taken: Callable[[Row], None] | None = None,
+        commit_taken: Callable[[CommitRecord], None] | None = None,
+    ) -> None:
+        """Reads what has come since the last time. Who looks on gets each event, and each commit of
+        a round that was not known before, once it is taken in."""
         for event in self.files.events():
             self._take_event(event)
+            if event_taken is not None:
+                event_taken(event)
         for row in self.files.commits():
             commit = commit_of(row)
-            if commit is not None and not commit.shard:
-                self._take_commit(commit)
+            if commit is None or commit.shard or not self._take_commit(commit):
+                continue
+            if commit_taken is not None:
+                commit_taken(commit)
 
     def _load_config(self) -> RunConfig | None:
         try:
@@ -285,26 +300,26 @@ class RunRecord:
         self._count(peer, event)
 
     def _count(self, peer: int, event: Row) -> None:
+        self.of(peer).last_at = max(self.of(peer).last_at, event["t"])
         match event.get("event"):
             case "late" if (number := whole(event.get("round"))) is not None:
                 for missing in _peers(event.get("missing")):
                     seen = self.of(missing).late_rounds
                     if not seen or seen[-1] != number:
                         seen.append(number)
-            case "usage" | "halted":
-                usage, known = usage_of(event), self.of(peer)
-                if usage is not None:
-                    if usage.cpu_s:
-                        known.usage_before = known.usage
-                    before = known.usage
-                    known.usage = usage if usage.cpu_s or before is None else _with(before, usage)
+            case "usage" if (usage := usage_of(event)) is not None:
+                known = self.of(peer)
+                known.usage_before, known.usage = known.usage, usage
+            case "skip" if (subject := whole(event.get("subject"))) is not None:
+                self.of(subject).skipped_for = text_of(event.get("reason")) or ""
             case "spawned" | "started" if host := text_of(event.get("host")):
                 self.of(peer).host = host
 
-    def _take_commit(self, commit: CommitRecord) -> None:
+    def _take_commit(self, commit: CommitRecord) -> bool:
+        """Whether it is the first of its round."""
         self.last_at = max(self.last_at, commit.at)
         if self._replaces(commit):
-            return
+            return False
         self.commits.append(commit)
         contributed = {each.peer for each in commit.contributors}
         self.of(commit.server).served += 1
@@ -313,6 +328,7 @@ class RunRecord:
         for known in self.peers.values():
             known.contributed += known.peer in contributed
             known.rounds += bool(known.rounds) or known.peer in contributed
+        return True
 
     def _replaces(self, commit: CommitRecord) -> bool:
         """Whether it is the second of its round, and has taken the place of the first."""
@@ -323,11 +339,6 @@ class RunRecord:
             if self.commits[place].round < commit.round:
                 return False
         return False
-
-
-def _with(before: Usage, last: Usage) -> Usage:
-    """The traffic of the last row, with what only the one before has told."""
-    return Usage(last.at, before.cpu_s, before.memory, last.sent, last.received)
 
 
 def _objects(value: object) -> Sequence[Mapping[str, Any]]:

@@ -178,6 +178,15 @@ def look(folder: Path) -> RunState:
     )
 
 
+def standing(folder: Path) -> tuple[State, list[str], dict[str, Any]]:
+    """Its state, the hosts of its launchers, and its summary; less work than ``look``."""
+    broken: list[str] = []
+    launchers = launchers_of(folder, broken)
+    summary = _object(folder, "summary.json", broken)
+    hosts = sorted({one.host for one in launchers})
+    return _state(launchers, summary is not None), hosts, summary or {}
+
+
 def _object(folder: Path, name: str, broken: list[str]) -> dict[str, Any] | None:
     try:
         return read_object(folder, name)

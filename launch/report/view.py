@@ -450,9 +450,11 @@ class RunView:
         row.step = int(event.get("step") or row.round + 1)
         row.pace.stepped(t, row.step)
         self._computed(row, event, t)
-        for peer, score in (event.get("trust") or {}).items():
-            if int(peer) in self.rows and isinstance(score, int | float):
-                self.rows[int(peer)].trust = float(score)
+        if row.round > self.round or event.get("server") is None:
+            # of a round with a commit all tell the same
+            for peer, score in (event.get("trust") or {}).items():
+                if int(peer) in self.rows and isinstance(score, int | float):
+                    self.rows[int(peer)].trust = float(score)
         for arrival in (*self.rejoins, *self.joins):
             if arrival.is_of(row.peer, row.incarnation):
                 arrival.takes_part(row.round, t)
