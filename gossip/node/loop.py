@@ -29,7 +29,7 @@ from gossip.core import Effect, Event, PeerId, events
 from gossip.errors import ConfigError, LocalError, RemoteError
 from gossip.ipc import Channel, ChannelClosed
 from gossip.ipc import messages as control
-from gossip.run import Announcement, Journal, RunProgress, SeedFolder, write_error
+from gossip.run import Announcement, Journal, NodeLife, RunProgress, SeedFolder, write_error
 from gossip.transport import Arrival, Hub
 from gossip.vectors import WireFormat
 
@@ -250,8 +250,11 @@ class Node:
             pid=os.getpid(),
             trainer_pid=trainer_pid,
             incarnation=spec.incarnation,
+            host=socket.gethostname(),
             **addresses,
         )
+        self._life = NodeLife(self._folder, self._journal.troubles)
+        self._life.begins(spec.incarnation, trainer_pid)
         now = time.monotonic()
         self._usage = UsageMeter(trainer_pid, spec.run_dir, now)
         self._stall_detector = StallDetector(settings.membership.probe_interval_s, now)
@@ -277,6 +280,7 @@ class Node:
             "halted", **how, traffic=traffic, **self.trainer.ended_with, **self._journal.last_words
         )
         self._journal.flush()
+        self._life.ends(halt.exit_code)
         if not self._trainer_gone:
             try:
                 self.trainer.halted(halt.reason, halt.exit_code)

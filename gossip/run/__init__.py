@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from .keys import parse_pair as parse_pair
     from .keys import read_pair as read_pair
     from .keys import write_pair as write_pair
+    from .machine import NodeLife as NodeLife
+    from .machine import NodeRecord as NodeRecord
+    from .machine import node_in as node_in
+    from .machine import this_machine as this_machine
     from .recorder import Header as Header
     from .recorder import Step as Step
     from .records import ROOM_HINT as ROOM_HINT
@@ -108,6 +112,12 @@ else:
                 "parse_pair",
                 "read_pair",
                 "write_pair",
+            ),
+            "machine": (
+                "NodeLife",
+                "NodeRecord",
+                "node_in",
+                "this_machine",
             ),
             "recorder": (
                 "Header",

@@ -55,11 +55,7 @@ def table(runs: list[RunState], now: float) -> list[str]:
             else str(run.round)
         )
         code = f"{run.exit_code} {run.status}" if run.exit_code is not None else "-"
-        state = (
-            run.state
-            if run.state != "elsewhere"
-            else f"on {', '.join(sorted({one.host for one in run.launchers}))}"
-        )
+        state = run.state if run.state != "elsewhere" else f"on {', '.join(run.hosts)}"
         rows.append(
             (
                 run.name,

@@ -312,6 +312,10 @@ class RunRecord:
                 known.usage_before, known.usage = known.usage, usage
             case "skip" if (subject := whole(event.get("subject"))) is not None:
                 self.of(subject).skipped_for = text_of(event.get("reason")) or ""
+            case "halted" if whole(event.get("exit_code")):
+                # with a launcher, its own row tells the same in a moment
+                row = self.view.rows[peer]
+                row.state, row.exit = "gone", text_of(event.get("reason")) or ""
             case "spawned" | "started" if host := text_of(event.get("host")):
                 self.of(peer).host = host
 

@@ -28,6 +28,8 @@ from .top_frame import PeerLine, Standing, frame, peer_lines
 PLAIN_WIDTH = 120
 """Of what is written into a file or a pipe."""
 STATE_EVERY_S = 1.0
+BEGIN_S = 300.0
+"""A run of which nothing has begun by then is not going to."""
 
 
 class TopView:
@@ -111,7 +113,9 @@ def _peer_json(line: PeerLine, last_round: int, now: float) -> dict[str, Any]:
 def standing_of(folder: Path) -> Standing:
     """How the run in a folder stands."""
     state, hosts, summary = run_state.standing(folder)
-    over = state in ("ended", "killed", "not begun", "copy")
+    over = state in ("ended", "killed", "copy") or (
+        state == "not begun" and time.time() - run_state.written_at(folder) > BEGIN_S
+    )
     word = f"on {', '.join(hosts)}" if state == "elsewhere" else state
     if state == "ended" and summary.get("status"):
         word = f"ended: {text_of(summary['status'])}"

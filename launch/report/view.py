@@ -434,6 +434,7 @@ class RunView:
         if subject.quarantined:
             return []
         subject.quarantined = True
+        subject.reasons = tuple(map(str, event.get("reasons") or ())) or subject.reasons
         self.quarantines.add(subject.peer)
         trust = f"trust {_trust(event)}{_because(event)}"
         return [f"- {subject.peer} quarantined at round {event.get('round')}: {trust}"]
