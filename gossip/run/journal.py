@@ -17,7 +17,8 @@ from gossip.core import Accusation, Committed, Rejection
 
 from .event_rates import EventRateLimiter
 from .records import Appender, WriteFailures
-from .telemetry import SCHEMAS
+from .rotation import ROTATE_BYTES
+from .telemetry import header
 
 THROTTLE_S = 0.1
 FLUSH_S = 0.1
@@ -62,8 +63,9 @@ class Journal:
                 Appender(
                     folder / f"{kind}.jsonl",
                     self.troubles,
-                    dump({"schema": SCHEMAS[kind]}),
+                    header(kind),
                     gather=True,
+                    rotate_bytes=ROTATE_BYTES,
                 )
                 for kind in ("events", "commits", "metrics")
             ]

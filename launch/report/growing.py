@@ -7,17 +7,16 @@ crash has torn is left out, and counted.
 
 from __future__ import annotations
 
-import gzip
 import heapq
 import os
 import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from gossip.errors import ConfigError
-from gossip.run import open_in, parse_json, real
+from gossip.run import open_in, parse_json, real, unpacked
 
 Row: TypeAlias = dict[str, Any]
 BLOCK_BYTES = 256 * 1024
@@ -86,8 +85,7 @@ class GrowingFile:
 
     def _read_segment(self, name: str) -> Iterator[Row]:
         with open_in(self._folder, name) as file:
-            packed = name.endswith(".gz")
-            whole = cast("IO[bytes]", gzip.GzipFile(fileobj=file) if packed else file)
+            whole = unpacked(file, name)
             whole.seek(self._at)
             while block := whole.read(BLOCK_BYTES):
                 yield from self._take(block)
