@@ -14,7 +14,7 @@ import shutil
 import threading
 from pathlib import Path
 
-ROTATE_BYTES = 16 * 2**20
+ROTATE_BYTES = 4 * 2**20
 LEVEL = 6
 _NUMBER = re.compile(r"\.(\d{6})(\.gz)?")
 

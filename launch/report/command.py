@@ -1,5 +1,5 @@
-"""``gossip ls``, ``logs``, ``stop`` and ``explain``:
-for runs that were started before, by whomever."""
+"""``gossip ls``, ``top``, ``logs``, ``stop``, ``explain`` and ``rm``: for runs that were started
+before, by whomever."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from .words import bytes_word, short_bytes
 
 if TYPE_CHECKING:
     from .run_logs import Write
@@ -30,22 +32,25 @@ def ls(
     from gossip.run import shown
 
     from . import run_state
+    from .removing import size_of
 
     found = [run_state.look(folder) for folder in run_state.folders(runs)]
+    sizes = [size_of(run.folder) for run in found]
     if as_json:
-        print(json.dumps([run.to_json() for run in found]))
+        rows = zip(found, sizes, strict=True)
+        print(json.dumps([{**run.to_json(), "bytes": size} for run, size in rows]))
     elif not found:
         print(f"no runs in {runs}/" + ("" if runs.is_dir() else ": there is no such folder"))
     else:
-        print("\n".join(table(found, time.time())))
+        print("\n".join(table(found, time.time(), sizes)))
     for line in [line for run in found for line in run.broken]:
         print(f"! {shown(line)}", file=sys.stderr)
 
 
-def table(runs: list[RunState], now: float) -> list[str]:
-    """One line a run, under a head."""
-    rows = [("name", "state", "peers", "round", "began", "acc", "loss", "exit")]
-    for run in runs:
+def table(runs: list[RunState], now: float, sizes: list[int]) -> list[str]:
+    """One line a run, under a head. ``sizes``: of their folders, in bytes."""
+    rows = [("name", "state", "peers", "round", "began", "size", "acc", "loss", "exit")]
+    for run, size in zip(runs, sizes, strict=True):
         alive = f"{run.alive}/{run.peers}" if run.alive is not None else str(run.peers)
         at = (
             "-"
@@ -63,6 +68,7 @@ def table(runs: list[RunState], now: float) -> list[str]:
                 alive,
                 at,
                 _ago(run.began, now),
+                short_bytes(size),
                 _figure(run.accuracy),
                 _figure(run.loss),
                 code,
@@ -261,4 +267,40 @@ def _explain_codes(code: str | None) -> None:
         print("\n".join(exit_codes.explain(each)))
 
 
-COMMANDS = (ls, top, logs, stop, explain)
+def rm(
+    run: Run,
+    with_checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="Remove its checkpoints, too.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    runs: Dir = Path("runs"),
+) -> None:
+    """Remove what a run has left; checkpoints stay. A run that trains is left alone:
+    gossip rm RUN"""
+    from gossip.errors import ConfigError
+    from gossip.run import shown
+
+    from . import removing, run_state
+
+    state = run_state.look(run_state.find(run, runs))
+    removal = removing.plan(state, with_checkpoints)
+    if removal.checkpoints and (others := removing.shared_with(state)):
+        raise ConfigError(
+            f"{', '.join(others)} saved checkpoints into the same folder: nothing was removed",
+            "leave out --checkpoints, or remove those yourself",
+        )
+    what = f"{shown(state.folder)}, {bytes_word(removal.nbytes)}"
+    if removal.checkpoints:
+        what += f", with {len(removal.checkpoints)} checkpoints in {removal.checkpoints[0].parent}"
+    for line in removal.kept:
+        print(f"stays: {shown(line)}")
+    if not yes and not sys.stdin.isatty():
+        raise ConfigError(f"remove {what}? Nobody is here to ask", "gossip rm RUN --yes")
+    if not yes and not typer.confirm(f"remove {what}?"):
+        print("nothing was removed")
+        return
+    removing.carry_out(removal)
+    print(f"removed {what}")
+
+
+COMMANDS = (ls, top, logs, stop, explain, rm)

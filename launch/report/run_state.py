@@ -21,6 +21,7 @@ from gossip.run import (
     read_object,
     read_seed,
     real,
+    segments,
     shown,
     text_of,
     whole,
@@ -291,9 +292,14 @@ def event_files(folder: Path) -> list[Path]:
 
 
 def _last_rows(path: Path, tail_bytes: int, broken: list[str]) -> list[dict[str, Any]]:
+    before: list[dict[str, Any]] = []
     try:
         with open_file(path) as file:
-            return last_rows(file, tail_bytes)
+            rows = last_rows(file, tail_bytes)
+            if file.tell() < TAIL_BYTES_MIN and (cut := segments(path)) and cut[-1].suffix != ".gz":
+                with open_file(cut[-1]) as rotated:  # a moment ago
+                    before = last_rows(rotated, tail_bytes)
+            return before + rows
     except FileNotFoundError:
         return []
     except ConfigError as error:
