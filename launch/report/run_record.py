@@ -210,7 +210,7 @@ class RunRecord:
         peers: What is known of each peer beside that.
         commits: The last ones, one a round, of the first shard: of two branches the one that was
             written down later.
-        happenings: The last ones.
+        happenings: The last ones; ``happened``: how many there were.
         began: When the first event was; None: there is none.
         last_at: When the last event or commit was.
         misshapen: Events of which a field was missing, or not of its kind.
@@ -226,6 +226,7 @@ class RunRecord:
         self.peers: dict[int, PeerRecord] = {}
         self.commits: deque[CommitRecord] = deque(maxlen=ROUNDS_KEPT)
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
+        self.happened = 0
         self.began: float | None = None
         self.last_at = 0.0
         self.misshapen = 0
@@ -297,6 +298,7 @@ class RunRecord:
             self.misshapen += 1
             return
         self.happenings.extend(Happening(at, line) for line in lines)
+        self.happened += len(lines)
         self._count(peer, event)
 
     def _count(self, peer: int, event: Row) -> None:
