@@ -20,7 +20,8 @@ class Trackio:
 
     def begin(self, about: About) -> None:
         config = {**about.settings, **about.tags}
-        self._trackio.init(project=PROJECT, name=about.name, config=config, embed=False)
+        off = {"embed": False, "auto_log_cpu": False, "auto_log_gpu": False}  # of this process
+        self._trackio.init(project=PROJECT, name=about.name, config=config, **off)
 
     def points(self, points: Sequence[Point]) -> None:
         rows: dict[int, dict[str, float]] = {}
