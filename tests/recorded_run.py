@@ -69,6 +69,13 @@ class RecordedRun:
         row = {"t": at + 7.0, "wall": self.began + at, "peer": peer, "event": name, **fields}
         self._write("events.jsonl", row)
 
+    def log_losses(self, peer: int, first: int, last: int) -> None:
+        """What its script logs in these rounds."""
+        for number in range(first, last):
+            row = {"t": self.at(number), "wall": self.began + self.at(number), "peer": peer}
+            row |= {"round": number, "loss": 1 / (number + 1), "skipped": "overflow"}
+            self._write(f"peer-{peer}/metrics.jsonl", row)
+
     def usage(self, at: float, peer: int, cpu_s: float) -> None:
         used = {"memory": 300 << 20, "load": 1.0, "sent_bytes": 5 << 20, "received_bytes": 1 << 20}
         self.event(at, peer, "usage", cpu_s=cpu_s, **used)

@@ -28,7 +28,7 @@ HAPPENINGS_KEPT = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Contribution:
+class ContributionRecord:
     """What one peer has given to a round.
 
     Attributes:
@@ -64,7 +64,7 @@ class CommitRecord:
     shard: int
     server: int
     attempt: int
-    contributors: tuple[Contribution, ...]
+    contributors: tuple[ContributionRecord, ...]
     rejected: Mapping[int, str]
     roster: tuple[int, ...]
     loss: float | None
@@ -75,7 +75,7 @@ class CommitRecord:
     epoch: int | None
     rule_s: float | None = None
 
-    def of(self, peer: int) -> Contribution | None:
+    def of(self, peer: int) -> ContributionRecord | None:
         """What a peer has contributed; None: nothing."""
         return next((each for each in self.contributors if each.peer == peer), None)
 
@@ -92,7 +92,7 @@ def commit_of(row: Mapping[str, Any]) -> CommitRecord | None:
         server=server,
         attempt=whole(row.get("made_at")) or 0,
         contributors=tuple(
-            Contribution(
+            ContributionRecord(
                 peer,
                 whole(each.get("samples")) or 0,
                 real(each.get("weight")) or 0.0,

@@ -143,6 +143,7 @@ def show(folder: Path, once: bool, every_s: float) -> None:
         _print(view)
         return
     with _ends_on_sigterm(), Live(screen=True, auto_refresh=False) as live:
+        live.update(Text(f"reading {folder} ..."), refresh=True)  # of a long run it takes seconds
         try:
             while True:
                 size = Size(live.console.size.width, live.console.size.height)

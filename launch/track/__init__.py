@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
+    from . import command as command
     from .beside import tracked as tracked
-    from .command import track as track
     from .names import TRACKERS as TRACKERS
     from .names import check as check
 else:
@@ -17,7 +17,7 @@ else:
         __name__,
         {
             "beside": ("tracked",),
-            "command": ("track",),
+            "command": ("command",),
             "names": ("TRACKERS", "check"),
         },
     )

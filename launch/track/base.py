@@ -33,7 +33,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class About:
+class RunDescription:
     """What a run was started with.
 
     Attributes:
@@ -54,7 +54,7 @@ class Tracker(Protocol):
     """Takes what a run writes down. It may be slow, and it may raise: nobody trains in its
     process."""
 
-    def begin(self, about: About) -> None:
+    def begin(self, about: RunDescription) -> None:
         """Called once, before anything else."""
 
     def points(self, points: Sequence[Point]) -> None:

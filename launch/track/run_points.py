@@ -10,7 +10,7 @@ from gossip.errors import ConfigError
 from gossip.launch.report import CommitRecord, RunRecord
 from gossip.run import checkpoints, real, whole
 
-from .base import About, Point, Told
+from .base import Point, RunDescription, Told
 
 SWARM_EVERY_S = 1.0
 """Values of the swarm that follow from no single row are taken so often."""
@@ -42,13 +42,13 @@ class RunPoints:
         self._saved: set[int] = set()
         self.given = 0
 
-    def about(self) -> About:
+    def about(self) -> RunDescription:
         """What the run was started with."""
         config, environment = (
             self.record.object("config.json"),
             self.record.object("environment.json"),
         )
-        return About(
+        return RunDescription(
             run=str(config.get("run") or ""),
             name=str(config.get("name") or self.record.folder.name),
             settings={key: _in_words(value) for key, value in config.items()},

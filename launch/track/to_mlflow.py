@@ -9,7 +9,7 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from .base import About, Point, Told
+from .base import Point, RunDescription, Told
 
 EXPERIMENT = "gossip"
 BATCH = 1000  # of values; a server takes no more at a time
@@ -26,7 +26,7 @@ class MLflow:
         self._run = ""
         self._told = 0
 
-    def begin(self, about: About) -> None:
+    def begin(self, about: RunDescription) -> None:
         known = self._client.get_experiment_by_name(EXPERIMENT)
         experiment = known.experiment_id if known else self._client.create_experiment(EXPERIMENT)
         tags = {**about.tags, "mlflow.source.git.commit": about.tags.get("code.commit", "")}

@@ -12,7 +12,7 @@ from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from .base import About, Point, Told
+from .base import Point, RunDescription, Told
 
 QUEUE = 1000
 
@@ -25,7 +25,7 @@ class TensorBoard:
             shutil.rmtree(folder)
         self._writer = EventFileWriter(str(folder), max_queue_size=QUEUE)
 
-    def begin(self, about: About) -> None:
+    def begin(self, about: RunDescription) -> None:
         rows = {**about.tags, **about.settings}
         table = "\n".join(
             ["|setting|value|", "|---|---|", *(f"|{k}|{v}|" for k, v in rows.items())]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .base import About, Point, Told
+from .base import Point, RunDescription, Told
 
 PROJECT = "gossip"
 
@@ -18,7 +18,7 @@ class Trackio:
     def __init__(self, module: Any) -> None:
         self._trackio = module
 
-    def begin(self, about: About) -> None:
+    def begin(self, about: RunDescription) -> None:
         config = {**about.settings, **about.tags}
         off = {"embed": False, "auto_log_cpu": False, "auto_log_gpu": False}  # of this process
         self._trackio.init(project=PROJECT, name=about.name, config=config, **off)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import wandb
 
-from .base import About, Point, Told
+from .base import Point, RunDescription, Told
 
 
 class WandB:
@@ -19,7 +19,7 @@ class WandB:
         self._folder = folder
         self._told = 0
 
-    def begin(self, about: About) -> None:
+    def begin(self, about: RunDescription) -> None:
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "gossip"),
             name=about.name,

@@ -1,16 +1,14 @@
 """Trackers get what the run's files have, and can neither slow nor end a run."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from recorded_run import KILLED_AT, QUARANTINED_AT, ROUNDS, RecordedRun
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gossip.errors import ConfigError
 from gossip.launch.report import RunRecord
@@ -23,14 +21,6 @@ from gossip.launch.track.run_points import BATCH, RunPoints
 @pytest.fixture
 def run(tmp_path: Path) -> RecordedRun:
     return RecordedRun(tmp_path / "run")
-
-
-def log_losses(run: RecordedRun, peer: int, first: int, last: int) -> None:
-    with (run.folder / f"peer-{peer}" / "metrics.jsonl").open("a") as file:
-        for number in range(first, last):
-            at = run.began + run.at(number)
-            row = {"t": at, "wall": at, "peer": peer, "round": number, "loss": 1 / (number + 1)}
-            file.write(json.dumps({**row, "skipped": "overflow"}) + "\n")
 
 
 class Kept:
@@ -53,7 +43,7 @@ def test_curves_have_every_value_that_was_logged_once(run: RecordedRun) -> None:
     for first in range(0, ROUNDS, 9):
         last = min(first + 9, ROUNDS)
         run.rounds(first, last)
-        log_losses(run, 0, first, last)
+        run.log_losses(0, first, last)
         points.read_on()
     points.read_on()
     assert kept.curves["loss/peer-0"] == [(n, 1 / (n + 1)) for n in range(ROUNDS)]
@@ -88,7 +78,7 @@ def test_faults_trust_and_participation_are_there(run: RecordedRun) -> None:
 
 def test_values_come_in_batches_of_a_bounded_size(run: RecordedRun) -> None:
     kept = Kept()
-    log_losses(run, 0, 0, 2 * BATCH + 5)
+    run.log_losses(0, 0, 2 * BATCH + 5)
     RunPoints(run.folder, kept.points, kept.events.append).read_on()
     assert max(kept.batches) == BATCH
 
@@ -187,18 +177,15 @@ def test_an_error_of_the_run_goes_through(
 
 @pytest.fixture
 def exported(run: RecordedRun) -> RecordedRun:
-    log_losses(run.whole(), 0, 0, ROUNDS)
+    run.whole().log_losses(0, 0, ROUNDS)
     return run
 
 
 def test_tensorboard_reads_the_same_values_back(exported: RecordedRun) -> None:
-    reader: ModuleType = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator"
-    )
     for _ in range(2):  # the second export takes the place of the first
         export("tensorboard", exported.folder, launched=False)
         everything = {"scalars": 0, "tensors": 0}
-        read = reader.EventAccumulator(str(exported.folder / "tensorboard"), everything)
+        read = EventAccumulator(str(exported.folder / "tensorboard"), everything)
         read.Reload()
         losses = [(each.step, each.value) for each in read.Scalars("loss/peer-0")]
         assert [step for step, _ in losses] == list(range(ROUNDS))
@@ -211,61 +198,3 @@ def test_tensorboard_reads_the_same_values_back(exported: RecordedRun) -> None:
         assert texts == [each.text for each in record.happenings]
         settings = read.Tensors("run")[0].tensor_proto.string_val[0].decode()
         assert "|aggregator|suspicion|" in settings
-
-
-def test_mlflow_reads_the_same_values_back(
-    exported: RecordedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    pytest.importorskip("sqlalchemy")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    export("mlflow", exported.folder, launched=False)
-    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{exported.folder / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("gossip")
-    (run,) = client.search_runs([experiment.experiment_id])
-    assert run.data.params["aggregator"] == "suspicion"
-    history = client.get_metric_history(run.info.run_id, "loss/peer-0")
-    assert [(each.step, each.value) for each in history] == [
-        (number, 1 / (number + 1)) for number in range(ROUNDS)
-    ]
-    assert any("quarantined" in value for value in run.data.tags.values())
-
-
-def hand_on(run: RecordedRun, to: str, **environment: str) -> None:
-    """As a user does: these trackers start threads and processes, and read variables on import."""
-    command = [sys.executable, "-m", "gossip.launch.cli", "track", str(run.folder), "--to", to]
-    done = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{to}: " in done.stdout
-
-
-@pytest.mark.skipif(find_spec("trackio") is None, reason="needs the extra trackio")
-def test_trackio_reads_the_same_values_back(exported: RecordedRun) -> None:
-    environment = {"TRACKIO_DIR": str(exported.folder / "trackio")}
-    hand_on(exported, "trackio", **environment)
-    read = (
-        "import json, trackio; "
-        "print(json.dumps(trackio.SQLiteStorage.get_logs('gossip', 'digits-0a1b')))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", read],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    rows = json.loads(done.stdout.splitlines()[-1])
-    losses = {row["step"]: row["loss/peer-0"] for row in rows if "loss/peer-0" in row}
-    assert losses == {number: 1 / (number + 1) for number in range(ROUNDS)}
-    assert any("quarantined" in str(row.get("event")) for row in rows)
-
-
-@pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra wandb")
-def test_wandb_takes_a_run_without_a_network(exported: RecordedRun) -> None:
-    hand_on(exported, "wandb", WANDB_MODE="offline")
-    (written,) = (exported.folder / "wandb").glob("offline-run-*/*.wandb")
-    data = written.read_bytes()
-    assert b"loss/peer-0" in data
-    assert b"trust/peer-3" in data
