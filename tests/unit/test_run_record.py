@@ -83,3 +83,22 @@ def test_rows_that_are_not_as_ours_are_counted_and_stop_nobody(run: RecordedRun)
     assert record.view.round == 2
     assert 10**9 not in record.view.rows
     assert next(each for each in record.commits if each.round == 4).contributors == ()
+
+
+def test_the_rounds_of_a_newcomer_are_counted_from_its_first(run: RecordedRun) -> None:
+    run.rounds(0, 20)
+    given = {"peer": 9, "samples": 32, "weight": 0.5, "outlyingness": 1.0, "took_us": 1}
+    for number in range(20, 24):
+        row = {"t": 1.0, "wall": BEGAN + run.at(number), "round": number, "server": 0}
+        row |= {"contributors": [given] if number < 23 else [], "roster": [0, 9]}
+        with (run.folder / "peer-0" / "commits.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    known = record_of(run).of(9)
+    assert (known.contributed, known.rounds) == (3, 4)
+
+
+def test_a_round_that_two_servers_have_closed_without_a_peer_counts_once(run: RecordedRun) -> None:
+    run.rounds(0, 10)
+    for server in (0, 1):
+        run.event(2.5, server, "late", round=9, shard=server, missing=[2], waited_s=0.1)
+    assert list(record_of(run).of(2).late_rounds) == [9]
