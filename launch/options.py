@@ -39,6 +39,28 @@ Output = Annotated[
         show_default=False,
     ),
 ]
+
+
+def _known_trackers(names: list[str] | None) -> list[str] | None:
+    if names:
+        from .track import check  # here: help needs nothing of it
+
+        check(names)  # raises for what there is not
+    return names
+
+
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TRACKER",
+        help=(
+            "Hand on what the run writes down: tensorboard, mlflow, wandb (offline), trackio; "
+            "may be given several times."
+        ),
+        callback=_known_trackers,
+        show_default=False,
+    ),
+]
 Advertise = Annotated[
     str,
     typer.Option(

@@ -121,7 +121,10 @@ OPTIONAL = {
 COMPILED = re.compile(r"gossip\.aggregators\.kernels\.(lanes|compiled_\w+)")
 """The modules that numba compiles: they are made of it, and only others of them may import them
 outside of a function."""
-ADAPTERS = re.compile(r"gossip\.integrations\.(lightning|transformers|accelerate)")
+ADAPTERS = re.compile(
+    r"gossip\.(?:integrations\.(?P<loop>lightning|transformers|accelerate)"
+    r"|launch\.track\.to_(?P<tracker>tensorboard|mlflow|wandb|trackio))"
+)
 """Each is for one library, which it is made of and takes outside of a function."""
 FOREIGN = {
     "aggregators": {"torch", "numpy"},
@@ -296,7 +299,7 @@ def impure_import(imported: Imported, area: str) -> Iterator[str]:
 
 def wrong_package(imported: Imported, area: str, module: str) -> Iterator[str]:
     top = imported.module.split(".")[0]
-    if ADAPTERS.fullmatch(module) and module == f"gossip.integrations.{top}":
+    if (adapter := ADAPTERS.fullmatch(module)) and top in adapter.groups():
         return
     if top in OPTIONAL and OPTIONAL[top] == "fast" and COMPILED.fullmatch(module):
         pass
@@ -580,8 +583,8 @@ def test_nothing_unsafe_is_used_outside_the_package_either(folder: str) -> None:
 
 def test_no_test_is_skipped_where_a_package_is_missing() -> None:
     """`make venv` installs all that tests need: what is missing there is a failure. Of the skips
-    three are about the machine's addresses, the others about who may make network namespaces, and
-    run an sshd or Slurm in them, or mount a small disk."""
+    three are about the machine's addresses, two about other libraries, the others about who may
+    make network namespaces, and run an sshd or Slurm in them, or mount a small disk."""
     skips = re.compile(r"\b(importorskip|skipif|skip)\(")
     found = [
         path.relative_to(ROOT).as_posix()
@@ -601,7 +604,7 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         "ssh_hosts",
         "ssh_third",
     ]
-    near = ["hosts_command", "launch_run", "zeromq_peers"]
+    near = ["hosts_command", "launch_run", "other_trackers", "zeromq_peers"]
     assert found == [
         *(f"tests/fault/test_{name}.py" for name in hosts),
         *(f"tests/integration/test_{name}.py" for name in near),

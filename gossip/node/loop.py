@@ -29,7 +29,7 @@ from gossip.core import Effect, Event, PeerId, events
 from gossip.errors import ConfigError, LocalError, RemoteError
 from gossip.ipc import Channel, ChannelClosed
 from gossip.ipc import messages as control
-from gossip.run import Announcement, Journal, RunProgress, SeedFolder, write_error
+from gossip.run import Announcement, Journal, NodeLife, RunProgress, SeedFolder, write_error
 from gossip.transport import Arrival, Hub
 from gossip.vectors import WireFormat
 
@@ -53,6 +53,7 @@ from .spec import (
     with_faults,
 )
 from .trainer_link import TrainerLink, pid_behind
+from .usage import RuleClock, UsageMeter
 from .worker import Worker
 
 __all__ = ["EXIT_CRASHED", "Node", "NodeSpec", "in_memory", "main", "over_zeromq"]
@@ -114,6 +115,7 @@ class Node:
         self._opened = self._hurried = False
         self._awake_s = 0.0
         self._pidfd = -1
+        self._rule_clock = RuleClock()
 
     def stop(self, reason: str, grace_s: float = 0.0) -> None:
         """Asks the node to leave politely, unless its trainer says goodbye within ``grace_s``.
@@ -248,9 +250,13 @@ class Node:
             pid=os.getpid(),
             trainer_pid=trainer_pid,
             incarnation=spec.incarnation,
+            host=socket.gethostname(),
             **addresses,
         )
+        self._life = NodeLife(self._folder, self._journal.troubles)
+        self._life.begins(spec.incarnation, trainer_pid)
         now = time.monotonic()
+        self._usage = UsageMeter(trainer_pid, spec.run_dir, now)
         self._stall_detector = StallDetector(settings.membership.probe_interval_s, now)
         self._next_progress = now
         self._opened = True
@@ -267,18 +273,26 @@ class Node:
             # the script has not come to its end
             halt = dataclasses.replace(halt, exit_code=control.EXIT_SIGTERM)
         self.transport.close(LINGER_S)
+        self._tell_usage()
         traffic = dataclasses.asdict(self.transport.traffic)
         how = {"reason": halt.reason, "exit_code": halt.exit_code, "round": self._round}
         self._journal.event(
             "halted", **how, traffic=traffic, **self.trainer.ended_with, **self._journal.last_words
         )
         self._journal.flush()
+        self._life.ends(halt.exit_code)
         if not self._trainer_gone:
             try:
                 self.trainer.halted(halt.reason, halt.exit_code)
             except ChannelClosed:
                 self._trainer_gone = True  # It has not waited for the answer to its goodbye.
         return halt.exit_code
+
+    def _tell_usage(self) -> None:
+        traffic = self.transport.traffic
+        sent, received = traffic.sent_bytes, traffic.received_bytes
+        used = self._usage.look()
+        self._journal.event("usage", **used, sent_bytes=sent, received_bytes=received)
 
     def _die(self, error: Exception) -> int:
         """An end that nobody has asked for: leave word of it."""
@@ -494,6 +508,8 @@ class Node:
         # The rows of a mix are parameters, which all begin with.
         if not effect.mix and (identical := self._identical.look(effect.rows)):
             self._journal.event("identical_updates", round=effect.round_id, peers=identical)
+        if effect.step in ("whole", "measure"):
+            self._rule_clock.asked(effect.round_id, effect.shard)
         if not effect.rows:
             self._inbox.append(events.Aggregated(effect.ticket, None, reason=events.NO_ROWS))
         elif self._rule.needs_trainer:
@@ -506,7 +522,9 @@ class Node:
         self.trainer.peers = len(roster)
         if self.spec.peer in roster:
             self.trainer.rank = roster.index(self.spec.peer)
-        self._journal.commit(effect)
+        commit = effect.commit
+        rule_s = self._rule_clock.took_s(commit.round_id, commit.shard) if effect.made else None
+        self._journal.commit(effect, rule_s)
 
     def _connect(self, effect: events.Connect | events.Disconnect) -> None:
         match effect:
@@ -565,13 +583,18 @@ class Node:
                     events.AddressLearned(seed.peer, seed.control, seed.bulk, seed.incarnation), now
                 )
             self._look_for_later_life(self._seed_folder)
+        self._topology.look_ahead()
+        self._write_what_is_due(now)
+        if self._lost_deadline and now >= self._lost_deadline and self._halt is None:
+            self._halt = events.Halt("the trainer is gone", 1)
+
+    def _write_what_is_due(self, now: float) -> None:
         for notice in self.transport.traffic.notices:
             self._journal.event("notice", **dataclasses.asdict(notice))
         self.transport.traffic.notices.clear()
-        self._topology.look_ahead()
+        if self._usage.due(now):
+            self._tell_usage()
         self._journal.flush_due(now)
-        if self._lost_deadline and now >= self._lost_deadline and self._halt is None:
-            self._halt = events.Halt("the trainer is gone", 1)
 
     def _look_for_later_life(self, folder: SeedFolder) -> None:
         """Whoever has our number and a later life is heard in our place from now on."""

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from .keys import parse_pair as parse_pair
     from .keys import read_pair as read_pair
     from .keys import write_pair as write_pair
+    from .machine import NodeLife as NodeLife
+    from .machine import NodeRecord as NodeRecord
+    from .machine import node_in as node_in
+    from .machine import this_machine as this_machine
     from .recorder import Header as Header
     from .recorder import Step as Step
     from .records import ROOM_HINT as ROOM_HINT
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from .rendezvous import take_claim as take_claim
     from .rendezvous import write_seed as write_seed
     from .resuming import settled_resume as settled_resume
+    from .rotation import segments as segments
     from .scheduler_env import Task as Task
     from .scheduler_env import make as make
     from .scheduler_env import meet as meet
@@ -63,6 +68,7 @@ if TYPE_CHECKING:
     from .telemetry import read_lines as read_lines
     from .telemetry import tell_on_stderr as tell_on_stderr
     from .telemetry import to_json as to_json
+    from .telemetry import unpacked as unpacked
     from .telemetry import write_json as write_json
     from .untrusted import RECORD_BYTES_MAX as RECORD_BYTES_MAX
     from .untrusted import TEXT_MAX as TEXT_MAX
@@ -109,6 +115,12 @@ else:
                 "read_pair",
                 "write_pair",
             ),
+            "machine": (
+                "NodeLife",
+                "NodeRecord",
+                "node_in",
+                "this_machine",
+            ),
             "recorder": (
                 "Header",
                 "Step",
@@ -135,6 +147,7 @@ else:
                 "write_seed",
             ),
             "resuming": ("settled_resume",),
+            "rotation": ("segments",),
             "scheduler_env": (
                 "Task",
                 "make",
@@ -155,6 +168,7 @@ else:
                 "read_lines",
                 "tell_on_stderr",
                 "to_json",
+                "unpacked",
                 "write_json",
             ),
             "tolerance": ("tolerance",),

@@ -17,7 +17,8 @@ from gossip.core import Accusation, Committed, Rejection
 
 from .event_rates import EventRateLimiter
 from .records import Appender, WriteFailures
-from .telemetry import SCHEMAS
+from .rotation import ROTATE_BYTES
+from .telemetry import header
 
 THROTTLE_S = 0.1
 FLUSH_S = 0.1
@@ -34,8 +35,8 @@ STATUS_BACKLOG_BYTES = 2**20
 lines after that it finds in the file only."""
 
 
-_Dated: TypeAlias = "tuple[float, float, Committed]"
-"""When it was applied, monotonic and by the wall clock."""
+_Dated: TypeAlias = "tuple[float, float, Committed, float | None]"
+"""When it was applied, monotonic and by the wall clock; the commit; seconds that its rule took."""
 
 
 class Journal:
@@ -62,8 +63,9 @@ class Journal:
                 Appender(
                     folder / f"{kind}.jsonl",
                     self.troubles,
-                    dump({"schema": SCHEMAS[kind]}),
+                    header(kind),
                     gather=True,
+                    rotate_bytes=ROTATE_BYTES,
                 )
                 for kind in ("events", "commits", "metrics")
             ]
@@ -113,12 +115,16 @@ class Journal:
                 now,
             )
 
-    def commit(self, committed: Committed) -> None:
+    def commit(self, committed: Committed, rule_s: float | None = None) -> None:
         """A commit that was applied here. Its maker writes it down, when there is time for it; the
-        others only when that one is away: it may have been killed before."""
+        others only when that one is away: it may have been killed before.
+
+        Args:
+            rule_s: How long its rule took; None: it was made elsewhere.
+        """
         if self._commits is None:
             return
-        dated = (time.monotonic(), time.time(), committed)
+        dated = (time.monotonic(), time.time(), committed, rule_s)
         if committed.made or committed.commit.server in self._away:
             self._to_write.append(dated)
         else:
@@ -132,7 +138,8 @@ class Journal:
             if dated[2].commit.server == maker and now - dated[0] < UNWRITTEN_S
         ]
 
-    def _write_commit(self, t: float, wall: float, committed: Committed) -> None:
+    def _write_commit(self, dated: _Dated) -> None:
+        t, wall, committed, rule_s = dated
         commit = committed.commit
         line = {
             "t": t,
@@ -167,6 +174,7 @@ class Journal:
             "slices": committed.slices,
             "samples_total": committed.samples_total,
             "steps_per_epoch": committed.steps_per_epoch,
+            **({} if rule_s is None else {"rule_ms": round(rule_s * 1000, 3)}),
         }
         _append(self._commits, dump(line))
 
@@ -225,8 +233,8 @@ class Journal:
         self._next_flush = time.monotonic() + FLUSH_S
         self._write_held()
         due, self._to_write = self._to_write, []
-        for t, wall, committed in due:
-            self._write_commit(t, wall, committed)
+        for dated in due:
+            self._write_commit(dated)
         for file in (self._events, self._commits, self._metrics):
             if file is not None:
                 file.flush()

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from .rotation import rotate
+
 KEPT_BYTES = 2**20
 """Of each file that cannot be written to: the newest lines."""
 AGAIN_S = 1.0
@@ -82,10 +84,16 @@ class Appender:
     Args:
         header: What a new file begins with.
         gather: Lines are written when ``flush`` is called, all at once; otherwise each at once.
+        rotate_bytes: A file that is larger is cut (``rotation``); 0: it never is.
     """
 
     def __init__(
-        self, path: Path, troubles: WriteFailures, header: bytes = b"", gather: bool = False
+        self,
+        path: Path,
+        troubles: WriteFailures,
+        header: bytes = b"",
+        gather: bool = False,
+        rotate_bytes: int = 0,
     ) -> None:
         self.path, self._troubles, self._header, self._gather = path, troubles, header, gather
         self._fd = -1
@@ -97,6 +105,7 @@ class Appender:
         self._written = 0  # whole lines that are in the file
         self._again_at = 0.0
         self._look_at = 0.0
+        self._rotate_bytes, self._size = rotate_bytes, 0
         self._closed = False
         self.flush()
 
@@ -117,6 +126,7 @@ class Appender:
             self._look()
             self._open()
             self._write()
+            self._rotate()
         except OSError as error:
             self._again_at = time.monotonic() + AGAIN_S
             self._troubles.failed(self.path, error)
@@ -151,6 +161,9 @@ class Appender:
             return
         self._look_at = now + AGAIN_S
         if os.fstat(self._fd).st_nlink:
+            if self._rotate_bytes and not self._begun and not self._is_in_place():
+                self._let_go()  # another process has cut it
+                self._written = 0
             return
         self._let_go()
         if self._written:
@@ -160,18 +173,45 @@ class Appender:
             self._troubles.dropped(self.path, self._written)
         self._written = self._begun = 0
 
+    def _is_in_place(self) -> bool:
+        """Whether what is open has its name still."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
     def _open(self) -> None:
         if self._fd >= 0:
             return
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self._head = b"" if os.fstat(self._fd).st_size else self._header
+        self._size = os.fstat(self._fd).st_size
+        self._head = self._mend() if self._size else self._header
+
+    def _mend(self) -> bytes:
+        """The end of a line that a crash has torn: what comes next is a line of its own."""
+        with open(self.path, "rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return b"" if file.read(1) == b"\n" else b"\n"
+
+    def _rotate(self) -> None:
+        """A file that is large enough is cut between two lines. Another process that appends to it
+        may have done that before: then this one goes on in the new file, too."""
+        if not self._rotate_bytes or self._size < self._rotate_bytes or self._begun:
+            return
+        if self._is_in_place():
+            rotate(self.path)
+        self._let_go()
+        self._written = 0
+        self._open()
 
     def _write(self) -> None:
         while self._head:
-            self._head = self._head[os.write(self._fd, self._head) :]
+            written = os.write(self._fd, self._head)
+            self._head, self._size = self._head[written:], self._size + written
         while self._waiting:
             data = b"".join(self._waiting)[self._begun :]
             written = os.write(self._fd, data)
+            self._size += written
             self._took(self._begun + written)
 
     def _took(self, written: int) -> None:

@@ -1,7 +1,8 @@
 """What a run writes down: lines of JSON that people and scripts read later, the environment it ran
 in, its logbook.
 
-A file of JSON lines begins with its schema: ``{"schema": "gossip.events/2"}``. Every line is
+A file of JSON lines begins with its schema, ``{"schema": "gossip.events/2"}``, but for
+``metrics.jsonl``, of which every line is a row of a table. Every line is
 flushed when it is written, so that whoever is killed leaves whole lines behind; a reader drops a
 last line that is not whole.
 """
@@ -9,6 +10,7 @@ last line that is not whole.
 from __future__ import annotations
 
 import datetime
+import gzip
 import importlib.metadata
 import json
 import math
@@ -20,16 +22,17 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO, cast
 
 from .records import Appender, WriteFailures, in_words
+from .rotation import ROTATE_BYTES, segments
 from .untrusted import open_file, parse_json, read_object
 
 LINE_BYTES_MAX = 2**20
 SCHEMAS: Mapping[str, str] = {
     "events": "gossip.events/2",
     "commits": "gossip.commits/2",
-    "metrics": "gossip.metrics/1",
+    "metrics": "gossip.metrics/2",
 }
 PACKAGES = (
     "gossip-train",
@@ -51,7 +54,8 @@ def tell_on_stderr(path: str, why: str) -> None:
 
 
 class JsonLines:
-    """Appends JSON objects to a file, one a line. A new file gets its schema as first line.
+    """Appends JSON objects to a file, one a line. A new file gets its schema as first line, but for
+    ``metrics``, which people read as a table.
 
     Args:
         troubles: Hears of it when the file cannot be written to; None: stderr does.
@@ -61,8 +65,8 @@ class JsonLines:
         self, path: Path | str, schema: str, troubles: WriteFailures | None = None
     ) -> None:
         self.path = Path(path)
-        header = (to_json({"schema": SCHEMAS[schema]}) + "\n").encode()
-        self._file = Appender(self.path, troubles or WriteFailures(tell_on_stderr), header)
+        troubles = troubles or WriteFailures(tell_on_stderr)
+        self._file = Appender(self.path, troubles, header(schema), rotate_bytes=ROTATE_BYTES)
 
     def write(self, row: Mapping[str, Any]) -> None:
         """One line, flushed. Numbers that JSON has no word for become ``null``."""
@@ -70,6 +74,14 @@ class JsonLines:
 
     def close(self) -> None:
         self._file.close()
+
+
+def header(schema: str) -> bytes:
+    """What a new file of lines begins with. Those of metrics have nothing but rows: each is a row
+    of a table to pandas and its like."""
+    if schema == "metrics":
+        return b""
+    return (to_json({"schema": SCHEMAS[schema]}) + "\n").encode()
 
 
 def to_json(value: Any) -> str:
@@ -94,23 +106,31 @@ def _plain(value: Any) -> Any:
 
 
 def read_lines(path: Path | str) -> Iterator[dict[str, Any]]:
-    """The rows of a file of JSON lines, without its schema; nothing when there is no such file.
+    """The rows of a file of JSON lines and of the segments that were cut from it, without its
+    schema; nothing when there is no such file.
 
     A line that is not whole JSON was cut off by a crash: only the last line of a life can be,
     and it is left out.
     """
-    try:
-        file = open_file(path)
-    except FileNotFoundError:
-        return
-    with file:
-        while line := file.readline(LINE_BYTES_MAX):
-            try:
-                row = parse_json(line.decode("utf-8", "replace"))
-            except ValueError:
-                continue
-            if isinstance(row, dict) and "schema" not in row:
-                yield row
+    path = Path(path)
+    for each in (*segments(path), path):
+        try:
+            file = open_file(each)
+        except FileNotFoundError:
+            continue
+        with file, unpacked(file, each.name) as lines:
+            while line := lines.readline(LINE_BYTES_MAX):
+                try:
+                    row = parse_json(line.decode("utf-8", "replace"))
+                except ValueError:
+                    continue
+                if isinstance(row, dict) and "schema" not in row:
+                    yield row
+
+
+def unpacked(file: BinaryIO, name: str) -> IO[bytes]:
+    """What a segment holds, compressed or not."""
+    return cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if name.endswith(".gz") else file
 
 
 def write_json(path: Path | str, value: Mapping[str, Any]) -> None:

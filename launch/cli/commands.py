@@ -38,12 +38,14 @@ from gossip.launch.options import (
     ShowConfig,
     SwarmKey,
     TaskOption,
+    Track,
 )
 from gossip.launch.report import command as tend
 from gossip.launch.report import counted, print_error
 from gossip.launch.schedulers import ray, slurm
 from gossip.launch.simulate import simulate
 from gossip.launch.ssh import command as hosts_cli
+from gossip.launch.track import command as tracking
 
 app = typer.Typer(
     name="gossip",
@@ -109,6 +111,7 @@ def run(
     port: Port = 0,
     config: Config = None,
     output: Output = None,
+    track: Track = None,
     as_json: Json = False,
     quiet: Quiet = False,
     show: ShowConfig = False,
@@ -120,6 +123,7 @@ def run(
     from gossip.launch.registry import JoinEndpoint
     from gossip.launch.report import About, PlainScreen, screen_for
     from gossip.launch.schedulers import task_runs
+    from gossip.launch.track import tracked
     from gossip.run import fitting
 
     flags = {
@@ -140,6 +144,8 @@ def run(
     if (mine := task_runs.look(task, resolved)) is not None:
         out = sys.stderr if as_json else None
         screen = PlainScreen(out, every_s=10.0, quiet=quiet, output=output or "all")
+        if track:
+            screen.say("! --track is for runs of one launcher: gossip track RUN, beside this one")
         folder, outcome = task_runs.train(mine, resolved, program.command, screen, program.folder)
         raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
     pair = keygen.own_key(key, resolved.config)
@@ -158,7 +164,8 @@ def run(
         shown.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
     feasible.say_of_gpus(settled.peers, shown.say)
     endpoint = JoinEndpoint(port=port) if port else None
-    outcome = runs.train(settled, program.command, shown, endpoint=endpoint)
+    with tracked(track or (), folder, shown.say):
+        outcome = runs.train(settled, program.command, shown, endpoint=endpoint)
     raise typer.Exit(runs.finish(folder, outcome, shown, as_json))
 
 
@@ -204,7 +211,7 @@ app.command(context_settings={"allow_interspersed_args": False})(slurm)
 app.command(context_settings={"allow_interspersed_args": False})(ray)
 app.command(context_settings={"allow_interspersed_args": False})(kubernetes)
 app.command(context_settings={"allow_interspersed_args": False})(condor)
-for command in (doctor, keygen.keygen, *tend.COMMANDS):
+for command in (doctor, keygen.keygen, *tend.COMMANDS, tracking.track):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(checkpoints.app, name="checkpoints")

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .error_lines import print_error as print_error
     from .live_frame import About as About
     from .merging import PeerOutput as PeerOutput
+    from .run_record import CommitRecord as CommitRecord
+    from .run_record import RunRecord as RunRecord
     from .run_state import RUNS as RUNS
     from .run_state import find as find
     from .screens import LiveScreen as LiveScreen
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from .screens import Screen as Screen
     from .screens import is_terminal as is_terminal
     from .screens import screen_for as screen_for
+    from .top import standing_of as standing_of
     from .view import EXIT_ASKED as EXIT_ASKED
     from .view import RunView as RunView
     from .words import bytes_word as bytes_word
@@ -40,6 +43,10 @@ else:
             "missed": ("missed",),
             "live_frame": ("About",),
             "merging": ("PeerOutput",),
+            "run_record": (
+                "CommitRecord",
+                "RunRecord",
+            ),
             "run_state": (
                 "RUNS",
                 "find",
@@ -52,6 +59,7 @@ else:
                 "screen_for",
             ),
             "summary": ("summary",),
+            "top": ("standing_of",),
             "view": (
                 "EXIT_ASKED",
                 "RunView",

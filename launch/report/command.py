@@ -1,5 +1,5 @@
-"""``gossip ls``, ``logs``, ``stop`` and ``explain``:
-for runs that were started before, by whomever."""
+"""``gossip ls``, ``top``, ``logs``, ``stop``, ``explain`` and ``rm``: for runs that were started
+before, by whomever."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .words import bytes_word, short_bytes
+
 if TYPE_CHECKING:
     from .run_logs import Write
     from .run_state import RunState
@@ -19,7 +21,7 @@ Run = Annotated[
     str, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)
 ]
 Dir = Annotated[Path, typer.Option("--dir", help="Where the runs' folders are.")]
-STATUS_WIDTH = 24
+EXIT_CODE_MAX = 255
 
 
 def ls(
@@ -30,22 +32,25 @@ def ls(
     from gossip.run import shown
 
     from . import run_state
+    from .removing import size_of
 
     found = [run_state.look(folder) for folder in run_state.folders(runs)]
+    sizes = [size_of(run.folder) for run in found]
     if as_json:
-        print(json.dumps([run.to_json() for run in found]))
+        rows = zip(found, sizes, strict=True)
+        print(json.dumps([{**run.to_json(), "bytes": size} for run, size in rows]))
     elif not found:
         print(f"no runs in {runs}/" + ("" if runs.is_dir() else ": there is no such folder"))
     else:
-        print("\n".join(table(found, time.time())))
+        print("\n".join(table(found, time.time(), sizes)))
     for line in [line for run in found for line in run.broken]:
         print(f"! {shown(line)}", file=sys.stderr)
 
 
-def table(runs: list[RunState], now: float) -> list[str]:
-    """One line a run, under a head."""
-    rows = [("name", "state", "peers", "round", "began", "acc", "loss", "exit")]
-    for run in runs:
+def table(runs: list[RunState], now: float, sizes: list[int]) -> list[str]:
+    """One line a run, under a head. ``sizes``: of their folders, in bytes."""
+    rows = [("name", "state", "peers", "round", "began", "size", "acc", "loss", "exit")]
+    for run, size in zip(runs, sizes, strict=True):
         alive = f"{run.alive}/{run.peers}" if run.alive is not None else str(run.peers)
         at = (
             "-"
@@ -55,11 +60,7 @@ def table(runs: list[RunState], now: float) -> list[str]:
             else str(run.round)
         )
         code = f"{run.exit_code} {run.status}" if run.exit_code is not None else "-"
-        state = (
-            run.state
-            if run.state != "elsewhere"
-            else f"on {', '.join(sorted({one.host for one in run.launchers}))}"
-        )
+        state = run.state if run.state != "elsewhere" else f"on {', '.join(run.hosts)}"
         rows.append(
             (
                 run.name,
@@ -67,6 +68,7 @@ def table(runs: list[RunState], now: float) -> list[str]:
                 alive,
                 at,
                 _ago(run.began, now),
+                short_bytes(size),
                 _figure(run.accuracy),
                 _figure(run.loss),
                 code,
@@ -92,6 +94,31 @@ def _ago(then: float | None, now: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit} ago"
     return f"{seconds:.0f} s ago"
+
+
+def top(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            help="Folder of the run, or its name under runs/; the latest that runs.",
+            show_default=False,
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print it once, with all peers.")] = False,
+    every: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between two looks at the run.")
+    ] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it once, as JSON.")] = False,
+    runs: Dir = Path("runs"),
+) -> None:
+    """Show how a run and its peers stand, while it trains or afterwards: gossip top RUN"""
+    from . import top as looking
+
+    folder = looking.choose(run, runs)
+    if as_json:
+        looking.show_json(folder)
+    else:
+        looking.show(folder, once, every)
 
 
 def logs(
@@ -202,15 +229,78 @@ def stop(
 
 
 def explain(
-    code: Annotated[
-        int | None, typer.Argument(help="Exit code.", min=0, max=255, show_default=False)
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CODE|RUN]", help="Exit code, or the name of a run.", show_default=False
+        ),
     ] = None,
+    part: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PEER|@ROUND]", help="Of a run: only this peer or round.", show_default=False
+        ),
+    ] = None,
+    runs: Dir = Path("runs"),
 ) -> None:
-    """Say what an exit code of gossip means, and what to do: gossip explain 5"""
+    """Say what an exit code means, or why things went as they did in a run: gossip explain 5,
+    gossip explain RUN, gossip explain RUN 3, gossip explain RUN @120"""
+    from gossip.run import shown
+
+    if what is None or (what.isdecimal() and part is None):
+        _explain_codes(what)
+        return
+    from . import run_state
+    from .explain import explain as sentences
+
+    print("\n".join(map(shown, sentences(run_state.find(what, runs), part))))
+
+
+def _explain_codes(code: str | None) -> None:
+    from gossip.errors import ConfigError
+
     from . import exit_codes
 
-    for each in exit_codes.CODES if code is None else (code,):
+    if code is not None and int(code) > EXIT_CODE_MAX:
+        raise ConfigError(f"{code} is no exit code", f"they go from 0 to {EXIT_CODE_MAX}")
+    for each in exit_codes.CODES if code is None else (int(code),):
         print("\n".join(exit_codes.explain(each)))
 
 
-COMMANDS = (ls, logs, stop, explain)
+def rm(
+    run: Run,
+    with_checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="Remove its checkpoints, too.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    runs: Dir = Path("runs"),
+) -> None:
+    """Remove what a run has left; checkpoints stay. A run that trains is left alone:
+    gossip rm RUN"""
+    from gossip.errors import ConfigError
+    from gossip.run import shown
+
+    from . import removing, run_state
+
+    state = run_state.look(run_state.find(run, runs))
+    removal = removing.plan(state, with_checkpoints)
+    if removal.checkpoints and (others := removing.shared_with(state)):
+        raise ConfigError(
+            f"{', '.join(others)} saved checkpoints into the same folder: nothing was removed",
+            "leave out --checkpoints, or remove those yourself",
+        )
+    what = f"{shown(state.folder)}, {bytes_word(removal.nbytes)}"
+    if removal.checkpoints:
+        what += f", with {len(removal.checkpoints)} checkpoints in {removal.checkpoints[0].parent}"
+    for line in removal.kept:
+        print(f"stays: {shown(line)}")
+    if not yes and not sys.stdin.isatty():
+        raise ConfigError(f"remove {what}? Nobody is here to ask", "gossip rm RUN --yes")
+    if not yes and not typer.confirm(f"remove {what}?"):
+        print("nothing was removed")
+        return
+    removing.carry_out(removal)
+    print(f"removed {what}")
+
+
+COMMANDS = (ls, top, logs, stop, explain, rm)

@@ -6,9 +6,11 @@ Pure: fed with lines and the time, it returns what is to be shown.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .live_frame import numbers
+from .run_record import Happening
 
 BURST = 5
 """So many lines of a kind are shown one by one within ``WINDOW_S``."""
@@ -77,3 +79,21 @@ class EventFolder:
             # who goes on like this gets one line in each window
             self._kinds[key] = _Kind(now, shown=BURST)
         return lines
+
+
+def folded(happenings: Sequence[Happening], most: int) -> list[tuple[Happening, int]]:
+    """The last that happened, at most so many, in order: of those of a kind the last one, with
+    their number. Deaths, faults, pauses and errors are each shown."""
+    found: list[tuple[Happening, int]] = []
+    places: dict[str, int] = {}
+    for happening in reversed(happenings):
+        if happening.text.startswith("  "):  # goes on with the line before
+            continue
+        kind = _NUMBER.sub("#", happening.text)
+        if kind in places and happening.text.startswith(FOLDED):
+            last, count = found[places[kind]]
+            found[places[kind]] = last, count + 1
+        elif len(found) < most:
+            places[kind] = len(found)
+            found.append((happening, 1))
+    return found[::-1]

@@ -22,6 +22,7 @@ from gossip.run import (
     read_at_most,
     real,
     shown,
+    this_machine,
     whole,
     write_json,
 )
@@ -218,13 +219,6 @@ def starts_peers(command: Sequence[str]) -> bool:
         elif word.endswith("c"):
             return False
     return False
-
-
-def this_machine() -> str:
-    """A word for this boot and this world of pids: containers of one machine have their own."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        boot = file.read().strip()
-    return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def is_alive(pid: int, started: int) -> bool:

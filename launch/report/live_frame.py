@@ -99,18 +99,23 @@ def frame(about: About, view: RunView, now: float, began: float, size: Size) -> 
 
 
 def _progress(about: About, view: RunView, now: float, began: float, width: int) -> Text:
-    """Step, steps a second, loss and time left; without a known end no bar."""
     if view.round < 0:
         rows = own(view)
         here = len(rows) - len(view.missing)
         return Text(f"starting: {here} of {counted(len(rows), 'peer')} here  {clock(now - began)}")
     total = view.steps or about.rounds
+    return progress_line(view, now, total, width, "" if total else f"since {clock(now - began)}")
+
+
+def progress_line(
+    view: RunView, now: float, total: int | None, width: int, since: str = ""
+) -> Text:
+    """Step, steps a second, loss and time left; without a known end no bar."""
     trains = any(row.state in ("training", "stopped") for row in view.rows.values())
     rate = view.pace.per_s(now) if trains else None
     figures = [f"{rate:.3g} steps/s" if rate is not None else "", *_figures(view)]
     if not total:
-        figures.append(f"since {clock(now - began)}")
-        return Text("  ".join(filter(None, (f"step {view.step}", *figures))))
+        return Text("  ".join(filter(None, (f"step {view.step}", *figures, since))))
     left = max(total - view.step, 0)
     figures.append(f"{clock(left / rate)} left" if rate and left else "")
     words = "  ".join(filter(None, (f"step {view.step}/{total}", *figures)))

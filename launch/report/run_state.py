@@ -5,29 +5,34 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from gossip.errors import ConfigError
 from gossip.run import (
+    NodeRecord,
     last_rows,
+    node_in,
     open_file,
     open_in,
     peers_in,
     read_object,
     read_seed,
     real,
+    segments,
     shown,
     text_of,
     whole,
 )
 
+from .exit_codes import CODES
 from .launchers import Launcher
 from .launchers import of as launchers_of
 
 RUNS = "runs"
+NODES_MAX = 10_000
 TAIL_BYTES = 256 * 1024  # of events.jsonl: more rows than all peers write in a second
 TAIL_BYTES_MIN = 16 * 1024  # of each, where every peer has a file of its own
 State = Literal["running", "elsewhere", "copy", "ended", "killed", "not begun"]
@@ -56,6 +61,7 @@ class RunState:
     exit_code: int | None
     status: str | None
     launchers: tuple[Launcher, ...]
+    hosts: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
 
     @property
@@ -109,7 +115,7 @@ def find(run: str, runs: Path = Path(RUNS)) -> Path:
 def folders(runs: Path) -> list[Path]:
     """Those of all runs, the latest first."""
     found = [folder for folder in _folders_in(runs) if _is_run(folder)]
-    return sorted(found, key=_written_at, reverse=True)
+    return sorted(found, key=written_at, reverse=True)
 
 
 def _folders_in(runs: Path) -> list[Path]:
@@ -132,7 +138,8 @@ def _is_run(folder: Path) -> bool:
         return False
 
 
-def _written_at(folder: Path) -> float:
+def written_at(folder: Path) -> float:
+    """When its settings were written; seconds since 1970."""
     try:
         return (folder / "config.json").stat(follow_symlinks=False).st_mtime
     except OSError:  # it was there a moment ago
@@ -147,10 +154,12 @@ def look(folder: Path) -> RunState:
     summary = _object(folder, "summary.json", broken)
     environment = _object(folder, "environment.json", broken) or {}
     launchers = tuple(launchers_of(folder, broken))
-    state = _state(launchers, summary is not None)
-    ended = max((one.ended for one in launchers), default=0.0) if state == "ended" else 0.0
-    known = summary if summary is not None and state == "ended" else {}
-    progress = _progress(folder, broken) if not known else {}
+    nodes = () if launchers else tuple(nodes_in(folder))
+    state = _state_of_nodes(nodes) if nodes else _state(launchers, summary is not None)
+    ends = [one.ended or 0.0 for one in launchers] + [node.ended or 0.0 for node in nodes]
+    ended = max(ends, default=0.0) if state == "ended" else 0.0
+    known = summary if summary is not None and state == "ended" else _outcome(nodes, state)
+    progress = _progress(folder, broken) if "rounds" not in known else {}
     accuracy = known.get("accuracy")
     accuracy = accuracy if isinstance(accuracy, dict) else {}
     return RunState(
@@ -161,7 +170,7 @@ def look(folder: Path) -> RunState:
             whole(config.get("peers")) or 0, len({peer for one in launchers for peer in one.peers})
         ),
         alive=progress.get("alive") if state in ("running", "elsewhere") else None,
-        round=whole(known.get("rounds")) if known else progress.get("round"),
+        round=whole(known.get("rounds")) if "rounds" in known else progress.get("round"),
         rounds=whole(config.get("rounds")),
         began=real(environment.get("started")),
         ended=ended or None,
@@ -174,8 +183,46 @@ def look(folder: Path) -> RunState:
         exit_code=whole(known.get("exit_code")),
         status=text_of(known.get("status")),
         launchers=launchers,
+        hosts=tuple(sorted({one.host for one in launchers or nodes})),
         broken=tuple(broken),
     )
+
+
+def standing(folder: Path) -> tuple[State, list[str], dict[str, Any]]:
+    """Its state, the hosts that it was started on, and its summary, or what is known of its end
+    without one; less work than ``look``."""
+    broken: list[str] = []
+    launchers = launchers_of(folder, broken)
+    nodes = [] if launchers else list(nodes_in(folder))
+    summary = _object(folder, "summary.json", broken)
+    state = _state_of_nodes(nodes) if nodes else _state(launchers, summary is not None)
+    hosts = sorted({one.host for one in launchers or nodes})
+    return state, hosts, summary if summary is not None else _outcome(nodes, state)
+
+
+def nodes_in(folder: Path) -> Iterator[NodeRecord]:
+    """What the nodes of a run have written of themselves."""
+    for path in sorted(folder.glob("peer-*"))[:NODES_MAX]:
+        if (node := node_in(path)) is not None:
+            yield node
+
+
+def _state_of_nodes(nodes: Sequence[NodeRecord]) -> State:
+    """Of a run without a launcher of ours, as under torchrun."""
+    if any(node.alive for node in nodes):
+        return "running"
+    if any(node.ended is None and not node.here for node in nodes):
+        return "elsewhere"
+    return "ended" if any(node.ended is not None for node in nodes) else "killed"
+
+
+def _outcome(nodes: Sequence[NodeRecord], state: State) -> dict[str, Any]:
+    """How a run without a launcher has ended: as its best peer."""
+    codes = [node.exit_code for node in nodes if node.exit_code is not None]
+    if state != "ended" or not codes:
+        return {}
+    code = min(codes)
+    return {"exit_code": code, "status": CODES[code].status if code in CODES else "failed"}
 
 
 def _object(folder: Path, name: str, broken: list[str]) -> dict[str, Any] | None:
@@ -216,7 +263,7 @@ def _progress(folder: Path, broken: list[str]) -> dict[str, Any]:
     """Round, loss, accuracy and peers alive, by the last rows of the events."""
     found: dict[str, Any] = {}
     accuracies: dict[int, float] = {}
-    files = event_files(folder)
+    files = event_files(folder) or sorted(folder.glob("peer-*/events.jsonl"))[:NODES_MAX]
     each_bytes = max(TAIL_BYTES // max(1, len(files)), TAIL_BYTES_MIN)
     for row in (row for path in files for row in _last_rows(path, each_bytes, broken)):
         event, round_id = row.get("event"), whole(row.get("round"))
@@ -245,9 +292,14 @@ def event_files(folder: Path) -> list[Path]:
 
 
 def _last_rows(path: Path, tail_bytes: int, broken: list[str]) -> list[dict[str, Any]]:
+    before: list[dict[str, Any]] = []
     try:
         with open_file(path) as file:
-            return last_rows(file, tail_bytes)
+            rows = last_rows(file, tail_bytes)
+            if file.tell() < TAIL_BYTES_MIN and (cut := segments(path)) and cut[-1].suffix != ".gz":
+                with open_file(cut[-1]) as rotated:  # a moment ago
+                    before = last_rows(rotated, tail_bytes)
+            return before + rows
     except FileNotFoundError:
         return []
     except ConfigError as error:

@@ -18,6 +18,7 @@ from gossip.run import (
     WriteFailures,
     read_json,
     read_lines,
+    segments,
     tell_on_stderr,
     tolerance,
     write_json,
@@ -65,7 +66,8 @@ def merge_commits(folder: Path, troubles: WriteFailures | None = None) -> list[d
         seen.values(),
         key=lambda row: (row.get("round", 0), row.get("shard", 0), row.get("attempt", 0)),
     )
-    (folder / "commits.jsonl").unlink(missing_ok=True)
+    for path in (folder / "commits.jsonl", *segments(folder / "commits.jsonl")):
+        path.unlink(missing_ok=True)
     file = JsonLines(folder / "commits.jsonl", "commits", troubles)
     for row in rows:
         file.write(row)

@@ -434,6 +434,7 @@ class RunView:
         if subject.quarantined:
             return []
         subject.quarantined = True
+        subject.reasons = tuple(map(str, event.get("reasons") or ())) or subject.reasons
         self.quarantines.add(subject.peer)
         trust = f"trust {_trust(event)}{_because(event)}"
         return [f"- {subject.peer} quarantined at round {event.get('round')}: {trust}"]
@@ -450,9 +451,11 @@ class RunView:
         row.step = int(event.get("step") or row.round + 1)
         row.pace.stepped(t, row.step)
         self._computed(row, event, t)
-        for peer, score in (event.get("trust") or {}).items():
-            if int(peer) in self.rows and isinstance(score, int | float):
-                self.rows[int(peer)].trust = float(score)
+        if row.round > self.round or event.get("server") is None:
+            # of a round with a commit all tell the same
+            for peer, score in (event.get("trust") or {}).items():
+                if int(peer) in self.rows and isinstance(score, int | float):
+                    self.rows[int(peer)].trust = float(score)
         for arrival in (*self.rejoins, *self.joins):
             if arrival.is_of(row.peer, row.incarnation):
                 arrival.takes_part(row.round, t)

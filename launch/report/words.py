@@ -15,3 +15,12 @@ def bytes_word(count: float) -> str:
                 f"{count / size:.1f} {unit}" if count < 100 * size else f"{count / size:.0f} {unit}"
             )
     return f"{count / 1024:.0f} KiB"
+
+
+def short_bytes(count: float) -> str:
+    """In four characters: ``512``, ``1.2k``, ``31M``; units of 1024."""
+    for unit in ("", "k", "M", "G", "T"):
+        if count < 1000 or unit == "T":
+            break
+        count /= 1024
+    return f"{count:.1f}{unit}" if unit and count < 9.95 else f"{count:.0f}{unit}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,8 @@ import zygote
 from effort import effort
 from following import following
 
+from gossip.launch.report.explain import explain
+from gossip.launch.report.top import TopView
 from gossip.run.telemetry import read_lines
 
 SCRIPT = """
@@ -98,6 +101,25 @@ def test_a_script_trains_with_its_own_arguments_untouched_and_leaves_a_run_folde
     )
     assert again.returncode == 2
     assert "already exists" in again.stderr
+    _is_shown_by_top_and_explained(out, rounds=20)
+
+
+def _is_shown_by_top_and_explained(run: Path, rounds: int) -> None:
+    """What a real run has written is what these read."""
+    told = TopView(run).to_json()
+    assert (told["state"], told["over"], told["step"]) == ("ended: finished", True, rounds)
+    for peer in told["peers"]:
+        assert (peer["state"], peer["step"], peer["participation"]) == ("done", rounds, 1.0)
+        assert peer["sent_bytes"] > 0
+        assert peer["memory"] > 50 << 20
+    assert sum(peer["served"] for peer in told["peers"]) == rounds
+    assert told["broken"] == []
+    text = "\n".join(explain(run, None))
+    assert f": ended: finished, {rounds} rounds" in text
+    assert re.search(r"A round took [\d.]+ m?s in the median", text)
+    assert re.search(r"The rule took [\d.]+ m?s\.", text)
+    assert "served by peer" in "\n".join(explain(run, "@7"))
+    assert "Its update is in 20 of 20 rounds" in "\n".join(explain(run, "1"))
 
 
 def test_a_module_of_a_package_trains_as_python_would_run_it(folder: Path) -> None:

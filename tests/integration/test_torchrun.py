@@ -15,6 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
+from gossip.launch.report import run_state
+from gossip.launch.report.top import TopView
+
 SCRIPT = """
 import json, os, sys, torch, gossip
 peer = gossip.init()
@@ -76,6 +79,9 @@ def test_processes_with_the_variables_of_torch_distributed_are_the_peers_of_one_
         "peer-0",
         "peer-1",
     }
+    state = run_state.look(run)
+    assert (state.state, state.exit_code, state.round, state.alive) == ("ended", 0, 19, None)
+    assert TopView(run).to_json()["step"] == 20
     # The same once more: nobody said that it is another run.
     again = subprocess.run(
         words,
@@ -124,6 +130,7 @@ def test_when_torchrun_is_killed_its_ranks_leave(folder: Path) -> None:
             assert agent.poll() is None, (folder / "out").read_text()[-3000:]
             assert time.monotonic() < until, (folder / "out").read_text()[-3000:]
             time.sleep(0.1)  # between two looks, not instead of one
+        assert run_state.look(folder / "runs" / "torchrun-killed").state == "running"
         ranks = psutil.Process(agent.pid).children(recursive=True)
         assert len(ranks) >= 4, "two trainers and their nodes"
     finally:
@@ -131,3 +138,4 @@ def test_when_torchrun_is_killed_its_ranks_leave(folder: Path) -> None:
         agent.wait()
     _, left = psutil.wait_procs(ranks, timeout=60)
     assert left == []
+    assert run_state.look(folder / "runs" / "torchrun-killed").over

@@ -220,9 +220,9 @@ def test_the_list_has_a_line_for_each_run_the_latest_first(run: Path) -> None:
     os.utime(run / "config.json", (1, 1))
     with launchers.present(later, [0, 1, 2]):
         states = [run_state.look(folder) for folder in run_state.folders(run.parent)]
-    head, first, second = tend.table(states, now=1000.0 + 3 * 3600)
-    assert head.split() == ["name", "state", "peers", "round", "began", "acc", "loss", "exit"]
-    assert first.split() == ["later-77", "running", "3", "-", "3", "h", "ago", "-", "-", "-"]
+    head, first, second = tend.table(states, now=1000.0 + 3 * 3600, sizes=[999, 31 << 20])
+    assert " ".join(head.split()) == "name state peers round began size acc loss exit"
+    assert first.split() == ["later-77", "running", "3", "-", "3", "h", "ago", "999", "-", "-", "-"]
     assert second.split() == [
         "digits-0a1b",
         "ended",
@@ -231,6 +231,7 @@ def test_the_list_has_a_line_for_each_run_the_latest_first(run: Path) -> None:
         "3",
         "h",
         "ago",
+        "31M",
         "0.930",
         "0.070",
         "0",

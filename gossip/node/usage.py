@@ -1,0 +1,99 @@
+"""What a peer's two processes use of their machine, and what that has left: told every
+``EVERY_S`` seconds, for whoever looks after a run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+EVERY_S = 5.0
+FIRST_S = 1.0
+"""After the start: a short run has figures, too."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class UsageMeter:
+    """Of the node, which is this process, and of its trainer.
+
+    Args:
+        trainer_pid: The same as ours where the node is a thread of the trainer.
+        folder: Whose disk is looked at; None: no disk is.
+    """
+
+    def __init__(self, trainer_pid: int, folder: Path | None, now: float) -> None:
+        self._pids, self._folder = {os.getpid(), trainer_pid}, folder
+        self._next_at = now + FIRST_S
+
+    def due(self, now: float) -> bool:
+        """Whether the time has come to tell again; seldom."""
+        if now < self._next_at:
+            return False
+        self._next_at = now + EVERY_S
+        return True
+
+    def look(self) -> dict[str, float | int]:
+        """The fields of an event ``usage``: seconds of processor time and bytes of memory of the
+        processes that are there, the machine's load and available bytes, and those that are free on
+        the disk. What cannot be found out is left out."""
+        cpu_s, memory = used_by(self._pids)
+        found: dict[str, float | int] = {"cpu_s": round(cpu_s, 2), "memory": memory}
+        found["load"] = round(os.getloadavg()[0], 2)
+        if (available := _available_memory()) is not None:
+            found["machine_memory_free"] = available
+        if (free := _free_on(self._folder)) is not None:
+            found["disk_free"] = free
+        return found
+
+
+class RuleClock:
+    """How long the rule takes for a round that this peer serves: from the end of the collecting to
+    the commit. With several shards, what their servers tell each other is in it."""
+
+    def __init__(self) -> None:
+        self._round = -1
+        self._asked: dict[int, float] = {}  # by shard, of that round
+
+    def asked(self, round_id: int, shard: int) -> None:
+        """The rule is to aggregate what was collected."""
+        if round_id != self._round:
+            self._round, self._asked = round_id, {}
+        self._asked[shard] = time.monotonic()
+
+    def took_s(self, round_id: int, shard: int) -> float | None:
+        """Seconds since then; None: the rule was not asked about that."""
+        asked_at = self._asked.get(shard) if round_id == self._round else None
+        return None if asked_at is None else time.monotonic() - asked_at
+
+
+def used_by(pids: Iterable[int]) -> tuple[float, int]:
+    """Processor time in seconds, and bytes in memory, of those of the processes that are there."""
+    cpu_s, memory = 0.0, 0
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        except OSError:
+            continue  # it has ended
+        fields = text[text.rindex(")") + 2 :].split()
+        cpu_s += (int(fields[11]) + int(fields[12])) / _TICKS
+        memory += int(fields[21]) * _PAGE_BYTES
+    return cpu_s, memory
+
+
+def _available_memory() -> int | None:
+    try:
+        text = Path("/proc/meminfo").read_text("ascii")
+    except OSError:
+        return None
+    found = [line.split()[1] for line in text.splitlines() if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None
+
+
+def _free_on(folder: Path | None) -> int | None:
+    try:
+        disk = os.statvfs(folder) if folder is not None else None
+    except OSError:
+        return None
+    return disk.f_bavail * disk.f_frsize if disk is not None else None

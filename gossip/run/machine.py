@@ -1,0 +1,113 @@
+"""Which process is meant by a pid that somebody has written down: pids mean something on one
+machine, since its last start, and are given out again.
+
+A node says in ``peer-N/peer.json`` which process it is, and how it has ended: so it is known of a
+run without a launcher of ours (torchrun) whether it goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gossip.errors import ConfigError
+
+from .records import WriteFailures
+from .telemetry import write_json
+from .untrusted import read_object, real, text_of, whole
+
+FILE = "peer.json"
+
+
+def this_machine() -> str:
+    """A word for this boot and this world of pids: containers of one machine have their own."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot = file.read().strip()
+    return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+
+
+def started_at(pid: int) -> int | None:
+    """When a process was started, in clock ticks since boot: with the pid it means one process and
+    no other. None: there is none, or it is a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # a command's name may hold spaces and brackets
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+class NodeLife:
+    """What a node writes into ``peer.json``. A run that leaves nothing behind has no folder."""
+
+    def __init__(self, folder: Path | None, troubles: WriteFailures) -> None:
+        self._folder, self._troubles = folder, troubles
+        self._told: dict[str, Any] = {}
+
+    def begins(self, incarnation: int, trainer_pid: int) -> None:
+        """This process is the node from now on."""
+        self._told = {
+            "schema": "gossip.peer/1",
+            "incarnation": incarnation,
+            "pid": os.getpid(),
+            "trainer_pid": trainer_pid,
+            "started": started_at(os.getpid()),
+            "machine": this_machine(),
+            "host": socket.gethostname(),
+            "since": time.time(),
+            "ended": None,
+            "exit_code": None,
+        }
+        self._write()
+
+    def ends(self, exit_code: int) -> None:
+        """It has ended in order."""
+        self._told |= {"ended": time.time(), "exit_code": exit_code}
+        self._write()
+
+    def _write(self) -> None:
+        if self._folder is not None:
+            path = self._folder / FILE
+            self._troubles.try_to(path, lambda: write_json(path, self._told))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """What a node has written of itself. ``exit_code``: None: it has not ended in order."""
+
+    pid: int
+    started: int
+    machine: str
+    host: str
+    since: float
+    ended: float | None
+    exit_code: int | None
+
+    @property
+    def here(self) -> bool:
+        """Whether it was started on this machine, since it booted."""
+        return self.machine == this_machine()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process is there; of another machine nothing is known."""
+        return self.ended is None and self.here and started_at(self.pid) == self.started
+
+
+def node_in(folder: Path) -> NodeRecord | None:
+    """Of a peer, by its folder; None: it has written nothing, or something else is there."""
+    try:
+        told = read_object(folder, FILE) or {}
+    except ConfigError:
+        return None
+    pid, started = whole(told.get("pid")), whole(told.get("started"))
+    since, machine = real(told.get("since")), told.get("machine")
+    if not pid or started is None or since is None or not isinstance(machine, str):
+        return None
+    host, ended = text_of(told.get("host")) or "", real(told.get("ended"))
+    return NodeRecord(pid, started, machine, host, since, ended, whole(told.get("exit_code")))

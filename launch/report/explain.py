@@ -1,0 +1,572 @@
+"""``gossip explain RUN``: what became of a run, of one of its peers or of one of its rounds, in
+sentences, from commits and events."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from gossip.errors import ConfigError
+from gossip.run import real, text_of, whole
+
+from .growing import Row
+from .live_frame import clock, numbers
+from .run_record import CommitRecord, RunRecord
+from .top import standing_of
+from .words import bytes_word, counted
+
+EVENTS_MAX = 100_000
+"""Of a run that has more of those that count the first are read."""
+LINES_MAX = 40
+"""Of what happened to a peer; where there is more, the first and the last are told."""
+TOGETHER_S = 2.0
+"""Peers that skip another within so long do it for the same reason."""
+WHY_SKIPPED = {
+    "disconnected": "the connection to it was closed",
+    "connecting": "no connection to it came about",
+    "suspect": "it did not answer in time",
+    "dead": "it was held for dead",
+    "left": "it had left",
+}
+ABOUT_PEERS = (
+    *("attempt", "alive_again", "dead", "error", "exited", "fault", "fault_over", "halted"),
+    *("late", "left", "lost_round", "minority_continues", "parole", "passed_over", "paused"),
+    *("quarantined", "recovering", "refused_result", "restarting", "restored", "resumed"),
+    *("serves_again", "share", "skip", "spawned", "suspected", "trusted", "unskip"),
+)
+_NUMBER = re.compile(r"-?\d[\d.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTime:
+    """Where the time of a round went, in seconds. None: it is not known.
+
+    Attributes:
+        took: From the commit before to its own.
+        slowest: The contributor that needed longest for its update, and how long.
+        rule: From the end of the collecting to the commit.
+    """
+
+    number: int
+    took: float | None
+    slowest: tuple[int, float] | None
+    rule: float | None
+
+    @property
+    def rest(self) -> float | None:
+        """What is left of it: sending updates and the result, waiting, applying."""
+        if self.took is None or self.slowest is None:
+            return None
+        return max(0.0, self.took - self.slowest[1] - (self.rule or 0.0))
+
+
+def time_of(commit: CommitRecord, before: CommitRecord | None) -> RoundTime:
+    """Of one round. ``before``: the commit of the round before, where it is known."""
+    follows = before is not None and before.round + 1 == commit.round
+    took = commit.at - before.at if before is not None and follows else None
+    times = [(each.took_s, each.peer) for each in commit.contributors if each.took_s]
+    slowest = (max(times)[1], max(times)[0]) if times else None
+    known = took if took is not None and took >= 0 else None
+    return RoundTime(commit.round, known, slowest, commit.rule_s)
+
+
+class Story:
+    """A run's folder, read once from its beginning.
+
+    Args:
+        peer: Of whom every contribution is kept; None: of nobody.
+        number: Of the round whose commit is kept with the one before; None: of none.
+    """
+
+    def __init__(self, folder: Path, peer: int | None = None, number: int | None = None) -> None:
+        self.record = RunRecord(folder)
+        self.standing = standing_of(folder)
+        self.events: list[Row] = []
+        self.times: list[RoundTime] = []
+        self.handed_on = 0  # rounds that another server than the first has served
+        self.kept: dict[int, CommitRecord] = {}
+        self.own: list[tuple[float, float | None]] = []  # outlyingness and time of each update
+        self.others: list[tuple[float, float | None]] = []  # medians of the others', of each round
+        self.served = 0
+        self.record.update(self._take_event, lambda commit: self._take_commit(commit, peer, number))
+
+    def at(self, t: float) -> str:
+        """A moment as time since the beginning."""
+        return clock(t - (self.record.began or t))
+
+    def of(self, *names: str) -> Iterator[Row]:
+        """Events of these names, in order."""
+        return (event for event in self.events if event.get("event") in names)
+
+    def _take_event(self, event: Row) -> None:
+        if event.get("event") in ABOUT_PEERS and len(self.events) < EVENTS_MAX:
+            self.events.append(event)
+
+    def _take_commit(self, commit: CommitRecord, peer: int | None, number: int | None) -> None:
+        commits = self.record.commits
+        before = commits[-2] if len(commits) > 1 else None
+        self.times.append(time_of(commit, before))
+        self.handed_on += commit.attempt > 0
+        if number is not None and commit.round in (number - 1, number):
+            self.kept[commit.round] = commit
+        if peer is None:
+            return
+        self.served += commit.server == peer
+        own = commit.of(peer)
+        others = [each for each in commit.contributors if each.peer != peer]
+        if own is not None and others:
+            self.own.append((own.outlyingness, own.took_s))
+            took = [each.took_s for each in others if each.took_s]
+            far = median(each.outlyingness for each in others)
+            self.others.append((far, median(took) if took else None))
+
+
+def explain(folder: Path, what: str | None) -> list[str]:
+    """Lines for a person.
+
+    Args:
+        what: A peer's number, or ``@N`` for round N. A number that is no peer's is a round's.
+    Raises: ConfigError: There is no such peer or round.
+    """
+    if what is None:
+        return of_run(Story(folder))
+    if (found := re.fullmatch(r"(@?)(\d{1,15})", what)) is None:
+        raise ConfigError(
+            f"{what!r} is neither a peer nor a round",
+            "the number of a peer, or @ and the number of a round: gossip explain RUN @120",
+        )
+    number = int(found[2])
+    story = Story(folder, peer=number, number=number)
+    if not found[1] and number in story.record.view.rows:
+        return of_peer(story, number)
+    if number in story.kept or any(row.get("round") == number for row in story.events):
+        return of_round(story, number)
+    raise ConfigError(
+        f"of {'round' if found[1] else 'peer or round'} {number} nothing is known here",
+        f"peers are {numbers(story.record.view.rows)}, and the last round is "
+        f"{story.record.view.round}",
+    )
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+def of_run(story: Story) -> list[str]:
+    record, view = story.record, story.record.view
+    name = record.config.name if record.config else record.folder.name
+    took = clock(record.last_at - record.began) if record.began is not None else "no time"
+    lines = [f"The run {name}: {story.standing.state}, {counted(view.round + 1, 'round')}, {took}."]
+    lines += _times(story.times)
+    if story.handed_on:
+        lines.append(
+            f"{counted(story.handed_on, 'round')} of {len(story.times)} "
+            f"{'was' if story.handed_on == 1 else 'were'} served by another peer than the first "
+            "whose turn it was."
+        )
+        lines += [f"  {why}" for why in _folded_reasons(story.of("attempt"))]
+    lines += _lost_rounds(story)
+    lines += _late_peers(story)
+    lines += _blows(story)
+    for event in story.of("fault"):
+        if event.get("kind") not in ("crash", "restart", "hang"):
+            what = text_of(event.get("fault"))
+            lines.append(f"{story.at(event['t'])}: the fault {what} was injected.")
+    lines += [
+        f"Peer {peer} was suspected first in round {known['round']}: "
+        f"{'; '.join(known['reasons']) or 'no reason was told'}."
+        for peer, known in sorted(view.suspicions.items())
+    ]
+    if view.quarantines:
+        lines.append(f"In quarantine there were at some time: {numbers(view.quarantines)}.")
+    lines += [f"! {line}" for line in record.broken]
+    return [*lines, f"More: gossip explain {name} PEER, or gossip explain {name} @ROUND."]
+
+
+def _times(times: Sequence[RoundTime]) -> list[str]:
+    took = [each.took for each in times if each.took is not None]
+    if not took:
+        return ["No commits are here, so it is not known where the time of its rounds went."]
+    lines = [f"A round took {_ms(median(took))} in the median, {_ms(max(took))} at most."]
+    slowest = [each.slowest for each in times if each.slowest is not None]
+    if slowest:
+        peer, count = Counter(peer for peer, _ in slowest).most_common(1)[0]
+        longest = median(seconds for _, seconds in slowest)
+        lines.append(f"Its slowest contributor needed {_ms(longest)} of that for its update.")
+        lines.append(
+            f"The slowest was most often peer {peer}: in {count / len(slowest):.0%} of the rounds."
+        )
+    if rules := [each.rule for each in times if each.rule is not None]:
+        lines.append(f"The rule took {_ms(median(rules))}.")
+    if rests := [each.rest for each in times if each.rest is not None]:
+        lines.append(
+            f"The rest, {_ms(median(rests))}, went into sending updates and the result, waiting "
+            "for those who were late, and applying it."
+        )
+    return lines
+
+
+def _folded_reasons(events: Iterable[Row]) -> list[str]:
+    """Of hundreds of reasons, those that differ in more than their numbers, most frequent first."""
+    examples: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    turns: set[tuple[Any, ...]] = set()
+    for event in events:
+        turn = (event.get("round"), event.get("shard"), event.get("attempt"))
+        if turn in turns:
+            continue  # another peer tells of the same
+        turns.add(turn)
+        reason = text_of(event.get("reason")) or "no reason was told"
+        kind = _NUMBER.sub("#", reason)
+        examples.setdefault(kind, reason)
+        counts[kind] += 1
+    return [
+        f"{examples[kind]}." if count == 1 else f"{count} times, as: {examples[kind]}."
+        for kind, count in counts.most_common(5)
+    ]
+
+
+def _lost_rounds(story: Story) -> list[str]:
+    lost = story.record.view.lost_rounds
+    if not lost:
+        return []
+    why = _folded_reasons(story.of("lost_round"))
+    return [f"{counted(len(lost), 'round')} changed nothing: {' '.join(why[:1])}"]
+
+
+def _late_peers(story: Story) -> list[str]:
+    """Who was waited for in vain in more than one round of ten."""
+    late: Counter[int] = Counter()
+    rounds: set[tuple[int, int]] = set()
+    for event in story.of("late"):
+        number = whole(event.get("round"))
+        for peer in event.get("missing") or ():
+            if number is not None and isinstance(peer, int) and (number, peer) not in rounds:
+                rounds.add((number, peer))
+                late[peer] += 1
+    return [
+        f"{counted(count, 'round')} of {len(story.times)} were closed without peer {peer}, which "
+        "was late."
+        for peer, count in late.most_common()
+        if count > len(story.times) / 10
+    ]
+
+
+def _blows(story: Story) -> list[str]:
+    kinds = {"crash": "was killed", "restart": "was killed", "hang": "was stopped"}
+    lines = []
+    for blow in story.record.view.blows:
+        did = kinds.get(blow.kind, "died by a signal" if blow.kind == "killed" else "raised")
+        plan = "as the fault plan wanted" if blow.planned else "which no fault plan wanted"
+        lines.append(
+            f"{story.at(blow.at)}: peer {blow.peer} {did} in round {max(blow.round, 0)}, {plan}."
+        )
+        if blow.skip_ms is not None:
+            lines.append(f"  The last of the others skipped it after {blow.skip_ms:.0f} ms.")
+        if blow.dead_ms is not None:
+            lines.append(f"  The last of them held it for dead after {blow.dead_ms:.0f} ms.")
+    for rejoin in story.record.view.rejoins:
+        if rejoin.round is not None:
+            after = f", {rejoin.after_s:.1f} s later" if rejoin.after_s is not None else ""
+            lines.append(f"Peer {rejoin.peer} was back in round {rejoin.round}{after}.")
+    return lines
+
+
+# --- a peer ---------------------------------------------------------------------------------------
+
+
+def of_peer(story: Story, peer: int) -> list[str]:
+    record = story.record
+    row, known = record.view.rows[peer], record.of(peer)
+    lines = [f"Peer {peer}: {row.state}, {counted(row.step, 'step')} done, trust {row.trust:.2f}."]
+    if row.lie:
+        lines.append(f"The fault plan makes it Byzantine: {row.lie}.")
+    if known.participation is not None:
+        lines.append(
+            f"Its update is in {known.contributed} of {counted(known.rounds, 'round')} since its "
+            f"first ({known.participation:.0%})."
+        )
+    if late := known.late_share(record.view.round):
+        lines.append(f"Of the last rounds {late:.0%} were closed without it: it was late.")
+    lines += _compared(story)
+    lines.append(f"It has served {counted(story.served, 'round')}.")
+    refused = [event for event in story.of("attempt") if f"of {peer} is refused" in _why(event)]
+    if refused:
+        lines.append("Results of it were refused:")
+        lines += [f"  {why}" for why in _folded_reasons(refused)]
+    if known.usage is not None:
+        lines.append(
+            f"Its processes have used {known.usage.cpu_s:.0f} s of processor time, hold "
+            f"{bytes_word(known.usage.memory)}, and have sent {bytes_word(known.usage.sent)}."
+        )
+    happened = _time_line(story, peer)
+    if len(happened) > LINES_MAX:
+        half = LINES_MAX // 2
+        left_out = f"        ({len(happened) - LINES_MAX} more)"
+        happened = [*happened[:half], left_out, *happened[-half:]]
+    return [*lines, *(["", "What happened to it:"] if happened else []), *happened]
+
+
+def _compared(story: Story) -> list[str]:
+    """Its updates beside those of the others."""
+    if not story.own:
+        return []
+    lines = []
+    times = [
+        (own, other)
+        for (_, own), (_, other) in zip(story.own, story.others, strict=True)
+        if own and other
+    ]
+    if times:
+        own, other = (median(column) for column in zip(*times, strict=True))
+        lines.append(
+            f"It needed {_ms(own)} for an update in the median, where the others needed "
+            f"{_ms(other)}."
+        )
+    far = median(far for far, _ in story.own)
+    usual = median(far for far, _ in story.others)
+    lines.append(
+        f"Its updates lay {_times_far(far)} as far out as is typical in the median, those of the "
+        f"others {_times_far(usual)}."
+    )
+    return lines
+
+
+def _times_far(far: float) -> str:
+    return "over 1000 times" if far > 1000 else f"{far:.2g} times"
+
+
+def _time_line(story: Story, peer: int) -> list[str]:
+    """Line by line, in order; what several peers tell at once is one line."""
+    lines: list[str] = []
+    skips: list[Row] = []
+    told: set[str] = set()
+    for event in story.events:
+        if event.get("event") == "skip" and event.get("subject") == peer:
+            if skips and event["t"] - skips[-1]["t"] > TOGETHER_S:
+                lines += _skipped(story, skips)
+                skips = []
+            skips.append(event)
+            continue
+        text = _of_peer(event, peer)
+        if text and text not in told:  # others tell the same of the same round
+            if skips:
+                lines += _skipped(story, skips)
+                skips = []
+            told.add(text)
+            lines.append(f"  {story.at(event['t']):>6}  {text}")
+    return [*lines, *(_skipped(story, skips) if skips else [])]
+
+
+def _skipped(story: Story, skips: Sequence[Row]) -> list[str]:
+    who = numbers(row["peer"] for row in skips if isinstance(row.get("peer"), int))
+    reasons = Counter(_why(row) for row in skips).most_common()
+    why = "; ".join(WHY_SKIPPED.get(reason, reason) for reason, _ in reasons)
+    at = story.at(skips[0]["t"])
+    return [f"  {at:>6}  Round {skips[0].get('round')}: skipped by {who}: {why}."]
+
+
+def _of_peer(event: Row, peer: int) -> str:
+    """What an event tells of a peer; "": nothing."""
+    if event.get("subject") == peer:
+        return _told_of(event)
+    if event.get("peer") == peer:
+        return _told_by(event)
+    return ""
+
+
+def _told_of(event: Row) -> str:
+    number, trust = event.get("round"), real(event.get("trust"))
+    reasons = event.get("reasons")
+    evidence = "; ".join(map(str, reasons)) if isinstance(reasons, list) and reasons else ""
+    because = f": {evidence}" if evidence else ""
+    score = f"trust {trust:.2f}" if trust is not None else "trust unknown"
+    match event.get("event"):
+        case "suspected":
+            return f"Round {number}: suspected, {score}{because}."
+        case "quarantined":
+            return f"Round {number}: quarantined, {score}{because}. Its updates are not used."
+        case "parole":
+            return f"Round {number}: on parole. Its updates are used again, and watched."
+        case "trusted":
+            return f"Round {number}: trusted again, {score}."
+        case "share":
+            share, was = real(event.get("share")) or 0.0, real(event.get("was")) or 0.0
+            why = "slower than most, or away" if share < was else "quick enough for more"
+            return f"Round {number}: it gets {share:.0%} of a whole batch ({why})."
+        case "passed_over":
+            return f"Round {number}: it serves no more for a while, as its results did not come."
+        case "serves_again":
+            return f"Round {number}: it serves again."
+        case "dead":
+            return f"Round {number}: held for dead ({_why(event)})."
+    return ""
+
+
+def _told_by(event: Row) -> str:
+    number = event.get("round")
+    match event.get("event"):
+        case "spawned" if event.get("incarnation"):
+            return f"Started again, as incarnation {event.get('incarnation')}."
+        case "fault":
+            return f"Round {number}: the fault {text_of(event.get('fault'))} struck it."
+        case "exited":
+            return f"Its process ended: {text_of(event.get('how'))}."
+        case "recovering":
+            return f"It asked for the state of the others: {_why(event)}."
+        case "restored":
+            return f"It took the state of round {number} from peer {event.get('from')}."
+        case "error":
+            return f"Error: {text_of(event.get('message'))}."
+        case "restarting":
+            return f"Its launcher starts it again: {text_of(event.get('why'))}."
+    return _told_of_quorum(event)
+
+
+def _told_of_quorum(event: Row) -> str:
+    number = event.get("round")
+    match event.get("event"):
+        case "paused":
+            alive, need = event.get("alive"), event.get("need")
+            return f"Round {number}: it paused, with {alive} alive where {need} are needed."
+        case "resumed":
+            return f"It went on, with {event.get('alive')} alive."
+        case "minority_continues":
+            return f"Round {number}: it went on with fewer than a majority."
+    return ""
+
+
+# --- a round --------------------------------------------------------------------------------------
+
+
+def of_round(story: Story, number: int) -> list[str]:
+    commit, before = story.kept.get(number), story.kept.get(number - 1)
+    if commit is None:
+        lines = [f"Round {number} has no commit here."]
+    else:
+        time = time_of(commit, before)
+        served = f"served by peer {commit.server}"
+        again = f" at attempt {commit.attempt}" if commit.attempt else ""
+        lines = [f"Round {number}: {served}{again}, committed at {story.at(commit.at)}."]
+        lines += _time_of_round(time, commit)
+        lines += _given(commit, before)
+        lines += [f"Peer {peer} was in quarantine." for peer in _quarantined(story, number)]
+    lines += _of_round(story, number)
+    return lines
+
+
+def _time_of_round(time: RoundTime, commit: CommitRecord) -> list[str]:
+    if time.took is None:
+        return ["How long it took is not known: the commit of the round before is not here."]
+    lines = [f"It took {_ms(time.took)} from the commit before to its own."]
+    if time.slowest is not None:
+        took = [each.took_s for each in commit.contributors if each.took_s]
+        peer, longest = time.slowest
+        lines.append(
+            f"Its slowest contributor, peer {peer}, needed {_ms(longest)} for its update; the "
+            f"median is {_ms(median(took))}."
+        )
+    if time.rule is not None:
+        lines.append(f"The rule took {_ms(time.rule)}.")
+    if time.rest is not None:
+        lines.append(
+            f"The rest, {_ms(time.rest)}, went into sending updates and the result, waiting and "
+            "applying."
+        )
+    return lines
+
+
+def _given(commit: CommitRecord, before: CommitRecord | None) -> list[str]:
+    """Whose updates are in it, and whose are not."""
+    used = [each.peer for each in commit.contributors if each.weight]
+    left_out = [each for each in commit.contributors if not each.weight]
+    lines = [f"Its result is made of the updates of {numbers(used) or 'nobody'}."]
+    lines += [
+        f"The update of peer {each.peer} came and got no weight: it lay "
+        f"{_times_far(each.outlyingness)} as far out as is typical."
+        for each in left_out
+    ]
+    lines += [
+        f"The update of peer {peer} was rejected: {reason.replace('_', ' ')}."
+        for peer, reason in sorted(commit.rejected.items())
+    ]
+    there = {each.peer for each in commit.contributors}.union(commit.rejected)
+    if before is not None and (missing := set(before.roster) - there):
+        lines.append(f"Of the roster there is no update of {numbers(missing)} in it.")
+    if commit.reason:
+        lines.append(f"It changed nothing: {commit.reason}.")
+    if commit.loss is not None:
+        lines.append(f"The loss was {commit.loss:.4g}.")
+    if before is not None and (came := set(commit.roster) - set(before.roster)):
+        lines.append(f"From the next round on {numbers(came)} take part, too.")
+    if before is not None and (went := set(before.roster) - set(commit.roster)):
+        lines.append(f"From the next round on {numbers(went)} take no part.")
+    return lines
+
+
+def _quarantined(story: Story, number: int) -> list[int]:
+    """Who was, before the round."""
+    locked: set[int] = set()
+    for event in story.of("quarantined", "parole", "trusted"):
+        subject, at = whole(event.get("subject")), whole(event.get("round"))
+        if subject is None or at is None or at >= number:
+            continue
+        if event["event"] == "quarantined":
+            locked.add(subject)
+        else:
+            locked.discard(subject)
+    return sorted(locked)
+
+
+def _of_round(story: Story, number: int) -> list[str]:
+    """What events tell of it; the same of several peers once."""
+    lines: list[str] = []
+    for event in story.events:
+        if event.get("round") == number and (line := _event_of_round(event)) not in ("", *lines):
+            lines.append(line)
+    return lines
+
+
+def _event_of_round(event: Row) -> str:
+    peer = event.get("peer")
+    match event.get("event"):
+        case "late":
+            waited_s = real(event.get("waited_s")) or 0.0
+            missing = numbers(each for each in event.get("missing") or () if isinstance(each, int))
+            return (
+                f"Its server waited for {missing} until {_ms(waited_s)} after the first update, "
+                "and closed it without."
+            )
+        case "attempt":
+            return f"It was handed on to peer {event.get('server')}: {_why(event)}."
+        case "refused_result":
+            return f"Peer {peer} refused a result: {_why(event)}."
+        case "lost_round":
+            return f"It changed nothing: {_why(event)}."
+        case "skip":
+            why = WHY_SKIPPED.get(_why(event), _why(event))
+            return f"Peer {event.get('subject')} was skipped: {why}."
+        case "suspected" | "quarantined" | "parole" | "trusted" | "share":
+            return f"Peer {event.get('subject')}: {_told_of(event).partition(': ')[2]}"
+        case "fault":
+            return f"The fault {text_of(event.get('fault'))} struck peer {peer}."
+        case "paused" | "minority_continues":
+            return f"Peer {peer}: {_told_by(event).partition(': ')[2]}"
+        case "restored":
+            return f"Peer {peer} took the state of this round from peer {event.get('from')}."
+    return ""
+
+
+def _why(event: Row) -> str:
+    return text_of(event.get("reason")) or "no reason was told"
+
+
+def _ms(seconds: float) -> str:
+    """``0.8 ms``, ``95 ms``, ``2.1 s``"""
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.1f} ms"

@@ -1,0 +1,210 @@
+"""Files of JSON lines that grow while they are read, and a run's folder full of them.
+
+A file of a run may be written to at this moment, by processes of this machine or of another one
+that shares the folder. So a row is given out once, as soon as its line has an end; a line that a
+crash has torn is left out, and counted.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gossip.errors import ConfigError
+from gossip.run import open_in, parse_json, real, unpacked
+
+Row: TypeAlias = dict[str, Any]
+BLOCK_BYTES = 256 * 1024
+LINE_BYTES_MAX = 2**20
+PEERS_MAX = 10_000
+"""So many folders of peers are looked into."""
+_PEER = re.compile(r"peer-(0|[1-9]\d{0,8})")
+
+
+class GrowingFile:
+    """The rows of ``folder / name`` (no link, no pipe), each once, in the order of the file.
+
+    What was rotated away is read first: ``name.000001.gz``, ``name.000002`` and so on, then
+    ``name`` itself. A file that is rotated between two calls is read on where it is now.
+
+    Attributes:
+        why_not: Why it cannot be read; "": it can, or there is none yet.
+        torn: Lines that were no JSON object.
+        replaced: Whether another file has come in its place. What that one has is not read.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = folder / name
+        self._folder, self._name = folder, name
+        self.why_not = ""
+        self.torn = 0
+        self.replaced = False
+        self._segments = 0  # so many of them are read to their ends
+        self._at = 0  # in the one after those, or in the file itself
+        self._rest = b""  # of a line without its end
+        self._seen = -1, -1, -1  # inode, size and time of the file when it was read last
+        self._inode = -1  # of the file in which ``_at`` is a place
+
+    def rows(self) -> Iterator[Row]:
+        """What has come since the last call."""
+        if self.why_not or self.replaced or not self._changed():
+            return
+        try:
+            while (segment := self._next_segment()) is not None:
+                yield from self._read_segment(segment)
+                self._segments, self._at, self._rest, self._inode = self._segments + 1, 0, b"", -1
+            yield from self._read_rest()
+        except FileNotFoundError:
+            self._seen = -1, -1, -1  # it was rotated a moment ago, or removed: seen the next time
+        except (ConfigError, OSError, EOFError, zlib.error) as error:
+            self.why_not = str(error)
+
+    def _changed(self) -> bool:
+        """Cheap: of hundreds of files most have nothing new."""
+        try:
+            found = os.stat(self.path, follow_symlinks=False)
+        except OSError:
+            return False
+        now = found.st_ino, found.st_size, found.st_mtime_ns
+        seen, self._seen = self._seen, now
+        # an empty one was rotated a moment ago; of a link or a pipe whoever opens it is told
+        return seen != now
+
+    def _next_segment(self) -> str | None:
+        folder, _, base = self._name.rpartition("/")
+        for end in ("", ".gz"):
+            name = f"{base}.{self._segments + 1:06d}{end}"
+            if os.path.lexists(self.path.with_name(name)):
+                return f"{folder}/{name}" if folder else name
+        return None
+
+    def _read_segment(self, name: str) -> Iterator[Row]:
+        with open_in(self._folder, name) as file:
+            whole = unpacked(file, name)
+            whole.seek(self._at)
+            while block := whole.read(BLOCK_BYTES):
+                yield from self._take(block)
+
+    def _read_rest(self) -> Iterator[Row]:
+        """Of the file itself. It is open for a moment only: a swarm has more files than a process
+        may hold open."""
+        while block := self._next_block():
+            yield from self._take(block)
+
+    def _next_block(self) -> bytes:
+        with open_in(self._folder, self._name) as file:
+            found = os.fstat(file.fileno())
+            if self._inode not in (-1, found.st_ino) or found.st_size < self._at:
+                rotated = self._next_segment() is not None
+                self.replaced, self._seen = not rotated, (-1, -1, -1)
+                return b""
+            self._inode = found.st_ino
+            file.seek(self._at)
+            return file.read(BLOCK_BYTES)
+
+    def _take(self, block: bytes) -> Iterator[Row]:
+        self._at += len(block)
+        *lines, self._rest = (self._rest + block).split(b"\n")
+        if len(self._rest) > LINE_BYTES_MAX:
+            self._rest = b""
+            self.torn += 1
+        for line in lines:
+            if (row := self._row(line)) is not None:
+                yield row
+
+    def _row(self, line: bytes) -> Row | None:
+        try:
+            row = parse_json(line)
+        except ValueError:
+            self.torn += bool(line)
+            return None
+        if not isinstance(row, dict):
+            self.torn += 1
+            return None
+        return None if "schema" in row else row
+
+
+class RunFiles:
+    """The rows of all files of a run, as they come.
+
+    ``t`` of each row that is given out is seconds since 1970, by the clock of the machine that has
+    written it: monotonic clocks of several machines have nothing in common.
+
+    Attributes:
+        folder: Of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, GrowingFile] = {}
+
+    @property
+    def broken(self) -> list[str]:
+        """A line on each file that is none of a run's."""
+        return [file.why_not for file in self._files.values() if file.why_not]
+
+    @property
+    def replaced(self) -> bool:
+        """Whether somebody has put another file in the place of one: all is to be read anew."""
+        return any(file.replaced for file in self._files.values())
+
+    @property
+    def torn(self) -> int:
+        """Lines that a crash has cut off, or that were never JSON."""
+        return sum(file.torn for file in self._files.values())
+
+    def peers(self) -> list[int]:
+        """Who has a folder here, ascending."""
+        try:
+            names = os.listdir(self.folder)
+        except OSError:
+            return []  # somebody has removed it meanwhile, or closed it
+        found = sorted(int(match[1]) for name in names if (match := _PEER.fullmatch(name)))
+        return found[:PEERS_MAX]
+
+    def events(self) -> Iterator[Row]:
+        """New rows of what launchers have written, by time. Where there was none (torchrun), of
+        what the peers have written themselves."""
+        return self._by_time(self._event_files())
+
+    def commits(self) -> Iterator[Row]:
+        """New commits, by the time at which their makers have written them: of all branches, and a
+        shard each. Those of one round may come twice: two peers may both have written it down."""
+        return self._by_time(self._files_of("commits"))
+
+    def metrics(self) -> Iterator[Row]:
+        """New rows of what scripts have logged, by time."""
+        return self._by_time(self._files_of("metrics"))
+
+    def _event_files(self) -> list[GrowingFile]:
+        names = ["events.jsonl"]
+        names += sorted(path.name for path in self.folder.glob("events-*.jsonl"))
+        launchers = [name for name in names if os.path.lexists(self.folder / name)]
+        return [self._file(name) for name in launchers] or self._files_of("events")
+
+    def _files_of(self, kind: str) -> list[GrowingFile]:
+        """Those of the peers; where these are elsewhere, what was put together from them."""
+        names = [f"peer-{peer}/{kind}.jsonl" for peer in self.peers()]
+        there = [name for name in names if os.path.lexists(self.folder / name)]
+        return [self._file(name) for name in there or [f"{kind}.jsonl"]]
+
+    def _file(self, name: str) -> GrowingFile:
+        return self._files.setdefault(name, GrowingFile(self.folder, name))
+
+    def _by_time(self, files: list[GrowingFile]) -> Iterator[Row]:
+        return heapq.merge(*(map(_on_wall_clock, file.rows()) for file in files), key=_time_of)
+
+
+def _on_wall_clock(row: Row) -> Row:
+    row["t"] = real(row.get("wall")) or real(row.get("t")) or 0.0
+    return row
+
+
+def _time_of(row: Row) -> float:
+    t: float = row["t"]
+    return t

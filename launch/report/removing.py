@@ -1,0 +1,158 @@
+"""``gossip rm``: takes away what a run has left, and nothing else.
+
+Only what gossip itself writes into a run's folder is removed. What somebody else has put there
+stays. Checkpoints, and states that a peer has left behind (``peer-N/last_state``), stay unless they
+are to go, too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from gossip.errors import ConfigError
+from gossip.run import checkpoints, shown
+
+from . import launchers
+from .run_state import RunState, folders, look
+
+OURS = (
+    *("config.json", "config.toml", "environment.json", "command.json", "checkpoints.json"),
+    *("summary.json", "evaluation.json", "comparison.json", "begun", "logbook.md"),
+    *("swarm.key", "swarm.log", "fetched", "seeds", "faults", "launchers", "hosts", "drill*.sock"),
+    *("events.jsonl*", "events-*.jsonl*", "commits.jsonl*", "metrics.jsonl*", "verdict.*"),
+    *("report.html", "report*.png", "tensorboard", "mlflow.db", "mlflow", "wandb", "trackio"),
+    *("peer-*", "plain", "alone"),
+)
+"""Names in a run's folder that gossip gives."""
+LAST_STATE = "last_state"
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What is to be removed of one run.
+
+    Attributes:
+        paths: Files and folders, all of the run.
+        checkpoints: Of the run; () when they stay.
+        kept: What stays in the folder, or is kept elsewhere, in words.
+        nbytes: That ``paths`` and ``checkpoints`` have.
+    """
+
+    run: RunState
+    paths: tuple[Path, ...]
+    checkpoints: tuple[Path, ...]
+    kept: tuple[str, ...]
+    nbytes: int
+
+
+def plan(run: RunState, with_checkpoints: bool) -> Removal:
+    """Looks what there is. Raises: ConfigError: The run trains, or its folder cannot be read."""
+    _refuse_living(run)
+    paths, kept = [], []
+    try:
+        there = sorted(run.folder.iterdir())
+    except OSError as error:
+        raise ConfigError(f"{shown(run.folder)} cannot be read: {error.strerror}") from error
+    for path in there:
+        if not any(fnmatch(path.name, pattern) for pattern in OURS):
+            kept.append(f"{path.name}: not gossip's")
+            continue
+        state = path / LAST_STATE
+        if path.name.startswith("peer-") and state.is_dir() and not with_checkpoints:
+            kept.append(f"{path.name}/{LAST_STATE}: the state that a peer has left")
+            paths += [each for each in sorted(path.iterdir()) if each != state]
+        else:
+            paths.append(path)
+    saved, where = _checkpoints(run)
+    gone = saved if with_checkpoints else ()
+    if saved and not with_checkpoints:
+        kept.append(f"{len(saved)} checkpoints in {where} (--checkpoints removes them)")
+    nbytes = sum(map(size_of, (*paths, *gone)))
+    return Removal(run, tuple(paths), gone, tuple(kept), nbytes)
+
+
+def _refuse_living(run: RunState) -> None:
+    if run.state in ("running", "elsewhere"):
+        where = f"on {', '.join(run.hosts)}" if run.state == "elsewhere" else "here"
+        raise ConfigError(
+            f"{run.name} trains {where}: nothing was removed", f"gossip stop {run.name}"
+        )
+    if left := launchers.processes_of(run.folder):
+        pids = ", ".join(map(str, left))
+        raise ConfigError(
+            f"processes of {run.name} run still: {pids}", f"gossip stop {run.name} --now"
+        )
+
+
+def _checkpoints(run: RunState) -> tuple[tuple[Path, ...], Path | None]:
+    """Those that it has saved, and where. A copy of a run has none: they are the run's."""
+    folder = checkpoints.folder_of(run.folder) if run.state != "copy" else None
+    if folder is None:
+        return (), None
+    return tuple(path for _, path in checkpoints.listed(folder)), folder
+
+
+def shared_with(run: RunState) -> list[str]:
+    """Names of other runs beside it that save into the same folder."""
+    own = _folder_of(run.folder)
+    others = [each for each in folders(run.folder.parent) if each != run.folder]
+    return [each.name for each in others if own is not None and _folder_of(each) == own]
+
+
+def _folder_of(folder: Path) -> Path | None:
+    try:
+        return checkpoints.folder_of(folder)
+    except ConfigError:
+        return None
+
+
+def carry_out(removal: Removal) -> None:
+    """Removes it. What is a link is removed as a link. The folder goes when nothing is left in it,
+    and the run's settings go last, so that what was interrupted can be done again.
+
+    Raises: ConfigError: Something cannot be removed.
+    """
+    _refuse_living(look(removal.run.folder))  # somebody may have resumed it meanwhile
+    last = removal.run.folder / "config.json"
+    try:
+        for path in (*removal.checkpoints, *(each for each in removal.paths if each != last)):
+            _remove(path)
+        for path in removal.checkpoints[:1]:
+            (path.parent / "latest").unlink(missing_ok=True)
+        _remove(last)
+        for folder in (*removal.run.folder.glob("peer-*"), removal.run.folder):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+    except OSError as error:
+        raise ConfigError(f"cannot remove {shown(error.filename)}: {error.strerror}") from error
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder; links are not followed."""
+    try:
+        if not path.is_dir() or path.is_symlink():
+            return path.lstat().st_size
+        return sum(_sizes_in(path))
+    except OSError:
+        return 0  # it is gone, or may not be looked into
+
+
+def _sizes_in(folder: Path) -> Iterator[int]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield size_of(Path(entry.path))
+            else:
+                yield entry.stat(follow_symlinks=False).st_size

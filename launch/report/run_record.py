@@ -1,0 +1,365 @@
+"""What a run's folder tells of the run and of each peer, kept up to date while it grows: for
+``gossip top``, ``explain`` and ``report``.
+
+Reading is incremental and what is kept is bounded: by the number of peers, and by ``ROUNDS_KEPT``
+rounds. Whoever needs every commit reads ``RunFiles.commits``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gossip.config import RunConfig
+from gossip.errors import ConfigError, GossipError
+from gossip.faults import FaultPlan
+from gossip.run import read_object, real, text_of, whole
+
+from .growing import PEERS_MAX, Row, RunFiles
+from .view import RunView
+
+ROUNDS_KEPT = 512
+RECENT_ROUNDS = 100
+"""Of so many last rounds is the share in which a peer was late."""
+HAPPENINGS_KEPT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ContributionRecord:
+    """What one peer has given to a round.
+
+    Attributes:
+        weight: That its update had in the result; 0: it was left out.
+        outlyingness: How far out it was; 1 is typical.
+        took_s: From the begin of the round until its update was there; None: it did not say.
+    """
+
+    peer: int
+    samples: int
+    weight: float
+    outlyingness: float
+    took_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """A commit as its maker has written it down.
+
+    Attributes:
+        at: When; seconds since 1970.
+        attempt: 0: made by whoever was to serve the round; 1: by the next one, and so on.
+        rejected: Peer -> why its update was not taken.
+        roster: Of the next round.
+        trust: Peer -> trust after the round.
+        reason: Why there is no result; "": there is one.
+        chain: Hash of the history that ends with it.
+        rule_s: From the end of the collecting to the commit; None: its maker has not written it.
+    """
+
+    at: float
+    round: int
+    shard: int
+    server: int
+    attempt: int
+    contributors: tuple[ContributionRecord, ...]
+    rejected: Mapping[int, str]
+    roster: tuple[int, ...]
+    loss: float | None
+    trust: Mapping[int, float]
+    reason: str
+    chain: str
+    parent: str
+    epoch: int | None
+    rule_s: float | None = None
+
+    def of(self, peer: int) -> ContributionRecord | None:
+        """What a peer has contributed; None: nothing."""
+        return next((each for each in self.contributors if each.peer == peer), None)
+
+
+def commit_of(row: Mapping[str, Any]) -> CommitRecord | None:
+    """A row of ``commits.jsonl``; None: it is none. ``t``: seconds since 1970."""
+    number, server = whole(row.get("round")), whole(row.get("server"))
+    if number is None or server is None:
+        return None
+    return CommitRecord(
+        at=real(row.get("t")) or 0.0,
+        round=number,
+        shard=whole(row.get("shard")) or 0,
+        server=server,
+        attempt=whole(row.get("made_at")) or 0,
+        contributors=tuple(
+            ContributionRecord(
+                peer,
+                whole(each.get("samples")) or 0,
+                real(each.get("weight")) or 0.0,
+                real(each.get("outlyingness")) or 0.0,
+                took_us / 1e6 if (took_us := whole(each.get("took_us"))) else None,
+            )
+            for each in _objects(row.get("contributors"))
+            if (peer := whole(each.get("peer"))) is not None
+        ),
+        rejected={
+            peer: text_of(each.get("reason")) or ""
+            for each in _objects(row.get("rejected"))
+            if (peer := whole(each.get("peer"))) is not None
+        },
+        roster=_peers(row.get("roster")),
+        loss=real(row.get("loss")),
+        trust=_by_peer(row.get("trust")),
+        reason=text_of(row.get("reason")) or "",
+        chain=text_of(row.get("chain")) or "",
+        parent=text_of(row.get("parent")) or "",
+        epoch=whole(row.get("epoch")),
+        rule_s=rule_ms / 1000 if (rule_ms := real(row.get("rule_ms"))) is not None else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a peer's two processes have used since they were started, as it was told at ``at``
+    (seconds since 1970).
+
+    Attributes:
+        cpu_s: Processor time of trainer and node.
+        memory: Bytes in memory, of both.
+        sent, received: Bytes, by the node.
+    """
+
+    at: float
+    cpu_s: float
+    memory: int
+    sent: int
+    received: int
+
+
+def usage_of(row: Mapping[str, Any]) -> Usage | None:
+    """Of an event ``usage``; None: it is none."""
+    cpu_s = real(row.get("cpu_s"))
+    counts = [whole(row.get(name)) for name in ("memory", "sent_bytes", "received_bytes")]
+    if cpu_s is None or None in counts:
+        return None
+    memory, sent, received = (count or 0 for count in counts)
+    return Usage(real(row.get("t")) or 0.0, cpu_s, memory, sent, received)
+
+
+@dataclass(slots=True)
+class PeerRecord:
+    """What is known of one peer beside its ``PeerRow``.
+
+    Attributes:
+        rounds: Committed ones since it was in a roster for the first time.
+        contributed: Of these, those whose result has its update, with a weight or without.
+        late: Of the last ``RECENT_ROUNDS`` rounds of which it was in the roster, those that were
+            closed without it after a grace.
+        served: Commits that it has made.
+        usage: As it was told last, and the time before.
+        host: On which it runs, where a launcher has said so.
+        last_at: When it said something itself the last time; seconds since 1970.
+        skipped_for: Why it was skipped the last time.
+    """
+
+    peer: int
+    rounds: int = 0
+    contributed: int = 0
+    served: int = 0
+    usage: Usage | None = None
+    usage_before: Usage | None = None
+    host: str = ""
+    last_at: float = 0.0
+    skipped_for: str = ""
+    late_rounds: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
+
+    @property
+    def participation(self) -> float | None:
+        """Share of the rounds to which it has contributed; None: there was none."""
+        return self.contributed / self.rounds if self.rounds else None
+
+    def late_share(self, last_round: int) -> float | None:
+        """Share of the last rounds that were closed without it; None: there was none."""
+        count = min(self.rounds, RECENT_ROUNDS)
+        late = sum(number > last_round - RECENT_ROUNDS for number in self.late_rounds)
+        return min(1.0, late / count) if count else None
+
+    def cpu(self) -> float | None:
+        """Processors that it kept busy between the last two times that it told; None: unknown."""
+        now, before = self.usage, self.usage_before
+        if now is None or before is None or now.at <= before.at or now.cpu_s < before.cpu_s:
+            return None
+        return (now.cpu_s - before.cpu_s) / (now.at - before.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """A line that is worth telling, as ``RunView`` words it. ``at``: seconds since 1970."""
+
+    at: float
+    text: str
+
+
+class RunRecord:
+    """The state of a run, by its folder. Nothing is read before ``update`` is called.
+
+    Attributes:
+        config: Of the run; None: it cannot be read.
+        view: Of the run and its peers, by what the launchers have told. Its times are seconds
+            since 1970.
+        peers: What is known of each peer beside that.
+        commits: The last ones, one a round, of the first shard: of two branches the one that was
+            written down later.
+        happenings: The last ones; ``happened``: how many there were.
+        began: When the first event was; None: there is none.
+        last_at: When the last event or commit was.
+        misshapen: Events of which a field was missing, or not of its kind.
+        broken: A line on each file that is none of a run's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = RunFiles(folder)
+        self._unreadable: list[str] = []
+        self.config = self._load_config()
+        self.view = RunView(self.config.peers if self.config else 0, self._plan())
+        self.peers: dict[int, PeerRecord] = {}
+        self.commits: deque[CommitRecord] = deque(maxlen=ROUNDS_KEPT)
+        self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
+        self.happened = 0
+        self.began: float | None = None
+        self.last_at = 0.0
+        self.misshapen = 0
+
+    @property
+    def broken(self) -> list[str]:
+        return [*self._unreadable, *self.files.broken]
+
+    def object(self, name: str) -> dict[str, Any]:
+        """A file of the folder that is one JSON object, as ``summary.json``; {}: there is none, or
+        it cannot be read."""
+        try:
+            return read_object(self.folder, name) or {}
+        except ConfigError as error:
+            if str(error) not in self._unreadable:
+                self._unreadable.append(str(error))
+            return {}
+
+    def of(self, peer: int) -> PeerRecord:
+        """What is known of a peer; a new one is remembered."""
+        return self.peers.setdefault(peer, PeerRecord(peer))
+
+    def update(
+        self,
+        event_taken: Callable[[Row], None] | None = None,
+        commit_taken: Callable[[CommitRecord], None] | None = None,
+    ) -> None:
+        """Reads what has come since the last time. Who looks on gets each event, and each commit of
+        a round that was not known before, once it is taken in."""
+        for event in self.files.events():
+            self._take_event(event)
+            if event_taken is not None:
+                event_taken(event)
+        for row in self.files.commits():
+            commit = commit_of(row)
+            if commit is None or commit.shard or not self._take_commit(commit):
+                continue
+            if commit_taken is not None:
+                commit_taken(commit)
+
+    def _load_config(self) -> RunConfig | None:
+        try:
+            return RunConfig.load(self.folder / "config.json")
+        except (GossipError, OSError) as error:
+            self._unreadable.append(str(error))
+            return None
+
+    def _plan(self) -> FaultPlan:
+        try:
+            return self.config.plan if self.config else FaultPlan()
+        except GossipError as error:
+            self._unreadable.append(str(error))
+            return FaultPlan()
+
+    def _take_event(self, event: Row) -> None:
+        at, peer = event["t"], whole(event.get("peer"))
+        self.began = at if self.began is None else min(self.began, at)
+        self.last_at = max(self.last_at, at)
+        if peer is None or peer >= PEERS_MAX:
+            return
+        row = self.view.rows.get(peer)
+        if row is None:
+            self.view.expect(peer)
+        elif row.state == "elsewhere":
+            row.state = "starting"  # it was only spoken of until now
+        try:
+            lines = self.view.feed(event)
+        except (TypeError, ValueError, AttributeError, KeyError, OverflowError):
+            self.misshapen += 1
+            return
+        self.happenings.extend(Happening(at, line) for line in lines)
+        self.happened += len(lines)
+        self._count(peer, event)
+
+    def _count(self, peer: int, event: Row) -> None:
+        self.of(peer).last_at = max(self.of(peer).last_at, event["t"])
+        match event.get("event"):
+            case "late" if (number := whole(event.get("round"))) is not None:
+                for missing in _peers(event.get("missing")):
+                    seen = self.of(missing).late_rounds
+                    if not seen or seen[-1] != number:
+                        seen.append(number)
+            case "usage" if (usage := usage_of(event)) is not None:
+                known = self.of(peer)
+                known.usage_before, known.usage = known.usage, usage
+            case "skip" if (subject := whole(event.get("subject"))) is not None:
+                self.of(subject).skipped_for = text_of(event.get("reason")) or ""
+            case "halted" if whole(event.get("exit_code")):
+                # with a launcher, its own row tells the same in a moment
+                row = self.view.rows[peer]
+                row.state, row.exit = "gone", text_of(event.get("reason")) or ""
+            case "spawned" | "started" if host := text_of(event.get("host")):
+                self.of(peer).host = host
+
+    def _take_commit(self, commit: CommitRecord) -> bool:
+        """Whether it is the first of its round."""
+        self.last_at = max(self.last_at, commit.at)
+        if self._replaces(commit):
+            return False
+        self.commits.append(commit)
+        contributed = {each.peer for each in commit.contributors}
+        self.of(commit.server).served += 1
+        for peer in contributed.union(commit.roster):
+            self.of(peer)
+        for known in self.peers.values():
+            known.contributed += known.peer in contributed
+            known.rounds += bool(known.rounds) or known.peer in contributed
+        return True
+
+    def _replaces(self, commit: CommitRecord) -> bool:
+        """Whether it is the second of its round, and has taken the place of the first."""
+        for place in range(len(self.commits) - 1, -1, -1):
+            if self.commits[place].round == commit.round:
+                self.commits[place] = commit
+                return True
+            if self.commits[place].round < commit.round:
+                return False
+        return False
+
+
+def _objects(value: object) -> Sequence[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _peers(value: object) -> tuple[int, ...]:
+    found = value if isinstance(value, list) else []
+    return tuple(peer for each in found if (peer := whole(each)) is not None)
+
+
+def _by_peer(value: object) -> dict[int, float]:
+    told = value if isinstance(value, dict) else {}
+    return {
+        int(peer): score
+        for peer, each in told.items()
+        if isinstance(peer, str) and peer.isdecimal() and (score := real(each)) is not None
+    }

@@ -1,0 +1,183 @@
+"""``gossip top``: a run as it stands, drawn again and again in the terminal until it is over, or
+once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from gossip.errors import ConfigError
+from gossip.run import text_of
+
+from . import run_state
+from .live_frame import Size
+from .run_record import RunRecord
+from .screens import is_terminal
+from .top_frame import PeerLine, Standing, frame, peer_lines
+
+PLAIN_WIDTH = 120
+"""Of what is written into a file or a pipe."""
+STATE_EVERY_S = 1.0
+BEGIN_S = 300.0
+"""A run of which nothing has begun by then is not going to."""
+
+
+class TopView:
+    """A run's record, read on before each look at it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._record = RunRecord(folder)
+        self._standing = standing_of(folder)
+        self._looked_at = time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        return self._standing.over
+
+    def look(self, size: Size) -> list[Text]:
+        """The lines that stand for the run at this moment."""
+        record, standing, now = self._now()
+        return frame(record, standing, now, size)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for scripts."""
+        record, standing, now = self._now()
+        view = record.view
+        return {
+            "name": record.config.name if record.config else self.folder.name,
+            "folder": str(self.folder),
+            "state": standing.state,
+            "over": standing.over,
+            "round": view.round,
+            "step": view.step,
+            "steps": view.steps or (record.config.rounds if record.config else None),
+            "steps_per_s": view.pace.per_s(now),
+            "loss": view.loss,
+            "server": view.server,
+            "rounds_lost": len(view.lost_rounds),
+            "peers": [_peer_json(line, view.round, now) for line in peer_lines(*self._last)],
+            "broken": record.broken,
+        }
+
+    def _now(self) -> tuple[RunRecord, Standing, float]:
+        if not self.over and time.monotonic() - self._looked_at >= STATE_EVERY_S:
+            # asked first: what was written before the end is read after it
+            self._standing = standing_of(self.folder)
+            self._looked_at = time.monotonic()
+        if self._record.files.replaced:  # a launcher has put all files together at the end
+            self._record = RunRecord(self.folder)
+        self._record.update()
+        now = self._record.last_at if self.over else time.time()
+        self._last = self._record, self._standing, now
+        return self._last
+
+
+def _peer_json(line: PeerLine, last_round: int, now: float) -> dict[str, Any]:
+    row, known = line.row, line.known
+    usage = known.usage
+    return {
+        "peer": row.peer,
+        "state": line.state,
+        "why": line.why,
+        "step": row.step,
+        "round": row.round,
+        "incarnation": row.incarnation,
+        "steps_per_s": row.pace.per_s(now),
+        "waiting": row.pace.waiting(now),
+        "late_share": known.late_share(last_round),
+        "participation": known.participation,
+        "served": known.served,
+        "trust": row.trust,
+        "reasons": list(row.reasons),
+        "suspected": row.suspected,
+        "quarantined": row.quarantined,
+        "loss": row.loss,
+        "sent_bytes": usage.sent if usage else None,
+        "received_bytes": usage.received if usage else None,
+        "cpu": known.cpu(),
+        "memory": usage.memory if usage else None,
+    }
+
+
+def standing_of(folder: Path) -> Standing:
+    """How the run in a folder stands."""
+    state, hosts, summary = run_state.standing(folder)
+    over = state in ("ended", "killed", "copy") or (
+        state == "not begun" and time.time() - run_state.written_at(folder) > BEGIN_S
+    )
+    word = f"on {', '.join(hosts)}" if state == "elsewhere" else state
+    if state == "ended" and summary.get("status"):
+        word = f"ended: {text_of(summary['status'])}"
+    return Standing(word, over, "" if state == "elsewhere" else ", ".join(hosts))
+
+
+def choose(run: str | None, runs: Path) -> Path:
+    """The folder of the run that is meant; without a name the latest that runs, or else the latest.
+
+    Raises: ConfigError: There is none.
+    """
+    if run is not None:
+        return run_state.find(run, runs)
+    found = run_state.folders(runs)
+    if not found:
+        raise ConfigError(f"there are no runs in {runs}/", "gossip top FOLDER")
+    running = [each for each in found if not standing_of(each).over]
+    return (running or found)[0].resolve()
+
+
+def show(folder: Path, once: bool, every_s: float) -> None:
+    """Draws the run until it is over, or until Ctrl-C; what was drawn last stays."""
+    view = TopView(folder)
+    if once or not is_terminal():
+        _print(view)
+        return
+    with _ends_on_sigterm(), Live(screen=True, auto_refresh=False) as live:
+        live.update(Text(f"reading {folder} ..."), refresh=True)  # of a long run it takes seconds
+        try:
+            while True:
+                size = Size(live.console.size.width, live.console.size.height)
+                live.update(Group(*view.look(size)), refresh=True)
+                if view.over:
+                    break
+                time.sleep(every_s)
+        except KeyboardInterrupt:
+            pass  # that is how one leaves
+    _print(view)
+
+
+def show_json(folder: Path) -> None:
+    """One line of JSON."""
+    print(json.dumps(TopView(folder).to_json()))
+
+
+def _print(view: TopView) -> None:
+    """All peers, however many."""
+    console = Console(highlight=False, soft_wrap=True)
+    width = shutil.get_terminal_size().columns if console.is_terminal else PLAIN_WIDTH
+    for line in view.look(Size(width, 100_000)):
+        console.print(line)
+
+
+@contextmanager
+def _ends_on_sigterm() -> Iterator[None]:
+    """The terminal is set back then, too."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,329 @@
+"""What ``gossip top`` draws: how the run stands, a table of its peers with those in trouble first
+where not all of them fit, and what happened last.
+
+Pure: from a record of the run to lines that fit the terminal.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from gossip.run import shown
+
+from . import live_frame
+from .folding import folded
+from .live_frame import COLOURS, Size, behind, clock, near, numbers
+from .run_record import Happening, PeerRecord, RunRecord
+from .screens import MARKS
+from .view import PeerRow, RunView
+from .words import counted, short_bytes
+
+SILENT_S = 15.0
+"""A peer tells of itself every 5 s at least: of one that trains and has not for so long, nothing is
+known any more."""
+LATE_SHARE = 0.5
+"""From here on a peer is in trouble: most rounds are closed without it."""
+EVENTS_LEAST, EVENTS_MOST = 4, 16
+EVENT_BEGIN = 13  # columns for the time and the count
+SERVED_ROUNDS = 100
+COLUMNS = (
+    ("peer", 4),
+    ("state", 12),
+    ("step", 7),
+    ("lag", 5),
+    ("steps/s", 7),
+    ("waits", 5),
+    ("late", 4),
+    ("part", 4),
+    ("trust", 5),
+    ("sent", 6),
+    ("cpu", 4),
+    ("mem", 5),
+)
+"""What matters least is last: a narrower terminal has no room for it."""
+STYLES = {
+    "gone": "red",
+    "lost": "red",
+    "silent": "yellow",
+    "stopped": "yellow",
+    "done": "green",
+    "elsewhere": "dim",
+}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How the run stands as a whole.
+
+    Attributes:
+        state: In a word or a few, as ``gossip ls`` has it.
+        over: Whether nothing more will come.
+        where: Hosts of its launchers.
+    """
+
+    state: str
+    over: bool
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLine:
+    """What is shown of one peer.
+
+    Attributes:
+        state: In a word or two.
+        trouble: 0: none; the more, the sooner somebody should look.
+        why: Of its state; "": it needs no reason.
+    """
+
+    row: PeerRow
+    known: PeerRecord
+    state: str
+    trouble: int
+    why: str
+
+
+def frame(record: RunRecord, standing: Standing, now: float, size: Size) -> list[Text]:
+    """The lines, none wider than the terminal, and no more than it is high. ``now``: seconds since
+    1970; of a run that is over, when it ended."""
+    width = max(size.width - 1, live_frame.WIDTH_MIN)
+    lines = peer_lines(record, standing, now)
+    head = [
+        Text(_title(record, standing, now), style="bold"),
+        _progress(record, now, width),
+        _health(record, standing, lines),
+        Text(_serving(record, width), style="dim"),
+    ]
+    room = max(size.height - len(head) - 3, live_frame.ROWS_MIN)
+    events = min(max(room - _height(lines), EVENTS_LEAST), EVENTS_MOST, max(room - 4, 0))
+    table = _table(record.view, lines, now, width, room - events)
+    last = _events(record, width, events)
+    found = [*head, Text(), *table, *([Text(), *last] if last else [])]
+    for line in found:
+        line.plain = shown(line.plain) if not line.plain.isprintable() else line.plain
+        line.truncate(width, overflow="ellipsis")
+    return found[: max(size.height, 1)]
+
+
+# --- the run --------------------------------------------------------------------------------------
+
+
+def _title(record: RunRecord, standing: Standing, now: float) -> str:
+    config = record.config
+    name = config.name if config is not None else record.folder.name
+    what = ""
+    if config is not None:
+        peers = counted(config.peers, "peer")
+        what = f"{peers}, {config.weighted_topology}, {config.aggregator} (f={config.f})"
+    since = clock(now - record.began) if record.began is not None else ""
+    where = f"on {standing.where}" if standing.where else ""
+    return "  ".join(filter(None, (name, standing.state, since, what, where)))
+
+
+def _progress(record: RunRecord, now: float, width: int) -> Text:
+    rows = record.view.rows
+    if record.view.round < 0:
+        here = len(rows) - len(record.view.missing)
+        return Text(f"no round yet: {here} of {counted(len(rows), 'peer')} here")
+    return live_frame.progress_line(record.view, now, _total(record), width)
+
+
+def _total(record: RunRecord) -> int | None:
+    return record.view.steps or (record.config.rounds if record.config else None)
+
+
+def _health(record: RunRecord, standing: Standing, lines: Sequence[PeerLine]) -> Text:
+    if standing.over:
+        ended = sum(line.row.state == "done" for line in lines)
+        of = counted(len(lines), "peer")
+        return Text(f"over: {ended} of {of} came to the end; model: {_model(record.view)}")
+    line = live_frame.health(record.view)
+    if silent := [each.row.peer for each in lines if each.state == "silent"]:
+        line.append(f"; silent: {numbers(silent)}", style="yellow")
+    return line
+
+
+def _model(view: RunView) -> str:
+    return near(view.saves_to) if view.saves_to else "not saved through gossip"
+
+
+def _serving(record: RunRecord, width: int) -> str:
+    """Who serves: of the last rounds, most often first, as many as there is room for."""
+    last = list(record.commits)[-SERVED_ROUNDS:]
+    if not last:
+        return "no server: each peer averages with some others" if record.view.round >= 0 else ""
+    again = sum(commit.attempt > 0 for commit in last)
+    line = f"served: round {last[-1].round} by {last[-1].server}; " + (
+        f"{again} of the last {len(last)} handed on; " if again else f"the last {len(last)}: "
+    )
+    counts = Counter(commit.server for commit in last).most_common()
+    parts = [f"{peer} {count}x" for peer, count in counts]
+    for most in range(len(parts), 0, -1):
+        more = f", {len(parts) - most} others" if most < len(parts) else ""
+        if len(line) + len(told := ", ".join(parts[:most]) + more) <= width:
+            return line + told
+    return line
+
+
+# --- the peers ------------------------------------------------------------------------------------
+
+
+def peer_lines(record: RunRecord, standing: Standing, now: float) -> list[PeerLine]:
+    """Of every peer, by number."""
+    return [
+        _peer_line(row, record.of(peer), record, standing, now)
+        for peer, row in sorted(record.view.rows.items())
+    ]
+
+
+def _peer_line(
+    row: PeerRow, known: PeerRecord, record: RunRecord, standing: Standing, now: float
+) -> PeerLine:
+    state, trouble, why = _state(row, known, standing, now)
+    if not trouble and row.state == "training" and behind(row, record.view):
+        trouble = 2
+    if not trouble and (known.late_share(record.view.round) or 0.0) >= LATE_SHARE:
+        trouble = 1
+    if row.suspected:
+        trouble, why = max(trouble, 4), why or (row.reasons[0] if row.reasons else "")
+    lie = f"[{row.lie}]" if row.lie else ""
+    return PeerLine(row, known, state, trouble, "  ".join(filter(None, (lie, why))))
+
+
+def _state(row: PeerRow, known: PeerRecord, standing: Standing, now: float) -> tuple[str, int, str]:
+    """In a word or two, how bad that is, and why it is so."""
+    silent_s = now - known.last_at
+    reason = row.reasons[0] if row.reasons else ""
+    match row.state:
+        case "gone":
+            return "gone", 0 if row.left or row.asked else 9, row.exit
+        case "done":
+            return "done", 0, ""
+        case _ if standing.over:
+            return "lost", 8, "it has not told how it ended"
+        case "stopped":
+            return "stopped", 8, ""
+        case "training" | "here" if silent_s > SILENT_S:
+            return "silent", 7, f"nothing heard for {clock(silent_s)}"
+        case "training" if row.quarantined:
+            return "quarantined", 6, reason
+        case "training" if row.skipped_by:
+            return f"skipped by {len(row.skipped_by)}", 5, known.skipped_for
+        case "starting" if known.rounds:
+            return "starting", 3, ""
+        case state:
+            return state, 0, ""
+
+
+def _height(lines: Sequence[PeerLine]) -> int:
+    return 1 + sum(1 + bool(line.why) for line in lines)
+
+
+def _table(
+    view: RunView, lines: Sequence[PeerLine], now: float, width: int, room: int
+) -> list[Text]:
+    """All peers by number, or those who fit: most trouble first, and the number of the others."""
+    table = [Text(_cells([name for name, _ in COLUMNS], width), style="dim")]
+    if _height(lines) > room:
+        lines = sorted(lines, key=lambda line: (-line.trouble, line.row.peer))
+    for drawn, line in enumerate(lines):
+        texts = _row(line, view, now, width)
+        last = drawn == len(lines) - 1  # or there is one more line, for the others
+        if len(table) + len(texts) + (not last) > room:
+            table.append(Text(_others(lines[drawn:]), style="dim"))
+            break
+        table += texts
+    return table
+
+
+def _row(line: PeerLine, view: RunView, now: float, width: int) -> list[Text]:
+    """A peer's line, and a second one for a reason that has no room in it."""
+    row, known = line.row, line.known
+    trains = row.state == "training" and line.state not in ("lost", "silent")
+    # of one that trains no more, as it was when it did
+    at = now if trains or row.pace.last_at is None else row.pace.last_at
+    rate, waits = row.pace.per_s(at), row.pace.waiting(at)
+    late, part, cpu = known.late_share(view.round), known.participation, known.cpu()
+    cells = [
+        str(row.peer),
+        line.state,
+        str(row.step) if row.step else "-",
+        str(behind(row, view)) if trains else "-",
+        f"{rate:.3g}" if rate is not None else "-",
+        _percent(waits),
+        _percent(late),
+        _percent(part),
+        f"{row.trust:.2f}",
+        short_bytes(known.usage.sent) if known.usage else "-",
+        _percent(cpu),
+        short_bytes(known.usage.memory) if known.usage and known.usage.memory else "-",
+    ]
+    text = Text(_cells(cells, width))
+    begin = COLUMNS[0][1]
+    text.stylize(COLOURS[row.peer % len(COLOURS)], 0, begin)
+    style = STYLES.get(line.state, "yellow" if line.trouble else "")
+    text.stylize(style, begin + 1, begin + 1 + COLUMNS[1][1])
+    why = Text(shown(line.why), "magenta" if row.suspected else "dim")
+    if not why:
+        return [text]
+    if text.cell_len + 2 + why.cell_len <= width:
+        return [text.append("  ").append_text(why)]
+    return [text, Text(" " * (begin + 1)).append_text(why)]
+
+
+def _others(lines: Sequence[PeerLine]) -> str:
+    """Those that the table has no row for, counted by their states."""
+    states = Counter(line.state for line in lines)
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    steps = [line.row.step for line in lines if line.row.step]
+    spread = f"; steps {min(steps)} to {max(steps)}" if steps else ""
+    return f" +{len(lines)}  {counts}{spread}"
+
+
+def _cells(cells: Sequence[str], width: int) -> str:
+    """One row, as many of its cells as fit; words to the left, figures to the right."""
+    gap = 2 if width >= sum(each for _, each in COLUMNS) + 2 * (len(COLUMNS) - 1) else 1
+    parts, used = list[str](), 0
+    for (name, wide), cell in zip(COLUMNS, cells, strict=True):
+        used += wide + (gap if parts else 0)
+        if used > width:
+            break
+        short = cell if cell_len(cell) <= wide else set_cell_size(cell, wide)
+        parts.append(f"{short:{'<' if name == 'state' else '>'}{wide}}")
+    return (" " * gap).join(parts)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+# --- what happened --------------------------------------------------------------------------------
+
+
+def _events(record: RunRecord, width: int, room: int) -> list[Text]:
+    """The last that happened, in so many lines; what happened several times is told once, with a
+    count."""
+    found: list[Text] = []
+    for happening, count in reversed(folded(record.happenings, room)):
+        stamp = clock(happening.at - (record.began or happening.at))
+        times = f"{count}x" if count > 1 else ""
+        words = shown(_near(happening, record.folder))
+        mark = MARKS.get(happening.text[:1], "")
+        lines = textwrap.wrap(words, max(width - EVENT_BEGIN, 20)) or [""]
+        if found and len(found) + len(lines) > room:
+            break
+        first = Text.assemble((f"{stamp:>7} {times:>4} ", "dim"), (lines[0], mark))
+        others = [Text(" " * EVENT_BEGIN + line, mark) for line in lines[1:]]
+        found[:0] = [first, *others]
+    return found[:room]
+
+
+def _near(happening: Happening, folder: Path) -> str:
+    return happening.text.replace(f"{folder}/", "")

@@ -1,0 +1,23 @@
+"""What a run writes down, handed on to the tracker that somebody uses: by a process of its own,
+which reads the run's files, so that training never waits for a tracker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from . import command as command
+    from .beside import tracked as tracked
+    from .names import TRACKERS as TRACKERS
+    from .names import check as check
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "beside": ("tracked",),
+            "command": ("command",),
+            "names": ("TRACKERS", "check"),
+        },
+    )

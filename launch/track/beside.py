@@ -1,0 +1,91 @@
+"""Trackers beside a run: one process each, which the launcher starts, and waits for at the end for
+a while. No step of the training calls anything of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from gossip.run import shown
+
+END_S = 10.0
+"""So long a tracker may take after the end of the run; then it is killed."""
+LOG_BYTES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class _Exporter:
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+@contextmanager
+def tracked(names: Sequence[str], folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """While the body runs, what the run writes down is handed on. Never raises for a tracker: what
+    it lacks is said."""
+    exporters = [started for name in names if (started := _start(name, folder, say)) is not None]
+    try:
+        yield
+    finally:
+        _end(exporters, folder, say)
+
+
+def _start(name: str, folder: Path, say: Callable[[str], None]) -> _Exporter | None:
+    log = folder / f"tracker-{name}.log"
+    command = [sys.executable, "-m", "gossip.launch.track", name, str(folder)]
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    try:
+        with log.open("wb") as out:
+            process = _popen(command, out, {**os.environ, **threads})
+    except OSError as error:
+        say(f"! {name}: the tracker cannot be started ({error.strerror}); training goes on")
+        return None
+    return _Exporter(name, process, log)
+
+
+def _popen(
+    command: Sequence[str], out: BinaryIO, environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    """In a session of its own: Ctrl-C is for the run, of whose end it hears by its stdin."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, stdin=pipe, stdout=out, stderr=out, env=environment, start_new_session=True
+    )
+
+
+def _end(exporters: Sequence[_Exporter], folder: Path, say: Callable[[str], None]) -> None:
+    until = time.monotonic() + END_S
+    for each in exporters:
+        assert each.process.stdin is not None
+        each.process.stdin.close()
+    for each in exporters:
+        again = f"gossip track {folder.name} --to {each.name}"
+        try:
+            code = each.process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            each.process.kill()
+            each.process.wait()
+            say(f"! {each.name} had not taken everything {END_S:g} s after the end: {again}")
+            continue
+        if code:
+            say(f"! {each.name} has failed: {_last_line(each.log)} ({each.log}); then: {again}")
+        else:
+            say(f"{each.name}: {_last_line(each.log)}")
+
+
+def _last_line(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+    except OSError as error:
+        return str(error.strerror)
+    return shown(next((line for line in reversed(lines) if line.strip()), "it has said nothing"))

@@ -1,0 +1,172 @@
+"""From the files of a run to values of curves and events, as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gossip.errors import ConfigError
+from gossip.launch.report import CommitRecord, RunRecord
+from gossip.run import checkpoints, real, whole
+
+from .base import Point, RunDescription, Told
+
+SWARM_EVERY_S = 1.0
+"""Values of the swarm that follow from no single row are taken so often."""
+BATCH = 1000
+NOT_VALUES = frozenset(("t", "wall", "peer", "round", "step"))
+SETTING_CHARACTERS = 250
+
+
+class RunPoints:
+    """Reads a run's folder on, and hands out what is new.
+
+    Args:
+        points: Gets up to ``BATCH`` values at a time.
+        told: Gets each event.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        points: Callable[[Sequence[Point]], None],
+        told: Callable[[Told], None],
+    ) -> None:
+        self.record = RunRecord(folder)
+        self._points, self._told = points, told
+        self._waiting: list[Point] = []
+        self._swarm_at = self._shares_at = 0.0
+        self._last: dict[str, float] = {}
+        self._happened = 0
+        self._saved: set[int] = set()
+        self.given = 0
+
+    def about(self) -> RunDescription:
+        """What the run was started with."""
+        config, environment = (
+            self.record.object("config.json"),
+            self.record.object("environment.json"),
+        )
+        return RunDescription(
+            run=str(config.get("run") or ""),
+            name=str(config.get("name") or self.record.folder.name),
+            settings={key: _in_words(value) for key, value in config.items()},
+            tags=_tags(config, environment, self.record.folder),
+            began=real(environment.get("started")) or 0.0,
+        )
+
+    def read_on(self) -> None:
+        """Hands out what has come since the last time."""
+        self.record.update(lambda event: self._look(event["t"]), self._commit)
+        for row in self.record.files.metrics():
+            self._logged(row)
+        self._checkpoints()
+        self._flush()
+
+    def _logged(self, row: Mapping[str, Any]) -> None:
+        peer, step = whole(row.get("peer")), whole(row.get("round"))
+        if step is None:
+            return
+        where = "swarm" if peer is None else f"peer-{peer}"
+        for name, value in row.items():
+            if name not in NOT_VALUES and (number := real(value)) is not None:
+                self._give(f"{name}/{where}", step, number, row["t"])
+
+    def _commit(self, commit: CommitRecord) -> None:
+        commits = self.record.commits
+        before = commits[-2] if len(commits) > 1 else None
+        if commit.loss is not None:
+            self._give("swarm/loss", commit.round, commit.loss, commit.at)
+        self._give("swarm/contributors", commit.round, len(commit.contributors), commit.at)
+        if before is not None and before.round + 1 == commit.round and commit.at >= before.at:
+            self._give("swarm/round_s", commit.round, commit.at - before.at, commit.at)
+        if commit.rule_s is not None:
+            self._give("swarm/rule_s", commit.round, commit.rule_s, commit.at)
+        if commit.at >= self._shares_at + SWARM_EVERY_S:
+            self._shares_at = commit.at
+            for peer, known in self.record.peers.items():
+                if (share := known.participation) is not None:
+                    self._give(f"participation/peer-{peer}", commit.round, share, commit.at)
+
+    def _look(self, at: float) -> None:
+        """After each event: what it made happen, and every now and then how the swarm stands."""
+        view = self.record.view
+        step = max(view.round, 0)
+        new = self.record.happened - self._happened
+        for happening in list(self.record.happenings)[-new:] if new else ():
+            self._told(Told(step, happening.at, happening.text.strip()))
+        self._happened += new
+        if at < self._swarm_at + SWARM_EVERY_S or view.round < 0:
+            return
+        self._swarm_at = at
+        self._give_changed("swarm/alive", step, view.alive, at)
+        self._give_changed("swarm/deaths", step, len(view.blows), at)
+        self._give_changed("swarm/rounds_lost", step, len(view.lost_rounds), at)
+        self._give_changed(
+            "swarm/suspected", step, sum(r.suspected for r in view.rows.values()), at
+        )
+        if (rate := view.pace.per_s(at)) is not None:
+            self._give("swarm/steps_per_s", step, rate, at)
+        for peer, row in view.rows.items():
+            known = self.record.of(peer)
+            self._give_changed(f"trust/peer-{peer}", step, row.trust, at)
+            if known.usage is not None:
+                self._give_changed(f"sent_bytes/peer-{peer}", step, known.usage.sent, at)
+                self._give_changed(f"memory_bytes/peer-{peer}", step, known.usage.memory, at)
+            if (cpu := known.cpu()) is not None:
+                self._give_changed(f"cpu/peer-{peer}", step, cpu, at)
+            if (rate := row.pace.per_s(at)) is not None and row.state == "training":
+                self._give(f"steps_per_s/peer-{peer}", step, rate, at)
+
+    def _checkpoints(self) -> None:
+        try:
+            folder = checkpoints.folder_of(self.record.folder)
+            there = checkpoints.listed(folder) if folder is not None else []
+        except ConfigError:
+            return  # it is told of by whoever lists them
+        for step, path in there:
+            began = self.record.began
+            if step in self._saved or began is None or path.stat().st_mtime < began:
+                continue
+            self._saved.add(step)
+            at = path.stat().st_mtime
+            self._told(Told(step, at, f"checkpoint of step {step}: {path}"))
+            self._give("swarm/checkpoint", step, step, at)
+
+    def _give_changed(self, name: str, step: int, value: float, at: float) -> None:
+        if self._last.get(name) != value:
+            self._last[name] = value
+            self._give(name, step, value, at)
+
+    def _give(self, name: str, step: int, value: float, at: float) -> None:
+        self._waiting.append(Point(name, step, float(value), at))
+        if len(self._waiting) >= BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._points(waiting)
+            self.given += len(waiting)
+
+
+def _tags(
+    config: Mapping[str, Any], environment: Mapping[str, Any], folder: Path
+) -> dict[str, str]:
+    code = environment.get("code")
+    found = {
+        "gossip.run": config.get("run"),
+        "gossip.folder": str(folder),
+        "gossip.resumed_from": config.get("resume"),
+        "host": environment.get("host"),
+        "command": " ".join(map(str, environment.get("command") or ())),
+        "code.commit": code.get("commit") if isinstance(code, dict) else None,
+        "code.changed_files": code.get("changed_files") if isinstance(code, dict) else None,
+    }
+    return {key: _in_words(value) for key, value in found.items() if value not in (None, "")}
+
+
+def _in_words(value: object) -> str:
+    text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text[:SETTING_CHARACTERS]

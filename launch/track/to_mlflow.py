@@ -1,0 +1,60 @@
+"""MLflow: the server that ``MLFLOW_TRACKING_URI`` names, or else ``RUN/mlflow.db``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag
+
+from .base import Point, RunDescription, Told
+
+EXPERIMENT = "gossip"
+BATCH = 1000  # of values; a server takes no more at a time
+PARAMS = 100
+TOLD_MAX = 300
+"""Events that become tags: a run in MLflow has room for so many words only."""
+
+
+class MLflow:
+    """Values as metrics, settings as parameters, what happened as tags ``event.0001``."""
+
+    def __init__(self, uri: str) -> None:
+        self._client = MlflowClient(tracking_uri=uri)
+        self._run = ""
+        self._told = 0
+
+    def begin(self, about: RunDescription) -> None:
+        known = self._client.get_experiment_by_name(EXPERIMENT)
+        experiment = known.experiment_id if known else self._client.create_experiment(EXPERIMENT)
+        tags = {**about.tags, "mlflow.source.git.commit": about.tags.get("code.commit", "")}
+        run = self._client.create_run(
+            experiment, start_time=int(1000 * about.began), tags=tags, run_name=about.name
+        )
+        self._run = run.info.run_id
+        params = [Param(key, value) for key, value in about.settings.items()]
+        for at in range(0, len(params), PARAMS):
+            self._client.log_batch(self._run, params=params[at : at + PARAMS])
+
+    def points(self, points: Sequence[Point]) -> None:
+        metrics = [Metric(each.name, each.value, int(1000 * each.at), each.step) for each in points]
+        for at in range(0, len(metrics), BATCH):
+            self._client.log_batch(self._run, metrics=metrics[at : at + BATCH])
+
+    def told(self, told: Told) -> None:
+        self._told += 1
+        if self._told <= TOLD_MAX:
+            text = f"round {told.step}: {told.text}"
+            self._client.log_batch(self._run, tags=[RunTag(f"event.{self._told:04d}", text)])
+
+    def close(self) -> None:
+        if self._told > TOLD_MAX:
+            self._client.set_tag(self._run, "events.left_out", str(self._told - TOLD_MAX))
+        self._client.set_terminated(self._run)
+
+
+def open_tracker(folder: Path) -> MLflow:
+    """Of the run in ``folder``."""
+    return MLflow(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}")

@@ -1,0 +1,52 @@
+"""Weights & Biases: offline in ``RUN/wandb``, for ``wandb sync``, unless ``WANDB_MODE`` says
+otherwise."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import wandb
+
+from .base import Point, RunDescription, Told
+
+
+class WandB:
+    """Values over the round; what happened in the console log of the run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._told = 0
+
+    def begin(self, about: RunDescription) -> None:
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "gossip"),
+            name=about.name,
+            dir=str(self._folder),
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            config={**about.settings, **about.tags},
+            settings=wandb.Settings(silent=True, disable_git=True, save_code=False),
+        )
+        self._run.define_metric("round")
+        self._run.define_metric("*", step_metric="round")
+
+    def points(self, points: Sequence[Point]) -> None:
+        rows: dict[int, dict[str, float]] = {}
+        for point in points:
+            rows.setdefault(point.step, {})[point.name] = point.value
+        for step, values in rows.items():
+            self._run.log({"round": step, **values})
+
+    def told(self, told: Told) -> None:
+        self._told += 1
+        self._run.log({"round": told.step, "events": self._told})
+        self._run.write_logs(f"round {told.step}: {told.text}\n")
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def open_tracker(folder: Path) -> WandB:
+    """Of the run in ``folder``."""
+    return WandB(folder)

@@ -1,0 +1,85 @@
+"""``gossip run --track``: a real run is handed on as it goes, and a tracker that is stopped or
+killed changes nothing of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from effort import effort
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_launch_run import SCRIPT
+
+from gossip.launch.report.launchers import command_of
+from gossip.run.telemetry import read_lines
+
+ROUNDS = 20
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def command(rounds: int) -> list[str]:
+    words = [sys.executable, "-m", "gossip.launch.cli", "run", "-n", "2", "--aggregator", "mean"]
+    return [*words, "--run-dir", "out", "--track", "tensorboard", "train.py", str(rounds)]
+
+
+def test_tensorboard_has_the_values_of_the_run_when_it_ends(folder: Path) -> None:
+    done = subprocess.run(
+        command(ROUNDS), cwd=folder, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "values were handed on" in done.stdout
+    read = EventAccumulator(str(folder / "out" / "tensorboard"), {"scalars": 0, "tensors": 0})
+    read.Reload()
+    for peer in (0, 1):
+        rows = read_lines(folder / "out" / f"peer-{peer}" / "metrics.jsonl")
+        logged = [(row["round"], row["loss"]) for row in rows]
+        shown = [(each.step, each.value) for each in read.Scalars(f"loss/peer-{peer}")]
+        assert [step for step, _ in shown] == [step for step, _ in logged]
+        assert [value for _, value in shown] == pytest.approx([loss for _, loss in logged])
+    assert len(read.Scalars("swarm/loss")) == ROUNDS
+
+
+HURT = effort([signal.SIGSTOP], [signal.SIGSTOP, signal.SIGKILL])
+
+
+@pytest.mark.parametrize("number", HURT, ids=lambda number: number.name)
+def test_a_tracker_that_is_stopped_or_killed_changes_nothing_of_the_run(
+    folder: Path, number: signal.Signals
+) -> None:
+    process = subprocess.Popen(
+        command(300), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    tracker = _tracker_of(process)
+    os.kill(tracker, number)
+    out, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, out
+    summary = json.loads((folder / "out" / "summary.json").read_text())
+    assert (summary["status"], summary["rounds"], summary["rounds_lost"]) == ("finished", 300, 0)
+    why = "had not taken everything" if number == signal.SIGSTOP else "has failed"
+    assert f"! tensorboard {why}" in out
+    assert "gossip track out --to tensorboard" in out
+    with pytest.raises(ProcessLookupError):
+        os.kill(tracker, 0)
+
+
+def _tracker_of(launcher: subprocess.Popen[str]) -> int:
+    until = time.monotonic() + 100
+    while time.monotonic() < until:
+        assert launcher.poll() is None
+        children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+        for child in map(int, children):
+            if "gossip.launch.track" in command_of(child):
+                return child
+        time.sleep(0.05)  # between two looks, not instead of one
+    raise AssertionError("the launcher has started no tracker")

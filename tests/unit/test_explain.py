@@ -1,0 +1,74 @@
+"""``gossip explain RUN``: why things went as they did, in sentences."""
+
+import pytest
+from recorded_run import RecordedRun
+
+from gossip.errors import ConfigError
+from gossip.launch.report.explain import explain
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
+    return RecordedRun(tmp_path_factory.mktemp("runs") / "run").whole()
+
+
+def told(run: RecordedRun, what: str | None = None) -> str:
+    return "\n".join(explain(run.folder, what))
+
+
+def test_a_run_is_told_with_where_the_time_of_its_rounds_went(run: RecordedRun) -> None:
+    text = told(run)
+    assert "A round took 100 ms in the median" in text
+    assert "Its slowest contributor needed 30 ms of that" in text
+    assert "The rule took 4.0 ms." in text
+    assert "The rest, 66 ms, went into" in text
+
+
+def test_a_run_is_told_with_what_befell_its_peers(run: RecordedRun) -> None:
+    text = told(run)
+    assert "30 rounds of 40 were closed without peer 2, which was late." in text
+    assert "peer 1 died by a signal in round 19, which no fault plan wanted." in text
+    assert "Peer 3 was suspected first in round 6: 6 updates stood out." in text
+    assert "In quarantine there were at some time: 3." in text
+
+
+def test_a_peer_is_told_with_why_it_was_skipped(run: RecordedRun) -> None:
+    text = told(run, "1")
+    assert "Round 20: skipped by 0,2,3: the connection to it was closed." in text
+    assert "Its process ended: killed by 9." in text
+    assert "It took the state of round 30 from peer 2." in text
+
+
+def test_a_peer_is_told_with_why_it_was_quarantined(run: RecordedRun) -> None:
+    text = told(run, "3")
+    assert "Round 6: suspected, trust 0.48: 6 updates stood out." in text
+    assert "Round 15: quarantined, trust 0.18: 15 updates stood out." in text
+    assert "Its updates lay 12 times as far out as is typical" in text
+    assert "The fault plan makes it Byzantine: sign_flip." in text
+
+
+def test_a_slow_peer_is_told_beside_the_others(run: RecordedRun) -> None:
+    text = told(run, "2")
+    assert "It needed 90 ms for an update in the median, where the others needed 30 ms." in text
+    assert "Its update is in 10 of 40 rounds since its first (25%)." in text
+
+
+def test_a_round_is_told_with_who_is_not_in_it_and_why(run: RecordedRun) -> None:
+    text = told(run, "@20")
+    assert "It took 100 ms from the commit before to its own." in text
+    assert "Its slowest contributor, peer 0, needed 30 ms" in text or "peer 3, needed" in text
+    assert "The update of peer 3 came and got no weight" in text
+    assert "Peer 3 was in quarantine." in text
+    assert "Its server waited for 2 until 50 ms after the first update" in text
+    assert "Of the roster there is no update of 1,2 in it." in text
+
+
+def test_a_number_that_is_no_peer_is_a_round(run: RecordedRun) -> None:
+    assert told(run, "20") == told(run, "@20")
+    assert told(run, "3") != told(run, "@3")
+
+
+@pytest.mark.parametrize("what", ["@999", "999", "me", "@", "-1"])
+def test_what_is_neither_is_refused(run: RecordedRun, what: str) -> None:
+    with pytest.raises(ConfigError):
+        explain(run.folder, what)

@@ -1,0 +1,181 @@
+"""``gossip top``: what is drawn of a run, and that the terminal is left as it was."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from recorded_run import BEGAN, ROUNDS, RecordedRun, now_running
+
+from gossip.errors import ConfigError
+from gossip.launch.report import top
+from gossip.launch.report.folding import folded
+from gossip.launch.report.live_frame import Size
+from gossip.launch.report.run_record import Happening, RunRecord
+from gossip.launch.report.top_frame import SILENT_S, Standing, frame, peer_lines
+from gossip.launch.report.words import short_bytes
+
+RUNNING = Standing("running", over=False, where="vm")
+OVER = Standing("ended: finished", over=True, where="vm")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RecordedRun:
+    return RecordedRun(tmp_path / "run")
+
+
+def drawn(run: RecordedRun, standing: Standing, at: float, width: int = 80) -> list[str]:
+    record = RunRecord(run.folder)
+    record.update()
+    return [line.plain for line in frame(record, standing, BEGAN + at, Size(width, 40))]
+
+
+def row(lines: list[str], peer: int) -> str:
+    return next(line for line in lines if line.startswith(f"{peer:>4} "))
+
+
+def test_at_80_columns_every_column_is_there_and_no_line_is_cut(run: RecordedRun) -> None:
+    run.rounds(0, 28)
+    lines = drawn(run, RUNNING, 4.0)
+    assert max(map(len, lines)) <= 79
+    assert not [line for line in lines if "…" in line]
+    head = next(line for line in lines if line.startswith("peer"))
+    assert " ".join(head.split()) == (
+        "peer state step lag steps/s waits late part trust sent cpu mem"
+    )
+    assert "step 28/40" in "\n".join(lines)
+
+
+def test_each_peer_has_its_state_and_the_reason_for_it(run: RecordedRun) -> None:
+    run.rounds(0, 28)
+    lines = drawn(run, RUNNING, 4.0)
+    assert row(lines, 0).split()[:4] == ["0", "training", "28", "0"]
+    assert "gone" in row(lines, 1)
+    assert row(lines, 2).split()[6:8] == ["64%", "36%"]  # late, and its part
+    assert "quarantined" in row(lines, 3)
+    assert any("[sign_flip]  15 updates stood out" in line for line in lines)
+    assert any("killed by 9" in line for line in lines)
+
+
+def test_a_narrow_terminal_has_what_matters_most(run: RecordedRun) -> None:
+    run.rounds(0, 28)
+    lines = drawn(run, RUNNING, 4.0, width=40)
+    assert max(map(len, lines)) <= 39
+    assert next(line for line in lines if line.startswith("peer")).split()[:3] == [
+        "peer",
+        "state",
+        "step",
+    ]
+
+
+def test_of_more_peers_than_rows_those_in_trouble_are_on_top(run: RecordedRun) -> None:
+    for peer in range(4, 60):
+        run.event(0.1, peer, "started", pid=1, incarnation=0)
+        run.event(0.2, peer, "ready", present=[0])
+    run.rounds(0, 28)
+    record = RunRecord(run.folder)
+    record.update()
+    lines = [line.plain for line in frame(record, RUNNING, BEGAN + 4.0, Size(80, 24))]
+    assert len(lines) <= 24
+    table = lines[lines.index(next(line for line in lines if line.startswith("peer"))) + 1 :]
+    order = [int(line.split()[0]) for line in table if line[:5].strip().isdecimal()]
+    assert order[:3] == [1, 3, 2]
+    others = next(line for line in lines if line.startswith(" +"))
+    assert int(others.split()[0]) == 60 - len(order)
+
+
+def test_a_peer_of_which_nothing_is_heard_is_silent(run: RecordedRun) -> None:
+    run.rounds(0, 28)
+    lines = drawn(run, RUNNING, 4.0 + SILENT_S)
+    assert "silent" in row(lines, 0)
+    assert any("nothing heard for 0:15" in line for line in lines)
+
+
+def test_after_the_end_it_tells_how_it_ended(run: RecordedRun) -> None:
+    lines = drawn(run.whole(), OVER, 5.7)
+    assert lines[0].startswith("digits-0a1b  ended: finished  0:06")
+    assert "over: 4 of 4 peers came to the end; model: ckpt" in lines[2]
+    assert all("done" in row(lines, peer) for peer in range(4))
+
+
+def test_a_peer_that_has_not_told_of_its_end_is_lost(run: RecordedRun) -> None:
+    run.rounds(0, 28)
+    assert "lost" in row(drawn(run, OVER, 4.0), 0)
+
+
+def test_who_serves_is_told(run: RecordedRun) -> None:
+    run.rounds(0, 12)
+    lines = drawn(run, RUNNING, 2.5)
+    assert lines[3] == "served: round 11 by 2; the last 12: 0 4x, 1 4x, 2 4x"
+
+
+def test_events_of_a_kind_are_one_line_with_their_number() -> None:
+    happened = [Happening(float(at), f"~ {at} is back") for at in range(5)]
+    happened.insert(2, Happening(1.5, "x 1 dead"))
+    happened.append(Happening(9.0, "x 2 dead"))
+    assert folded(happened, 10) == [
+        (Happening(1.5, "x 1 dead"), 1),
+        (Happening(4.0, "~ 4 is back"), 5),
+        (Happening(9.0, "x 2 dead"), 1),
+    ]
+    assert len(folded(happened, 2)) == 2
+
+
+def test_control_characters_of_others_do_not_reach_the_terminal(run: RecordedRun) -> None:
+    run.rounds(0, 2)
+    run.event(1.2, 0, "error", message="\x1b[2J gone")
+    run.event(1.2, 1, "exited", code=None, signal=9, how="\x1b]0;mine\x07")
+    assert all(line.isprintable() for line in drawn(run, RUNNING, 1.4))
+
+
+def test_json_has_the_same_figures(run: RecordedRun, capsys: pytest.CaptureFixture[str]) -> None:
+    run.whole()
+    top.show_json(run.folder)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["step"], told["steps"], told["state"]) == (ROUNDS, ROUNDS, "ended: finished")
+    peers = {each["peer"]: each for each in told["peers"]}
+    assert peers[2]["participation"] == 0.25
+    assert peers[3]["reasons"] == ["15 updates stood out"]
+    assert peers[0]["sent_bytes"] == 5 << 20
+
+
+def test_without_a_name_the_latest_run_that_runs_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_running(tmp_path / "older")
+    RecordedRun(tmp_path / "newer")
+    os.utime(tmp_path / "older" / "config.json", (time.time() - 60,) * 2)
+    assert top.choose(None, tmp_path) == tmp_path / "newer"  # neither runs
+    alive = {"older": RUNNING}
+    monkeypatch.setattr(top, "standing_of", lambda folder: alive.get(folder.name, OVER))
+    assert top.choose(None, tmp_path) == tmp_path / "older"
+    with pytest.raises(ConfigError, match="no runs"):
+        top.choose(None, tmp_path / "nowhere")
+
+
+def test_a_record_is_read_anew_when_its_files_were_put_together(run: RecordedRun) -> None:
+    run.rounds(0, 5)
+    view = top.TopView(run.folder)
+    view.look(Size(80, 24))
+    events = run.folder / "events.jsonl"
+    merged = events.with_name("events.jsonl.new")
+    merged.write_text(events.read_text())
+    merged.replace(events)
+    run.rounds(5, 8)
+    view.look(Size(80, 24))
+    assert view.to_json()["step"] == 8
+
+
+def test_bytes_have_four_characters() -> None:
+    told = {0: "0", 999: "999", 1000: "1.0k", 31 << 20: "31M", 5 << 29: "2.5G", 1 << 50: "1024T"}
+    assert {count: short_bytes(count) for count in told} == told
+
+
+def test_lines_of_peers_are_those_of_the_view(run: RecordedRun) -> None:
+    run.rounds(0, 28)
+    record = RunRecord(run.folder)
+    record.update()
+    lines = peer_lines(record, RUNNING, BEGAN + 4.0)
+    assert [line.row.peer for line in lines] == [0, 1, 2, 3]
+    assert [line.trouble for line in lines] == [0, 9, 1, 6]

@@ -1,0 +1,200 @@
+"""Trackers get what the run's files have, and can neither slow nor end a run."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from recorded_run import KILLED_AT, QUARANTINED_AT, ROUNDS, RecordedRun
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from gossip.errors import ConfigError
+from gossip.launch.report import RunRecord
+from gossip.launch.track import beside, check, names
+from gossip.launch.track.base import Point, Told
+from gossip.launch.track.exporting import export
+from gossip.launch.track.run_points import BATCH, RunPoints
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RecordedRun:
+    return RecordedRun(tmp_path / "run")
+
+
+class Kept:
+    """A tracker that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.curves: dict[str, list[tuple[int, float]]] = {}
+        self.events: list[Told] = []
+        self.batches: list[int] = []
+
+    def points(self, points: Sequence[Point]) -> None:
+        self.batches.append(len(points))
+        for point in points:
+            self.curves.setdefault(point.name, []).append((point.step, point.value))
+
+
+def test_curves_have_every_value_that_was_logged_once(run: RecordedRun) -> None:
+    kept = Kept()
+    points = RunPoints(run.folder, kept.points, kept.events.append)
+    for first in range(0, ROUNDS, 9):
+        last = min(first + 9, ROUNDS)
+        run.rounds(first, last)
+        run.log_losses(0, first, last)
+        points.read_on()
+    points.read_on()
+    assert kept.curves["loss/peer-0"] == [(n, 1 / (n + 1)) for n in range(ROUNDS)]
+    assert kept.curves["swarm/loss"] == [(n, 2.0 - n / 40) for n in range(ROUNDS)]
+    assert [value for _, value in kept.curves["swarm/round_s"]] == pytest.approx(
+        [0.1] * 39, abs=1e-5
+    )
+    assert kept.curves["swarm/contributors"][-1] == (ROUNDS - 1, 3.0)
+    assert points.given == sum(map(len, kept.curves.values()))
+    assert "skipped/peer-0" not in kept.curves
+
+
+def test_faults_trust_and_participation_are_there(run: RecordedRun) -> None:
+    kept = Kept()
+    run.whole()
+    RunPoints(run.folder, kept.points, kept.events.append).read_on()
+    texts = {told.text: told.step for told in kept.events}
+    assert any(text.startswith("- 3 quarantined at round 15") for text in texts)
+    assert any(text.startswith("x 1 killed by 9") for text in texts)
+    assert kept.curves["swarm/deaths"][-1][1] == 1
+    assert kept.curves["trust/peer-3"][-1][1] < 0.2
+    assert kept.curves["participation/peer-2"][-1][1] < 0.5
+    assert next(step for text, step in texts.items() if "killed" in text) in (
+        KILLED_AT - 1,
+        KILLED_AT,
+    )
+    assert next(step for text, step in texts.items() if "quarantined" in text) in (
+        QUARANTINED_AT - 1,
+        QUARANTINED_AT,
+    )
+
+
+def test_values_come_in_batches_of_a_bounded_size(run: RecordedRun) -> None:
+    kept = Kept()
+    run.log_losses(0, 0, 2 * BATCH + 5)
+    RunPoints(run.folder, kept.points, kept.events.append).read_on()
+    assert max(kept.batches) == BATCH
+
+
+def test_what_a_run_was_started_with_is_told(run: RecordedRun) -> None:
+    code = {"commit": "abc", "changed_files": 2}
+    (run.folder / "environment.json").write_text(json.dumps({"started": 5.0, "code": code}))
+    about = RunPoints(run.folder, Kept().points, lambda told: None).about()
+    assert (about.name, about.began) == ("digits-0a1b", 5.0)
+    assert about.settings["faults"] == "sign_flip:3"
+    assert about.tags["code.commit"] == "abc"
+
+
+def test_a_tracker_that_is_not_there_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(names.TRACKERS, "wandb", ("no_such_package",))
+    with pytest.raises(ConfigError, match="needs no_such_package") as told:
+        check(["wandb"])
+    assert told.value.hint == "pip install 'gossip-train[wandb]'"
+    with pytest.raises(ConfigError, match="Did you mean 'mlflow'"):
+        check(["mlfow"])
+
+
+def test_an_extra_of_each_name_is_declared() -> None:
+    text = Path(__file__).parents[2].joinpath("pyproject.toml").read_text()
+    assert [name for name in names.TRACKERS if f"\n{name} = [" not in text] == []
+
+
+# --- beside a run ---------------------------------------------------------------------------------
+
+
+def exporter_is(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Puts a process that runs ``code`` in the place of the exporter."""
+    started = beside._popen
+
+    def popen(command: Sequence[str], *rest: object) -> subprocess.Popen[bytes]:
+        return started([sys.executable, "-S", "-c", code], *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(beside, "_popen", popen)
+
+
+def said_of(run: RecordedRun) -> list[str]:
+    said: list[str] = []
+    with beside.tracked(["tensorboard"], run.folder, said.append):
+        pass
+    return said
+
+
+def test_the_last_words_of_a_tracker_are_said(
+    run: RecordedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter_is(monkeypatch, "import sys; sys.stdin.read(); print('7 values were handed on')")
+    assert said_of(run) == ["tensorboard: 7 values were handed on"]
+
+
+def test_a_tracker_that_fails_is_named_with_what_to_do(
+    run: RecordedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter_is(monkeypatch, "raise OSError('disk full')")
+    (line,) = said_of(run)
+    assert line.startswith("! tensorboard has failed: OSError: disk full")
+    assert line.endswith("then: gossip track run --to tensorboard")
+
+
+def test_a_tracker_that_blocks_is_ended_after_the_run(
+    run: RecordedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "END_S", 0.2)
+    exporter_is(monkeypatch, "import signal\nwhile True: signal.pause()")
+    (line,) = said_of(run)
+    assert "had not taken everything 0.2 s after the end" in line
+
+
+def test_a_tracker_that_cannot_be_started_ends_nothing(
+    run: RecordedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(beside, "_popen", fails)
+    (line,) = said_of(run)
+    assert "cannot be started (Cannot allocate memory); training goes on" in line
+
+
+def test_an_error_of_the_run_goes_through(
+    run: RecordedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter_is(monkeypatch, "import sys; sys.stdin.read()")
+    said: list[str] = []
+    with pytest.raises(KeyboardInterrupt), beside.tracked(["trackio"], run.folder, said.append):
+        raise KeyboardInterrupt
+    assert said == ["trackio: it has said nothing"]
+
+
+# --- the trackers themselves ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def exported(run: RecordedRun) -> RecordedRun:
+    run.whole().log_losses(0, 0, ROUNDS)
+    return run
+
+
+def test_tensorboard_reads_the_same_values_back(exported: RecordedRun) -> None:
+    for _ in range(2):  # the second export takes the place of the first
+        export("tensorboard", exported.folder, launched=False)
+        everything = {"scalars": 0, "tensors": 0}
+        read = EventAccumulator(str(exported.folder / "tensorboard"), everything)
+        read.Reload()
+        losses = [(each.step, each.value) for each in read.Scalars("loss/peer-0")]
+        assert [step for step, _ in losses] == list(range(ROUNDS))
+        assert [value for _, value in losses] == pytest.approx(
+            [1 / (n + 1) for n in range(ROUNDS)], rel=1e-6
+        )
+        texts = [each.tensor_proto.string_val[0].decode() for each in read.Tensors("events")]
+        record = RunRecord(exported.folder)
+        record.update()
+        assert texts == [each.text for each in record.happenings]
+        settings = read.Tensors("run")[0].tensor_proto.string_val[0].decode()
+        assert "|aggregator|suspicion|" in settings
