@@ -38,6 +38,8 @@ def lasted(seconds: float | None) -> str:
     """A duration: ``82 ms``, ``1.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
     if seconds is None or not math.isfinite(seconds):
         return NONE
+    if seconds <= 0:
+        return "0 s"
     if seconds < 1:
         return f"{max(0.0, seconds) * 1000:.0f} ms"
     if seconds < MINUTE_S:
@@ -58,9 +60,12 @@ def number(value: float | None, digits: int = 3) -> str:
         return f"{int(value):,}"
     size = abs(value)
     if size >= 1e7 or size < 1e-4:
-        return f"{value:.{max(0, digits - 1)}e}"
+        return f"{value:.{digits}g}"
     before = max(0, math.floor(math.log10(size)) + 1)
-    return f"{value:,.{max(0, digits - before)}f}" if size >= 1 else f"{value:.{digits}g}"
+    if size < 1:
+        return f"{value:.{digits}g}"
+    text = f"{value:,.{max(0, digits - before)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def share(part: float, whole: float) -> str:

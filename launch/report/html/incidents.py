@@ -18,6 +18,7 @@ from .figures import NONE, clock, lasted, number, peers, share
 from .impact import AFTER_S, Impact, rounds_word
 from .recorded import RecordedRun
 
+FAULT_MAX = 48
 LIARS_EACH = 4
 """Of a fault with more Byzantine peers than these there is one row for all."""
 KINDS = {
@@ -90,7 +91,7 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         for group in [(peer,) for peer in who] if len(who) <= LIARS_EACH else [who]:
             told = _first(run, "fault", fault=str(fault), peer=group[0])
             yield Incident(
-                what=f"lies about {_about(fault)}: {_kind(fault)} (planned: {fault})",
+                what=f"lies about {_about(fault)}: {_kind(fault)} (planned: {_planned(fault)})",
                 who=group,
                 t=told["t"] if told else run.began,
                 round=whole(told.get("round")) if told else 0,
@@ -100,6 +101,12 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
                 effect=_weight(run, group),
                 grave=3,
             )
+
+
+def _planned(fault: Fault | str) -> str:
+    """As it is typed, if that is not too long: it may name hundreds of peers."""
+    typed = str(fault)
+    return typed if len(typed) <= FAULT_MAX else f"{typed[: FAULT_MAX - 10]}...{typed[-7:]}"
 
 
 def _about(fault: Fault) -> str:
@@ -225,7 +232,7 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         if fault.startswith("crash:server"):
             what += ", while it served a round"
         if fault:
-            what += f" (planned: {fault})"
+            what += f" (planned: {_planned(fault)})"
         told = []
         if blow.skip_ms is not None:
             told.append(f"skipped by all after {lasted(blow.skip_ms / 1000)}")
@@ -364,7 +371,7 @@ def _slow(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             mine, others = float(np.nanmedian(took)), float(np.nanmedian(rest))
             effect = f"its updates take {lasted(mine)}, those of others {lasted(others)} (median)"
         yield Incident(
-            what=f"each of its steps takes longer (planned: {fault})",
+            what=f"each of its steps takes longer (planned: {_planned(fault)})",
             who=who,
             t=run.began,
             round=0,
@@ -403,7 +410,7 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             effects.append(f"{peers(outage.alone)} went on alone")
         effects.append(impact.effect(outage.at, over))
         yield Incident(
-            what=f"the network was hurt (planned: {outage.fault})",
+            what=f"the network was hurt (planned: {_planned(outage.fault)})",
             who=tuple(sorted(dead)),
             t=outage.at,
             round=outage.round,

@@ -16,7 +16,7 @@ from .recorded import RecordedRun
 SPREAD_LOG = 20.0
 """Values of which a twentieth are so many times as great as another twentieth are drawn on a
 logarithmic axis."""
-JUMP, LEAP = 4.0, 3
+JUMP, LEAP = 2.0, 3
 """A peer that is so many times as fast as usual, for more steps than ``LEAP``, takes over
 rounds that others have done."""
 

@@ -17,6 +17,7 @@ from .recorded import RecordedRun
 
 ORDER = {state: at for at, state in enumerate(STATES)}
 """Of several states at a time the one that comes last is drawn."""
+PRESENT = ("training", "quarantined", "done")
 OWN: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "spawned": (("starting",), ("gone", "done", "stopped", "dead", "paused", "training")),
     "started": (("starting",), ("gone", "done", "stopped", "dead", "paused", "training")),
@@ -114,5 +115,10 @@ def counts(found: Mapping[int, tuple[Span, ...]], buckets: Buckets) -> dict[str,
 
 
 def away_s(each: Iterable[Span]) -> float:
-    """For how long a peer did not train."""
-    return sum(span.stop - span.start for span in each if span.state not in ("training", "done"))
+    """For how long a peer was not there, or not able to train."""
+    return sum(span.stop - span.start for span in each if span.state not in PRESENT)
+
+
+def quarantined_s(each: Iterable[Span]) -> float:
+    """For how long its updates were left out."""
+    return sum(span.stop - span.start for span in each if span.state == "quarantined")

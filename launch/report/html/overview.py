@@ -10,7 +10,7 @@ import numpy as np
 from gossip.launch.report.words import bytes_word, counted
 
 from .charts import Mark, Section, Table
-from .figures import NONE, clock, lasted, number, peers, share
+from .figures import NONE, clock, lasted, number, peers
 from .incidents import Incident
 from .recorded import RecordedRun
 
@@ -52,7 +52,7 @@ def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
 
 def facts(run: RecordedRun) -> list[Fact]:
     """Figures of the run, the most wanted first."""
-    steps = max((float(run.steps.y(peer).max()) for peer in run.steps.peers), default=0.0)
+    steps = max([float(run.view.step), *(float(run.steps.y(p).max()) for p in run.steps.peers)])
     found = [
         Fact("Steps", f"{steps:,.0f}", f"of {run.view.steps:,}" if run.view.steps else ""),
         Fact("Duration", clock(run.duration_s), _when(run.began)),
@@ -68,7 +68,8 @@ def facts(run: RecordedRun) -> list[Fact]:
     found.append(Fact("Peers", f"{len(run.peers):,}", f"{liars} lie (planned)" if liars else ""))
     lost = run.summary.get("rounds_lost")
     lost = lost if isinstance(lost, int) else len(run.view.lost_rounds)
-    found.append(Fact("Rounds lost", f"{lost:,}", f"{len(run.handed_on):,} went to another server"))
+    handed = f"{len(run.handed_on):,} went to another server" if run.handed_on else ""
+    found.append(Fact("Rounds lost", f"{lost:,}", handed))
     sent = run.summary.get("bytes_sent")
     if isinstance(sent, int) and sent:
         found.append(Fact("Sent", bytes_word(sent)))
@@ -152,10 +153,3 @@ def marks(run: RecordedRun, incidents: list[Incident]) -> tuple[Mark, ...]:
         )
         for one in sorted(chosen, key=lambda one: one.number)
     )
-
-
-def participation_share(run: RecordedRun) -> str:
-    """How much of what could have been contributed was."""
-    if not len(run.commits):
-        return NONE
-    return share(len(run.commits.who), len(run.commits) * max(1, len(run.peers)))

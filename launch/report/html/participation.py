@@ -18,7 +18,17 @@ from .learning import Topic, named
 from .recorded import RecordedRun
 from .timeline import heat_buckets, matrix
 
-HEAD = ("Peer", "State", "Steps", "In rounds", "No weight", "Served", "Refused", "Away")
+HEAD = (
+    "Peer",
+    "State",
+    "Steps",
+    "In rounds",
+    "No weight",
+    "Served",
+    "Refused",
+    "Away",
+    "Quarantine",
+)
 BYTES = ("Sent", "Received")
 LEAST_S, SILENT_S = 0.2, 12.0
 """Of two reports of a node the second is of the first's time when it comes sooner; a node that says
@@ -193,6 +203,7 @@ def _row(
         f"{int((commits.server == peer).sum()):,}",
         f"{run.refused.get(peer, 0):,}",
         lasted(membership.away_s(spans.get(peer, ()))),
+        lasted(membership.quarantined_s(spans.get(peer, ()))),
         bytes_word(told["sent_bytes"]) if told.get("sent_bytes") else NONE,
         bytes_word(told["received_bytes"]) if told.get("received_bytes") else NONE,
     )
@@ -210,6 +221,7 @@ def _all_row(
     served = np.bincount(commits.server[commits.server >= 0], minlength=size)
     steps = [run.steps.y(peer).max() for peer in run.steps.peers]
     away = [membership.away_s(each) for each in spans.values()]
+    out = [membership.quarantined_s(each) for each in spans.values()]
     sent = [each["sent_bytes"] for each in traffic.values() if each.get("sent_bytes")]
     got = [each["received_bytes"] for each in traffic.values() if each.get("received_bytes")]
     return (
@@ -221,6 +233,7 @@ def _all_row(
         f"{np.median(served[run.peers]):,.0f}" if len(commits) else NONE,
         NONE,
         lasted(float(np.median(away))) if away else NONE,
+        lasted(float(np.median(out))) if out else NONE,
         bytes_word(float(np.median(sent))) if sent else NONE,
         bytes_word(float(np.median(got))) if got else NONE,
     )

@@ -98,7 +98,7 @@ def _why_slow(run: RecordedRun, peer: int, mine: float, others: float, part: flo
     fair = 1 / max(1, len(run.commits.peers))
     if mine > 1.3 * others:
         return f"its steps take {mine / others:.1f} times as long as those of most"
-    if part > 2 * fair:
+    if part > 2 * fair and mine > 1.03 * others:
         return "a little slower than the others, all along"
     return "by chance: no slower than the others as a rule"
 

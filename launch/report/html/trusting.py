@@ -12,7 +12,7 @@ from .learning import named
 from .recorded import RecordedRun
 from .timeline import heat_buckets
 
-LISTED_MAX = 40
+LISTED_MAX = 12
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
