@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .figures import lasted
 from .recorded import RecordedRun
@@ -20,31 +21,37 @@ class Impact:
         self._lasted = run.commits.lasted_s()
         usual = self._lasted[np.isfinite(self._lasted)]
         self.usual_s = float(np.median(usual)) if len(usual) else None
+        hit = [blow.at for blow in run.view.blows] + [cut.at for cut in run.view.outages]
+        self._begins = sorted(hit)
 
     def effect(self, t: float, until: float | None) -> str:
-        """Of the rounds from ``t`` on: the longest wait, how many went to another server, or were
-        lost."""
-        stop = (t if until is None else until) + AFTER_S
-        told = [self.longest(t, stop)]
+        """Of the rounds from ``t`` on, until some time after it is over or the next fault comes:
+        the longest wait, how many went to another server, or were lost."""
+        over = t if until is None else until
+        stop = over + AFTER_S
+        after = [begin for begin in self._begins if begin > max(t, over)]
+        whole = not after or after[0] > stop
+        stop = stop if whole else after[0]
+        begun = self._t - np.nan_to_num(self._lasted) if whole else self._t
+        told = [self._longest((self._t >= t) & (begun <= stop), bool((self._t >= t).any()))]
         inside = (self._t >= t) & (self._t <= stop)
         again = int((self._run.commits.attempt[inside] > 0).sum())
         if again:
             told.append(f"{again} of {int(inside.sum())} rounds went to another server")
-        lost = [
-            row
+        lost = {
+            row.get("round")
             for row in self._run.events
             if row.get("event") == "lost_round" and t <= row["t"] <= stop
-        ]
-        if rounds := {row.get("round") for row in lost}:
-            told.append(f"{rounds_word(len(rounds))} lost")
+        }
+        if lost:
+            told.append(f"{rounds_word(len(lost))} lost")
         return "; ".join(text for text in told if text)
 
-    def longest(self, t: float, stop: float) -> str:
-        """The longest time without a round between two moments."""
-        inside = (self._t >= t) & (self._t - np.nan_to_num(self._lasted) <= stop)
+    def _longest(self, inside: NDArray[np.bool_], goes_on: bool) -> str:
+        """The longest time without a round."""
         waits = self._lasted[inside & np.isfinite(self._lasted)]
         if not len(waits) or self.usual_s is None:
-            return "no round came any more" if len(self._t) and not inside.any() else ""
+            return "" if goes_on or not len(self._t) else "no round came any more"
         longest = float(waits.max())
         if longest < 2 * self.usual_s:
             return f"rounds went on as before (longest {lasted(longest)})"

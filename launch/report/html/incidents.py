@@ -169,7 +169,9 @@ def _trusted(run: RecordedRun, who: tuple[int, ...]) -> str:
     ends = {str(row.get("event")) for row in last.values()}
     words = {"quarantined": "in quarantine", "parole": "on parole", "trusted": "trusted again"}
     told = f"{' or '.join(words[end] for end in sorted(ends))} at the end" if ends else NONE
-    return f"{told}; {times} times on parole" if times else told
+    if not times:
+        return told
+    return f"{told}; {'once' if times == 1 else f'{times} times'} on parole"
 
 
 def _once(run: RecordedRun, name: str) -> list[Mapping[str, Any]]:

@@ -3,13 +3,13 @@ HTML: letters keep their size on narrow screens and wide ones."""
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup, escape
 
 from .charts import STATES, Chart, HeatMap, LaneChart, Line, LineChart, Mark
 from .downsampling import Floats
@@ -61,7 +61,7 @@ class Drawing:
     name: str
     title: str
     about: str
-    body: Markup
+    body: str
     label: str
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
@@ -83,11 +83,11 @@ def draw(chart: Chart) -> Drawing:
             return _heat(chart)
 
 
-def _svg(height: int, inner: str, label: str) -> Markup:
-    # the words come from charts, whose texts may hold what somebody has written into a run
-    return Markup(
+def _svg(height: int, inner: str, label: str) -> str:
+    # its words may hold what somebody has written into a run
+    return (
         f'<svg viewBox="0 0 {WIDE} {height}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(label)}" focusable="false">{inner}</svg>'
+        f'aria-label="{html.escape(label)}" focusable="false">{inner}</svg>'
     )
 
 
@@ -244,7 +244,7 @@ def _lanes(chart: LaneChart) -> Drawing:
             said = f"{name}: {STATES[span.state]}, {clock(span.start)} to {clock(span.stop)}"
             inner.append(
                 f'<rect class="s-{span.state}" x="{left:.1f}" y="{at * ROW + 3}" '
-                f'width="{width:.1f}" height="{ROW - 6}"><title>{escape(said)}</title></rect>'
+                f'width="{width:.1f}" height="{ROW - 6}"><title>{html.escape(said)}</title></rect>'
             )
             if span.state not in ("training", "done"):
                 words.append(f"{STATES[span.state]} from {clock(span.start)}")
